@@ -1,0 +1,322 @@
+//! Admission: a [`Request`] is checked once, here, and becomes an [`Admitted`] that cannot be wrong in its shape.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value};
+
+use crate::Error;
+use crate::language::{Calls, Language};
+use crate::layer::Layer;
+use crate::limits::Limits;
+use crate::plan::{Image, InputFile, Mount, Network, Overflow, Plan, Program, Source, Task, WORKSPACE};
+use crate::profile::{Profile, Profiles};
+use crate::provider::Capabilities;
+use crate::request::{FileSpec, HostPaths, NetworkSpec, Request};
+
+const MAX_CODE: usize = 16 << 20;
+const MAX_STDIN: usize = 64 << 20;
+const MAX_FILES: usize = 10_000;
+const MAX_ENVIRONMENT: usize = 64 << 10;
+const MAX_METADATA: usize = 16 << 10;
+
+/// A request that may run.
+#[derive(Debug, Clone)]
+pub struct Admitted {
+    pub(crate) plan: Plan,
+    pub(crate) task: Task,
+    pub(crate) overflow: Overflow,
+    pub(crate) metadata: Map<String, Value>,
+}
+
+/// What admission decides by.
+#[derive(Debug)]
+pub struct Rules<'a> {
+    /// Profiles by name.
+    pub profiles: &'a Profiles,
+    /// The highest limits.
+    pub ceiling: &'a Limits,
+    /// What the provider can do.
+    pub capabilities: &'a Capabilities,
+}
+
+/// Checks a request and resolves it against its profile.
+///
+/// # Errors
+/// Names the field that is wrong and what to do about it.
+pub fn admit(request: Request, paths: HostPaths, rules: &Rules<'_>) -> Result<Admitted, Error> {
+    refuse_what_is_not_there(&request)?;
+    let profile = rules.profiles.named(request.profile.as_deref().unwrap_or("default"))?;
+    let limits = Limits::admit(&request.limits.over(&profile.limits), rules.ceiling)?;
+    let require = admit_layers(&request.require, rules.capabilities)?;
+    let image = admit_image(request.image.as_deref(), paths.image.clone(), profile)?;
+    let mut mounts = profile.mounts.iter().map(|text| parse_mount(text)).collect::<Result<Vec<_>, _>>()?;
+    mounts.extend(paths.mounts.iter().cloned());
+    let network = admit_network(request.network.as_ref().or(profile.network.as_ref()))?;
+    let env = admit_env(&request.env, profile)?;
+    let workdir = admit_workdir(request.workdir.as_deref())?;
+    let files = admit_files(&request.files, limits.disk_bytes)?;
+    let stdin = text_or_base64("stdin", request.stdin, request.stdin_base64.as_deref())?.unwrap_or_default();
+    if stdin.len() > MAX_STDIN {
+        return Err(Error::invalid("stdin", "more than 64 MB; put it into a file instead"));
+    }
+    let code = text_or_base64("code", request.code, request.code_base64.as_deref())?;
+    let program = admit_program(request.language, code, request.command, request.arguments, &paths)?;
+    refuse_name_clash(&program, &files)?;
+    if serde_json::to_string(&request.metadata).map_or(0, |text| text.len()) > MAX_METADATA {
+        return Err(Error::invalid("metadata", "more than 16 KB"));
+    }
+    let plan = Plan { image, playground: paths.playground, mounts, limits, network, require };
+    let task = Task { program, stdin, env, files, workdir };
+    Ok(Admitted { plan, task, overflow: profile.output_overflow, metadata: request.metadata })
+}
+
+fn refuse_what_is_not_there(request: &Request) -> Result<(), Error> {
+    let unsupported = |field, message: &str| Err(Error::Unsupported { field, message: message.to_owned() });
+    if !request.dependencies.packages.is_empty() {
+        return unsupported("dependencies.packages", "this version installs no packages; the image must have them");
+    }
+    match request.policy.as_deref() {
+        None | Some("off") => Ok(()),
+        Some(_) => unsupported("policy", "this version reads no code before it runs; only 'off' can be asked for"),
+    }
+}
+
+fn admit_layers(names: &[String], capabilities: &Capabilities) -> Result<Vec<Layer>, Error> {
+    let mut layers = Vec::new();
+    for name in names {
+        let layer: Layer = name.parse().map_err(|message| Error::Invalid { field: "require", message })?;
+        if let Some(missing) = capabilities.missing.iter().find(|missing| missing.layer == layer) {
+            let reason = format!("{}; {}", missing.reason, missing.remedy);
+            return Err(Error::LayerUnavailable { layer, reason });
+        }
+        layers.push(layer);
+    }
+    Ok(layers)
+}
+
+fn admit_image(name: Option<&str>, folder: Option<PathBuf>, profile: &Profile) -> Result<Image, Error> {
+    match (folder, name, profile.image.as_deref()) {
+        (Some(folder), _, _) => Ok(Image::Folder(folder)),
+        (None, Some("host"), _) | (None, None, None | Some("host")) => Ok(Image::Host),
+        (None, None, Some(folder)) => Ok(Image::Folder(folder.into())),
+        (None, Some(other), _) => {
+            Err(Error::invalid("image", format!("unknown image '{other}'; use 'host' or the folder of a root")))
+        }
+    }
+}
+
+/// Reads `SOURCE:DESTINATION[:ro|rw]`; without a mode it is read-only.
+///
+/// # Errors
+/// Says what is wrong with it.
+pub fn parse_mount(text: &str) -> Result<Mount, Error> {
+    let wrong = |why: &str| Error::invalid("mount", format!("'{text}': {why}; write SOURCE:DESTINATION[:ro|rw]"));
+    let (rest, writable) = match text.rsplit_once(':') {
+        Some((rest, "ro")) => (rest, false),
+        Some((rest, "rw")) => (rest, true),
+        _ => (text, false),
+    };
+    let (source, destination) = rest.rsplit_once(':').ok_or_else(|| wrong("no destination"))?;
+    if source.is_empty() || source.contains('\0') {
+        return Err(wrong("no source"));
+    }
+    let inside = destination.strip_prefix('/').ok_or_else(|| wrong("the destination must be absolute"))?;
+    check_relative(inside).map_err(|why| wrong(&why))?;
+    let top = inside.split('/').next().unwrap_or_default();
+    if matches!(top, "proc" | "dev" | "sys") || inside == "workspace" || inside == "tmp" {
+        return Err(wrong("that place is Belljar's own"));
+    }
+    Ok(Mount { source: source.into(), destination: destination.to_owned(), writable })
+}
+
+fn admit_network(spec: Option<&NetworkSpec>) -> Result<Network, Error> {
+    let Some(spec) = spec else { return Ok(Network::None) };
+    match spec.mode.as_str() {
+        "none" if spec.hosts.is_empty() => Ok(Network::None),
+        "full" if spec.hosts.is_empty() => Ok(Network::Full),
+        "none" | "full" => Err(Error::invalid("network.hosts", "only together with mode 'hosts'")),
+        "hosts" => Err(Error::Unsupported {
+            field: "network.mode",
+            message: "this version cannot open single hosts; use 'none' or 'full'".to_owned(),
+        }),
+        other => Err(Error::invalid("network.mode", format!("'{other}' is none of none, hosts, full"))),
+    }
+}
+
+fn admit_env(given: &BTreeMap<String, String>, profile: &Profile) -> Result<BTreeMap<String, String>, Error> {
+    let mut env = profile.env.clone();
+    env.extend(given.iter().map(|(key, value)| (key.clone(), value.clone())));
+    for (key, value) in &env {
+        if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
+            return Err(Error::invalid("env", format!("'{key}' is not a variable: no '=' in its name, and no NUL")));
+        }
+    }
+    let size: usize = env.iter().map(|(key, value)| key.len() + value.len() + 2).sum();
+    if size > MAX_ENVIRONMENT {
+        return Err(Error::invalid("env", "more than 64 KB; put it into a file instead"));
+    }
+    Ok(env)
+}
+
+fn admit_workdir(given: Option<&str>) -> Result<String, Error> {
+    match given {
+        None => Ok(WORKSPACE.to_owned()),
+        Some(path) if path.starts_with('/') && !path.contains('\0') => Ok(path.to_owned()),
+        Some(path) => Err(Error::invalid("workdir", format!("'{}' is not an absolute path", path.escape_debug()))),
+    }
+}
+
+/// Holds a path that stays below where it is put.
+fn check_relative(path: &str) -> Result<(), String> {
+    if path.contains('\0') {
+        return Err("a path cannot contain NUL".to_owned());
+    }
+    if path.starts_with('/') {
+        return Err("must be relative to the workspace, and is absolute".to_owned());
+    }
+    if path.len() > 4_096 || path.split('/').any(|part| part.len() > 255) {
+        return Err("too long".to_owned());
+    }
+    match path.split('/').find(|part| matches!(*part, "" | "." | "..")) {
+        Some("..") => Err("'..' would leave the workspace".to_owned()),
+        Some(_) => Err("has an empty part".to_owned()),
+        None => Ok(()),
+    }
+}
+
+fn admit_files(specs: &[FileSpec], disk_bytes: u64) -> Result<Vec<InputFile>, Error> {
+    if specs.len() > MAX_FILES {
+        return Err(Error::invalid("files", "more than 10000; send an archive instead"));
+    }
+    let mut seen = HashSet::new();
+    let mut files = Vec::new();
+    for spec in specs {
+        let shown = spec.path.escape_debug();
+        check_relative(&spec.path).map_err(|why| Error::invalid("files", format!("'{shown}': {why}")))?;
+        if !seen.insert(&spec.path) {
+            return Err(Error::invalid("files", format!("'{shown}' is there twice")));
+        }
+        let content = text_or_base64("files", spec.content.clone(), spec.content_base64.as_deref())?
+            .ok_or_else(|| Error::invalid("files", format!("'{shown}' has neither content nor content_base64")))?;
+        files.push(InputFile { path: spec.path.clone(), mode: parse_mode(spec.mode.as_deref())?, content });
+    }
+    let total: u64 = files.iter().map(|file| file.content.len() as u64).sum();
+    if total > disk_bytes {
+        let (total, room) = (crate::quantity::show_bytes(total), crate::quantity::show_bytes(disk_bytes));
+        return Err(Error::invalid("files", format!("{total} do not fit into limits.disk_bytes of {room}")));
+    }
+    Ok(files)
+}
+
+fn parse_mode(text: Option<&str>) -> Result<u32, Error> {
+    let text = text.unwrap_or("0644");
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => Err(Error::invalid("files", format!("mode '{text}' is not one of 0000 to 0777, in octal"))),
+    }
+}
+
+fn text_or_base64(
+    field: &'static str,
+    text: Option<String>,
+    base64: Option<&str>,
+) -> Result<Option<Vec<u8>>, Error> {
+    match (text, base64) {
+        (Some(_), Some(_)) => Err(Error::invalid(field, "given both as text and as base64")),
+        (Some(text), None) => Ok(Some(text.into_bytes())),
+        (None, Some(base64)) => {
+            STANDARD.decode(base64).map(Some).map_err(|e| Error::invalid(field, format!("not base64: {e}")))
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+fn admit_program(
+    language: Option<String>,
+    code: Option<Vec<u8>>,
+    command: Option<Vec<String>>,
+    arguments: Option<Map<String, Value>>,
+    paths: &HostPaths,
+) -> Result<Program, Error> {
+    if let Some(command) = command {
+        if language.is_some() || code.is_some() || arguments.is_some() {
+            return Err(Error::invalid("command", "stands instead of language, code and arguments"));
+        }
+        return admit_command(command);
+    }
+    let language = language.ok_or_else(|| Error::invalid("language", "is missing; say which language the code is in"))?;
+    let language = Language::named(&language)?;
+    if let Some(arguments) = &arguments {
+        admit_arguments(language, arguments)?;
+    }
+    let source = match &paths.source_in_playground {
+        Some(path) if arguments.is_none() => Source::Existing(path.clone()),
+        _ => admit_code(language, code, paths)?,
+    };
+    Ok(Program::Code { language, source, arguments })
+}
+
+fn admit_command(command: Vec<String>) -> Result<Program, Error> {
+    let size: usize = command.iter().map(|word| word.len() + 1).sum();
+    if command.first().is_none_or(String::is_empty) {
+        return Err(Error::invalid("command", "is empty; name a program"));
+    }
+    if command.iter().any(|word| word.contains('\0')) || size > MAX_ENVIRONMENT {
+        return Err(Error::invalid("command", "has a NUL or more than 64 KB"));
+    }
+    Ok(Program::Command(command))
+}
+
+fn admit_arguments(language: &Language, arguments: &Map<String, Value>) -> Result<(), Error> {
+    let name_is_fine = |name: &str| {
+        !name.is_empty()
+            && !name.starts_with(|c: char| c.is_ascii_digit())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    match language.calls {
+        Calls::Main { .. } => Ok(()),
+        Calls::Environment => match arguments.keys().find(|name| !name_is_fine(name)) {
+            None => Ok(()),
+            Some(name) => Err(Error::invalid("arguments", format!("'{name}' cannot be the name of a variable"))),
+        },
+        Calls::Nothing => Err(Error::Unsupported {
+            field: "arguments",
+            message: format!("{} takes none; pass them by env, stdin or files", language.name),
+        }),
+    }
+}
+
+fn admit_code(language: &'static Language, code: Option<Vec<u8>>, paths: &HostPaths) -> Result<Source, Error> {
+    let code = code.ok_or_else(|| Error::invalid("code", "is missing"))?;
+    if code.len() > MAX_CODE {
+        let size = crate::quantity::show_bytes(code.len() as u64);
+        return Err(Error::invalid("code", format!("{size} is more than 16 MB; pass data as files instead")));
+    }
+    let code = String::from_utf8(code).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Error::invalid("code", format!("is not UTF-8 (byte {at}); save it as UTF-8, or run it as a file with --file"))
+    })?;
+    if code.trim().is_empty() {
+        return Err(Error::invalid("code", "is empty; there is nothing to run"));
+    }
+    let name = language.source_name(paths.source_name.as_deref());
+    Ok(Source::Text { name, code })
+}
+
+fn refuse_name_clash(program: &Program, files: &[InputFile]) -> Result<(), Error> {
+    let Program::Code { source: Source::Text { name, .. }, .. } = program else { return Ok(()) };
+    match files.iter().any(|file| file.path == *name) {
+        false => Ok(()),
+        true => Err(Error::invalid(
+            "files",
+            format!("'{name}' is the name that the code itself takes; rename the file, or run it by command"),
+        )),
+    }
+}
+
+#[cfg(test)]
+#[path = "admit_tests.rs"]
+mod tests;

@@ -1,0 +1,117 @@
+use super::*;
+
+fn check(json: serde_json::Value) -> Result<Admitted, Error> {
+    check_with(json, HostPaths::default())
+}
+
+fn check_with(json: serde_json::Value, paths: HostPaths) -> Result<Admitted, Error> {
+    let request: Request = serde_json::from_value(json).unwrap();
+    let profiles = Profiles::shipped();
+    let capabilities = Capabilities {
+        missing: vec![crate::provider::MissingLayer {
+            layer: Layer::CgroupCpu,
+            reason: "no cpu controller".to_owned(),
+            remedy: "mount it".to_owned(),
+        }],
+        host_paths: true,
+    };
+    let rules = Rules { profiles: &profiles, ceiling: &Limits::CEILING, capabilities: &capabilities };
+    admit(request, paths, &rules)
+}
+
+fn refused(json: serde_json::Value) -> String {
+    check(json).unwrap_err().to_string()
+}
+
+use serde_json::json;
+
+#[test]
+fn language_and_code_are_enough() {
+    let admitted = check(json!({"language": "py", "code": "print(1)"})).unwrap();
+    assert_eq!(admitted.plan.limits, Limits::DEFAULT);
+    assert_eq!(admitted.plan.network, Network::None);
+    assert_eq!(admitted.task.workdir, "/workspace");
+}
+
+#[test]
+fn unknown_fields_are_refused_by_name() {
+    let error = serde_json::from_value::<Request>(json!({"language": "py", "codes": "1"})).unwrap_err();
+    assert!(error.to_string().contains("codes"));
+}
+
+#[test]
+fn code_that_cannot_run() {
+    assert!(refused(json!({"language": "py", "code": " \n"})).contains("code: is empty"));
+    assert!(refused(json!({"language": "py"})).contains("code: is missing"));
+    assert!(refused(json!({"code": "1"})).contains("language: is missing"));
+    assert!(refused(json!({"language": "klingon", "code": "1"})).contains("unknown language 'klingon'"));
+    assert!(refused(json!({"language": "py", "code_base64": "/w=="})).contains("is not UTF-8 (byte 0)"));
+    assert!(refused(json!({"language": "py", "code_base64": "*"})).contains("not base64"));
+    assert!(refused(json!({"language": "py", "code": "x".repeat(100 << 20)})).contains("100 MB is more than 16 MB"));
+    assert!(refused(json!({"language": "py", "code": "1", "code_base64": "MQ=="})).contains("both"));
+    assert!(refused(json!({"command": []})).contains("command: is empty"));
+    assert!(refused(json!({"command": ["ls"], "language": "py"})).contains("stands instead"));
+}
+
+#[test]
+fn paths_that_would_leave_the_workspace() {
+    for (path, why) in [
+        ("../a", "would leave"),
+        ("a/../../b", "would leave"),
+        ("/etc/passwd", "is absolute"),
+        ("a\0b", "NUL"),
+        ("", "empty part"),
+        ("a//b", "empty part"),
+        ("./a", "empty part"),
+    ] {
+        let error = refused(json!({"language": "py", "code": "1", "files": [{"path": path, "content": ""}]}));
+        assert!(error.contains(why), "{path:?}: {error}");
+    }
+    let twice = json!([{"path": "a", "content": ""}, {"path": "a", "content": ""}]);
+    assert!(refused(json!({"language": "py", "code": "1", "files": twice})).contains("there twice"));
+    let main = json!([{"path": "main.py", "content": ""}]);
+    assert!(refused(json!({"language": "py", "code": "1", "files": main})).contains("code itself takes"));
+    let setuid = json!([{"path": "a", "content": "", "mode": "4755"}]);
+    assert!(refused(json!({"language": "py", "code": "1", "files": setuid})).contains("0000 to 0777"));
+}
+
+#[test]
+fn layers_that_are_missing_or_unknown() {
+    assert!(refused(json!({"language": "py", "code": "1", "require": ["glass"]})).contains("unknown layer 'glass'"));
+    let error = refused(json!({"language": "py", "code": "1", "require": ["cgroup.cpu"]}));
+    assert_eq!(error, "require: layer 'cgroup.cpu' is not enforced here: no cpu controller; mount it");
+    assert!(check(json!({"language": "py", "code": "1", "require": ["seccomp"]})).is_ok());
+}
+
+#[test]
+fn networks() {
+    let with = |network| json!({"language": "py", "code": "1", "network": network});
+    assert_eq!(check(with(json!({"mode": "full"}))).unwrap().plan.network, Network::Full);
+    assert!(refused(with(json!({"mode": "hosts", "hosts": ["a:1"]}))).contains("none' or 'full"));
+    assert!(refused(with(json!({"mode": "most"}))).contains("none of none, hosts, full"));
+}
+
+#[test]
+fn arguments_fit_the_language() {
+    assert!(check(json!({"language": "bash", "code": "1", "arguments": {"a_1": 1}})).is_ok());
+    assert!(refused(json!({"language": "bash", "code": "1", "arguments": {"1a": 1}})).contains("name of a variable"));
+    assert!(refused(json!({"language": "perl", "code": "1", "arguments": {}})).contains("takes none"));
+}
+
+#[test]
+fn mounts() {
+    let mount = parse_mount("/data/a:b:/in/x:rw").unwrap();
+    assert_eq!((mount.source.to_str(), &*mount.destination, mount.writable), (Some("/data/a:b"), "/in/x", true));
+    assert!(!parse_mount("rel:/x").unwrap().writable);
+    for bad in ["/a", ":/x", "/a:x", "/a:/x/../y", "/a:/proc/x", "/a:/workspace", "/a:/"] {
+        assert!(parse_mount(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn code_of_a_playground_is_not_copied() {
+    let paths = HostPaths { source_in_playground: Some("src/a.py".to_owned()), ..HostPaths::default() };
+    let admitted = check_with(json!({"language": "py", "code": "1"}), paths).unwrap();
+    let Program::Code { source, .. } = admitted.task.program else { panic!() };
+    assert_eq!(source, Source::Existing("src/a.py".to_owned()));
+}

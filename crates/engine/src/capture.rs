@@ -1,0 +1,97 @@
+//! Keeps the head and the tail of a stream, whatever its length.
+
+use std::collections::VecDeque;
+
+/// Bytes of one output stream, bounded: half of the bound for the beginning, half for the end.
+#[derive(Debug)]
+pub struct Capture {
+    head: Vec<u8>,
+    head_bound: usize,
+    tail: VecDeque<u8>,
+    tail_bound: usize,
+    total: u64,
+}
+
+impl Capture {
+    /// A capture that keeps at most `bound` bytes.
+    pub fn new(bound: u64) -> Self {
+        let bound = usize::try_from(bound).unwrap_or(usize::MAX);
+        let tail_bound = bound / 2;
+        Self { head: Vec::new(), head_bound: bound - tail_bound, tail: VecDeque::new(), tail_bound, total: 0 }
+    }
+
+    /// Takes the next bytes, and gives back those that belong to the head: what a live view may show at once.
+    pub fn push<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        self.total += bytes.len() as u64;
+        let (head, rest) = bytes.split_at(bytes.len().min(self.head_bound - self.head.len()));
+        self.head.extend_from_slice(head);
+        let rest = &rest[rest.len().saturating_sub(self.tail_bound)..];
+        let excess = (self.tail.len() + rest.len()).saturating_sub(self.tail_bound);
+        self.tail.drain(..excess);
+        self.tail.extend(rest);
+        head
+    }
+
+    /// How many bytes came in all.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Whether bytes were left out between head and tail.
+    pub fn truncated(&self) -> bool {
+        self.left_out() > 0
+    }
+
+    fn left_out(&self) -> u64 {
+        self.total - (self.head.len() + self.tail.len()) as u64
+    }
+
+    /// What follows the head: a note where bytes were left out, then the end.
+    pub fn rest(&self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        if self.truncated() {
+            rest.extend_from_slice(format!("\n[… {} bytes left out …]\n", self.left_out()).as_bytes());
+        }
+        rest.extend(&self.tail);
+        rest
+    }
+
+    /// Everything kept, in order.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut all = self.head.clone();
+        all.extend(self.rest());
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_output_is_kept_whole() {
+        let mut capture = Capture::new(10);
+        assert_eq!(capture.push(b"hel"), b"hel");
+        capture.push(b"lo world"[..5].as_ref());
+        assert_eq!(capture.bytes(), b"hello wo");
+        assert!(!capture.truncated());
+    }
+
+    #[test]
+    fn head_and_tail_survive_a_flood() {
+        let mut capture = Capture::new(8);
+        for chunk in b"abcdefghijklmnopqrstuvwxyz".chunks(3) {
+            capture.push(chunk);
+        }
+        assert_eq!(capture.bytes(), "abcd\n[… 18 bytes left out …]\nwxyz".as_bytes());
+        assert!(capture.truncated());
+        assert_eq!(capture.total(), 26);
+    }
+
+    #[test]
+    fn one_huge_chunk_and_a_bound_of_one() {
+        let mut capture = Capture::new(1);
+        assert_eq!(capture.push(&[7; 1000]), &[7]);
+        assert!(capture.truncated());
+    }
+}

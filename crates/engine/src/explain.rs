@@ -1,0 +1,93 @@
+//! The one line in `error`: what happened, in words a person can act on.
+
+use crate::limits::Limits;
+use crate::outcome::{Ending, Limit};
+use crate::quantity::{show_bytes, show_duration};
+
+/// One line about an ending, or nothing where all went well.
+pub(crate) fn error_line(ending: Ending, limits: &Limits, stderr: &str) -> Option<String> {
+    match ending {
+        Ending::Exited(0) => None,
+        Ending::Exited(status) => {
+            Some(last_complaint(stderr).unwrap_or_else(|| format!("the program exited with status {status}")))
+        }
+        Ending::Signalled(signal) => Some(format!("the program was ended by {}", signal_name(signal))),
+        Ending::TimedOut => {
+            let limit = show_duration(limits.timeout);
+            Some(format!("Execution timeout after {limit}; limits.timeout_ms (--timeout) raises it"))
+        }
+        Ending::Cancelled => Some("the run was cancelled".to_owned()),
+        Ending::LimitHit(limit) => Some(limit_line(limit, limits)),
+    }
+}
+
+fn limit_line(limit: Limit, limits: &Limits) -> String {
+    match limit {
+        Limit::Memory => format!(
+            "memory limit of {} exceeded; limits.memory_bytes (--memory) raises it",
+            show_bytes(limits.memory_bytes)
+        ),
+        Limit::Disk => format!(
+            "disk limit of {} exceeded; limits.disk_bytes (--disk) raises it",
+            show_bytes(limits.disk_bytes)
+        ),
+        Limit::Processes => format!(
+            "limit of {} processes and threads exceeded; limits.processes (--processes) raises it",
+            limits.processes
+        ),
+        Limit::Output => format!(
+            "output limit of {} exceeded; limits.output_bytes (--output) raises it",
+            show_bytes(limits.output_bytes)
+        ),
+    }
+}
+
+/// The line of standard error that says what went wrong: `SomeError: why`, nearest to the end, or the last line.
+fn last_complaint(stderr: &str) -> Option<String> {
+    let lines = || stderr.lines().rev().map(str::trim_end).filter(|line| !line.trim().is_empty());
+    let named = lines().take(200).find(|line| names_an_error(line));
+    named.or_else(|| lines().next()).map(|line| line.trim().chars().take(500).collect())
+}
+
+fn names_an_error(line: &str) -> bool {
+    let Some((head, _)) = line.split_once(':') else { return false };
+    let word = head.strip_prefix("Uncaught ").unwrap_or(head);
+    let class = word.split(' ').next().unwrap_or_default();
+    (class.ends_with("Error") || class.ends_with("Exception"))
+        && class.chars().next().is_some_and(char::is_alphabetic)
+        && class.chars().all(|c| c.is_alphanumeric() || matches!(c, '.' | '_'))
+}
+
+/// `SIGSEGV` and its kin; numbers are the ones that x86-64 and aarch64 share.
+pub(crate) fn signal_name(signal: i32) -> String {
+    const NAMES: [&str; 31] = [
+        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM",
+        "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF",
+        "WINCH", "IO", "PWR", "SYS",
+    ];
+    let known = usize::try_from(signal - 1).ok().and_then(|index| NAMES.get(index));
+    known.map_or_else(|| format!("SIG{signal}"), |name| format!("SIG{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_errors_own_line_is_found() {
+        let python = "Traceback (most recent call last):\n  File \"main.py\", line 1\nNameError: name 'x' is not defined\n";
+        assert_eq!(last_complaint(python).unwrap(), "NameError: name 'x' is not defined");
+        let node = "/workspace/main.js:1\nx()\n^\n\nReferenceError: x is not defined\n    at main.js:1\n\nNode.js v20\n";
+        assert_eq!(last_complaint(node).unwrap(), "ReferenceError: x is not defined");
+        assert_eq!(last_complaint("main.sh: line 1: foo: command not found\n").unwrap(), "main.sh: line 1: foo: command not found");
+        assert_eq!(last_complaint(" \n"), None);
+    }
+
+    #[test]
+    fn signals_have_names() {
+        assert_eq!(signal_name(9), "SIGKILL");
+        assert_eq!(signal_name(31), "SIGSYS");
+        assert_eq!(signal_name(64), "SIG64");
+        assert_eq!(signal_name(0), "SIG0");
+    }
+}

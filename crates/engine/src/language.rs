@@ -1,0 +1,319 @@
+//! The languages, one table: an entry says how its code is named, found, built, run and called.
+//!
+//! In a step, `{program}` is the runtime that was found, `{source}` the file with the code, `{out}` a place for a
+//! compiled program, `{memory}` and `{cpus}` the limits.
+
+use crate::Error;
+
+/// How a language takes arguments and gives a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Calls {
+    /// A runner of ours calls `main`; the text of the runner, its file name, and a line to add to the code so that
+    /// the runner can find a `main` that is only declared.
+    Main {
+        /// Source of the runner.
+        runner: &'static str,
+        /// File name of the runner.
+        file: &'static str,
+        /// Appended to the code.
+        epilogue: &'static str,
+    },
+    /// Each argument is an environment variable; there is no result.
+    Environment,
+    /// The language takes no arguments here.
+    Nothing,
+}
+
+/// One way to run a language: a program to look for and what to do with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Runtime {
+    /// Name of the program, as found on `PATH`.
+    pub program: &'static str,
+    /// Asks a version manager's stand-in for the real thing: arguments that make it print a path, and what to
+    /// append to that path to get the program.
+    pub locate: (&'static [&'static str], &'static str),
+    /// The oldest `--version` that will do (major, minor), where it matters.
+    pub at_least: Option<(u32, u32)>,
+    /// Commands, run in order until one fails; the last one is the program.
+    pub steps: &'static [&'static [&'static str]],
+    /// Environment that this runtime needs.
+    pub env: &'static [(&'static str, &'static str)],
+}
+
+/// A language.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Language {
+    /// The name used everywhere.
+    pub name: &'static str,
+    /// Other names that are understood.
+    pub aliases: &'static [&'static str],
+    /// File name extensions; the code is written to `main.` + the first, unless `source` says otherwise.
+    pub extensions: &'static [&'static str],
+    /// Ways to run it, best first.
+    pub runtimes: &'static [Runtime],
+    /// Variables that hold the number of threads worth starting.
+    pub thread_variables: &'static [&'static str],
+    /// How arguments come in.
+    pub calls: Calls,
+    /// What to install where no runtime is found.
+    pub install: &'static str,
+}
+
+const OPENMP: &[&str] = &["OMP_NUM_THREADS"];
+const PATH_OF: &[&str] = &[];
+
+const fn interpreter(program: &'static str, steps: &'static [&'static [&'static str]]) -> Runtime {
+    Runtime { program, locate: (PATH_OF, ""), at_least: None, steps, env: &[] }
+}
+
+const PYTHON: Runtime = Runtime {
+    locate: (&["-c", "import sys; print(sys.executable)"], ""),
+    env: &[("PYTHONUNBUFFERED", "1"), ("PYTHONDONTWRITEBYTECODE", "1")],
+    ..interpreter("python3", &[&["{program}", "{source}"]])
+};
+
+const NODE: Runtime =
+    Runtime { locate: (&["-p", "process.execPath"], ""), ..interpreter("node", &[&["{program}", "{source}"]]) };
+
+const BUN: Runtime = interpreter("bun", &[&["{program}", "run", "{source}"]]);
+const DENO: Runtime = interpreter("deno", &[&["{program}", "run", "--allow-all", "--no-check", "{source}"]]);
+
+const C_STEPS: &[&[&str]] = &[&["{program}", "-O1", "-o", "{out}", "{source}", "-lm", "-pthread"], &["{out}"]];
+
+/// Every language, in the order in which help lists them. Each is run by a test.
+pub const LANGUAGES: &[Language] = &[
+    Language {
+        name: "python",
+        aliases: &["py", "python3"],
+        extensions: &["py"],
+        runtimes: &[PYTHON],
+        thread_variables: OPENMP,
+        calls: Calls::Main { runner: include_str!("runners/python.py"), file: "runner.py", epilogue: "" },
+        install: "apt-get install python3",
+    },
+    Language {
+        name: "javascript",
+        aliases: &["js", "node", "nodejs"],
+        extensions: &["js", "mjs", "cjs"],
+        runtimes: &[NODE, BUN, DENO],
+        thread_variables: OPENMP,
+        calls: Calls::Main {
+            runner: include_str!("runners/javascript.mjs"),
+            file: "runner.mjs",
+            epilogue: "\n;globalThis[Symbol.for('belljar.main')] = typeof main === 'function' ? main : undefined;\n",
+        },
+        install: "apt-get install nodejs",
+    },
+    Language {
+        name: "typescript",
+        aliases: &["ts"],
+        extensions: &["ts", "mts", "cts"],
+        runtimes: &[Runtime { at_least: Some((22, 18)), ..NODE }, BUN, DENO, interpreter("tsx", &[&["{program}", "{source}"]])],
+        thread_variables: OPENMP,
+        calls: Calls::Main {
+            runner: include_str!("runners/javascript.mjs"),
+            file: "runner.mjs",
+            epilogue: "\n;(globalThis as any)[Symbol.for('belljar.main')] = typeof main === 'function' ? main : undefined;\n",
+        },
+        install: "npm install --global bun (or Node.js 22.18 or later)",
+    },
+    Language {
+        name: "bash",
+        aliases: &["sh", "shell"],
+        extensions: &["sh", "bash"],
+        runtimes: &[interpreter("bash", &[&["{program}", "{source}"]])],
+        thread_variables: &["OMP_NUM_THREADS", "GOMAXPROCS", "RAYON_NUM_THREADS"],
+        calls: Calls::Environment,
+        install: "apt-get install bash",
+    },
+    Language {
+        name: "ruby",
+        aliases: &["rb"],
+        extensions: &["rb"],
+        runtimes: &[Runtime {
+            locate: (&["-e", "puts RbConfig.ruby"], ""),
+            ..interpreter("ruby", &[&["{program}", "{source}"]])
+        }],
+        thread_variables: &[],
+        calls: Calls::Nothing,
+        install: "apt-get install ruby",
+    },
+    Language {
+        name: "perl",
+        aliases: &["pl"],
+        extensions: &["pl"],
+        runtimes: &[Runtime { locate: (&["-e", "print $^X"], ""), ..interpreter("perl", &[&["{program}", "{source}"]]) }],
+        thread_variables: &[],
+        calls: Calls::Nothing,
+        install: "apt-get install perl",
+    },
+    Language {
+        name: "php",
+        aliases: &[],
+        extensions: &["php"],
+        runtimes: &[Runtime { locate: (&["-r", "echo PHP_BINARY;"], ""), ..interpreter("php", &[&["{program}", "{source}"]]) }],
+        thread_variables: &[],
+        calls: Calls::Nothing,
+        install: "apt-get install php-cli",
+    },
+    Language {
+        name: "lua",
+        aliases: &[],
+        extensions: &["lua"],
+        runtimes: &[interpreter("lua", &[&["{program}", "{source}"]]), interpreter("luajit", &[&["{program}", "{source}"]])],
+        thread_variables: &[],
+        calls: Calls::Nothing,
+        install: "apt-get install lua5.4",
+    },
+    Language {
+        name: "r",
+        aliases: &["rscript"],
+        extensions: &["R", "r"],
+        runtimes: &[interpreter("Rscript", &[&["{program}", "{source}"]])],
+        thread_variables: OPENMP,
+        calls: Calls::Nothing,
+        install: "apt-get install r-base-core",
+    },
+    Language {
+        name: "go",
+        aliases: &["golang"],
+        extensions: &["go"],
+        runtimes: &[Runtime {
+            locate: (&["env", "GOROOT"], "/bin/go"),
+            env: &[("GOTOOLCHAIN", "local"), ("CGO_ENABLED", "0")],
+            ..interpreter("go", &[&["{program}", "build", "-o", "{out}", "{source}"], &["{out}"]])
+        }],
+        thread_variables: &["GOMAXPROCS"],
+        calls: Calls::Nothing,
+        install: "apt-get install golang-go",
+    },
+    Language {
+        name: "rust",
+        aliases: &["rs"],
+        extensions: &["rs"],
+        runtimes: &[Runtime {
+            locate: (&["--print", "sysroot"], "/bin/rustc"),
+            ..interpreter("rustc", &[&["{program}", "--edition", "2021", "-o", "{out}", "{source}"], &["{out}"]])
+        }],
+        thread_variables: &["RAYON_NUM_THREADS"],
+        calls: Calls::Nothing,
+        install: "apt-get install rustc",
+    },
+    Language {
+        name: "c",
+        aliases: &[],
+        extensions: &["c"],
+        runtimes: &[interpreter("gcc", C_STEPS), interpreter("cc", C_STEPS), interpreter("clang", C_STEPS)],
+        thread_variables: OPENMP,
+        calls: Calls::Nothing,
+        install: "apt-get install gcc libc6-dev",
+    },
+    Language {
+        name: "cpp",
+        aliases: &["c++", "cxx"],
+        extensions: &["cpp", "cc", "cxx"],
+        runtimes: &[interpreter("g++", C_STEPS), interpreter("c++", C_STEPS), interpreter("clang++", C_STEPS)],
+        thread_variables: OPENMP,
+        calls: Calls::Nothing,
+        install: "apt-get install g++",
+    },
+    Language {
+        name: "java",
+        aliases: &[],
+        extensions: &["java"],
+        runtimes: &[Runtime {
+            at_least: Some((11, 0)),
+            ..interpreter(
+                "java",
+                &[&[
+                    "{program}",
+                    "-XX:MaxRAM={memory}",
+                    "-XX:ActiveProcessorCount={cpus}",
+                    "-XX:+UseSerialGC",
+                    "-XX:TieredStopAtLevel=1",
+                    "{source}",
+                ]],
+            )
+        }],
+        thread_variables: &[],
+        calls: Calls::Nothing,
+        install: "apt-get install default-jdk-headless",
+    },
+];
+
+impl Language {
+    /// Finds a language by name or alias, whatever its case.
+    ///
+    /// # Errors
+    /// Lists the names that are known.
+    pub fn named(text: &str) -> Result<&'static Language, Error> {
+        let wanted = text.trim().to_ascii_lowercase();
+        LANGUAGES.iter().find(|l| l.name == wanted || l.aliases.contains(&wanted.as_str())).ok_or_else(|| {
+            let known: Vec<_> = LANGUAGES.iter().map(|language| language.name).collect();
+            Error::UnknownLanguage { given: text.to_owned(), known: known.join(", ") }
+        })
+    }
+
+    /// Finds a language by the extension of a file name.
+    pub fn of_file(name: &str) -> Option<&'static Language> {
+        let (_, extension) = name.rsplit_once('.')?;
+        LANGUAGES.iter().find(|language| language.extensions.contains(&extension))
+    }
+
+    /// What the file with the code is called inside the sandbox. An extension that carries meaning (`.mjs`) is kept.
+    pub fn source_name(&self, given: Option<&str>) -> String {
+        let extension = given
+            .and_then(|name| name.rsplit_once('.'))
+            .map(|(_, extension)| extension)
+            .filter(|extension| self.extensions.contains(extension))
+            .unwrap_or(self.extensions[0]);
+        // Java wants the file named like its class, or does not care: `Main` satisfies both.
+        let stem = if self.name == "java" { "Main" } else { "main" };
+        format!("{stem}.{extension}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_aliases_and_extensions_are_unique() {
+        let mut seen = HashSet::new();
+        for language in LANGUAGES {
+            for word in std::iter::once(&language.name).chain(language.aliases) {
+                assert!(seen.insert(word.to_string()), "{word} twice");
+            }
+        }
+        let mut extensions = HashSet::new();
+        assert!(LANGUAGES.iter().flat_map(|l| l.extensions).all(|e| extensions.insert(*e)));
+    }
+
+    #[test]
+    fn fixed_aliases() {
+        for (alias, name) in [
+            ("py", "python"),
+            ("js", "javascript"),
+            ("node", "javascript"),
+            ("nodejs", "javascript"),
+            ("ts", "typescript"),
+            ("sh", "bash"),
+            ("shell", "bash"),
+            ("Python", "python"),
+        ] {
+            assert_eq!(Language::named(alias).unwrap().name, name);
+        }
+        assert!(Language::named("cobol").unwrap_err().to_string().contains("python, javascript"));
+    }
+
+    #[test]
+    fn source_names_keep_what_matters() {
+        let js = Language::named("js").unwrap();
+        assert_eq!(js.source_name(None), "main.js");
+        assert_eq!(js.source_name(Some("tool.mjs")), "main.mjs");
+        assert_eq!(js.source_name(Some("tool.txt")), "main.js");
+        assert_eq!(Language::of_file("a.tar.py").unwrap().name, "python");
+        assert!(Language::of_file("Makefile").is_none());
+    }
+}

@@ -1,0 +1,28 @@
+//! The vocabulary and the one way through.
+//!
+//! ```text
+//! Request → admit → Admitted → Plan + Task → provider.open(plan) → sandbox.run(task, sink) → Outcome → Report
+//! ```
+//!
+//! Every stage is a type that only the stage before it can make. This crate touches memory only: disk, network and
+//! processes are behind the ports in [`provider`].
+
+pub mod admit;
+mod capture;
+mod error;
+mod explain;
+pub mod language;
+pub mod layer;
+pub mod limits;
+pub mod outcome;
+mod pipeline;
+pub mod plan;
+pub mod profile;
+pub mod provider;
+pub mod quantity;
+pub mod report;
+pub mod request;
+
+pub use capture::Capture;
+pub use error::{Error, ErrorCode, Fault};
+pub use pipeline::Engine;

@@ -1,0 +1,214 @@
+//! Limits: what was asked for, the ceiling, and what holds. Refused, never clamped.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::quantity::{show_bytes, show_duration};
+
+/// Limits as a request, a profile or a flag gives them; what is absent comes from the next one in line.
+/// Signed, so that a negative number is refused by name and not by a parser.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LimitsSpec {
+    /// Wall-clock time.
+    pub timeout_ms: Option<i64>,
+    /// Memory of everything in the sandbox together, files on its disk included.
+    pub memory_bytes: Option<i64>,
+    /// Processor share; 1.0 is one core.
+    pub cpus: Option<f64>,
+    /// Workspace, `/tmp`, `/dev/shm` and home together.
+    pub disk_bytes: Option<i64>,
+    /// Processes and threads at one time.
+    pub processes: Option<i64>,
+    /// Kept of standard output, and of standard error.
+    pub output_bytes: Option<i64>,
+}
+
+impl LimitsSpec {
+    /// `self` where it says something, `base` elsewhere.
+    #[must_use]
+    pub fn over(&self, base: &LimitsSpec) -> LimitsSpec {
+        LimitsSpec {
+            timeout_ms: self.timeout_ms.or(base.timeout_ms),
+            memory_bytes: self.memory_bytes.or(base.memory_bytes),
+            cpus: self.cpus.or(base.cpus),
+            disk_bytes: self.disk_bytes.or(base.disk_bytes),
+            processes: self.processes.or(base.processes),
+            output_bytes: self.output_bytes.or(base.output_bytes),
+        }
+    }
+}
+
+/// Limits that hold. Every one is finite, above zero and within the ceiling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    /// Wall-clock time.
+    pub timeout: Duration,
+    /// Memory of the whole sandbox.
+    pub memory_bytes: u64,
+    /// Thousandths of a core.
+    pub cpu_millis: u32,
+    /// Everything writable together.
+    pub disk_bytes: u64,
+    /// Processes and threads at one time.
+    pub processes: u32,
+    /// Kept of each output stream.
+    pub output_bytes: u64,
+}
+
+impl Limits {
+    /// What holds where nobody says anything.
+    pub const DEFAULT: Limits = Limits {
+        timeout: Duration::from_secs(30),
+        memory_bytes: 512 << 20,
+        cpu_millis: 1_000,
+        disk_bytes: 100 << 20,
+        processes: 64,
+        output_bytes: 1 << 20,
+    };
+
+    /// The highest that may be asked for, unless the configuration says otherwise.
+    pub const CEILING: Limits = Limits {
+        timeout: Duration::from_secs(24 * 3_600),
+        memory_bytes: 64 << 30,
+        cpu_millis: 128_000,
+        disk_bytes: 64 << 30,
+        processes: 4_096,
+        output_bytes: 64 << 20,
+    };
+
+    /// The least with which an interpreter can start at all; less is a mistake and would only fail obscurely.
+    const FLOOR: Limits = Limits {
+        timeout: Duration::from_millis(1),
+        memory_bytes: 4 << 20,
+        cpu_millis: 10,
+        disk_bytes: 64 << 10,
+        processes: 1,
+        output_bytes: 1,
+    };
+
+    /// Whole cores, rounded up: how many threads are worth starting.
+    pub fn whole_cpus(&self) -> u32 {
+        self.cpu_millis.div_ceil(1_000)
+    }
+
+    /// Checks what was asked for against the ceiling; what is absent is the default.
+    ///
+    /// # Errors
+    /// Names the first limit that is zero, negative, too small to be useful or above the ceiling.
+    pub fn admit(spec: &LimitsSpec, ceiling: &Limits) -> Result<Limits, Error> {
+        let default = Limits::DEFAULT;
+        let millis = |d: Duration| i64::try_from(d.as_millis()).unwrap_or(i64::MAX);
+        let time = |ms: u64| show_duration(Duration::from_millis(ms));
+        let timeout_ms = within(
+            "timeout_ms",
+            spec.timeout_ms.unwrap_or(millis(default.timeout)),
+            Self::FLOOR.timeout.as_millis() as u64,
+            ceiling.timeout.as_millis() as u64,
+            time,
+        )?;
+        let bytes = |name, given: Option<i64>, default: u64, floor, ceiling| {
+            within(name, given.unwrap_or(default as i64), floor, ceiling, show_bytes)
+        };
+        Ok(Limits {
+            timeout: Duration::from_millis(timeout_ms),
+            memory_bytes: bytes(
+                "memory_bytes",
+                spec.memory_bytes,
+                default.memory_bytes,
+                Self::FLOOR.memory_bytes,
+                ceiling.memory_bytes,
+            )?,
+            cpu_millis: admit_cpus(spec.cpus, ceiling)?,
+            disk_bytes: bytes(
+                "disk_bytes",
+                spec.disk_bytes,
+                default.disk_bytes,
+                Self::FLOOR.disk_bytes,
+                ceiling.disk_bytes,
+            )?,
+            processes: within(
+                "processes",
+                spec.processes.unwrap_or(default.processes.into()),
+                Self::FLOOR.processes.into(),
+                ceiling.processes.into(),
+                |n| n.to_string(),
+            )? as u32,
+            output_bytes: bytes("output_bytes", spec.output_bytes, default.output_bytes, 1, ceiling.output_bytes)?,
+        })
+    }
+}
+
+fn admit_cpus(given: Option<f64>, ceiling: &Limits) -> Result<u32, Error> {
+    let cpus = given.unwrap_or(1.0);
+    // Not a number and infinities become 0 or i64::MAX here, and are refused below like any other bad value.
+    let millis = (cpus * 1_000.0).round() as i64;
+    let show = |millis: u64| format!("{}", millis as f64 / 1_000.0);
+    within("cpus", millis, Limits::FLOOR.cpu_millis.into(), ceiling.cpu_millis.into(), show).map(|n| n as u32)
+}
+
+fn within(
+    name: &'static str,
+    given: i64,
+    floor: u64,
+    ceiling: u64,
+    show: impl Fn(u64) -> String,
+) -> Result<u64, Error> {
+    let refuse = |message| Err(Error::Limit { name, message });
+    let Ok(value) = u64::try_from(given) else {
+        return refuse("must be above zero, and is negative".to_owned());
+    };
+    if value == 0 {
+        return refuse("must be above zero: there is no 'unlimited'".to_owned());
+    }
+    if value < floor {
+        return refuse(format!("{} is too little; the least is {}", show(value), show(floor)));
+    }
+    if value > ceiling {
+        return refuse(format!(
+            "{} is above the ceiling of {}; ask for less, or raise [ceiling] in belljar.toml",
+            show(value),
+            show(ceiling)
+        ));
+    }
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(spec: LimitsSpec) -> String {
+        Limits::admit(&spec, &Limits::CEILING).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn absent_means_default() {
+        assert_eq!(Limits::admit(&LimitsSpec::default(), &Limits::CEILING).unwrap(), Limits::DEFAULT);
+    }
+
+    #[test]
+    fn zero_negative_and_absurd_are_refused() {
+        let spec = LimitsSpec::default;
+        assert!(refused(LimitsSpec { timeout_ms: Some(0), ..spec() }).contains("limits.timeout_ms: must be above"));
+        assert!(refused(LimitsSpec { memory_bytes: Some(-1), ..spec() }).contains("negative"));
+        assert!(refused(LimitsSpec { memory_bytes: Some(i64::MAX), ..spec() }).contains("ceiling of 64 GB"));
+        assert!(refused(LimitsSpec { memory_bytes: Some(1), ..spec() }).contains("the least is 4 MB"));
+        assert!(refused(LimitsSpec { cpus: Some(f64::NAN), ..spec() }).contains("above zero"));
+        assert!(refused(LimitsSpec { cpus: Some(f64::INFINITY), ..spec() }).contains("ceiling of 128"));
+        assert!(refused(LimitsSpec { cpus: Some(-0.5), ..spec() }).contains("negative"));
+        assert!(refused(LimitsSpec { processes: Some(1 << 40), ..spec() }).contains("ceiling of 4096"));
+        assert!(refused(LimitsSpec { disk_bytes: Some(0), ..spec() }).contains("above zero"));
+        assert!(refused(LimitsSpec { output_bytes: Some(0), ..spec() }).contains("above zero"));
+    }
+
+    #[test]
+    fn the_nearer_spec_wins() {
+        let near = LimitsSpec { cpus: Some(2.0), ..LimitsSpec::default() };
+        let far = LimitsSpec { cpus: Some(1.0), processes: Some(9), ..LimitsSpec::default() };
+        let both = near.over(&far);
+        assert_eq!((both.cpus, both.processes), (Some(2.0), Some(9)));
+    }
+}

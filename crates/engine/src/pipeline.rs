@@ -1,0 +1,109 @@
+//! The one way through: request in, report out.
+
+use std::sync::Arc;
+
+use crate::admit::{Admitted, Rules, admit};
+use crate::limits::Limits;
+use crate::plan::Overflow;
+use crate::profile::Profiles;
+use crate::provider::{BoxFuture, Capabilities, Flow, Provider, Sink, Stream};
+use crate::report::Report;
+use crate::request::{HostPaths, Request};
+use crate::{Capture, Error};
+
+/// Runs requests.
+#[derive(Debug)]
+pub struct Engine {
+    provider: Arc<dyn Provider>,
+    capabilities: Capabilities,
+    profiles: Profiles,
+    ceiling: Limits,
+}
+
+impl Engine {
+    /// An engine over one provider.
+    pub fn new(provider: Arc<dyn Provider>, profiles: Profiles, ceiling: Limits) -> Self {
+        let capabilities = provider.capabilities();
+        Self { provider, capabilities, profiles, ceiling }
+    }
+
+    /// What the provider can do here.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// Checks a request without running it.
+    ///
+    /// # Errors
+    /// Names what is wrong with it.
+    pub fn admit(&self, request: Request, paths: HostPaths) -> Result<Admitted, Error> {
+        if let Some(name) = request.provider.as_deref().filter(|name| *name != self.provider.name()) {
+            let message = format!("'{name}' is not configured; this one is '{}'", self.provider.name());
+            return Err(Error::Unsupported { field: "provider", message });
+        }
+        let rules =
+            Rules { profiles: &self.profiles, ceiling: &self.ceiling, capabilities: &self.capabilities };
+        admit(request, paths, &rules)
+    }
+
+    /// Runs a request; `view` sees output as it comes, up to what will be kept of its beginning.
+    ///
+    /// # Errors
+    /// Says why nothing ran.
+    pub async fn execute(
+        &self,
+        id: String,
+        admitted: Admitted,
+        view: &mut dyn Sink,
+        cancel: BoxFuture<'_, ()>,
+    ) -> Result<Report, Error> {
+        let limits = admitted.plan.limits;
+        let mut recorder = Recorder::new(view, &limits, admitted.overflow);
+        let mut sandbox = self.provider.open(&admitted.plan).await?;
+        let outcome = sandbox.run(&admitted.task, &mut recorder, cancel).await?;
+        let (stdout, stderr) = recorder.finish();
+        Ok(Report::new(id, outcome, &limits, &stdout, &stderr, admitted.metadata))
+    }
+
+    /// Ends everything and waits until nothing is left.
+    pub async fn shut_down(&self) {
+        self.provider.shut_down().await;
+    }
+}
+
+/// Keeps what the result will show, and passes on what a live view may see.
+struct Recorder<'a> {
+    view: &'a mut dyn Sink,
+    stdout: Capture,
+    stderr: Capture,
+    overflow: Overflow,
+}
+
+impl<'a> Recorder<'a> {
+    fn new(view: &'a mut dyn Sink, limits: &Limits, overflow: Overflow) -> Self {
+        let capture = || Capture::new(limits.output_bytes);
+        Self { view, stdout: capture(), stderr: capture(), overflow }
+    }
+
+    /// Shows the tails, and gives back everything.
+    fn finish(self) -> (Capture, Capture) {
+        self.view.output(Stream::Stdout, &self.stdout.rest());
+        self.view.output(Stream::Stderr, &self.stderr.rest());
+        (self.stdout, self.stderr)
+    }
+}
+
+impl Sink for Recorder<'_> {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
+        let capture = match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        };
+        let head = capture.push(bytes);
+        let flow = if head.is_empty() { Flow::Continue } else { self.view.output(stream, head) };
+        match self.overflow {
+            Overflow::Kill if capture.truncated() => Flow::Kill,
+            _ => flow,
+        }
+    }
+}

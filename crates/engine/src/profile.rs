@@ -1,0 +1,91 @@
+//! Profiles: named limits, network, image, mounts and environment; the unit an administrator edits.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::Error;
+use crate::limits::LimitsSpec;
+use crate::plan::Overflow;
+use crate::request::NetworkSpec;
+
+/// A profile as `belljar.toml` gives it.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Profile {
+    /// Limits that differ from the defaults.
+    pub limits: LimitsSpec,
+    /// What may be reached.
+    pub network: Option<NetworkSpec>,
+    /// `host`, or the folder of an unpacked root.
+    pub image: Option<String>,
+    /// Host folders, `SOURCE:DESTINATION[:ro|rw]`.
+    pub mounts: Vec<String>,
+    /// Environment of every run.
+    pub env: BTreeMap<String, String>,
+    /// Modules that a warm interpreter imports ahead of time.
+    pub preimports: Vec<String>,
+    /// What happens when a program writes more than is kept.
+    pub output_overflow: Overflow,
+}
+
+/// All profiles by name.
+#[derive(Debug, Clone)]
+pub struct Profiles(BTreeMap<String, Profile>);
+
+impl Profiles {
+    /// The ones that are always there: `default`, `terminal` (longer, with room for installs) and `data`.
+    pub fn shipped() -> Self {
+        let limits = |timeout_ms, memory: i64, cpus, disk: i64| LimitsSpec {
+            timeout_ms: Some(timeout_ms),
+            memory_bytes: Some(memory << 20),
+            cpus: Some(cpus),
+            disk_bytes: Some(disk << 20),
+            ..LimitsSpec::default()
+        };
+        // The disk is memory-backed, so a profile with much disk has the memory to fill it.
+        let terminal = Profile { limits: limits(120_000, 2_048, 1.0, 1_024), ..Profile::default() };
+        let data = Profile {
+            limits: limits(120_000, 4_096, 2.0, 1_024),
+            env: BTreeMap::from([("MPLBACKEND".to_owned(), "Agg".to_owned())]),
+            preimports: ["numpy", "pandas", "matplotlib"].map(str::to_owned).to_vec(),
+            ..Profile::default()
+        };
+        let shipped = [("default", Profile::default()), ("terminal", terminal), ("data", data)];
+        Self(shipped.into_iter().map(|(name, profile)| (name.to_owned(), profile)).collect())
+    }
+
+    /// Adds or replaces.
+    pub fn insert(&mut self, name: String, profile: Profile) {
+        self.0.insert(name, profile);
+    }
+
+    /// Finds one.
+    ///
+    /// # Errors
+    /// Lists the names that are known.
+    pub fn named(&self, name: &str) -> Result<&Profile, Error> {
+        self.0.get(name).ok_or_else(|| Error::UnknownProfile {
+            given: name.to_owned(),
+            known: self.0.keys().cloned().collect::<Vec<_>>().join(", "),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::Limits;
+
+    #[test]
+    fn shipped_profiles_pass_admission() {
+        let profiles = Profiles::shipped();
+        for name in ["default", "terminal", "data"] {
+            let limits = Limits::admit(&profiles.named(name).unwrap().limits, &Limits::CEILING).unwrap();
+            assert!(limits.disk_bytes < limits.memory_bytes, "{name}: a full disk would be an out-of-memory");
+        }
+        let terminal = Limits::admit(&profiles.named("terminal").unwrap().limits, &Limits::CEILING).unwrap();
+        assert_eq!((terminal.timeout.as_secs(), terminal.disk_bytes), (120, 1 << 30));
+        assert!(profiles.named("nope").unwrap_err().to_string().contains("data, default, terminal"));
+    }
+}

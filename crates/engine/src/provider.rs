@@ -1,0 +1,126 @@
+//! The ports: what a way of making sandboxes has to offer.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::pin::Pin;
+
+use thiserror::Error;
+
+use crate::layer::Layer;
+use crate::outcome::Outcome;
+use crate::plan::{Plan, Task};
+
+/// A boxed future, so that the ports stay usable as trait objects.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// One of the two output streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// Whether the program may go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    /// It may.
+    Continue,
+    /// It wrote too much and is to be ended.
+    Kill,
+}
+
+/// Takes output as it comes.
+pub trait Sink: Send {
+    /// The next bytes of a stream.
+    fn output(&mut self, stream: Stream, bytes: &[u8]) -> Flow;
+}
+
+/// What a provider cannot do here, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingLayer {
+    /// The layer.
+    pub layer: Layer,
+    /// Why it is missing.
+    pub reason: String,
+    /// The command or setting that mends it.
+    pub remedy: String,
+}
+
+/// What a provider can do: asked at admission, so that nothing degrades later.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Layers that are not enforced on this host.
+    pub missing: Vec<MissingLayer>,
+    /// Whether host folders can be made visible.
+    pub host_paths: bool,
+}
+
+/// What a provider failed to do.
+#[derive(Debug, Error)]
+pub enum ProviderError {
+    /// Something in the request that only the provider can check.
+    #[error("{field}: {message}")]
+    Invalid {
+        /// The field, as the request spells it.
+        field: &'static str,
+        /// What is wrong and what to do.
+        message: String,
+    },
+    /// The image has no runtime for a language.
+    #[error("language: {language} is not available in image {image}; {install}")]
+    LanguageMissing {
+        /// The language.
+        language: &'static str,
+        /// The image.
+        image: String,
+        /// What to install.
+        install: String,
+    },
+    /// This provider does not do that.
+    #[error("{field}: {message}")]
+    Unsupported {
+        /// The field, as the request spells it.
+        field: &'static str,
+        /// What is not possible, and what is.
+        message: String,
+    },
+    /// A step of the set-up failed; nothing ran.
+    #[error("set-up failed: {step}: {cause}")]
+    Setup {
+        /// The step, with what it worked on.
+        step: String,
+        /// The cause, and what may mend it.
+        cause: String,
+    },
+    /// The machinery went away under a run.
+    #[error("the sandbox was lost: {message}")]
+    Lost {
+        /// What happened.
+        message: String,
+    },
+}
+
+/// A way to make sandboxes.
+pub trait Provider: Debug + Send + Sync {
+    /// Its name in requests and receipts.
+    fn name(&self) -> &'static str;
+    /// What it can do on this host.
+    fn capabilities(&self) -> Capabilities;
+    /// Makes a place.
+    fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>>;
+    /// Ends everything and waits until nothing is left.
+    fn shut_down(&self) -> BoxFuture<'_, ()>;
+}
+
+/// A place in which tasks run. Dropping it kills what runs there.
+pub trait Sandbox: Debug + Send {
+    /// Runs a task; `cancel` ends it early when it completes.
+    fn run<'a>(
+        &'a mut self,
+        task: &'a Task,
+        sink: &'a mut dyn Sink,
+        cancel: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<Outcome, ProviderError>>;
+}

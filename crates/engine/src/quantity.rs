@@ -1,0 +1,105 @@
+//! Sizes and times as people write them: `512M`, `1.5G`, `30s`, `2m`.
+
+use std::time::Duration;
+
+/// Reads `512M`, `100k`, `1GiB`, `4096` (bytes). A prefix means powers of 1024.
+///
+/// # Errors
+/// Says what a size looks like.
+pub fn parse_bytes(text: &str) -> Result<i64, String> {
+    let (number, unit) = split(text);
+    let factor = match unit.to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
+        "" => 1_u64,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        "t" => 1 << 40,
+        _ => return Err(format!("'{text}' is not a size; write for example 512M or 1G")),
+    };
+    scale(number, factor as f64).ok_or_else(|| format!("'{text}' is not a size; write for example 512M or 1G"))
+}
+
+/// Reads `30s`, `500ms`, `2m`, `1h`; a bare number is seconds. Gives milliseconds.
+///
+/// # Errors
+/// Says what a time looks like.
+pub fn parse_millis(text: &str) -> Result<i64, String> {
+    let (number, unit) = split(text);
+    let factor = match unit {
+        "ms" => 1.0,
+        "" | "s" => 1_000.0,
+        "m" | "min" => 60_000.0,
+        "h" => 3_600_000.0,
+        _ => return Err(format!("'{text}' is not a time; write for example 30s, 500ms or 2m")),
+    };
+    scale(number, factor).ok_or_else(|| format!("'{text}' is not a time; write for example 30s, 500ms or 2m"))
+}
+
+fn split(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    (text[..end].trim(), text[end..].trim())
+}
+
+fn scale(number: &str, factor: f64) -> Option<i64> {
+    let value: f64 = number.parse().ok()?;
+    let scaled = (value * factor).round();
+    // The bounds are far beyond every ceiling, so what passes is exact enough to be refused or used.
+    (scaled.is_finite() && scaled.abs() < 1e18).then_some(scaled as i64)
+}
+
+/// `536870912` as `512 MB`; whole units only where they are exact.
+pub fn show_bytes(bytes: u64) -> String {
+    for (unit, name) in [(1_u64 << 40, "TB"), (1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")] {
+        if bytes >= unit {
+            let value = bytes as f64 / unit as f64;
+            return if bytes.is_multiple_of(unit) { format!("{value:.0} {name}") } else { format!("{value:.1} {name}") };
+        }
+    }
+    format!("{bytes} bytes")
+}
+
+/// A duration as a person would say it: `30 s`, `1.5 s`, `250 ms`.
+pub fn show_duration(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    if millis < 1_000 {
+        format!("{millis} ms")
+    } else if millis.is_multiple_of(1_000) {
+        format!("{} s", millis / 1_000)
+    } else {
+        format!("{:.1} s", duration.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_bytes("512M"), Ok(512 << 20));
+        assert_eq!(parse_bytes("1.5GiB"), Ok(3 << 29));
+        assert_eq!(parse_bytes("100kb"), Ok(100 << 10));
+        assert_eq!(parse_bytes("7"), Ok(7));
+        assert_eq!(parse_bytes("-1"), Ok(-1));
+        for bad in ["", "M", "1X", "1e99", "NaN", "inf", "1 2M"] {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(parse_millis("30s"), Ok(30_000));
+        assert_eq!(parse_millis("250ms"), Ok(250));
+        assert_eq!(parse_millis("60"), Ok(60_000));
+        assert_eq!(parse_millis("1.5m"), Ok(90_000));
+        assert!(parse_millis("soon").is_err());
+    }
+
+    #[test]
+    fn shown() {
+        assert_eq!(show_bytes(512 << 20), "512 MB");
+        assert_eq!(show_bytes(1_500_000), "1.4 MB");
+        assert_eq!(show_duration(Duration::from_millis(30_000)), "30 s");
+    }
+}

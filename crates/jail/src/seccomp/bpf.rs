@@ -1,0 +1,221 @@
+//! From rules to classic BPF.
+//!
+//! Jumps in classic BPF only go forward, by at most 255 instructions. The program is therefore written from
+//! its end to its beginning: when a jump is emitted its targets exist already, and a target that has drifted
+//! out of reach gets a stepping stone right behind the jump.
+//!
+//! Numbers are searched by a balanced tree over ranges that share a target. It is short to load, and shallow,
+//! which counts twice: after loading, the kernel runs the program once for every number it knows, to find
+//! those that are allowed whatever their arguments and that it then lets pass without running it at all.
+
+use libc::sock_filter;
+
+use super::checks::{Check, Tree};
+
+const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+const GOTO: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
+const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+const IF_ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+
+/// Where `seccomp_data` holds what; the low half of an argument comes first on little-endian machines.
+const NUMBER: u32 = 0;
+const ARCH: u32 = 4;
+const fn low_half(argument: u8) -> u32 {
+    16 + 8 * argument as u32
+}
+
+/// How far a target may be behind: the limit of a jump, less the stones the other target may still need.
+const REACH: usize = 250;
+/// How many single values a range may have cut out before another range is begun.
+const EXCEPTIONS: usize = 3;
+
+/// Where a decision leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// A verdict: the value the program returns.
+    Verdict(u32),
+    /// An instruction already emitted, counted from the end of the program.
+    Label(usize),
+}
+
+impl Target {
+    pub(super) const ALLOW: Target = Target::Verdict(libc::SECCOMP_RET_ALLOW);
+
+    pub(super) fn errno(errno: i32) -> Target {
+        Target::Verdict(libc::SECCOMP_RET_ERRNO | (errno as u32 & libc::SECCOMP_RET_DATA))
+    }
+}
+
+/// A stretch of values with one target, but for a few.
+struct Span {
+    start: u32,
+    target: Target,
+    except: Vec<(u32, Target)>,
+}
+
+/// Writes a program backwards.
+#[derive(Default)]
+pub(super) struct Assembler {
+    backwards: Vec<sock_filter>,
+    /// The instruction nearest to the front that does what a target asks.
+    nearest: Vec<(Target, usize)>,
+    blocks: Vec<(Check, Target)>,
+}
+
+impl Assembler {
+    /// The block of a check; calls that share a check share it.
+    pub(super) fn block(&mut self, check: Check) -> Target {
+        if let Some((_, target)) = self.blocks.iter().find(|(known, _)| *known == check) {
+            return *target;
+        }
+        let target = self.tree(&check.tree());
+        self.blocks.push((check, target));
+        target
+    }
+
+    /// The whole program: architecture first, then the search for the number. `actions` starts at 0 and
+    /// ascends; each target holds up to the next start.
+    pub(super) fn finish(mut self, audit_arch: u32, actions: &[(u32, Target)]) -> Vec<sock_filter> {
+        let search = self.search(actions);
+        self.lead_into(search);
+        let native = self.emit(LOAD, NUMBER);
+        let foreign = Target::Verdict(libc::SECCOMP_RET_KILL_PROCESS);
+        self.branch(IF_EQUAL, audit_arch, Target::Label(native), foreign);
+        self.emit(LOAD, ARCH);
+        self.backwards.reverse();
+        self.backwards
+    }
+
+    fn tree(&mut self, tree: &Tree) -> Target {
+        match tree {
+            Tree::Allow => Target::ALLOW,
+            Tree::Refuse(errno) => Target::errno(*errno),
+            Tree::Load(argument, mask, then) => {
+                let then = self.tree(then);
+                self.lead_into(then);
+                if *mask != u32::MAX {
+                    self.emit(AND, *mask);
+                }
+                Target::Label(self.emit(LOAD, low_half(*argument)))
+            }
+            Tree::AnyBit(bits, then, otherwise) => {
+                let (then, otherwise) = (self.tree(then), self.tree(otherwise));
+                self.branch(IF_ANY_BIT, *bits, then, otherwise)
+            }
+            Tree::OneOf(values, then, otherwise) => {
+                let (then, otherwise) = (self.tree(then), self.tree(otherwise));
+                self.search(&membership(values, then, otherwise))
+            }
+        }
+    }
+
+    /// Finds the range a value is in.
+    fn search(&mut self, actions: &[(u32, Target)]) -> Target {
+        let mut ranges = actions.to_vec();
+        ranges.dedup_by_key(|(_, target)| *target);
+        self.halve(&spans(&ranges))
+    }
+
+    fn halve(&mut self, spans: &[Span]) -> Target {
+        if let [span] = spans {
+            return span.except.iter().rev().fold(span.target, |otherwise, (value, target)| {
+                self.branch(IF_EQUAL, *value, *target, otherwise)
+            });
+        }
+        let (low, high) = spans.split_at(spans.len() / 2);
+        let start = high[0].start;
+        let high = self.halve(high);
+        let low = self.halve(low);
+        self.branch(IF_AT_LEAST, start, high, low)
+    }
+
+    fn branch(&mut self, test: u16, operand: u32, then: Target, otherwise: Target) -> Target {
+        let (then, otherwise) = (self.reach(then), self.reach(otherwise));
+        let here = self.backwards.len();
+        let jump = |to: usize| u8::try_from(here - to - 1).expect("`reach` keeps targets near");
+        let (jt, jf) = (jump(then), jump(otherwise));
+        self.backwards.push(sock_filter { code: test, jt, jf, k: operand });
+        Target::Label(here)
+    }
+
+    /// An instruction within reach of the next jump that does what `target` asks.
+    fn reach(&mut self, target: Target) -> usize {
+        let known = self.nearest.iter().position(|(known, _)| *known == target);
+        let position = match (known, target) {
+            (Some(index), _) => Some(self.nearest[index].1),
+            (None, Target::Label(position)) => Some(position),
+            (None, Target::Verdict(_)) => None,
+        };
+        if let Some(position) = position.filter(|position| self.backwards.len() - position <= REACH) {
+            return position;
+        }
+        let stone = match target {
+            Target::Verdict(value) => self.emit(RETURN, value),
+            Target::Label(position) => self.emit(GOTO, (self.backwards.len() - position - 1) as u32),
+        };
+        match known {
+            Some(index) => self.nearest[index].1 = stone,
+            None => self.nearest.push((target, stone)),
+        }
+        stone
+    }
+
+    /// Makes sure that the instruction emitted next falls through to `target`.
+    fn lead_into(&mut self, target: Target) {
+        let next = self.backwards.len().wrapping_sub(1);
+        match target {
+            Target::Label(position) if position == next => {}
+            Target::Label(position) => {
+                self.emit(GOTO, (next - position) as u32);
+            }
+            Target::Verdict(value) => {
+                self.emit(RETURN, value);
+            }
+        }
+    }
+
+    fn emit(&mut self, code: u16, k: u32) -> usize {
+        self.backwards.push(sock_filter { code, jt: 0, jf: 0, k });
+        self.backwards.len() - 1
+    }
+}
+
+/// The ranges of "one of these, or not".
+fn membership(values: &[u32], then: Target, otherwise: Target) -> Vec<(u32, Target)> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    let mut ranges = Vec::new();
+    let mut next = Some(0);
+    for value in sorted {
+        if next != Some(value) {
+            ranges.extend(next.map(|gap| (gap, otherwise)));
+        }
+        ranges.push((value, then));
+        next = value.checked_add(1);
+    }
+    ranges.extend(next.map(|gap| (gap, otherwise)));
+    ranges
+}
+
+/// Ranges with their single exceptions taken out: one comparison for each instead of two.
+fn spans(ranges: &[(u32, Target)]) -> Vec<Span> {
+    let mut spans: Vec<Span> = Vec::new();
+    let mut rest = ranges;
+    while let [(start, target), tail @ ..] = rest {
+        let mut span = Span { start: *start, target: *target, except: Vec::new() };
+        rest = tail;
+        while let [(value, other), (next, back), tail @ ..] = rest
+            && *next == value + 1
+            && *back == span.target
+            && span.except.len() < EXCEPTIONS
+        {
+            span.except.push((*value, *other));
+            rest = tail;
+        }
+        spans.push(span);
+    }
+    spans
+}

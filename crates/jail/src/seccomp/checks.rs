@@ -1,0 +1,192 @@
+//! Argument checks: decision trees over the registers of one call.
+//!
+//! A filter sees registers, never memory, and the kernel reads all of these arguments as 32-bit values: the
+//! upper half of a register is ignored there, so it is ignored here. Comparing all 64 bits would let
+//! `0x1_0000_5412` pass for something that is not TIOCSTI.
+
+/// A named check, by what it is about. Arguments count from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Check {
+    /// `clone` that makes no namespace and no child for somebody else.
+    Clone,
+    /// `socket` of a harmless family.
+    Socket,
+    /// `socketpair` of UNIX sockets.
+    SocketPair,
+    /// `ioctl` with a listed request.
+    Ioctl,
+    /// `prctl` with a listed option.
+    Prctl,
+    /// `personality` that leaves the address-space protections alone.
+    Personality,
+    /// `sched_setscheduler` to a class that shares.
+    Scheduler,
+    /// A mode without set-uid and set-gid.
+    Mode {
+        /// Where the mode is.
+        argument: u8,
+    },
+    /// The same for a call that reads its mode only when it creates.
+    Open {
+        /// Where the flags are.
+        flags: u8,
+        /// Where the mode is.
+        mode: u8,
+    },
+    /// A mode without set-uid and set-gid, and a node that is no device.
+    Node {
+        /// Where the mode is.
+        mode: u8,
+    },
+}
+
+/// One step of a check.
+#[derive(Clone, Debug)]
+pub(super) enum Tree {
+    /// The call is performed.
+    Allow,
+    /// The call fails.
+    Refuse(i32),
+    /// Look at the low 32 bits of an argument, masked.
+    Load(u8, u32, Box<Tree>),
+    /// Is one of these bits set in what was loaded?
+    AnyBit(u32, Box<Tree>, Box<Tree>),
+    /// Is what was loaded one of these values?
+    OneOf(&'static [u32], Box<Tree>, Box<Tree>),
+}
+
+const ALL: u32 = u32::MAX;
+const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+/// O_CREAT, and the O_TMPFILE bit without the O_DIRECTORY that architectures number differently.
+const CREATES: u32 = 0o100 | 0o20_000_000;
+
+/// Every namespace flag that fits `clone`; CLONE_NEWTIME does not, it is part of the exit signal there.
+/// CLONE_PARENT would hand the launcher, outside the sandbox, a child it never made.
+const FOREIGN_CHILD: u32 = (libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_PARENT) as u32;
+
+const AF_UNIX: u32 = libc::AF_UNIX as u32;
+const AF_NETLINK: u32 = libc::AF_NETLINK as u32;
+const INTERNET: &[u32] = &[libc::AF_INET as u32, libc::AF_INET6 as u32];
+/// The type is in the low bits; above them are SOCK_CLOEXEC and SOCK_NONBLOCK.
+const SOCKET_TYPE: u32 = 0xf;
+const STREAM_OR_DATAGRAM: &[u32] = &[libc::SOCK_STREAM as u32, libc::SOCK_DGRAM as u32];
+/// By default, TCP, UDP. Others (SCTP, MPTCP, L2TP…) would load kernel modules on demand.
+const TRANSPORTS: &[u32] = &[0, libc::IPPROTO_TCP as u32, libc::IPPROTO_UDP as u32];
+
+/// PER_LINUX, PER_LINUX32, both with UNAME26, and the query. None turns off randomisation or adds execution.
+const PERSONALITIES: &[u32] = &[0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
+
+const SCHED_RESET_ON_FORK: u32 = 0x4000_0000;
+const SHARING_CLASSES: &[u32] =
+    &[libc::SCHED_OTHER as u32, libc::SCHED_BATCH as u32, libc::SCHED_IDLE as u32];
+
+/// Regular, pipe, socket; no file type means regular. Device nodes with number 0:0 need no capability.
+const PLAIN_NODES: &[u32] = &[0, libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK];
+
+const SIOCETHTOOL: u32 = 0x8946;
+
+/// Requests a tenant may make of a descriptor, ascending; the numbers are the same on both architectures.
+#[rustfmt::skip]
+const REQUESTS: &[u32] = &[
+    // Terminals: TCGETS TCSETS TCSETSW TCSETSF, and the same for termio
+    0x5401, 0x5402, 0x5403, 0x5404, 0x5405, 0x5406, 0x5407, 0x5408,
+    // TCSBRK TCXONC TCFLSH TIOCEXCL TIOCNXCL TIOCSCTTY TIOCGPGRP TIOCSPGRP TIOCOUTQ (not 0x5412: TIOCSTI)
+    0x5409, 0x540a, 0x540b, 0x540c, 0x540d, 0x540e, 0x540f, 0x5410, 0x5411,
+    // TIOCGWINSZ TIOCSWINSZ; FIONREAD (not 0x541c, 0x541d: TIOCLINUX, TIOCCONS)
+    0x5413, 0x5414, 0x541b,
+    // TIOCPKT FIONBIO TIOCNOTTY (not 0x5423: TIOCSETD) TIOCGETD TCSBRKP; TIOCGSID; TIOCGPTPEER
+    0x5420, 0x5421, 0x5422, 0x5424, 0x5425, 0x5429, 0x5441,
+    // FIONCLEX FIOCLEX FIOASYNC; FIOQSIZE
+    0x5450, 0x5451, 0x5452, 0x5460,
+    // Sockets: SIOCATMARK SIOCGSTAMP
+    0x8905, 0x8906,
+    // Interfaces, reading only: SIOCGIFNAME CONF FLAGS ADDR BRDADDR NETMASK MTU HWADDR INDEX TXQLEN
+    0x8910, 0x8912, 0x8913, 0x8915, 0x8919, 0x891b, 0x8921, 0x8927, 0x8933, 0x8942,
+    // FICLONE FICLONERANGE
+    0x4004_9409, 0x4020_940d,
+    // TIOCSPTLCK; TCSETS2 TCSETSW2 TCSETSF2
+    0x4004_5431, 0x402c_542b, 0x402c_542c, 0x402c_542d,
+    // RNDGETENTCNT; TIOCGPTN TIOCGPTLCK TIOCGEXCL; TCGETS2
+    0x8004_5200, 0x8004_5430, 0x8004_5439, 0x8004_5440, 0x802c_542a,
+    // FS_IOC_GETFLAGS FS_IOC_FIEMAP
+    0x8008_6601, 0xc020_660b,
+];
+
+/// Options of `prctl` that concern only the caller and cannot loosen anything.
+#[rustfmt::skip]
+const OPTIONS: &[u32] = &[
+    // PDEATHSIG set, get; DUMPABLE get, set; KEEPCAPS get, set; GET_TIMING; NAME set, get
+    1, 2, 3, 4, 7, 8, 13, 15, 16,
+    // GET_SECCOMP; CAPBSET_READ; GET_SECUREBITS; TIMERSLACK set, get
+    21, 23, 27, 29, 30,
+    // CHILD_SUBREAPER set, get; NO_NEW_PRIVS set, get; GET_TID_ADDRESS; THP_DISABLE set, get; CAP_AMBIENT
+    36, 37, 38, 39, 40, 41, 42, 47,
+    // Arm: SVE_SET_VL SVE_GET_VL (the JVM sizes its vectors by them) PAC_RESET_KEYS TAGGED_ADDR_CTRL set, get
+    50, 51, 54, 55, 56,
+    // SET_VMA names mappings; SET_PTRACER is moot, since ptrace is refused, but crash handlers call it
+    0x5356_4d41, 0x5961_6d61,
+];
+
+impl Check {
+    /// What the filter has to decide.
+    pub(super) fn tree(self) -> Tree {
+        let eperm = || Tree::Refuse(libc::EPERM);
+        match self {
+            Check::Clone => load(0, ALL, any_bit(FOREIGN_CHILD, eperm(), Tree::Allow)),
+            Check::Socket => socket(),
+            Check::SocketPair => {
+                load(0, ALL, one_of(&[AF_UNIX], Tree::Allow, Tree::Refuse(libc::EAFNOSUPPORT)))
+            }
+            // psutil takes "not supported" for an answer about link speed, but not EPERM.
+            Check::Ioctl => {
+                let link_speed = one_of(&[SIOCETHTOOL], Tree::Refuse(libc::EOPNOTSUPP), eperm());
+                load(1, ALL, one_of(REQUESTS, Tree::Allow, link_speed))
+            }
+            // What a kernel without that option answers.
+            Check::Prctl => load(0, ALL, one_of(OPTIONS, Tree::Allow, Tree::Refuse(libc::EINVAL))),
+            Check::Personality => load(0, ALL, one_of(PERSONALITIES, Tree::Allow, eperm())),
+            Check::Scheduler => {
+                load(1, !SCHED_RESET_ON_FORK, one_of(SHARING_CLASSES, Tree::Allow, eperm()))
+            }
+            Check::Mode { argument } => load(argument, ALL, any_bit(SET_ID, eperm(), Tree::Allow)),
+            // Without O_CREAT the mode register holds whatever was in it.
+            Check::Open { flags, mode } => {
+                let creates = load(mode, ALL, any_bit(SET_ID, eperm(), Tree::Allow));
+                load(flags, ALL, any_bit(CREATES, creates, Tree::Allow))
+            }
+            Check::Node { mode } => {
+                // The set-id bits are kept in the mask: with one of them the value is in no list.
+                load(mode, libc::S_IFMT | SET_ID, one_of(PLAIN_NODES, Tree::Allow, eperm()))
+            }
+        }
+    }
+}
+
+/// UNIX sockets, TCP and UDP, and the routing family of netlink, which libcs ask for the interfaces.
+fn socket() -> Tree {
+    let eperm = || Tree::Refuse(libc::EPERM);
+    let routing = load(2, ALL, one_of(&[0], Tree::Allow, eperm()));
+    let transport = load(2, ALL, one_of(TRANSPORTS, Tree::Allow, eperm()));
+    let internet = load(1, SOCKET_TYPE, one_of(STREAM_OR_DATAGRAM, transport, eperm()));
+    let other = one_of(&[AF_NETLINK], routing, Tree::Refuse(libc::EAFNOSUPPORT));
+    load(0, ALL, one_of(&[AF_UNIX], Tree::Allow, one_of(INTERNET, internet, other)))
+}
+
+fn load(argument: u8, mask: u32, then: Tree) -> Tree {
+    Tree::Load(argument, mask, Box::new(then))
+}
+
+fn any_bit(bits: u32, then: Tree, otherwise: Tree) -> Tree {
+    Tree::AnyBit(bits, Box::new(then), Box::new(otherwise))
+}
+
+fn one_of(values: &'static [u32], then: Tree, otherwise: Tree) -> Tree {
+    Tree::OneOf(values, Box::new(then), Box::new(otherwise))
+}

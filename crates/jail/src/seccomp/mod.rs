@@ -1,0 +1,136 @@
+//! The system-call filter of tenant code: default deny, one table, one program.
+//!
+//! [`policy`] says what is allowed and why, [`checks`] what the arguments of a call must look like, the
+//! `numbers_*` files what a call is called, and [`bpf`] turns the three into a program that the kernel loads
+//! and searches quickly: load time is paid once per sandbox, so the program is a balanced tree of ranges.
+//!
+//! What the kernel answers in place of a call:
+//! - a foreign architecture (32-bit entry points) ends the process: no honest program mixes them;
+//! - a number nobody has given out yet, and x32, is ENOSYS, as on an older kernel;
+//! - a known number without a rule is EPERM;
+//! - a rule may name another errno, where programs have a better way on with it.
+
+mod bpf;
+mod checks;
+mod numbers_aarch64;
+mod numbers_x86_64;
+mod policy;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+
+use bpf::{Assembler, Target};
+use policy::Rule;
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("the system-call filter knows x86-64 and aarch64 only");
+
+/// An architecture the filter can be compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arch {
+    /// 64-bit x86, without x32.
+    X86_64,
+    /// 64-bit Arm.
+    Aarch64,
+}
+
+impl Arch {
+    /// The value of `seccomp_data.arch` for native calls: ELF machine, 64-bit flag, little-endian flag.
+    fn audit(self) -> u32 {
+        match self {
+            Arch::X86_64 => 0xc000_003e,
+            Arch::Aarch64 => 0xc000_00b7,
+        }
+    }
+
+    fn numbers(self) -> &'static [(&'static str, u32)] {
+        match self {
+            Arch::X86_64 => numbers_x86_64::NUMBERS,
+            Arch::Aarch64 => numbers_aarch64::NUMBERS,
+        }
+    }
+}
+
+/// The compiled filter. Built once in the launcher, installed in every child.
+#[derive(Clone)]
+pub struct Filter(Vec<libc::sock_filter>);
+
+impl fmt::Debug for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Filter({} instructions)", self.0.len())
+    }
+}
+
+impl Filter {
+    /// The filter for the architecture this program runs on.
+    #[must_use]
+    pub fn for_this_machine() -> Filter {
+        Filter::compile(if cfg!(target_arch = "x86_64") { Arch::X86_64 } else { Arch::Aarch64 })
+    }
+
+    /// The filter for `arch`, whatever this machine is.
+    #[must_use]
+    pub fn compile(arch: Arch) -> Filter {
+        let mut assembler = Assembler::default();
+        let mut actions: Vec<(u32, Target)> = Vec::new();
+        let mut next = 0;
+        for (number, rule) in rules(arch) {
+            if number > next {
+                actions.push((next, Target::errno(libc::ENOSYS)));
+            }
+            actions.push((number, target(&mut assembler, rule)));
+            next = number + 1;
+        }
+        // Open-ended: everything above the newest number, which takes x32 (bit 30) and negative numbers along.
+        actions.push((next, Target::errno(libc::ENOSYS)));
+        Filter(assembler.finish(arch.audit(), &actions))
+    }
+
+    /// Installs the filter in the calling thread, for good. Allocates nothing, so it may run after a fork.
+    ///
+    /// # Errors
+    /// EACCES where `no_new_privs` is not set yet; otherwise what `seccomp(2)` says.
+    pub fn install(&self) -> io::Result<()> {
+        let Ok(len) = u16::try_from(self.0.len()) else {
+            return Err(io::Error::from_raw_os_error(libc::E2BIG));
+        };
+        let program = libc::sock_fprog { len, filter: self.0.as_ptr().cast_mut() };
+        // SAFETY: `program` points at `len` initialised instructions that `self` keeps alive through the call,
+        // and the kernel copies them without writing, so the cast away from `const` is never used to mutate.
+        let status = unsafe {
+            libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, std::ptr::from_ref(&program))
+        };
+        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// How many instructions the kernel has to load.
+    #[expect(clippy::len_without_is_empty, reason = "a filter is never empty: it ends in a verdict")]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Name and number of every call that can reach the kernel at all, argument-checked ones included.
+pub fn allowed(arch: Arch) -> impl Iterator<Item = (&'static str, u32)> {
+    let policy = policy::by_name();
+    arch.numbers().iter().copied().filter(move |(name, _)| policy.get(name).is_some_and(Rule::reaches_kernel))
+}
+
+/// What happens to every known number, in ascending order.
+fn rules(arch: Arch) -> impl Iterator<Item = (u32, Rule)> {
+    let policy = policy::by_name();
+    arch.numbers().iter().map(move |(name, number)| {
+        (*number, policy.get(name).copied().unwrap_or(Rule::Errno(libc::EPERM)))
+    })
+}
+
+fn target(assembler: &mut Assembler, rule: Rule) -> Target {
+    match rule {
+        Rule::Allow => Target::ALLOW,
+        Rule::Errno(errno) => Target::errno(errno),
+        Rule::Check(check) => assembler.block(check),
+    }
+}

@@ -1,0 +1,4 @@
+//! Ways to make sandboxes, one module each.
+
+#[cfg(target_os = "linux")]
+pub mod native;
