@@ -1,1 +1,81 @@
-fn main() {}
+//! The command line: flags, file and environment become one intent, the parts are wired, and what came of it is shown.
+//!
+//! ```text
+//! Cli (typed) → Intent (meant) → Engine → Report → exit status
+//! ```
+
+mod args;
+mod config;
+mod doctor;
+mod env;
+mod escape;
+mod failure;
+mod identity;
+mod input;
+mod intent;
+mod language;
+mod os;
+mod run;
+mod say;
+mod view;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use crate::args::{Cli, Command};
+use crate::env::Environment;
+use crate::failure::Failure;
+
+fn main() -> ExitCode {
+    os::become_launcher_if_asked();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error, json_is_wanted(std::env::args_os())),
+    };
+    let json = cli.command.json();
+    match dispatch(cli) {
+        Ok(status) => ExitCode::from(status),
+        Err(failure) => say::failure(&failure, json),
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<u8, Failure> {
+    let environment = Environment::read(|name| std::env::var_os(name))?;
+    let config = config::load(cli.config.as_deref(), &environment)?;
+    match cli.command {
+        Command::Run(args) => run::run(*args, &environment, config),
+        Command::Doctor(args) => doctor::run(args, config),
+    }
+}
+
+/// Help and version are answers; everything else that the parser says is a refusal, with our exit status and not its own.
+fn usage(error: &clap::Error, json: bool) -> ExitCode {
+    if !error.use_stderr() {
+        // A closed pipe (`belljar --help | head -1`) is no failure.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return say::help(error);
+    }
+    if json { say::failure(&Failure::usage(error), true) } else { say::usage(error) }
+}
+
+fn json_is_wanted(args: impl Iterator<Item = OsString>) -> bool {
+    args.take_while(|arg| arg != "--").any(|arg| arg == "--json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_after_the_double_dash_belongs_to_the_program() {
+        let wanted = |words: &[&str]| json_is_wanted(words.iter().map(OsString::from));
+        assert!(wanted(&["belljar", "run", "--json", "--nope"]));
+        assert!(!wanted(&["belljar", "run", "--", "tool", "--json"]));
+    }
+}

@@ -2,3 +2,4 @@
 
 #[cfg(target_os = "linux")]
 pub mod native;
+mod program;

@@ -1,1 +1,288 @@
-//! Control groups.
+//! Control groups: how much memory, CPU and how many processes a sandbox may have, and what it used.
+//!
+//! The kernel has two interfaces, and some hosts have both at once, each with some of the controllers. A
+//! [`Hierarchy`] is found once, at the launcher's start; each run takes a fresh [`Group`] from it that was made
+//! ahead of time. A group is used once: what it counted is never another run's.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `discover` | where groups can be made on this host |
+//! | `parse` | what `/proc` says about mounts and memberships |
+//! | `obstacle` | why a controller cannot be used, and what mends it |
+//! | `place` | this launcher's folder in one hierarchy |
+//! | `owner` | telling a living launcher's folder from an abandoned one |
+//! | `v1`, `v2` | the files of each interface |
+
+mod discover;
+mod files;
+mod obstacle;
+mod owner;
+mod parse;
+mod place;
+#[cfg(test)]
+mod tests;
+mod v1;
+mod v2;
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::fs::{Mode, mkdirat};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use parse::Version;
+use place::Place;
+
+/// What can be limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Controller {
+    /// Bytes of memory, without swap.
+    Memory,
+    /// CPU time for each period.
+    Cpu,
+    /// Processes and threads at one time.
+    Pids,
+}
+
+impl Controller {
+    /// Every controller, in the order in which they are reported.
+    pub const ALL: [Controller; 3] = [Controller::Memory, Controller::Cpu, Controller::Pids];
+}
+
+impl fmt::Display for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Controller::Memory => "memory",
+            Controller::Cpu => "cpu",
+            Controller::Pids => "pids",
+        })
+    }
+}
+
+const CPU_PERIOD_US: u64 = 100_000;
+/// The kernel refuses less.
+const SMALLEST_CPU_QUOTA_US: u64 = 1_000;
+
+/// What one run may have. Bounds are checked at admission; here they are written as they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Memory, in bytes.
+    pub memory_bytes: u64,
+    /// Thousandths of a core: 1000 is one core. The kernel takes no less than 10.
+    pub cpu_millis: u32,
+    /// Processes and threads, the sandbox's init among them.
+    pub pids: u32,
+}
+
+impl Limits {
+    fn cpu_quota_us(&self) -> u64 {
+        u64::from(self.cpu_millis) * CPU_PERIOD_US / 1000
+    }
+}
+
+/// What a group has used so far; a figure that this kernel does not keep is absent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// CPU time of all processes, living and ended.
+    pub cpu: Option<Duration>,
+    /// The most memory in use at one time.
+    pub peak_memory_bytes: Option<u64>,
+    /// The most processes and threads at one time.
+    pub peak_processes: Option<u64>,
+}
+
+/// A controller that cannot be used here, why, and what mends it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// What is missing.
+    pub controller: Controller,
+    /// What was found instead.
+    pub reason: String,
+    /// A command or a setting for the person at the host.
+    pub remedy: String,
+}
+
+/// What the kernel refused, in which file of the group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The group's folder could not be made.
+    #[error("cannot make a control group: {errno}")]
+    Make {
+        /// Why.
+        errno: Errno,
+    },
+    /// A file of the group could not be opened.
+    #[error("cannot open {file} of a control group: {errno}")]
+    Open {
+        /// Which.
+        file: &'static str,
+        /// Why.
+        errno: Errno,
+    },
+    /// A setting was refused.
+    #[error("cannot set {file} of a control group: {errno}")]
+    Write {
+        /// Which.
+        file: &'static str,
+        /// Why.
+        errno: Errno,
+    },
+}
+
+/// Where this process can make groups.
+///
+/// Dropping it removes its folders, once the groups in them are gone.
+#[derive(Debug)]
+pub struct Hierarchy {
+    places: Arc<Vec<Place>>,
+    made: AtomicU64,
+    /// Folders of dead launchers in which something was still dying, with the place beside which they lie.
+    abandoned: Vec<(usize, String)>,
+}
+
+impl Hierarchy {
+    /// Finds where groups can be made, and removes what dead launchers left there. Never fails: what cannot be
+    /// used is in the list.
+    pub fn discover() -> (Hierarchy, Vec<Missing>) {
+        let discover::Found { places, missing, abandoned } = discover::discover();
+        let mut hierarchy = Hierarchy { places: Arc::new(places), made: AtomicU64::new(0), abandoned };
+        hierarchy.sweep();
+        (hierarchy, missing)
+    }
+
+    /// The controllers that groups made here will have.
+    pub fn controllers(&self) -> Vec<Controller> {
+        let usable = |controller: &Controller| self.places.iter().any(|place| place.has(*controller));
+        Controller::ALL.into_iter().filter(usable).collect()
+    }
+
+    /// Tries again to remove what dead launchers left, and says how many folders remain because a process in
+    /// them is still dying. Needs no `/proc`: who is dead was established by [`Hierarchy::discover`].
+    pub fn sweep(&mut self) -> usize {
+        let places = &self.places;
+        self.abandoned.retain(|(place, name)| !owner::remove_abandoned(places[*place].base.as_fd(), name));
+        self.abandoned.len()
+    }
+
+    /// Makes a fresh group with everything set that does not depend on the run. Off the hot path.
+    pub fn create(&self) -> Result<Group, Error> {
+        let number = self.made.fetch_add(1, Ordering::Relaxed).to_string();
+        let places = Arc::clone(&self.places);
+        // From here on dropping the group removes the folders that were made, if a later step fails.
+        let mut group = Group { places, number, doors: Vec::new(), folder: None, oom: None, removed: false };
+        for place in self.places.iter() {
+            group.open_in(place)?;
+        }
+        Ok(group)
+    }
+}
+
+/// The limits and the account of one run. Dropping it removes it when it is empty.
+#[derive(Debug)]
+pub struct Group {
+    places: Arc<Vec<Place>>,
+    number: String,
+    doors: Vec<OwnedFd>,
+    folder: Option<OwnedFd>,
+    oom: Option<OwnedFd>,
+    removed: bool,
+}
+
+impl Group {
+    fn open_in(&mut self, place: &Place) -> Result<(), Error> {
+        mkdirat(&place.home, &self.number, Mode::from(0o755)).map_err(|errno| Error::Make { errno })?;
+        place.furnish(&self.number)?;
+        let slot = place.slot(&self.number);
+        match place.version {
+            Version::V1 => {
+                self.doors.push(v1::door(slot)?);
+                if place.has(Controller::Memory) {
+                    self.oom = v1::oom_event(slot)?;
+                }
+            }
+            Version::V2 => {
+                let folder = files::open_dir(place.home.as_fd(), &self.number);
+                self.folder = Some(folder.map_err(|errno| Error::Make { errno })?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets what this run may have. For a group in which nothing has run yet.
+    pub fn set_limits(&self, limits: &Limits) -> Result<(), Error> {
+        self.places.iter().try_for_each(|place| place.limit(&self.number, limits))
+    }
+
+    /// v1: files to each of which a process writes `0` to join. Empty where there is only v2.
+    pub fn join_fds(&self) -> &[OwnedFd] {
+        &self.doors
+    }
+
+    /// v2: the folder to name in `clone3` with `CLONE_INTO_CGROUP`. `None` where there is only v1.
+    pub fn clone_into(&self) -> Option<BorrowedFd<'_>> {
+        self.folder.as_ref().map(AsFd::as_fd)
+    }
+
+    /// v1: becomes readable when the group runs out of memory, so that the rest of it can be ended. `None` on
+    /// v2, where the kernel ends the whole group itself.
+    pub fn oom_event(&self) -> Option<BorrowedFd<'_>> {
+        self.oom.as_ref().map(AsFd::as_fd)
+    }
+
+    /// How many processes were killed because memory ran out.
+    pub fn oom_kills(&self) -> u64 {
+        self.with(Controller::Memory).and_then(|place| place.oom_kills(&self.number)).unwrap_or(0)
+    }
+
+    /// How many times a new process or thread was refused.
+    pub fn forks_refused(&self) -> u64 {
+        let place = self.with(Controller::Pids);
+        place.and_then(|place| place.slot(&self.number).value_in("pids.events", "max")).unwrap_or(0)
+    }
+
+    /// What the group has used so far.
+    pub fn usage(&self) -> Usage {
+        let number = &self.number;
+        Usage {
+            cpu: self.places.iter().find_map(|place| place.cpu_time(number)),
+            peak_memory_bytes: self.with(Controller::Memory).and_then(|place| place.peak_memory(number)),
+            peak_processes: self
+                .with(Controller::Pids)
+                .and_then(|place| place.slot(number).number_in("pids.peak")),
+        }
+    }
+
+    /// Whether no process is left in it.
+    pub fn is_empty(&self) -> bool {
+        self.places.iter().all(|place| place.is_empty(&self.number))
+    }
+
+    /// Removes the group, or gives it back while a process in it is still dying, to be tried again later.
+    pub fn remove(mut self) -> Result<(), Group> {
+        if self.remove_folders() { Ok(()) } else { Err(self) }
+    }
+
+    fn remove_folders(&mut self) -> bool {
+        let gone = |place: &Place| owner::remove_folder(place.home.as_fd(), &self.number);
+        // Not `all`: a folder that is busy is no reason to keep the next.
+        self.removed = self.places.iter().filter(|place| !gone(place)).count() == 0;
+        self.removed
+    }
+
+    fn with(&self, controller: Controller) -> Option<&Place> {
+        self.places.iter().find(|place| place.has(controller))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if !self.removed && self.places.iter().all(Place::is_ours) {
+            self.remove_folders();
+        }
+    }
+}

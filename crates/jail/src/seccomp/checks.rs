@@ -77,8 +77,10 @@ const INTERNET: &[u32] = &[libc::AF_INET as u32, libc::AF_INET6 as u32];
 /// The type is in the low bits; above them are SOCK_CLOEXEC and SOCK_NONBLOCK.
 const SOCKET_TYPE: u32 = 0xf;
 const STREAM_OR_DATAGRAM: &[u32] = &[libc::SOCK_STREAM as u32, libc::SOCK_DGRAM as u32];
-/// By default, TCP, UDP. Others (SCTP, MPTCP, L2TP…) would load kernel modules on demand.
-const TRANSPORTS: &[u32] = &[0, libc::IPPROTO_TCP as u32, libc::IPPROTO_UDP as u32];
+/// The default, TCP, UDP, UDP-Lite (CPython's own tests need it). Others, such as SCTP and L2TP, would load
+/// kernel modules on demand, and MPTCP is a large machine that its users do without when it is missing.
+const TRANSPORTS: &[u32] =
+    &[0, libc::IPPROTO_TCP as u32, libc::IPPROTO_UDP as u32, libc::IPPROTO_UDPLITE as u32];
 
 /// PER_LINUX, PER_LINUX32, both with UNAME26, and the query. None turns off randomisation or adds execution.
 const PERSONALITIES: &[u32] = &[0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
@@ -152,9 +154,7 @@ impl Check {
             // What a kernel without that option answers.
             Check::Prctl => load(0, ALL, one_of(OPTIONS, Tree::Allow, Tree::Refuse(libc::EINVAL))),
             Check::Personality => load(0, ALL, one_of(PERSONALITIES, Tree::Allow, eperm())),
-            Check::Scheduler => {
-                load(1, !SCHED_RESET_ON_FORK, one_of(SHARING_CLASSES, Tree::Allow, eperm()))
-            }
+            Check::Scheduler => load(1, !SCHED_RESET_ON_FORK, one_of(SHARING_CLASSES, Tree::Allow, eperm())),
             Check::Mode { argument } => load(argument, ALL, any_bit(SET_ID, eperm(), Tree::Allow)),
             // Without O_CREAT the mode register holds whatever was in it.
             Check::Open { flags, mode } => {

@@ -122,9 +122,9 @@ pub fn allowed(arch: Arch) -> impl Iterator<Item = (&'static str, u32)> {
 /// What happens to every known number, in ascending order.
 fn rules(arch: Arch) -> impl Iterator<Item = (u32, Rule)> {
     let policy = policy::by_name();
-    arch.numbers().iter().map(move |(name, number)| {
-        (*number, policy.get(name).copied().unwrap_or(Rule::Errno(libc::EPERM)))
-    })
+    arch.numbers()
+        .iter()
+        .map(move |(name, number)| (*number, policy.get(name).copied().unwrap_or(Rule::Errno(libc::EPERM))))
 }
 
 fn target(assembler: &mut Assembler, rule: Rule) -> Target {

@@ -40,51 +40,54 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
     // ── Files ──────────────────────────────────────────────────────────────────────────────────────────
     // Bytes through descriptors. `splice` stays because Go's network copy does not survive without it.
     (Allow, &[
-        "read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "pwritev", "preadv2", "pwritev2",
+        "read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "pwritev",
         "lseek", "close", "close_range", "dup", "dup2", "dup3", "fcntl", "flock", "pipe", "pipe2",
-        "sendfile", "splice", "copy_file_range", "fsync", "fdatasync", "ftruncate", "fallocate", "fadvise64",
+        "sendfile", "splice", "fsync", "fdatasync", "ftruncate", "fallocate", "fadvise64",
     ]),
     // Names and metadata. The mount namespace, landlock and file modes decide what they find.
     (Allow, &[
-        "stat", "lstat", "fstat", "newfstatat", "statx", "statfs", "fstatfs", "access", "faccessat", "faccessat2",
+        "stat", "lstat", "fstat", "newfstatat", "statx", "statfs", "fstatfs", "access", "faccessat",
         "getcwd", "chdir", "fchdir", "getdents64", "readlink", "readlinkat", "truncate", "umask",
         "mkdir", "mkdirat", "rmdir", "unlink", "unlinkat", "rename", "renameat", "renameat2",
-        "link", "linkat", "symlink", "symlinkat", "utime", "utimes", "utimensat",
+        "link", "linkat", "symlink", "symlinkat", "utimensat",
     ]),
-    // tar and git set owners and attributes as a matter of course; without capabilities the kernel grants
-    // only what an owner may do.
-    (Allow, &[
-        "chown", "fchown", "lchown", "fchownat",
-        "getxattr", "lgetxattr", "fgetxattr", "listxattr", "llistxattr", "flistxattr",
-        "setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr",
+    // tar and git set owners as a matter of course; without capabilities the kernel grants what an owner may.
+    (Allow, &["chown", "fchown", "lchown", "fchownat"]),
+    // Attributes are read by `ls` and by every copy, and not written: the workspace is like a file system
+    // without them. Python's copies accept EOPNOTSUPP but not ENOSYS, and only ever set by path.
+    (Allow, &["getxattr", "lgetxattr", "listxattr", "llistxattr"]),
+    (Errno(libc::EOPNOTSUPP), &["setxattr"]),
+    (Errno(libc::ENOSYS), &[
+        "fgetxattr", "flistxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr",
     ]),
     // No file may get a set-uid or set-gid bit: it would outlive the sandbox in a folder that was lent to it.
     (check(Check::Mode { argument: 1 }), &["chmod", "fchmod", "creat"]),
-    (check(Check::Mode { argument: 2 }), &["fchmodat", "fchmodat2"]),
+    (check(Check::Mode { argument: 2 }), &["fchmodat"]),
     (check(Check::Open { flags: 1, mode: 2 }), &["open"]),
     (check(Check::Open { flags: 2, mode: 3 }), &["openat"]),
     (check(Check::Node { mode: 1 }), &["mknod"]),
     (check(Check::Node { mode: 2 }), &["mknodat"]),
-    // Writing back every file system of the host is a lever on the neighbours, and durability beyond `fsync`
-    // means nothing in a sandbox. Both calls promise little enough that doing nothing keeps the promise.
-    (Errno(0), &["sync", "syncfs"]),
-    // Its mode sits in memory where a filter cannot look; libcs and runtimes fall back to `openat`.
-    (Errno(libc::ENOSYS), &["openat2"]),
-    // What a pipe says to a call it does not support; the page-sharing half of the pipe code is bug-rich.
-    (Errno(libc::EINVAL), &["tee", "vmsplice"]),
-    // Databases ask whether it is there and turn it off on ENOSYS; on EPERM they report a broken disk.
-    (Errno(libc::ENOSYS), &["sync_file_range"]),
+    // Newer or finer forms of calls above, for which libcs, Go, Rust and Node fall back when they are missing;
+    // the mode of `openat2` sits in memory, where a filter cannot look. `sync_file_range` and `syncfs` are a
+    // lever on the neighbours' disks, like `sync`, which cannot report its EPERM and simply does nothing.
+    (Errno(libc::ENOSYS), &[
+        "openat2", "faccessat2", "fchmodat2", "preadv2", "pwritev2", "copy_file_range", "sync_file_range", "syncfs",
+    ]),
 
     // ── Memory ─────────────────────────────────────────────────────────────────────────────────────────
-    // Locking is bounded by its rlimit and the cgroup. `get_mempolicy` only reads: NumPy and Java probe it.
+    // Locking is bounded by its rlimit and the cgroup.
     (Allow, &[
-        "mmap", "munmap", "mprotect", "mremap", "brk", "msync", "madvise", "mincore",
-        "mlock", "munlock", "mlockall", "munlockall", "memfd_create", "get_mempolicy", "membarrier",
+        "mmap", "munmap", "mprotect", "mremap", "brk", "msync", "madvise", "mlock", "munlock", "memfd_create",
     ]),
-    // Optional even where the kernel has them: allocators and JITs go on without.
+    // Optional even where the kernel has them: allocators, JITs and unwinders go on without. `mincore` would
+    // tell what is in the page cache that all tenants share.
     (Errno(libc::ENOSYS), &[
-        "mlock2", "pkey_alloc", "pkey_free", "pkey_mprotect", "memfd_secret", "map_shadow_stack", "mseal",
-        "userfaultfd", "process_madvise", "process_mrelease", "set_mempolicy_home_node", "cachestat",
+        "mincore", "mlock2", "membarrier", "pkey_alloc", "pkey_free", "pkey_mprotect", "memfd_secret",
+        "map_shadow_stack", "mseal", "userfaultfd", "process_madvise", "process_mrelease", "cachestat",
+    ]),
+    // ENOSYS is how libnuma learns that there is no NUMA to manage; after EPERM it would go on trying.
+    (Errno(libc::ENOSYS), &[
+        "get_mempolicy", "set_mempolicy", "set_mempolicy_home_node", "mbind", "migrate_pages", "move_pages",
     ]),
 
     // ── Processes and threads ──────────────────────────────────────────────────────────────────────────
@@ -95,14 +98,14 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
         "fork", "vfork", "execve", "exit", "exit_group", "wait4", "waitid", "restart_syscall",
         "getpid", "getppid", "gettid", "getpgrp", "getpgid", "setpgid", "getsid", "setsid",
         "set_tid_address", "set_robust_list", "rseq", "futex", "arch_prctl",
-        "getrlimit", "setrlimit", "prlimit64", "getrusage", "times", "uname", "sysinfo", "getcpu",
+        "prlimit64", "getrusage", "times", "uname", "sysinfo", "getcpu", "getrandom",
     ]),
     (check(Check::Prctl), &["prctl"]),
     (check(Check::Personality), &["personality"]),
-    // libcs emulate it over `/proc/self/fd`.
-    (Errno(libc::ENOSYS), &["execveat"]),
-    // Newer ways to do what is allowed above; runtimes probe and go on without.
+    // Other ways to do what is allowed above (libcs emulate `execveat` over `/proc/self/fd` and have long used
+    // `prlimit64` for both limits); runtimes probe for the newer ones and go on without.
     (Errno(libc::ENOSYS), &[
+        "execveat", "getrlimit", "setrlimit",
         "pidfd_open", "pidfd_getfd", "pidfd_send_signal", "futex_waitv", "futex_wake", "futex_wait", "futex_requeue",
     ]),
     // Scheduling: affinity and niceness only ever give away. Real-time classes would starve the host.
@@ -113,29 +116,34 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
     (check(Check::Scheduler), &["sched_setscheduler"]),
 
     // ── Identity ───────────────────────────────────────────────────────────────────────────────────────
-    // Shells and daemons set the ids they already have; without capabilities there is no other to take.
-    // `capset` can only drop. `setgroups` always needs a capability, so its EPERM here is the kernel's own.
+    // BusyBox sets the ids it already has before every applet; without capabilities there is no other to take.
+    // `setgroups` always needs a capability, so the default EPERM is the kernel's own answer.
     (Allow, &[
         "getuid", "geteuid", "getgid", "getegid", "getresuid", "getresgid", "getgroups",
-        "setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "capget", "capset",
+        "setuid", "setgid", "setresuid", "setresgid", "capget",
     ]),
 
     // ── Signals and time ───────────────────────────────────────────────────────────────────────────────
     // The pid namespace bounds whom a signal can reach.
     (Allow, &[
         "kill", "tkill", "tgkill", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigpending",
-        "rt_sigtimedwait", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "rt_sigsuspend", "sigaltstack", "pause",
-        "alarm", "getitimer", "setitimer", "nanosleep", "clock_nanosleep", "gettimeofday", "time",
-        "clock_gettime", "clock_getres",
-        "timer_create", "timer_settime", "timer_gettime", "timer_getoverrun", "timer_delete",
+        "rt_sigtimedwait", "rt_sigsuspend", "sigaltstack", "pause",
+        "alarm", "getitimer", "setitimer", "nanosleep", "clock_nanosleep", "gettimeofday",
+        "clock_gettime", "clock_getres", "timer_create", "timer_settime", "timer_delete",
     ]),
 
     // ── Waiting for events ─────────────────────────────────────────────────────────────────────────────
     (Allow, &[
         "poll", "ppoll", "select", "pselect6", "eventfd2", "signalfd4",
-        "epoll_create", "epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait", "epoll_pwait2",
-        "timerfd_create", "timerfd_settime", "timerfd_gettime",
+        "epoll_create", "epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait",
+        "timerfd_create", "timerfd_settime",
         "inotify_init", "inotify_init1", "inotify_add_watch", "inotify_rm_watch",
+    ]),
+    // What hardly anybody misses: event loops fall back to `epoll_wait` and `recvmsg`, the setters of timers
+    // tell what was left of them, and a signal that carries a value is a rarity.
+    (Errno(libc::ENOSYS), &[
+        "epoll_pwait2", "recvmmsg", "timerfd_gettime", "timer_gettime", "timer_getoverrun",
+        "rt_sigqueueinfo", "rt_tgsigqueueinfo",
     ]),
     // Asynchronous I/O, old and new, has a record of kernel holes; event loops fall back to epoll and threads.
     (Errno(libc::ENOSYS), &[
@@ -149,12 +157,13 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
     (check(Check::SocketPair), &["socketpair"]),
     (Allow, &[
         "bind", "listen", "accept", "accept4", "connect", "shutdown", "getsockname", "getpeername",
-        "getsockopt", "setsockopt", "sendto", "recvfrom", "sendmsg", "recvmsg", "sendmmsg", "recvmmsg",
+        "getsockopt", "setsockopt", "sendto", "recvfrom", "sendmsg", "recvmsg", "sendmmsg",
     ]),
     // Terminals, a few file and interface queries; everything else a driver understands is out of reach.
     (check(Check::Ioctl), &["ioctl"]),
-    // The ipc namespace holds these; R, PHP and PostgreSQL use them.
-    (Allow, &["shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semtimedop", "semctl"]),
+    // The ipc namespace holds these; PHP and PostgreSQL use them, none with a time-out.
+    (Allow, &["shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl"]),
+    (Errno(libc::ENOSYS), &["semtimedop"]),
     // Message queues are hardly used, and are the usual way to shape a kernel heap.
     (Errno(libc::ENOSYS), &[
         "msgget", "msgsnd", "msgrcv", "msgctl",
@@ -170,5 +179,6 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
         "setxattrat", "getxattrat", "listxattrat", "removexattrat", "file_getattr", "file_setattr",
     ]),
     // All the rest is EPERM by default: ptrace and other processes' memory, keys, bpf, perf, namespaces, every
-    // mount call, handles, fanotify, modules, kexec, clocks, swap, quotas, ports, NUMA placement, seccomp.
+    // mount call, handles, fanotify, modules, kexec, clocks, swap, quotas, ports, seccomp,
+    // the page-sharing pipe calls (tee, vmsplice), and calls that libcs replaced long ago (getdents, eventfd, utime, time).
 ];

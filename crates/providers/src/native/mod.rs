@@ -1,15 +1,33 @@
-//! The native provider: the kernel of this machine, through the jail.
+//! The native provider: the kernel of this machine, through the jail. No daemon, no Docker, no root.
+
+mod connection;
+mod image;
+mod paths;
+mod run;
+mod runtimes;
 
 use std::path::PathBuf;
+use std::process::Child;
+use std::sync::{Arc, Mutex};
 
-use belljar_engine::language::Language;
-use belljar_engine::plan::Plan;
-use belljar_engine::provider::{BoxFuture, Capabilities, Provider, ProviderError, Sandbox};
+use belljar_engine::language::{LANGUAGES, Language};
+use belljar_engine::layer::Layer;
+use belljar_engine::outcome::Outcome;
+use belljar_engine::plan::{Image, Network, Plan, Program, Task};
+use belljar_engine::provider::{
+    BoxFuture, Capabilities, MissingLayer, Provider, ProviderError, Sandbox, Sink,
+};
+use belljar_jail::launcher::Launcher;
+use belljar_jail::spec::{self, RootTree};
+
+use connection::Connection;
+use image::Roots;
+use run::Artifacts;
 
 /// A launcher that was started and not yet spoken to. Started before any other thread, because it dies with the
 /// thread that started it.
 #[derive(Debug)]
-pub struct Launched;
+pub struct Launched(Launcher);
 
 impl Launched {
     /// Starts the launcher: this same binary, executed anew.
@@ -17,13 +35,29 @@ impl Launched {
     /// # Errors
     /// Names the step that failed.
     pub fn start() -> Result<Self, ProviderError> {
-        Ok(Self)
+        let failed = |error: std::io::Error| ProviderError::Setup {
+            step: "start the launcher".to_owned(),
+            cause: error.to_string(),
+        };
+        Launcher::start().map(Self).map_err(failed)
     }
 }
 
 /// The native provider.
 #[derive(Debug)]
-pub struct Native;
+pub struct Native {
+    shared: Arc<Shared>,
+    launcher: Mutex<Option<Child>>,
+    missing: Vec<MissingLayer>,
+}
+
+/// What every sandbox of one provider uses.
+#[derive(Debug)]
+struct Shared {
+    connection: Connection,
+    roots: Roots,
+    artifacts: Artifacts,
+}
 
 /// Whether a language can be run in image `host`, and by which program.
 #[derive(Debug)]
@@ -39,13 +73,28 @@ impl Native {
     ///
     /// # Errors
     /// Names the step of the launcher's own set-up that failed.
-    pub async fn connect(_launched: Launched) -> Result<Self, ProviderError> {
-        Ok(Self)
+    pub async fn connect(launched: Launched) -> Result<Self, ProviderError> {
+        let (control, child) = launched.0.into_parts();
+        let (connection, missing) = Connection::open(control).await?;
+        let missing = missing.into_iter().map(|gap| MissingLayer {
+            layer: engine_layer(gap.layer),
+            reason: gap.reason,
+            remedy: gap.remedy,
+        });
+        Ok(Self {
+            shared: Arc::new(Shared { connection, roots: Roots::new(), artifacts: Artifacts::default() }),
+            launcher: Mutex::new(Some(child)),
+            missing: missing.collect(),
+        })
     }
 
     /// Every language and what would run it.
     pub fn languages(&self) -> Vec<LanguageState> {
-        Vec::new()
+        let state = |language| {
+            let program = self.shared.roots.runtime(language, &Image::Host).ok().map(|found| found.found.program.into());
+            LanguageState { language, program }
+        };
+        LANGUAGES.iter().map(state).collect()
     }
 }
 
@@ -53,13 +102,121 @@ impl Provider for Native {
     fn name(&self) -> &'static str {
         "native"
     }
+
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
+        Capabilities { missing: self.missing.clone(), host_paths: true }
     }
-    fn open<'a>(&'a self, _plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
-        Box::pin(async { Err(ProviderError::Lost { message: "not yet".to_owned() }) })
+
+    fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
+        Box::pin(async move {
+            refuse_what_this_plan_lacks(plan)?;
+            let playground = plan.playground.as_deref().map(paths::playground).transpose()?;
+            let binds = plan.mounts.iter().map(paths::bind).collect::<Result<_, _>>()?;
+            let place = Place { plan: plan.clone(), playground, binds };
+            Ok(Box::new(NativeSandbox { shared: Arc::clone(&self.shared), place }) as Box<dyn Sandbox>)
+        })
     }
+
     fn shut_down(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
+        Box::pin(async move {
+            self.shared.connection.close();
+            let child = self.launcher.lock().ok().and_then(|mut launcher| launcher.take());
+            if let Some(mut child) = child {
+                // Waiting blocks, and a runtime may have one thread only.
+                let _ended = tokio::task::spawn_blocking(move || child.wait()).await;
+            }
+        })
+    }
+}
+
+/// Layers that a plan itself gives up.
+fn refuse_what_this_plan_lacks(plan: &Plan) -> Result<(), ProviderError> {
+    let writable_host = plan.playground.is_some() || plan.mounts.iter().any(|mount| mount.writable);
+    let refuse = |layer: Layer, why: &str| {
+        Err(ProviderError::Unsupported { field: "require", message: format!("'{layer}' cannot hold: {why}") })
+    };
+    for layer in &plan.require {
+        match layer {
+            Layer::NetNs if plan.network == Network::Full => {
+                return refuse(*layer, "network 'full' is the host's own network");
+            }
+            Layer::DiskQuota if writable_host => {
+                return refuse(*layer, "a host folder may be written, and has no quota of ours");
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A plan with its host paths checked.
+#[derive(Debug)]
+struct Place {
+    plan: Plan,
+    playground: Option<String>,
+    binds: Vec<spec::HostBind>,
+}
+
+/// A place in which tasks run one after the other, each in a jail of its own.
+#[derive(Debug)]
+struct NativeSandbox {
+    shared: Arc<Shared>,
+    place: Place,
+}
+
+impl Sandbox for NativeSandbox {
+    fn run<'a>(
+        &'a mut self,
+        task: &'a Task,
+        sink: &'a mut dyn Sink,
+        cancel: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
+        Box::pin(run::run(&self.shared, &self.place, task, sink, cancel))
+    }
+}
+
+/// Finds the runtime of a task and the root in which it is.
+fn root_for(
+    roots: &Roots,
+    place: &Place,
+    task: &Task,
+) -> Result<(RootTree, String, Option<crate::program::Found>), ProviderError> {
+    let image = &place.plan.image;
+    let (found, prefixes) = match &task.program {
+        Program::Code { language, .. } if language.name != "bash" => {
+            let found = roots.runtime(language, image)?;
+            (Some(found.found), found.prefixes)
+        }
+        // A shell or a program may call any interpreter: the usual ones are there as well.
+        Program::Code { language, .. } => {
+            let found = roots.runtime(language, image)?;
+            (Some(found.found), roots.usual_prefixes(image))
+        }
+        Program::Command(_) => (None, roots.usual_prefixes(image)),
+    };
+    let (tree, path) = roots.tree(&place.plan, &place.binds, &prefixes)?;
+    Ok((tree, path, found))
+}
+
+fn engine_layer(layer: spec::Layer) -> Layer {
+    match layer {
+        spec::Layer::UserNs => Layer::UserNs,
+        spec::Layer::PidNs => Layer::PidNs,
+        spec::Layer::MountNs => Layer::MountNs,
+        spec::Layer::IpcNs => Layer::IpcNs,
+        spec::Layer::UtsNs => Layer::UtsNs,
+        spec::Layer::NetNs => Layer::NetNs,
+        spec::Layer::CgroupNs => Layer::CgroupNs,
+        spec::Layer::ReadOnlyRoot => Layer::ReadOnlyRoot,
+        spec::Layer::DiskQuota => Layer::DiskQuota,
+        spec::Layer::SeparateUid => Layer::SeparateUid,
+        spec::Layer::NoCapabilities => Layer::NoCapabilities,
+        spec::Layer::NoNewPrivs => Layer::NoNewPrivs,
+        spec::Layer::Rlimits => Layer::Rlimits,
+        spec::Layer::Landlock => Layer::Landlock,
+        spec::Layer::Seccomp => Layer::Seccomp,
+        spec::Layer::CgroupMemory => Layer::CgroupMemory,
+        spec::Layer::CgroupCpu => Layer::CgroupCpu,
+        spec::Layer::CgroupPids => Layer::CgroupPids,
     }
 }

@@ -1,0 +1,187 @@
+//! What was typed. Nothing is decided here: [`Intent`](crate::intent::Intent) says what it means.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use belljar_engine::quantity::{parse_bytes, parse_millis};
+use clap::{Args, Parser, Subcommand};
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(name = "belljar", version, about = "Runs untrusted code under glass.", max_term_width = 100)]
+pub(crate) struct Cli {
+    /// Configuration to read instead of the usual places
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Runs a piece of code, or a program, in a fresh sandbox
+    Run(Box<RunArgs>),
+    /// Says what isolates on this machine, what is missing and how to mend it
+    Doctor(DoctorArgs),
+}
+
+impl Command {
+    /// Whether the answer goes to a program.
+    pub(crate) fn json(&self) -> bool {
+        match self {
+            Self::Run(args) => args.json,
+            Self::Doctor(args) => args.json,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  belljar run hello.py                                  a file; its name says the language
+  belljar run -c 'print(6 * 7)'                         a line of Python
+  belljar run -c 'echo $((6 * 7))' --language bash      a line of something else
+  curl -s https://example.com/x.js | belljar run - --language js
+  belljar run job.py --args '{\"name\": \"Ada\"}' --json    calls main(name=\"Ada\")
+  belljar run job.py --file data.csv --timeout 2m --memory 1G
+  belljar run --workspace ./project -- make test        works on a folder of yours
+
+Exit status: the program's own; 128+n when a signal ended it, 124 timed out, 137 memory limit,
+130 cancelled, 125 when nothing ran (the message says why).";
+
+/// `belljar run`.
+#[derive(Debug, Default, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RunArgs {
+    /// File with the code; '-' reads it from standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) source: Option<PathBuf>,
+    /// The code itself; Python unless --language says otherwise
+    #[arg(short = 'c', value_name = "CODE", allow_hyphen_values = true)]
+    pub(crate) code: Option<OsString>,
+    /// Language of the code [default: by file name or #! line]
+    #[arg(long, value_name = "L")]
+    pub(crate) language: Option<String>,
+    /// Arguments for main(), a JSON object
+    #[arg(long = "args", value_name = "JSON", allow_hyphen_values = true)]
+    pub(crate) arguments: Option<String>,
+    /// File for its standard input; '-' is our own [default: empty]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) stdin: Option<PathBuf>,
+    /// File or folder to copy into the workspace
+    #[arg(long = "file", value_name = "SRC[:DEST]")]
+    pub(crate) files: Vec<String>,
+    /// Package that the code needs
+    #[arg(long = "dep", value_name = "NAME")]
+    pub(crate) packages: Vec<String>,
+    /// Do not look for imports in the code
+    #[arg(long)]
+    pub(crate) no_deps: bool,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+    /// What it may reach [default: none]
+    #[arg(long, value_name = "none|full|HOST,…")]
+    pub(crate) network: Option<String>,
+    /// Environment variable; without '=' its value is taken from ours
+    #[arg(long = "env", value_name = "K[=V]")]
+    pub(crate) variables: Vec<String>,
+    /// default, terminal, data, or one of belljar.toml's
+    #[arg(long, value_name = "P")]
+    pub(crate) profile: Option<String>,
+    /// Way to make the sandbox [default: native]
+    #[arg(long, value_name = "P")]
+    pub(crate) provider: Option<String>,
+    /// 'host', or the folder of an unpacked root [default: host]
+    #[arg(long, value_name = "I")]
+    pub(crate) image: Option<PathBuf>,
+    /// Folder of yours to work on; changes stay
+    #[arg(long, value_name = "DIR")]
+    pub(crate) workspace: Option<PathBuf>,
+    /// Further folder or file to show inside, read-only unless :rw
+    #[arg(long = "mount", value_name = "SRC:DEST[:ro|rw]")]
+    pub(crate) mounts: Vec<String>,
+    /// How analysis of the code decides
+    #[arg(long, value_name = "POLICY", value_parser = ["off", "audit", "balanced", "strict"])]
+    pub(crate) policy: Option<String>,
+    /// Run only with this layer (belljar doctor lists them)
+    #[arg(long, value_name = "LAYER")]
+    pub(crate) require: Vec<String>,
+    /// Folder in which the program starts [default: /workspace]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+    /// Only the program's own output
+    #[arg(long)]
+    pub(crate) quiet: bool,
+    /// Do not make control characters harmless on a terminal
+    #[arg(long)]
+    pub(crate) raw: bool,
+    /// Print the result as one line of JSON instead of the output
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Program and its arguments, instead of code
+    #[arg(last = true, value_name = "CMD")]
+    pub(crate) command: Vec<String>,
+}
+
+/// Limits as typed. A leading '-' is let through, so that a negative limit is refused as a limit and not as a flag.
+#[derive(Debug, Default, Args)]
+pub(crate) struct LimitArgs {
+    /// Wall-clock time, such as 500ms, 30s, 2m [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = parse_millis, allow_hyphen_values = true)]
+    pub(crate) timeout: Option<i64>,
+    /// Memory of the whole sandbox, such as 512M, 1G [default: 512M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
+    pub(crate) memory: Option<i64>,
+    /// Processor share in cores [default: 1.0]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub(crate) cpus: Option<f64>,
+    /// Everything it may write, together [default: 100M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
+    pub(crate) disk: Option<i64>,
+    /// Processes and threads at one time [default: 64]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub(crate) processes: Option<i64>,
+    /// Kept of each output stream, beginning and end [default: 1M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
+    pub(crate) output: Option<i64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_flags_fit_together() {
+        Cli::command().debug_assert();
+    }
+
+    fn run(words: &[&str]) -> RunArgs {
+        let cli = Cli::try_parse_from(["belljar", "run"].iter().chain(words)).unwrap();
+        match cli.command {
+            Command::Run(args) => *args,
+            Command::Doctor(_) => panic!("not run"),
+        }
+    }
+
+    #[test]
+    fn what_follows_the_double_dash_is_the_program() {
+        let args = run(&["--json", "--", "ls", "--json", "-l"]);
+        assert_eq!((args.source, args.command), (None, vec!["ls".to_owned(), "--json".into(), "-l".into()]));
+    }
+
+    #[test]
+    fn negative_limits_reach_admission() {
+        let args =
+            run(&["-c", "-1", "--timeout", "-5s", "--memory", "-1", "--cpus", "-0.5", "--processes", "-3"]);
+        assert_eq!(args.code, Some("-1".into()));
+        assert_eq!((args.limits.timeout, args.limits.memory), (Some(-5_000), Some(-1)));
+        assert_eq!((args.limits.cpus, args.limits.processes), (Some(-0.5), Some(-3)));
+    }
+}

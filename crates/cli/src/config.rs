@@ -1,0 +1,217 @@
+//! `belljar.toml`: profiles, and the ceiling that no request passes.
+//!
+//! One trusted file is read: `--config FILE`, else `BELLJAR_CONFIG`, else the person's own
+//! (`$XDG_CONFIG_HOME/belljar/belljar.toml`), else the machine's (`/etc/belljar/belljar.toml`).
+//!
+//! A `belljar.toml` in the current folder is different. It may have come with the very code that is to be run, and its
+//! owner says nothing about that: a clone belongs to whoever cloned it. So, unless `--config` or `BELLJAR_CONFIG` named
+//! a file, it is read on top and may only *add* profiles, which do nothing until somebody names them; it replaces none
+//! and cannot show host folders, choose a root, open the network or move the ceiling. Where it tries to, that is an
+//! error that says so. Naming it (`--config belljar.toml`) trusts it like any other.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use belljar_engine::limits::{Limits, LimitsSpec};
+use belljar_engine::profile::{Profile, Profiles};
+use serde::Deserialize;
+
+use crate::env::Environment;
+use crate::failure::{Failure, shown};
+
+const NAME: &str = "belljar.toml";
+const MACHINE: &str = "/etc/belljar/belljar.toml";
+const MAX_BYTES: u64 = 1 << 20;
+
+/// What the configuration comes to.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) profiles: Profiles,
+    pub(crate) ceiling: Limits,
+}
+
+/// The file as it is written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ConfigFile {
+    profiles: BTreeMap<String, Profile>,
+    ceiling: LimitsSpec,
+}
+
+/// Finds and reads the configuration.
+pub(crate) fn load(flag: Option<&Path>, environment: &Environment) -> Result<Config, Failure> {
+    let named = flag.or(environment.config.as_deref());
+    let config = Config { profiles: Profiles::shipped(), ceiling: Limits::CEILING };
+    if let Some(path) = named {
+        let text = read(path).map_err(|error| unreadable(path, &error))?;
+        return config.trusting(path, &text);
+    }
+    let person = environment.config_home.as_ref().map(|folder| folder.join("belljar").join(NAME));
+    let config = match first_of([person, Some(PathBuf::from(MACHINE))])? {
+        Some((path, text)) => config.trusting(&path, &text)?,
+        None => config,
+    };
+    match first_of([Some(PathBuf::from(NAME)), None])? {
+        Some((path, text)) => config.adding(&path, &text),
+        None => Ok(config),
+    }
+}
+
+impl Config {
+    fn trusting(mut self, path: &Path, text: &str) -> Result<Self, Failure> {
+        let file = parse(path, text)?;
+        for (name, profile) in file.profiles {
+            self.profiles.insert(name, profile);
+        }
+        self.ceiling = raise(self.ceiling, &file.ceiling)
+            .map_err(|why| Failure::invalid(format!("{}: [ceiling] {why}", shown(path))))?;
+        Ok(self)
+    }
+
+    fn adding(mut self, path: &Path, text: &str) -> Result<Self, Failure> {
+        let file = parse(path, text)?;
+        let refuse = |what: String| {
+            Err(Failure::invalid(format!(
+                "{} in the current folder {what}; if you trust that file, give --config {NAME}",
+                shown(path)
+            )))
+        };
+        if file.ceiling != LimitsSpec::default() {
+            return refuse("sets [ceiling]".to_owned());
+        }
+        for (name, profile) in file.profiles {
+            if self.profiles.named(&name).is_ok() {
+                return refuse(format!("replaces profile '{}'", name.escape_debug()));
+            }
+            if !profile.mounts.is_empty() || profile.image.is_some() || profile.network.is_some() {
+                return refuse(format!("sets mounts, image or network in profile '{}'", name.escape_debug()));
+            }
+            self.profiles.insert(name, profile);
+        }
+        Ok(self)
+    }
+}
+
+fn parse(path: &Path, text: &str) -> Result<ConfigFile, Failure> {
+    toml::from_str(text).map_err(|error| {
+        // The parser's own display quotes the file over several lines; one line with a number is enough to find it.
+        let line =
+            error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+        Failure::invalid(format!("{}, line {line}: {}", shown(path), error.message().escape_debug()))
+    })
+}
+
+/// The first of these files that exists, with its text.
+fn first_of(paths: [Option<PathBuf>; 2]) -> Result<Option<(PathBuf, String)>, Failure> {
+    for path in paths.into_iter().flatten() {
+        // Nobody named these files, so anything but a regular one (a pipe would block us) is not a configuration.
+        if !path.is_file() {
+            continue;
+        }
+        let text = read(&path).map_err(|error| unreadable(&path, &error))?;
+        return Ok(Some((path, text)));
+    }
+    Ok(None)
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(io::Error::other("more than 1 MB"));
+    }
+    Ok(text)
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Failure {
+    Failure::invalid(format!("cannot read the configuration {}: {error}", shown(path)))
+}
+
+/// The ceiling with what the file says about it.
+fn raise(ceiling: Limits, spec: &LimitsSpec) -> Result<Limits, String> {
+    let bytes = |name, given, base| positive(name, given).map(|value| value.unwrap_or(base));
+    let count = |name, given: Option<i64>, base| match positive(name, given)? {
+        None => Ok(base),
+        Some(value) => u32::try_from(value).map_err(|_| format!("{name}: {value} is too much")),
+    };
+    let cpu_millis = spec.cpus.map(|cpus| (cpus * 1_000.0).round() as i64);
+    Ok(Limits {
+        timeout: positive("timeout_ms", spec.timeout_ms)?.map_or(ceiling.timeout, Duration::from_millis),
+        memory_bytes: bytes("memory_bytes", spec.memory_bytes, ceiling.memory_bytes)?,
+        cpu_millis: count("cpus", cpu_millis, ceiling.cpu_millis)?,
+        disk_bytes: bytes("disk_bytes", spec.disk_bytes, ceiling.disk_bytes)?,
+        processes: count("processes", spec.processes, ceiling.processes)?,
+        output_bytes: bytes("output_bytes", spec.output_bytes, ceiling.output_bytes)?,
+    })
+}
+
+fn positive(name: &str, given: Option<i64>) -> Result<Option<u64>, String> {
+    match given.map(u64::try_from) {
+        None => Ok(None),
+        Some(Ok(value)) if value > 0 => Ok(Some(value)),
+        Some(_) => Err(format!("{name}: must be above zero")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shipped() -> Config {
+        Config { profiles: Profiles::shipped(), ceiling: Limits::CEILING }
+    }
+
+    fn trusting(text: &str) -> Result<Config, Failure> {
+        shipped().trusting(Path::new("t.toml"), text)
+    }
+
+    fn adding(text: &str) -> Result<Config, Failure> {
+        shipped().adding(Path::new(NAME), text)
+    }
+
+    #[test]
+    fn a_trusted_file_replaces_profiles_and_moves_the_ceiling() {
+        let text =
+            "[profiles.default]\nmounts = [\"/srv:/srv\"]\n[ceiling]\nmemory_bytes = 1048576\ncpus = 2.5\n";
+        let config = trusting(text).unwrap();
+        assert_eq!(config.profiles.named("default").unwrap().mounts, ["/srv:/srv"]);
+        assert_eq!(config.ceiling.memory_bytes, 1 << 20);
+        assert_eq!(config.ceiling.cpu_millis, 2_500);
+        assert_eq!(config.ceiling.processes, Limits::CEILING.processes);
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_line() {
+        let wrong = |text| trusting(text).unwrap_err().message;
+        assert!(wrong("\n[profile.x]\n").starts_with("'t.toml', line 2: unknown field `profile`"));
+        assert!(wrong("[profiles.x.limits]\ntimeout = 1\n").contains("unknown field `timeout`"));
+        assert_eq!(wrong("[ceiling]\nprocesses = 0\n"), "'t.toml': [ceiling] processes: must be above zero");
+        assert!(wrong("[ceiling]\ncpus = -1.0\n").contains("cpus: must be above zero"));
+        assert!(wrong("[ceiling]\nprocesses = 99999999999\n").contains("is too much"));
+    }
+
+    #[test]
+    fn a_file_that_came_with_the_code_only_adds_profiles() {
+        let config = adding("[profiles.slow.limits]\ntimeout_ms = 60000\n").unwrap();
+        assert_eq!(config.profiles.named("slow").unwrap().limits.timeout_ms, Some(60_000));
+        for (text, why) in [
+            ("[ceiling]\nprocesses = 9\n", "sets [ceiling]"),
+            ("[profiles.default]\n", "replaces profile 'default'"),
+            ("[profiles.x]\nmounts = [\"/:/host\"]\n", "sets mounts, image or network"),
+            ("[profiles.x]\nimage = \"/\"\n", "sets mounts, image or network"),
+            ("[profiles.x.network]\nmode = \"full\"\n", "sets mounts, image or network"),
+        ] {
+            let message = adding(text).unwrap_err().message;
+            assert!(message.contains(why) && message.contains("--config belljar.toml"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_named_file_must_exist() {
+        let error = load(Some(Path::new("/nonexistent/x.toml")), &Environment::default()).unwrap_err();
+        assert!(error.message.contains("cannot read the configuration '/nonexistent/x.toml'"));
+    }
+}

@@ -1,0 +1,113 @@
+//! What this host says about itself where no sandbox could be started. Reading is one function; judging is over text.
+
+use std::fs;
+use std::path::Path;
+
+use crate::env;
+
+/// Settings that forbid sandboxes, as their files hold them.
+#[derive(Debug, Default)]
+pub(super) struct Readings {
+    euid: Option<u32>,
+    apparmor_restrict_userns: Option<String>,
+    max_user_namespaces: Option<String>,
+    unprivileged_userns_clone: Option<String>,
+    container: bool,
+}
+
+impl Readings {
+    pub(super) fn take(euid: Option<u32>) -> Self {
+        let setting = |name: &str| fs::read_to_string(Path::new("/proc/sys").join(name)).ok();
+        Self {
+            euid,
+            apparmor_restrict_userns: setting("kernel/apparmor_restrict_unprivileged_userns"),
+            max_user_namespaces: setting("user/max_user_namespaces"),
+            unprivileged_userns_clone: setting("kernel/unprivileged_userns_clone"),
+            container: Path::new("/.dockerenv").exists()
+                || Path::new("/run/.containerenv").exists()
+                || std::env::var_os(env::CONTAINER).is_some(),
+        }
+    }
+
+    /// What may help, most likely first. Root needs no user namespace, so those settings do not concern it.
+    pub(super) fn hints(&self) -> Vec<String> {
+        let mut hints = Vec::new();
+        if self.container {
+            hints.push(CONTAINER.to_owned());
+        }
+        if self.euid == Some(0) {
+            return hints;
+        }
+        let user_namespaces = [
+            (&self.apparmor_restrict_userns, "1", APPARMOR),
+            (&self.unprivileged_userns_clone, "0", CLONE),
+            (&self.max_user_namespaces, "0", MAX),
+        ];
+        for (setting, forbids, hint) in user_namespaces {
+            if setting.as_deref().is_some_and(|text| text.trim() == forbids) {
+                hints.push(hint.to_owned());
+            }
+        }
+        hints.push(ROOT.to_owned());
+        hints
+    }
+}
+
+const CONTAINER: &str = "this is a container, which by default may not make sandboxes of its own; start it with: \
+    docker run --cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined \
+    --security-opt systempaths=unconfined …";
+const APPARMOR: &str = "AppArmor keeps ordinary users from making user namespaces (Ubuntu's default); allow it with: \
+    sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0 \
+    (or give belljar alone an AppArmor profile with 'userns,')";
+const CLONE: &str = "ordinary users may not make user namespaces here; allow it with: \
+    sudo sysctl kernel.unprivileged_userns_clone=1";
+const MAX: &str = "the number of user namespaces is limited to 0 here; allow some with: \
+    sudo sysctl user.max_user_namespaces=15000";
+const ROOT: &str = "root needs no user namespace: sudo belljar doctor shows whether that is enough here";
+
+/// Release of the running kernel.
+pub(super) fn kernel_release() -> Option<String> {
+    fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|text| text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    #[test]
+    fn each_setting_that_forbids_has_its_remedy() {
+        let ubuntu =
+            Readings { euid: Some(1000), apparmor_restrict_userns: some("1\n"), ..Readings::default() };
+        assert!(ubuntu.hints()[0].contains("kernel.apparmor_restrict_unprivileged_userns=0"));
+        let debian =
+            Readings { euid: Some(1000), unprivileged_userns_clone: some("0\n"), ..Readings::default() };
+        assert!(debian.hints()[0].contains("kernel.unprivileged_userns_clone=1"));
+        let none = Readings { euid: Some(1000), max_user_namespaces: some("0\n"), ..Readings::default() };
+        assert!(none.hints()[0].contains("user.max_user_namespaces"));
+    }
+
+    #[test]
+    fn settings_that_allow_are_not_blamed() {
+        let fine = Readings {
+            euid: Some(1000),
+            apparmor_restrict_userns: some("0\n"),
+            max_user_namespaces: some("10\n"),
+            unprivileged_userns_clone: some("1\n"),
+            container: false,
+        };
+        assert_eq!(fine.hints(), [ROOT]);
+    }
+
+    #[test]
+    fn root_is_only_told_about_its_container() {
+        let settings =
+            || Readings { euid: Some(0), apparmor_restrict_userns: some("1\n"), ..Readings::default() };
+        assert!(settings().hints().is_empty());
+        let hints = Readings { container: true, ..settings() }.hints();
+        assert!(hints.len() == 1 && hints[0].contains("--security-opt systempaths=unconfined"));
+    }
+}

@@ -1,0 +1,109 @@
+//! The findings, for people and for programs.
+
+use std::io::{self, Write};
+
+use comfy_table::{Table, presets};
+
+use super::{Findings, LanguageFinding, LayerFinding};
+
+/// One object, on one line.
+pub(super) fn json(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, findings)?;
+    writeln!(out)
+}
+
+/// Tables, then what to do.
+pub(super) fn text(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "belljar {}{}", env!("CARGO_PKG_VERSION"), place(findings))?;
+    writeln!(out)?;
+    match &findings.error {
+        None => layers(&findings.layers, out)?,
+        Some(error) => writeln!(out, "\x1b[1;31mNo sandbox started:\x1b[0m {error}")?,
+    }
+    if !findings.hints.is_empty() {
+        writeln!(out, "\nWhat may help:")?;
+    }
+    for hint in &findings.hints {
+        writeln!(out, "  - {hint}")?;
+    }
+    if !findings.languages.is_empty() {
+        writeln!(out, "\n{}", trimmed(&languages(&findings.languages)))?;
+    }
+    Ok(())
+}
+
+fn place(findings: &Findings) -> String {
+    let kernel = findings.kernel.as_ref().map(|release| format!(", Linux {release}")).unwrap_or_default();
+    let user = match findings.euid {
+        Some(0) => ", as root".to_owned(),
+        Some(uid) => format!(", as user {uid}"),
+        None => String::new(),
+    };
+    format!("{kernel}{user}")
+}
+
+fn layers(layers: &[LayerFinding], out: &mut impl Write) -> io::Result<()> {
+    let enforced = layers.iter().filter(|layer| layer.enforced).count();
+    let total = layers.len();
+    writeln!(out, "\x1b[1;32mA sandbox started\x1b[0m, with {enforced} of {total} layers around it.\n")?;
+    let mut table = plain_table(["layer", "state", "what it does"]);
+    for layer in layers {
+        table.add_row([layer.name, state(layer), layer.what]);
+    }
+    writeln!(out, "{}", trimmed(&table))?;
+    let gaps = gaps(layers);
+    if !gaps.is_empty() {
+        writeln!(out, "\nMissing:")?;
+    }
+    for (names, reason, remedy) in gaps {
+        writeln!(out, "  {}: {reason}\n    mend: {remedy}", names.join(", "))?;
+    }
+    Ok(())
+}
+
+fn state(layer: &LayerFinding) -> &'static str {
+    match (layer.enforced, &layer.reason) {
+        (true, _) => "enforced",
+        (false, Some(_)) => "missing",
+        // Possible here, and left out on purpose: root, for one, is better off without a user namespace.
+        (false, None) => "not used",
+    }
+}
+
+/// Layers that are missing for one and the same reason, told together.
+fn gaps(layers: &[LayerFinding]) -> Vec<(Vec<&'static str>, &str, &str)> {
+    let mut gaps: Vec<(Vec<_>, &str, &str)> = Vec::new();
+    for layer in layers.iter().filter(|layer| !layer.enforced) {
+        let (Some(reason), Some(remedy)) = (layer.reason.as_deref(), layer.remedy.as_deref()) else {
+            continue;
+        };
+        match gaps.iter_mut().find(|gap| (gap.1, gap.2) == (reason, remedy)) {
+            Some(gap) => gap.0.push(layer.name),
+            None => gaps.push((vec![layer.name], reason, remedy)),
+        }
+    }
+    gaps
+}
+
+fn languages(languages: &[LanguageFinding]) -> Table {
+    let mut table = plain_table(["language", "state", "program, or how to get it"]);
+    for language in languages {
+        let (state, detail) = match &language.program {
+            Some(program) => ("found", program.display().to_string()),
+            None => ("missing", language.install.to_owned()),
+        };
+        table.add_row([language.name, state, &detail]);
+    }
+    table
+}
+
+fn plain_table(header: [&str; 3]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(header);
+    table
+}
+
+/// The table without the blanks that pad its lines, which would show up in every copy of it.
+fn trimmed(table: &Table) -> String {
+    table.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>().join("\n")
+}

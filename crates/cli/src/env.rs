@@ -1,0 +1,110 @@
+//! Every environment variable that Belljar reads, read once.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use belljar_engine::limits::LimitsSpec;
+
+use crate::failure::Failure;
+
+/// Path of the configuration, as `--config`.
+const CONFIG: &str = "BELLJAR_CONFIG";
+/// Name of the profile where `--profile` is absent.
+const PROFILE: &str = "BELLJAR_PROFILE";
+/// Seconds; below `--timeout`, above the profile.
+const TIMEOUT: &str = "CODE_EXECUTION_TIMEOUT";
+/// Mebibytes; below `--memory`, above the profile.
+const MEMORY_MB: &str = "CODE_EXECUTION_MEMORY_MB";
+/// Cores; below `--cpus`, above the profile.
+const CPU_CORES: &str = "CODE_EXECUTION_CPU_CORES";
+/// Where a person's configuration folders are.
+const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
+/// Where `.config` is when the one above is absent.
+const HOME: &str = "HOME";
+/// Set by some container runtimes; `doctor` reads it.
+pub(crate) const CONTAINER: &str = "container";
+
+/// What the environment says.
+#[derive(Debug, Default)]
+pub(crate) struct Environment {
+    pub(crate) config: Option<PathBuf>,
+    /// The person's own configuration folder.
+    pub(crate) config_home: Option<PathBuf>,
+    pub(crate) profile: Option<String>,
+    pub(crate) limits: LimitsSpec,
+}
+
+impl Environment {
+    /// Reads the variables through `get`; an empty one counts as absent.
+    pub(crate) fn read(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, Failure> {
+        let given = |name: &str| get(name).filter(|value| !value.is_empty());
+        let number = |name: &str, factor: f64| match given(name) {
+            None => Ok(None),
+            Some(text) => positive(name, &text).map(|value| Some(value * factor)),
+        };
+        // Relative XDG paths are to be ignored, says their specification; so is a relative home.
+        let absolute = |name: &str| given(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let limits = LimitsSpec {
+            timeout_ms: number(TIMEOUT, 1_000.0)?.map(|ms| ms.round() as i64),
+            memory_bytes: number(MEMORY_MB, f64::from(1 << 20))?.map(|bytes| bytes.round() as i64),
+            cpus: number(CPU_CORES, 1.0)?,
+            ..LimitsSpec::default()
+        };
+        Ok(Self {
+            config: given(CONFIG).map(PathBuf::from),
+            config_home: absolute(XDG_CONFIG_HOME)
+                .or_else(|| absolute(HOME).map(|home| home.join(".config"))),
+            profile: given(PROFILE).map(|name| name.to_string_lossy().into_owned()),
+            limits,
+        })
+    }
+}
+
+fn positive(name: &str, text: &OsString) -> Result<f64, Failure> {
+    let value = text.to_str().and_then(|text| text.trim().parse::<f64>().ok());
+    value.filter(|value| value.is_finite() && *value > 0.0).ok_or_else(|| {
+        let text = text.to_string_lossy();
+        Failure::invalid(format!(
+            "{name}: '{}' is not a number above zero; correct or unset it",
+            text.escape_debug()
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Environment, Failure> {
+        Environment::read(|name| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into())
+        })
+    }
+
+    #[test]
+    fn aliases_become_limits() {
+        let variables =
+            [(TIMEOUT, "2.5"), (MEMORY_MB, "256"), (CPU_CORES, "0.5"), (PROFILE, "data"), (CONFIG, "")];
+        let environment = read(&variables).unwrap();
+        assert_eq!(environment.limits.timeout_ms, Some(2_500));
+        assert_eq!(environment.limits.memory_bytes, Some(256 << 20));
+        assert_eq!(environment.limits.cpus, Some(0.5));
+        assert_eq!(environment.profile.as_deref(), Some("data"));
+        assert_eq!(environment.config, None);
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        for bad in ["0", "-1", "soon", "inf", "NaN"] {
+            assert!(read(&[(TIMEOUT, bad)]).unwrap_err().message.starts_with(TIMEOUT), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_config_folder_follows_xdg() {
+        let at = |variables: &[(&str, &str)]| read(variables).unwrap().config_home;
+        assert_eq!(at(&[(XDG_CONFIG_HOME, "/x"), (HOME, "/h")]), Some("/x".into()));
+        assert_eq!(at(&[(XDG_CONFIG_HOME, "x"), (HOME, "/h")]), Some("/h/.config".into()));
+        assert_eq!(at(&[]), None);
+    }
+}

@@ -1,0 +1,60 @@
+//! Why nothing ran, in the two forms in which it is shown: a code for programs and a line for people.
+
+use std::path::Path;
+
+use belljar_engine::{Error, ErrorCode};
+
+/// What ends the command line with status 125.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: ErrorCode,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    /// Something the caller has to change.
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self { code: ErrorCode::InvalidRequest, message: message.into() }
+    }
+
+    /// Something this machine could not do.
+    pub(crate) fn host(message: impl Into<String>) -> Self {
+        Self { code: ErrorCode::SetupFailed, message: message.into() }
+    }
+
+    /// What the parser of flags said, on one line and without its usage text.
+    pub(crate) fn usage(error: &clap::Error) -> Self {
+        let text = error.render().to_string();
+        let first = text.split("\n\n").next().unwrap_or_default();
+        let words: Vec<_> = first.split_whitespace().collect();
+        let line = words.join(" ");
+        Self::invalid(line.strip_prefix("error: ").unwrap_or(&line))
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { code: error.code(), message: error.to_string() }
+    }
+}
+
+/// A path for a message. Names from a foreign folder may hold control characters, so they are shown escaped.
+pub(crate) fn shown(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().escape_debug())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parser_error_becomes_one_line() {
+        let error = clap::Command::new("x").try_get_matches_from(["x", "--nope"]).unwrap_err();
+        assert_eq!(Failure::usage(&error).message, "unexpected argument '--nope' found");
+    }
+
+    #[test]
+    fn names_cannot_draw_on_the_terminal() {
+        assert_eq!(shown(Path::new("a\u{1b}[2Jb")), "'a\\u{1b}[2Jb'");
+    }
+}

@@ -1,0 +1,36 @@
+//! Names of executions: unguessable, because a name is all that a later request needs to ask for a result.
+
+use std::fs::File;
+use std::io::Read;
+
+use crate::failure::Failure;
+
+/// Digits that are hard to misread (Crockford's base 32).
+const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+/// `exec_` and 128 random bits.
+pub(crate) fn execution_id() -> Result<String, Failure> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut source| source.read_exact(&mut bytes))
+        .map_err(|error| Failure::host(format!("read /dev/urandom for an execution id: {error}")))?;
+    Ok(format!("exec_{}", base32(u128::from_be_bytes(bytes))))
+}
+
+fn base32(bits: u128) -> String {
+    (0..26).rev().map(|place| char::from(DIGITS[(bits >> (5 * place)) as usize & 31])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_have_one_shape_and_differ() {
+        assert_eq!(base32(0), "0".repeat(26));
+        assert_eq!(base32(u128::MAX), format!("7{}", "z".repeat(25)));
+        let (one, two) = (execution_id().unwrap(), execution_id().unwrap());
+        assert_eq!(one.len(), 31);
+        assert_ne!(one, two);
+    }
+}

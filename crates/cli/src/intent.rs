@@ -1,0 +1,208 @@
+//! What is meant: typed arguments and environment become a request, the host's paths and a way to show the result.
+//! Only what needs this machine is checked here (files, variables, JSON); the rest is for admission.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use belljar_engine::admit::parse_mount;
+use belljar_engine::limits::LimitsSpec;
+use belljar_engine::request::{Dependencies, HostPaths, NetworkSpec, Request};
+use serde_json::{Map, Value};
+
+use crate::args::{LimitArgs, RunArgs};
+use crate::env::Environment;
+use crate::failure::{Failure, shown};
+use crate::{input, language};
+
+/// A run as its caller means it.
+#[derive(Debug)]
+pub(crate) struct Intent {
+    pub(crate) request: Request,
+    pub(crate) paths: HostPaths,
+    pub(crate) output: Output,
+}
+
+/// How the result is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Output {
+    pub(crate) form: Form,
+    /// Nothing of ours beside it.
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// The result object, once, at the end.
+    Json,
+    /// Output as it comes; harmless on a terminal.
+    Live,
+    /// Output as it comes, whatever it does to a terminal.
+    Raw,
+}
+
+impl Intent {
+    /// Reads everything that the arguments name.
+    pub(crate) fn of(args: RunArgs, environment: &Environment) -> Result<Self, Failure> {
+        refuse_stdin_twice(&args)?;
+        let output = Output { form: form(&args), quiet: args.quiet };
+        let mut request = Request {
+            arguments: args.arguments.as_deref().map(arguments).transpose()?,
+            files: input::files(&args.files)?,
+            dependencies: Dependencies { detect: args.no_deps.then_some(false), packages: args.packages },
+            limits: limits(&args.limits).over(&environment.limits),
+            network: args.network.as_deref().map(network),
+            profile: args.profile.or_else(|| environment.profile.clone()),
+            policy: args.policy,
+            provider: args.provider,
+            require: args.require,
+            workdir: args.workdir,
+            ..Request::default()
+        };
+        for variable in &args.variables {
+            let (key, value) = variable_of(variable)?;
+            request.env.insert(key, value);
+        }
+        if let Some(path) = &args.stdin {
+            (request.stdin, request.stdin_base64) = text_or_base64(input::stdin(path)?);
+        }
+        let mounts = args.mounts.iter().map(|text| parse_mount(text)).collect::<Result<_, _>>()?;
+        let mut paths = HostPaths { playground: args.workspace, mounts, ..HostPaths::default() };
+        match args.image {
+            Some(image) if image.as_os_str() == "host" => request.image = Some("host".to_owned()),
+            image => paths.image = image,
+        }
+        match (args.source, args.code, args.command) {
+            (Some(path), None, command) if command.is_empty() => {
+                add_file(&path, args.language, &mut request, &mut paths)?;
+            }
+            (None, Some(code), command) if command.is_empty() => {
+                add_inline(code, args.language, &mut request)
+            }
+            (None, None, command) if !command.is_empty() => {
+                (request.command, request.language) = (Some(command), args.language);
+            }
+            (None, None, _) => return Err(Failure::invalid(NOTHING)),
+            _ => return Err(Failure::invalid("give only one of FILE, -c CODE and -- CMD")),
+        }
+        Ok(Self { request, paths, output })
+    }
+}
+
+const NOTHING: &str =
+    "nothing to run: give a FILE, '-' for standard input, -c CODE, or -- CMD; see belljar run --help";
+
+fn refuse_stdin_twice(args: &RunArgs) -> Result<(), Failure> {
+    let is_stdin = |path: &Option<_>| path.as_deref().is_some_and(input::is_stdin);
+    if is_stdin(&args.source) && is_stdin(&args.stdin) {
+        return Err(Failure::invalid("--stdin: standard input already brings the code; name a file here"));
+    }
+    Ok(())
+}
+
+fn form(args: &RunArgs) -> Form {
+    match (args.json, args.raw) {
+        (true, _) => Form::Json,
+        (false, true) => Form::Raw,
+        (false, false) => Form::Live,
+    }
+}
+
+fn add_file(
+    path: &Path,
+    given: Option<String>,
+    request: &mut Request,
+    paths: &mut HostPaths,
+) -> Result<(), Failure> {
+    let code = input::code(path)?;
+    let language = given.or_else(|| language::detect(path, &code).map(|language| language.name.to_owned()));
+    request.language = Some(language.ok_or_else(|| {
+        let name = if input::is_stdin(path) { "standard input".to_owned() } else { shown(path) };
+        Failure::invalid(format!(
+            "cannot tell the language of {name}; add --language, for example --language python"
+        ))
+    })?);
+    (request.code, request.code_base64) = text_or_base64(code);
+    if !input::is_stdin(path) {
+        paths.source_name = path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+        paths.source_in_playground =
+            paths.playground.as_deref().and_then(|folder| place_within(path, folder));
+    }
+    Ok(())
+}
+
+fn add_inline(code: OsString, language: Option<String>, request: &mut Request) {
+    request.language = Some(language.unwrap_or_else(|| "python".to_owned()));
+    (request.code, request.code_base64) = text_or_base64(code.into_encoded_bytes());
+}
+
+/// Where a file lies below a folder, links resolved; a file that is elsewhere, or has no UTF-8 path, is copied instead.
+fn place_within(path: &Path, folder: &Path) -> Option<String> {
+    let (path, folder) = (fs::canonicalize(path).ok()?, fs::canonicalize(folder).ok()?);
+    path.strip_prefix(folder).ok()?.to_str().map(str::to_owned)
+}
+
+/// Text where it is text. Other bytes go as base64, so that admission says what is wrong with them, if anything.
+fn text_or_base64(bytes: Vec<u8>) -> (Option<String>, Option<String>) {
+    match String::from_utf8(bytes) {
+        Ok(text) => (Some(text), None),
+        Err(error) => (None, Some(STANDARD.encode(error.as_bytes()))),
+    }
+}
+
+fn arguments(text: &str) -> Result<Map<String, Value>, Failure> {
+    let kind = match serde_json::from_str(text) {
+        Ok(Value::Object(arguments)) => return Ok(arguments),
+        Ok(Value::Null) => "null",
+        Ok(Value::Bool(_)) => "a truth value",
+        Ok(Value::Number(_)) => "a number",
+        Ok(Value::String(_)) => "a string",
+        Ok(Value::Array(_)) => "a list",
+        Err(error) => return Err(Failure::invalid(format!("--args: not JSON: {error}"))),
+    };
+    Err(Failure::invalid(format!(
+        "--args: must be a JSON object such as {{\"name\": \"Ada\"}}, and is {kind}"
+    )))
+}
+
+fn variable_of(text: &str) -> Result<(String, String), Failure> {
+    if let Some((key, value)) = text.split_once('=') {
+        return Ok((key.to_owned(), value.to_owned()));
+    }
+    match std::env::var(text) {
+        Ok(value) => Ok((text.to_owned(), value)),
+        Err(std::env::VarError::NotPresent) => Err(Failure::invalid(format!(
+            "--env: {text} is not set here, so its value cannot be taken over; write --env {text}=VALUE"
+        ))),
+        Err(std::env::VarError::NotUnicode(_)) => {
+            Err(Failure::invalid(format!("--env: the value of {text} is not UTF-8")))
+        }
+    }
+}
+
+fn network(text: &str) -> NetworkSpec {
+    match text {
+        "none" | "full" => NetworkSpec { mode: text.to_owned(), hosts: Vec::new() },
+        hosts => NetworkSpec {
+            mode: "hosts".to_owned(),
+            hosts: hosts.split(',').map(|host| host.trim().to_owned()).collect(),
+        },
+    }
+}
+
+fn limits(args: &LimitArgs) -> LimitsSpec {
+    LimitsSpec {
+        timeout_ms: args.timeout,
+        memory_bytes: args.memory,
+        cpus: args.cpus,
+        disk_bytes: args.disk,
+        processes: args.processes,
+        output_bytes: args.output,
+    }
+}
+
+#[cfg(test)]
+#[path = "intent_tests.rs"]
+mod tests;

@@ -1,0 +1,119 @@
+//! Conversions from what was typed to what is meant.
+
+use super::*;
+use crate::args::{Cli, Command};
+use clap::Parser;
+
+fn meant_with(words: &[&str], environment: &Environment) -> Result<Intent, Failure> {
+    let cli = Cli::try_parse_from(["belljar", "run"].iter().chain(words)).unwrap();
+    let Command::Run(args) = cli.command else { panic!("not run") };
+    Intent::of(*args, environment)
+}
+
+fn meant(words: &[&str]) -> Intent {
+    meant_with(words, &Environment::default()).unwrap()
+}
+
+fn refused(words: &[&str]) -> String {
+    meant_with(words, &Environment::default()).unwrap_err().message
+}
+
+#[test]
+fn code_on_the_command_line_is_python_unless_said() {
+    let request = meant(&["-c", "print(1)"]).request;
+    assert_eq!((request.language.as_deref(), request.code.as_deref()), (Some("python"), Some("print(1)")));
+    assert_eq!(meant(&["-c", "1", "--language", "js"]).request.language.as_deref(), Some("js"));
+}
+
+#[test]
+fn exactly_one_thing_runs() {
+    assert!(refused(&[]).starts_with("nothing to run"));
+    assert!(refused(&["a.py", "-c", "1"]).starts_with("give only one"));
+    assert!(refused(&["-c", "1", "--", "ls"]).starts_with("give only one"));
+    assert!(refused(&["a.py", "--", "ls"]).starts_with("give only one"));
+    assert!(refused(&["-", "--stdin", "-"]).contains("already brings the code"));
+    assert_eq!(meant(&["--", "ls", "-l"]).request.command, Some(vec!["ls".to_owned(), "-l".to_owned()]));
+}
+
+#[test]
+fn limits_come_from_flags_and_then_from_the_environment() {
+    let limits = LimitsSpec { timeout_ms: Some(1), processes: Some(5), ..LimitsSpec::default() };
+    let environment = Environment { limits, profile: Some("data".to_owned()), ..Environment::default() };
+    let request =
+        meant_with(&["-c", "1", "--timeout", "2s", "--memory", "1G"], &environment).unwrap().request;
+    assert_eq!((request.limits.timeout_ms, request.limits.processes), (Some(2_000), Some(5)));
+    assert_eq!(request.limits.memory_bytes, Some(1 << 30));
+    assert_eq!(request.profile.as_deref(), Some("data"));
+    let request = meant_with(&["-c", "1", "--profile", "terminal"], &environment).unwrap().request;
+    assert_eq!(request.profile.as_deref(), Some("terminal"));
+}
+
+#[test]
+fn arguments_are_an_object() {
+    let request = meant(&["-c", "1", "--args", r#"{"a": [1]}"#]).request;
+    assert_eq!(Value::Object(request.arguments.unwrap()).to_string(), r#"{"a":[1]}"#);
+    assert!(
+        refused(&["-c", "1", "--args", "{a: 1}"])
+            .contains("not JSON: key must be a string at line 1 column 2")
+    );
+    assert!(refused(&["-c", "1", "--args", "[1]"]).ends_with("and is a list"));
+    assert!(refused(&["-c", "1", "--args", "-1"]).ends_with("and is a number"));
+}
+
+#[test]
+fn variables_are_given_or_taken_over() {
+    let env = meant(&["-c", "1", "--env", "A=b=c", "--env", "PATH", "--env", "E="]).request.env;
+    assert_eq!(env.get("A").map(String::as_str), Some("b=c"));
+    assert_eq!(env.get("PATH").cloned(), std::env::var("PATH").ok());
+    assert_eq!(env.get("E").map(String::as_str), Some(""));
+    assert!(refused(&["-c", "1", "--env", "BELLJAR_NO_SUCH_NAME"]).contains("is not set here"));
+}
+
+#[test]
+fn networks_images_and_forms() {
+    let intent =
+        meant(&["-c", "1", "--network", "a.com:443, b.com", "--image", "/srv/root", "--json", "--raw"]);
+    let hosts = vec!["a.com:443".to_owned(), "b.com".to_owned()];
+    assert_eq!(intent.request.network, Some(NetworkSpec { mode: "hosts".to_owned(), hosts }));
+    assert_eq!((intent.request.image, intent.paths.image), (None, Some("/srv/root".into())));
+    assert_eq!(intent.output, Output { form: Form::Json, quiet: false });
+    let intent = meant(&["-c", "1", "--network", "full", "--image", "host", "--quiet"]);
+    assert_eq!(intent.request.network.unwrap().mode, "full");
+    assert_eq!((intent.request.image.as_deref(), intent.paths.image), (Some("host"), None));
+    assert_eq!(intent.output, Output { form: Form::Live, quiet: true });
+    assert_eq!(meant(&["-c", "1", "--no-deps"]).request.dependencies.detect, Some(false));
+    assert!(refused(&["-c", "1", "--mount", "/a"]).contains("no destination"));
+}
+
+#[test]
+fn a_file_says_its_language_and_runs_in_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::create_dir(folder.path().join("src")).unwrap();
+    fs::write(at("src/a.mjs"), "1").unwrap();
+    fs::write(at("tool"), "#!/usr/bin/env python3\n1").unwrap();
+    fs::write(at("plain"), "1").unwrap();
+    fs::write(at("latin.py"), b"# \xe9").unwrap();
+
+    let intent = meant(&[&at("src/a.mjs"), "--workspace", folder.path().to_str().unwrap()]);
+    assert_eq!(intent.request.language.as_deref(), Some("javascript"));
+    assert_eq!(intent.paths.source_name.as_deref(), Some("a.mjs"));
+    assert_eq!(intent.paths.source_in_playground.as_deref(), Some("src/a.mjs"));
+
+    let elsewhere = meant(&[&at("tool"), "--workspace", &at("src")]);
+    assert_eq!(elsewhere.request.language.as_deref(), Some("python"));
+    assert_eq!(elsewhere.paths.source_in_playground, None);
+
+    assert!(refused(&[&at("plain")]).contains("add --language"));
+    let latin = meant(&[&at("latin.py")]).request;
+    assert_eq!((latin.code, latin.code_base64.as_deref()), (None, Some("IyDp")));
+}
+
+#[cfg(unix)]
+#[test]
+fn inline_bytes_that_are_no_text_reach_admission() {
+    use std::os::unix::ffi::OsStringExt;
+    let args = RunArgs { code: Some(OsString::from_vec(vec![0xff])), ..RunArgs::default() };
+    let request = Intent::of(args, &Environment::default()).unwrap().request;
+    assert_eq!(request.code_base64.as_deref(), Some("/w=="));
+}

@@ -1,0 +1,193 @@
+//! What differs between operating systems, and the only place that asks on which one we are.
+
+use std::fs::Metadata;
+use std::path::PathBuf;
+
+use belljar_engine::language::Language;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::failure::Failure;
+
+#[cfg(target_os = "linux")]
+pub(crate) use native::{Started, become_launcher_if_asked, launch};
+#[cfg(not(target_os = "linux"))]
+pub(crate) use nowhere::{Started, become_launcher_if_asked, launch};
+
+#[cfg(not(unix))]
+pub(crate) use elsewhere::{Interrupts, effective_uid, permissions};
+#[cfg(unix)]
+pub(crate) use posix::{Interrupts, effective_uid, permissions};
+
+/// A language and the program that would run it.
+#[derive(Debug)]
+pub(crate) struct FoundLanguage {
+    pub(crate) language: &'static Language,
+    pub(crate) program: Option<PathBuf>,
+}
+
+/// The runtime for one command: a single thread, because one run is all it waits for.
+pub(crate) fn runtime() -> Result<Runtime, Failure> {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::host(format!("start the event loop: {error}")))
+}
+
+#[cfg(target_os = "linux")]
+mod native {
+    use std::sync::Arc;
+
+    use belljar_engine::Error;
+    use belljar_engine::provider::Provider;
+    use belljar_providers::native::{Launched, Native};
+
+    use super::{Failure, FoundLanguage};
+
+    /// Does not return where this process was started to be the launcher.
+    pub(crate) fn become_launcher_if_asked() {
+        belljar_jail::launcher::run_if_asked();
+    }
+
+    /// Starts the launcher; before any other thread, and on the one that stays to the end.
+    pub(crate) fn launch() -> Result<Started, Failure> {
+        Ok(Started(Launched::start().map_err(Error::from)?))
+    }
+
+    /// A launcher that nobody spoke to yet.
+    #[derive(Debug)]
+    pub(crate) struct Started(Launched);
+
+    impl Started {
+        /// Connects to it, inside a runtime.
+        pub(crate) async fn connect(self) -> Result<Host, Failure> {
+            Ok(Host(Arc::new(Native::connect(self.0).await.map_err(Error::from)?)))
+        }
+    }
+
+    /// This machine as a place for sandboxes.
+    #[derive(Debug)]
+    pub(crate) struct Host(Arc<Native>);
+
+    impl Host {
+        pub(crate) fn provider(&self) -> Arc<dyn Provider> {
+            self.0.clone()
+        }
+
+        pub(crate) fn languages(&self) -> Vec<FoundLanguage> {
+            let states = self.0.languages().into_iter();
+            states.map(|state| FoundLanguage { language: state.language, program: state.program }).collect()
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod nowhere {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+
+    use belljar_engine::ErrorCode;
+    use belljar_engine::provider::Provider;
+
+    use super::{Failure, FoundLanguage};
+
+    pub(crate) fn become_launcher_if_asked() {}
+
+    pub(crate) fn launch() -> Result<Started, Failure> {
+        let message = "this system has no native isolation; run belljar on Linux (a virtual machine will do)";
+        Err(Failure { code: ErrorCode::Unsupported, message: message.to_owned() })
+    }
+
+    #[derive(Debug)]
+    pub(crate) struct Started(Infallible);
+
+    impl Started {
+        pub(crate) async fn connect(self) -> Result<Host, Failure> {
+            match self.0 {}
+        }
+    }
+
+    #[derive(Debug)]
+    pub(crate) struct Host(Infallible);
+
+    impl Host {
+        pub(crate) fn provider(&self) -> Arc<dyn Provider> {
+            match self.0 {}
+        }
+
+        pub(crate) fn languages(&self) -> Vec<FoundLanguage> {
+            match self.0 {}
+        }
+    }
+}
+
+#[cfg(unix)]
+mod posix {
+    use std::os::unix::fs::PermissionsExt;
+
+    use tokio::signal::unix::{Signal, SignalKind, signal};
+
+    use super::{Failure, Metadata};
+
+    /// Permission bits, without setuid and its kin.
+    pub(crate) fn permissions(metadata: &Metadata) -> u32 {
+        metadata.permissions().mode() & 0o777
+    }
+
+    pub(crate) fn effective_uid() -> Option<u32> {
+        Some(rustix::process::geteuid().as_raw())
+    }
+
+    /// Ctrl-C and the request to end, caught from the moment this exists.
+    #[derive(Debug)]
+    pub(crate) struct Interrupts {
+        interrupt: Signal,
+        terminate: Signal,
+    }
+
+    impl Interrupts {
+        pub(crate) fn listen() -> Result<Self, Failure> {
+            let catch =
+                |kind| signal(kind).map_err(|error| Failure::host(format!("listen for interrupts: {error}")));
+            Ok(Self {
+                interrupt: catch(SignalKind::interrupt())?,
+                terminate: catch(SignalKind::terminate())?,
+            })
+        }
+
+        /// Completes when the next one arrives.
+        pub(crate) async fn next(&mut self) {
+            tokio::select! {
+                _ = self.interrupt.recv() => {}
+                _ = self.terminate.recv() => {}
+            }
+        }
+    }
+}
+
+#[cfg(not(unix))]
+mod elsewhere {
+    use super::{Failure, Metadata};
+
+    pub(crate) fn permissions(_metadata: &Metadata) -> u32 {
+        0o644
+    }
+
+    pub(crate) fn effective_uid() -> Option<u32> {
+        None
+    }
+
+    #[derive(Debug)]
+    pub(crate) struct Interrupts;
+
+    impl Interrupts {
+        pub(crate) fn listen() -> Result<Self, Failure> {
+            Ok(Self)
+        }
+
+        pub(crate) async fn next(&mut self) {
+            if tokio::signal::ctrl_c().await.is_err() {
+                std::future::pending().await
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! `belljar run`: wires the parts, runs one request and shows what came of it.
+
+use std::io::{self, Write};
+
+use belljar_engine::admit::Admitted;
+use belljar_engine::provider::{Capabilities, Sink, Stream};
+use belljar_engine::report::Report;
+use belljar_engine::{Engine, Error};
+
+use crate::args::RunArgs;
+use crate::config::Config;
+use crate::env::Environment;
+use crate::failure::Failure;
+use crate::identity::execution_id;
+use crate::intent::{Form, Intent, Output};
+use crate::os::{self, Interrupts, Started};
+use crate::say;
+use crate::view::{Blind, View};
+
+/// Runs, and gives the exit status.
+pub(crate) fn run(args: RunArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
+    // Everything is read before anything is started: a mistake in the arguments costs nothing.
+    let intent = Intent::of(args, environment)?;
+    let started = os::launch()?;
+    os::runtime()?.block_on(wire(intent, config, started))
+}
+
+async fn wire(intent: Intent, config: Config, started: Started) -> Result<u8, Failure> {
+    let host = started.connect().await?;
+    let engine = Engine::new(host.provider(), config.profiles, config.ceiling);
+    let status = perform(&engine, intent).await;
+    engine.shut_down().await;
+    status
+}
+
+async fn perform(engine: &Engine, intent: Intent) -> Result<u8, Failure> {
+    let Intent { request, paths, output } = intent;
+    let admitted = engine.admit(request, paths)?;
+    if let Some(warning) = missing_layers(engine.capabilities()).filter(|_| !output.quiet) {
+        say::warning(&warning);
+    }
+    let interrupts = Interrupts::listen()?;
+    let report = match output.form {
+        Form::Json => answer(engine, admitted, interrupts).await?,
+        Form::Live | Form::Raw => show(engine, admitted, interrupts, output).await?,
+    };
+    Ok(report.exit_status())
+}
+
+/// The result object on one line, and nothing else.
+async fn answer(engine: &Engine, admitted: Admitted, mut interrupts: Interrupts) -> Result<Report, Failure> {
+    let cancel = Box::pin(interrupts.next());
+    let report = engine.execute(execution_id()?, admitted, &mut Blind, cancel).await?;
+    match print_json(&report) {
+        // Whoever closed the pipe does not want the rest.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::host(format!("write the result to standard output: {error}")))
+        }
+        _ => Ok(report),
+    }
+}
+
+fn print_json(report: &Report) -> io::Result<()> {
+    let mut line = serde_json::to_vec(report)?;
+    line.push(b'\n');
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(&line)?;
+    stdout.flush()
+}
+
+/// Output as it comes, then what `main` returned, then a line on whatever was out of the ordinary.
+async fn show(
+    engine: &Engine,
+    admitted: Admitted,
+    mut interrupts: Interrupts,
+    output: Output,
+) -> Result<Report, Failure> {
+    let id = execution_id()?;
+    let mut view = View::start(output.form == Form::Raw)?;
+    let report: Result<Report, Error> =
+        engine.execute(id, admitted, &mut view, Box::pin(interrupts.next())).await;
+    if let Some(line) = report.as_ref().ok().and_then(result_line) {
+        view.output(Stream::Stdout, line.as_bytes());
+    }
+    // A paused terminal may keep the rest for long; a second Ctrl-C gives it up.
+    tokio::select! {
+        () = view.finish() => {}
+        () = interrupts.next() => {}
+    }
+    let report = report?;
+    if !output.quiet {
+        let notes = notes(&report);
+        if !notes.is_empty() && leaves_line_open(&report.stderr) {
+            say::end_line();
+        }
+        notes.iter().for_each(|note| say::note(note));
+    }
+    Ok(report)
+}
+
+fn missing_layers(capabilities: &Capabilities) -> Option<String> {
+    let names: Vec<_> = capabilities.missing.iter().map(|missing| missing.layer.name()).collect();
+    (!names.is_empty()).then(|| format!("not enforced here: {} (belljar doctor says why)", names.join(", ")))
+}
+
+/// The value of `main` as a line of JSON, below whatever was printed.
+fn result_line(report: &Report) -> Option<String> {
+    let start = if leaves_line_open(&report.stdout) { "\n" } else { "" };
+    report.result.present.then(|| format!("{start}{}\n", report.result.value))
+}
+
+fn leaves_line_open(output: &str) -> bool {
+    !output.is_empty() && !output.ends_with('\n')
+}
+
+/// What a person should know beside the output. A plain exit, good or bad, the program explained itself.
+fn notes(report: &Report) -> Vec<String> {
+    let mut notes = Vec::new();
+    if report.exit_code.is_none() {
+        notes.extend(report.error.clone());
+    }
+    let cut: Vec<_> = [("stdout", report.stdout_truncated), ("stderr", report.stderr_truncated)]
+        .into_iter()
+        .filter_map(|(name, truncated)| truncated.then_some(name))
+        .collect();
+    if !cut.is_empty() {
+        notes.push(format!("the middle of {} was left out; --output SIZE keeps more", cut.join(" and of ")));
+    }
+    match report.artifacts.len() {
+        0 => {}
+        1 => notes.push("1 artifact (--json carries it)".to_owned()),
+        count => notes.push(format!("{count} artifacts (--json carries them)")),
+    }
+    notes
+}

@@ -1,0 +1,157 @@
+//! Shows output as it comes. A thread of its own writes, so that a paused terminal or a slow pipe never holds up the
+//! clock that ends a run. The queue to it needs no bound: the engine passes on no more than `--output` keeps.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use belljar_engine::provider::{Flow, Sink, Stream};
+use tokio::sync::oneshot;
+
+use crate::escape::Escaper;
+use crate::failure::Failure;
+
+/// A view of a run on our own standard output and error.
+#[derive(Debug)]
+pub(crate) struct View {
+    queue: Sender<(Stream, Vec<u8>)>,
+    drained: oneshot::Receiver<()>,
+}
+
+impl View {
+    /// Starts the writing thread. With `raw`, control characters reach a terminal unchanged.
+    pub(crate) fn start(raw: bool) -> Result<Self, Failure> {
+        let (queue, waiting) = channel();
+        let (done, drained) = oneshot::channel();
+        let stdout = Pane::new(io::stdout(), io::stdout().is_terminal() && !raw);
+        let stderr = Pane::new(io::stderr(), io::stderr().is_terminal() && !raw);
+        std::thread::Builder::new()
+            .name("view".to_owned())
+            .spawn(move || {
+                write_all(&waiting, stdout, stderr);
+                // Nobody waits any more where the person interrupted a second time.
+                let _ = done.send(());
+            })
+            .map_err(|error| Failure::host(format!("start the thread that shows output: {error}")))?;
+        Ok(Self { queue, drained })
+    }
+
+    /// Waits until everything is written.
+    pub(crate) async fn finish(self) {
+        drop(self.queue);
+        // An error means that the thread is gone, and then there is nothing to wait for.
+        let _ = self.drained.await;
+    }
+}
+
+impl Sink for View {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
+        if !bytes.is_empty() {
+            // The thread only ends after this sender is dropped.
+            let _ = self.queue.send((stream, bytes.to_vec()));
+        }
+        Flow::Continue
+    }
+}
+
+/// Shows nothing: the result object will carry it.
+#[derive(Debug)]
+pub(crate) struct Blind;
+
+impl Sink for Blind {
+    fn output(&mut self, _stream: Stream, _bytes: &[u8]) -> Flow {
+        Flow::Continue
+    }
+}
+
+fn write_all(
+    waiting: &Receiver<(Stream, Vec<u8>)>,
+    mut stdout: Pane<impl Write>,
+    mut stderr: Pane<impl Write>,
+) {
+    for (stream, bytes) in waiting {
+        match stream {
+            Stream::Stdout => stdout.show(&bytes),
+            Stream::Stderr => stderr.show(&bytes),
+        }
+    }
+    stdout.finish();
+    stderr.finish();
+}
+
+/// One of our two streams. Once its reader is gone it stays silent.
+#[derive(Debug)]
+struct Pane<W> {
+    writer: Option<W>,
+    escaper: Option<Escaper>,
+}
+
+impl<W: Write> Pane<W> {
+    fn new(writer: W, escaped: bool) -> Self {
+        Self { writer: Some(writer), escaper: escaped.then(Escaper::default) }
+    }
+
+    fn show(&mut self, bytes: &[u8]) {
+        match &mut self.escaper {
+            None => self.write(bytes),
+            Some(escaper) => {
+                let harmless = escaper.push(bytes);
+                self.write(&harmless);
+            }
+        }
+    }
+
+    fn finish(&mut self) {
+        if let Some(rest) = self.escaper.as_mut().map(Escaper::finish) {
+            self.write(&rest);
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let Some(writer) = &mut self.writer else { return };
+        if writer.write_all(bytes).and_then(|()| writer.flush()).is_err() {
+            self.writer = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes one write and then fails like a pipe without a reader.
+    #[derive(Debug, Default)]
+    struct Closing(usize);
+
+    impl Write for Closing {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += 1;
+            if self.0 == 1 { Ok(bytes.len()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_closed_pipe_silences_its_stream_only() {
+        let mut pane = Pane::new(Closing::default(), false);
+        for _ in 0..3 {
+            pane.show(b"x");
+        }
+        assert!(pane.writer.is_none());
+    }
+
+    #[test]
+    fn bytes_pass_unchanged_where_no_terminal_is() {
+        let mut out = Vec::new();
+        let mut plain = Pane::new(&mut out, false);
+        plain.show(b"\x1b[2J\xff");
+        plain.finish();
+        assert_eq!(out, b"\x1b[2J\xff");
+        let mut out = Vec::new();
+        let mut escaped = Pane::new(&mut out, true);
+        escaped.show(b"\x1b[2J\xff");
+        escaped.finish();
+        assert_eq!(out, b"\\x1b[2J\\xff");
+    }
+}

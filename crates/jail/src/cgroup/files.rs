@@ -1,0 +1,110 @@
+//! The small text files of a control group, always reached from a directory that is already open.
+//!
+//! The launcher leaves the mount namespace in which it found its groups, so no path from the root of the
+//! file system may be used after discovery: everything here takes a directory fd and a relative name.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::fs::{Access, AtFlags, Mode, OFlags, accessat, openat};
+use rustix::io::{Errno, Result, retry_on_intr};
+
+use super::Error;
+
+/// One group's directory in one place: the parent's fd and the group's number beneath it.
+///
+/// Naming the group by number, rather than holding an fd for it, spares a pool of ready groups an fd for each
+/// v1 controller.
+#[derive(Clone, Copy)]
+pub(super) struct Slot<'a> {
+    pub(super) home: BorrowedFd<'a>,
+    pub(super) number: &'a str,
+}
+
+impl Slot<'_> {
+    pub(super) fn write(self, file: &'static str, text: &str) -> std::result::Result<(), Error> {
+        write(self.home, &self.path(file), text).map_err(|errno| Error::Write { file, errno })
+    }
+
+    /// For settings that some kernels do not have: a file that is not there has nothing to set.
+    pub(super) fn write_if_there(self, file: &'static str, text: &str) -> std::result::Result<(), Error> {
+        match self.write(file, text) {
+            Err(Error::Write { errno: Errno::NOENT, .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    pub(super) fn open(self, file: &'static str, flags: OFlags) -> std::result::Result<OwnedFd, Error> {
+        open(self.home, &self.path(file), flags).map_err(|errno| Error::Open { file, errno })
+    }
+
+    pub(super) fn read(self, file: &str) -> Option<String> {
+        read(self.home, &self.path(file)).ok()
+    }
+
+    /// The file's only number, such as `memory.peak`.
+    pub(super) fn number_in(self, file: &str) -> Option<u64> {
+        self.read(file)?.trim().parse().ok()
+    }
+
+    /// The number behind `key`, in a file of `key value` lines such as `memory.events`.
+    pub(super) fn value_in(self, file: &str, key: &str) -> Option<u64> {
+        value(&self.read(file)?, key)
+    }
+
+    fn path(self, file: &str) -> String {
+        format!("{}/{file}", self.number)
+    }
+}
+
+/// The number behind `key` in text made of `key value` lines.
+pub(super) fn value(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+pub(super) fn open(dir: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<OwnedFd> {
+    retry_on_intr(|| openat(dir, path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty()))
+}
+
+pub(super) fn open_dir(dir: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
+    open(dir, path, OFlags::RDONLY | OFlags::DIRECTORY)
+}
+
+/// One `write`, since the kernel takes each as one whole setting.
+pub(super) fn write(dir: BorrowedFd<'_>, path: &str, text: &str) -> Result<()> {
+    let file = open(dir, path, OFlags::WRONLY)?;
+    retry_on_intr(|| rustix::io::write(&file, text.as_bytes())).map(drop)
+}
+
+pub(super) fn read(dir: BorrowedFd<'_>, path: &str) -> Result<String> {
+    let mut text = String::new();
+    let mut file = File::from(open(dir, path, OFlags::RDONLY)?);
+    match file.read_to_string(&mut text) {
+        Ok(_) => Ok(text),
+        Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+    }
+}
+
+pub(super) fn exists(dir: BorrowedFd<'_>, path: &str) -> bool {
+    accessat(dir, path, Access::EXISTS, AtFlags::empty()).is_ok()
+}
+
+/// The words of a file such as `cgroup.controllers`; none when it cannot be read.
+pub(super) fn words(dir: BorrowedFd<'_>, path: &str) -> Vec<String> {
+    read(dir, path).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_matched_as_a_whole_word() {
+        let events = "low 0\nhigh 0\nmax 7\noom 2\noom_kill 3\noom_group_kill 1\n";
+        assert_eq!(value(events, "oom"), Some(2));
+        assert_eq!(value(events, "oom_kill"), Some(3));
+        assert_eq!(value(events, "oom_group"), None);
+        assert_eq!(value("oom_kill max\n", "oom_kill"), None);
+    }
+}

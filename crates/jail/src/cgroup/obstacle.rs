@@ -1,0 +1,230 @@
+//! Why a controller cannot be used, and the command that mends it.
+
+use rustix::io::Errno;
+
+use super::parse::Version;
+use super::{Controller, Missing};
+
+/// What stands between us and a group with a limit. Folders are named as the person at the host sees them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// `/proc` did not say where this process is.
+    NoProc,
+    NotMounted,
+    /// The hierarchy is mounted, but the part in which this process lives is not shown.
+    OutOfSight,
+    ReadOnly {
+        folder: String,
+    },
+    Denied {
+        folder: String,
+    },
+    /// The group above does not hand the controller down.
+    NotOffered {
+        folder: String,
+        above: Option<String>,
+    },
+    /// Other processes live in the only group we were given.
+    Occupied {
+        folder: String,
+        pids: Vec<u32>,
+    },
+    /// v1 `cpuset` in the same tree: a new group there has no CPUs and nothing can join it.
+    SharedWithCpuset,
+    /// The kernel has the controller but not the limit.
+    NoSuchLimit {
+        file: &'static str,
+    },
+    Failed {
+        path: String,
+        errno: Errno,
+    },
+}
+
+/// What a remedy depends on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Setting {
+    pub(super) root: bool,
+    pub(super) systemd: bool,
+    pub(super) container: bool,
+}
+
+impl Obstacle {
+    /// The errno of an attempt to make or write something in `folder`, read as an obstacle.
+    pub(super) fn failed(folder: &str, file: &str, errno: Errno) -> Obstacle {
+        match errno {
+            Errno::ROFS => Obstacle::ReadOnly { folder: folder.to_owned() },
+            Errno::ACCESS | Errno::PERM => Obstacle::Denied { folder: folder.to_owned() },
+            errno => Obstacle::Failed { path: format!("{folder}/{file}"), errno },
+        }
+    }
+
+    pub(super) fn missing(&self, controller: Controller, version: Version, setting: Setting) -> Missing {
+        Missing {
+            controller,
+            reason: self.reason(controller),
+            remedy: self.remedy(controller, version, setting),
+        }
+    }
+
+    fn reason(&self, controller: Controller) -> String {
+        match self {
+            Obstacle::NoProc => "/proc does not say which control group this process is in".to_owned(),
+            Obstacle::NotMounted => {
+                format!("no cgroup file system with the {controller} controller is mounted")
+            }
+            Obstacle::OutOfSight => {
+                format!("the {controller} hierarchy is mounted, but not the part in which this process lives")
+            }
+            Obstacle::ReadOnly { folder } => format!("{folder} is mounted read-only"),
+            Obstacle::Denied { folder } => format!("{folder} is not writable for this user"),
+            Obstacle::NotOffered { folder, .. } => {
+                format!("the {controller} controller is not in {folder}/cgroup.controllers")
+            }
+            Obstacle::Occupied { folder, pids } => {
+                format!("{folder} also holds processes that are not belljar's: {}", some(pids))
+            }
+            Obstacle::SharedWithCpuset => {
+                format!("the {controller} controller shares its v1 hierarchy with cpuset")
+            }
+            Obstacle::NoSuchLimit { file } => format!("this kernel's {controller} controller has no {file}"),
+            Obstacle::Failed { path, errno } => format!("{path}: {errno}"),
+        }
+    }
+
+    fn remedy(&self, controller: Controller, version: Version, setting: Setting) -> String {
+        match self {
+            Obstacle::NoProc => "mount -t proc proc /proc".to_owned(),
+            Obstacle::ReadOnly { .. } if setting.container => container_remedy(version),
+            Obstacle::NotMounted | Obstacle::OutOfSight if setting.container => container_remedy(version),
+            Obstacle::NotMounted | Obstacle::OutOfSight => mount_command(controller, version),
+            Obstacle::ReadOnly { folder } => {
+                format!("remount the cgroup file system that holds {folder} read-write")
+            }
+            Obstacle::NotOffered { above, .. } => hand_down(controller, above.as_deref(), setting),
+            Obstacle::NoSuchLimit { .. } => match controller {
+                Controller::Cpu => "use a kernel built with CONFIG_CFS_BANDWIDTH".to_owned(),
+                Controller::Memory | Controller::Pids => "use a kernel that has this limit".to_owned(),
+            },
+            Obstacle::SharedWithCpuset => {
+                format!("mount {controller} apart from cpuset, or boot with cgroup v2")
+            }
+            Obstacle::Denied { .. } | Obstacle::Occupied { .. } | Obstacle::Failed { .. } => {
+                own_group(version, setting)
+            }
+        }
+    }
+}
+
+/// How to get a group that is ours alone.
+fn own_group(version: Version, setting: Setting) -> String {
+    match version {
+        Version::V1 if setting.root => container_remedy(version),
+        Version::V1 => "run belljar as root: cgroup v1 cannot be delegated safely to a user".to_owned(),
+        Version::V2 if setting.container => {
+            format!(
+                "make belljar the container's own command, without a shell around it, and {}",
+                container_remedy(version)
+            )
+        }
+        Version::V2 if setting.systemd && setting.root => {
+            "systemd-run --scope -p Delegate=yes -- belljar …".to_owned()
+        }
+        Version::V2 if setting.systemd => {
+            "systemd-run --user --scope -p Delegate=yes -- belljar …".to_owned()
+        }
+        Version::V2 => {
+            "run belljar as root, or in an empty cgroup whose folder belongs to this user".to_owned()
+        }
+    }
+}
+
+fn container_remedy(version: Version) -> String {
+    match version {
+        Version::V1 => "start the container with --privileged, or with -v /sys/fs/cgroup:/sys/fs/cgroup:rw",
+        Version::V2 => {
+            "start the container with --cgroupns=private -v /sys/fs/cgroup:/sys/fs/cgroup:rw, or with --privileged"
+        }
+    }
+    .to_owned()
+}
+
+fn mount_command(controller: Controller, version: Version) -> String {
+    match version {
+        Version::V1 => format!(
+            "mkdir -p /sys/fs/cgroup/{controller} && mount -t cgroup -o {controller} cgroup /sys/fs/cgroup/{controller}"
+        ),
+        Version::V2 => "mount -t cgroup2 cgroup2 /sys/fs/cgroup".to_owned(),
+    }
+}
+
+/// How to have the group above pass a controller on; at the top of what we see, whoever is above that.
+fn hand_down(controller: Controller, above: Option<&str>, setting: Setting) -> String {
+    match above {
+        Some(_) if setting.systemd && !setting.root => {
+            "sudo systemctl edit user@.service, add [Service] Delegate=memory pids cpu, and log in again"
+                .to_owned()
+        }
+        Some(above) => format!("echo +{controller} > {above}/cgroup.subtree_control"),
+        None if setting.container => {
+            format!("hand the {controller} controller to the container from the host")
+        }
+        None => {
+            format!("boot a kernel that has the {controller} controller, without cgroup_disable={controller}")
+        }
+    }
+}
+
+/// Enough pids to look at, however many there are.
+fn some(pids: &[u32]) -> String {
+    const SHOWN: usize = 5;
+    let shown: Vec<String> = pids.iter().take(SHOWN).map(u32::to_string).collect();
+    let more = if pids.len() > SHOWN { " …" } else { "" };
+    format!("{}{more}", shown.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USER: Setting = Setting { root: false, systemd: true, container: false };
+
+    #[test]
+    fn a_user_is_told_how_to_delegate_on_v2_and_to_be_root_on_v1() {
+        let denied = Obstacle::failed("/sys/fs/cgroup/a", "x", Errno::ACCESS);
+        let v2 = denied.missing(Controller::Memory, Version::V2, USER);
+        assert_eq!(v2.reason, "/sys/fs/cgroup/a is not writable for this user");
+        assert_eq!(v2.remedy, "systemd-run --user --scope -p Delegate=yes -- belljar …");
+        assert!(
+            denied.missing(Controller::Memory, Version::V1, USER).remedy.starts_with("run belljar as root")
+        );
+    }
+
+    #[test]
+    fn a_container_is_told_its_flags() {
+        let container = Setting { root: true, systemd: false, container: true };
+        let read_only = Obstacle::failed("/sys/fs/cgroup", "x", Errno::ROFS);
+        let missing = read_only.missing(Controller::Pids, Version::V2, container);
+        assert!(missing.reason.contains("read-only"));
+        assert!(missing.remedy.contains("--cgroupns=private"));
+    }
+
+    #[test]
+    fn a_controller_that_is_not_handed_down_is_named_with_its_file() {
+        let (folder, above) = ("/sys/fs/cgroup/a/b".to_owned(), Some("/sys/fs/cgroup/a".to_owned()));
+        let obstacle = Obstacle::NotOffered { folder, above };
+        let root = Setting { root: true, ..USER };
+        let missing = obstacle.missing(Controller::Cpu, Version::V2, root);
+        assert_eq!(missing.remedy, "echo +cpu > /sys/fs/cgroup/a/cgroup.subtree_control");
+        let at_the_root = Obstacle::NotOffered { folder: "/sys/fs/cgroup".to_owned(), above: None };
+        assert!(
+            at_the_root.missing(Controller::Cpu, Version::V2, root).remedy.contains("cgroup_disable=cpu")
+        );
+    }
+
+    #[test]
+    fn strangers_are_listed_up_to_a_bound() {
+        assert_eq!(some(&[1, 2]), "1 2");
+        assert_eq!(some(&[1, 2, 3, 4, 5, 6]), "1 2 3 4 5 …");
+    }
+}

@@ -1,0 +1,124 @@
+//! Where the control groups of this process are, read from `/proc/self/mountinfo` and `/proc/self/cgroup`.
+//!
+//! Both files speak relative to the reader's cgroup namespace, so a path in one can be compared with a mount's
+//! root in the other. Everything here is a pure function over text, so that hosts we do not have can be tested.
+
+/// Which of the kernel's two cgroup interfaces a mount or a membership belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    V1,
+    V2,
+}
+
+/// One mounted hierarchy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Mount {
+    pub(super) version: Version,
+    /// The group that the mount point shows: `/` unless the mount is a bind of a part, or of another namespace.
+    pub(super) root: String,
+    pub(super) point: String,
+    pub(super) read_only: bool,
+    /// The file system's options; on v1 the controllers are among them.
+    options: Vec<String>,
+}
+
+/// One line of `/proc/self/cgroup`: the group this process is in, in one hierarchy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Membership {
+    pub(super) version: Version,
+    /// v1 only; the v2 line names none.
+    pub(super) controllers: Vec<String>,
+    pub(super) path: String,
+}
+
+impl Membership {
+    pub(super) fn has(&self, controller: &str) -> bool {
+        self.controllers.iter().any(|name| name == controller)
+    }
+}
+
+pub(super) fn mounts(mountinfo: &str) -> Vec<Mount> {
+    mountinfo.lines().filter_map(mount).collect()
+}
+
+/// `36 35 98:0 /root /point rw,noatime shared:1 - cgroup source rw,memory`
+fn mount(line: &str) -> Option<Mount> {
+    let (place, filesystem) = line.split_once(" - ")?;
+    let place: Vec<&str> = place.split(' ').collect();
+    let mut filesystem = filesystem.split(' ');
+    let version = match filesystem.next()? {
+        "cgroup" => Version::V1,
+        "cgroup2" => Version::V2,
+        _ => return None,
+    };
+    let options: Vec<String> = filesystem.nth(1)?.split(',').map(str::to_owned).collect();
+    let read_only =
+        place.get(5)?.split(',').any(|word| word == "ro") || options.iter().any(|word| word == "ro");
+    Some(Mount { version, root: unescape(place.get(3)?), point: unescape(place.get(4)?), read_only, options })
+}
+
+/// The kernel writes space, tab, newline and backslash as three octal digits behind a backslash.
+fn unescape(field: &str) -> String {
+    let mut parts = field.split('\\');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                plain.push(char::from(byte));
+                plain.push_str(&part[3..]);
+            }
+            None => {
+                plain.push('\\');
+                plain.push_str(part);
+            }
+        }
+    }
+    plain
+}
+
+pub(super) fn memberships(text: &str) -> Vec<Membership> {
+    text.lines().filter_map(membership).collect()
+}
+
+/// `4:memory:/a/b` or, on v2, `0::/a/b`; a path may itself hold colons.
+fn membership(line: &str) -> Option<Membership> {
+    let mut fields = line.splitn(3, ':');
+    let id = fields.next()?;
+    let controllers = fields.next()?.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    let version = if id == "0" { Version::V2 } else { Version::V1 };
+    Some(Membership { version, controllers, path: fields.next()?.to_owned() })
+}
+
+/// The mounts on which this membership's hierarchy can be seen, the best to use last.
+fn mounts_of<'a>(mounts: &'a [Mount], membership: &Membership) -> Vec<&'a Mount> {
+    let shows = |mount: &&Mount| {
+        mount.version == membership.version
+            && membership.controllers.iter().all(|name| mount.options.contains(name))
+    };
+    let mut found: Vec<&Mount> = mounts.iter().filter(shows).collect();
+    // A later mount covers an earlier one at the same point; the sort is stable, so that order survives.
+    found.sort_by_key(|mount| !mount.read_only);
+    found
+}
+
+/// The mount to use for a hierarchy whatever part of it is shown there.
+pub(super) fn mount_of<'a>(mounts: &'a [Mount], membership: &Membership) -> Option<&'a Mount> {
+    mounts_of(mounts, membership).pop()
+}
+
+/// The folder of the membership's own group, where some mount shows it.
+pub(super) fn own_folder(mounts: &[Mount], membership: &Membership) -> Option<String> {
+    mounts_of(mounts, membership).iter().rev().find_map(|mount| locate(mount, &membership.path))
+}
+
+/// The folder at which `mount` shows the group `path`.
+fn locate(mount: &Mount, path: &str) -> Option<String> {
+    let below = path.strip_prefix(mount.root.trim_end_matches('/'))?;
+    // `/../x` is a group outside this namespace: its name cannot be resolved through this mount.
+    let inside = (below.is_empty() || below.starts_with('/')) && below.split('/').all(|name| name != "..");
+    inside.then(|| format!("{}{}", mount.point, below.trim_end_matches('/')))
+}
+
+#[cfg(test)]
+#[path = "parse_tests.rs"]
+mod tests;

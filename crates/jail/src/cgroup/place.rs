@@ -1,0 +1,133 @@
+//! A folder of this launcher's own in one hierarchy, in which its groups are made; removed with the launcher.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::fs::{Mode, mkdirat};
+use rustix::io::Errno;
+
+use super::files::{self, Slot};
+use super::owner::{self, Owner};
+use super::parse::Version;
+use super::{Controller, Error, Limits, v1, v2};
+
+/// How many hierarchies one process may hold at a time; a launcher has one, a test program a few.
+const MOST_HOMES: u32 = 64;
+
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) version: Version,
+    pub(super) controllers: Vec<Controller>,
+    /// v1 only: this tree counts CPU time.
+    pub(super) accounting: bool,
+    /// v2 only: the child of `base` into which its processes moved to make way.
+    pub(super) refuge: Option<String>,
+    pub(super) base: OwnedFd,
+    pub(super) home: OwnedFd,
+    pub(super) name: String,
+    maker: u32,
+}
+
+impl Place {
+    /// Makes the folder in `base` and locks it, so that no other launcher takes it for abandoned.
+    pub(super) fn make(base: OwnedFd, owner: Owner, version: Version) -> rustix::io::Result<Place> {
+        let name = make_home(&base, owner)?;
+        let home = files::open_dir(base.as_fd(), &name)?;
+        // Without the lock the name alone still says whose it is.
+        owner::claim(home.as_fd());
+        let maker = std::process::id();
+        Ok(Place {
+            version,
+            controllers: Vec::new(),
+            accounting: false,
+            refuge: None,
+            base,
+            home,
+            name,
+            maker,
+        })
+    }
+
+    pub(super) fn slot<'a>(&'a self, number: &'a str) -> Slot<'a> {
+        Slot { home: self.home.as_fd(), number }
+    }
+
+    pub(super) fn has(&self, controller: Controller) -> bool {
+        self.controllers.contains(&controller)
+    }
+
+    /// A child that unwinds out of a `clone` must not remove what belongs to its parent.
+    pub(super) fn is_ours(&self) -> bool {
+        self.maker == std::process::id()
+    }
+
+    pub(super) fn furnish(&self, number: &str) -> Result<(), Error> {
+        let furnish = match self.version {
+            Version::V1 => v1::furnish,
+            Version::V2 => v2::furnish,
+        };
+        self.controllers.iter().try_for_each(|controller| furnish(self.slot(number), *controller))
+    }
+
+    pub(super) fn limit(&self, number: &str, limits: &Limits) -> Result<(), Error> {
+        let limit = match self.version {
+            Version::V1 => v1::limit,
+            Version::V2 => v2::limit,
+        };
+        self.controllers.iter().try_for_each(|controller| limit(self.slot(number), *controller, limits))
+    }
+
+    pub(super) fn oom_kills(&self, number: &str) -> Option<u64> {
+        match self.version {
+            Version::V1 => v1::oom_kills(self.slot(number)),
+            Version::V2 => v2::oom_kills(self.slot(number)),
+        }
+    }
+
+    pub(super) fn cpu_time(&self, number: &str) -> Option<Duration> {
+        match self.version {
+            Version::V1 => self.accounting.then(|| v1::cpu_time(self.slot(number)))?,
+            Version::V2 => v2::cpu_time(self.slot(number)),
+        }
+    }
+
+    pub(super) fn peak_memory(&self, number: &str) -> Option<u64> {
+        match self.version {
+            Version::V1 => v1::peak_memory(self.slot(number)),
+            Version::V2 => v2::peak_memory(self.slot(number)),
+        }
+    }
+
+    /// An unreadable group counts as inhabited, unless it is gone.
+    pub(super) fn is_empty(&self, number: &str) -> bool {
+        match files::read(self.home.as_fd(), &format!("{number}/{}", v2::MEMBERS)) {
+            Ok(members) => members.is_empty(),
+            Err(errno) => errno == Errno::NOENT,
+        }
+    }
+}
+
+/// A second hierarchy in the same process gets a numbered name, which [`Owner::of`] reads as the same owner.
+fn make_home(base: &OwnedFd, owner: Owner) -> rustix::io::Result<String> {
+    for copy in 0..MOST_HOMES {
+        let name = if copy == 0 { owner.to_string() } else { format!("{owner}.{copy}") };
+        match mkdirat(base, &name, Mode::from(0o755)) {
+            Ok(()) => return Ok(name),
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(Errno::EXIST)
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.is_ours() {
+            return;
+        }
+        owner::remove_folder(self.base.as_fd(), &self.name);
+        if let Some(refuge) = &self.refuge {
+            v2::return_home(self.base.as_fd(), refuge);
+        }
+    }
+}

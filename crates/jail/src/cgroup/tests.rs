@@ -1,0 +1,251 @@
+//! Real groups on this host: needs root, and says so where it is not.
+//!
+//! Children are made by `fork` in a program that has threads, so between `fork` and `_exit` they make system
+//! calls only.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+/// A hierarchy with all controllers, or `None` with the reason printed.
+fn hierarchy() -> Option<Hierarchy> {
+    let (hierarchy, missing) = Hierarchy::discover();
+    if missing.is_empty() {
+        assert_eq!(hierarchy.controllers(), Controller::ALL);
+        return Some(hierarchy);
+    }
+    for Missing { controller, reason, remedy } in missing {
+        eprintln!("skipped: no {controller} controller here: {reason} (mend it by: {remedy})");
+    }
+    None
+}
+
+fn joined(group: &Group, work: fn() -> i32) -> i32 {
+    // The few tests that fork join by v1's `tasks`; a v2 group is joined by its own `cgroup.procs`.
+    let mut doors: Vec<i32> = group.join_fds().iter().map(AsRawFd::as_raw_fd).collect();
+    let door =
+        group.clone_into().map(|dir| files::open(dir, v2::MEMBERS, rustix::fs::OFlags::WRONLY).unwrap());
+    doors.extend(door.iter().map(AsRawFd::as_raw_fd));
+    // SAFETY: the child makes only system calls (write, mmap, fork, _exit) and never returns from here.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        for door in doors.iter() {
+            // SAFETY: one byte is read from a literal that has one.
+            if unsafe { libc::write(*door, b"0".as_ptr().cast(), 1) } != 1 {
+                // SAFETY: ends this process without touching its parent's state.
+                unsafe { libc::_exit(99) };
+            }
+        }
+        // SAFETY: as above.
+        unsafe { libc::_exit(work()) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is a live i32 that the call may write to.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    status
+}
+
+/// Touches 200 MB, a page at a time.
+fn hog() -> i32 {
+    const SIZE: usize = 200 << 20;
+    let (read_write, private) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice aliases nothing.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), SIZE, read_write, private, -1, 0) };
+    if start == libc::MAP_FAILED {
+        return 98;
+    }
+    for offset in (0..SIZE).step_by(4096) {
+        // SAFETY: `offset` is below the size of the mapping, which is writable.
+        unsafe { start.cast::<u8>().add(offset).write_volatile(1) };
+    }
+    0
+}
+
+/// Forks without reaping: a child that has ended still counts. Exits 1 when a fork was refused.
+fn breed() -> i32 {
+    for _ in 0..32 {
+        // SAFETY: the child ends at once.
+        match unsafe { libc::fork() } {
+            0 => end(),
+            -1 => return 1,
+            _ => {}
+        }
+    }
+    0
+}
+
+fn end() -> ! {
+    // SAFETY: ends this process without touching its parent's state.
+    unsafe { libc::_exit(0) }
+}
+
+fn idle() -> i32 {
+    0
+}
+
+fn eventually(mut done: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < deadline {
+        if done() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
+fn gone(group: Group) -> bool {
+    let mut waiting = Some(group);
+    eventually(|| {
+        waiting = waiting.take().and_then(|group| group.remove().err());
+        waiting.is_none()
+    })
+}
+
+const LIMITS: Limits = Limits { memory_bytes: 32 * MIB, cpu_millis: 1000, pids: 8 };
+
+#[test]
+fn memory_beyond_the_limit_is_killed_counted_and_announced() {
+    let Some(hierarchy) = hierarchy() else { return };
+    let group = hierarchy.create().unwrap();
+    group.set_limits(&LIMITS).unwrap();
+    assert_eq!((group.oom_kills(), group.is_empty()), (0, true));
+    let status = joined(&group, hog);
+    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "status {status:#x}");
+    assert!(group.oom_kills() > 0);
+    if let Some(event) = group.oom_event() {
+        let mut polled = [PollFd::from_borrowed_fd(event, PollFlags::IN)];
+        assert_eq!(poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap(), 1);
+    }
+    let usage = group.usage();
+    assert!(usage.cpu.is_some_and(|cpu| cpu > Duration::ZERO), "{usage:?}");
+    assert!(usage.peak_memory_bytes.is_none_or(|peak| peak > 16 * MIB && peak <= 32 * MIB), "{usage:?}");
+    assert!(gone(group));
+}
+
+#[test]
+fn forks_beyond_the_limit_are_refused_and_counted() {
+    let Some(hierarchy) = hierarchy() else { return };
+    let group = hierarchy.create().unwrap();
+    group.set_limits(&LIMITS).unwrap();
+    let status = joined(&group, breed);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 1, "status {status:#x}");
+    assert!(group.forks_refused() > 0);
+    assert!(group.usage().peak_processes.is_none_or(|peak| peak == 8));
+    assert!(gone(group));
+}
+
+#[test]
+fn groups_do_not_see_each_others_accounts_and_all_is_removed_in_the_end() {
+    let Some(hierarchy) = hierarchy() else { return };
+    let places = Arc::clone(&hierarchy.places);
+    let bases: Vec<_> =
+        places.iter().map(|place| (place.base.try_clone().unwrap(), place.name.clone())).collect();
+    drop(places);
+    let (used, fresh) = (hierarchy.create().unwrap(), hierarchy.create().unwrap());
+    assert_eq!(joined(&used, idle), 0);
+    assert_eq!(fresh.usage().peak_processes.unwrap_or(0), 0);
+    assert_eq!(fresh.oom_kills() + fresh.forks_refused(), 0);
+    assert!(gone(used));
+    drop(hierarchy);
+    assert!(bases.iter().all(|(base, name)| files::exists(base.as_fd(), name)), "kept for the living group");
+    drop(fresh);
+    assert!(bases.iter().all(|(base, name)| !files::exists(base.as_fd(), name)), "gone with the last group");
+}
+
+#[test]
+fn a_group_in_use_is_given_back() {
+    let Some(hierarchy) = hierarchy() else { return };
+    let group = hierarchy.create().unwrap();
+    let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    for place in group.places.iter() {
+        let door = format!("{}/{}", group.number, v2::MEMBERS);
+        files::write(place.home.as_fd(), &door, &sleeper.id().to_string()).unwrap();
+    }
+    assert!(!group.is_empty());
+    let group = group.remove().unwrap_err();
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    assert!(gone(group));
+}
+
+#[test]
+fn an_ancestor_with_less_cpu_rules_instead_of_refusing() {
+    let Some(hierarchy) = hierarchy() else { return };
+    let place = hierarchy.places.iter().find(|place| place.has(Controller::Cpu)).unwrap();
+    let (file, text) = match place.version {
+        Version::V1 => ("cpu.cfs_quota_us", "50000"),
+        Version::V2 => ("cpu.max", "50000 100000"),
+    };
+    files::write(place.home.as_fd(), file, text).unwrap();
+    let group = hierarchy.create().unwrap();
+    group.set_limits(&LIMITS).unwrap();
+    let too_little = group.set_limits(&Limits { cpu_millis: 1, ..LIMITS }).unwrap_err();
+    assert!(too_little.to_string().contains("cpu."), "{too_little}");
+}
+
+#[test]
+fn what_a_dead_launcher_left_is_swept_and_nothing_else() {
+    let Some(hierarchy) = hierarchy() else { return };
+    let base = hierarchy.places[0].base.try_clone().unwrap();
+    let living = std::process::id();
+    // A pid that cannot be, this pid with another start, and a name that only looks alike.
+    let dead =
+        ["belljar-4194999-1".to_owned(), format!("belljar-{living}-1"), "belljar-4194999-3.1".to_owned()];
+    let other = format!("belljarette-4194999-{living}");
+    for name in dead.iter().chain([&other]) {
+        let _ = mkdirat(&base, name, Mode::from(0o755));
+        let _ = mkdirat(&base, format!("{name}/0"), Mode::from(0o755));
+    }
+    // Held by somebody whose pid we cannot see: the lock alone keeps it.
+    let held_name = format!("belljar-4194998-{living}");
+    let mut held = None;
+    // Until it is locked, a test beside this one may sweep it.
+    assert!(eventually(|| {
+        let _ = mkdirat(&base, &held_name, Mode::from(0o755));
+        held = files::open_dir(base.as_fd(), &held_name).ok().filter(|held| owner::claim(held.as_fd()));
+        held.is_some() && files::exists(base.as_fd(), &held_name)
+    }));
+    let (again, _) = Hierarchy::discover();
+    // And what such a test has begun to sweep, ours leaves to it.
+    assert!(eventually(|| dead.iter().all(|name| !files::exists(base.as_fd(), name))));
+    assert!(
+        [&other, &held_name, &hierarchy.places[0].name].iter().all(|name| files::exists(base.as_fd(), name))
+    );
+    drop((again, held));
+    assert!(owner::remove_folder(base.as_fd(), &format!("{other}/0")));
+    assert!([&other, &held_name].iter().all(|name| owner::remove_folder(base.as_fd(), name)));
+}
+
+/// Not a check but a measurement: `cargo test --release -- --ignored --nocapture cost`.
+#[test]
+#[ignore = "prints timings and checks nothing"]
+fn cost_of_each_step() {
+    let Some(hierarchy) = hierarchy() else { return };
+    let mut spent: [Vec<Duration>; 4] = Default::default();
+    for _ in 0..500 {
+        let mut clock = Instant::now();
+        let mut lap = |step: usize| {
+            spent[step].push(clock.elapsed());
+            clock = Instant::now();
+        };
+        let group = hierarchy.create().unwrap();
+        lap(0);
+        group.set_limits(&LIMITS).unwrap();
+        lap(1);
+        group.usage();
+        lap(2);
+        group.remove().unwrap();
+        lap(3);
+    }
+    for (step, times) in ["create", "set_limits", "usage", "remove"].iter().zip(&mut spent) {
+        times.sort();
+        eprintln!("{step}: p50 {:?}, p99 {:?}", times[times.len() / 2], times[times.len() * 99 / 100]);
+    }
+}

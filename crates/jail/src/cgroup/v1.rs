@@ -1,0 +1,92 @@
+//! What a setting or a figure is called in cgroup v1, where each controller may be a tree of its own.
+
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::files::Slot;
+use super::{CPU_PERIOD_US, Controller, Error, Limits, SMALLEST_CPU_QUOTA_US};
+
+/// The file without which the controller cannot limit anything.
+pub(super) fn limit_file(controller: Controller) -> &'static str {
+    match controller {
+        Controller::Memory => "memory.limit_in_bytes",
+        Controller::Cpu => "cpu.cfs_quota_us",
+        Controller::Pids => "pids.max",
+    }
+}
+
+/// Settings that are the same for every run, made ahead of time.
+pub(super) fn furnish(slot: Slot<'_>, controller: Controller) -> Result<(), Error> {
+    match controller {
+        // Swap would only let a sandbox over its limit go on, slowly, at the host's expense.
+        Controller::Memory => slot.write_if_there("memory.swappiness", "0"),
+        Controller::Cpu => slot.write("cpu.cfs_period_us", &CPU_PERIOD_US.to_string()),
+        Controller::Pids => Ok(()),
+    }
+}
+
+pub(super) fn limit(slot: Slot<'_>, controller: Controller, limits: &Limits) -> Result<(), Error> {
+    let file = limit_file(controller);
+    match controller {
+        Controller::Memory => {
+            let bytes = limits.memory_bytes.to_string();
+            // In this order: memory and swap together may never be limited below memory alone.
+            slot.write(file, &bytes)?;
+            slot.write_if_there("memory.memsw.limit_in_bytes", &bytes)
+        }
+        Controller::Cpu => match slot.write(file, &limits.cpu_quota_us().to_string()) {
+            // v1 refuses a quota above an ancestor's, where v2 lets the tighter of the two rule. A group without
+            // a quota of its own gets exactly that: the ancestor's, which is less than was asked for.
+            Err(Error::Write { errno: Errno::INVAL, .. })
+                if limits.cpu_quota_us() >= SMALLEST_CPU_QUOTA_US =>
+            {
+                Ok(())
+            }
+            written => written,
+        },
+        Controller::Pids => slot.write(file, &limits.pids.to_string()),
+    }
+}
+
+/// The file to which a process writes `0` to join.
+pub(super) fn door(slot: Slot<'_>) -> Result<OwnedFd, Error> {
+    slot.open("tasks", OFlags::WRONLY)
+}
+
+/// An eventfd that becomes readable when the group runs out of memory; v1 kills one process only, so somebody
+/// has to end the others. `None` where the kernel was built without the notification.
+pub(super) fn oom_event(slot: Slot<'_>) -> Result<Option<OwnedFd>, Error> {
+    const FILE: &str = "cgroup.event_control";
+    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(|errno| Error::Open { file: "eventfd", errno })?;
+    let control = slot.open("memory.oom_control", OFlags::RDONLY)?;
+    match slot.write(FILE, &format!("{} {}", event.as_raw_fd(), control.as_raw_fd())) {
+        Ok(()) => Ok(Some(event)),
+        Err(Error::Write { errno: Errno::NOENT | Errno::OPNOTSUPP | Errno::INVAL, .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) fn oom_kills(slot: Slot<'_>) -> Option<u64> {
+    slot.value_in("memory.oom_control", "oom_kill")
+}
+
+pub(super) fn cpu_time(slot: Slot<'_>) -> Option<Duration> {
+    slot.number_in("cpuacct.usage").map(Duration::from_nanos)
+}
+
+pub(super) fn peak_memory(slot: Slot<'_>) -> Option<u64> {
+    slot.number_in("memory.max_usage_in_bytes")
+}
+
+/// The name by which cgroup v1 knows CPU accounting, which v2 has in every group.
+pub(super) const ACCOUNTING: &str = "cpuacct";
+
+/// Which of the wanted controllers the kernel really offers in this tree.
+pub(super) fn offers(home: BorrowedFd<'_>, controller: Controller) -> bool {
+    super::files::exists(home, limit_file(controller))
+}

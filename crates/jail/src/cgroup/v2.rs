@@ -1,0 +1,127 @@
+//! What a setting or a figure is called in cgroup v2, and how a folder is made ready to hold limited groups.
+//!
+//! A controller works in a group when the folder above has it in `cgroup.subtree_control`, and a folder other
+//! than the hierarchy's root may hold either processes or such groups, not both. So when the launcher's own
+//! group is all it was given, the processes in it move into a child first.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use rustix::fs::{Mode, mkdirat};
+use rustix::io::Errno;
+
+use super::files::{self, Slot};
+use super::obstacle::Obstacle;
+use super::owner::remove_folder;
+use super::{CPU_PERIOD_US, Controller, Error, Limits};
+
+const SWITCHES: &str = "cgroup.subtree_control";
+pub(super) const MEMBERS: &str = "cgroup.procs";
+
+/// Settings that are the same for every run, made ahead of time.
+pub(super) fn furnish(slot: Slot<'_>, controller: Controller) -> Result<(), Error> {
+    match controller {
+        Controller::Memory => {
+            // Absent when the kernel has no swap, and then there is none to use.
+            slot.write_if_there("memory.swap.max", "0")?;
+            slot.write("memory.oom.group", "1")
+        }
+        Controller::Cpu | Controller::Pids => Ok(()),
+    }
+}
+
+pub(super) fn limit(slot: Slot<'_>, controller: Controller, limits: &Limits) -> Result<(), Error> {
+    match controller {
+        Controller::Memory => slot.write("memory.max", &limits.memory_bytes.to_string()),
+        Controller::Cpu => slot.write("cpu.max", &format!("{} {CPU_PERIOD_US}", limits.cpu_quota_us())),
+        Controller::Pids => slot.write("pids.max", &limits.pids.to_string()),
+    }
+}
+
+/// The larger, not the sum: a process killed with its whole group is in both counts.
+pub(super) fn oom_kills(slot: Slot<'_>) -> Option<u64> {
+    let events = slot.read("memory.events")?;
+    files::value(&events, "oom_kill").max(files::value(&events, "oom_group_kill"))
+}
+
+pub(super) fn cpu_time(slot: Slot<'_>) -> Option<Duration> {
+    slot.value_in("cpu.stat", "usage_usec").map(Duration::from_micros)
+}
+
+pub(super) fn peak_memory(slot: Slot<'_>) -> Option<u64> {
+    slot.number_in("memory.peak")
+}
+
+/// Whether `dir` is the root of the whole hierarchy, not merely of a namespace: only there the kernel leaves
+/// out `cgroup.type`, and only there processes and groups may live side by side.
+pub(super) fn is_true_root(dir: BorrowedFd<'_>) -> bool {
+    !files::exists(dir, "cgroup.type")
+}
+
+/// Whether the group above `dir` can be seen from here, and so be told to hand a controller down.
+pub(super) fn is_below_another(dir: BorrowedFd<'_>) -> bool {
+    files::exists(dir, "../cgroup.subtree_control")
+}
+
+pub(super) fn offered(dir: BorrowedFd<'_>, controller: Controller) -> bool {
+    files::words(dir, "cgroup.controllers").contains(&controller.to_string())
+}
+
+/// Switches one controller on for the groups beneath `dir`.
+pub(super) fn enable(dir: BorrowedFd<'_>, controller: Controller) -> rustix::io::Result<()> {
+    // Under systemd it is usually on already; writing again would need rights we may not have.
+    if files::words(dir, SWITCHES).contains(&controller.to_string()) {
+        return Ok(());
+    }
+    files::write(dir, SWITCHES, &format!("+{controller}"))
+}
+
+/// Who lives in `dir`; a process outside our pid namespace shows as 0.
+pub(super) fn members(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<u32>> {
+    let text = files::read(dir, MEMBERS)?;
+    Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
+}
+
+/// The members that are neither this process nor the one that started it: theirs is not ours to move.
+pub(super) fn strangers(members: &[u32]) -> Vec<u32> {
+    let ours = [std::process::id(), std::os::unix::process::parent_id()];
+    members.iter().copied().filter(|pid| *pid == 0 || !ours.contains(pid)).collect()
+}
+
+/// Moves everyone in `base` into its new child `refuge`. `false` when nobody was there and nothing was made.
+pub(super) fn evacuate(base: BorrowedFd<'_>, refuge: &str, folder: &str) -> Result<bool, Obstacle> {
+    let failed = |file: &str, errno: Errno| Obstacle::failed(folder, file, errno);
+    let members = members(base).map_err(|errno| failed(MEMBERS, errno))?;
+    if members.is_empty() {
+        return Ok(false);
+    }
+    let strangers = strangers(&members);
+    if !strangers.is_empty() {
+        return Err(Obstacle::Occupied { folder: folder.to_owned(), pids: strangers });
+    }
+    mkdirat(base, refuge, Mode::from(0o755)).map_err(|errno| failed(refuge, errno))?;
+    let door = format!("{refuge}/{MEMBERS}");
+    for pid in members {
+        if let Err(errno) = files::write(base, &door, &pid.to_string()) {
+            return_home(base, refuge);
+            return Err(failed(&door, errno));
+        }
+    }
+    Ok(true)
+}
+
+/// Undoes [`evacuate`]. Best effort: what stays is recognised by its name at the next start.
+pub(super) fn return_home(base: BorrowedFd<'_>, refuge: &str) {
+    for controller in Controller::ALL {
+        let _ = files::write(base, SWITCHES, &format!("-{controller}"));
+    }
+    let members = files::read(base, &format!("{refuge}/{MEMBERS}")).unwrap_or_default();
+    for pid in members.split_whitespace() {
+        let _ = files::write(base, MEMBERS, pid);
+    }
+    remove_folder(base, refuge);
+}
+
+#[cfg(test)]
+#[path = "v2_tests.rs"]
+mod tests;

@@ -1,0 +1,93 @@
+//! Which file gets which text, over a folder that only looks like a control group.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use super::*;
+
+/// A home with one group, numbered 7, that has every file of a v2 group.
+struct Fake {
+    root: PathBuf,
+    home: OwnedFd,
+}
+
+const FILES: [&str; 6] =
+    ["memory.max", "memory.swap.max", "memory.oom.group", "cpu.max", "pids.max", "cgroup.procs"];
+
+impl Fake {
+    fn new(name: &str) -> Fake {
+        let root = std::env::temp_dir().join(format!("cgroup2-{name}-{}", std::process::id()));
+        fs::create_dir_all(root.join("7")).unwrap();
+        for file in FILES {
+            fs::write(root.join("7").join(file), "").unwrap();
+        }
+        let home = files::open_dir(rustix::fs::CWD, root.to_str().unwrap()).unwrap();
+        Fake { root, home }
+    }
+
+    fn slot(&self) -> Slot<'_> {
+        Slot { home: self.home.as_fd(), number: "7" }
+    }
+
+    fn put(&self, file: &str, text: &str) {
+        fs::write(self.root.join("7").join(file), text).unwrap();
+    }
+
+    fn text(&self, file: &str) -> String {
+        fs::read_to_string(self.root.join("7").join(file)).unwrap()
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.root).unwrap();
+    }
+}
+
+const LIMITS: Limits = Limits { memory_bytes: 33_554_432, cpu_millis: 1500, pids: 64 };
+
+#[test]
+fn each_limit_goes_to_its_file() {
+    let fake = Fake::new("limits");
+    for controller in Controller::ALL {
+        furnish(fake.slot(), controller).unwrap();
+        limit(fake.slot(), controller, &LIMITS).unwrap();
+    }
+    assert_eq!(fake.text("memory.max"), "33554432");
+    assert_eq!(fake.text("memory.swap.max"), "0");
+    assert_eq!(fake.text("memory.oom.group"), "1");
+    assert_eq!(fake.text("cpu.max"), "150000 100000");
+    assert_eq!(fake.text("pids.max"), "64");
+}
+
+#[test]
+fn a_missing_swap_file_is_fine_and_a_missing_limit_is_named() {
+    let fake = Fake::new("absent");
+    fs::remove_file(fake.root.join("7/memory.swap.max")).unwrap();
+    fs::remove_file(fake.root.join("7/pids.max")).unwrap();
+    furnish(fake.slot(), Controller::Memory).unwrap();
+    let refused = limit(fake.slot(), Controller::Pids, &LIMITS).unwrap_err();
+    assert_eq!(refused, Error::Write { file: "pids.max", errno: Errno::NOENT });
+    assert!(refused.to_string().contains("pids.max"));
+}
+
+#[test]
+fn figures_are_read_and_absent_ones_are_none() {
+    let fake = Fake::new("figures");
+    assert_eq!((cpu_time(fake.slot()), peak_memory(fake.slot()), oom_kills(fake.slot())), (None, None, None));
+    fake.put("cpu.stat", "usage_usec 1234\nuser_usec 1000\nsystem_usec 234\n");
+    fake.put("memory.peak", "9437184\n");
+    fake.put("memory.events", "low 0\nhigh 0\nmax 9\noom 1\noom_kill 3\noom_group_kill 1\n");
+    assert_eq!(cpu_time(fake.slot()), Some(Duration::from_micros(1234)));
+    assert_eq!(peak_memory(fake.slot()), Some(9_437_184));
+    assert_eq!(oom_kills(fake.slot()), Some(3));
+}
+
+#[test]
+fn a_process_outside_our_pid_namespace_is_a_stranger() {
+    let (me, parent) = (std::process::id(), std::os::unix::process::parent_id());
+    assert!(strangers(&[me, parent.max(1)]).is_empty() || parent == 0);
+    assert_eq!(strangers(&[me, 0]), [0]);
+    assert_eq!(strangers(&[u32::MAX]), [u32::MAX]);
+}

@@ -1,0 +1,84 @@
+//! Collecting `./artifacts`: inside the jail, as its user, regular files only, no link followed, everything bounded.
+//!
+//! On the pipe a file is its name's length (u32), its length (u64), the name, the bytes.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::spec::{ArtifactRules, WORKSPACE};
+
+/// How many entries of the folder are looked at; a folder with more is somebody's joke.
+const MAX_ENTRIES: usize = 10_000;
+
+/// Sends what the rules let pass.
+pub(super) fn collect(rules: &ArtifactRules, pipe: &OwnedFd) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(folder) = rustix::fs::openat(CWD, format!("{WORKSPACE}/artifacts"), flags, Mode::empty()) else { return };
+    for name in names(&folder, rules) {
+        // A file that cannot be read is left out; a reader that is gone ends it all.
+        if let Err(Errno::PIPE) = send(rules, &folder, &name, pipe) {
+            return;
+        }
+    }
+}
+
+/// Names that may leave, sorted, so that the same run gives the same list.
+fn names(folder: &OwnedFd, rules: &ArtifactRules) -> Vec<String> {
+    let Ok(entries) = Dir::read_from(folder) else { return Vec::new() };
+    let mut names: Vec<String> = entries
+        .take(MAX_ENTRIES)
+        .flatten()
+        .filter(|entry| matches!(entry.file_type(), FileType::RegularFile | FileType::Unknown))
+        .filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned))
+        .filter(|name| !name.starts_with('.') && may_leave(name, rules))
+        .collect();
+    names.sort();
+    names.truncate(rules.count);
+    names
+}
+
+fn may_leave(name: &str, rules: &ArtifactRules) -> bool {
+    name.rsplit_once('.').is_some_and(|(_, ending)| rules.extensions.iter().any(|e| e.eq_ignore_ascii_case(ending)))
+}
+
+fn send(rules: &ArtifactRules, folder: &OwnedFd, name: &str, pipe: &OwnedFd) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(folder, name, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&file)?;
+    let len = stat.st_size as u64;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || len == 0 || len > rules.file_bytes {
+        return Err(Errno::INVAL);
+    }
+    let mut header = Vec::with_capacity(12 + name.len());
+    header.extend_from_slice(&(name.len() as u32).to_le_bytes());
+    header.extend_from_slice(&len.to_le_bytes());
+    header.extend_from_slice(name.as_bytes());
+    write_all(pipe, &header)?;
+    let mut left = len as usize;
+    let mut buffer = vec![0; 64 << 10];
+    while left > 0 {
+        let wanted = left.min(buffer.len());
+        let read = rustix::io::read(&file, &mut buffer[..wanted])?;
+        if read == 0 {
+            // All others are dead, so this cannot happen; zeros keep the frame whole if it does.
+            buffer[..wanted].fill(0);
+        }
+        let read = if read == 0 { wanted } else { read };
+        write_all(pipe, &buffer[..read])?;
+        left -= read;
+    }
+    Ok(())
+}
+
+fn write_all(pipe: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::write(pipe, bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}

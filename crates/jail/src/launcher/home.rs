@@ -1,0 +1,119 @@
+//! The launcher's own place: for an ordinary user a user namespace around everything, for all a mount namespace in
+//! which the host is at `/host` and root trees are built beside it.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags};
+
+use super::idmap::{self, Range};
+use super::ids::Ids;
+use crate::cgroup::{Controller, Hierarchy};
+use crate::fault;
+use crate::inside;
+use crate::spec::{Layer, MissingLayer};
+use crate::step::{Step, StepFailed, step};
+use crate::{sys, template};
+
+/// What a launcher works with.
+pub(super) struct Home {
+    pub(super) groups: Hierarchy,
+    pub(super) ids: Ids,
+    /// `/proc` of the host.
+    pub(super) proc: OwnedFd,
+    /// The network namespace that the launcher itself is in.
+    pub(super) network: OwnedFd,
+    pub(super) landlock: bool,
+    pub(super) missing: Vec<MissingLayer>,
+}
+
+impl Home {
+    pub(super) fn has_groups(&self) -> bool {
+        !self.groups.controllers().is_empty()
+    }
+
+    pub(super) fn has(&self, controller: Controller) -> bool {
+        self.groups.controllers().contains(&controller)
+    }
+}
+
+pub(super) fn set_up() -> Result<Home, StepFailed> {
+    // Control groups and the lock on ids are found by host paths, so before those paths move.
+    let (groups, missing_groups) = Hierarchy::discover();
+    let mut missing: Vec<MissingLayer> = missing_groups
+        .into_iter()
+        .map(|m| MissingLayer { layer: controller_layer(m.controller), reason: m.reason, remedy: m.remedy })
+        .collect();
+    let landlock = inside::landlock_supported();
+    if !landlock {
+        missing.push(MissingLayer {
+            layer: Layer::Landlock,
+            reason: "this kernel has landlock switched off, or is older than 5.13".to_owned(),
+            remedy: "boot with lsm=landlock,… (see /sys/kernel/security/lsm)".to_owned(),
+        });
+    }
+    let root = rustix::process::geteuid().is_root();
+    let ids = if root { root_ids() } else { enter_user_namespace() }?;
+    if let Some(gap) = ids.gap() {
+        missing.push(gap);
+    }
+    step(Step::LauncherNamespaces, "mount", || sys::unshare(libc::CLONE_NEWNS))?;
+    step(Step::LauncherRoot, "", pivot)?;
+    let open = |path: &str| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let proc = step(Step::LauncherRoot, "/proc", || open("/host/proc"))?;
+    let network = step(Step::LauncherRoot, "/proc/self/ns/net", || open("/host/proc/self/ns/net"))?;
+    Ok(Home { groups, ids, proc, network, landlock, missing })
+}
+
+pub(super) fn controller_layer(controller: Controller) -> Layer {
+    match controller {
+        Controller::Memory => Layer::CgroupMemory,
+        Controller::Cpu => Layer::CgroupCpu,
+        Controller::Pids => Layer::CgroupPids,
+    }
+}
+
+/// Root takes ids from a range that no distribution and no container manager gives away.
+fn root_ids() -> Result<Ids, StepFailed> {
+    const FIRST: u32 = 0x7000_0000;
+    const COUNT: u32 = 0x1_0000;
+    let range = Range { first: FIRST, count: COUNT };
+    if fault::without(Layer::SeparateUid) {
+        return Ok(Ids::shared(65_534, 65_534, "a test left it out"));
+    }
+    step(Step::UserId, "/run/belljar", || Ids::range(range, range, "/run/belljar", true))
+}
+
+/// An ordinary user becomes all-powerful in a namespace of its own, and keeps its ids in it.
+fn enter_user_namespace() -> Result<Ids, StepFailed> {
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let ranges = idmap::subordinate_ranges(uid);
+    let step_failed = |errno| StepFailed::new(Step::LauncherNamespaces, "user", errno);
+    fault::inject(Step::LauncherNamespaces).map_err(step_failed)?;
+    match ranges {
+        Ok((uids, gids)) => match idmap::unshare_with_ranges((uid, uids), (gid, gids)) {
+            Ok(()) => {
+                let folder = idmap::runtime_folder(uid);
+                step(Step::UserId, &folder, || Ids::range(uids, gids, &folder, false))
+            }
+            Err(errno) => Err(step_failed(errno)),
+        },
+        Err(reason) => {
+            idmap::unshare_alone(uid, gid).map_err(step_failed)?;
+            Ok(Ids::shared(uid, gid, &reason))
+        }
+    }
+}
+
+/// Puts the host below `/host` of a small root of ours. Any folder will do to mount it on for the moment; `/proc`
+/// is there on every system.
+fn pivot() -> Result<(), Errno> {
+    rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount("tmpfs", "/proc", "tmpfs", flags, Some(c"mode=0755,size=16m"))?;
+    rustix::fs::mkdir("/proc/host", Mode::from_raw_mode(0o755))?;
+    rustix::process::pivot_root("/proc", "/proc/host")?;
+    rustix::process::chdir("/")?;
+    template::prepare()
+}

@@ -1,0 +1,154 @@
+//! Id maps: an ordinary user's own namespace, subordinate ids by `newuidmap`, and namespaces that exist only to be
+//! the map of a mount.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Command;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+
+use crate::sys::{self, Cloned};
+
+/// A run of ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) first: u32,
+    pub(super) count: u32,
+}
+
+const HELPERS: [&str; 2] = ["/usr/bin/newuidmap", "/usr/bin/newgidmap"];
+
+/// The subordinate ids of a user, or why there are none.
+pub(super) fn subordinate_ranges(uid: u32) -> Result<(Range, Range), String> {
+    if let Some(helper) = HELPERS.iter().find(|path| !std::path::Path::new(path).exists()) {
+        return Err(format!("{helper} is not installed"));
+    }
+    let user = user_name(&std::fs::read_to_string("/etc/passwd").unwrap_or_default(), uid);
+    let range = |file: &str| {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        parse_range(&text, uid, user.as_deref()).ok_or_else(|| format!("{file} gives this user no ids"))
+    };
+    Ok((range("/etc/subuid")?, range("/etc/subgid")?))
+}
+
+fn user_name(passwd: &str, uid: u32) -> Option<String> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    })
+}
+
+fn parse_range(text: &str, uid: u32, user: Option<&str>) -> Option<Range> {
+    text.lines().find_map(|line| {
+        let mut fields = line.trim().split(':');
+        let owner = fields.next()?;
+        let (first, count) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let mine = Some(owner) == user || owner.parse() == Ok(uid);
+        // Two ids are the least that makes a sandbox: the program's and its PID 1's.
+        (mine && count >= 2).then_some(Range { first, count })
+    })
+}
+
+/// A new user namespace in which only the caller's own ids exist.
+pub(super) fn unshare_alone(uid: u32, gid: u32) -> Result<(), Errno> {
+    sys::unshare(libc::CLONE_NEWUSER)?;
+    write("/proc/self/setgroups", "deny")?;
+    write("/proc/self/uid_map", &format!("{uid} {uid} 1"))?;
+    write("/proc/self/gid_map", &format!("{gid} {gid} 1"))
+}
+
+/// A new user namespace in which the caller's own and its subordinate ids exist, each as itself. The helpers that
+/// may write such a map must run outside, so a child does it.
+pub(super) fn unshare_with_ranges(uids: (u32, Range), gids: (u32, Range)) -> Result<(), Errno> {
+    let pid = rustix::process::getpid().as_raw_nonzero().to_string();
+    let (ready, tell_ready) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let child = match sys::clone(0, None)? {
+        Cloned::Child => {
+            drop(tell_ready);
+            let mut byte = [0];
+            let told = rustix::io::read(&ready, &mut byte);
+            let maps = [(HELPERS[0], uids), (HELPERS[1], gids)];
+            let done = told == Ok(1) && maps.iter().all(|(helper, ids)| run_helper(helper, &pid, *ids));
+            sys::exit_now(i32::from(!done));
+        }
+        Cloned::Parent { pid, .. } => pid,
+    };
+    drop(ready);
+    let unshared = sys::unshare(libc::CLONE_NEWUSER);
+    if unshared.is_ok() {
+        rustix::io::write(&tell_ready, b"1")?;
+    }
+    drop(tell_ready);
+    let mapped = sys::wait(child)?.status == 0;
+    unshared?;
+    if mapped { Ok(()) } else { Err(Errno::PERM) }
+}
+
+fn run_helper(helper: &str, pid: &str, (own, range): (u32, Range)) -> bool {
+    let (own, first, count) = (own.to_string(), range.first.to_string(), range.count.to_string());
+    let arguments = [pid, &own, &own, "1", &first, &first, &count];
+    Command::new(helper).args(arguments).env_clear().status().is_ok_and(|status| status.success())
+}
+
+/// Where a user's runs agree on ids.
+pub(super) fn runtime_folder(uid: u32) -> String {
+    let folder = format!("/run/user/{uid}");
+    if std::path::Path::new(&folder).is_dir() { format!("{folder}/belljar") } else { format!("/tmp/belljar-{uid}") }
+}
+
+/// A user namespace that is never entered: the map of a mount, in which the owner on disk appears as `to`.
+pub(super) fn mount_map(proc: &OwnedFd, from: (u32, u32), to: (u32, u32)) -> Result<OwnedFd, Errno> {
+    let (hold, release) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let pid = match sys::clone(libc::CLONE_NEWUSER, None)? {
+        Cloned::Child => {
+            drop(release);
+            let _released = rustix::io::read(&hold, &mut [0; 1]);
+            sys::exit_now(0);
+        }
+        Cloned::Parent { pid, .. } => pid,
+    };
+    let namespace = write_maps(proc, pid, &[(from.0, to.0)], &[(from.1, to.1)]).and_then(|()| {
+        rustix::fs::openat(proc, format!("{pid}/ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    });
+    drop(release);
+    sys::wait(pid)?;
+    namespace
+}
+
+/// Writes the maps of a new user namespace: pairs of an id inside and the id outside.
+pub(super) fn write_maps(
+    proc: &OwnedFd,
+    pid: i32,
+    uids: &[(u32, u32)],
+    gids: &[(u32, u32)],
+) -> Result<(), Errno> {
+    for (name, pairs) in [("uid_map", uids), ("gid_map", gids)] {
+        let lines: String = pairs.iter().map(|(inside, outside)| format!("{inside} {outside} 1\n")).collect();
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(proc, format!("{pid}/{name}"), flags, Mode::empty())?;
+        rustix::io::write(file.as_fd(), lines.as_bytes())?;
+    }
+    Ok(())
+}
+
+fn write(path: &str, text: &str) -> Result<(), Errno> {
+    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(&file, text.as_bytes()).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subordinate_ids_by_name_or_number() {
+        let text = "root:1:9\nann:100000:65536\n1001:200000:1\n1002:300000:10\n";
+        assert_eq!(parse_range(text, 1000, Some("ann")), Some(Range { first: 100_000, count: 65_536 }));
+        assert_eq!(parse_range(text, 1001, None), None, "one id is not enough");
+        assert_eq!(parse_range(text, 1002, None), Some(Range { first: 300_000, count: 10 }));
+        assert_eq!(parse_range("garbage\n::\nann:x:y", 1000, Some("ann")), None);
+        assert_eq!(user_name("root:x:0:0::/root:\nann:x:1000:1000::/:", 1000).as_deref(), Some("ann"));
+    }
+}

@@ -1,0 +1,128 @@
+//! Host user ids for jails: each live one has its own, also among several launchers on one machine. A taken id is a
+//! lock on one byte of a file, which the kernel gives back when its holder is gone.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::idmap::Range;
+use crate::spec::{INNER_INIT_UID, INNER_UID, Layer, MissingLayer};
+use crate::sys;
+
+/// Where ids come from.
+#[derive(Debug)]
+pub(super) enum Ids {
+    /// A range with a lock file; two ids a jail.
+    Range {
+        uids: Range,
+        gids: Range,
+        lock: OwnedFd,
+        next: u32,
+        /// Whether this is the host's root, who can also map ids of mounts.
+        root: bool,
+        /// The launcher's own ids: what host folders belong to where mounts cannot be mapped.
+        own: (u32, u32),
+    },
+    /// Everyone is the caller.
+    Shared { uid: u32, gid: u32, gap: MissingLayer },
+}
+
+/// The ids of one jail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    slot: Option<u32>,
+}
+
+impl Taken {
+    /// Whether no one else has this id.
+    pub(super) fn separate(self) -> bool {
+        self.slot.is_some()
+    }
+
+    /// Pairs of an id inside and one outside, for users and for groups.
+    pub(super) fn maps(self) -> (Vec<(u32, u32)>, Vec<(u32, u32)>) {
+        let mut uids = vec![(INNER_UID, self.uid)];
+        let mut gids = vec![(INNER_UID, self.gid)];
+        if self.separate() {
+            uids.push((INNER_INIT_UID, self.uid + 1));
+            gids.push((INNER_INIT_UID, self.gid + 1));
+        }
+        (uids, gids)
+    }
+}
+
+impl Ids {
+    pub(super) fn shared(uid: u32, gid: u32, reason: &str) -> Self {
+        let gap = MissingLayer {
+            layer: Layer::SeparateUid,
+            reason: reason.to_owned(),
+            remedy: "apt-get install uidmap && usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER"
+                .to_owned(),
+        };
+        Self::Shared { uid, gid, gap }
+    }
+
+    pub(super) fn range(uids: Range, gids: Range, folder: &str, root: bool) -> Result<Self, Errno> {
+        match rustix::fs::mkdir(folder, Mode::from_raw_mode(0o700)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+        // Somebody else's folder under this name could only keep ids from us, but it is not ours to use.
+        let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        if rustix::fs::fstat(&folder)?.st_uid != own.0 {
+            return Err(Errno::PERM);
+        }
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let lock = rustix::fs::openat(&folder, "ids", flags, Mode::from_raw_mode(0o600))?;
+        let slots = uids.count.min(gids.count) / 2;
+        let next = rustix::process::getpid().as_raw_nonzero().get() as u32 % slots;
+        Ok(Self::Range { uids, gids, lock, next, root, own })
+    }
+
+    /// What receipts will lack.
+    pub(super) fn gap(&self) -> Option<MissingLayer> {
+        match self {
+            Self::Range { .. } => None,
+            Self::Shared { gap, .. } => Some(gap.clone()),
+        }
+    }
+
+    /// Whether host folders can be mapped to a jail's own id.
+    pub(super) fn can_map_mounts(&self) -> bool {
+        matches!(self, Self::Range { root: true, .. })
+    }
+
+    /// Takes ids for a jail. With host folders and no way to map them, only their owner can use them.
+    pub(super) fn take(&mut self, host_folders: bool) -> Result<Taken, Errno> {
+        match self {
+            Self::Shared { uid, gid, .. } => Ok(Taken { uid: *uid, gid: *gid, slot: None }),
+            Self::Range { root: false, own, .. } if host_folders => {
+                Ok(Taken { uid: own.0, gid: own.1, slot: None })
+            }
+            Self::Range { uids, gids, lock, next, .. } => {
+                let slots = uids.count.min(gids.count) / 2;
+                for _ in 0..slots {
+                    let slot = *next;
+                    *next = (*next + 1) % slots;
+                    if sys::lock_byte(lock.as_fd(), slot.into()).is_ok() {
+                        let (uid, gid) = (uids.first + 2 * slot, gids.first + 2 * slot);
+                        return Ok(Taken { uid, gid, slot: Some(slot) });
+                    }
+                }
+                Err(Errno::USERS)
+            }
+        }
+    }
+
+    /// Gives ids back.
+    pub(super) fn give_back(&self, taken: Taken) {
+        if let (Self::Range { lock, .. }, Some(slot)) = (self, taken.slot) {
+            sys::unlock_byte(lock.as_fd(), slot.into());
+        }
+    }
+}

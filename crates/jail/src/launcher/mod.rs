@@ -1,0 +1,170 @@
+//! The launcher: one single-threaded process that starts every jail and is the parent of all of them. It dies with
+//! the process that started it, and every jail dies with it.
+
+mod home;
+mod ids;
+mod idmap;
+mod runs;
+mod spares;
+mod start;
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::wire::{self, Notice, Order};
+use runs::{Runs, Watched};
+
+/// How the launcher is told that it is one: its own name. It gets no other argument and no environment.
+const NAME: &str = "belljar-launcher";
+const CONTROL: i32 = 3;
+
+/// Runs the launcher if this process was started as one, and then never comes back.
+///
+/// The first thing in `main`: no thread may exist yet.
+pub fn run_if_asked() {
+    if std::env::args_os().next().is_some_and(|name| name == NAME) {
+        // SAFETY: `start` put the control socket at this number, and nothing has touched it since `execve`.
+        let control = unsafe { OwnedFd::from_raw_fd(CONTROL) };
+        serve(&control);
+        crate::sys::exit_now(0);
+    }
+}
+
+/// A started launcher.
+#[derive(Debug)]
+pub struct Launcher {
+    /// Where orders go and notices come from; non-blocking.
+    pub control: OwnedFd,
+    child: Child,
+}
+
+impl Launcher {
+    /// Starts one: this same binary, executed anew. Call it from the thread that lives longest; the launcher dies
+    /// with it.
+    ///
+    /// # Errors
+    /// Those of making a socket and a process.
+    pub fn start() -> std::io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        for end in [&ours, &theirs] {
+            rustix::net::sockopt::set_socket_send_buffer_size(end, 4 * wire::MAX_PACKET)?;
+        }
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        let mut command = Command::new("/proc/self/exe");
+        // A group of its own: an interrupt from the terminal is for the one who started it, not for the launcher.
+        command.arg0(NAME).process_group(0).env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        #[cfg(feature = "faults")]
+        command.envs(std::env::var(crate::fault::VARIABLE).ok().map(|fault| (crate::fault::VARIABLE, fault)));
+        let number = theirs.as_raw_fd();
+        // SAFETY: between fork and exec only async-signal-safe calls are made: dup2 and, where the number is right
+        // already, fcntl.
+        unsafe {
+            command.pre_exec(move || {
+                let result =
+                    if number == CONTROL { libc::fcntl(CONTROL, libc::F_SETFD, 0) } else { libc::dup2(number, CONTROL) };
+                if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+            });
+        }
+        let child = command.spawn()?;
+        Ok(Self { control: ours, child })
+    }
+
+    /// The control socket, and what is left to wait for when it has been closed.
+    pub fn into_parts(self) -> (OwnedFd, Child) {
+        (self.control, self.child)
+    }
+}
+
+fn serve(control: &OwnedFd) {
+    // The parent may be gone already; then the control socket is at its end and the loop ends at once.
+    let _set = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    match home::set_up() {
+        Ok(home) => {
+            let missing = home.missing.clone();
+            let mut runs = Runs::new(home);
+            if wire::send(control.as_fd(), &Notice::Ready { missing }, &[]).is_ok() {
+                work(control, &mut runs);
+            }
+            runs.end_all();
+        }
+        Err(failed) => {
+            let _told = wire::send(control.as_fd(), &Notice::Broken(failed), &[]);
+        }
+    }
+}
+
+/// The loop: orders, reports, endings, deadlines; spares are made when there is nothing else to do.
+fn work(control: &OwnedFd, runs: &mut Runs) {
+    let mut buffer = Vec::new();
+    loop {
+        let idle_work = runs.has_idle_work();
+        let wait = if idle_work { Some(Duration::ZERO) } else { runs.next_deadline() };
+        let ready = poll(control.as_fd(), &runs.watched(), wait);
+        let Ok((order_ready, ready)) = ready else { return };
+        if order_ready {
+            match wire::receive::<Order>(control.as_fd(), &mut buffer) {
+                Ok(Some((order, fds))) => obey(control, runs, order, fds),
+                Ok(None) | Err(Errno::CONNRESET) => return,
+                Err(_) => {}
+            }
+        }
+        for notice in ready.into_iter().filter_map(|watched| runs.handle(watched)) {
+            notify(control, &notice);
+        }
+        for notice in runs.expire(Instant::now()) {
+            notify(control, &notice);
+        }
+        if idle_work && !order_ready {
+            runs.do_idle_work();
+        }
+        runs.sweep();
+    }
+}
+
+fn obey(control: &OwnedFd, runs: &mut Runs, order: Order, fds: Vec<OwnedFd>) {
+    match order {
+        Order::Start { run, jail } => {
+            if let Err(failure) = runs.start(run, &jail, fds) {
+                notify(control, &Notice::Failed { run, failure });
+            }
+        }
+        Order::Kill { run } => {
+            if let Some(notice) = runs.kill(run) {
+                notify(control, &notice);
+            }
+        }
+    }
+}
+
+fn notify(control: &OwnedFd, notice: &Notice) {
+    // A peer that is gone is noticed by the next receive, which ends the loop.
+    let _sent = wire::send(control.as_fd(), notice, &[]);
+}
+
+/// Which of the descriptors have something to say; the control socket apart.
+fn poll(
+    control: BorrowedFd<'_>,
+    watched: &[(BorrowedFd<'_>, Watched)],
+    wait: Option<Duration>,
+) -> Result<(bool, Vec<Watched>), Errno> {
+    let mut polled = vec![PollFd::from_borrowed_fd(control, PollFlags::IN)];
+    polled.extend(watched.iter().map(|(fd, _)| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
+    let timeout = wait.map(|wait| rustix::time::Timespec {
+        tv_sec: wait.as_secs() as i64,
+        tv_nsec: wait.subsec_nanos().into(),
+    });
+    match rustix::event::poll(&mut polled, timeout.as_ref()) {
+        Ok(_) => {}
+        Err(Errno::INTR) => return Ok((false, Vec::new())),
+        Err(errno) => return Err(errno),
+    }
+    let ready = polled[1..].iter().zip(watched).filter(|(fd, _)| !fd.revents().is_empty());
+    Ok((!polled[0].revents().is_empty(), ready.map(|(_, (_, watched))| *watched).collect()))
+}

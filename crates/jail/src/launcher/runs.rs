@@ -1,0 +1,295 @@
+//! The runs that a launcher has going: what each is waiting for, how each ended, and what is left to tidy up.
+//!
+//! ```text
+//! started ──report──▶ answered ──PID 1 is gone──▶ tidied
+//!    └──deadline, out of memory, kill: answered, and PID 1 killed──┘
+//! ```
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{Signal, WaitId, WaitIdOptions};
+
+use super::home::Home;
+use super::ids::Taken;
+use super::spares::Spares;
+use super::start::Starter;
+use crate::cgroup::Group;
+use crate::inside::Told;
+use crate::seccomp::Filter;
+use crate::spec::{Ending, Jail, Layer, Usage};
+use crate::step::{Step, StepFailed};
+use crate::template::Templates;
+use crate::wire::Notice;
+
+/// How often groups that could not be removed yet are tried again.
+const SWEEP: Duration = Duration::from_millis(20);
+
+/// What a descriptor of a run stands for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Watched {
+    Report(u64),
+    Memory(u64),
+    Gone(u64),
+}
+
+/// One run.
+pub(super) struct Run {
+    pidfd: OwnedFd,
+    report: Option<OwnedFd>,
+    group: Option<Group>,
+    taken: Taken,
+    layers: Vec<Layer>,
+    started: Instant,
+    deadline: Instant,
+    answered: bool,
+}
+
+impl Run {
+    #[expect(clippy::too_many_arguments, reason = "one place makes a run, from what one place gathered")]
+    pub(super) fn new(
+        pidfd: OwnedFd,
+        report: OwnedFd,
+        group: Option<Group>,
+        taken: Taken,
+        layers: Vec<Layer>,
+        started: Instant,
+        timeout: Duration,
+    ) -> Self {
+        let deadline = started + timeout;
+        Self { pidfd, report: Some(report), group, taken, layers, started, deadline, answered: false }
+    }
+
+    pub(super) fn kill(&self) {
+        // Only a process that is gone already cannot be killed, and that is what is wanted.
+        let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    fn out_of_memory(&self) -> bool {
+        self.group.as_ref().is_some_and(|group| group.oom_kills() > 0)
+    }
+
+    /// What ended the program, given what PID 1 saw.
+    fn judge(&self, status: i32, disk_full: bool) -> Ending {
+        let forks_refused = || self.group.as_ref().is_some_and(|group| group.forks_refused() > 0);
+        if self.out_of_memory() {
+            return Ending::Memory;
+        }
+        if libc::WIFSIGNALED(status) {
+            return match libc::WTERMSIG(status) {
+                libc::SIGXFSZ => Ending::Disk,
+                signal => Ending::Signalled(signal),
+            };
+        }
+        match libc::WEXITSTATUS(status) as u8 {
+            0 => Ending::Exited(0),
+            _ if disk_full => Ending::Disk,
+            _ if forks_refused() => Ending::Processes,
+            status => Ending::Exited(status),
+        }
+    }
+
+    fn ended(&mut self, run: u64, ending: Ending, seen: Usage) -> Notice {
+        self.answered = true;
+        let group = self.group.as_ref().map(Group::usage).unwrap_or_default();
+        let usage = Usage {
+            cpu: group.cpu.unwrap_or(seen.cpu),
+            peak_memory_bytes: group.peak_memory_bytes.unwrap_or(seen.peak_memory_bytes),
+            peak_processes: group.peak_processes,
+        };
+        Notice::Ended { run, ending, usage, duration: self.started.elapsed(), layers: self.layers.clone() }
+    }
+
+    fn failed(&mut self, run: u64, failure: StepFailed) -> Notice {
+        self.answered = true;
+        Notice::Failed { run, failure }
+    }
+}
+
+/// All runs, and everything the launcher keeps between them.
+pub(super) struct Runs {
+    home: Home,
+    spares: Spares,
+    templates: Templates,
+    filter: Filter,
+    running: Vec<(u64, Run)>,
+    leftover: Vec<Group>,
+}
+
+impl Runs {
+    pub(super) fn new(home: Home) -> Self {
+        Self {
+            home,
+            spares: Spares::default(),
+            templates: Templates::default(),
+            filter: Filter::for_this_machine(),
+            running: Vec::new(),
+            leftover: Vec::new(),
+        }
+    }
+
+    pub(super) fn start(&mut self, run: u64, jail: &Jail, fds: Vec<OwnedFd>) -> Result<(), StepFailed> {
+        let host_folders = jail.playground.is_some() || !jail.binds.is_empty();
+        let taken = crate::step::step(Step::UserId, "", || self.home.ids.take(host_folders))?;
+        let mut starter = Starter {
+            home: &self.home,
+            spares: &mut self.spares,
+            templates: &mut self.templates,
+            filter: &self.filter,
+        };
+        match starter.start(jail, taken, fds) {
+            Ok(started) => {
+                self.spares.note_run();
+                self.running.push((run, started));
+                Ok(())
+            }
+            Err(failed) => {
+                self.home.ids.give_back(taken);
+                Err(failed)
+            }
+        }
+    }
+
+    /// Everything to poll.
+    pub(super) fn watched(&self) -> Vec<(BorrowedFd<'_>, Watched)> {
+        let mut watched = Vec::new();
+        for (number, run) in &self.running {
+            if let Some(report) = run.report.as_ref().filter(|_| !run.answered) {
+                watched.push((report.as_fd(), Watched::Report(*number)));
+            }
+            if let Some(event) = run.group.as_ref().and_then(Group::oom_event).filter(|_| !run.answered) {
+                watched.push((event, Watched::Memory(*number)));
+            }
+            watched.push((run.pidfd.as_fd(), Watched::Gone(*number)));
+        }
+        watched
+    }
+
+    fn find(&mut self, number: u64) -> Option<&mut Run> {
+        self.running.iter_mut().find(|(found, _)| *found == number).map(|(_, run)| run)
+    }
+
+    pub(super) fn handle(&mut self, watched: Watched) -> Option<Notice> {
+        match watched {
+            Watched::Report(number) => self.read_report(number),
+            Watched::Memory(number) => {
+                let run = self.find(number)?;
+                if run.answered || !run.out_of_memory() {
+                    return None;
+                }
+                run.kill();
+                Some(run.ended(number, Ending::Memory, Usage::default()))
+            }
+            Watched::Gone(number) => self.bury(number),
+        }
+    }
+
+    fn read_report(&mut self, number: u64) -> Option<Notice> {
+        let run = self.find(number)?;
+        if run.answered {
+            return None;
+        }
+        let mut buffer = [0; rustix::pipe::PIPE_BUF];
+        let read = run.report.as_ref().map_or(Ok(0), |report| rustix::io::read(report, &mut buffer[..]));
+        match read {
+            // PID 1 is gone without a word; its pidfd says so too, and that is where it is dealt with.
+            Ok(0) => {
+                run.report = None;
+                None
+            }
+            Ok(read) => Some(match postcard::from_bytes(&buffer[..read]) {
+                Ok(Told::Ended { status, cpu, peak_memory_bytes, disk_full }) => {
+                    let ending = run.judge(status, disk_full);
+                    run.ended(number, ending, Usage { cpu, peak_memory_bytes, peak_processes: None })
+                }
+                Ok(Told::Failed(failure)) => {
+                    run.kill();
+                    run.failed(number, failure)
+                }
+                Err(_) => run.failed(number, StepFailed::new(Step::Init, "", Errno::BADMSG)),
+            }),
+            Err(_) => None,
+        }
+    }
+
+    /// PID 1 has gone, and with it every process of the jail.
+    fn bury(&mut self, number: u64) -> Option<Notice> {
+        let last_words = self.read_report(number);
+        let at = self.running.iter().position(|(found, _)| *found == number)?;
+        let (_, mut run) = self.running.swap_remove(at);
+        let options = WaitIdOptions::EXITED;
+        let _reaped = rustix::process::waitid(WaitId::PidFd(run.pidfd.as_fd()), options);
+        let notice = last_words.or_else(|| {
+            if run.answered {
+                return None;
+            }
+            Some(if run.out_of_memory() {
+                run.ended(number, Ending::Memory, Usage::default())
+            } else {
+                run.failed(number, StepFailed::new(Step::Init, "(it was killed)", Errno::CHILD))
+            })
+        });
+        self.home.ids.give_back(run.taken);
+        self.leftover.extend(run.group.and_then(|group| group.remove().err()));
+        notice
+    }
+
+    pub(super) fn kill(&mut self, number: u64) -> Option<Notice> {
+        let run = self.find(number)?;
+        run.kill();
+        (!run.answered).then(|| run.ended(number, Ending::Killed, Usage::default()))
+    }
+
+    /// Ends what is over its time.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<Notice> {
+        let late = self.running.iter_mut().filter(|(_, run)| !run.answered && run.deadline <= now);
+        late.map(|(number, run)| {
+            run.kill();
+            run.ended(*number, Ending::TimedOut, Usage::default())
+        })
+        .collect()
+    }
+
+    /// How long nothing has to be done by itself; `None` is for ever.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        let deadline = self.running.iter().filter(|(_, run)| !run.answered).map(|(_, run)| run.deadline).min();
+        let deadline = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        match (deadline, self.leftover.is_empty()) {
+            (deadline, true) => deadline,
+            (None, false) => Some(SWEEP),
+            (Some(deadline), false) => Some(deadline.min(SWEEP)),
+        }
+    }
+
+    pub(super) fn has_idle_work(&self) -> bool {
+        self.spares.wanting(&self.home)
+    }
+
+    pub(super) fn do_idle_work(&mut self) {
+        self.spares.refill(&self.home);
+    }
+
+    /// Removes groups that were still busy when their run was over.
+    pub(super) fn sweep(&mut self) {
+        self.leftover = std::mem::take(&mut self.leftover).into_iter().filter_map(|g| g.remove().err()).collect();
+        self.home.groups.sweep();
+    }
+
+    /// Kills everything and waits until it is gone.
+    pub(super) fn end_all(mut self) {
+        for (_, run) in &self.running {
+            run.kill();
+        }
+        for (_, run) in self.running.drain(..) {
+            let _reaped = rustix::process::waitid(WaitId::PidFd(run.pidfd.as_fd()), WaitIdOptions::EXITED);
+            self.leftover.extend(run.group.and_then(|group| group.remove().err()));
+        }
+        self.spares = Spares::default();
+        let patience = Instant::now() + Duration::from_secs(1);
+        while !self.leftover.is_empty() && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(2));
+            self.sweep();
+        }
+    }
+}

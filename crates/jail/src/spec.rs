@@ -1,0 +1,223 @@
+//! A jail as plain data: everything a launcher needs to know to start one. No policy, no defaults, no lookups.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The user id that a sandboxed program has inside its own user namespace.
+pub const INNER_UID: u32 = 1_000;
+/// The user id of PID 1 inside, where the host has a second one to give.
+pub const INNER_INIT_UID: u32 = 999;
+/// Where code runs.
+pub const WORKSPACE: &str = "/workspace";
+/// Home of the sandbox user.
+pub const HOME: &str = "/home/sandbox";
+/// Where a runner and its arguments are, read-only, when there are any.
+pub const INBOX: &str = "/run/belljar";
+
+/// One entry of a root tree.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum RootEntry {
+    /// An empty folder.
+    Folder {
+        /// Absolute, inside.
+        path: String,
+    },
+    /// A symbolic link.
+    Link {
+        /// Absolute, inside.
+        path: String,
+        /// Where it points.
+        target: String,
+    },
+    /// A small file.
+    File {
+        /// Absolute, inside.
+        path: String,
+        /// Content.
+        content: Vec<u8>,
+    },
+    /// A host folder or file, read-only.
+    Bind {
+        /// On the host, absolute, without symbolic links.
+        source: String,
+        /// Absolute, inside.
+        path: String,
+    },
+    /// A host device, checked by its number.
+    Device {
+        /// On the host.
+        source: String,
+        /// Absolute, inside.
+        path: String,
+        /// Major and minor number that it must have.
+        number: (u32, u32),
+    },
+}
+
+/// A root tree: entries in the order in which they are made; parents are made as needed.
+pub type RootTree = Vec<RootEntry>;
+
+/// What a jail may reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Network {
+    /// Its own loopback.
+    Own,
+    /// The host's network.
+    Host,
+}
+
+/// A host folder or file that a jail sees beside its root.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostBind {
+    /// On the host, absolute, without symbolic links.
+    pub source: String,
+    /// Absolute, inside.
+    pub destination: String,
+    /// Whether it may be written.
+    pub writable: bool,
+}
+
+/// Limits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// From the request to the kill.
+    pub timeout: Duration,
+    /// Of the group.
+    pub memory_bytes: u64,
+    /// Thousandths of a core.
+    pub cpu_millis: u32,
+    /// Processes and threads.
+    pub processes: u32,
+    /// Everything writable together.
+    pub disk_bytes: u64,
+    /// Open files of one process.
+    pub open_files: u64,
+}
+
+/// A jail.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Jail {
+    /// The read-only root.
+    pub root: RootTree,
+    /// Commands, run in order until one fails; the last one is the program.
+    pub commands: Vec<Vec<String>>,
+    /// `KEY=VALUE`, all of it.
+    pub env: Vec<String>,
+    /// Where commands start, absolute, inside.
+    pub workdir: String,
+    /// Limits.
+    pub limits: Limits,
+    /// Reach.
+    pub network: Network,
+    /// A host folder that is the workspace; a fresh one otherwise.
+    pub playground: Option<String>,
+    /// Further host folders and files.
+    pub binds: Vec<HostBind>,
+    /// A file of the workspace that is removed after the run.
+    pub temporary: Option<String>,
+    /// Whether a result pipe comes along, as descriptor 3 of the program.
+    pub result_pipe: bool,
+    /// What may leave as artifacts; none are collected where this is absent.
+    pub artifacts: Option<ArtifactRules>,
+    /// Refuse to run where an own host user id cannot be given.
+    pub require_separate_uid: bool,
+}
+
+/// What may leave as artifacts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArtifactRules {
+    /// At most so many files.
+    pub count: usize,
+    /// Each at most so long.
+    pub file_bytes: u64,
+    /// Only these endings, without the dot.
+    pub extensions: Vec<String>,
+}
+
+/// Where a file of the payload goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Place {
+    /// The workspace, written as the sandbox user.
+    Workspace,
+    /// The inbox, read-only for the program.
+    Inbox,
+}
+
+/// A file that is put into the jail before the program starts; its bytes follow in the payload, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PayloadFile {
+    /// Where.
+    pub place: Place,
+    /// Relative path, checked by the caller to have neither `..` nor NUL.
+    pub path: String,
+    /// Permission bits.
+    pub mode: u32,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// How the program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ending {
+    /// By itself.
+    Exited(u8),
+    /// By a signal that was not ours.
+    Signalled(i32),
+    /// Its time was over.
+    TimedOut,
+    /// The group's memory was used up.
+    Memory,
+    /// It failed after a fork was refused.
+    Processes,
+    /// It failed with its disk full, or wrote a file beyond the limit.
+    Disk,
+    /// The caller asked for its end.
+    Killed,
+}
+
+/// What a run used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Processor time of all processes.
+    pub cpu: Duration,
+    /// The most memory at one time.
+    pub peak_memory_bytes: u64,
+    /// The most processes and threads at one time.
+    pub peak_processes: Option<u64>,
+}
+
+/// A layer that was in force, or is missing. The names of receipts, as far as the jail knows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the engine's list of layers says what each one means")]
+pub enum Layer {
+    UserNs,
+    PidNs,
+    MountNs,
+    IpcNs,
+    UtsNs,
+    NetNs,
+    CgroupNs,
+    ReadOnlyRoot,
+    DiskQuota,
+    SeparateUid,
+    NoCapabilities,
+    NoNewPrivs,
+    Rlimits,
+    Landlock,
+    Seccomp,
+    CgroupMemory,
+    CgroupCpu,
+    CgroupPids,
+}
+
+/// A layer that this host does not give.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissingLayer {
+    /// The layer.
+    pub layer: Layer,
+    /// Why.
+    pub reason: String,
+    /// What mends it.
+    pub remedy: String,
+}

@@ -1,0 +1,143 @@
+//! The steps of a set-up. One error shape: which step, on what, and the kernel's answer.
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+macro_rules! steps {
+    ($($variant:ident $name:literal),+ $(,)?) => {
+        /// A step of the set-up, in the order in which they are taken.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+        #[allow(missing_docs, reason = "the name beside each one is its documentation")]
+        pub enum Step { $($variant),+ }
+
+        impl Step {
+            /// Every step.
+            pub const ALL: &[Step] = &[$(Step::$variant),+];
+
+            /// Its name in errors.
+            pub fn name(self) -> &'static str {
+                match self { $(Step::$variant => $name),+ }
+            }
+        }
+    };
+}
+
+steps! {
+    LauncherNamespaces "enter the launcher's own namespaces",
+    LauncherRoot "set up the launcher's own root",
+    Root "build the root",
+    HostFolder "open host folder",
+    UserId "take a user id",
+    Cgroup "set up the control group",
+    Network "make a network namespace",
+    Namespaces "create namespaces",
+    IdMap "map user ids",
+    JoinCgroup "join the control group",
+    CgroupNamespace "create a cgroup namespace",
+    Hostname "set the host name",
+    Disk "mount the disk",
+    Inbox "write the arguments",
+    Proc "mount /proc",
+    Masks "mask",
+    Terminals "mount /dev/pts",
+    Binds "mount",
+    Pivot "change the root",
+    Fork "start the program's process",
+    Stdio "connect standard input and output",
+    Rlimits "set resource limits",
+    Ids "become the sandbox user",
+    Files "write file",
+    Capabilities "drop capabilities",
+    NoNewPrivs "set no_new_privs",
+    Landlock "apply landlock",
+    Seccomp "apply seccomp",
+    Workdir "enter folder",
+    Exec "execute",
+    Init "supervise",
+}
+
+/// A step that failed. Nothing of the tenant's ran.
+#[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[error("{}{}{detail}: {}", step.name(), if detail.is_empty() { "" } else { " " }, errno_text(*errno))]
+pub struct StepFailed {
+    /// The step.
+    pub step: Step,
+    /// What it worked on, if that says more.
+    pub detail: String,
+    /// The kernel's answer.
+    pub errno: i32,
+}
+
+impl StepFailed {
+    /// A failure of `step` on `detail`.
+    pub fn new(step: Step, detail: impl Into<String>, errno: Errno) -> Self {
+        Self { step, detail: detail.into(), errno: errno.raw_os_error() }
+    }
+}
+
+/// `ENOSPC (No space left on device)`.
+fn errno_text(errno: i32) -> String {
+    let text = std::io::Error::from_raw_os_error(errno).to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let name = format!("{:?}", Errno::from_raw_os_error(errno));
+    match errno_name(errno) {
+        Some(name) => format!("{name} ({text})"),
+        None => format!("{text} ({name})"),
+    }
+}
+
+/// The names that set-up calls can answer with.
+fn errno_name(errno: i32) -> Option<&'static str> {
+    Some(match errno {
+        libc::EPERM => "EPERM",
+        libc::ENOENT => "ENOENT",
+        libc::EIO => "EIO",
+        libc::E2BIG => "E2BIG",
+        libc::ENOEXEC => "ENOEXEC",
+        libc::EBADF => "EBADF",
+        libc::EAGAIN => "EAGAIN",
+        libc::ENOMEM => "ENOMEM",
+        libc::EACCES => "EACCES",
+        libc::EBUSY => "EBUSY",
+        libc::EEXIST => "EEXIST",
+        libc::EXDEV => "EXDEV",
+        libc::ENODEV => "ENODEV",
+        libc::ENOTDIR => "ENOTDIR",
+        libc::EISDIR => "EISDIR",
+        libc::EINVAL => "EINVAL",
+        libc::EMFILE => "EMFILE",
+        libc::ENFILE => "ENFILE",
+        libc::EFBIG => "EFBIG",
+        libc::ENOSPC => "ENOSPC",
+        libc::EROFS => "EROFS",
+        libc::ENAMETOOLONG => "ENAMETOOLONG",
+        libc::ENOSYS => "ENOSYS",
+        libc::ELOOP => "ELOOP",
+        libc::EOPNOTSUPP => "EOPNOTSUPP",
+        libc::EUSERS => "EUSERS",
+        _ => return None,
+    })
+}
+
+/// Performs a step and names it if it fails.
+pub(crate) fn step<T>(
+    step: Step,
+    detail: &str,
+    perform: impl FnOnce() -> Result<T, Errno>,
+) -> Result<T, StepFailed> {
+    crate::fault::inject(step).and_then(|()| perform()).map_err(|errno| StepFailed::new(step, detail, errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_step_object_and_cause() {
+        let failed = StepFailed::new(Step::Binds, "/data", Errno::NOSPC);
+        assert_eq!(failed.to_string(), "mount /data: ENOSPC (No space left on device)");
+        let failed = StepFailed::new(Step::Disk, "", Errno::NOMEM);
+        assert_eq!(failed.to_string(), "mount the disk: ENOMEM (Cannot allocate memory)");
+    }
+}

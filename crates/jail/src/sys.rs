@@ -1,0 +1,222 @@
+//! The few calls that no library gives, each with the fact that makes it sound.
+
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use rustix::io::Errno;
+
+fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
+    if result < 0 {
+        // SAFETY: `__errno_location` always points at this thread's errno.
+        Err(Errno::from_raw_os_error(unsafe { *libc::__errno_location() }))
+    } else {
+        Ok(result)
+    }
+}
+
+/// The one flag that `libc` gives with too narrow a type.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// Which side of a clone this is.
+pub(crate) enum Cloned {
+    /// The new process.
+    Child,
+    /// The old one, with the new one's id and, where asked for, a descriptor of it.
+    Parent { pid: i32, pidfd: Option<OwnedFd> },
+}
+
+/// Clones this process into new namespaces, and on cgroup v2 straight into a group.
+///
+/// The child goes on with a copy of all memory, like after `fork`; the callers are single-threaded, so no lock is
+/// held by anyone in that copy.
+pub(crate) fn clone(flags: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned, Errno> {
+    let mut pidfd: libc::c_int = -1;
+    // SAFETY: an all-zero clone_args is a valid one: no flags, no stack, no pointers.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.flags = flags as u64 | libc::CLONE_PIDFD as u64;
+    args.pidfd = ptr::from_mut(&mut pidfd) as u64;
+    args.exit_signal = libc::SIGCHLD as u64;
+    if let Some(cgroup) = cgroup {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = cgroup.as_raw_fd() as u64;
+    }
+    // SAFETY: `args` lives across the call and its only pointer is to `pidfd`; without CLONE_VM and without a stack
+    // the child runs on a copy of this stack, as fork's child does.
+    let result = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) };
+    match check(result)? {
+        0 => Ok(Cloned::Child),
+        pid => {
+            // SAFETY: the kernel just stored a new descriptor there that nobody else owns.
+            let pidfd = (pidfd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd) });
+            Ok(Cloned::Parent { pid: pid as i32, pidfd })
+        }
+    }
+}
+
+/// Leaves namespaces behind and takes new ones.
+pub(crate) fn unshare(flags: libc::c_int) -> Result<(), Errno> {
+    // SAFETY: the callers are single-threaded and pass no CLONE_VM or CLONE_FILES, so no memory or descriptor that
+    // others rely on changes.
+    check(unsafe { libc::unshare(flags) }.into()).map(drop)
+}
+
+/// Enters a namespace.
+pub(crate) fn setns(namespace: BorrowedFd<'_>, kind: libc::c_int) -> Result<(), Errno> {
+    // SAFETY: takes a descriptor and a number.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), kind) }.into()).map(drop)
+}
+
+/// Sets attributes of a mount, or of a whole tree of them.
+pub(crate) fn mount_setattr(
+    mount: BorrowedFd<'_>,
+    recursive: bool,
+    set: u64,
+    id_map: Option<BorrowedFd<'_>>,
+) -> Result<(), Errno> {
+    let mut attributes = libc::mount_attr { attr_set: set, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    if let Some(id_map) = id_map {
+        attributes.attr_set |= libc::MOUNT_ATTR_IDMAP;
+        attributes.userns_fd = id_map.as_raw_fd() as u64;
+    }
+    let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: the path is an empty C string and `attributes` lives across the call with its size given.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    check(result).map(drop)
+}
+
+/// Executes a program; returns only when that failed.
+pub(crate) fn execve(program: &CStr, argv: &[*const libc::c_char], env: &[*const libc::c_char]) -> Errno {
+    debug_assert!(argv.last().is_some_and(|p| p.is_null()) && env.last().is_some_and(|p| p.is_null()));
+    // SAFETY: both arrays end in a null pointer and their strings outlive the call.
+    unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), env.as_ptr()) };
+    // SAFETY: as in `check`.
+    Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
+}
+
+/// Ends this process at once: no destructors, no buffers; the other side of a clone owns those.
+pub(crate) fn exit_now(status: i32) -> ! {
+    // SAFETY: ends the process and touches no memory.
+    unsafe { libc::_exit(status) }
+}
+
+/// A child that ended.
+pub(crate) struct Reaped {
+    pub(crate) pid: i32,
+    pub(crate) status: i32,
+    pub(crate) cpu_micros: u64,
+    pub(crate) peak_memory_bytes: u64,
+}
+
+/// Waits for a child; `pid` -1 is any.
+pub(crate) fn wait(pid: i32) -> Result<Reaped, Errno> {
+    let mut status = 0;
+    // SAFETY: an all-zero rusage is a valid value of that plain struct.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to locals that live across the call.
+    let pid = check(unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) }.into())? as i32;
+    let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    Ok(Reaped {
+        pid,
+        status,
+        cpu_micros: micros(usage.ru_utime) + micros(usage.ru_stime),
+        peak_memory_bytes: usage.ru_maxrss as u64 * 1_024,
+    })
+}
+
+/// Sets one resource limit, never above what this process may have.
+pub(crate) fn limit(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> Result<(), Errno> {
+    let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `now` lives across the call.
+    check(unsafe { libc::getrlimit(resource, &raw mut now) }.into())?;
+    let hard = hard.min(now.rlim_max);
+    let wanted = libc::rlimit { rlim_cur: soft.min(hard), rlim_max: hard };
+    // SAFETY: `wanted` lives across the call.
+    check(unsafe { libc::setrlimit(resource, &raw const wanted) }.into()).map(drop)
+}
+
+/// Takes an exclusive lock on one byte of a file, for as long as the descriptor lives.
+pub(crate) fn lock_byte(file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {
+    // SAFETY: an all-zero flock is a valid value of that plain struct.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = offset as libc::off_t;
+    lock.l_len = 1;
+    // SAFETY: `lock` lives across the call.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }.into()).map(drop)
+}
+
+/// Gives the byte back.
+pub(crate) fn unlock_byte(file: BorrowedFd<'_>, offset: u64) {
+    // SAFETY: an all-zero flock is a valid value of that plain struct.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_UNLCK as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = offset as libc::off_t;
+    lock.l_len = 1;
+    // SAFETY: `lock` lives across the call.
+    let _unlocked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+}
+
+/// Brings loopback up in the present network namespace.
+pub(crate) fn loopback_up() -> Result<(), Errno> {
+    let socket = rustix::net::socket_with(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // SAFETY: an all-zero ifreq is a valid value of that plain struct.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[0] = b'l' as libc::c_char;
+    request.ifr_name[1] = b'o' as libc::c_char;
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: the kernel reads an ifreq for this request, and that is what it gets.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) }.into()).map(drop)
+}
+
+/// Resets every signal to its default and unblocks all: what a new program expects.
+pub(crate) fn default_signals() {
+    for signal in 1..=64 {
+        // SAFETY: installs no handler; for signals that cannot be changed the call merely fails.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    // SAFETY: `sigemptyset` initializes the set before `sigprocmask` reads it.
+    unsafe {
+        let mut none = std::mem::MaybeUninit::uninit();
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
+    }
+}
+
+/// Empties the ambient capability set.
+pub(crate) fn clear_ambient_capabilities() -> Result<(), Errno> {
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) }.into()).map(drop)
+}
+
+/// Closes all descriptors from `first` to `last`; owners of these numbers are gone or never drop them, because the
+/// process ends by [`exit_now`].
+pub(crate) fn close_range(first: i32, last: i32) -> Result<(), Errno> {
+    if first > last {
+        return Ok(());
+    }
+    // SAFETY: takes numbers only; see above for who else holds these descriptors.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
+}
+
+/// Kills every process of this pid namespace but PID 1, as far as this user may.
+pub(crate) fn kill_all_others() {
+    // SAFETY: takes numbers only.
+    let _killed = unsafe { libc::kill(-1, libc::SIGKILL) };
+}

@@ -1,0 +1,181 @@
+//! Root trees, built once by the launcher and shared by every jail that has the same one.
+//!
+//! A tree is a small tmpfs of ours with host folders bound into it, all of it read-only. A jail's own mount
+//! namespace starts as a copy, in which its own places are then mounted over the empty folders.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
+
+use crate::spec::{RootEntry, RootTree};
+use crate::step::{Step, StepFailed, step};
+use crate::sys;
+
+/// Where the launcher sees the host.
+pub(crate) const HOST: &str = "/host";
+const TREES: &str = "/trees";
+/// More different roots than this at one time are rebuilt rather than kept.
+const MAX_TREES: usize = 16;
+
+const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+const DEVICE: u64 = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC;
+
+/// The trees that stand.
+#[derive(Debug, Default)]
+pub(crate) struct Templates {
+    built: HashMap<RootTree, String>,
+    next: u64,
+}
+
+impl Templates {
+    /// Where the tree stands; builds it the first time.
+    pub(crate) fn place(&mut self, tree: &RootTree) -> Result<String, StepFailed> {
+        if let Some(path) = self.built.get(tree) {
+            return Ok(path.clone());
+        }
+        if self.built.len() >= MAX_TREES {
+            self.clear();
+        }
+        self.next += 1;
+        let path = format!("{TREES}/{}", self.next);
+        build(&path, tree).inspect_err(|_| discard(&path))?;
+        self.built.insert(tree.clone(), path.clone());
+        Ok(path)
+    }
+
+    fn clear(&mut self) {
+        for (_, path) in self.built.drain() {
+            discard(&path);
+        }
+    }
+}
+
+fn discard(path: &str) {
+    // Running jails have their own copies; what is lazily unmounted here goes away with the last of them.
+    let _unmounted = rustix::mount::unmount(path, UnmountFlags::DETACH);
+    let _removed = rustix::fs::rmdir(path);
+}
+
+fn build(path: &str, tree: &RootTree) -> Result<(), StepFailed> {
+    step(Step::Root, "", || {
+        rustix::fs::mkdir(path, Mode::from_raw_mode(0o755))?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        rustix::mount::mount("tmpfs", path, "tmpfs", flags, Some(c"mode=0755,size=16m,nr_inodes=4096"))
+    })?;
+    for entry in tree {
+        let name = entry_name(entry);
+        step(Step::Root, name, || make(path, entry))?;
+    }
+    step(Step::Root, "", || {
+        let root = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        sys::mount_setattr(root.as_fd(), false, READ_ONLY, None)
+    })
+}
+
+fn entry_name(entry: &RootEntry) -> &str {
+    match entry {
+        RootEntry::Folder { path }
+        | RootEntry::Link { path, .. }
+        | RootEntry::File { path, .. }
+        | RootEntry::Bind { path, .. }
+        | RootEntry::Device { path, .. } => path,
+    }
+}
+
+fn make(root: &str, entry: &RootEntry) -> Result<(), Errno> {
+    match entry {
+        RootEntry::Folder { path } => make_folders(root, path),
+        RootEntry::Link { path, target } => {
+            make_folders(root, parent(path))?;
+            rustix::fs::symlink(target, format!("{root}{path}"))
+        }
+        RootEntry::File { path, content } => {
+            make_folders(root, parent(path))?;
+            write_file(&format!("{root}{path}"), content)
+        }
+        RootEntry::Bind { source, path } => bind(root, source, path),
+        RootEntry::Device { source, path, number } => bind_device(root, source, path, *number),
+    }
+}
+
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+/// Folders of ours only: a tree lists its folders before anything is bound over them.
+fn make_folders(root: &str, path: &str) -> Result<(), Errno> {
+    let mut here = root.to_owned();
+    for part in path.split('/').filter(|part| !part.is_empty()) {
+        here = format!("{here}/{part}");
+        match rustix::fs::mkdir(&here, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            // Inside a bound folder the kernel says "read-only" before it says "exists".
+            Err(Errno::ROFS) if std::path::Path::new(&here).is_dir() => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+fn write_file(path: &str, content: &[u8]) -> Result<(), Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))?;
+    let mut rest = content;
+    while !rest.is_empty() {
+        let written = rustix::io::write(&file, rest)?;
+        rest = &rest[written..];
+    }
+    Ok(())
+}
+
+/// Opens something of the host without following any link: the caller has resolved them already.
+pub(crate) fn open_host(source: &str) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    rustix::fs::openat2(CWD, format!("{HOST}{source}"), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+}
+
+/// A detached copy of a mount, for attaching elsewhere.
+pub(crate) fn detached(source: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | OpenTreeFlags::AT_RECURSIVE;
+    rustix::mount::open_tree(source, "", flags)
+}
+
+fn bind(root: &str, source: &str, path: &str) -> Result<(), Errno> {
+    let opened = open_host(source)?;
+    let target = format!("{root}{path}");
+    if rustix::fs::fstat(&opened)?.st_mode & libc::S_IFMT == libc::S_IFDIR {
+        make_folders(root, path)?;
+    } else {
+        make_folders(root, parent(path))?;
+        write_file(&target, b"")?;
+    }
+    let tree = detached(&opened)?;
+    sys::mount_setattr(tree.as_fd(), true, READ_ONLY, None)?;
+    rustix::mount::move_mount(&tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+fn bind_device(root: &str, source: &str, path: &str, number: (u32, u32)) -> Result<(), Errno> {
+    let opened = open_host(source)?;
+    let stat = rustix::fs::fstat(&opened)?;
+    let found = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    if FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice || found != number {
+        return Err(Errno::NODEV);
+    }
+    let target = format!("{root}{path}");
+    make_folders(root, parent(path))?;
+    write_file(&target, b"")?;
+    let tree = detached(&opened)?;
+    sys::mount_setattr(tree.as_fd(), false, DEVICE, None)?;
+    rustix::mount::move_mount(&tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+/// Makes the folder in which trees stand.
+pub(crate) fn prepare() -> Result<(), Errno> {
+    rustix::fs::mkdir(TREES, Mode::from_raw_mode(0o755))
+}

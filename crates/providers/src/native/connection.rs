@@ -1,0 +1,159 @@
+//! The line to the launcher: orders go out, and each notice finds the run that waits for it.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use belljar_engine::provider::ProviderError;
+use belljar_jail::spec::{Jail, MissingLayer};
+use belljar_jail::wire::{self, Notice, Order};
+use rustix::io::Errno;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::oneshot;
+
+#[derive(Debug)]
+struct Line {
+    /// Used for its readiness; what goes over it are packets with descriptors beside them.
+    control: UnixStream,
+    /// Who waits for which run. `None` once the launcher is gone.
+    waiting: Mutex<Option<HashMap<u64, oneshot::Sender<Notice>>>>,
+    next: AtomicU64,
+}
+
+/// A line to a launcher that said it was ready.
+#[derive(Debug, Clone)]
+pub(super) struct Connection(Arc<Line>);
+
+/// A run that was ordered. Dropped early, it is killed.
+#[derive(Debug)]
+pub(super) struct Ordered {
+    line: Connection,
+    run: u64,
+    pub(super) notice: oneshot::Receiver<Notice>,
+    over: bool,
+}
+
+impl Connection {
+    pub(super) async fn open(control: OwnedFd) -> Result<(Self, Vec<MissingLayer>), ProviderError> {
+        let broken = |message: String| ProviderError::Setup { step: "start the launcher".to_owned(), cause: message };
+        let control = UnixStream::from_std(control.into()).map_err(|error| broken(error.to_string()))?;
+        let line = Line { control, waiting: Mutex::new(Some(HashMap::new())), next: AtomicU64::new(1) };
+        let mut buffer = Vec::new();
+        let missing = match line.receive(&mut buffer).await {
+            Ok(Some(Notice::Ready { missing })) => missing,
+            Ok(Some(Notice::Broken(failed))) => {
+                let cause = failed.to_string();
+                return Err(ProviderError::Setup { step: "start the launcher".to_owned(), cause });
+            }
+            Ok(_) => return Err(broken("it ended at once".to_owned())),
+            Err(errno) => return Err(broken(errno.to_string())),
+        };
+        let connection = Self(Arc::new(line));
+        tokio::spawn(listen(Arc::clone(&connection.0), buffer));
+        Ok((connection, missing))
+    }
+
+    /// Orders a run.
+    pub(super) async fn start(&self, jail: Jail, fds: &[BorrowedFd<'_>]) -> Result<Ordered, ProviderError> {
+        let run = self.0.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, notice) = oneshot::channel();
+        match self.0.waiting().as_mut() {
+            Some(waiting) => waiting.insert(run, sender),
+            None => return Err(lost()),
+        };
+        let ordered = Ordered { line: self.clone(), run, notice, over: false };
+        let order = Order::Start { run, jail: Box::new(jail) };
+        match self.0.send(&order, fds).await {
+            Ok(()) => Ok(ordered),
+            Err(Errno::TOOBIG) => Err(ProviderError::Invalid {
+                field: "command",
+                message: "command, environment and mounts together are too long".to_owned(),
+            }),
+            Err(_) => Err(lost()),
+        }
+    }
+
+    /// Hangs up; the launcher then ends everything and itself.
+    pub(super) fn close(&self) {
+        // Where the other side is gone already, there is nothing to hang up.
+        let _closed = rustix::net::shutdown(&self.0.control, rustix::net::Shutdown::Both);
+    }
+}
+
+pub(super) fn lost() -> ProviderError {
+    ProviderError::Lost { message: "the launcher is gone; start belljar again".to_owned() }
+}
+
+impl Ordered {
+    /// A name for this run that no other run on this machine has at the moment.
+    pub(super) fn kill(&self) {
+        let order = Order::Kill { run: self.run };
+        // A full socket is retried by nobody, but it holds hundreds of orders; and the deadline stands anyway.
+        let _sent = wire::send(self.line.0.control.as_fd(), &order, &[]);
+    }
+
+    /// The launcher has answered; nothing is left to kill.
+    pub(super) fn over(&mut self) {
+        self.over = true;
+    }
+}
+
+impl Drop for Ordered {
+    fn drop(&mut self) {
+        if !self.over {
+            self.kill();
+        }
+        if let Some(waiting) = self.line.0.waiting().as_mut() {
+            waiting.remove(&self.run);
+        }
+    }
+}
+
+impl Line {
+    fn waiting(&self) -> MutexGuard<'_, Option<HashMap<u64, oneshot::Sender<Notice>>>> {
+        // A map of senders is whole after every statement, so a panic elsewhere does not spoil it.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn send(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        loop {
+            self.control.writable().await.map_err(|_| Errno::IO)?;
+            let sent = self.control.try_io(Interest::WRITABLE, || Ok(wire::send(self.control.as_fd(), order, fds)?));
+            match sent.map_err(|error| errno(&error)) {
+                Err(Errno::AGAIN) => {}
+                done => return done,
+            }
+        }
+    }
+
+    async fn receive(&self, buffer: &mut Vec<u8>) -> Result<Option<Notice>, Errno> {
+        loop {
+            self.control.readable().await.map_err(|_| Errno::IO)?;
+            let received =
+                self.control.try_io(Interest::READABLE, || Ok(wire::receive::<Notice>(self.control.as_fd(), buffer)?));
+            match received.map_err(|error| errno(&error)) {
+                Err(Errno::AGAIN) => {}
+                done => return done.map(|message| message.map(|(notice, _)| notice)),
+            }
+        }
+    }
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::AGAIN)
+}
+
+/// Passes notices on until the launcher is gone; then every run that still waits learns of it.
+async fn listen(line: Arc<Line>, mut buffer: Vec<u8>) {
+    while let Ok(Some(notice)) = line.receive(&mut buffer).await {
+        let (Notice::Ended { run, .. } | Notice::Failed { run, .. }) = notice else { continue };
+        let waiting = line.waiting().as_mut().and_then(|waiting| waiting.remove(&run));
+        if let Some(sender) = waiting {
+            // A run that nobody waits for any more was killed when it was dropped.
+            let _told = sender.send(notice);
+        }
+    }
+    *line.waiting() = None;
+}

@@ -1,0 +1,225 @@
+//! Roots: what a sandbox sees of the host, or of an unpacked image.
+
+use std::path::{Path, PathBuf};
+
+use belljar_engine::language::{LANGUAGES, Language};
+use belljar_engine::plan::{Image, Network, Plan};
+use belljar_engine::provider::ProviderError;
+use belljar_jail::spec::{HOME, HostBind, INBOX, RootEntry, RootTree, WORKSPACE};
+
+use super::paths;
+use super::runtimes::{Located, Runtimes};
+
+const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Top-level folders of the host that hold programs and libraries.
+const HOST_FOLDERS: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+/// What programs need of `/etc`, by name; never all of it.
+const HOST_ETC: &[&str] = &[
+    "alternatives", "ca-certificates.conf", "crypto-policies", "fonts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d",
+    "localtime", "magic", "mime.types", "pki/ca-trust", "pki/tls/cert.pem", "pki/tls/certs", "ssl/cert.pem", "ssl/certs",
+    "ssl/openssl.cnf", "terminfo", "timezone",
+];
+/// Runtimes whose packages keep settings in `/etc` under a name that carries a version.
+const HOST_ETC_PREFIXES: &[&str] = &["R", "java", "lua", "perl", "php", "python"];
+/// Folders of an image that are ours instead.
+const OUR_FOLDERS: &[&str] = &["dev", "home", "proc", "run", "sys", "tmp", "workspace"];
+
+const PASSWD: &str = "root:x:0:0:root:/root:/usr/sbin/nologin\n\
+    sandbox:x:1000:1000:sandbox:/home/sandbox:/bin/bash\n\
+    nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
+const GROUP: &str = "root:x:0:\nsandbox:x:1000:\nnogroup:x:65534:\n";
+const HOSTS: &str = "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n";
+const NSSWITCH: &str = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n";
+
+/// Builds root trees; finds runtimes in them.
+#[derive(Debug)]
+pub(super) struct Roots {
+    host: Vec<RootEntry>,
+    runtimes: Runtimes,
+}
+
+impl Roots {
+    pub(super) fn new() -> Self {
+        Self { host: host_tree(), runtimes: Runtimes::new() }
+    }
+
+    /// Finds what runs a language.
+    pub(super) fn runtime(&self, language: &'static Language, image: &Image) -> Result<Located, ProviderError> {
+        match image {
+            Image::Host => self.runtimes.on_host(language),
+            Image::Folder(folder) => Runtimes::in_folder(language, folder),
+        }
+    }
+
+    /// Prefixes of the interpreters that shell scripts call most.
+    pub(super) fn usual_prefixes(&self, image: &Image) -> Vec<PathBuf> {
+        if *image != Image::Host {
+            return Vec::new();
+        }
+        let usual = LANGUAGES.iter().filter(|language| matches!(language.name, "python" | "javascript"));
+        usual.filter_map(|language| self.runtimes.on_host(language).ok()).flat_map(|found| found.prefixes).collect()
+    }
+
+    /// The tree of a plan, and the search path inside it.
+    pub(super) fn tree(
+        &self,
+        plan: &Plan,
+        binds: &[HostBind],
+        prefixes: &[PathBuf],
+    ) -> Result<(RootTree, String), ProviderError> {
+        let mut tree = match &plan.image {
+            Image::Host => {
+                let mut tree = self.host.clone();
+                tree.push(file("/etc/resolv.conf", &resolv_conf(plan.network)));
+                tree
+            }
+            Image::Folder(folder) => folder_tree(folder)?,
+        };
+        let mut path = Vec::new();
+        for prefix in prefixes {
+            let text = paths::text("language", prefix)?;
+            tree.push(RootEntry::Bind { source: text.clone(), path: text.clone() });
+            path.push(format!("{text}/bin"));
+        }
+        path.push(STANDARD_PATH.to_owned());
+        tree.extend(binds.iter().filter_map(mount_point));
+        Ok((tree, path.join(":")))
+    }
+}
+
+/// An empty place on which a host folder will be mounted. Below the workspace it is made later, inside.
+fn mount_point(bind: &HostBind) -> Option<RootEntry> {
+    let path = bind.destination.clone();
+    if path.starts_with("/workspace/") {
+        return None;
+    }
+    let is_folder = Path::new(&bind.source).is_dir();
+    Some(if is_folder { RootEntry::Folder { path } } else { RootEntry::File { path, content: Vec::new() } })
+}
+
+fn file(path: &str, content: &str) -> RootEntry {
+    RootEntry::File { path: path.to_owned(), content: content.as_bytes().to_vec() }
+}
+
+fn link(path: &str, target: &str) -> RootEntry {
+    RootEntry::Link { path: path.to_owned(), target: target.to_owned() }
+}
+
+/// What every root has, whatever the image.
+fn common_tree() -> RootTree {
+    let folders = ["/proc", "/sys", "/tmp", "/dev/pts", "/dev/shm", WORKSPACE, HOME, INBOX];
+    let mut tree: RootTree = folders.iter().map(|path| RootEntry::Folder { path: (*path).to_owned() }).collect();
+    let devices = [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)];
+    let device = |name: &str, number| RootEntry::Device {
+        source: format!("/dev/{name}"),
+        path: format!("/dev/{name}"),
+        number,
+    };
+    tree.extend(devices.iter().map(|(name, minor)| device(name, (1, *minor))));
+    tree.push(device("tty", (5, 0)));
+    for (path, target) in [
+        ("/dev/ptmx", "pts/ptmx"),
+        ("/dev/fd", "/proc/self/fd"),
+        ("/dev/stdin", "/proc/self/fd/0"),
+        ("/dev/stdout", "/proc/self/fd/1"),
+        ("/dev/stderr", "/proc/self/fd/2"),
+    ] {
+        tree.push(link(path, target));
+    }
+    tree
+}
+
+/// Named folders of the host, and an `/etc` of our own with a few of the host's entries.
+fn host_tree() -> RootTree {
+    let mut tree = common_tree();
+    tree.push(link("/var/tmp", "/tmp"));
+    for (name, content) in [("passwd", PASSWD), ("group", GROUP), ("hosts", HOSTS), ("nsswitch.conf", NSSWITCH)] {
+        tree.push(file(&format!("/etc/{name}"), content));
+    }
+    tree.push(file("/etc/hostname", "sandbox\n"));
+    tree.extend(HOST_FOLDERS.iter().filter_map(|name| mirror(Path::new("/"), name)));
+    let etc = Path::new("/etc");
+    tree.extend(HOST_ETC.iter().filter_map(|name| mirror(etc, name)));
+    let versioned = std::fs::read_dir(etc).into_iter().flatten().flatten();
+    let mut names: Vec<String> = versioned.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.retain(|name| HOST_ETC_PREFIXES.iter().any(|prefix| name.starts_with(prefix)));
+    names.sort();
+    tree.extend(names.iter().filter_map(|name| mirror(etc, name)));
+    tree
+}
+
+/// An entry of a host folder as it is: a link stays a link, a folder or file is bound.
+fn mirror(folder: &Path, name: &str) -> Option<RootEntry> {
+    let path = folder.join(name);
+    let text = path.to_str()?.to_owned();
+    if std::fs::symlink_metadata(&path).ok()?.is_symlink() {
+        return Some(link(&text, std::fs::read_link(&path).ok()?.to_str()?));
+    }
+    let source = std::fs::canonicalize(&path).ok()?.to_str()?.to_owned();
+    Some(RootEntry::Bind { source, path: text })
+}
+
+fn resolv_conf(network: Network) -> String {
+    match network {
+        Network::None => "# this sandbox has no network\n".to_owned(),
+        Network::Full => std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default(),
+    }
+}
+
+/// An unpacked root: its own folders, and ours where a sandbox needs its own.
+fn folder_tree(folder: &Path) -> Result<RootTree, ProviderError> {
+    let wrong = |why: String| ProviderError::Invalid {
+        field: "image",
+        message: format!("'{}' {why}", folder.display()),
+    };
+    let real = std::fs::canonicalize(folder).map_err(|error| wrong(error.to_string()))?;
+    if real == Path::new("/") {
+        return Err(wrong("is the host's own root; use image 'host'".to_owned()));
+    }
+    if !real.join("usr").is_dir() && !real.join("bin").is_dir() {
+        return Err(wrong("holds no root: neither usr nor bin is in it".to_owned()));
+    }
+    let mut tree = common_tree();
+    let mut names: Vec<_> = std::fs::read_dir(&real)
+        .map_err(|error| wrong(error.to_string()))?
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| !OUR_FOLDERS.contains(&name.as_str()))
+        .collect();
+    names.sort();
+    for name in names {
+        let path = real.join(&name);
+        let Ok(metadata) = std::fs::symlink_metadata(&path) else { continue };
+        let inside = format!("/{name}");
+        if metadata.is_symlink() {
+            let target = std::fs::read_link(&path).ok().and_then(|target| target.to_str().map(str::to_owned));
+            tree.extend(target.map(|target| link(&inside, &target)));
+        } else if metadata.is_dir() {
+            tree.push(RootEntry::Bind { source: paths::text("image", &path)?, path: inside });
+        }
+    }
+    Ok(tree)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_tree_shows_no_private_folder() {
+        for entry in host_tree() {
+            let RootEntry::Bind { source, .. } = &entry else { continue };
+            for private in ["/home", "/root", "/var", "/run", "/boot", "/srv"] {
+                assert!(!Path::new(source).starts_with(private), "{entry:?}");
+            }
+            assert!(source != "/etc" && source != "/" && source != "/etc/ssl", "{entry:?}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_no_root_is_refused() {
+        assert!(folder_tree(Path::new("/")).unwrap_err().to_string().contains("use image 'host'"));
+        assert!(folder_tree(Path::new("/proc")).unwrap_err().to_string().contains("holds no root"));
+        assert!(folder_tree(Path::new("/nope")).unwrap_err().to_string().contains("No such file"));
+    }
+}

@@ -1,0 +1,353 @@
+//! One run: pipes out, the order to the launcher, output in as it comes, and the ending.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use belljar_engine::outcome::{Artifact, Ending, Kernel, Limit, Outcome, Receipt, Usage};
+use belljar_engine::plan::{Network, Task};
+use belljar_engine::provider::{BoxFuture, Flow, ProviderError, Sink, Stream};
+use belljar_engine::{layer::Layer, report};
+use belljar_jail::spec::{self, ArtifactRules, Jail, PayloadFile};
+use belljar_jail::wire::Notice;
+use rustix::pipe::PipeFlags;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+
+use super::connection::{Ordered, lost};
+use super::{Place, Shared, engine_layer, root_for};
+use crate::program::{self, Prepared};
+
+const OPEN_FILES: u64 = 1_024;
+/// What `main` may return, as JSON.
+const MAX_RESULT: usize = 16 << 20;
+/// What can still be in a pipe when the program has ended.
+const MAX_DRAIN: usize = 1 << 20;
+
+/// What may leave as artifacts.
+#[derive(Debug)]
+pub(super) struct Artifacts(ArtifactRules);
+
+impl Default for Artifacts {
+    fn default() -> Self {
+        let extensions = [
+            "png", "jpg", "jpeg", "gif", "webp", "svg", "pdf", "csv", "tsv", "json", "html", "md", "txt", "parquet", "xlsx",
+        ];
+        debug_assert!(extensions.iter().all(|extension| report::mime_type(&format!("a.{extension}")).is_some()));
+        let extensions = extensions.map(str::to_owned).to_vec();
+        Self(ArtifactRules { count: 10, file_bytes: 10 << 20, extensions })
+    }
+}
+
+/// Runs a task in a jail of its own.
+pub(super) async fn run(
+    shared: &Shared,
+    place: &Place,
+    task: &Task,
+    sink: &mut dyn Sink,
+    cancel: BoxFuture<'_, ()>,
+) -> Result<Outcome, ProviderError> {
+    let (root, path, found) = root_for(&shared.roots, place, task)?;
+    let unique = place.playground.is_some().then(unique_name);
+    let prepared = program::prepare(task, &place.plan.limits, found.as_ref(), &path, unique);
+    let pipes = Pipes::new(prepared.result).map_err(|error| setup("make pipes", &error))?;
+    let payload = pack(&prepared).map_err(|error| setup("pack the files", &error))?;
+    let jail = jail(shared, place, task, prepared, root);
+    let fds = pipes.theirs(&payload);
+    let ordered = shared.connection.start(jail, &fds).await?;
+    drop(fds);
+    let ours = pipes.keep_ours().map_err(|error| setup("make pipes", &error))?;
+    Attending { ordered, ours, sink, why_killed: None, result: Vec::new(), artifacts: Vec::new() }
+        .attend(&task.stdin, cancel)
+        .await
+}
+
+fn setup(step: &str, error: &std::io::Error) -> ProviderError {
+    ProviderError::Setup { step: step.to_owned(), cause: error.to_string() }
+}
+
+/// Part of a file name that no other run has.
+fn unique_name() -> String {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("belljar-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn pack(prepared: &Prepared) -> std::io::Result<OwnedFd> {
+    let files: Vec<(PayloadFile, &[u8])> = prepared
+        .files
+        .iter()
+        .map(|file| {
+            let place = if file.inbox { spec::Place::Inbox } else { spec::Place::Workspace };
+            let len = file.content.len() as u64;
+            (PayloadFile { place, path: file.path.clone(), mode: file.mode, len }, file.content.as_slice())
+        })
+        .collect();
+    belljar_jail::payload::pack(&files)
+}
+
+fn jail(shared: &Shared, place: &Place, task: &Task, prepared: Prepared, root: spec::RootTree) -> Jail {
+    let limits = &place.plan.limits;
+    Jail {
+        root,
+        commands: prepared.commands,
+        env: prepared.env.iter().map(|(key, value)| format!("{key}={value}")).collect(),
+        workdir: task.workdir.clone(),
+        limits: spec::Limits {
+            timeout: limits.timeout,
+            memory_bytes: limits.memory_bytes,
+            cpu_millis: limits.cpu_millis,
+            processes: limits.processes,
+            disk_bytes: limits.disk_bytes,
+            open_files: OPEN_FILES,
+        },
+        network: match place.plan.network {
+            Network::None => spec::Network::Own,
+            Network::Full => spec::Network::Host,
+        },
+        playground: place.playground.clone(),
+        binds: place.binds.clone(),
+        temporary: prepared.temporary,
+        result_pipe: prepared.result,
+        artifacts: Some(shared.artifacts.0.clone()),
+        require_separate_uid: place.plan.require.contains(&Layer::SeparateUid),
+    }
+}
+
+/// Both ends of every pipe, until theirs have been sent.
+struct Pipes {
+    stdin: (OwnedFd, OwnedFd),
+    stdout: (OwnedFd, OwnedFd),
+    stderr: (OwnedFd, OwnedFd),
+    result: Option<(OwnedFd, OwnedFd)>,
+    artifacts: (OwnedFd, OwnedFd),
+}
+
+impl Pipes {
+    fn new(result: bool) -> std::io::Result<Self> {
+        let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
+        Ok(Self {
+            stdin: pipe()?,
+            stdout: pipe()?,
+            stderr: pipe()?,
+            result: result.then(pipe).transpose()?,
+            artifacts: pipe()?,
+        })
+    }
+
+    fn theirs<'a>(&'a self, payload: &'a OwnedFd) -> Vec<std::os::fd::BorrowedFd<'a>> {
+        let mut fds = vec![payload.as_fd(), self.stdin.0.as_fd(), self.stdout.1.as_fd(), self.stderr.1.as_fd()];
+        fds.extend(self.result.as_ref().map(|pipe| pipe.1.as_fd()));
+        fds.push(self.artifacts.1.as_fd());
+        fds
+    }
+
+    fn keep_ours(self) -> std::io::Result<Ours> {
+        Ok(Ours {
+            stdin: Some(pipe::Sender::from_owned_fd(self.stdin.1)?),
+            stdout: Some(pipe::Receiver::from_owned_fd(self.stdout.0)?),
+            stderr: Some(pipe::Receiver::from_owned_fd(self.stderr.0)?),
+            result: self.result.map(|(read, _)| pipe::Receiver::from_owned_fd(read)).transpose()?,
+            artifacts: Some(pipe::Receiver::from_owned_fd(self.artifacts.0)?),
+        })
+    }
+}
+
+/// Our ends; each is closed at its end.
+struct Ours {
+    stdin: Option<pipe::Sender>,
+    stdout: Option<pipe::Receiver>,
+    stderr: Option<pipe::Receiver>,
+    result: Option<pipe::Receiver>,
+    artifacts: Option<pipe::Receiver>,
+}
+
+/// A run that is going on.
+struct Attending<'a> {
+    ordered: Ordered,
+    ours: Ours,
+    sink: &'a mut dyn Sink,
+    why_killed: Option<Ending>,
+    result: Vec<u8>,
+    artifacts: Vec<u8>,
+}
+
+/// Reads from a pipe that may have been closed, into a buffer; 0 is the end.
+async fn read(pipe: &mut Option<pipe::Receiver>, buffer: &mut Vec<u8>) -> usize {
+    buffer.clear();
+    match pipe {
+        Some(pipe) => pipe.read_buf(buffer).await.unwrap_or(0),
+        None => std::future::pending().await,
+    }
+}
+
+/// Writes what is left of the input; the future ends only when something could be written.
+async fn feed(pipe: &mut Option<pipe::Sender>, input: &[u8]) -> usize {
+    match pipe {
+        Some(pipe) if !input.is_empty() => pipe.write(input).await.unwrap_or(0),
+        _ => std::future::pending().await,
+    }
+}
+
+impl Attending<'_> {
+    async fn attend(mut self, mut input: &[u8], mut cancel: BoxFuture<'_, ()>) -> Result<Outcome, ProviderError> {
+        let mut buffers: [Vec<u8>; 4] = std::array::from_fn(|_| Vec::with_capacity(64 << 10));
+        let [out, err, result, artifacts] = &mut buffers;
+        if input.is_empty() {
+            self.ours.stdin = None;
+        }
+        let notice = loop {
+            tokio::select! {
+                biased;
+                notice = &mut self.ordered.notice => break notice.map_err(|_| lost())?,
+                () = &mut cancel, if self.why_killed.is_none() => self.end(Ending::Cancelled),
+                read = read(&mut self.ours.stdout, out) => {
+                    if read == 0 { self.ours.stdout = None } else { self.show(Stream::Stdout, out) }
+                }
+                read = read(&mut self.ours.stderr, err) => {
+                    if read == 0 { self.ours.stderr = None } else { self.show(Stream::Stderr, err) }
+                }
+                read = read(&mut self.ours.result, result) => {
+                    if read == 0 { self.ours.result = None } else { keep(&mut self.result, result, MAX_RESULT) }
+                }
+                read = read(&mut self.ours.artifacts, artifacts) => {
+                    if read == 0 { self.ours.artifacts = None } else { keep(&mut self.artifacts, artifacts, MAX_ARTIFACTS) }
+                }
+                written = feed(&mut self.ours.stdin, input) => {
+                    input = &input[written..];
+                    if written == 0 || input.is_empty() { self.ours.stdin = None }
+                }
+            }
+        };
+        self.drain();
+        self.outcome(notice)
+    }
+
+    fn end(&mut self, why: Ending) {
+        self.why_killed = Some(why);
+        self.ordered.kill();
+    }
+
+    fn show(&mut self, stream: Stream, bytes: &[u8]) {
+        if self.sink.output(stream, bytes) == Flow::Kill && self.why_killed.is_none() {
+            self.end(Ending::LimitHit(Limit::Output));
+        }
+    }
+
+    /// The program has ended; what it wrote is in the pipes. A survivor that still holds one is not waited for.
+    fn drain(&mut self) {
+        let Ours { stdout, stderr, result, artifacts, .. } = &mut self.ours;
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        drain(stdout.as_ref(), &mut out, MAX_DRAIN);
+        drain(stderr.as_ref(), &mut err, MAX_DRAIN);
+        drain(result.as_ref(), &mut self.result, MAX_RESULT + 1);
+        drain(artifacts.as_ref(), &mut self.artifacts, MAX_ARTIFACTS);
+        for (stream, bytes) in [(Stream::Stdout, out), (Stream::Stderr, err)] {
+            if !bytes.is_empty() {
+                // It has ended already; there is nothing left to kill.
+                let _flow = self.sink.output(stream, &bytes);
+            }
+        }
+    }
+
+    fn outcome(mut self, notice: Notice) -> Result<Outcome, ProviderError> {
+        self.ordered.over();
+        let (ending, usage, duration, layers) = match notice {
+            Notice::Ended { ending, usage, duration, layers, .. } => (ending, usage, duration, layers),
+            Notice::Failed { failure, .. } => return Err(failure_of(&failure)),
+            Notice::Ready { .. } | Notice::Broken(_) => return Err(lost()),
+        };
+        let mut isolation: Vec<Layer> = layers.into_iter().map(engine_layer).collect();
+        isolation.sort();
+        Ok(Outcome {
+            ending: ending_of(ending, self.why_killed),
+            duration,
+            usage: Usage {
+                cpu: usage.cpu,
+                peak_memory_bytes: usage.peak_memory_bytes,
+                peak_processes: usage.peak_processes,
+            },
+            result: if self.result.len() > MAX_RESULT { None } else { serde_json::from_slice(&self.result).ok() },
+            artifacts: parse_artifacts(&self.artifacts),
+            receipt: Receipt { provider: "native", kernel: Kernel::Host, isolation },
+        })
+    }
+}
+
+/// Ten of ten megabytes, and their headers.
+const MAX_ARTIFACTS: usize = (10 << 20) * 10 + (64 << 10);
+
+fn keep(kept: &mut Vec<u8>, bytes: &[u8], bound: usize) {
+    // One byte beyond the bound shows that there was more.
+    let room = (bound + 1).saturating_sub(kept.len());
+    kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+}
+
+fn drain(pipe: Option<&pipe::Receiver>, into: &mut Vec<u8>, bound: usize) {
+    let Some(pipe) = pipe else { return };
+    let mut buffer = vec![0; 64 << 10];
+    let mut drained = 0;
+    while drained < bound {
+        match pipe.try_read(&mut buffer) {
+            Ok(0) | Err(_) => return,
+            Ok(read) => {
+                drained += read;
+                keep(into, &buffer[..read], bound);
+            }
+        }
+    }
+}
+
+fn ending_of(ending: spec::Ending, why_killed: Option<Ending>) -> Ending {
+    match ending {
+        spec::Ending::Exited(status) => Ending::Exited(status),
+        spec::Ending::Signalled(signal) => Ending::Signalled(signal),
+        spec::Ending::TimedOut => Ending::TimedOut,
+        spec::Ending::Memory => Ending::LimitHit(Limit::Memory),
+        spec::Ending::Processes => Ending::LimitHit(Limit::Processes),
+        spec::Ending::Disk => Ending::LimitHit(Limit::Disk),
+        spec::Ending::Killed => why_killed.unwrap_or(Ending::Cancelled),
+    }
+}
+
+fn failure_of(failure: &belljar_jail::StepFailed) -> ProviderError {
+    ProviderError::Setup { step: failure.step.name().to_owned(), cause: failure.to_string() }
+}
+
+/// Reads what the collector inside sent. It is data from the tenant: what does not fit is dropped.
+fn parse_artifacts(mut bytes: &[u8]) -> Vec<Artifact> {
+    let mut artifacts = Vec::new();
+    while let Some((artifact, rest)) = parse_artifact(bytes) {
+        artifacts.push(artifact);
+        bytes = rest;
+    }
+    artifacts
+}
+
+fn parse_artifact(bytes: &[u8]) -> Option<(Artifact, &[u8])> {
+    let (name_len, rest) = bytes.split_first_chunk::<4>()?;
+    let (len, rest) = rest.split_first_chunk::<8>()?;
+    let (name, rest) = rest.split_at_checked(u32::from_le_bytes(*name_len) as usize)?;
+    let (content, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
+    let name = std::str::from_utf8(name).ok()?.to_owned();
+    Some((Artifact { name, content: content.to_vec() }, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn artifacts_that_are_cut_short_are_dropped() {
+        let mut bytes = Vec::new();
+        for (name, content) in [("a.csv", "1,2"), ("b.txt", "x")] {
+            bytes.extend((name.len() as u32).to_le_bytes());
+            bytes.extend((content.len() as u64).to_le_bytes());
+            bytes.extend(name.bytes().chain(content.bytes()));
+        }
+        let all = parse_artifacts(&bytes);
+        assert_eq!(all.len(), 2);
+        assert_eq!((all[0].name.as_str(), all[1].content.as_slice()), ("a.csv", b"x".as_slice()));
+        for cut in 0..bytes.len() {
+            assert!(parse_artifacts(&bytes[..cut]).len() < 2);
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Finding interpreters and compilers: the first on `PATH`, behind whatever version manager stands before it.
+//!
+//! A program in `/usr` or `/bin` is used as it is: those folders are visible inside. Any other one is resolved to
+//! the real binary, and only the prefix that it lives in becomes visible. Asking a version manager's stand-in takes
+//! a tenth of a second, so answers are kept in the user's cache folder until the stand-in changes.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use belljar_engine::language::{Language, Runtime};
+use belljar_engine::provider::ProviderError;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+
+use crate::program::Found;
+
+/// Folders that are visible inside anyway.
+const VISIBLE: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib64"];
+const FALLBACK_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+const IMAGE_FOLDERS: &[&str] = &["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/go/bin"];
+
+/// A runtime, and the host folders outside the visible ones that it needs.
+#[derive(Debug, Clone)]
+pub(super) struct Located {
+    pub(super) found: Found,
+    pub(super) prefixes: Vec<PathBuf>,
+}
+
+#[derive(Debug)]
+pub(super) struct Runtimes {
+    known: Mutex<BTreeMap<&'static str, Option<Located>>>,
+}
+
+impl Runtimes {
+    pub(super) fn new() -> Self {
+        Self { known: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// What runs a language on this host.
+    pub(super) fn on_host(&self, language: &'static Language) -> Result<Located, ProviderError> {
+        let mut known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let located = known.entry(language.name).or_insert_with(|| language.runtimes.iter().find_map(locate));
+        located.clone().ok_or_else(|| ProviderError::LanguageMissing {
+            language: language.name,
+            image: "host".to_owned(),
+            install: format!("install it with: {}", language.install),
+        })
+    }
+
+    /// What runs a language in an unpacked root; found by name, never executed outside.
+    pub(super) fn in_folder(language: &'static Language, folder: &Path) -> Result<Located, ProviderError> {
+        let missing = || ProviderError::LanguageMissing {
+            language: language.name,
+            image: folder.display().to_string(),
+            install: format!("install it in the image, for example with: {}", language.install),
+        };
+        let root = rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|_| missing())?;
+        let exists = |path: &String| {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            rustix::fs::openat2(&root, path.as_str(), flags, Mode::empty(), ResolveFlags::IN_ROOT).is_ok()
+        };
+        let located = language.runtimes.iter().find_map(|runtime| {
+            let candidates = IMAGE_FOLDERS.iter().map(|folder| format!("{folder}/{}", runtime.program));
+            candidates.filter(exists).map(|program| Located {
+                found: Found { runtime, program },
+                prefixes: Vec::new(),
+            }).next()
+        });
+        located.ok_or_else(missing)
+    }
+}
+
+/// The first candidate on `PATH` that can be used.
+fn locate(runtime: &'static Runtime) -> Option<Located> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let folders = path.split(':').chain(FALLBACK_PATH.split(':')).filter(|folder| folder.starts_with('/'));
+    let candidates = folders.map(|folder| Path::new(folder).join(runtime.program)).filter(|path| is_executable(path));
+    candidates.filter_map(|candidate| resolve(runtime, &candidate)).find(|located| new_enough(runtime, located))
+}
+
+fn is_executable(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.mode() & 0o111 != 0)
+}
+
+fn is_visible(path: &Path) -> bool {
+    VISIBLE.iter().any(|folder| path.starts_with(folder))
+}
+
+fn resolve(runtime: &'static Runtime, candidate: &Path) -> Option<Located> {
+    let real = std::fs::canonicalize(candidate).ok()?;
+    if is_visible(candidate) && is_visible(&real) {
+        let program = candidate.to_str()?.to_owned();
+        return Some(Located { found: Found { runtime, program }, prefixes: Vec::new() });
+    }
+    if let Some(located) = virtual_environment(runtime, candidate, &real) {
+        return Some(located);
+    }
+    let real = if is_the_thing_itself(runtime, &real) { real } else { ask(runtime, candidate)? };
+    let prefixes = if is_visible(&real) { Vec::new() } else { vec![prefix(&real)?] };
+    let program = real.to_str()?.to_owned();
+    Some(Located { found: Found { runtime, program }, prefixes })
+}
+
+/// A Python environment is used as such: its own folder becomes visible beside its interpreter's.
+fn virtual_environment(runtime: &'static Runtime, candidate: &Path, real: &Path) -> Option<Located> {
+    let environment = candidate.parent()?.parent()?;
+    if !environment.join("pyvenv.cfg").is_file() || !is_the_thing_itself(runtime, real) {
+        return None;
+    }
+    let environment = std::fs::canonicalize(environment).ok()?;
+    let program = environment.join("bin").join(runtime.program).to_str()?.to_owned();
+    let mut prefixes = vec![environment];
+    if !is_visible(real) {
+        prefixes.push(prefix(real)?);
+    }
+    Some(Located { found: Found { runtime, program }, prefixes })
+}
+
+/// Whether a file is the runtime and not a stand-in: a binary, and named like it.
+fn is_the_thing_itself(runtime: &Runtime, real: &Path) -> bool {
+    let named = real.file_name().and_then(|name| name.to_str()).is_some_and(|name| {
+        name.starts_with(runtime.program.trim_end_matches(|c: char| c.is_ascii_digit()))
+    });
+    let mut magic = [0; 4];
+    let read = std::fs::File::open(real).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut magic));
+    named && read.is_ok() && magic == *b"\x7fELF"
+}
+
+/// The folder that a runtime lives in. Where that would show somebody's whole home, only the program itself.
+fn prefix(real: &Path) -> Option<PathBuf> {
+    let prefix = real.parent()?.parent()?;
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let too_wide = prefix.components().count() <= 2 || home.starts_with(prefix) || prefix == home.join(".local");
+    Some(if too_wide { real.to_owned() } else { prefix.to_owned() })
+}
+
+/// Asks a stand-in where the real one is; the answer is kept.
+fn ask(runtime: &Runtime, candidate: &Path) -> Option<PathBuf> {
+    let (arguments, suffix) = runtime.locate;
+    if arguments.is_empty() {
+        return None;
+    }
+    let answer = remembered(candidate, arguments, || output(candidate, arguments))?;
+    let real = std::fs::canonicalize(format!("{}{suffix}", answer.trim())).ok()?;
+    is_the_thing_itself(runtime, &real).then_some(real)
+}
+
+fn new_enough(runtime: &Runtime, located: &Located) -> bool {
+    let Some(wanted) = runtime.at_least else { return true };
+    let program = Path::new(&located.found.program);
+    let arguments = &["--version"];
+    remembered(program, arguments, || output(program, arguments))
+        .and_then(|text| version(&text))
+        .is_some_and(|found| found >= wanted)
+}
+
+/// The first `major.minor` of a text; a bare number is a major version.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let start = text.find(|c: char| c.is_ascii_digit())?;
+    let digits: String = text[start..].chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+    let mut parts = digits.split('.');
+    Some((parts.next()?.parse().ok()?, parts.next().and_then(|minor| minor.parse().ok()).unwrap_or(0)))
+}
+
+fn output(program: &Path, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    (output.status.success() && !text.trim().is_empty()).then(|| text.trim().to_owned())
+}
+
+/// Looks an answer up in the cache, or asks and keeps it. What it was asked of, when that last changed, and where
+/// it was asked from are part of the question: version managers look at all three.
+fn remembered(program: &Path, arguments: &[&str], ask: impl FnOnce() -> Option<String>) -> Option<String> {
+    let metadata = std::fs::metadata(program).ok()?;
+    let folder = std::env::current_dir().unwrap_or_default();
+    let (time, inode) = (metadata.mtime_nsec() ^ (metadata.mtime() << 30), metadata.ino());
+    let key = format!("{} {time} {inode} {} {}", program.display(), folder.display(), arguments.join(" "));
+    let cache = cache_file();
+    let mut known: BTreeMap<String, String> = cache
+        .as_ref()
+        .and_then(|path| std::fs::read(path).ok())
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .unwrap_or_default();
+    if let Some(answer) = known.get(&key) {
+        return Some(answer.clone());
+    }
+    let answer = ask()?;
+    if known.len() >= MAX_REMEMBERED {
+        known.clear();
+    }
+    known.insert(key, answer.clone());
+    if let Some(path) = cache {
+        keep(&path, &known);
+    }
+    Some(answer)
+}
+
+const MAX_REMEMBERED: usize = 500;
+
+fn cache_file() -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let base = base.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))?;
+    Some(base.join("belljar").join("runtimes.json"))
+}
+
+/// Best effort: without a cache the question is asked again next time.
+fn keep(path: &Path, known: &BTreeMap<String, String>) {
+    let Some(folder) = path.parent() else { return };
+    let temporary = folder.join(format!("runtimes.{}", std::process::id()));
+    let written = std::fs::create_dir_all(folder)
+        .and_then(|()| std::fs::write(&temporary, serde_json::to_vec(known).unwrap_or_default()))
+        .and_then(|()| std::fs::rename(&temporary, path));
+    if written.is_err() {
+        let _removed = std::fs::remove_file(&temporary);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions() {
+        assert_eq!(version("v22.18.0"), Some((22, 18)));
+        assert_eq!(version("openjdk 17 2021-09-14"), Some((17, 0)));
+        assert_eq!(version("none"), None);
+    }
+
+    #[test]
+    fn a_home_is_never_a_prefix() {
+        let home = std::env::var("HOME").unwrap();
+        let binary = Path::new(&home).join("bin/node");
+        assert_eq!(prefix(&binary), Some(binary.clone()));
+        let local = Path::new(&home).join(".local/bin/bun");
+        assert_eq!(prefix(&local), Some(local.clone()));
+        assert_eq!(prefix(Path::new("/opt/py/3.12/bin/python3")), Some("/opt/py/3.12".into()));
+        assert_eq!(prefix(Path::new("/opt/bin/node")), Some("/opt/bin/node".into()));
+    }
+}

@@ -1,0 +1,180 @@
+//! From a task to what is really executed: commands, environment, and the files that they need. The same for every
+//! provider that can place a program in a box.
+
+use std::collections::BTreeMap;
+
+use belljar_engine::language::{Calls, Language, Runtime};
+use belljar_engine::limits::Limits;
+use belljar_engine::plan::{Program, Source, Task, WORKSPACE};
+use serde_json::{Map, Value};
+
+/// Where a runner and its arguments are, read-only.
+pub(crate) const INBOX: &str = "/run/belljar";
+/// Where a compiler puts what it makes.
+const COMPILED: &str = "/home/sandbox/program";
+
+/// A runtime that was found.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    /// How the language is run.
+    pub(crate) runtime: &'static Runtime,
+    /// The program, as seen from inside.
+    pub(crate) program: String,
+}
+
+/// A file that goes in before the program starts.
+#[derive(Debug)]
+pub(crate) struct File {
+    /// Whether it goes to the inbox and not to the workspace.
+    pub(crate) inbox: bool,
+    pub(crate) path: String,
+    pub(crate) mode: u32,
+    pub(crate) content: Vec<u8>,
+}
+
+/// What is really executed.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) commands: Vec<Vec<String>>,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) files: Vec<File>,
+    /// A file of the workspace that is only there for the run.
+    pub(crate) temporary: Option<String>,
+    /// Whether the program gets a result pipe.
+    pub(crate) result: bool,
+}
+
+/// Variables that hold the number of threads worth starting, for a program of unknown kind.
+const THREAD_VARIABLES: &[&str] = &["OMP_NUM_THREADS", "GOMAXPROCS", "RAYON_NUM_THREADS"];
+
+/// Prepares a task. `path` is the search path inside; `playground` names the code's file where the workspace is
+/// somebody's own folder, so that nothing of theirs is overwritten.
+pub(crate) fn prepare(
+    task: &Task,
+    limits: &Limits,
+    found: Option<&Found>,
+    path: &str,
+    playground: Option<String>,
+) -> Prepared {
+    let mut env = base_environment(path);
+    let mut files: Vec<File> = task
+        .files
+        .iter()
+        .map(|file| File { inbox: false, path: file.path.clone(), mode: file.mode, content: file.content.clone() })
+        .collect();
+    let mut prepared = Prepared { commands: Vec::new(), env: BTreeMap::new(), files: Vec::new(), temporary: None, result: false };
+    match (&task.program, found) {
+        (Program::Code { language, source, arguments }, Some(found)) => {
+            thread_variables(&mut env, language.thread_variables, limits);
+            env.extend(found.runtime.env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
+            let source = place_source(source, language, arguments.is_some(), playground, &mut files, &mut prepared);
+            prepared.commands = commands(found, &source, limits);
+            if let Some(arguments) = arguments {
+                add_arguments(language, arguments, &source, found, &mut env, &mut files, &mut prepared);
+            }
+        }
+        (Program::Command(command), _) => {
+            thread_variables(&mut env, THREAD_VARIABLES, limits);
+            prepared.commands = vec![command.clone()];
+        }
+        (Program::Code { .. }, None) => {}
+    }
+    env.extend(task.env.clone());
+    prepared.env = env;
+    prepared.files = files;
+    prepared
+}
+
+fn base_environment(path: &str) -> BTreeMap<String, String> {
+    let fixed = [
+        ("PATH", path),
+        ("HOME", "/home/sandbox"),
+        ("USER", "sandbox"),
+        ("LOGNAME", "sandbox"),
+        ("LANG", "C.UTF-8"),
+        ("TMPDIR", "/tmp"),
+    ];
+    fixed.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+fn thread_variables(env: &mut BTreeMap<String, String>, names: &[&str], limits: &Limits) {
+    let threads = limits.whole_cpus().to_string();
+    env.extend(names.iter().map(|name| ((*name).to_owned(), threads.clone())));
+}
+
+/// Puts the code where it runs, and says where that is.
+fn place_source(
+    source: &Source,
+    language: &Language,
+    called: bool,
+    playground: Option<String>,
+    files: &mut Vec<File>,
+    prepared: &mut Prepared,
+) -> String {
+    let (name, code) = match source {
+        Source::Existing(path) => return format!("{WORKSPACE}/{path}"),
+        Source::Text { name, code } => (name, code),
+    };
+    let name = match playground {
+        Some(unique) => {
+            let hidden = format!(".{unique}-{name}");
+            prepared.temporary = Some(hidden.clone());
+            hidden
+        }
+        None => name.clone(),
+    };
+    let mut content = code.clone();
+    if let (true, Calls::Main { epilogue, .. }) = (called, language.calls) {
+        content.push_str(epilogue);
+    }
+    files.push(File { inbox: false, path: name.clone(), mode: 0o644, content: content.into_bytes() });
+    format!("{WORKSPACE}/{name}")
+}
+
+fn commands(found: &Found, source: &str, limits: &Limits) -> Vec<Vec<String>> {
+    let fill = |word: &&str| {
+        word.replace("{program}", &found.program)
+            .replace("{source}", source)
+            .replace("{out}", COMPILED)
+            .replace("{memory}", &limits.memory_bytes.to_string())
+            .replace("{cpus}", &limits.whole_cpus().to_string())
+    };
+    found.runtime.steps.iter().map(|step| step.iter().map(fill).collect()).collect()
+}
+
+fn add_arguments(
+    language: &Language,
+    arguments: &Map<String, Value>,
+    source: &str,
+    found: &Found,
+    env: &mut BTreeMap<String, String>,
+    files: &mut Vec<File>,
+    prepared: &mut Prepared,
+) {
+    match language.calls {
+        Calls::Main { runner, file, .. } => {
+            let text = Value::Object(arguments.clone()).to_string();
+            let inbox = |path: &str, content: &str| File {
+                inbox: true,
+                path: path.to_owned(),
+                mode: 0o444,
+                content: content.as_bytes().to_vec(),
+            };
+            files.push(inbox(file, runner));
+            files.push(inbox("arguments.json", &text));
+            // The runner stands where the code stood, and gets the code and the arguments as its own.
+            let runner = format!("{INBOX}/{file}");
+            let step: Vec<String> = found.runtime.steps.last().map_or_else(Vec::new, |step| {
+                let words = step.iter().map(|word| word.replace("{program}", &found.program).replace("{source}", &runner));
+                words.chain([source.to_owned(), format!("{INBOX}/arguments.json")]).collect()
+            });
+            prepared.commands = vec![step];
+            prepared.result = true;
+        }
+        Calls::Environment => env.extend(arguments.iter().map(|(key, value)| {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            (key.clone(), text)
+        })),
+        Calls::Nothing => {}
+    }
+}
