@@ -59,7 +59,7 @@ steps! {
 
 /// A step that failed. Nothing of the tenant's ran.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
-#[error("{}{}{detail}: {}", step.name(), if detail.is_empty() { "" } else { " " }, errno_text(*errno))]
+#[error("{}: {}", self.what(), self.cause())]
 pub struct StepFailed {
     /// The step.
     pub step: Step,
@@ -74,16 +74,23 @@ impl StepFailed {
     pub fn new(step: Step, detail: impl Into<String>, errno: Errno) -> Self {
         Self { step, detail: detail.into(), errno: errno.raw_os_error() }
     }
-}
 
-/// `ENOSPC (No space left on device)`.
-fn errno_text(errno: i32) -> String {
-    let text = std::io::Error::from_raw_os_error(errno).to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    let name = format!("{:?}", Errno::from_raw_os_error(errno));
-    match errno_name(errno) {
-        Some(name) => format!("{name} ({text})"),
-        None => format!("{text} ({name})"),
+    /// The step and what it worked on: `mount /data`.
+    pub fn what(&self) -> String {
+        if self.detail.is_empty() {
+            return self.step.name().to_owned();
+        }
+        format!("{} {}", self.step.name(), self.detail)
+    }
+
+    /// The kernel's answer: `ENOSPC (No space left on device)`.
+    pub fn cause(&self) -> String {
+        let text = std::io::Error::from_raw_os_error(self.errno).to_string();
+        let text = text.split(" (os error").next().unwrap_or_default();
+        match errno_name(self.errno) {
+            Some(name) => format!("{name} ({text})"),
+            None => text.to_owned(),
+        }
     }
 }
 

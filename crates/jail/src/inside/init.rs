@@ -30,6 +30,9 @@ pub(super) fn set_up(cell: &Cell<'_>) -> Result<Vec<Started>, StepFailed> {
     step(Step::CgroupNamespace, "", || {
         if fault::without(Layer::CgroupNs) { Ok(()) } else { sys::unshare(libc::CLONE_NEWCGROUP) }
     })?;
+    if cell.new_network {
+        step(Step::Network, "", sys::loopback_up)?;
+    }
     step(Step::Hostname, "", || rustix::system::sethostname(b"sandbox"))?;
     let uid = rights::init_uid(cell.own_init_uid);
     step(Step::Ids, "", || rights::become_user(uid, uid))?;
@@ -37,6 +40,9 @@ pub(super) fn set_up(cell: &Cell<'_>) -> Result<Vec<Started>, StepFailed> {
     mounts::build(cell, &payload)?;
     let started =
         (0..cell.jail.commands.len()).map(|index| start(cell, &payload, index)).collect::<Result<Vec<_>, _>>()?;
+    drop(payload);
+    // Closed by its owner, before everything else is closed by number.
+    drop(payload);
     step(Step::Init, "", || confine_self(cell, &started, uid))?;
     Ok(started)
 }

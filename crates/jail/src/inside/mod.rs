@@ -43,6 +43,8 @@ pub(crate) struct Cell<'a> {
     pub(crate) landlock: bool,
     /// Whether PID 1 has a user id other than the program's.
     pub(crate) own_init_uid: bool,
+    /// Whether the clone made a network namespace, in which loopback is still down.
+    pub(crate) new_network: bool,
     /// Memory for one process where no group holds it.
     pub(crate) data_limit: Option<u64>,
 }

@@ -18,6 +18,10 @@ const PLAIN: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 const PLACES: &[(&str, &str, u32)] =
     &[("workspace", WORKSPACE, 0o755), ("home", HOME, 0o700), ("tmp", "/tmp", 0o1777), ("shm", "/dev/shm", 0o1777)];
 
+/// As file systems on disks have it. More would let kernel memory, and the time that landlock needs to climb out of
+/// a deep folder, grow out of all proportion to the disk.
+const BYTES_PER_INODE: u64 = 16 << 10;
+
 /// What `/proc` shows of the host and no program needs: kernel addresses, keys, logs, hardware.
 const MASKED_FILES: &[&str] = &[
     "cmdline", "interrupts", "iomem", "ioports", "kallsyms", "kcore", "key-users", "keys", "kmsg", "kpagecgroup",
@@ -51,7 +55,7 @@ pub(super) fn build(cell: &Cell<'_>, payload: &Payload) -> Result<(), StepFailed
 fn disk(cell: &Cell<'_>) -> Result<(), Errno> {
     let root = cell.root;
     let bytes = cell.jail.limits.disk_bytes;
-    let inodes = (bytes / 4_096).max(1_024);
+    let inodes = (bytes / BYTES_PER_INODE).max(1_024);
     let options = format!("size={bytes},nr_inodes={inodes},mode=0755\0");
     let options = std::ffi::CStr::from_bytes_with_nul(options.as_bytes()).map_err(|_| Errno::INVAL)?;
     let base = format!("{root}{INBOX}");

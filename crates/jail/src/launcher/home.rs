@@ -24,6 +24,8 @@ pub(super) struct Home {
     pub(super) proc: OwnedFd,
     /// The network namespace that the launcher itself is in.
     pub(super) network: OwnedFd,
+    /// Whether it can leave that and come back: an ordinary user cannot, so its jails make their own as they start.
+    pub(super) can_change_network: bool,
     pub(super) landlock: bool,
     pub(super) missing: Vec<MissingLayer>,
 }
@@ -63,7 +65,7 @@ pub(super) fn set_up() -> Result<Home, StepFailed> {
     let open = |path: &str| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let proc = step(Step::LauncherRoot, "/proc", || open("/host/proc"))?;
     let network = step(Step::LauncherRoot, "/proc/self/ns/net", || open("/host/proc/self/ns/net"))?;
-    Ok(Home { groups, ids, proc, network, landlock, missing })
+    Ok(Home { groups, ids, proc, network, can_change_network: root, landlock, missing })
 }
 
 pub(super) fn controller_layer(controller: Controller) -> Layer {

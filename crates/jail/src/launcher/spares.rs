@@ -24,7 +24,11 @@ pub(super) struct Spares {
 
 impl Spares {
     pub(super) fn wanting(&self, home: &Home) -> bool {
-        self.networks.len() < self.kept || (home.has_groups() && self.groups.len() < self.kept)
+        self.wants_network(home) || (home.has_groups() && self.groups.len() < self.kept)
+    }
+
+    fn wants_network(&self, home: &Home) -> bool {
+        home.can_change_network && self.networks.len() < self.kept
     }
 
     /// Notes that a run took what it needed.
@@ -36,7 +40,7 @@ impl Spares {
     /// Makes one of what is missing. A failure shows, with its name, when one is needed and cannot be made then
     /// either; until the next run nothing more is tried.
     pub(super) fn refill(&mut self, home: &Home) {
-        let made = if self.networks.len() < self.kept {
+        let made = if self.wants_network(home) {
             make_network(home).map(|network| self.networks.push(network))
         } else {
             make_group(home).map(|group| self.groups.extend(group))

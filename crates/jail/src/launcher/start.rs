@@ -41,10 +41,9 @@ impl Starter<'_> {
         let root = self.templates.place(&jail.root)?;
         let binds = self.host_binds(jail, taken)?;
         let group = self.group(jail)?;
-        let network = match jail.network {
-            Network::Own if !fault::without(Layer::NetNs) => Some(self.spares.network(self.home)?),
-            _ => None,
-        };
+        let own_network = jail.network == Network::Own && !fault::without(Layer::NetNs);
+        let made_ahead = own_network && self.home.can_change_network;
+        let network = made_ahead.then(|| self.spares.network(self.home)).transpose()?;
         let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
         let (told, report) = step(Step::Namespaces, "", pipe)?;
         let (go, let_go) = step(Step::Namespaces, "", pipe)?;
@@ -60,10 +59,12 @@ impl Starter<'_> {
             filter: self.filter,
             landlock,
             own_init_uid: taken.separate(),
+            new_network: own_network && !made_ahead,
             data_limit: (!self.home.has(Controller::Memory)).then_some(jail.limits.memory_bytes),
         };
         let into = group.as_ref().and_then(Group::clone_into);
-        let cloned = step(Step::Namespaces, "", || self.clone_into(network.as_ref(), into))?;
+        let flags = namespaces(cell.new_network);
+        let cloned = step(Step::Namespaces, "", || self.clone_into(flags, network.as_ref(), into))?;
         let (pid, pidfd) = match cloned {
             Cloned::Child => inside::enter(cell),
             Cloned::Parent { pid, pidfd } => (pid, pidfd.ok_or(Errno::NOSYS)),
@@ -83,19 +84,10 @@ impl Starter<'_> {
     /// only live in one.
     fn clone_into(
         &self,
+        flags: libc::c_int,
         network: Option<&OwnedFd>,
         group: Option<std::os::fd::BorrowedFd<'_>>,
     ) -> Result<Cloned, Errno> {
-        let mut flags = libc::CLONE_NEWUSER
-            | libc::CLONE_NEWPID
-            | libc::CLONE_NEWNS
-            | libc::CLONE_NEWIPC
-            | libc::CLONE_NEWUTS;
-        for (layer, flag) in [(Layer::IpcNs, libc::CLONE_NEWIPC), (Layer::UtsNs, libc::CLONE_NEWUTS)] {
-            if fault::without(layer) {
-                flags &= !flag;
-            }
-        }
         let Some(network) = network else { return sys::clone(flags, group) };
         sys::setns(network.as_fd(), libc::CLONE_NEWNET)?;
         let cloned = sys::clone(flags, group);
@@ -167,6 +159,16 @@ impl Starter<'_> {
         layers.sort();
         layers
     }
+}
+
+fn namespaces(network: bool) -> libc::c_int {
+    let always = libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS;
+    let conditional = [
+        (network, libc::CLONE_NEWNET),
+        (!fault::without(Layer::IpcNs), libc::CLONE_NEWIPC),
+        (!fault::without(Layer::UtsNs), libc::CLONE_NEWUTS),
+    ];
+    conditional.into_iter().filter(|(wanted, _)| *wanted).fold(always, |flags, (_, flag)| flags | flag)
 }
 
 fn descriptors(jail: &Jail, fds: Vec<OwnedFd>) -> Result<Descriptors, Errno> {

@@ -83,7 +83,7 @@ impl Filter {
             actions.push((number, target(&mut assembler, rule)));
             next = number + 1;
         }
-        // Open-ended: everything above the newest number, which takes x32 (bit 30) and negative numbers along.
+        // Open-ended: everything above the newest number, and so x32 (bit 30) and negative numbers too.
         actions.push((next, Target::errno(libc::ENOSYS)));
         Filter(assembler.finish(arch.audit(), &actions))
     }
@@ -97,8 +97,8 @@ impl Filter {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
         };
         let program = libc::sock_fprog { len, filter: self.0.as_ptr().cast_mut() };
-        // SAFETY: `program` points at `len` initialised instructions that `self` keeps alive through the call,
-        // and the kernel copies them without writing, so the cast away from `const` is never used to mutate.
+        // SAFETY: `program` points at `len` initialised instructions that `self` keeps alive through the
+        // call; the kernel copies them and writes nothing, so the cast away from `const` never mutates.
         let status = unsafe {
             libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, std::ptr::from_ref(&program))
         };

@@ -51,7 +51,7 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
         "mkdir", "mkdirat", "rmdir", "unlink", "unlinkat", "rename", "renameat", "renameat2",
         "link", "linkat", "symlink", "symlinkat", "utimensat",
     ]),
-    // tar and git set owners as a matter of course; without capabilities the kernel grants what an owner may.
+    // tar and git set owners as a matter of course; the kernel grants what an owner may, and no more.
     (Allow, &["chown", "fchown", "lchown", "fchownat"]),
     // Attributes are read by `ls` and by every copy, and not written: the workspace is like a file system
     // without them. Python's copies accept EOPNOTSUPP but not ENOSYS, and only ever set by path.
@@ -60,18 +60,20 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
     (Errno(libc::ENOSYS), &[
         "fgetxattr", "flistxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr",
     ]),
-    // No file may get a set-uid or set-gid bit: it would outlive the sandbox in a folder that was lent to it.
+    // No file may get a set-uid or set-gid bit: in a folder lent to the sandbox it would outlive it.
     (check(Check::Mode { argument: 1 }), &["chmod", "fchmod", "creat"]),
     (check(Check::Mode { argument: 2 }), &["fchmodat"]),
     (check(Check::Open { flags: 1, mode: 2 }), &["open"]),
     (check(Check::Open { flags: 2, mode: 3 }), &["openat"]),
     (check(Check::Node { mode: 1 }), &["mknod"]),
     (check(Check::Node { mode: 2 }), &["mknodat"]),
-    // Newer or finer forms of calls above, for which libcs, Go, Rust and Node fall back when they are missing;
-    // the mode of `openat2` sits in memory, where a filter cannot look. `sync_file_range` and `syncfs` are a
-    // lever on the neighbours' disks, like `sync`, which cannot report its EPERM and simply does nothing.
+    // Newer or finer forms of calls above, for which libcs, Go, Rust and Node fall back when they are
+    // missing; the mode of `openat2` sits in memory, where a filter cannot look. `sync_file_range` and
+    // `syncfs` are a lever on the neighbours' disks, like `sync`, which cannot report its EPERM and simply
+    // does nothing.
     (Errno(libc::ENOSYS), &[
-        "openat2", "faccessat2", "fchmodat2", "preadv2", "pwritev2", "copy_file_range", "sync_file_range", "syncfs",
+        "openat2", "faccessat2", "fchmodat2", "preadv2", "pwritev2", "copy_file_range",
+        "sync_file_range", "syncfs",
     ]),
 
     // ── Memory ─────────────────────────────────────────────────────────────────────────────────────────
@@ -79,8 +81,8 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
     (Allow, &[
         "mmap", "munmap", "mprotect", "mremap", "brk", "msync", "madvise", "mlock", "munlock", "memfd_create",
     ]),
-    // Optional even where the kernel has them: allocators, JITs and unwinders go on without. `mincore` would
-    // tell what is in the page cache that all tenants share.
+    // Optional even where the kernel has them: allocators, JITs and unwinders go on without. `mincore`
+    // would tell what is in the page cache that all tenants share.
     (Errno(libc::ENOSYS), &[
         "mincore", "mlock2", "membarrier", "pkey_alloc", "pkey_free", "pkey_mprotect", "memfd_secret",
         "map_shadow_stack", "mseal", "userfaultfd", "process_madvise", "process_mrelease", "cachestat",
@@ -102,11 +104,12 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
     ]),
     (check(Check::Prctl), &["prctl"]),
     (check(Check::Personality), &["personality"]),
-    // Other ways to do what is allowed above (libcs emulate `execveat` over `/proc/self/fd` and have long used
-    // `prlimit64` for both limits); runtimes probe for the newer ones and go on without.
+    // Other ways to do what is allowed above (libcs emulate `execveat` over `/proc/self/fd` and have long
+    // used `prlimit64` for both limits); runtimes probe for the newer ones and go on without.
     (Errno(libc::ENOSYS), &[
         "execveat", "getrlimit", "setrlimit",
-        "pidfd_open", "pidfd_getfd", "pidfd_send_signal", "futex_waitv", "futex_wake", "futex_wait", "futex_requeue",
+        "pidfd_open", "pidfd_getfd", "pidfd_send_signal",
+        "futex_waitv", "futex_wake", "futex_wait", "futex_requeue",
     ]),
     // Scheduling: affinity and niceness only ever give away. Real-time classes would starve the host.
     (Allow, &[
@@ -116,8 +119,8 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
     (check(Check::Scheduler), &["sched_setscheduler"]),
 
     // ── Identity ───────────────────────────────────────────────────────────────────────────────────────
-    // BusyBox sets the ids it already has before every applet; without capabilities there is no other to take.
-    // `setgroups` always needs a capability, so the default EPERM is the kernel's own answer.
+    // BusyBox sets the ids it already has before every applet; without capabilities there are no others to
+    // take. `setgroups` always needs a capability, so the default EPERM is the kernel's own answer.
     (Allow, &[
         "getuid", "geteuid", "getgid", "getegid", "getresuid", "getresgid", "getgroups",
         "setuid", "setgid", "setresuid", "setresgid", "capget",
@@ -139,13 +142,13 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
         "timerfd_create", "timerfd_settime",
         "inotify_init", "inotify_init1", "inotify_add_watch", "inotify_rm_watch",
     ]),
-    // What hardly anybody misses: event loops fall back to `epoll_wait` and `recvmsg`, the setters of timers
-    // tell what was left of them, and a signal that carries a value is a rarity.
+    // What hardly anybody misses: event loops fall back to `epoll_wait` and `recvmsg`, the setters of
+    // timers tell what was left of them, and a signal that carries a value is a rarity.
     (Errno(libc::ENOSYS), &[
         "epoll_pwait2", "recvmmsg", "timerfd_gettime", "timer_gettime", "timer_getoverrun",
         "rt_sigqueueinfo", "rt_tgsigqueueinfo",
     ]),
-    // Asynchronous I/O, old and new, has a record of kernel holes; event loops fall back to epoll and threads.
+    // Asynchronous I/O, old and new, has a record of kernel holes; event loops have epoll and threads.
     (Errno(libc::ENOSYS), &[
         "io_setup", "io_destroy", "io_submit", "io_cancel", "io_getevents", "io_pgetevents",
         "io_uring_setup", "io_uring_enter", "io_uring_register",
@@ -178,7 +181,8 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
         "lsm_get_self_attr", "lsm_set_self_attr", "lsm_list_modules",
         "setxattrat", "getxattrat", "listxattrat", "removexattrat", "file_getattr", "file_setattr",
     ]),
-    // All the rest is EPERM by default: ptrace and other processes' memory, keys, bpf, perf, namespaces, every
-    // mount call, handles, fanotify, modules, kexec, clocks, swap, quotas, ports, seccomp,
-    // the page-sharing pipe calls (tee, vmsplice), and calls that libcs replaced long ago (getdents, eventfd, utime, time).
+    // All the rest is EPERM by default: ptrace and other processes' memory, keys, bpf, perf, namespaces,
+    // every mount call, handles, fanotify, modules, kexec, clocks, swap, quotas, ports, seccomp, the
+    // page-sharing pipe calls (tee, vmsplice), and calls that libcs replaced long ago (getdents, eventfd,
+    // utime, time).
 ];

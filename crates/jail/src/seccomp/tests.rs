@@ -218,8 +218,8 @@ fn requests_are_compared_by_their_low_half() {
         0x8004_5200,
     ];
     for request in good {
-        passes("ioctl", &[0, request as u64]);
-        passes("ioctl", &[0, request as u64 | 0xffff_ffff_0000_0000]);
+        passes("ioctl", &[0, request]);
+        passes("ioctl", &[0, request | 0xffff_ffff_0000_0000]);
     }
     let bad = [
         libc::TIOCSTI,
@@ -235,8 +235,8 @@ fn requests_are_compared_by_their_low_half() {
         u64::from(u32::MAX),
     ];
     for request in bad {
-        fails("ioctl", &[0, request as u64], libc::EPERM);
-        fails("ioctl", &[0, request as u64 | 1 << 32], libc::EPERM);
+        fails("ioctl", &[0, request], libc::EPERM);
+        fails("ioctl", &[0, request | 1 << 32], libc::EPERM);
     }
     fails("ioctl", &[0, 0x1_0000_5412], libc::EPERM);
     fails("ioctl", &[0, 0x8946], libc::EOPNOTSUPP);

@@ -44,8 +44,7 @@ impl Connection {
         let missing = match line.receive(&mut buffer).await {
             Ok(Some(Notice::Ready { missing })) => missing,
             Ok(Some(Notice::Broken(failed))) => {
-                let cause = failed.to_string();
-                return Err(ProviderError::Setup { step: "start the launcher".to_owned(), cause });
+                return Err(ProviderError::Setup { step: failed.what(), cause: failed.cause() });
             }
             Ok(_) => return Err(broken("it ended at once".to_owned())),
             Err(errno) => return Err(broken(errno.to_string())),

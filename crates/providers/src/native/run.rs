@@ -309,7 +309,7 @@ fn ending_of(ending: spec::Ending, why_killed: Option<Ending>) -> Ending {
 }
 
 fn failure_of(failure: &belljar_jail::StepFailed) -> ProviderError {
-    ProviderError::Setup { step: failure.step.name().to_owned(), cause: failure.to_string() }
+    ProviderError::Setup { step: failure.what(), cause: failure.cause() }
 }
 
 /// Reads what the collector inside sent. It is data from the tenant: what does not fit is dropped.

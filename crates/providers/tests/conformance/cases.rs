@@ -1,0 +1,249 @@
+//! Input, output, files, arguments, isolation and receipts.
+
+use std::time::{Duration, Instant};
+
+use belljar_engine::layer::Layer;
+use belljar_engine::provider::{Flow, Sink, Stream};
+use belljar_engine::report::Status;
+use serde_json::json;
+
+use crate::world::{Case, Verdict, World, check};
+
+pub(crate) fn all() -> Vec<(&'static str, Case)> {
+    vec![
+        ("output_and_exit_status", output_and_exit_status),
+        ("standard_input", standard_input),
+        ("large_input_and_output_do_not_block_each_other", large_input_and_output),
+        ("bytes_are_kept_exactly", bytes_are_kept_exactly),
+        ("output_streams_as_it_comes", output_streams),
+        ("environment_is_clean_and_ours_arrives", environment),
+        ("files_arrive_with_their_modes", files),
+        ("workdir", workdir),
+        ("arguments_and_result", arguments_and_result),
+        ("nothing_printed_passes_for_a_result", forged_result),
+        ("artifacts_leave", artifacts),
+        ("commands_run", commands),
+        ("a_missing_command_is_our_error", missing_command),
+        ("nothing_persists", nothing_persists),
+        ("two_sandboxes_have_different_users", different_users),
+        ("loopback_works_and_is_private", loopback),
+        ("no_network", no_network),
+        ("receipt_has_the_floor", receipt),
+        ("usage_is_measured", usage),
+        ("many_at_once", many_at_once),
+    ]
+}
+
+fn output_and_exit_status(world: &World) -> Verdict {
+    let report = world.python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)")?;
+    check!((report.stdout.as_str(), report.stderr.as_str()) == ("out\n", "err\n"), report);
+    check!((report.status, report.exit_code, report.exit_status()) == (Status::Failed, Some(7), 7), report);
+    let report = world.python("pass")?;
+    check!((report.status, report.exit_code, report.error.as_deref()) == (Status::Succeeded, Some(0), None), report);
+    let report = world.python("x")?;
+    check!(report.error.as_deref() == Some("NameError: name 'x' is not defined"), report);
+    Ok(())
+}
+
+fn standard_input(world: &World) -> Verdict {
+    let code = "import sys; print(sys.stdin.read().upper())";
+    let report = world.run(json!({"language": "python", "code": code, "stdin": "quiet"}))?;
+    check!(report.stdout == "QUIET\n", report);
+    let report = world.python("import sys; print(repr(sys.stdin.read()))")?;
+    check!(report.stdout == "''\n", report);
+    Ok(())
+}
+
+fn large_input_and_output(world: &World) -> Verdict {
+    let code = "import sys, shutil; shutil.copyfileobj(sys.stdin, sys.stdout)";
+    let stdin = "0123456789abcdef".repeat(1 << 15);
+    let report = world.run(json!({"language": "python", "code": code, "stdin": stdin}))?;
+    check!(report.stdout == stdin, report.stdout.len());
+    // A program that never reads what it is given must not hold anything up.
+    let report = world.run(json!({"language": "python", "code": "print('done')", "stdin": stdin}))?;
+    check!(report.stdout == "done\n", report);
+    Ok(())
+}
+
+fn bytes_are_kept_exactly(world: &World) -> Verdict {
+    let report = world.python("import sys; sys.stdout.buffer.write(bytes(range(256)))")?;
+    let base64 = report.stdout_base64.clone().unwrap_or_default();
+    check!(base64.starts_with("AAECAwQF") && base64.ends_with("/P3+/w=="), report);
+    check!(report.stdout.contains('\u{fffd}') && report.stderr_base64.is_none(), report);
+    Ok(())
+}
+
+struct Arrivals(Vec<Instant>);
+
+impl Sink for Arrivals {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
+        if stream == Stream::Stdout && !bytes.is_empty() {
+            self.0.push(Instant::now());
+        }
+        Flow::Continue
+    }
+}
+
+fn output_streams(world: &World) -> Verdict {
+    let code = "import time\nfor _ in range(3): print('.'); time.sleep(0.2)";
+    let mut arrivals = Arrivals(Vec::new());
+    let request = json!({"language": "python", "code": code});
+    world.run_until(request, std::future::pending(), &mut arrivals)?;
+    check!(arrivals.0.len() >= 3, arrivals.0.len());
+    Ok(())
+}
+
+fn environment(world: &World) -> Verdict {
+    let code = "import os, json; print(json.dumps(dict(os.environ)))";
+    let report = world.run(json!({"language": "python", "code": code, "env": {"GREETING": "hi there"}}))?;
+    let seen: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(&report.stdout).map_err(|error| error.to_string())?;
+    check!(seen.get("GREETING") == Some(&json!("hi there")), seen);
+    check!(seen.get("OMP_NUM_THREADS") == Some(&json!("1")), seen);
+    check!(!seen.keys().any(|key| key.starts_with("CARGO") || key.starts_with("BELLJAR")), seen);
+    Ok(())
+}
+
+fn files(world: &World) -> Verdict {
+    let code = "import os, stat\n\
+        print(open('data/a.csv').read(), oct(stat.S_IMODE(os.stat('run.sh').st_mode)), os.popen('./run.sh').read())";
+    let files = json!([
+        {"path": "data/a.csv", "content": "1,2"},
+        {"path": "run.sh", "content_base64": "IyEvYmluL3NoCmVjaG8gcmFuCg==", "mode": "0755"},
+    ]);
+    let report = world.run(json!({"language": "python", "code": code, "files": files}))?;
+    check!(report.stdout == "1,2 0o755 ran\n\n", report);
+    Ok(())
+}
+
+fn workdir(world: &World) -> Verdict {
+    let request = |dir| json!({"command": ["pwd"], "workdir": dir});
+    check!(world.run(json!({"command": ["pwd"]}))?.stdout == "/workspace\n", "default");
+    check!(world.run(request("/tmp"))?.stdout == "/tmp\n", "/tmp");
+    let error = world.run(request("/nope")).err().unwrap_or_default();
+    check!(error.contains("enter folder /nope: ENOENT"), error);
+    Ok(())
+}
+
+fn arguments_and_result(world: &World) -> Verdict {
+    let code = "def main(a, b=2):\n    print('working')\n    return {'sum': a + b}";
+    let report = world.run(json!({"language": "python", "code": code, "arguments": {"a": 40}}))?;
+    check!(report.result.present && report.result.value == json!({"sum": 42}), report);
+    check!(report.stdout == "working\n", report);
+    let report = world.run(json!({"language": "python", "code": code, "arguments": {"c": 1}}))?;
+    check!(report.status == Status::Failed && !report.result.present, report);
+    check!(report.error.as_deref().unwrap_or_default().starts_with("TypeError: main() got"), report);
+    Ok(())
+}
+
+fn forged_result(world: &World) -> Verdict {
+    let code = "import os\nprint('{\"present\":true}')\ntry: os.write(3, b'{}')\nexcept OSError as e: print(e.errno)";
+    let report = world.python(code)?;
+    check!(!report.result.present && report.stdout.ends_with("9\n"), report);
+    Ok(())
+}
+
+fn artifacts(world: &World) -> Verdict {
+    let code = "import os\nos.mkdir('artifacts')\n\
+        open('artifacts/b.csv', 'w').write('1,2')\n\
+        open('artifacts/a.txt', 'w').write('x')\n\
+        open('artifacts/a.exe', 'w').write('x')\n\
+        os.symlink('/etc/passwd', 'artifacts/link.txt')\n\
+        os.mkfifo('artifacts/fifo.txt')\n\
+        os.chmod('artifacts/b.csv', 0o600)";
+    let report = world.python(code)?;
+    let names: Vec<_> = report.artifacts.iter().map(|artifact| artifact.name.as_str()).collect();
+    check!(names == ["a.txt", "b.csv"], report);
+    check!(report.artifacts[1].content_base64 == "MSwy" && report.artifacts[1].mime_type == "text/csv", report);
+    Ok(())
+}
+
+fn commands(world: &World) -> Verdict {
+    let report = world.run(json!({"command": ["sh", "-c", "echo \"$0\"; exit 3", "a b"]}))?;
+    check!((report.stdout.as_str(), report.exit_code) == ("a b\n", Some(3)), report);
+    Ok(())
+}
+
+fn missing_command(world: &World) -> Verdict {
+    let error = world.run(json!({"command": ["no-such-program"]})).err().unwrap_or_default();
+    check!(error.contains("execute no-such-program: ENOENT"), error);
+    Ok(())
+}
+
+fn nothing_persists(world: &World) -> Verdict {
+    let code = "import os\nfor d in ('.', '/tmp', '/dev/shm', os.path.expanduser('~')):\n\
+        \x20   assert not os.path.exists(d + '/mark'), d\n    open(d + '/mark', 'w').write('x')";
+    for _ in 0..2 {
+        let report = world.python(code)?;
+        check!(report.status == Status::Succeeded, report);
+    }
+    Ok(())
+}
+
+fn different_users(world: &World) -> Verdict {
+    if !world.has(Layer::SeparateUid) {
+        return Ok(());
+    }
+    let code = "print(open('/proc/self/uid_map').read().split()[1], flush=True)\nimport time; time.sleep(0.5)";
+    let other = world.clone();
+    let first = std::thread::spawn(move || other.python(code));
+    let second = world.python(code)?.stdout;
+    let first = first.join().map_err(|_| "a run panicked".to_owned())??.stdout;
+    check!(first != second && first.trim() != "0" && second.trim() != "0", (first, second));
+    Ok(())
+}
+
+fn loopback(world: &World) -> Verdict {
+    let code = "import socket, time\ns = socket.create_server(('127.0.0.1', 7777))\n\
+        c = socket.create_connection(('127.0.0.1', 7777)); a, _ = s.accept()\n\
+        c.sendall(b'hi'); print(a.recv(2).decode(), flush=True); time.sleep(0.5)";
+    let other = world.clone();
+    // The same port in two sandboxes at the same time.
+    let first = std::thread::spawn(move || other.python(code));
+    let second = world.python(code)?;
+    let first = first.join().map_err(|_| "a run panicked".to_owned())??;
+    check!(first.stdout == "hi\n" && second.stdout == "hi\n", (first, second));
+    Ok(())
+}
+
+fn no_network(world: &World) -> Verdict {
+    let code = "import socket\nprint([name for _, name in socket.if_nameindex()])\n\
+        try: socket.create_connection(('192.0.2.1', 80), 1)\nexcept OSError as e: print(e.errno)";
+    let report = world.python(code)?;
+    check!(report.stdout == "['lo']\n101\n", report);
+    Ok(())
+}
+
+fn receipt(world: &World) -> Verdict {
+    let report = world.python("pass")?;
+    for layer in Layer::FLOOR {
+        check!(report.receipt.isolation.contains(layer), (layer, &report.receipt));
+    }
+    for layer in Layer::ALL {
+        check!(report.receipt.isolation.contains(layer) == world.has(*layer), (layer, &report.receipt));
+    }
+    check!(!report.receipt.simulated, report);
+    Ok(())
+}
+
+fn usage(world: &World) -> Verdict {
+    let report = world.python("b = bytearray(64 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1")?;
+    check!(report.usage.peak_memory_bytes > 64 << 20, report);
+    check!(report.usage.cpu_ms > 1.0 && report.duration_ms > 1.0, report);
+    Ok(())
+}
+
+fn many_at_once(world: &World) -> Verdict {
+    let run = |number: i32| {
+        let world = world.clone();
+        std::thread::spawn(move || world.python(&format!("print({number})")).map(|report| (number, report)))
+    };
+    let started = Instant::now();
+    let runs: Vec<_> = (0..24).map(run).collect();
+    for run in runs {
+        let (number, report) = run.join().map_err(|_| "a run panicked".to_owned())??;
+        check!(report.stdout == format!("{number}\n"), report);
+    }
+    check!(started.elapsed() < Duration::from_secs(60), started.elapsed());
+    Ok(())
+}

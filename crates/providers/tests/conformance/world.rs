@@ -1,0 +1,103 @@
+//! What a case works with: an engine over one provider, and short ways to ask it.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use belljar_engine::Engine;
+use belljar_engine::layer::Layer;
+use belljar_engine::limits::Limits;
+use belljar_engine::plan::Overflow;
+use belljar_engine::profile::{Profile, Profiles};
+use belljar_engine::provider::{Flow, Sink, Stream};
+use belljar_engine::report::Report;
+use belljar_engine::request::{HostPaths, Request};
+use belljar_providers::native::{Launched, Native};
+use serde_json::Value;
+
+/// What a case says when it does not hold.
+pub(crate) type Verdict = Result<(), String>;
+/// A case.
+pub(crate) type Case = fn(&World) -> Verdict;
+
+/// Fails a case with what was seen.
+macro_rules! check {
+    ($condition:expr, $seen:expr) => {
+        if !$condition {
+            return Err(format!("{} does not hold; seen: {:#?}", stringify!($condition), $seen));
+        }
+    };
+}
+pub(crate) use check;
+
+#[derive(Clone)]
+pub(crate) struct World {
+    engine: Arc<Engine>,
+    runtime: Arc<tokio::runtime::Runtime>,
+}
+
+impl World {
+    pub(crate) fn native() -> Self {
+        let launched = Launched::start().expect("the launcher starts");
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let native = runtime.block_on(Native::connect(launched)).expect("the launcher works here");
+        let mut profiles = Profiles::shipped();
+        let strict = Profile { output_overflow: Overflow::Kill, ..Profile::default() };
+        profiles.insert("kill-floods".to_owned(), strict);
+        let engine = Arc::new(Engine::new(Arc::new(native), profiles, Limits::CEILING));
+        Self { engine, runtime: Arc::new(runtime) }
+    }
+
+    /// Runs a request to its end.
+    pub(crate) fn run(&self, request: Value) -> Result<Report, String> {
+        self.run_until(request, std::future::pending(), &mut Quiet)
+    }
+
+    /// Runs Python code to its end.
+    pub(crate) fn python(&self, code: &str) -> Result<Report, String> {
+        self.run(serde_json::json!({"language": "python", "code": code}))
+    }
+
+    /// Runs a request until it ends or `cancel` does.
+    pub(crate) fn run_until(
+        &self,
+        request: Value,
+        cancel: impl Future<Output = ()> + Send + 'static,
+        sink: &mut dyn Sink,
+    ) -> Result<Report, String> {
+        let request: Request = serde_json::from_value(request).map_err(|error| error.to_string())?;
+        let admitted = self.engine.admit(request, HostPaths::default()).map_err(|error| error.to_string())?;
+        let run = self.engine.execute("exec_test".to_owned(), admitted, sink, Box::pin(cancel));
+        self.runtime.block_on(run).map_err(|error| error.to_string())
+    }
+
+    /// Starts a request and drops it after a while.
+    pub(crate) fn abandon(&self, request: Value, after: std::time::Duration) -> Result<(), String> {
+        let request: Request = serde_json::from_value(request).map_err(|error| error.to_string())?;
+        let admitted = self.engine.admit(request, HostPaths::default()).map_err(|error| error.to_string())?;
+        let mut view = Quiet;
+        let cancel = Box::pin(std::future::pending());
+        let run = self.engine.execute("exec_test".to_owned(), admitted, &mut view, cancel);
+        match self.runtime.block_on(async { tokio::time::timeout(after, run).await }) {
+            Err(_) => Ok(()),
+            Ok(ended) => Err(format!("it ended before it was dropped: {ended:?}")),
+        }
+    }
+
+    /// Whether a layer is enforced here; cases that need one say so and pass over it otherwise.
+    pub(crate) fn has(&self, layer: Layer) -> bool {
+        self.engine.capabilities().missing.iter().all(|missing| missing.layer != layer)
+    }
+
+    pub(crate) fn shut_down(&self) {
+        self.runtime.block_on(self.engine.shut_down());
+    }
+}
+
+/// A view that looks away.
+pub(crate) struct Quiet;
+
+impl Sink for Quiet {
+    fn output(&mut self, _stream: Stream, _bytes: &[u8]) -> Flow {
+        Flow::Continue
+    }
+}
