@@ -23,8 +23,10 @@ pub(super) struct Started {
 /// Everything up to the moment at which the program may run.
 pub(super) fn set_up(cell: &Cell<'_>) -> Result<Vec<Started>, StepFailed> {
     step(Step::IdMap, "", || {
-        die_with_launcher()?;
-        await_byte(&cell.go)
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        await_byte(&cell.go)?;
+        // Not before the map stands: what is not dumpable belongs to root in /proc, also the map of a user's jail.
+        die_with_launcher()
     })?;
     step(Step::JoinCgroup, "", || cell.groups.iter().try_for_each(|tasks| write_once(tasks, "0")))?;
     step(Step::CgroupNamespace, "", || {
@@ -40,8 +42,6 @@ pub(super) fn set_up(cell: &Cell<'_>) -> Result<Vec<Started>, StepFailed> {
     mounts::build(cell, &payload)?;
     let started =
         (0..cell.jail.commands.len()).map(|index| start(cell, &payload, index)).collect::<Result<Vec<_>, _>>()?;
-    drop(payload);
-    // Closed by its owner, before everything else is closed by number.
     drop(payload);
     step(Step::Init, "", || confine_self(cell, &started, uid))?;
     Ok(started)

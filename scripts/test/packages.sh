@@ -1,0 +1,116 @@
+# Installs what the tests use: system packages, Python and Node.js packages. Sourced by `./test`.
+
+# What must be there, and the Debian package that brings it.
+FIRST_TIER=(
+    /usr/bin/python3:python3
+    bash:bash
+    node:nodejs
+    npm:npm
+    ruby:ruby
+    perl:perl
+    php:php-cli
+    lua:lua5.4
+    gcc:gcc
+    g++:g++
+    /usr/include/stdio.h:libc6-dev
+    git:git
+    newuidmap:uidmap
+    busybox:busybox-static
+    setpriv:util-linux
+)
+SECOND_TIER=(
+    Rscript:r-base-core
+    go:golang-go
+    rustc:rustc
+    javac:default-jdk-headless
+    debootstrap:debootstrap
+)
+
+require_rust() {
+    local wanted found
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    found=$(cargo --version 2>/dev/null | awk '{ print $2 }') || true
+    if [[ -z $found || $(printf '%s\n' "$wanted" "$found" | sort -V | head -1) != "$wanted" ]]; then
+        echo "Rust $wanted or later is needed${found:+ (this is $found)}; https://rustup.rs says how to install it:" >&2
+        echo "  curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh" >&2
+        exit 1
+    fi
+    if ! cargo fmt --version &>/dev/null || ! cargo clippy --version &>/dev/null; then
+        rustup component add rustfmt clippy
+    fi
+}
+
+install_packages() {
+    local wanted=("${FIRST_TIER[@]}")
+    if ((ALL)); then
+        wanted+=("${SECOND_TIER[@]}")
+    fi
+    system_packages "${wanted[@]}"
+    prepared "Python packages" python_packages
+    prepared "Node.js packages" node_packages
+}
+
+# Preparation is no test: where it fails, the tests that miss it say so.
+prepared() {
+    logged "$@" || echo "    the tests that need them will be skipped"
+}
+
+system_packages() {
+    local entry missing=()
+    for entry in "$@"; do
+        command -v "${entry%:*}" >/dev/null || [[ -e ${entry%:*} ]] || missing+=("${entry##*:}")
+    done
+    python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+    if ((${#missing[@]} == 0)); then
+        return
+    fi
+    if ! command -v apt-get >/dev/null; then
+        echo "==> system packages … there is no apt-get here; please install: ${missing[*]}"
+    elif ((EUID == 0)); then
+        prepared "system packages (${missing[*]})" apt_install "${missing[@]}"
+    elif command -v sudo >/dev/null && { sudo -n true 2>/dev/null || { [[ -t 0 ]] && sudo -v; }; }; then
+        prepared "system packages (${missing[*]})" apt_install "${missing[@]}"
+    else
+        echo "==> system packages … please run: apt-get install --no-install-recommends ${missing[*]}"
+    fi
+}
+
+apt_install() {
+    local as_root=(env DEBIAN_FRONTEND=noninteractive)
+    if ((EUID != 0)); then
+        as_root=(sudo "${as_root[@]}")
+    fi
+    "${as_root[@]}" apt-get update
+    "${as_root[@]}" apt-get install --yes --no-install-recommends "$@"
+}
+
+# A virtual environment of the tests' own; what is there already is kept.
+python_packages() {
+    local venv="$BELLJAR_TEST_PACKAGES/venv"
+    if ! "$venv/bin/python3" -c 'import numpy, pandas, matplotlib' 2>/dev/null; then
+        rm -rf "$venv"
+        python3 -m venv "$venv"
+        "$venv/bin/python3" -m pip install --quiet numpy pandas matplotlib
+    fi
+}
+
+node_packages() (
+    local wanted=(express sharp)
+    if ((ALL)); then
+        wanted+=(bun)
+    fi
+    mkdir -p "$BELLJAR_TEST_PACKAGES/node"
+    cd "$BELLJAR_TEST_PACKAGES/node"
+    local package
+    for package in "${wanted[@]}"; do
+        if [[ ! -d node_modules/$package ]]; then
+            [[ -f package.json ]] || echo '{"private": true}' >package.json
+            npm install --no-audit --no-fund "${wanted[@]}"
+            return
+        fi
+    done
+)
+
+install_cargo_deny() {
+    command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
+}
