@@ -48,6 +48,9 @@ install_packages() {
     system_packages "${wanted[@]}"
     prepared "Python packages" python_packages
     prepared "Node.js packages" node_packages
+    if ((ALL)); then
+        prepared "an unpacked root" unpacked_root
+    fi
 }
 
 # Preparation is no test: where it fails, the tests that miss it say so.
@@ -57,6 +60,8 @@ prepared() {
 
 system_packages() {
     local entry missing=()
+    # Some are in sbin, which ordinary users do not search.
+    local PATH=$PATH:/usr/sbin:/sbin
     for entry in "$@"; do
         command -v "${entry%:*}" >/dev/null || [[ -e ${entry%:*} ]] || missing+=("${entry##*:}")
     done
@@ -75,13 +80,14 @@ system_packages() {
     fi
 }
 
+as_root() {
+    if ((EUID == 0)); then "$@"; else sudo -n "$@"; fi
+}
+
 apt_install() {
-    local as_root=(env DEBIAN_FRONTEND=noninteractive)
-    if ((EUID != 0)); then
-        as_root=(sudo "${as_root[@]}")
-    fi
-    "${as_root[@]}" apt-get update
-    "${as_root[@]}" apt-get install --yes --no-install-recommends "$@"
+    local apt=(as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
+    "${apt[@]}" update
+    "${apt[@]}" install --yes --no-install-recommends "$@"
 }
 
 # A virtual environment of the tests' own; what is there already is kept.
@@ -110,6 +116,15 @@ node_packages() (
         fi
     done
 )
+
+# A small Debian, as somebody would make one for `--image DIR`.
+unpacked_root() {
+    local root="$BELLJAR_TEST_PACKAGES/root" suite
+    [[ ! -d $root ]] || return 0
+    suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-stable}")
+    as_root env PATH="$PATH:/usr/sbin:/sbin" debootstrap --variant=minbase --include=python3 "$suite" "$root.new" &&
+        as_root mv "$root.new" "$root"
+}
 
 install_cargo_deny() {
     command -v cargo-deny >/dev/null || cargo install --locked cargo-deny

@@ -76,11 +76,16 @@ pub fn admit(request: Request, paths: HostPaths, rules: &Rules<'_>) -> Result<Ad
 fn refuse_what_is_not_there(request: &Request) -> Result<(), Error> {
     let unsupported = |field, message: &str| Err(Error::Unsupported { field, message: message.to_owned() });
     if !request.dependencies.packages.is_empty() {
-        return unsupported("dependencies.packages", "this version installs no packages; the image must have them");
+        return unsupported(
+            "dependencies.packages",
+            "this version installs no packages; the image must have them",
+        );
     }
     match request.policy.as_deref() {
         None | Some("off") => Ok(()),
-        Some(_) => unsupported("policy", "this version reads no code before it runs; only 'off' can be asked for"),
+        Some(_) => {
+            unsupported("policy", "this version reads no code before it runs; only 'off' can be asked for")
+        }
     }
 }
 
@@ -102,9 +107,10 @@ fn admit_image(name: Option<&str>, folder: Option<PathBuf>, profile: &Profile) -
         (Some(folder), _, _) => Ok(Image::Folder(folder)),
         (None, Some("host"), _) | (None, None, None | Some("host")) => Ok(Image::Host),
         (None, None, Some(folder)) => Ok(Image::Folder(folder.into())),
-        (None, Some(other), _) => {
-            Err(Error::invalid("image", format!("unknown image '{other}'; use 'host' or the folder of a root")))
-        }
+        (None, Some(other), _) => Err(Error::invalid(
+            "image",
+            format!("unknown image '{other}'; use 'host' or the folder of a root"),
+        )),
     }
 }
 
@@ -113,7 +119,8 @@ fn admit_image(name: Option<&str>, folder: Option<PathBuf>, profile: &Profile) -
 /// # Errors
 /// Says what is wrong with it.
 pub fn parse_mount(text: &str) -> Result<Mount, Error> {
-    let wrong = |why: &str| Error::invalid("mount", format!("'{text}': {why}; write SOURCE:DESTINATION[:ro|rw]"));
+    let wrong =
+        |why: &str| Error::invalid("mount", format!("'{text}': {why}; write SOURCE:DESTINATION[:ro|rw]"));
     let (rest, writable) = match text.rsplit_once(':') {
         Some((rest, "ro")) => (rest, false),
         Some((rest, "rw")) => (rest, true),
@@ -151,7 +158,10 @@ fn admit_env(given: &BTreeMap<String, String>, profile: &Profile) -> Result<BTre
     env.extend(given.iter().map(|(key, value)| (key.clone(), value.clone())));
     for (key, value) in &env {
         if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
-            return Err(Error::invalid("env", format!("'{key}' is not a variable: no '=' in its name, and no NUL")));
+            return Err(Error::invalid(
+                "env",
+                format!("'{key}' is not a variable: no '=' in its name, and no NUL"),
+            ));
         }
     }
     let size: usize = env.iter().map(|(key, value)| key.len() + value.len() + 2).sum();
@@ -165,7 +175,9 @@ fn admit_workdir(given: Option<&str>) -> Result<String, Error> {
     match given {
         None => Ok(WORKSPACE.to_owned()),
         Some(path) if path.starts_with('/') && !path.contains('\0') => Ok(path.to_owned()),
-        Some(path) => Err(Error::invalid("workdir", format!("'{}' is not an absolute path", path.escape_debug()))),
+        Some(path) => {
+            Err(Error::invalid("workdir", format!("'{}' is not an absolute path", path.escape_debug())))
+        }
     }
 }
 
@@ -200,7 +212,9 @@ fn admit_files(specs: &[FileSpec], disk_bytes: u64) -> Result<Vec<InputFile>, Er
             return Err(Error::invalid("files", format!("'{shown}' is there twice")));
         }
         let content = text_or_base64("files", spec.content.clone(), spec.content_base64.as_deref())?
-            .ok_or_else(|| Error::invalid("files", format!("'{shown}' has neither content nor content_base64")))?;
+            .ok_or_else(|| {
+                Error::invalid("files", format!("'{shown}' has neither content nor content_base64"))
+            })?;
         files.push(InputFile { path: spec.path.clone(), mode: parse_mode(spec.mode.as_deref())?, content });
     }
     let total: u64 = files.iter().map(|file| file.content.len() as u64).sum();
@@ -247,7 +261,8 @@ fn admit_program(
         }
         return admit_command(command);
     }
-    let language = language.ok_or_else(|| Error::invalid("language", "is missing; say which language the code is in"))?;
+    let language = language
+        .ok_or_else(|| Error::invalid("language", "is missing; say which language the code is in"))?;
     let language = Language::named(&language)?;
     if let Some(arguments) = &arguments {
         admit_arguments(language, arguments)?;
@@ -280,7 +295,9 @@ fn admit_arguments(language: &Language, arguments: &Map<String, Value>) -> Resul
         Calls::Main { .. } => Ok(()),
         Calls::Environment => match arguments.keys().find(|name| !name_is_fine(name)) {
             None => Ok(()),
-            Some(name) => Err(Error::invalid("arguments", format!("'{name}' cannot be the name of a variable"))),
+            Some(name) => {
+                Err(Error::invalid("arguments", format!("'{name}' cannot be the name of a variable")))
+            }
         },
         Calls::Nothing => Err(Error::Unsupported {
             field: "arguments",
@@ -289,7 +306,11 @@ fn admit_arguments(language: &Language, arguments: &Map<String, Value>) -> Resul
     }
 }
 
-fn admit_code(language: &'static Language, code: Option<Vec<u8>>, paths: &HostPaths) -> Result<Source, Error> {
+fn admit_code(
+    language: &'static Language,
+    code: Option<Vec<u8>>,
+    paths: &HostPaths,
+) -> Result<Source, Error> {
     let code = code.ok_or_else(|| Error::invalid("code", "is missing"))?;
     if code.len() > MAX_CODE {
         let size = crate::quantity::show_bytes(code.len() as u64);
@@ -297,7 +318,10 @@ fn admit_code(language: &'static Language, code: Option<Vec<u8>>, paths: &HostPa
     }
     let code = String::from_utf8(code).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        Error::invalid("code", format!("is not UTF-8 (byte {at}); save it as UTF-8, or run it as a file with --file"))
+        Error::invalid(
+            "code",
+            format!("is not UTF-8 (byte {at}); save it as UTF-8, or run it as a file with --file"),
+        )
     })?;
     if code.trim().is_empty() {
         return Err(Error::invalid("code", "is empty; there is nothing to run"));

@@ -47,7 +47,10 @@ fn code_that_cannot_run() {
     assert!(refused(json!({"language": "klingon", "code": "1"})).contains("unknown language 'klingon'"));
     assert!(refused(json!({"language": "py", "code_base64": "/w=="})).contains("is not UTF-8 (byte 0)"));
     assert!(refused(json!({"language": "py", "code_base64": "*"})).contains("not base64"));
-    assert!(refused(json!({"language": "py", "code": "x".repeat(100 << 20)})).contains("100 MB is more than 16 MB"));
+    assert!(
+        refused(json!({"language": "py", "code": "x".repeat(100 << 20)}))
+            .contains("100 MB is more than 16 MB")
+    );
     assert!(refused(json!({"language": "py", "code": "1", "code_base64": "MQ=="})).contains("both"));
     assert!(refused(json!({"command": []})).contains("command: is empty"));
     assert!(refused(json!({"command": ["ls"], "language": "py"})).contains("stands instead"));
@@ -77,7 +80,10 @@ fn paths_that_would_leave_the_workspace() {
 
 #[test]
 fn layers_that_are_missing_or_unknown() {
-    assert!(refused(json!({"language": "py", "code": "1", "require": ["glass"]})).contains("unknown layer 'glass'"));
+    assert!(
+        refused(json!({"language": "py", "code": "1", "require": ["glass"]}))
+            .contains("unknown layer 'glass'")
+    );
     let error = refused(json!({"language": "py", "code": "1", "require": ["cgroup.cpu"]}));
     assert_eq!(error, "require: layer 'cgroup.cpu' is not enforced here: no cpu controller; mount it");
     assert!(check(json!({"language": "py", "code": "1", "require": ["seccomp"]})).is_ok());
@@ -94,14 +100,20 @@ fn networks() {
 #[test]
 fn arguments_fit_the_language() {
     assert!(check(json!({"language": "bash", "code": "1", "arguments": {"a_1": 1}})).is_ok());
-    assert!(refused(json!({"language": "bash", "code": "1", "arguments": {"1a": 1}})).contains("name of a variable"));
+    assert!(
+        refused(json!({"language": "bash", "code": "1", "arguments": {"1a": 1}}))
+            .contains("name of a variable")
+    );
     assert!(refused(json!({"language": "perl", "code": "1", "arguments": {}})).contains("takes none"));
 }
 
 #[test]
 fn mounts() {
     let mount = parse_mount("/data/a:b:/in/x:rw").unwrap();
-    assert_eq!((mount.source.to_str(), &*mount.destination, mount.writable), (Some("/data/a:b"), "/in/x", true));
+    assert_eq!(
+        (mount.source.to_str(), &*mount.destination, mount.writable),
+        (Some("/data/a:b"), "/in/x", true)
+    );
     assert!(!parse_mount("rel:/x").unwrap().writable);
     for bad in ["/a", ":/x", "/a:x", "/a:/x/../y", "/a:/proc/x", "/a:/workspace", "/a:/"] {
         assert!(parse_mount(bad).is_err(), "{bad}");

@@ -111,14 +111,18 @@ impl Error {
             Self::Provider(ProviderError::Invalid { .. }) => ErrorCode::InvalidRequest,
             Self::Provider(ProviderError::LanguageMissing { .. }) => ErrorCode::LanguageUnavailable,
             Self::Provider(ProviderError::Unsupported { .. }) => ErrorCode::Unsupported,
-            Self::Provider(ProviderError::Setup { .. } | ProviderError::Lost { .. }) => ErrorCode::SetupFailed,
+            Self::Provider(ProviderError::Setup { .. } | ProviderError::Lost { .. }) => {
+                ErrorCode::SetupFailed
+            }
         }
     }
 
     /// Whose move it is.
     pub fn fault(&self) -> Fault {
         match self.code() {
-            ErrorCode::SetupFailed | ErrorCode::LanguageUnavailable | ErrorCode::LayerUnavailable => Fault::Host,
+            ErrorCode::SetupFailed | ErrorCode::LanguageUnavailable | ErrorCode::LayerUnavailable => {
+                Fault::Host
+            }
             _ => Fault::Caller,
         }
     }

@@ -42,11 +42,20 @@ fn limit_line(limit: Limit, limits: &Limits) -> String {
     }
 }
 
-/// The line of standard error that says what went wrong: `SomeError: why`, nearest to the end, or the last line.
+/// The line of standard error that says what went wrong: `SomeError: why`, nearest to the end; a compiler's first
+/// error, of which the others may only be consequences; or the last line.
 fn last_complaint(stderr: &str) -> Option<String> {
-    let lines = || stderr.lines().rev().map(str::trim_end).filter(|line| !line.trim().is_empty());
-    let named = lines().take(200).find(|line| names_an_error(line));
-    named.or_else(|| lines().next()).map(|line| line.trim().chars().take(500).collect())
+    let lines = || stderr.lines().map(str::trim_end).filter(|line| !line.trim().is_empty());
+    let named = lines().rev().take(200).find(|line| names_an_error(line));
+    let compiler = || lines().take(200).find(|line| is_of_a_compiler(line));
+    let line = named.or_else(compiler).or_else(|| lines().next_back());
+    line.map(|line| line.trim().chars().take(500).collect())
+}
+
+/// `main.c:1:2: error: why` (gcc, clang, javac) or `error[E0425]: why` (rustc).
+fn is_of_a_compiler(line: &str) -> bool {
+    [": error: ", ": fatal error: "].iter().any(|mark| line.contains(mark))
+        || ["error: ", "error["].iter().any(|start| line.starts_with(start))
 }
 
 fn names_an_error(line: &str) -> bool {
@@ -61,9 +70,9 @@ fn names_an_error(line: &str) -> bool {
 /// `SIGSEGV` and its kin; numbers are the ones that x86-64 and aarch64 share.
 pub(crate) fn signal_name(signal: i32) -> String {
     const NAMES: [&str; 31] = [
-        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM",
-        "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF",
-        "WINCH", "IO", "PWR", "SYS",
+        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
+        "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
+        "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
     ];
     let known = usize::try_from(signal - 1).ok().and_then(|index| NAMES.get(index));
     known.map_or_else(|| format!("SIG{signal}"), |name| format!("SIG{name}"))
@@ -79,8 +88,20 @@ mod tests {
         assert_eq!(last_complaint(python).unwrap(), "NameError: name 'x' is not defined");
         let node = "/workspace/main.js:1\nx()\n^\n\nReferenceError: x is not defined\n    at main.js:1\n\nNode.js v20\n";
         assert_eq!(last_complaint(node).unwrap(), "ReferenceError: x is not defined");
-        assert_eq!(last_complaint("main.sh: line 1: foo: command not found\n").unwrap(), "main.sh: line 1: foo: command not found");
+        assert_eq!(
+            last_complaint("main.sh: line 1: foo: command not found\n").unwrap(),
+            "main.sh: line 1: foo: command not found"
+        );
         assert_eq!(last_complaint(" \n"), None);
+    }
+
+    #[test]
+    fn of_a_compilers_errors_the_first_one_counts() {
+        let gcc = "main.c: In function 'main':\nmain.c:1:9: error: one\n    1 | x\n      | ^\nmain.c:2:1: error: two\n";
+        assert_eq!(last_complaint(gcc).unwrap(), "main.c:1:9: error: one");
+        let rustc =
+            "warning: unused\nerror[E0425]: cannot find value\n --> main.rs:1:13\n\nerror: aborting\n";
+        assert_eq!(last_complaint(rustc).unwrap(), "error[E0425]: cannot find value");
     }
 
     #[test]

@@ -72,13 +72,16 @@ const PYTHON: Runtime = Runtime {
     ..interpreter("python3", &[&["{program}", "{source}"]])
 };
 
-const NODE: Runtime =
-    Runtime { locate: (&["-p", "process.execPath"], ""), ..interpreter("node", &[&["{program}", "{source}"]]) };
+const NODE: Runtime = Runtime {
+    locate: (&["-p", "process.execPath"], ""),
+    ..interpreter("node", &[&["{program}", "{source}"]])
+};
 
 const BUN: Runtime = interpreter("bun", &[&["{program}", "run", "{source}"]]);
 const DENO: Runtime = interpreter("deno", &[&["{program}", "run", "--allow-all", "--no-check", "{source}"]]);
 
-const C_STEPS: &[&[&str]] = &[&["{program}", "-O1", "-o", "{out}", "{source}", "-lm", "-pthread"], &["{out}"]];
+const C_STEPS: &[&[&str]] =
+    &[&["{program}", "-O1", "-o", "{out}", "{source}", "-lm", "-pthread"], &["{out}"]];
 
 /// Every language, in the order in which help lists them. Each is run by a test.
 pub const LANGUAGES: &[Language] = &[
@@ -108,7 +111,12 @@ pub const LANGUAGES: &[Language] = &[
         name: "typescript",
         aliases: &["ts"],
         extensions: &["ts", "mts", "cts"],
-        runtimes: &[Runtime { at_least: Some((22, 18)), ..NODE }, BUN, DENO, interpreter("tsx", &[&["{program}", "{source}"]])],
+        runtimes: &[
+            Runtime { at_least: Some((22, 18)), ..NODE },
+            BUN,
+            DENO,
+            interpreter("tsx", &[&["{program}", "{source}"]]),
+        ],
         thread_variables: OPENMP,
         calls: Calls::Main {
             runner: include_str!("runners/javascript.mjs"),
@@ -142,7 +150,10 @@ pub const LANGUAGES: &[Language] = &[
         name: "perl",
         aliases: &["pl"],
         extensions: &["pl"],
-        runtimes: &[Runtime { locate: (&["-e", "print $^X"], ""), ..interpreter("perl", &[&["{program}", "{source}"]]) }],
+        runtimes: &[Runtime {
+            locate: (&["-e", "print $^X"], ""),
+            ..interpreter("perl", &[&["{program}", "{source}"]])
+        }],
         thread_variables: &[],
         calls: Calls::Nothing,
         install: "apt-get install perl",
@@ -151,7 +162,10 @@ pub const LANGUAGES: &[Language] = &[
         name: "php",
         aliases: &[],
         extensions: &["php"],
-        runtimes: &[Runtime { locate: (&["-r", "echo PHP_BINARY;"], ""), ..interpreter("php", &[&["{program}", "{source}"]]) }],
+        runtimes: &[Runtime {
+            locate: (&["-r", "echo PHP_BINARY;"], ""),
+            ..interpreter("php", &[&["{program}", "{source}"]])
+        }],
         thread_variables: &[],
         calls: Calls::Nothing,
         install: "apt-get install php-cli",
@@ -160,7 +174,10 @@ pub const LANGUAGES: &[Language] = &[
         name: "lua",
         aliases: &[],
         extensions: &["lua"],
-        runtimes: &[interpreter("lua", &[&["{program}", "{source}"]]), interpreter("luajit", &[&["{program}", "{source}"]])],
+        runtimes: &[
+            interpreter("lua", &[&["{program}", "{source}"]]),
+            interpreter("luajit", &[&["{program}", "{source}"]]),
+        ],
         thread_variables: &[],
         calls: Calls::Nothing,
         install: "apt-get install lua5.4",
@@ -193,7 +210,10 @@ pub const LANGUAGES: &[Language] = &[
         extensions: &["rs"],
         runtimes: &[Runtime {
             locate: (&["--print", "sysroot"], "/bin/rustc"),
-            ..interpreter("rustc", &[&["{program}", "--edition", "2021", "-o", "{out}", "{source}"], &["{out}"]])
+            ..interpreter(
+                "rustc",
+                &[&["{program}", "--edition", "2021", "-o", "{out}", "{source}"], &["{out}"]],
+            )
         }],
         thread_variables: &["RAYON_NUM_THREADS"],
         calls: Calls::Nothing,
@@ -212,7 +232,11 @@ pub const LANGUAGES: &[Language] = &[
         name: "cpp",
         aliases: &["c++", "cxx"],
         extensions: &["cpp", "cc", "cxx"],
-        runtimes: &[interpreter("g++", C_STEPS), interpreter("c++", C_STEPS), interpreter("clang++", C_STEPS)],
+        runtimes: &[
+            interpreter("g++", C_STEPS),
+            interpreter("c++", C_STEPS),
+            interpreter("clang++", C_STEPS),
+        ],
         thread_variables: OPENMP,
         calls: Calls::Nothing,
         install: "apt-get install g++",

@@ -136,7 +136,13 @@ impl Limits {
                 ceiling.processes.into(),
                 |n| n.to_string(),
             )? as u32,
-            output_bytes: bytes("output_bytes", spec.output_bytes, default.output_bytes, 1, ceiling.output_bytes)?,
+            output_bytes: bytes(
+                "output_bytes",
+                spec.output_bytes,
+                default.output_bytes,
+                1,
+                ceiling.output_bytes,
+            )?,
         })
     }
 }
@@ -192,7 +198,10 @@ mod tests {
     #[test]
     fn zero_negative_and_absurd_are_refused() {
         let spec = LimitsSpec::default;
-        assert!(refused(LimitsSpec { timeout_ms: Some(0), ..spec() }).contains("limits.timeout_ms: must be above"));
+        assert!(
+            refused(LimitsSpec { timeout_ms: Some(0), ..spec() })
+                .contains("limits.timeout_ms: must be above")
+        );
         assert!(refused(LimitsSpec { memory_bytes: Some(-1), ..spec() }).contains("negative"));
         assert!(refused(LimitsSpec { memory_bytes: Some(i64::MAX), ..spec() }).contains("ceiling of 64 GB"));
         assert!(refused(LimitsSpec { memory_bytes: Some(1), ..spec() }).contains("the least is 4 MB"));

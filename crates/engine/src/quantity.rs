@@ -16,7 +16,8 @@ pub fn parse_bytes(text: &str) -> Result<i64, String> {
         "t" => 1 << 40,
         _ => return Err(format!("'{text}' is not a size; write for example 512M or 1G")),
     };
-    scale(number, factor as f64).ok_or_else(|| format!("'{text}' is not a size; write for example 512M or 1G"))
+    scale(number, factor as f64)
+        .ok_or_else(|| format!("'{text}' is not a size; write for example 512M or 1G"))
 }
 
 /// Reads `30s`, `500ms`, `2m`, `1h`; a bare number is seconds. Gives milliseconds.
@@ -53,7 +54,11 @@ pub fn show_bytes(bytes: u64) -> String {
     for (unit, name) in [(1_u64 << 40, "TB"), (1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")] {
         if bytes >= unit {
             let value = bytes as f64 / unit as f64;
-            return if bytes.is_multiple_of(unit) { format!("{value:.0} {name}") } else { format!("{value:.1} {name}") };
+            return if bytes.is_multiple_of(unit) {
+                format!("{value:.0} {name}")
+            } else {
+                format!("{value:.1} {name}")
+            };
         }
     }
     format!("{bytes} bytes")

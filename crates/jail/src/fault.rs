@@ -6,9 +6,9 @@ use rustix::io::Errno;
 use crate::spec::Layer;
 use crate::step::Step;
 
-/// The variable that a binary built for tests obeys: `fail:STEP` or `without:LAYER`, by the names in the code.
+/// The variable that a binary built for tests obeys: `fail:STEP` or `without:LAYER,…`, by the names in the code.
 #[cfg(feature = "faults")]
-pub const VARIABLE: &str = "BELLJAR_FAULT";
+pub(crate) const VARIABLE: &str = "BELLJAR_FAULT";
 
 #[cfg(feature = "faults")]
 fn wanted() -> Option<&'static str> {
@@ -28,7 +28,8 @@ pub(crate) fn inject(step: Step) -> Result<(), Errno> {
 /// Whether a test asked for this layer to be left out.
 #[cfg(feature = "faults")]
 pub(crate) fn without(layer: Layer) -> bool {
-    wanted().and_then(|text| text.strip_prefix("without:")).is_some_and(|name| name == format!("{layer:?}"))
+    let layers = wanted().and_then(|text| text.strip_prefix("without:")).unwrap_or_default();
+    layers.split(',').any(|name| name == format!("{layer:?}"))
 }
 
 #[cfg(not(feature = "faults"))]

@@ -1,8 +1,9 @@
 //! Files that go into a jail: an index, then the bytes, in one sealed memory file. It is read inside the jail only,
 //! so large files never pass through the launcher.
 
-use std::io::{Read, Seek, Write};
+use std::io::{Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 use rustix::fs::{AtFlags, MemfdFlags, Mode, OFlags, ResolveFlags, SealFlags};
 use rustix::io::Errno;
@@ -27,7 +28,10 @@ pub fn pack(files: &[(PayloadFile, &[u8])]) -> std::io::Result<OwnedFd> {
     }
     file.rewind()?;
     let fd = OwnedFd::from(file);
-    rustix::fs::fcntl_add_seals(&fd, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
+    rustix::fs::fcntl_add_seals(
+        &fd,
+        SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
+    )?;
     Ok(fd)
 }
 
@@ -40,13 +44,14 @@ pub(crate) struct Payload {
 
 impl Payload {
     pub(crate) fn open(fd: OwnedFd) -> Result<Self, Errno> {
-        let mut file = std::fs::File::from(fd);
-        let mut read = || -> std::io::Result<(Vec<u8>, u64)> {
+        let file = std::fs::File::from(fd);
+        // Read by position: every process of a jail opens the same description.
+        let read = || -> std::io::Result<(Vec<u8>, u64)> {
             let mut len = [0; 4];
-            file.read_exact(&mut len)?;
+            file.read_exact_at(&mut len, 0)?;
             let len = u32::from_le_bytes(len) as usize;
             let mut index = vec![0; len.min(MAX_INDEX)];
-            file.read_exact(&mut index)?;
+            file.read_exact_at(&mut index, 4)?;
             Ok((index, 4 + len as u64))
         };
         let (index, data) = read().map_err(|_| Errno::BADMSG)?;

@@ -44,6 +44,7 @@ steps! {
     Binds "mount",
     Pivot "change the root",
     Fork "start the program's process",
+    Order "pass on what to run",
     Stdio "connect standard input and output",
     Rlimits "set resource limits",
     Ids "become the sandbox user",
@@ -122,6 +123,7 @@ fn errno_name(errno: i32) -> Option<&'static str> {
         libc::ENOSYS => "ENOSYS",
         libc::ELOOP => "ELOOP",
         libc::EOPNOTSUPP => "EOPNOTSUPP",
+        libc::EPIPE => "EPIPE",
         libc::EUSERS => "EUSERS",
         _ => return None,
     })

@@ -185,24 +185,33 @@ pub(crate) fn loopback_up() -> Result<(), Errno> {
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) }.into()).map(drop)
 }
 
-/// Resets every signal to its default and unblocks all: what a new program expects.
+/// Resets every signal to its default and unblocks all, whatever this process was started with; only a broken pipe
+/// stays an error and not an end. `execve` keeps what is ignored or blocked, so this is what programs start with.
 pub(crate) fn default_signals() {
     for signal in 1..=64 {
         // SAFETY: installs no handler; for signals that cannot be changed the call merely fails.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
-    // SAFETY: `sigemptyset` initializes the set before `sigprocmask` reads it.
+    // SAFETY: `sigemptyset` initializes the set before `sigprocmask` reads it; ignoring installs no handler.
     unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
         let mut none = std::mem::MaybeUninit::uninit();
         libc::sigemptyset(none.as_mut_ptr());
         libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
     }
 }
 
+/// Makes a broken pipe end a program again.
+pub(crate) fn default_pipe_signal() {
+    // SAFETY: installs no handler.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
 /// Empties the ambient capability set.
 pub(crate) fn clear_ambient_capabilities() -> Result<(), Errno> {
     // SAFETY: takes numbers only.
-    check(unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) }.into()).map(drop)
+    check(unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) }.into())
+        .map(drop)
 }
 
 /// Closes all descriptors from `first` to `last`; owners of these numbers are gone or never drop them, because the

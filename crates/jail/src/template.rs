@@ -10,18 +10,25 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
-use crate::spec::{RootEntry, RootTree};
+use crate::fault;
+use crate::spec::{Layer, RootEntry, RootTree};
 use crate::step::{Step, StepFailed, step};
 use crate::sys;
 
 /// Where the launcher sees the host.
 pub(crate) const HOST: &str = "/host";
 const TREES: &str = "/trees";
+/// Where a jail mounts its disk for the moment of its set-up.
+pub(crate) const DISK: &str = "/disk";
 /// More different roots than this at one time are rebuilt rather than kept.
 const MAX_TREES: usize = 16;
 
-const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
 const DEVICE: u64 = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC;
+
+fn read_only() -> u64 {
+    let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+    if fault::without(Layer::ReadOnlyRoot) { attributes } else { attributes | libc::MOUNT_ATTR_RDONLY }
+}
 
 /// The trees that stand.
 #[derive(Debug, Default)]
@@ -71,7 +78,7 @@ fn build(path: &str, tree: &RootTree) -> Result<(), StepFailed> {
     }
     step(Step::Root, "", || {
         let root = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        sys::mount_setattr(root.as_fd(), false, READ_ONLY, None)
+        sys::mount_setattr(root.as_fd(), false, read_only(), None)
     })
 }
 
@@ -156,7 +163,7 @@ fn bind(root: &str, source: &str, path: &str) -> Result<(), Errno> {
         write_file(&target, b"")?;
     }
     let tree = detached(&opened)?;
-    sys::mount_setattr(tree.as_fd(), true, READ_ONLY, None)?;
+    sys::mount_setattr(tree.as_fd(), true, read_only(), None)?;
     rustix::mount::move_mount(&tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
@@ -175,7 +182,8 @@ fn bind_device(root: &str, source: &str, path: &str, number: (u32, u32)) -> Resu
     rustix::mount::move_mount(&tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-/// Makes the folder in which trees stand.
+/// Makes the folders of the launcher's own root.
 pub(crate) fn prepare() -> Result<(), Errno> {
-    rustix::fs::mkdir(TREES, Mode::from_raw_mode(0o755))
+    rustix::fs::mkdir(TREES, Mode::from_raw_mode(0o755))?;
+    rustix::fs::mkdir(DISK, Mode::from_raw_mode(0o755))
 }

@@ -60,14 +60,26 @@ pub(crate) fn prepare(
     let mut files: Vec<File> = task
         .files
         .iter()
-        .map(|file| File { inbox: false, path: file.path.clone(), mode: file.mode, content: file.content.clone() })
+        .map(|file| File {
+            inbox: false,
+            path: file.path.clone(),
+            mode: file.mode,
+            content: file.content.clone(),
+        })
         .collect();
-    let mut prepared = Prepared { commands: Vec::new(), env: BTreeMap::new(), files: Vec::new(), temporary: None, result: false };
+    let mut prepared = Prepared {
+        commands: Vec::new(),
+        env: BTreeMap::new(),
+        files: Vec::new(),
+        temporary: None,
+        result: false,
+    };
     match (&task.program, found) {
         (Program::Code { language, source, arguments }, Some(found)) => {
             thread_variables(&mut env, language.thread_variables, limits);
             env.extend(found.runtime.env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
-            let source = place_source(source, language, arguments.is_some(), playground, &mut files, &mut prepared);
+            let source =
+                place_source(source, language, arguments.is_some(), playground, &mut files, &mut prepared);
             prepared.commands = commands(found, &source, limits);
             if let Some(arguments) = arguments {
                 add_arguments(language, arguments, &source, found, &mut env, &mut files, &mut prepared);
@@ -165,7 +177,9 @@ fn add_arguments(
             // The runner stands where the code stood, and gets the code and the arguments as its own.
             let runner = format!("{INBOX}/{file}");
             let step: Vec<String> = found.runtime.steps.last().map_or_else(Vec::new, |step| {
-                let words = step.iter().map(|word| word.replace("{program}", &found.program).replace("{source}", &runner));
+                let words = step
+                    .iter()
+                    .map(|word| word.replace("{program}", &found.program).replace("{source}", &runner));
                 words.chain([source.to_owned(), format!("{INBOX}/arguments.json")]).collect()
             });
             prepared.commands = vec![step];

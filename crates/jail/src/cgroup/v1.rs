@@ -34,9 +34,15 @@ pub(super) fn limit(slot: Slot<'_>, controller: Controller, limits: &Limits) -> 
     match controller {
         Controller::Memory => {
             let bytes = limits.memory_bytes.to_string();
-            // In this order: memory and swap together may never be limited below memory alone.
-            slot.write(file, &bytes)?;
-            slot.write_if_there("memory.memsw.limit_in_bytes", &bytes)
+            let with_swap = || slot.write_if_there("memory.memsw.limit_in_bytes", &bytes);
+            // Memory and swap together may never be limited below memory alone, so memory goes first; except where
+            // that is refused because the group has a lower limit on both, which is to be raised.
+            match slot.write(file, &bytes) {
+                Err(Error::Write { errno: Errno::INVAL, .. }) => {
+                    with_swap().and_then(|()| slot.write(file, &bytes))
+                }
+                written => written.and_then(|()| with_swap()),
+            }
         }
         Controller::Cpu => match slot.write(file, &limits.cpu_quota_us().to_string()) {
             // v1 refuses a quota above an ancestor's, where v2 lets the tighter of the two rule. A group without

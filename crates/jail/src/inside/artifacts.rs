@@ -15,10 +15,19 @@ const MAX_ENTRIES: usize = 10_000;
 /// Sends what the rules let pass.
 pub(super) fn collect(rules: &ArtifactRules, pipe: &OwnedFd) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(folder) = rustix::fs::openat(CWD, format!("{WORKSPACE}/artifacts"), flags, Mode::empty()) else { return };
+    let Ok(folder) = rustix::fs::openat(CWD, format!("{WORKSPACE}/artifacts"), flags, Mode::empty()) else {
+        return;
+    };
+    let mut left = rules.count;
     for name in names(&folder, rules) {
-        // A file that cannot be read is left out; a reader that is gone ends it all.
-        if let Err(Errno::PIPE) = send(rules, &folder, &name, pipe) {
+        match send(rules, &folder, &name, pipe) {
+            Ok(()) => left -= 1,
+            // The reader is gone.
+            Err(Errno::PIPE) => return,
+            // A file that is too long or cannot be read is left out, and takes nobody's place.
+            Err(_) => {}
+        }
+        if left == 0 {
             return;
         }
     }
@@ -35,12 +44,12 @@ fn names(folder: &OwnedFd, rules: &ArtifactRules) -> Vec<String> {
         .filter(|name| !name.starts_with('.') && may_leave(name, rules))
         .collect();
     names.sort();
-    names.truncate(rules.count);
     names
 }
 
 fn may_leave(name: &str, rules: &ArtifactRules) -> bool {
-    name.rsplit_once('.').is_some_and(|(_, ending)| rules.extensions.iter().any(|e| e.eq_ignore_ascii_case(ending)))
+    name.rsplit_once('.')
+        .is_some_and(|(_, ending)| rules.extensions.iter().any(|e| e.eq_ignore_ascii_case(ending)))
 }
 
 fn send(rules: &ArtifactRules, folder: &OwnedFd, name: &str, pipe: &OwnedFd) -> Result<(), Errno> {

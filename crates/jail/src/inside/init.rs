@@ -4,47 +4,60 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Signal};
 
-use super::{Cell, Told, artifacts, await_byte, mounts, program, rights, tell, write_once};
+use super::{Shell, Told, artifacts, await_byte, await_order, mounts, program, rights, tell, write_once};
 use crate::fault;
-use crate::payload::{self, Payload};
-use crate::spec::{INNER_UID, Layer, WORKSPACE};
+use crate::payload;
+use crate::spec::{INNER_UID, Jail, Layer, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, Cloned};
 
-/// One started command, and how to let it go on where it waits for its turn.
-pub(super) struct Started {
+/// A command's process, and how to let it go on where it waits for its turn.
+struct Started {
     pid: i32,
     go: Option<OwnedFd>,
 }
 
-/// Everything up to the moment at which the program may run.
-pub(super) fn set_up(cell: &Cell<'_>) -> Result<Vec<Started>, StepFailed> {
+/// The whole life of PID 1; gives the status to end with.
+pub(super) fn live(shell: &Shell<'_>) -> Result<i32, StepFailed> {
+    let uid = rights::init_uid(shell.own_init_uid);
+    let inbox = set_up(shell, uid)?;
+    let started =
+        (0..shell.seats.len()).map(|seat| start(shell, &inbox, seat)).collect::<Result<Vec<_>, _>>()?;
+    drop(inbox);
+    step(Step::Init, "", || confine_self(shell, &started, uid))?;
+    let Some((jail, fds)) = await_order(&shell.orders)? else { return Ok(0) };
+    Ok(supervise(shell, &jail, fds.first(), &started))
+}
+
+/// Everything that does not depend on what will run; gives the inbox.
+fn set_up(shell: &Shell<'_>, uid: u32) -> Result<OwnedFd, StepFailed> {
     step(Step::IdMap, "", || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        await_byte(&cell.go)?;
+        close_all_but_own(shell)?;
+        await_byte(&shell.go)?;
         // Not before the map stands: what is not dumpable belongs to root in /proc, also the map of a user's jail.
         die_with_launcher()
     })?;
-    step(Step::JoinCgroup, "", || cell.groups.iter().try_for_each(|tasks| write_once(tasks, "0")))?;
+    step(Step::JoinCgroup, "", || shell.groups.iter().try_for_each(|tasks| write_once(tasks, "0")))?;
     step(Step::CgroupNamespace, "", || {
         if fault::without(Layer::CgroupNs) { Ok(()) } else { sys::unshare(libc::CLONE_NEWCGROUP) }
     })?;
-    if cell.new_network {
+    if shell.new_network {
         step(Step::Network, "", sys::loopback_up)?;
     }
-    step(Step::Hostname, "", || rustix::system::sethostname(b"sandbox"))?;
-    let uid = rights::init_uid(cell.own_init_uid);
-    step(Step::Ids, "", || rights::become_user(uid, uid))?;
-    let payload = step(Step::Inbox, "", || Payload::open(rustix::io::dup(&cell.descriptors.payload)?))?;
-    mounts::build(cell, &payload)?;
-    let started =
-        (0..cell.jail.commands.len()).map(|index| start(cell, &payload, index)).collect::<Result<Vec<_>, _>>()?;
-    drop(payload);
-    step(Step::Init, "", || confine_self(cell, &started, uid))?;
-    Ok(started)
+    step(Step::Hostname, "", || {
+        if fault::without(Layer::UtsNs) { Ok(()) } else { rustix::system::sethostname(b"sandbox") }
+    })?;
+    step(Step::Ids, "", || {
+        rights::become_user(uid, uid)?;
+        die_with_launcher()
+    })?;
+    step(Step::Capabilities, "", rights::bound_capabilities)?;
+    mounts::build(shell)
 }
 
 /// Nothing in here outlives the launcher. The setting is lost at every change of ids, so it is made anew then.
@@ -53,41 +66,44 @@ fn die_with_launcher() -> Result<(), Errno> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
 }
 
-/// Starts a command; all but the first wait for their turn.
-fn start(cell: &Cell<'_>, payload: &Payload, index: usize) -> Result<Started, StepFailed> {
+/// Starts a command's process. It waits to be told what to be, and all but the first then also for their turn.
+fn start(shell: &Shell<'_>, inbox: &OwnedFd, seat: usize) -> Result<Started, StepFailed> {
     step(Step::Fork, "", || {
-        let park = if index == 0 { None } else { Some(rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?) };
+        let turn =
+            (seat > 0).then(|| rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)).transpose()?;
         match sys::clone(0, None)? {
-            Cloned::Child => program::become_command(cell, payload, index, park.map(|(read, _)| read)),
-            Cloned::Parent { pid, .. } => Ok(Started { pid, go: park.map(|(_, write)| write) }),
+            Cloned::Child => program::live(shell, inbox, seat, turn.map(|(wait, _)| wait)),
+            Cloned::Parent { pid, .. } => Ok(Started { pid, go: turn.map(|(_, go)| go) }),
         }
     })
 }
 
 /// PID 1 keeps no right but the saved id with which it collects artifacts as the sandbox user.
-fn confine_self(cell: &Cell<'_>, commands: &[Started], uid: u32) -> Result<(), Errno> {
-    close_all_but(cell, commands)?;
+fn confine_self(shell: &Shell<'_>, commands: &[Started], uid: u32) -> Result<(), Errno> {
+    let own = [&shell.report, &shell.orders].into_iter();
+    close_all_but(own.chain(commands.iter().filter_map(|command| command.go.as_ref())))?;
     rights::become_user(uid, INNER_UID)?;
     rights::drop_capabilities()?;
     die_with_launcher()?;
-    if launcher_is_gone(&cell.report) {
+    if launcher_is_gone(&shell.report) {
         return Err(Errno::SRCH);
     }
     rights::forbid_new_privileges()?;
     if fault::without(Layer::Seccomp) {
         return Ok(());
     }
-    cell.filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+    shell.filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
 }
 
-/// PID 1 came with a copy of every descriptor of the launcher's; it needs two of them, and the parked commands'.
-fn close_all_but(cell: &Cell<'_>, commands: &[Started]) -> Result<(), Errno> {
-    let mut kept: Vec<i32> = [Some(&cell.report), cell.descriptors.artifacts.as_ref()]
-        .into_iter()
-        .flatten()
-        .chain(commands.iter().filter_map(|command| command.go.as_ref()))
-        .map(AsRawFd::as_raw_fd)
-        .collect();
+/// PID 1 comes with a copy of every descriptor of the launcher's. These are its own.
+fn close_all_but_own(shell: &Shell<'_>) -> Result<(), Errno> {
+    let own = [&shell.go, &shell.orders, &shell.report].into_iter();
+    let binds = shell.binds.iter().map(|(mount, _)| mount);
+    close_all_but(own.chain(&shell.seats).chain(shell.groups).chain(binds))
+}
+
+fn close_all_but<'a>(kept: impl Iterator<Item = &'a OwnedFd>) -> Result<(), Errno> {
+    let mut kept: Vec<i32> = kept.map(AsRawFd::as_raw_fd).collect();
     kept.sort_unstable();
     let mut first = 0;
     for fd in kept {
@@ -105,7 +121,7 @@ fn launcher_is_gone(report: &OwnedFd) -> bool {
 }
 
 /// Reaps until the program has ended, and tells how.
-pub(super) fn supervise(cell: &Cell<'_>, commands: &[Started]) -> i32 {
+fn supervise(shell: &Shell<'_>, jail: &Jail, artifacts: Option<&OwnedFd>, commands: &[Started]) -> i32 {
     let mut current = 0;
     let mut cpu = Duration::ZERO;
     loop {
@@ -113,7 +129,7 @@ pub(super) fn supervise(cell: &Cell<'_>, commands: &[Started]) -> i32 {
             Ok(reaped) => reaped,
             Err(Errno::INTR) => continue,
             Err(errno) => {
-                tell(&cell.report, &Told::Failed(StepFailed::new(Step::Init, "", errno)));
+                tell(&shell.report, &Told::Failed(StepFailed::new(Step::Init, "", errno)));
                 return 1;
             }
         };
@@ -128,9 +144,9 @@ pub(super) fn supervise(cell: &Cell<'_>, commands: &[Started]) -> i32 {
             continue;
         }
         let disk_full = disk_is_full();
-        leave(cell);
+        leave(jail, artifacts);
         let (status, peak_memory_bytes) = (reaped.status, reaped.peak_memory_bytes);
-        tell(&cell.report, &Told::Ended { status, cpu, peak_memory_bytes, disk_full });
+        tell(&shell.report, &Told::Ended { status, cpu, peak_memory_bytes, disk_full });
         return 0;
     }
 }
@@ -141,21 +157,20 @@ fn disk_is_full() -> bool {
 }
 
 /// After the program: as the sandbox user, collect what it left and remove what was only there for the run.
-fn leave(cell: &Cell<'_>) {
-    let jail = cell.jail;
-    let Some(pipe) = cell.descriptors.artifacts.as_ref().filter(|_| jail.artifacts.is_some()) else {
-        return remove_temporary(cell);
-    };
-    if !has_artifacts() {
-        return remove_temporary(cell);
-    }
-    if rights::become_user(INNER_UID, INNER_UID).is_ok()
-        && let Some(rules) = &jail.artifacts
+fn leave(jail: &Jail, artifacts: Option<&OwnedFd>) {
+    let collection = artifacts.zip(jail.artifacts.as_ref()).filter(|_| has_artifacts());
+    if (collection.is_none() && jail.temporary.is_none())
+        || rights::become_user(INNER_UID, INNER_UID).is_err()
     {
+        return;
+    }
+    if let Some((pipe, rules)) = collection {
         end_survivors();
         artifacts::collect(rules, pipe);
     }
-    remove_temporary(cell);
+    if let Some(name) = &jail.temporary {
+        remove_temporary(name);
+    }
 }
 
 /// Survivors could swap files under the collector. All of them are descendants of PID 1, so when there is nothing
@@ -169,13 +184,9 @@ fn has_artifacts() -> bool {
     rustix::fs::stat(format!("{WORKSPACE}/artifacts")).is_ok()
 }
 
-fn remove_temporary(cell: &Cell<'_>) {
-    let Some(name) = &cell.jail.temporary else { return };
-    if rights::become_user(INNER_UID, INNER_UID).is_err() {
-        return;
-    }
-    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
-    if let Ok(folder) = rustix::fs::open(WORKSPACE, flags, rustix::fs::Mode::empty()) {
+fn remove_temporary(name: &str) {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    if let Ok(folder) = rustix::fs::open(WORKSPACE, flags, Mode::empty()) {
         payload::remove(folder.as_fd(), name);
     }
 }

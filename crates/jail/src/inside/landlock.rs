@@ -25,11 +25,18 @@ pub(crate) fn supported() -> bool {
 pub(super) fn apply(jail: &Jail) -> Result<(), Errno> {
     let everything = AccessFs::from_all(WANTED);
     // No device can be made anywhere.
-    let write = AccessFs::from_write(WANTED) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
+    let write =
+        AccessFs::from_write(WANTED) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
     let read = AccessFs::from_read(WANTED);
     let devices = AccessFs::WriteFile | AccessFs::IoctlDev | AccessFs::Truncate;
-    let mut rules: Vec<(&str, BitFlags<AccessFs>)> =
-        vec![("/", read), ("/dev", devices), ("/dev/shm", write), ("/tmp", write), (HOME, write), (WORKSPACE, write)];
+    let mut rules: Vec<(&str, BitFlags<AccessFs>)> = vec![
+        ("/", read),
+        ("/dev", devices),
+        ("/dev/shm", write),
+        ("/tmp", write),
+        (HOME, write),
+        (WORKSPACE, write),
+    ];
     let binds = jail.binds.iter().filter(|bind| bind.writable);
     rules.extend(binds.map(|bind| (bind.destination.as_str(), write)));
     let mut ruleset = Ruleset::default()

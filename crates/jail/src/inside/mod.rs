@@ -1,9 +1,12 @@
 //! What happens inside a jail before, around and after the program, as the new PID 1 and as the program's process.
 //!
 //! ```text
-//! PID 1:    id map → cgroup → host name → mounts → pivot → fork → drop rights → supervise
-//! program:  stdio → rlimits → ids → files → capabilities → no_new_privs → landlock → seccomp → execve
+//! PID 1:    id map → cgroup → host name → mounts → pivot → fork → drop rights → ⋯ order ⋯ → supervise
+//! program:  ⋯ order ⋯ → stdio → rlimits → ids → files → capabilities → no_new_privs → landlock → seccomp → execve
 //! ```
+//!
+//! What comes before the order depends on nothing but the root tree, so it is done ahead of time; and PID 1 has given
+//! up its rights before anybody can tell the program's process to become the program.
 
 mod artifacts;
 mod init;
@@ -15,19 +18,21 @@ mod rights;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::seccomp::Filter;
-use crate::spec::{Jail, Layer};
-use crate::step::{Step, StepFailed};
+use crate::spec::{Jail, Layer, RootTree, WORKSPACE};
+use crate::step::{Step, StepFailed, step};
 use crate::sys;
+use crate::wire;
 
 pub(crate) use landlock::supported as landlock_supported;
 
-/// Everything PID 1 starts with: copied by the clone, owned by nobody else inside.
-pub(crate) struct Cell<'a> {
-    pub(crate) jail: &'a Jail,
+/// What PID 1 starts with, before it knows what it is for: copied by the clone, owned by nobody else inside.
+pub(crate) struct Shell<'a> {
+    pub(crate) tree: &'a RootTree,
     /// Where the root tree stands.
     pub(crate) root: &'a str,
     /// Detached mounts and where they go.
@@ -36,28 +41,29 @@ pub(crate) struct Cell<'a> {
     pub(crate) groups: &'a [OwnedFd],
     /// Readable once the id map stands.
     pub(crate) go: OwnedFd,
+    /// Where PID 1 learns what will run.
+    pub(crate) orders: OwnedFd,
+    /// Where each command's process learns what it is to be.
+    pub(crate) seats: Vec<OwnedFd>,
     /// Where failures and the ending are told.
     pub(crate) report: OwnedFd,
-    pub(crate) descriptors: Descriptors,
     pub(crate) filter: &'a Filter,
     pub(crate) landlock: bool,
     /// Whether PID 1 has a user id other than the program's.
     pub(crate) own_init_uid: bool,
     /// Whether the clone made a network namespace, in which loopback is still down.
     pub(crate) new_network: bool,
-    /// Memory for one process where no group holds it.
-    pub(crate) data_limit: Option<u64>,
+    /// Whether a control group holds the number of processes.
+    pub(crate) group_counts_processes: bool,
+    /// Whether no control group holds memory, so that each process is held for itself.
+    pub(crate) hold_each_process: bool,
 }
 
-/// What came with the order to start.
-#[derive(Debug)]
-pub(crate) struct Descriptors {
-    pub(crate) payload: OwnedFd,
-    pub(crate) stdin: OwnedFd,
-    pub(crate) stdout: OwnedFd,
-    pub(crate) stderr: OwnedFd,
-    pub(crate) result: Option<OwnedFd>,
-    pub(crate) artifacts: Option<OwnedFd>,
+impl Shell<'_> {
+    /// Whether a host folder is the workspace.
+    fn has_playground(&self) -> bool {
+        self.binds.iter().any(|(_, destination)| destination == WORKSPACE)
+    }
 }
 
 /// What PID 1 and the program's process tell the launcher. Small enough that a pipe takes it whole.
@@ -78,15 +84,28 @@ pub(crate) enum Told {
 }
 
 /// Runs as PID 1 of a new jail; never comes back.
-pub(crate) fn enter(cell: Cell<'_>) -> ! {
-    let status = match init::set_up(&cell) {
-        Ok(programs) => init::supervise(&cell, &programs),
+pub(crate) fn enter(shell: &Shell<'_>) -> ! {
+    let status = match init::live(shell) {
+        Ok(status) => status,
         Err(failed) => {
-            tell(&cell.report, &Told::Failed(failed));
+            tell(&shell.report, &Told::Failed(failed));
             1
         }
     };
     sys::exit_now(status)
+}
+
+/// The failure that was told, if there was one; whoever told it is gone, so it does not take long to arrive.
+pub(crate) fn read_failure(told: &OwnedFd) -> Option<StepFailed> {
+    let patience = rustix::time::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    let mut polled = [PollFd::new(told, PollFlags::IN)];
+    rustix::event::poll(&mut polled, Some(&patience)).ok().filter(|ready| *ready > 0)?;
+    let mut buffer = [0; rustix::pipe::PIPE_BUF];
+    let read = rustix::io::read(told, &mut buffer).ok()?;
+    match postcard::from_bytes(&buffer[..read]).ok()? {
+        Told::Failed(failed) => Some(failed),
+        Told::Ended { .. } => None,
+    }
 }
 
 fn tell(report: &OwnedFd, told: &Told) {
@@ -139,6 +158,11 @@ fn await_byte(fd: &OwnedFd) -> Result<(), Errno> {
             Err(errno) => return Err(errno),
         }
     }
+}
+
+/// Waits to be told what to run; nothing where the launcher has no use for this jail.
+fn await_order(orders: &OwnedFd) -> Result<Option<(Jail, Vec<OwnedFd>)>, StepFailed> {
+    step(Step::Order, "", || wire::receive::<Jail>(orders.as_fd(), &mut Vec::new()))
 }
 
 /// Puts a descriptor at a fixed number, there to survive `execve`.

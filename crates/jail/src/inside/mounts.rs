@@ -7,37 +7,38 @@ use rustix::fs::{CWD, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MoveMountFlags, UnmountFlags};
 
-use super::Cell;
-use crate::payload::Payload;
-use crate::spec::{HOME, INBOX, INNER_UID, Place, WORKSPACE};
+use super::Shell;
+use crate::fault;
+use crate::spec::{HOME, INBOX, INNER_UID, Jail, Layer, RootEntry, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys;
+use crate::template::DISK;
 
 const PLAIN: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 /// Folders of the disk, where each is mounted, and its mode.
-const PLACES: &[(&str, &str, u32)] =
-    &[("workspace", WORKSPACE, 0o755), ("home", HOME, 0o700), ("tmp", "/tmp", 0o1777), ("shm", "/dev/shm", 0o1777)];
+const PLACES: &[(&str, &str, u32)] = &[
+    ("workspace", WORKSPACE, 0o755),
+    ("home", HOME, 0o700),
+    ("tmp", "/tmp", 0o1777),
+    ("shm", "/dev/shm", 0o1777),
+];
 
 /// As file systems on disks have it. More would let kernel memory, and the time that landlock needs to climb out of
 /// a deep folder, grow out of all proportion to the disk.
 const BYTES_PER_INODE: u64 = 16 << 10;
 
-/// What `/proc` shows of the host and no program needs: kernel addresses, keys, logs, hardware.
-const MASKED_FILES: &[&str] = &[
-    "cmdline", "interrupts", "iomem", "ioports", "kallsyms", "kcore", "key-users", "keys", "kmsg", "kpagecgroup",
-    "kpagecount", "kpageflags", "latency_stats", "modules", "mtrr", "sched_debug", "slabinfo", "softirqs",
-    "sysrq-trigger", "timer_list", "timer_stats", "vmallocinfo",
-];
+/// What `/proc` shows of the host to everybody. Files that only root may open need no mask: root has no id in here.
+const MASKED_FILES: &[&str] =
+    &["cmdline", "interrupts", "iomem", "ioports", "kallsyms", "key-users", "keys", "modules", "softirqs"];
 const MASKED_FOLDERS: &[&str] = &["acpi", "asound", "bus", "driver", "fs", "irq", "scsi"];
 const PROC_MAGIC: i64 = 0x9fa0;
 
-/// Mounts everything and makes it the root.
-pub(super) fn build(cell: &Cell<'_>, payload: &Payload) -> Result<(), StepFailed> {
-    let root = cell.root;
+/// Mounts everything and makes it the root; gives the inbox, which can be written only through this descriptor.
+pub(super) fn build(shell: &Shell<'_>) -> Result<OwnedFd, StepFailed> {
+    let root = shell.root;
     // A copy of a tree from outside is locked; a tree bound over itself is ours to pivot into.
     step(Step::Root, "", || rustix::mount::mount_bind_recursive(root, root))?;
-    step(Step::Disk, "", || disk(cell))?;
-    step(Step::Inbox, "", || inbox(cell, payload))?;
+    let inbox = step(Step::Disk, "", || disk(shell))?;
     step(Step::Proc, "", || proc(root))?;
     step(Step::Masks, "/proc", || masks(root))?;
     step(Step::Terminals, "", || {
@@ -45,48 +46,73 @@ pub(super) fn build(cell: &Cell<'_>, payload: &Payload) -> Result<(), StepFailed
         let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
         rustix::mount::mount("devpts", format!("{root}/dev/pts"), "devpts", flags, Some(options))
     })?;
-    for (mount, destination) in cell.binds {
-        step(Step::Binds, destination, || attach(cell, mount, destination))?;
+    for (mount, destination) in shell.binds {
+        step(Step::Binds, destination, || attach(shell, mount, destination))?;
     }
-    step(Step::Pivot, "", || pivot(root))
+    step(Step::Pivot, "", || pivot(root))?;
+    Ok(inbox)
 }
 
-/// One tmpfs for everything that can be written, so that one size is the limit.
-fn disk(cell: &Cell<'_>) -> Result<(), Errno> {
-    let root = cell.root;
-    let bytes = cell.jail.limits.disk_bytes;
-    let inodes = (bytes / BYTES_PER_INODE).max(1_024);
-    let options = format!("size={bytes},nr_inodes={inodes},mode=0755\0");
-    let options = std::ffi::CStr::from_bytes_with_nul(options.as_bytes()).map_err(|_| Errno::INVAL)?;
-    let base = format!("{root}{INBOX}");
-    rustix::mount::mount("tmpfs", &base, "tmpfs", PLAIN, Some(options))?;
+/// One tmpfs for everything that can be written, so that one size is the limit. It is mounted beside the new root and
+/// goes out of sight with the old one; only the places in it stay. Until it is known what will run it is tiny.
+fn disk(shell: &Shell<'_>) -> Result<OwnedFd, Errno> {
+    let root = shell.root;
+    let covered = about_to_be_covered(shell)?;
+    rustix::mount::mount("tmpfs", DISK, "tmpfs", PLAIN, Some(c"size=64k,nr_inodes=64,mode=0755"))?;
     for (name, path, mode) in PLACES {
-        let folder = format!("{base}/{name}");
+        let folder = format!("{DISK}/{name}");
         rustix::fs::mkdir(&folder, Mode::from_raw_mode(0o700))?;
         rustix::fs::chmod(&folder, Mode::from_raw_mode(*mode))?;
         rustix::fs::chown(&folder, Some(Uid::from_raw(INNER_UID)), Some(Gid::from_raw(INNER_UID)))?;
-        if *path == WORKSPACE && cell.jail.playground.is_some() {
+        if *path == WORKSPACE && shell.has_playground() {
             continue;
         }
         rustix::mount::mount_bind(&folder, format!("{root}{path}"))?;
     }
-    Ok(())
+    covered.iter().try_for_each(|(mount, path)| attach(shell, mount, path))?;
+    inbox(root)
 }
 
-/// Puts a runner and its arguments where the program can read them, and takes the disk's own mount point away.
-fn inbox(cell: &Cell<'_>, payload: &Payload) -> Result<(), Errno> {
-    let base = format!("{}{INBOX}", cell.root);
-    let folder = format!("{base}/in");
+/// Gives the disk the size that was asked for, through any of its places.
+pub(super) fn size_disk(jail: &Jail) -> Result<(), StepFailed> {
+    step(Step::Disk, "", || {
+        let bytes = if fault::without(Layer::DiskQuota) { 1 << 30 } else { jail.limits.disk_bytes };
+        let inodes = (bytes / BYTES_PER_INODE).max(1_024);
+        rustix::mount::mount_remount("/tmp", PLAIN, format!("size={bytes},nr_inodes={inodes}"))
+    })
+}
+
+/// Where a runner and its arguments will be: the program can read them there and nobody can write.
+fn inbox(root: &str) -> Result<OwnedFd, Errno> {
+    let folder = format!("{DISK}/in");
     rustix::fs::mkdir(&folder, Mode::from_raw_mode(0o755))?;
     let opened = rustix::fs::open(&folder, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    payload.unpack(Place::Inbox, opened.as_fd()).map_err(|(_, errno)| errno)?;
-    if !cell.jail.result_pipe {
-        return rustix::mount::unmount(&base, UnmountFlags::DETACH);
-    }
-    let inbox = crate::template::detached(&opened)?;
-    sys::mount_setattr(inbox.as_fd(), false, libc::MOUNT_ATTR_RDONLY, None)?;
-    rustix::mount::unmount(&base, UnmountFlags::DETACH)?;
-    rustix::mount::move_mount(&inbox, "", CWD, &base, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+    let mount = crate::template::detached(&opened)?;
+    sys::mount_setattr(mount.as_fd(), false, libc::MOUNT_ATTR_RDONLY, None)?;
+    let target = format!("{root}{INBOX}");
+    rustix::mount::move_mount(&mount, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    Ok(opened)
+}
+
+/// Interpreters may live below a folder that is fresh in here (an environment in `/tmp`): held now, put back later.
+fn about_to_be_covered<'a>(shell: &Shell<'a>) -> Result<Vec<(OwnedFd, &'a str)>, Errno> {
+    let bound = shell.tree.iter().filter_map(|entry| match entry {
+        RootEntry::Bind { path, .. } if is_fresh(shell, path) => Some(path.as_str()),
+        _ => None,
+    });
+    bound
+        .map(|path| {
+            let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let opened = rustix::fs::open(format!("{}{path}", shell.root), flags, Mode::empty())?;
+            Ok((crate::template::detached(&opened)?, path))
+        })
+        .collect()
+}
+
+/// Whether a path lies below a folder that is new for this run.
+fn is_fresh(shell: &Shell<'_>, path: &str) -> bool {
+    let below = |place: &str| path.strip_prefix(place).is_some_and(|rest| rest.starts_with('/'));
+    PLACES.iter().any(|(_, place, _)| below(place)) && !(below(WORKSPACE) && shell.has_playground())
 }
 
 fn proc(root: &str) -> Result<(), Errno> {
@@ -115,10 +141,10 @@ fn masks(root: &str) -> Result<(), Errno> {
     sys::mount_setattr(mount.as_fd(), true, libc::MOUNT_ATTR_RDONLY, None)
 }
 
-/// Puts a host folder where it was asked for. Mount points below a fresh workspace are made; others must exist.
-fn attach(cell: &Cell<'_>, mount: &OwnedFd, destination: &str) -> Result<(), Errno> {
-    let target = format!("{}{destination}", cell.root);
-    if destination.starts_with("/workspace/") && cell.jail.playground.is_none() {
+/// Puts a host folder where it was asked for. Mount points below a fresh folder are made; others must exist.
+fn attach(shell: &Shell<'_>, mount: &OwnedFd, destination: &str) -> Result<(), Errno> {
+    let target = format!("{}{destination}", shell.root);
+    if is_fresh(shell, destination) {
         make_mount_point(mount, &target)?;
     }
     rustix::mount::move_mount(mount, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)

@@ -6,62 +6,96 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Cell, Told, landlock, place_at, rights, tell};
+use super::{Shell, Told, landlock, mounts, place_at, rights, tell};
 use crate::fault;
 use crate::payload::Payload;
-use crate::spec::{INNER_UID, Layer, Place, WORKSPACE};
+use crate::spec::{INNER_UID, Jail, Layer, Place, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys;
 
-/// Becomes a command of the jail; never comes back. `park` holds it, fully confined, until its turn.
-pub(super) fn become_command(cell: &Cell<'_>, payload: &Payload, index: usize, park: Option<OwnedFd>) -> ! {
-    let failed = match confine(cell, payload, index) {
-        Ok(()) => {
-            if park.is_some_and(|park| super::await_byte(&park).is_err()) {
+/// What a command's process has been told to be.
+struct Cell<'a> {
+    shell: &'a Shell<'a>,
+    jail: Jail,
+    seat: usize,
+    payload: OwnedFd,
+    stdin: OwnedFd,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    result: Option<OwnedFd>,
+}
+
+/// The whole life of a command's process, until it is the command; never comes back. `turn` holds it, fully
+/// confined, until the commands before it have succeeded.
+pub(super) fn live(shell: &Shell<'_>, inbox: &OwnedFd, seat: usize, turn: Option<OwnedFd>) -> ! {
+    let failed = match prepare(shell, inbox, seat) {
+        Ok(Some(cell)) => {
+            if turn.is_some_and(|turn| super::await_byte(&turn).is_err()) {
                 sys::exit_now(1);
             }
-            execute(cell, index)
+            execute(&cell)
         }
+        Ok(None) => sys::exit_now(0),
         Err(failed) => failed,
     };
-    tell(&cell.report, &Told::Failed(failed));
+    tell(&shell.report, &Told::Failed(failed));
     sys::exit_now(1)
 }
 
-fn confine(cell: &Cell<'_>, payload: &Payload, index: usize) -> Result<(), StepFailed> {
+fn prepare<'a>(shell: &'a Shell<'a>, inbox: &OwnedFd, seat: usize) -> Result<Option<Cell<'a>>, StepFailed> {
+    let Some((jail, fds)) = super::await_order(&shell.seats[seat])? else { return Ok(None) };
+    let cell = step(Step::Order, "", || take(shell, seat, jail, fds))?;
+    let payload = step(Step::Inbox, "", || Payload::open(rustix::io::dup(&cell.payload)?))?;
+    if seat == 0 {
+        mounts::size_disk(&cell.jail)?;
+        step(Step::Inbox, "", || payload.unpack(Place::Inbox, inbox.as_fd()).map_err(|(_, errno)| errno))?;
+    }
+    confine(&cell, &payload)?;
+    Ok(Some(cell))
+}
+
+/// The descriptors come in the order in which the provider sends them.
+fn take<'a>(shell: &'a Shell<'a>, seat: usize, jail: Jail, fds: Vec<OwnedFd>) -> Result<Cell<'a>, Errno> {
+    let mut fds = fds.into_iter();
+    let mut next = || fds.next().ok_or(Errno::BADF);
+    let [payload, stdin, stdout, stderr] = [next()?, next()?, next()?, next()?];
+    let result = jail.result_pipe.then(next).transpose()?;
+    Ok(Cell { shell, jail, seat, payload, stdin, stdout, stderr, result })
+}
+
+fn confine(cell: &Cell<'_>, payload: &Payload) -> Result<(), StepFailed> {
     step(Step::Stdio, "", || stdio(cell))?;
     step(Step::Rlimits, "", || rlimits(cell))?;
     step(Step::Ids, "", || rights::become_user(INNER_UID, INNER_UID))?;
     // ── below this line we are nobody ──
-    if index == 0 {
+    if cell.seat == 0 {
         files(payload)?;
     }
     step(Step::Workdir, &cell.jail.workdir, || rustix::process::chdir(cell.jail.workdir.as_str()))?;
     step(Step::Capabilities, "", rights::drop_capabilities)?;
     step(Step::NoNewPrivs, "", rights::forbid_new_privileges)?;
-    if cell.landlock && !fault::without(Layer::Landlock) {
-        step(Step::Landlock, "", || landlock::apply(cell.jail))?;
+    if cell.shell.landlock && !fault::without(Layer::Landlock) {
+        step(Step::Landlock, "", || landlock::apply(&cell.jail))?;
     }
     // Last: the filter would forbid the steps above.
     step(Step::Seccomp, "", || {
         if fault::without(Layer::Seccomp) {
             return Ok(());
         }
-        cell.filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+        cell.shell.filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
     })
 }
 
 /// A session of its own, descriptors 0 to 2 (and 3 for a result), and nothing else beyond `execve`.
 fn stdio(cell: &Cell<'_>) -> Result<(), Errno> {
     rustix::process::setsid()?;
-    sys::default_signals();
+    sys::default_pipe_signal();
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    let given = &cell.descriptors;
-    place_at(&given.stdin, 0)?;
-    place_at(&given.stdout, 1)?;
-    place_at(&given.stderr, 2)?;
+    place_at(&cell.stdin, 0)?;
+    place_at(&cell.stdout, 1)?;
+    place_at(&cell.stderr, 2)?;
     let mut first_closed = 3;
-    if let Some(result) = &given.result {
+    if let Some(result) = &cell.result {
         place_at(result, 3)?;
         first_closed = 4;
     }
@@ -79,7 +113,7 @@ fn rlimits(cell: &Cell<'_>) -> Result<(), Errno> {
         return Ok(());
     }
     let limits = &cell.jail.limits;
-    let processes = u64::from(limits.processes) + 1;
+    let processes = u64::from(limits.processes) + processes_of_ours(cell);
     for (resource, soft, hard) in [
         (libc::RLIMIT_CORE, 0, 0),
         (libc::RLIMIT_NOFILE, limits.open_files, limits.open_files),
@@ -96,10 +130,18 @@ fn rlimits(cell: &Cell<'_>) -> Result<(), Errno> {
     }
     // Without a control group this holds each process, not the group, so no receipt counts it. It is private data
     // and not address space, because many runtimes reserve far more of that than they use.
-    match cell.data_limit {
-        Some(bytes) => sys::limit(libc::RLIMIT_DATA, bytes, bytes),
-        None => Ok(()),
+    match cell.shell.hold_each_process {
+        true => sys::limit(libc::RLIMIT_DATA, limits.memory_bytes, limits.memory_bytes),
+        false => Ok(()),
     }
+}
+
+/// How many more processes the kernel counts for this user: commands that wait for their turn, and PID 1 where it is
+/// the same user. Where a control group counts as well it is to refuse first, because it says that it did.
+fn processes_of_ours(cell: &Cell<'_>) -> u64 {
+    let shell = cell.shell;
+    let waiting = cell.jail.commands.len() as u64 - 1;
+    waiting + u64::from(!shell.own_init_uid) + if shell.group_counts_processes { 2 } else { 0 }
 }
 
 fn files(payload: &Payload) -> Result<(), StepFailed> {
@@ -112,8 +154,8 @@ fn files(payload: &Payload) -> Result<(), StepFailed> {
 }
 
 /// Looks the program up as a shell would and executes it; comes back only with the reason why not.
-fn execute(cell: &Cell<'_>, index: usize) -> StepFailed {
-    let command = &cell.jail.commands[index];
+fn execute(cell: &Cell<'_>) -> StepFailed {
+    let command = cell.jail.commands.get(cell.seat).map_or(&[][..], Vec::as_slice);
     let name = command.first().map_or("", String::as_str);
     let failed = |errno| StepFailed::new(Step::Exec, name, errno);
     if let Err(errno) = fault::inject(Step::Exec) {

@@ -29,8 +29,9 @@ pub(super) fn init_uid(own: bool) -> u32 {
     if own { INNER_INIT_UID } else { INNER_UID }
 }
 
-/// Empties all five capability sets.
-pub(super) fn drop_capabilities() -> Result<(), Errno> {
+/// Empties the bounding set: nothing that is executed from here on can give a capability. What this process has now
+/// it keeps, so this is done ahead of time.
+pub(super) fn bound_capabilities() -> Result<(), Errno> {
     if fault::without(Layer::NoCapabilities) {
         return Ok(());
     }
@@ -41,6 +42,14 @@ pub(super) fn drop_capabilities() -> Result<(), Errno> {
             Err(Errno::INVAL) => break,
             Err(errno) => return Err(errno),
         }
+    }
+    Ok(())
+}
+
+/// Empties the other four sets: ambient, effective, permitted, inheritable.
+pub(super) fn drop_capabilities() -> Result<(), Errno> {
+    if fault::without(Layer::NoCapabilities) {
+        return Ok(());
     }
     sys::clear_ambient_capabilities()?;
     let none = rustix::thread::CapabilitySets {

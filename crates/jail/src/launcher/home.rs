@@ -1,7 +1,7 @@
 //! The launcher's own place: for an ordinary user a user namespace around everything, for all a mount namespace in
 //! which the host is at `/host` and root trees are built beside it.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -9,7 +9,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags};
 
 use super::idmap::{self, Range};
 use super::ids::Ids;
-use crate::cgroup::{Controller, Hierarchy};
+use crate::cgroup::{self, Controller, Group, Hierarchy};
 use crate::fault;
 use crate::inside;
 use crate::spec::{Layer, MissingLayer};
@@ -31,8 +31,30 @@ pub(super) struct Home {
 }
 
 impl Home {
-    pub(super) fn has_groups(&self) -> bool {
-        !self.groups.controllers().is_empty()
+    /// A group for one jail, where the host has any controller.
+    pub(super) fn make_group(&self) -> Result<Option<Group>, StepFailed> {
+        if self.groups.controllers().is_empty() {
+            return Ok(None);
+        }
+        step(Step::Cgroup, "", || {
+            self.groups.create().map(Some).map_err(|error| match error {
+                cgroup::Error::Make { errno }
+                | cgroup::Error::Open { errno, .. }
+                | cgroup::Error::Write { errno, .. } => errno,
+            })
+        })
+    }
+
+    /// A network namespace for one jail, with loopback up.
+    pub(super) fn make_network(&self) -> Result<OwnedFd, StepFailed> {
+        step(Step::Network, "", || {
+            sys::unshare(libc::CLONE_NEWNET)?;
+            let made = sys::loopback_up().and_then(|()| {
+                rustix::fs::openat(&self.proc, "self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            });
+            sys::setns(self.network.as_fd(), libc::CLONE_NEWNET)?;
+            made
+        })
     }
 
     pub(super) fn has(&self, controller: Controller) -> bool {

@@ -95,7 +95,11 @@ fn run_helper(helper: &str, pid: &str, (own, range): (u32, Range)) -> bool {
 /// Where a user's runs agree on ids.
 pub(super) fn runtime_folder(uid: u32) -> String {
     let folder = format!("/run/user/{uid}");
-    if std::path::Path::new(&folder).is_dir() { format!("{folder}/belljar") } else { format!("/tmp/belljar-{uid}") }
+    if std::path::Path::new(&folder).is_dir() {
+        format!("{folder}/belljar")
+    } else {
+        format!("/tmp/belljar-{uid}")
+    }
 }
 
 /// A user namespace that is never entered: the map of a mount, in which the owner on disk appears as `to`.

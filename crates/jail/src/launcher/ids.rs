@@ -28,6 +28,9 @@ pub(super) enum Ids {
     Shared { uid: u32, gid: u32, gap: MissingLayer },
 }
 
+/// Pairs of an id inside and the id outside.
+type IdPairs = Vec<(u32, u32)>;
+
 /// The ids of one jail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Taken {
@@ -42,8 +45,8 @@ impl Taken {
         self.slot.is_some()
     }
 
-    /// Pairs of an id inside and one outside, for users and for groups.
-    pub(super) fn maps(self) -> (Vec<(u32, u32)>, Vec<(u32, u32)>) {
+    /// The maps for users and for groups.
+    pub(super) fn maps(self) -> (IdPairs, IdPairs) {
         let mut uids = vec![(INNER_UID, self.uid)];
         let mut gids = vec![(INNER_UID, self.gid)];
         if self.separate() {

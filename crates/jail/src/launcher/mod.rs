@@ -2,8 +2,8 @@
 //! the process that started it, and every jail dies with it.
 
 mod home;
-mod ids;
 mod idmap;
+mod ids;
 mod runs;
 mod spares;
 mod start;
@@ -23,6 +23,9 @@ use runs::{Runs, Watched};
 /// How the launcher is told that it is one: its own name. It gets no other argument and no environment.
 const NAME: &str = "belljar-launcher";
 const CONTROL: i32 = 3;
+/// How long nothing must happen before spares are made: a run that has just been started is not to compete with
+/// them.
+const QUIET: Duration = Duration::from_millis(3);
 
 /// Runs the launcher if this process was started as one, and then never comes back.
 ///
@@ -52,14 +55,21 @@ impl Launcher {
     /// Those of making a socket and a process.
     pub fn start() -> std::io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
-        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         for end in [&ours, &theirs] {
             rustix::net::sockopt::set_socket_send_buffer_size(end, 4 * wire::MAX_PACKET)?;
         }
         rustix::io::ioctl_fionbio(&ours, true)?;
         let mut command = Command::new("/proc/self/exe");
         // A group of its own: an interrupt from the terminal is for the one who started it, not for the launcher.
-        command.arg0(NAME).process_group(0).env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .arg0(NAME)
+            .process_group(0)
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         #[cfg(feature = "faults")]
         command.envs(std::env::var(crate::fault::VARIABLE).ok().map(|fault| (crate::fault::VARIABLE, fault)));
         let number = theirs.as_raw_fd();
@@ -67,8 +77,11 @@ impl Launcher {
         // already, fcntl.
         unsafe {
             command.pre_exec(move || {
-                let result =
-                    if number == CONTROL { libc::fcntl(CONTROL, libc::F_SETFD, 0) } else { libc::dup2(number, CONTROL) };
+                let result = if number == CONTROL {
+                    libc::fcntl(CONTROL, libc::F_SETFD, 0)
+                } else {
+                    libc::dup2(number, CONTROL)
+                };
                 if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
             });
         }
@@ -83,6 +96,7 @@ impl Launcher {
 }
 
 fn serve(control: &OwnedFd) {
+    crate::sys::default_signals();
     // The parent may be gone already; then the control socket is at its end and the loop ends at once.
     let _set = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     match home::set_up() {
@@ -105,12 +119,17 @@ fn work(control: &OwnedFd, runs: &mut Runs) {
     let mut buffer = Vec::new();
     loop {
         let idle_work = runs.has_idle_work();
-        let wait = if idle_work { Some(Duration::ZERO) } else { runs.next_deadline() };
+        let wait = if idle_work {
+            Some(QUIET.min(runs.next_deadline().unwrap_or(QUIET)))
+        } else {
+            runs.next_deadline()
+        };
         let ready = poll(control.as_fd(), &runs.watched(), wait);
         let Ok((order_ready, ready)) = ready else { return };
+        let quiet = !order_ready && ready.is_empty();
         if order_ready {
             match wire::receive::<Order>(control.as_fd(), &mut buffer) {
-                Ok(Some((order, fds))) => obey(control, runs, order, fds),
+                Ok(Some((order, fds))) => obey(control, runs, order, &fds),
                 Ok(None) | Err(Errno::CONNRESET) => return,
                 Err(_) => {}
             }
@@ -121,14 +140,14 @@ fn work(control: &OwnedFd, runs: &mut Runs) {
         for notice in runs.expire(Instant::now()) {
             notify(control, &notice);
         }
-        if idle_work && !order_ready {
+        if idle_work && quiet {
             runs.do_idle_work();
         }
         runs.sweep();
     }
 }
 
-fn obey(control: &OwnedFd, runs: &mut Runs, order: Order, fds: Vec<OwnedFd>) {
+fn obey(control: &OwnedFd, runs: &mut Runs, order: Order, fds: &[OwnedFd]) {
     match order {
         Order::Start { run, jail } => {
             if let Err(failure) = runs.start(run, &jail, fds) {

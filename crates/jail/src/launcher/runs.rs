@@ -14,11 +14,11 @@ use rustix::process::{Signal, WaitId, WaitIdOptions};
 use super::home::Home;
 use super::ids::Taken;
 use super::spares::Spares;
-use super::start::Starter;
+use super::start::{self, Wanted};
 use crate::cgroup::Group;
 use crate::inside::Told;
 use crate::seccomp::Filter;
-use crate::spec::{Ending, Jail, Layer, Usage};
+use crate::spec::{Ending, Jail, Layer, Network, Usage};
 use crate::step::{Step, StepFailed};
 use crate::template::Templates;
 use crate::wire::Notice;
@@ -47,7 +47,6 @@ pub(super) struct Run {
 }
 
 impl Run {
-    #[expect(clippy::too_many_arguments, reason = "one place makes a run, from what one place gathered")]
     pub(super) fn new(
         pidfd: OwnedFd,
         report: OwnedFd,
@@ -96,7 +95,8 @@ impl Run {
         let usage = Usage {
             cpu: group.cpu.unwrap_or(seen.cpu),
             peak_memory_bytes: group.peak_memory_bytes.unwrap_or(seen.peak_memory_bytes),
-            peak_processes: group.peak_processes,
+            // PID 1 is ours.
+            peak_processes: group.peak_processes.map(|peak| peak.saturating_sub(1)),
         };
         Notice::Ended { run, ending, usage, duration: self.started.elapsed(), layers: self.layers.clone() }
     }
@@ -129,26 +129,41 @@ impl Runs {
         }
     }
 
-    pub(super) fn start(&mut self, run: u64, jail: &Jail, fds: Vec<OwnedFd>) -> Result<(), StepFailed> {
-        let host_folders = jail.playground.is_some() || !jail.binds.is_empty();
-        let taken = crate::step::step(Step::UserId, "", || self.home.ids.take(host_folders))?;
-        let mut starter = Starter {
-            home: &self.home,
-            spares: &mut self.spares,
-            templates: &mut self.templates,
-            filter: &self.filter,
+    pub(super) fn start(&mut self, run: u64, jail: &Jail, fds: &[OwnedFd]) -> Result<(), StepFailed> {
+        let started = Instant::now();
+        let root = self.templates.place(&jail.root)?;
+        let binds = start::wanted_binds(jail);
+        let waiting = if jail.network == Network::Own && binds.is_empty() && jail.commands.len() == 1 {
+            let (taken, useless) = self.spares.take(jail, &root);
+            useless.into_iter().for_each(|waiting| self.tidy(waiting.discard()));
+            taken
+        } else {
+            None
         };
-        match starter.start(jail, taken, fds) {
+        let waiting = match waiting {
+            Some(waiting) => waiting,
+            None => {
+                let seats = jail.commands.len();
+                let wanted = Wanted { tree: &jail.root, root: &root, network: jail.network, binds, seats };
+                start::prepare(&mut self.home, &self.filter, &wanted)?
+            }
+        };
+        match waiting.order(&self.home, jail, fds, started) {
             Ok(started) => {
-                self.spares.note_run();
                 self.running.push((run, started));
                 Ok(())
             }
             Err(failed) => {
-                self.home.ids.give_back(taken);
+                let (failed, waiting) = *failed;
+                self.tidy(waiting.discard());
                 Err(failed)
             }
         }
+    }
+
+    fn tidy(&mut self, (group, taken): (Option<Group>, Taken)) {
+        self.home.ids.give_back(taken);
+        self.leftover.extend(group.and_then(|group| group.remove().err()));
     }
 
     /// Everything to poll.
@@ -230,8 +245,7 @@ impl Runs {
                 run.failed(number, StepFailed::new(Step::Init, "(it was killed)", Errno::CHILD))
             })
         });
-        self.home.ids.give_back(run.taken);
-        self.leftover.extend(run.group.and_then(|group| group.remove().err()));
+        self.tidy((run.group, run.taken));
         notice
     }
 
@@ -253,7 +267,8 @@ impl Runs {
 
     /// How long nothing has to be done by itself; `None` is for ever.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        let deadline = self.running.iter().filter(|(_, run)| !run.answered).map(|(_, run)| run.deadline).min();
+        let deadline =
+            self.running.iter().filter(|(_, run)| !run.answered).map(|(_, run)| run.deadline).min();
         let deadline = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         match (deadline, self.leftover.is_empty()) {
             (deadline, true) => deadline,
@@ -263,16 +278,17 @@ impl Runs {
     }
 
     pub(super) fn has_idle_work(&self) -> bool {
-        self.spares.wanting(&self.home)
+        self.spares.wanting()
     }
 
     pub(super) fn do_idle_work(&mut self) {
-        self.spares.refill(&self.home);
+        self.spares.refill(&mut self.home, &self.filter);
     }
 
     /// Removes groups that were still busy when their run was over.
     pub(super) fn sweep(&mut self) {
-        self.leftover = std::mem::take(&mut self.leftover).into_iter().filter_map(|g| g.remove().err()).collect();
+        self.leftover =
+            std::mem::take(&mut self.leftover).into_iter().filter_map(|g| g.remove().err()).collect();
         self.home.groups.sweep();
     }
 
@@ -285,7 +301,8 @@ impl Runs {
             let _reaped = rustix::process::waitid(WaitId::PidFd(run.pidfd.as_fd()), WaitIdOptions::EXITED);
             self.leftover.extend(run.group.and_then(|group| group.remove().err()));
         }
-        self.spares = Spares::default();
+        let groups = self.spares.end_all();
+        self.leftover.extend(groups.into_iter().filter_map(|group| group.remove().err()));
         let patience = Instant::now() + Duration::from_secs(1);
         while !self.leftover.is_empty() && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(2));

@@ -33,6 +33,8 @@ pub(super) enum Check {
         /// Where the mode is.
         mode: u8,
     },
+    /// `renameat2` that leaves no whiteout, which is a device.
+    Rename,
     /// A mode without set-uid and set-gid, and a node that is no device.
     Node {
         /// Where the mode is.
@@ -160,6 +162,10 @@ impl Check {
             Check::Open { flags, mode } => {
                 let creates = load(mode, ALL, any_bit(SET_ID, eperm(), Tree::Allow));
                 load(flags, ALL, any_bit(CREATES, creates, Tree::Allow))
+            }
+            // What a file system without whiteouts answers.
+            Check::Rename => {
+                load(4, ALL, any_bit(libc::RENAME_WHITEOUT, Tree::Refuse(libc::EINVAL), Tree::Allow))
             }
             Check::Node { mode } => {
                 // The set-id bits are kept in the mask: with one of them the value is in no list.

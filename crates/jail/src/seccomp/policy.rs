@@ -48,7 +48,7 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
     (Allow, &[
         "stat", "lstat", "fstat", "newfstatat", "statx", "statfs", "fstatfs", "access", "faccessat",
         "getcwd", "chdir", "fchdir", "getdents64", "readlink", "readlinkat", "truncate", "umask",
-        "mkdir", "mkdirat", "rmdir", "unlink", "unlinkat", "rename", "renameat", "renameat2",
+        "mkdir", "mkdirat", "rmdir", "unlink", "unlinkat", "rename", "renameat",
         "link", "linkat", "symlink", "symlinkat", "utimensat",
     ]),
     // tar and git set owners as a matter of course; the kernel grants what an owner may, and no more.
@@ -60,11 +60,13 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
     (Errno(libc::ENOSYS), &[
         "fgetxattr", "flistxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr",
     ]),
-    // No file may get a set-uid or set-gid bit: in a folder lent to the sandbox it would outlive it.
+    // No file may get a set-uid or set-gid bit, and none may be a device: in a folder lent to the sandbox it would
+    // outlive it.
     (check(Check::Mode { argument: 1 }), &["chmod", "fchmod", "creat"]),
     (check(Check::Mode { argument: 2 }), &["fchmodat"]),
     (check(Check::Open { flags: 1, mode: 2 }), &["open"]),
     (check(Check::Open { flags: 2, mode: 3 }), &["openat"]),
+    (check(Check::Rename), &["renameat2"]),
     (check(Check::Node { mode: 1 }), &["mknod"]),
     (check(Check::Node { mode: 2 }), &["mknodat"]),
     // Newer or finer forms of calls above, for which libcs, Go, Rust and Node fall back when they are

@@ -295,6 +295,14 @@ fn nodes_are_files_pipes_and_sockets() {
 }
 
 #[test]
+fn a_rename_leaves_no_device_behind() {
+    for flags in [0, libc::RENAME_NOREPLACE, libc::RENAME_EXCHANGE] {
+        passes("renameat2", &[0, 0, 0, 0, flags.into()]);
+    }
+    fails("renameat2", &[0, 0, 0, 0, libc::RENAME_WHITEOUT.into()], libc::EINVAL);
+}
+
+#[test]
 fn prctl_personality_and_scheduler_are_lists() {
     let options = [
         libc::PR_SET_PDEATHSIG,

@@ -37,7 +37,8 @@ pub(super) struct Ordered {
 
 impl Connection {
     pub(super) async fn open(control: OwnedFd) -> Result<(Self, Vec<MissingLayer>), ProviderError> {
-        let broken = |message: String| ProviderError::Setup { step: "start the launcher".to_owned(), cause: message };
+        let broken =
+            |message: String| ProviderError::Setup { step: "start the launcher".to_owned(), cause: message };
         let control = UnixStream::from_std(control.into()).map_err(|error| broken(error.to_string()))?;
         let line = Line { control, waiting: Mutex::new(Some(HashMap::new())), next: AtomicU64::new(1) };
         let mut buffer = Vec::new();
@@ -119,7 +120,8 @@ impl Line {
     async fn send(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         loop {
             self.control.writable().await.map_err(|_| Errno::IO)?;
-            let sent = self.control.try_io(Interest::WRITABLE, || Ok(wire::send(self.control.as_fd(), order, fds)?));
+            let sent =
+                self.control.try_io(Interest::WRITABLE, || Ok(wire::send(self.control.as_fd(), order, fds)?));
             match sent.map_err(|error| errno(&error)) {
                 Err(Errno::AGAIN) => {}
                 done => return done,
@@ -130,8 +132,9 @@ impl Line {
     async fn receive(&self, buffer: &mut Vec<u8>) -> Result<Option<Notice>, Errno> {
         loop {
             self.control.readable().await.map_err(|_| Errno::IO)?;
-            let received =
-                self.control.try_io(Interest::READABLE, || Ok(wire::receive::<Notice>(self.control.as_fd(), buffer)?));
+            let received = self
+                .control
+                .try_io(Interest::READABLE, || Ok(wire::receive::<Notice>(self.control.as_fd(), buffer)?));
             match received.map_err(|error| errno(&error)) {
                 Err(Errno::AGAIN) => {}
                 done => return done.map(|message| message.map(|(notice, _)| notice)),

@@ -15,9 +15,24 @@ const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/
 const HOST_FOLDERS: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// What programs need of `/etc`, by name; never all of it.
 const HOST_ETC: &[&str] = &[
-    "alternatives", "ca-certificates.conf", "crypto-policies", "fonts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d",
-    "localtime", "magic", "mime.types", "pki/ca-trust", "pki/tls/cert.pem", "pki/tls/certs", "ssl/cert.pem", "ssl/certs",
-    "ssl/openssl.cnf", "terminfo", "timezone",
+    "alternatives",
+    "ca-certificates.conf",
+    "crypto-policies",
+    "fonts",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "magic",
+    "mime.types",
+    "pki/ca-trust",
+    "pki/tls/cert.pem",
+    "pki/tls/certs",
+    "ssl/cert.pem",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "terminfo",
+    "timezone",
 ];
 /// Runtimes whose packages keep settings in `/etc` under a name that carries a version.
 const HOST_ETC_PREFIXES: &[&str] = &["R", "java", "lua", "perl", "php", "python"];
@@ -29,7 +44,8 @@ const PASSWD: &str = "root:x:0:0:root:/root:/usr/sbin/nologin\n\
     nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\nsandbox:x:1000:\nnogroup:x:65534:\n";
 const HOSTS: &str = "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n";
-const NSSWITCH: &str = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n";
+const NSSWITCH: &str =
+    "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n";
 
 /// Builds root trees; finds runtimes in them.
 #[derive(Debug)]
@@ -44,7 +60,11 @@ impl Roots {
     }
 
     /// Finds what runs a language.
-    pub(super) fn runtime(&self, language: &'static Language, image: &Image) -> Result<Located, ProviderError> {
+    pub(super) fn runtime(
+        &self,
+        language: &'static Language,
+        image: &Image,
+    ) -> Result<Located, ProviderError> {
         match image {
             Image::Host => self.runtimes.on_host(language),
             Image::Folder(folder) => Runtimes::in_folder(language, folder),
@@ -57,7 +77,10 @@ impl Roots {
             return Vec::new();
         }
         let usual = LANGUAGES.iter().filter(|language| matches!(language.name, "python" | "javascript"));
-        usual.filter_map(|language| self.runtimes.on_host(language).ok()).flat_map(|found| found.prefixes).collect()
+        usual
+            .filter_map(|language| self.runtimes.on_host(language).ok())
+            .flat_map(|found| found.prefixes)
+            .collect()
     }
 
     /// The tree of a plan, and the search path inside it.
@@ -108,7 +131,8 @@ fn link(path: &str, target: &str) -> RootEntry {
 /// What every root has, whatever the image.
 fn common_tree() -> RootTree {
     let folders = ["/proc", "/sys", "/tmp", "/dev/pts", "/dev/shm", WORKSPACE, HOME, INBOX];
-    let mut tree: RootTree = folders.iter().map(|path| RootEntry::Folder { path: (*path).to_owned() }).collect();
+    let mut tree: RootTree =
+        folders.iter().map(|path| RootEntry::Folder { path: (*path).to_owned() }).collect();
     let devices = [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)];
     let device = |name: &str, number| RootEntry::Device {
         source: format!("/dev/{name}"),
@@ -133,7 +157,9 @@ fn common_tree() -> RootTree {
 fn host_tree() -> RootTree {
     let mut tree = common_tree();
     tree.push(link("/var/tmp", "/tmp"));
-    for (name, content) in [("passwd", PASSWD), ("group", GROUP), ("hosts", HOSTS), ("nsswitch.conf", NSSWITCH)] {
+    for (name, content) in
+        [("passwd", PASSWD), ("group", GROUP), ("hosts", HOSTS), ("nsswitch.conf", NSSWITCH)]
+    {
         tree.push(file(&format!("/etc/{name}"), content));
     }
     tree.push(file("/etc/hostname", "sandbox\n"));

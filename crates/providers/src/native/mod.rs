@@ -91,7 +91,12 @@ impl Native {
     /// Every language and what would run it.
     pub fn languages(&self) -> Vec<LanguageState> {
         let state = |language| {
-            let program = self.shared.roots.runtime(language, &Image::Host).ok().map(|found| found.found.program.into());
+            let program = self
+                .shared
+                .roots
+                .runtime(language, &Image::Host)
+                .ok()
+                .map(|found| found.found.program.into());
             LanguageState { language, program }
         };
         LANGUAGES.iter().map(state).collect()

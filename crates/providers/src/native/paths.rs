@@ -9,8 +9,9 @@ use belljar_jail::spec::HostBind;
 /// Folders that are never a playground themselves, though folders below them may be.
 const TOO_WIDE: &[&str] = &["/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var"];
 /// Folders that hold the system: neither they nor anything below them may be written.
-const SYSTEM: &[&str] =
-    &["/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr"];
+const SYSTEM: &[&str] = &[
+    "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr",
+];
 
 /// Checks a playground and gives its real path.
 pub(super) fn playground(path: &Path) -> Result<String, ProviderError> {
@@ -55,7 +56,9 @@ fn home() -> Option<PathBuf> {
 }
 
 fn too_precious(real: &Path, home: Option<&Path>) -> Option<&'static str> {
-    if TOO_WIDE.iter().any(|folder| real == Path::new(folder)) || SYSTEM.iter().any(|folder| real.starts_with(folder)) {
+    if TOO_WIDE.iter().any(|folder| real == Path::new(folder))
+        || SYSTEM.iter().any(|folder| real.starts_with(folder))
+    {
         return Some("is a system folder; make a folder of its own for the run");
     }
     if home.is_some_and(|home| home.starts_with(real)) {
@@ -84,7 +87,18 @@ mod tests {
     #[test]
     fn system_folders_are_refused() {
         let home = Path::new("/home/ann");
-        for path in ["/", "/usr", "/usr/local/src", "/etc", "/home", "/home/ann", "/tmp", "/proc/1", "/var", "/dev/shm"] {
+        for path in [
+            "/",
+            "/usr",
+            "/usr/local/src",
+            "/etc",
+            "/home",
+            "/home/ann",
+            "/tmp",
+            "/proc/1",
+            "/var",
+            "/dev/shm",
+        ] {
             assert!(too_precious(Path::new(path), Some(home)).is_some(), "{path}");
         }
         for path in ["/home/ann/work", "/tmp/x", "/var/lib/data", "/srv/x"] {

@@ -8,6 +8,7 @@ use belljar_engine::provider::{BoxFuture, Flow, ProviderError, Sink, Stream};
 use belljar_engine::{layer::Layer, report};
 use belljar_jail::spec::{self, ArtifactRules, Jail, PayloadFile};
 use belljar_jail::wire::Notice;
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::pipe::PipeFlags;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
@@ -29,9 +30,12 @@ pub(super) struct Artifacts(ArtifactRules);
 impl Default for Artifacts {
     fn default() -> Self {
         let extensions = [
-            "png", "jpg", "jpeg", "gif", "webp", "svg", "pdf", "csv", "tsv", "json", "html", "md", "txt", "parquet", "xlsx",
+            "png", "jpg", "jpeg", "gif", "webp", "svg", "pdf", "csv", "tsv", "json", "html", "md", "txt",
+            "parquet", "xlsx",
         ];
-        debug_assert!(extensions.iter().all(|extension| report::mime_type(&format!("a.{extension}")).is_some()));
+        debug_assert!(
+            extensions.iter().all(|extension| report::mime_type(&format!("a.{extension}")).is_some())
+        );
         let extensions = extensions.map(str::to_owned).to_vec();
         Self(ArtifactRules { count: 10, file_bytes: 10 << 20, extensions })
     }
@@ -48,6 +52,7 @@ pub(super) async fn run(
     let (root, path, found) = root_for(&shared.roots, place, task)?;
     let unique = place.playground.is_some().then(unique_name);
     let prepared = program::prepare(task, &place.plan.limits, found.as_ref(), &path, unique);
+    let _leftover = Leftover::of(place, &prepared)?;
     let pipes = Pipes::new(prepared.result).map_err(|error| setup("make pipes", &error))?;
     let payload = pack(&prepared).map_err(|error| setup("pack the files", &error))?;
     let jail = jail(shared, place, task, prepared, root);
@@ -58,6 +63,30 @@ pub(super) async fn run(
     Attending { ordered, ours, sink, why_killed: None, result: Vec::new(), artifacts: Vec::new() }
         .attend(&task.stdin, cancel)
         .await
+}
+
+/// The code's file in a playground. PID 1 removes it at the end; where that was killed as well, this does.
+struct Leftover(Option<(OwnedFd, String)>);
+
+impl Leftover {
+    fn of(place: &Place, prepared: &Prepared) -> Result<Self, ProviderError> {
+        let (Some(folder), Some(name)) = (&place.playground, &prepared.temporary) else {
+            return Ok(Self(None));
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(folder.as_str(), flags, Mode::empty());
+        let folder = folder.map_err(|errno| setup("open the workspace", &errno.into()))?;
+        Ok(Self(Some((folder, name.clone()))))
+    }
+}
+
+impl Drop for Leftover {
+    fn drop(&mut self) {
+        if let Some((folder, name)) = &self.0 {
+            // Mostly it is gone already. The name is ours and has no folder in it, so no link is followed.
+            let _removed = rustix::fs::unlinkat(folder, name, AtFlags::empty());
+        }
+    }
 }
 
 fn setup(step: &str, error: &std::io::Error) -> ProviderError {
@@ -134,7 +163,8 @@ impl Pipes {
     }
 
     fn theirs<'a>(&'a self, payload: &'a OwnedFd) -> Vec<std::os::fd::BorrowedFd<'a>> {
-        let mut fds = vec![payload.as_fd(), self.stdin.0.as_fd(), self.stdout.1.as_fd(), self.stderr.1.as_fd()];
+        let mut fds =
+            vec![payload.as_fd(), self.stdin.0.as_fd(), self.stdout.1.as_fd(), self.stderr.1.as_fd()];
         fds.extend(self.result.as_ref().map(|pipe| pipe.1.as_fd()));
         fds.push(self.artifacts.1.as_fd());
         fds
@@ -188,7 +218,11 @@ async fn feed(pipe: &mut Option<pipe::Sender>, input: &[u8]) -> usize {
 }
 
 impl Attending<'_> {
-    async fn attend(mut self, mut input: &[u8], mut cancel: BoxFuture<'_, ()>) -> Result<Outcome, ProviderError> {
+    async fn attend(
+        mut self,
+        mut input: &[u8],
+        mut cancel: BoxFuture<'_, ()>,
+    ) -> Result<Outcome, ProviderError> {
         let mut buffers: [Vec<u8>; 4] = std::array::from_fn(|_| Vec::with_capacity(64 << 10));
         let [out, err, result, artifacts] = &mut buffers;
         if input.is_empty() {
@@ -265,7 +299,11 @@ impl Attending<'_> {
                 peak_memory_bytes: usage.peak_memory_bytes,
                 peak_processes: usage.peak_processes,
             },
-            result: if self.result.len() > MAX_RESULT { None } else { serde_json::from_slice(&self.result).ok() },
+            result: if self.result.len() > MAX_RESULT {
+                None
+            } else {
+                serde_json::from_slice(&self.result).ok()
+            },
             artifacts: parse_artifacts(&self.artifacts),
             receipt: Receipt { provider: "native", kernel: Kernel::Host, isolation },
         })

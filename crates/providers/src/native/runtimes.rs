@@ -56,18 +56,19 @@ impl Runtimes {
             image: folder.display().to_string(),
             install: format!("install it in the image, for example with: {}", language.install),
         };
-        let root = rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|_| missing())?;
+        let root =
+            rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+                .map_err(|_| missing())?;
         let exists = |path: &String| {
             let flags = OFlags::PATH | OFlags::CLOEXEC;
             rustix::fs::openat2(&root, path.as_str(), flags, Mode::empty(), ResolveFlags::IN_ROOT).is_ok()
         };
         let located = language.runtimes.iter().find_map(|runtime| {
             let candidates = IMAGE_FOLDERS.iter().map(|folder| format!("{folder}/{}", runtime.program));
-            candidates.filter(exists).map(|program| Located {
-                found: Found { runtime, program },
-                prefixes: Vec::new(),
-            }).next()
+            candidates
+                .filter(exists)
+                .map(|program| Located { found: Found { runtime, program }, prefixes: Vec::new() })
+                .next()
         });
         located.ok_or_else(missing)
     }
@@ -77,8 +78,11 @@ impl Runtimes {
 fn locate(runtime: &'static Runtime) -> Option<Located> {
     let path = std::env::var("PATH").unwrap_or_default();
     let folders = path.split(':').chain(FALLBACK_PATH.split(':')).filter(|folder| folder.starts_with('/'));
-    let candidates = folders.map(|folder| Path::new(folder).join(runtime.program)).filter(|path| is_executable(path));
-    candidates.filter_map(|candidate| resolve(runtime, &candidate)).find(|located| new_enough(runtime, located))
+    let candidates =
+        folders.map(|folder| Path::new(folder).join(runtime.program)).filter(|path| is_executable(path));
+    candidates
+        .filter_map(|candidate| resolve(runtime, &candidate))
+        .find(|located| new_enough(runtime, located))
 }
 
 fn is_executable(path: &Path) -> bool {
@@ -121,11 +125,13 @@ fn virtual_environment(runtime: &'static Runtime, candidate: &Path, real: &Path)
 
 /// Whether a file is the runtime and not a stand-in: a binary, and named like it.
 fn is_the_thing_itself(runtime: &Runtime, real: &Path) -> bool {
-    let named = real.file_name().and_then(|name| name.to_str()).is_some_and(|name| {
-        name.starts_with(runtime.program.trim_end_matches(|c: char| c.is_ascii_digit()))
-    });
+    let named = real
+        .file_name()
+        .and_then(|name| name.to_str())
+        .is_some_and(|name| name.starts_with(runtime.program.trim_end_matches(|c: char| c.is_ascii_digit())));
     let mut magic = [0; 4];
-    let read = std::fs::File::open(real).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut magic));
+    let read =
+        std::fs::File::open(real).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut magic));
     named && read.is_ok() && magic == *b"\x7fELF"
 }
 
@@ -133,7 +139,8 @@ fn is_the_thing_itself(runtime: &Runtime, real: &Path) -> bool {
 fn prefix(real: &Path) -> Option<PathBuf> {
     let prefix = real.parent()?.parent()?;
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    let too_wide = prefix.components().count() <= 2 || home.starts_with(prefix) || prefix == home.join(".local");
+    let too_wide =
+        prefix.components().count() <= 2 || home.starts_with(prefix) || prefix == home.join(".local");
     Some(if too_wide { real.to_owned() } else { prefix.to_owned() })
 }
 
@@ -166,7 +173,8 @@ fn version(text: &str) -> Option<(u32, u32)> {
 }
 
 fn output(program: &Path, arguments: &[&str]) -> Option<String> {
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    let output =
+        Command::new(program).args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     (output.status.success() && !text.trim().is_empty()).then(|| text.trim().to_owned())
 }

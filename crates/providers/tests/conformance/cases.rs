@@ -39,7 +39,10 @@ fn output_and_exit_status(world: &World) -> Verdict {
     check!((report.stdout.as_str(), report.stderr.as_str()) == ("out\n", "err\n"), report);
     check!((report.status, report.exit_code, report.exit_status()) == (Status::Failed, Some(7), 7), report);
     let report = world.python("pass")?;
-    check!((report.status, report.exit_code, report.error.as_deref()) == (Status::Succeeded, Some(0), None), report);
+    check!(
+        (report.status, report.exit_code, report.error.as_deref()) == (Status::Succeeded, Some(0), None),
+        report
+    );
     let report = world.python("x")?;
     check!(report.error.as_deref() == Some("NameError: name 'x' is not defined"), report);
     Ok(())
@@ -154,7 +157,10 @@ fn artifacts(world: &World) -> Verdict {
     let report = world.python(code)?;
     let names: Vec<_> = report.artifacts.iter().map(|artifact| artifact.name.as_str()).collect();
     check!(names == ["a.txt", "b.csv"], report);
-    check!(report.artifacts[1].content_base64 == "MSwy" && report.artifacts[1].mime_type == "text/csv", report);
+    check!(
+        report.artifacts[1].content_base64 == "MSwy" && report.artifacts[1].mime_type == "text/csv",
+        report
+    );
     Ok(())
 }
 
@@ -184,7 +190,8 @@ fn different_users(world: &World) -> Verdict {
     if !world.has(Layer::SeparateUid) {
         return Ok(());
     }
-    let code = "print(open('/proc/self/uid_map').read().split()[1], flush=True)\nimport time; time.sleep(0.5)";
+    let code =
+        "print(open('/proc/self/uid_map').read().split()[1], flush=True)\nimport time; time.sleep(0.5)";
     let other = world.clone();
     let first = std::thread::spawn(move || other.python(code));
     let second = world.python(code)?.stdout;

@@ -43,7 +43,10 @@ fn ended_by(report: &Report, limit: Limit) -> bool {
 fn time_runs_out(world: &World) -> Verdict {
     for code in ["while True: pass", "import time; time.sleep(100)"] {
         let report = world.run(with_limits(code, json!({"timeout_ms": 300})))?;
-        check!((report.status, report.exit_code, report.exit_status()) == (Status::TimedOut, None, 124), report);
+        check!(
+            (report.status, report.exit_code, report.exit_status()) == (Status::TimedOut, None, 124),
+            report
+        );
         check!(report.duration_ms >= 300.0, report);
     }
     Ok(())
@@ -150,14 +153,18 @@ fn signals(world: &World) -> Verdict {
 
 fn own_kill(world: &World) -> Verdict {
     let report = world.python("import os; os.kill(os.getpid(), 9)")?;
-    check!((report.status, report.signal.as_deref(), report.limit) == (Status::Failed, Some("SIGKILL"), None), report);
+    check!(
+        (report.status, report.signal.as_deref(), report.limit) == (Status::Failed, Some("SIGKILL"), None),
+        report
+    );
     check!(report.exit_status() == 137, report);
     Ok(())
 }
 
 fn cancelled(world: &World) -> Verdict {
     let cancel = tokio_sleep(Duration::from_millis(200));
-    let report = world.run_until(with_limits("import time; time.sleep(60)", json!({})), cancel, &mut Quiet)?;
+    let report =
+        world.run_until(with_limits("import time; time.sleep(60)", json!({})), cancel, &mut Quiet)?;
     check!(report.status == Status::Cancelled && report.exit_code.is_none(), report);
     Ok(())
 }
@@ -183,7 +190,8 @@ fn host_has_process(mark: &str) -> bool {
     let me = std::process::id().to_string();
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     processes.filter(|entry| entry.file_name().to_str() != Some(&me)).any(|entry| {
-        std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(mark))
+        std::fs::read(entry.path().join("cmdline"))
+            .is_ok_and(|line| String::from_utf8_lossy(&line).contains(mark))
     })
 }
 

@@ -22,7 +22,8 @@ pub(crate) type Case = fn(&World) -> Verdict;
 /// Fails a case with what was seen.
 macro_rules! check {
     ($condition:expr, $seen:expr) => {
-        if !$condition {
+        let holds: bool = $condition;
+        if !holds {
             return Err(format!("{} does not hold; seen: {:#?}", stringify!($condition), $seen));
         }
     };

@@ -1,0 +1,146 @@
+//! The host as seen from outside: what a run could leave behind.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// What runs of this binary could leave behind. Other people's runs on the same machine are told apart: by the binary
+/// that is executed, and by the living launcher whose name a control group bears.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    /// Processes of this binary, and sandboxed ones whose launcher is gone.
+    pub(crate) processes: BTreeMap<u32, String>,
+    /// Folders in any control-group tree whose launcher is gone.
+    pub(crate) groups: BTreeSet<String>,
+    /// Mount points of this namespace.
+    pub(crate) mounts: Vec<String>,
+    /// Entries of the folders in which a launcher may keep something.
+    pub(crate) entries: BTreeSet<String>,
+}
+
+impl Snapshot {
+    pub(crate) fn take() -> Self {
+        let processes = processes().into_iter().filter(|(pid, _)| is_ours(*pid)).collect();
+        let groups = groups().into_iter().filter(|path| owner_is_gone(path)).collect();
+        Self { processes, groups, mounts: mounts(), entries: entries() }
+    }
+
+    /// What is there now and was not before.
+    pub(crate) fn added_since(&self, before: &Self) -> Vec<String> {
+        let processes = self.processes.iter().filter(|(pid, _)| !before.processes.contains_key(pid));
+        let mut added: Vec<String> = processes.map(|(pid, line)| format!("process {pid} {line}")).collect();
+        added.extend(self.groups.difference(&before.groups).map(|path| format!("control group {path}")));
+        let mounts = self.mounts.iter().filter(|mount| !before.mounts.contains(mount));
+        added.extend(mounts.map(|mount| format!("mount {mount}")));
+        added.extend(self.entries.difference(&before.entries).map(|path| format!("file {path}")));
+        added
+    }
+}
+
+/// Whether a process is one of this binary, or a sandboxed one that no launcher looks after.
+fn is_ours(pid: u32) -> bool {
+    let binary = Path::new(env!("CARGO_BIN_EXE_belljar"));
+    if fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|path| path == binary) {
+        return true;
+    }
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    in_sandbox_range(pid) && groups.lines().any(|line| line.contains("/belljar-") && owner_is_gone(line))
+}
+
+/// Whether the launcher in a name like `…/belljar-PID-START/…` is no more.
+fn owner_is_gone(path: &str) -> bool {
+    let name = path.rsplit_once("/belljar-").map_or("", |(_, name)| name);
+    let pid: String = name.chars().take_while(char::is_ascii_digit).collect();
+    !pid.is_empty() && !Path::new("/proc").join(pid).exists()
+}
+
+/// Waits until nothing is left of what came after `before`; what still is there at the end of `patience`.
+pub(crate) fn left_after(before: &Snapshot, patience: Duration) -> Vec<String> {
+    let end = Instant::now() + patience;
+    loop {
+        let added = Snapshot::take().added_since(before);
+        if added.is_empty() || Instant::now() >= end {
+            return added;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits until no process has `token` on its command line; those that still do at the end of `patience`.
+pub(crate) fn alive_with(token: &str, patience: Duration) -> Vec<String> {
+    let end = Instant::now() + patience;
+    loop {
+        let alive: Vec<String> = processes().into_values().filter(|line| line.contains(token)).collect();
+        if alive.is_empty() || Instant::now() >= end {
+            return alive;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Every process that is not the kernel's, with its command line.
+pub(crate) fn processes() -> BTreeMap<u32, String> {
+    let pids = names("/proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
+    pids.filter_map(|pid| Some((pid, command_line(pid)?))).collect()
+}
+
+/// Without one, a process is the kernel's or on its way out; a zombie of ours still has its name.
+fn command_line(pid: u32) -> Option<String> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    if !line.is_empty() {
+        return Some(String::from_utf8_lossy(&line).replace('\0', " "));
+    }
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let name = stat.get(stat.find('(')?..=stat.rfind(')')?)?.to_owned();
+    (name.contains("belljar") || in_sandbox_range(pid)).then_some(name)
+}
+
+/// The user ids that root's sandboxes have, which nobody else has.
+fn in_sandbox_range(pid: u32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(format!("/proc/{pid}")).is_ok_and(|found| (0x7000_0000..0x7001_0000).contains(&found.uid()))
+}
+
+/// Folders that launchers made, in every control-group tree.
+pub(crate) fn groups() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    gather_groups(Path::new("/sys/fs/cgroup"), 6, &mut found);
+    found
+}
+
+fn gather_groups(folder: &Path, depth: u32, found: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        if entry.file_name().to_string_lossy().starts_with("belljar-") {
+            found.insert(path.display().to_string());
+        } else if depth > 0 {
+            gather_groups(&path, depth - 1, found);
+        }
+    }
+}
+
+/// Mount points, without the numbers that change by themselves.
+pub(crate) fn mounts() -> Vec<String> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    table.lines().filter_map(|line| line.split(' ').nth(4)).map(str::to_owned).collect()
+}
+
+fn entries() -> BTreeSet<String> {
+    let ours = |name: &String| name.contains("belljar");
+    let temporary = std::env::temp_dir().display().to_string();
+    let mut found: BTreeSet<String> = BTreeSet::new();
+    for folder in [temporary.as_str(), "/tmp", "/run", "/dev/shm", "/var/tmp"] {
+        found.extend(names(folder).into_iter().filter(ours).map(|name| format!("{folder}/{name}")));
+    }
+    found.extend(names("/run/belljar").into_iter().map(|name| format!("/run/belljar/{name}")));
+    found
+}
+
+fn names(folder: &str) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}

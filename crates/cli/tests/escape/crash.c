@@ -1,0 +1,4 @@
+// A crash is told by its signal.
+// expect: failed SIGSEGV
+#include <signal.h>
+int main(void) { raise(SIGSEGV); return 0; }

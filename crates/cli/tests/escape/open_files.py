@@ -1,0 +1,17 @@
+# Open files are limited without that being an ending.
+# expect: succeeded
+import errno
+import os
+
+from probe import check, finish
+
+opened = []
+try:
+    while len(opened) < 100_000:
+        opened.append(os.open("/dev/null", os.O_RDONLY))
+    check("open files end somewhere", False)
+except OSError as error:
+    check("open files end somewhere", error.errno == errno.EMFILE and len(opened) <= 1024, len(opened))
+for fd in opened:
+    os.close(fd)
+finish(1)

@@ -1,0 +1,10 @@
+# Everybody forks, nobody waits.
+# expect: timed_out
+# with: --timeout 1s --processes 32
+import os
+
+while True:
+    try:
+        os.fork()
+    except OSError:
+        pass

@@ -1,0 +1,132 @@
+//! The programs of this folder, each with the ending that its header asks for.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+use super::{judges, neighbours, results, syscalls};
+use crate::common::{self, Answer, beside};
+
+/// What came of a case: nothing, or what is wrong.
+pub(crate) type Verdict = Result<(), String>;
+/// A case by its name.
+pub(crate) type Case = (&'static str, fn() -> Verdict);
+
+pub(crate) fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // Many at a time would only be slow together; some are about time.
+    arguments.test_threads = arguments.test_threads.or(Some(2));
+    if let Some(why) = common::unusable() {
+        println!("skipped: {why}");
+        return if common::is_root() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    }
+    let mut trials: Vec<Trial> = programs("escape").into_iter().map(self_judged).collect();
+    trials.extend(programs("escape/outside").into_iter().map(judged_from_outside));
+    let cases = [judges::CASES, results::CASES, neighbours::CASES, syscalls::CASES].concat();
+    trials
+        .extend(cases.into_iter().map(|(name, case)| Trial::test(name, move || case().map_err(Into::into))));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Programs of a folder, sorted.
+fn programs(folder: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(beside(folder)).expect("the folder is there").flatten();
+    let is_program = |path: &PathBuf| {
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        ["py", "sh", "js", "c"].contains(&ending)
+            && !path.ends_with("probe.py")
+            && !path.ends_with("every_call.c")
+    };
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_program).collect();
+    found.sort();
+    found
+}
+
+fn name_of(program: &Path) -> String {
+    program.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn self_judged(program: PathBuf) -> Trial {
+    Trial::test(format!("program::{}", name_of(&program)), move || {
+        let header = Header::of(&program);
+        let helper = format!("{}:probe.py", beside("escape/probe.py").display());
+        let mut arguments = vec![program.display().to_string(), "--file".to_owned(), helper];
+        arguments.extend(header.flags.clone());
+        let answer = common::run(arguments);
+        if let Some(why) = cannot_run(&answer).or_else(|| header.lacks(&answer)) {
+            println!("skipped: {}: {why}", name_of(&program));
+            return Ok(());
+        }
+        header.judge(&answer).map_err(Into::into)
+    })
+}
+
+/// Runs with a word on its command line by which its processes are found, and expects none of them a second later.
+fn judged_from_outside(program: PathBuf) -> Trial {
+    Trial::test(format!("gone::{}", name_of(&program)), move || {
+        let header = Header::of(&program);
+        let token = format!("{}-{}", name_of(&program), std::process::id());
+        let file = format!("{}:program", program.display());
+        let interpreter =
+            if program.extension().is_some_and(|ending| ending == "sh") { "bash" } else { "python3" };
+        let mut arguments = vec!["--file".to_owned(), file];
+        arguments.extend(header.flags.clone());
+        arguments.extend(["--", interpreter, "program", &token].map(str::to_owned));
+        let answer = common::run(arguments);
+        header.judge(&answer)?;
+        let alive = common::host::alive_with(&token, std::time::Duration::from_secs(1));
+        if alive.is_empty() { Ok(()) } else { Err(format!("alive a second later: {alive:?}").into()) }
+    })
+}
+
+/// A language that is not installed here, or a limit that this host cannot hold.
+pub(crate) fn cannot_run(answer: &Answer) -> Option<String> {
+    let missing = ["language_missing", "unsupported"].contains(&answer.error_code());
+    missing.then(|| answer.error_message().to_owned())
+}
+
+/// What the first lines of a program say.
+#[derive(Debug)]
+struct Header {
+    status: String,
+    /// The limit or the signal.
+    detail: Option<String>,
+    flags: Vec<String>,
+    /// A layer without which the limit is not promised.
+    needs: Option<String>,
+}
+
+impl Header {
+    fn of(program: &Path) -> Self {
+        let text = std::fs::read_to_string(program).expect("a program is text");
+        let field = |name: &str| {
+            let line = text.lines().take(5).find_map(|line| line.split_once(&format!(" {name}: ")));
+            line.map(|(_, rest)| rest.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        };
+        let mut expected = field("expect").expect("a program says what is expected of it").into_iter();
+        let status = expected.next().expect("a status");
+        let needs = field("needs").and_then(|names| names.into_iter().next());
+        Self { status, detail: expected.next(), flags: field("with").unwrap_or_default(), needs }
+    }
+
+    /// What a run that took place says about a layer that this program is about.
+    fn lacks(&self, answer: &Answer) -> Option<String> {
+        let layer = self.needs.as_deref().filter(|layer| !answer.has_layer(layer))?;
+        (!answer.json["receipt"].is_null()).then(|| format!("{layer} is not enforced here for this user"))
+    }
+
+    fn judge(&self, answer: &Answer) -> Verdict {
+        let wrong = |what: &str| Err(format!("{what}: {}", answer.json));
+        if answer.status() != self.status {
+            return wrong(&format!("the status is not {}", self.status));
+        }
+        let detail = [answer.text("limit"), answer.text("signal")].concat();
+        if detail != self.detail.as_deref().unwrap_or_default() {
+            return wrong("it is not what was expected");
+        }
+        let last = answer.lines().last().copied().unwrap_or_default().to_owned();
+        let held = self.status != "succeeded" || last.starts_with("HELD: ");
+        if held { Ok(()) } else { wrong(&format!("it does not end with HELD but with {last:?}")) }
+    }
+}

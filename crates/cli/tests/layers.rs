@@ -1,0 +1,262 @@
+//! Each layer has a probe that only this layer stops: with it the probe is held, and in a binary that leaves it out
+//! (feature `faults`) the same probe gets through. A layer without which nothing can run at all is shown by that.
+#![cfg(target_os = "linux")]
+#![expect(clippy::print_stdout, reason = "a skipped case says why")]
+
+mod common;
+
+use std::io::ErrorKind;
+use std::net::TcpListener;
+
+use belljar_jail::spec::Layer;
+use common::{Answer, run_with_fault};
+
+/// Prints `held` or `through`.
+const TELL: &str = "def tell(held): print('held' if held else 'through')\n";
+
+/// One probe, run with and without its layer.
+struct Probe<'a> {
+    layer: Layer,
+    /// Layers that stand before it, and are left out of both runs.
+    also_without: &'a [Layer],
+    code: &'a str,
+    flags: &'a [&'a str],
+}
+
+impl<'a> Probe<'a> {
+    fn new(layer: Layer, code: &'a str) -> Self {
+        Self { layer, also_without: &[], code, flags: &[] }
+    }
+
+    fn run(&self, without: &[Layer]) -> Answer {
+        let names: Vec<String> =
+            self.also_without.iter().chain(without).map(|layer| format!("{layer:?}")).collect();
+        let fault = if names.is_empty() { String::new() } else { format!("without:{}", names.join(",")) };
+        let code = format!("{TELL}{}", self.code);
+        run_with_fault(&fault, &[&["-c", &code], self.flags].concat())
+    }
+
+    /// The probe's own word, with the layer and without it.
+    fn bites(&self) {
+        if self.missing() {
+            return;
+        }
+        let held = self.run(&[]);
+        assert_eq!(held.text("stdout"), "held\n", "with {:?}: {}", self.layer, held.json);
+        let through = self.run(&[self.layer]);
+        assert_eq!(through.text("stdout"), "through\n", "without {:?}: {}", self.layer, through.json);
+    }
+
+    /// Whether this host does not give the layer, and so nothing can be shown.
+    fn missing(&self) -> bool {
+        let usual = run_with_fault("", &["--", "true"]);
+        let name = receipt_name(self.layer);
+        if usual.status() == "succeeded" && usual.has_layer(name) {
+            return false;
+        }
+        assert!(!common::is_root() || name.starts_with("cgroup."), "root has {name}: {}", usual.json);
+        println!("skipped: {name} is not enforced here for this user");
+        true
+    }
+}
+
+fn receipt_name(layer: Layer) -> &'static str {
+    match layer {
+        Layer::UserNs => "user_ns",
+        Layer::PidNs => "pid_ns",
+        Layer::MountNs => "mount_ns",
+        Layer::IpcNs => "ipc_ns",
+        Layer::UtsNs => "uts_ns",
+        Layer::NetNs => "net_ns",
+        Layer::CgroupNs => "cgroup_ns",
+        Layer::ReadOnlyRoot => "read_only_root",
+        Layer::DiskQuota => "disk_quota",
+        Layer::SeparateUid => "separate_uid",
+        Layer::NoCapabilities => "no_capabilities",
+        Layer::NoNewPrivs => "no_new_privs",
+        Layer::Rlimits => "rlimits",
+        Layer::Landlock => "landlock",
+        Layer::Seccomp => "seccomp",
+        Layer::CgroupMemory => "cgroup.memory",
+        Layer::CgroupCpu => "cgroup.cpu",
+        Layer::CgroupPids => "cgroup.pids",
+    }
+}
+
+/// Without these the set-up itself has no right to go on: nothing runs, and the error names the step.
+#[test]
+fn nothing_runs_without_user_pid_and_mount_namespaces() {
+    for (layer, steps) in [
+        (Layer::UserNs, &["map user ids"][..]),
+        (Layer::PidNs, &["mount /proc"][..]),
+        (Layer::MountNs, &["build the root"][..]),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let workspace = folder.path().to_str().unwrap();
+        let arguments = ["--workspace", workspace, "--", "sh", "-c", "echo ran > marker"];
+        let answer = run_with_fault(&format!("without:{layer:?}"), &arguments);
+        assert_eq!(
+            (answer.code, answer.error_code()),
+            (Some(125), "setup_failed"),
+            "{layer:?}: {}",
+            answer.json
+        );
+        let named = steps.iter().any(|step| answer.error_message().contains(step));
+        assert!(named, "{layer:?}: {}", answer.error_message());
+        assert!(!folder.path().join("marker").exists(), "{layer:?}: it ran");
+        let usual = run_with_fault("", &["--", "true"]);
+        assert!(usual.has_layer(receipt_name(layer)), "{}", usual.json);
+    }
+}
+
+#[test]
+fn uts_namespace() {
+    Probe::new(Layer::UtsNs, "import os; tell(os.uname().nodename == 'sandbox')").bites();
+}
+
+#[test]
+fn ipc_namespace() {
+    let host = std::fs::read_link("/proc/self/ns/ipc").unwrap();
+    let code =
+        format!("import os; tell(os.readlink('/proc/self/ns/ipc') != {:?})", host.display().to_string());
+    Probe::new(Layer::IpcNs, &code).bites();
+}
+
+/// A server of the host on loopback is not there, and is where the namespace is missing.
+#[test]
+fn network_namespace() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let code = format!(
+        "import socket\ntry: socket.create_connection(('127.0.0.1', {port}), 5); tell(False)\n\
+         except ConnectionRefusedError: tell(True)"
+    );
+    Probe::new(Layer::NetNs, &code).bites();
+    listener.set_nonblocking(true).unwrap();
+    if !matches!(listener.accept(), Err(error) if error.kind() == ErrorKind::WouldBlock) {
+        return;
+    }
+    assert!(!common::is_root(), "the host's server was reached once");
+}
+
+#[test]
+fn cgroup_namespace() {
+    let code = "tell('belljar' not in open('/proc/self/cgroup').read())";
+    let probe = Probe::new(Layer::CgroupNs, code);
+    if !run_with_fault("", &["--", "true"]).has_layer("cgroup.pids") {
+        println!("skipped: without control groups there is no path to hide");
+        return;
+    }
+    probe.bites();
+}
+
+#[test]
+fn read_only_root() {
+    let code = "import os; tell(all(os.statvfs(p).f_flag & os.ST_RDONLY for p in ('/', '/usr', '/etc')))";
+    Probe::new(Layer::ReadOnlyRoot, code).bites();
+}
+
+/// Two files, each below the limit of one file, and together above that of the disk.
+#[test]
+fn disk_quota() {
+    let code = "try:\n    for n in range(3): open(f'/tmp/{n}', 'wb').write(b'x' * (4 << 20))\n    tell(False)\n\
+        except OSError as e: tell(e.errno == 28)";
+    Probe { flags: &["--disk", "8M"], ..Probe::new(Layer::DiskQuota, code) }.bites();
+}
+
+#[test]
+fn separate_uid() {
+    if !common::is_root() {
+        println!("skipped: only root's own range of ids can be left out");
+        return;
+    }
+    let code = "tell(int(open('/proc/self/uid_map').read().split()[1]) >= 0x70000000)";
+    Probe::new(Layer::SeparateUid, code).bites();
+    let answer = run_with_fault("without:SeparateUid", &["--require", "separate_uid", "--", "true"]);
+    assert_eq!(answer.code, Some(125), "it can be demanded: {}", answer.json);
+}
+
+/// A program that is executed by an ordinary user starts without rights; what it could regain is in the bounding set.
+#[test]
+fn no_capabilities() {
+    let code = "caps = [l for l in open('/proc/self/status') if l.startswith('Cap')]\n\
+        tell(len(caps) == 5 and all(int(l.split()[1], 16) == 0 for l in caps))";
+    Probe::new(Layer::NoCapabilities, code).bites();
+}
+
+/// Landlock and the filter can only be applied after it, so they are left out of both runs.
+#[test]
+fn no_new_privileges() {
+    let code = "tell('NoNewPrivs:\\t1' in open('/proc/self/status').read())";
+    let also_without = &[Layer::Seccomp, Layer::Landlock];
+    Probe { also_without, ..Probe::new(Layer::NoNewPrivs, code) }.bites();
+    let alone = run_with_fault("without:NoNewPrivs", &["--", "true"]);
+    assert_eq!((alone.code, alone.error_code()), (Some(125), "setup_failed"), "{}", alone.json);
+}
+
+#[test]
+fn rlimits() {
+    let code = "import os, resource\nhard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n\
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))\n\
+        try:\n    for n in range(1100): os.dup(0)\n    tell(False)\nexcept OSError: tell(True)";
+    let hard = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    if hard.is_some_and(|hard| hard <= 1_200) {
+        println!("skipped: this host itself allows no more open files");
+        return;
+    }
+    Probe::new(Layer::Rlimits, code).bites();
+}
+
+/// The mounts and modes allow it: only landlock says that `/proc` is for reading.
+#[test]
+fn landlock() {
+    let code = "try: open('/proc/self/oom_score_adj', 'w').write('500'); tell(False)\nexcept PermissionError: tell(True)";
+    Probe::new(Layer::Landlock, code).bites();
+}
+
+/// Turning randomisation off for oneself needs no right, only the call.
+#[test]
+fn seccomp() {
+    let code = "import ctypes; tell(ctypes.CDLL(None).personality(0x40000) == -1)";
+    Probe::new(Layer::Seccomp, code).bites();
+}
+
+#[test]
+fn cgroup_memory() {
+    let code =
+        "hoard = bytearray(200 << 20)\nfor at in range(0, len(hoard), 4096): hoard[at] = 1\ntell(False)";
+    let probe = Probe { flags: &["--memory", "64M"], ..Probe::new(Layer::CgroupMemory, code) };
+    if probe.missing() {
+        return;
+    }
+    let held = probe.run(&[]);
+    assert_eq!((held.status(), held.text("limit")), ("limit_exceeded", "memory"), "{}", held.json);
+    let through = probe.run(&[Layer::CgroupMemory]);
+    assert_eq!(through.text("stdout"), "through\n", "{}", through.json);
+}
+
+/// With a twentieth of a core there is not enough time for it; with a whole one there is ten times as much.
+#[test]
+fn cgroup_cpu() {
+    let code = "import time\nwhile time.process_time() < 0.5: pass\ntell(False)";
+    let probe = Probe { flags: &["--cpus", "0.05", "--timeout", "5s"], ..Probe::new(Layer::CgroupCpu, code) };
+    if probe.missing() {
+        return;
+    }
+    let held = probe.run(&[]);
+    assert_eq!(held.status(), "timed_out", "{}", held.json);
+    let through = probe.run(&[Layer::CgroupCpu]);
+    assert_eq!(through.text("stdout"), "through\n", "{}", through.json);
+}
+
+/// Limits of processes hold a user and not a sandbox, and are left out of both runs.
+#[test]
+fn cgroup_pids() {
+    let code = "import os, signal\nchildren = []\n\
+        try:\n    for n in range(40):\n        pid = os.fork()\n        if pid == 0: signal.pause()\n        children.append(pid)\n\
+        \x20   held = False\nexcept OSError: held = True\n\
+        for pid in children: os.kill(pid, 9)\n\
+        tell(held)";
+    let probe = Probe::new(Layer::CgroupPids, code);
+    Probe { also_without: &[Layer::Rlimits], flags: &["--processes", "16"], ..probe }.bites();
+}

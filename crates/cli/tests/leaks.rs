@@ -1,0 +1,28 @@
+//! The leak test: hundreds of runs of every kind, good and bad, and then the host is as it was before.
+//!
+//! Namespaces are not counted apart: what holds one is a process, a descriptor or a mount, and those are.
+#![cfg_attr(
+    target_os = "linux",
+    expect(clippy::print_stdout, reason = "a skipped case says why, and what was run is counted")
+)]
+
+#[cfg(target_os = "linux")]
+mod common;
+#[cfg(target_os = "linux")]
+#[path = "leaks"]
+mod suite {
+    pub(crate) mod mixed;
+    pub(crate) mod resident;
+}
+
+use std::process::ExitCode;
+
+#[cfg(target_os = "linux")]
+fn main() -> ExitCode {
+    suite::mixed::main()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() -> ExitCode {
+    ExitCode::SUCCESS
+}
