@@ -133,7 +133,8 @@ pub fn parse_mount(text: &str) -> Result<Mount, Error> {
     let inside = destination.strip_prefix('/').ok_or_else(|| wrong("the destination must be absolute"))?;
     check_relative(inside).map_err(|why| wrong(&why))?;
     let top = inside.split('/').next().unwrap_or_default();
-    if matches!(top, "proc" | "dev" | "sys") || inside == "workspace" || inside == "tmp" {
+    let ours = ["workspace", "tmp", "home", "home/sandbox", "run", "run/belljar"];
+    if matches!(top, "proc" | "dev" | "sys") || ours.contains(&inside) {
         return Err(wrong("that place is Belljar's own"));
     }
     Ok(Mount { source: source.into(), destination: destination.to_owned(), writable })
@@ -326,7 +327,7 @@ fn admit_code(
     if code.trim().is_empty() {
         return Err(Error::invalid("code", "is empty; there is nothing to run"));
     }
-    let name = language.source_name(paths.source_name.as_deref());
+    let name = language.source_name(paths.source_name.as_deref(), &code);
     Ok(Source::Text { name, code })
 }
 

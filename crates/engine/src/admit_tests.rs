@@ -115,7 +115,17 @@ fn mounts() {
         (Some("/data/a:b"), "/in/x", true)
     );
     assert!(!parse_mount("rel:/x").unwrap().writable);
-    for bad in ["/a", ":/x", "/a:x", "/a:/x/../y", "/a:/proc/x", "/a:/workspace", "/a:/"] {
+    for bad in [
+        "/a",
+        ":/x",
+        "/a:x",
+        "/a:/x/../y",
+        "/a:/proc/x",
+        "/a:/workspace",
+        "/a:/home/sandbox",
+        "/a:/run/belljar",
+        "/a:/",
+    ] {
         assert!(parse_mount(bad).is_err(), "{bad}");
     }
 }

@@ -78,7 +78,6 @@ const NODE: Runtime = Runtime {
 };
 
 const BUN: Runtime = interpreter("bun", &[&["{program}", "run", "{source}"]]);
-const DENO: Runtime = interpreter("deno", &[&["{program}", "run", "--allow-all", "--no-check", "{source}"]]);
 
 const C_STEPS: &[&[&str]] =
     &[&["{program}", "-O1", "-o", "{out}", "{source}", "-lm", "-pthread"], &["{out}"]];
@@ -98,7 +97,7 @@ pub const LANGUAGES: &[Language] = &[
         name: "javascript",
         aliases: &["js", "node", "nodejs"],
         extensions: &["js", "mjs", "cjs"],
-        runtimes: &[NODE, BUN, DENO],
+        runtimes: &[NODE],
         thread_variables: OPENMP,
         calls: Calls::Main {
             runner: include_str!("runners/javascript.mjs"),
@@ -111,12 +110,7 @@ pub const LANGUAGES: &[Language] = &[
         name: "typescript",
         aliases: &["ts"],
         extensions: &["ts", "mts", "cts"],
-        runtimes: &[
-            Runtime { at_least: Some((22, 18)), ..NODE },
-            BUN,
-            DENO,
-            interpreter("tsx", &[&["{program}", "{source}"]]),
-        ],
+        runtimes: &[Runtime { at_least: Some((22, 18)), ..NODE }, BUN],
         thread_variables: OPENMP,
         calls: Calls::Main {
             runner: include_str!("runners/javascript.mjs"),
@@ -174,10 +168,7 @@ pub const LANGUAGES: &[Language] = &[
         name: "lua",
         aliases: &[],
         extensions: &["lua"],
-        runtimes: &[
-            interpreter("lua", &[&["{program}", "{source}"]]),
-            interpreter("luajit", &[&["{program}", "{source}"]]),
-        ],
+        runtimes: &[interpreter("lua", &[&["{program}", "{source}"]])],
         thread_variables: &[],
         calls: Calls::Nothing,
         install: "apt-get install lua5.4",
@@ -223,7 +214,7 @@ pub const LANGUAGES: &[Language] = &[
         name: "c",
         aliases: &[],
         extensions: &["c"],
-        runtimes: &[interpreter("gcc", C_STEPS), interpreter("cc", C_STEPS), interpreter("clang", C_STEPS)],
+        runtimes: &[interpreter("gcc", C_STEPS)],
         thread_variables: OPENMP,
         calls: Calls::Nothing,
         install: "apt-get install gcc libc6-dev",
@@ -284,17 +275,28 @@ impl Language {
         LANGUAGES.iter().find(|language| language.extensions.contains(&extension))
     }
 
-    /// What the file with the code is called inside the sandbox. An extension that carries meaning (`.mjs`) is kept.
-    pub fn source_name(&self, given: Option<&str>) -> String {
+    /// What the file with the code is called inside the sandbox. An extension that carries meaning (`.mjs`) is kept,
+    /// and plain JavaScript that is plainly a module gets it: not every runtime looks for itself.
+    pub fn source_name(&self, given: Option<&str>, code: &str) -> String {
         let extension = given
             .and_then(|name| name.rsplit_once('.'))
             .map(|(_, extension)| extension)
             .filter(|extension| self.extensions.contains(extension))
             .unwrap_or(self.extensions[0]);
+        let extension = if extension == "js" && is_module(code) { "mjs" } else { extension };
         // Java wants the file named like its class, or does not care: `Main` satisfies both.
         let stem = if self.name == "java" { "Main" } else { "main" };
         format!("{stem}.{extension}")
     }
+}
+
+/// Whether JavaScript is an ES module: it has a line that begins like a declaration of one, and nothing of CommonJS.
+fn is_module(code: &str) -> bool {
+    let declares = |line: &str| {
+        let after = line.strip_prefix("import").or_else(|| line.strip_prefix("export"));
+        after.is_some_and(|rest| rest.starts_with([' ', '{', '*', '"', '\'']))
+    };
+    code.lines().any(declares) && !code.contains("require(") && !code.contains("module.exports")
 }
 
 #[cfg(test)]
@@ -334,9 +336,15 @@ mod tests {
     #[test]
     fn source_names_keep_what_matters() {
         let js = Language::named("js").unwrap();
-        assert_eq!(js.source_name(None), "main.js");
-        assert_eq!(js.source_name(Some("tool.mjs")), "main.mjs");
-        assert_eq!(js.source_name(Some("tool.txt")), "main.js");
+        assert_eq!(js.source_name(None, ""), "main.js");
+        assert_eq!(js.source_name(Some("tool.mjs"), ""), "main.mjs");
+        assert_eq!(js.source_name(Some("tool.txt"), ""), "main.js");
+        assert_eq!(js.source_name(None, "import fs from 'fs'\n"), "main.mjs");
+        assert_eq!(js.source_name(None, "x\nexport function main() {}"), "main.mjs");
+        assert_eq!(js.source_name(Some("a.cjs"), "import fs from 'fs'\n"), "main.cjs");
+        for not in ["import('fs')", "important()", "// import x", "export let a\nrequire('b')"] {
+            assert_eq!(js.source_name(None, not), "main.js", "{not}");
+        }
         assert_eq!(Language::of_file("a.tar.py").unwrap().name, "python");
         assert!(Language::of_file("Makefile").is_none());
     }

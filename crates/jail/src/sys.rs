@@ -214,6 +214,12 @@ pub(crate) fn clear_ambient_capabilities() -> Result<(), Errno> {
         .map(drop)
 }
 
+/// Puts `/dev/null`, which the launcher has as 0 to 2, at 3 as well, where its control socket was.
+pub(crate) fn occupy_standard_numbers() -> Result<(), Errno> {
+    // SAFETY: takes numbers only; the socket's owner is in the launcher, of which this is a copy that never drops it.
+    check(unsafe { libc::dup2(0, 3) }.into()).map(drop)
+}
+
 /// Closes all descriptors from `first` to `last`; owners of these numbers are gone or never drop them, because the
 /// process ends by [`exit_now`].
 pub(crate) fn close_range(first: i32, last: i32) -> Result<(), Errno> {

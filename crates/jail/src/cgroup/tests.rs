@@ -222,30 +222,3 @@ fn what_a_dead_launcher_left_is_swept_and_nothing_else() {
     assert!(owner::remove_folder(base.as_fd(), &format!("{other}/0")));
     assert!([&other, &held_name].iter().all(|name| owner::remove_folder(base.as_fd(), name)));
 }
-
-/// Not a check but a measurement: `cargo test --release -- --ignored --nocapture cost`.
-#[test]
-#[ignore = "prints timings and checks nothing"]
-fn cost_of_each_step() {
-    let Some(hierarchy) = hierarchy() else { return };
-    let mut spent: [Vec<Duration>; 4] = Default::default();
-    for _ in 0..500 {
-        let mut clock = Instant::now();
-        let mut lap = |step: usize| {
-            spent[step].push(clock.elapsed());
-            clock = Instant::now();
-        };
-        let group = hierarchy.create().unwrap();
-        lap(0);
-        group.set_limits(&LIMITS).unwrap();
-        lap(1);
-        group.usage();
-        lap(2);
-        group.remove().unwrap();
-        lap(3);
-    }
-    for (step, times) in ["create", "set_limits", "usage", "remove"].iter().zip(&mut spent) {
-        times.sort();
-        eprintln!("{step}: p50 {:?}, p99 {:?}", times[times.len() / 2], times[times.len() * 99 / 100]);
-    }
-}

@@ -81,7 +81,7 @@ fn start(shell: &Shell<'_>, inbox: &OwnedFd, seat: usize) -> Result<Started, Ste
 /// PID 1 keeps no right but the saved id with which it collects artifacts as the sandbox user.
 fn confine_self(shell: &Shell<'_>, commands: &[Started], uid: u32) -> Result<(), Errno> {
     let own = [&shell.report, &shell.orders].into_iter();
-    close_all_but(own.chain(commands.iter().filter_map(|command| command.go.as_ref())))?;
+    close_all_but(0, own.chain(commands.iter().filter_map(|command| command.go.as_ref())))?;
     rights::become_user(uid, INNER_UID)?;
     rights::drop_capabilities()?;
     die_with_launcher()?;
@@ -99,13 +99,14 @@ fn confine_self(shell: &Shell<'_>, commands: &[Started], uid: u32) -> Result<(),
 fn close_all_but_own(shell: &Shell<'_>) -> Result<(), Errno> {
     let own = [&shell.go, &shell.orders, &shell.report].into_iter();
     let binds = shell.binds.iter().map(|(mount, _)| mount);
-    close_all_but(own.chain(&shell.seats).chain(shell.groups).chain(binds))
+    // The numbers that will be the program's stay taken, so that nothing else of ours can come to lie there.
+    sys::occupy_standard_numbers()?;
+    close_all_but(4, own.chain(&shell.seats).chain(shell.groups).chain(binds))
 }
 
-fn close_all_but<'a>(kept: impl Iterator<Item = &'a OwnedFd>) -> Result<(), Errno> {
+fn close_all_but<'a>(mut first: i32, kept: impl Iterator<Item = &'a OwnedFd>) -> Result<(), Errno> {
     let mut kept: Vec<i32> = kept.map(AsRawFd::as_raw_fd).collect();
     kept.sort_unstable();
-    let mut first = 0;
     for fd in kept {
         sys::close_range(first, fd - 1)?;
         first = fd + 1;
