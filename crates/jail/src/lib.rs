@@ -1,8 +1,8 @@
 //! The kernel work, and the only `unsafe` in the workspace.
 //!
-//! A single-threaded [`launcher`] is started once. It builds root trees ([`template`]), keeps empty network
-//! namespaces and control groups at hand, and clones one PID 1 a run. That PID 1 and the program's own process take
-//! the steps in [`inside`], in an order that is its own documentation: the filter comes last, because it would
+//! A single-threaded [`launcher`] is started once. It builds root trees (`template`), keeps a few
+//! PID 1s waiting in places of their own, and tells one what to run. That PID 1 and the program's own process take
+//! the steps in `inside`, in an order that is its own documentation: the filter comes last, because it would
 //! forbid the steps before it.
 #![cfg(target_os = "linux")]
 

@@ -277,8 +277,10 @@ impl Runs {
         }
     }
 
+    /// Making spares takes a processor and interrupts the others: not while something runs, unless none is left.
     pub(super) fn has_idle_work(&self) -> bool {
-        self.spares.wanting()
+        let idle = self.running.iter().all(|(_, run)| run.answered);
+        self.spares.wanting() && (idle || self.spares.none_left())
     }
 
     pub(super) fn do_idle_work(&mut self) {

@@ -31,6 +31,10 @@ impl Spares {
         self.waiting.len() < self.kept
     }
 
+    pub(super) fn none_left(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// Notes that a jail wants this root; gives a shell for it if there is one that is well, and those that are of
     /// no use any more.
     pub(super) fn take(&mut self, jail: &Jail, root: &str) -> (Option<Waiting>, Vec<Waiting>) {

@@ -1,7 +1,7 @@
 //! The system-call filter of tenant code: default deny, one table, one program.
 //!
-//! [`policy`] says what is allowed and why, [`checks`] what the arguments of a call must look like, the
-//! `numbers_*` files what a call is called, and [`bpf`] turns the three into a program that the kernel loads
+//! `policy` says what is allowed and why, `checks` what the arguments of a call must look like, the
+//! `numbers_*` files what a call is called, and `bpf` turns the three into a program that the kernel loads
 //! and searches quickly: load time is paid once per sandbox, so the program is a balanced tree of ranges.
 //!
 //! What the kernel answers in place of a call:
