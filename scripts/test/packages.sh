@@ -49,6 +49,7 @@ install_packages() {
     prepared "Python packages" python_packages
     prepared "Node.js packages" node_packages
     if ((ALL)); then
+        prepared "a newer Node.js" newer_node
         prepared "an unpacked root" unpacked_root
     fi
 }
@@ -116,6 +117,15 @@ node_packages() (
         fi
     done
 )
+
+# A Node.js that takes TypeScript as it is; distributions still ship older ones.
+newer_node() {
+    local folder="$BELLJAR_TEST_PACKAGES/newer-node"
+    if [[ ! -x $folder/node_modules/node/bin/node ]]; then
+        mkdir -p "$folder"
+        npm install --no-audit --no-fund --prefix "$folder" node@24
+    fi
+}
 
 # A small Debian, as somebody would make one for `--image DIR`.
 unpacked_root() {

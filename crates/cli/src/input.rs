@@ -8,16 +8,14 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+// The bounds of admission, applied here too so that nothing beyond them is held in memory.
+use belljar_engine::admit::{MAX_CODE, MAX_FILES, MAX_STDIN};
 use belljar_engine::quantity::show_bytes;
 use belljar_engine::request::FileSpec;
 
 use crate::failure::{Failure, shown};
 use crate::os;
 
-/// The bounds of admission, applied here too so that nothing beyond them is held in memory.
-const MAX_CODE: u64 = 16 << 20;
-const MAX_STDIN: u64 = 64 << 20;
-const MAX_FILES: usize = 10_000;
 /// Files travel in memory; more than this is for `--mount`.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
@@ -28,14 +26,14 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
 
 /// Reads the code.
 pub(crate) fn code(path: &Path) -> Result<Vec<u8>, Failure> {
-    named_or_stdin(path, MAX_CODE, |size| {
+    named_or_stdin(path, MAX_CODE as u64, |size| {
         format!("code: {size} is more than 16 MB; pass data as files instead")
     })
 }
 
 /// Reads what will be the program's standard input.
 pub(crate) fn stdin(path: &Path) -> Result<Vec<u8>, Failure> {
-    named_or_stdin(path, MAX_STDIN, |size| {
+    named_or_stdin(path, MAX_STDIN as u64, |size| {
         format!("stdin: {size} is more than 64 MB; put it into a file instead")
     })
 }

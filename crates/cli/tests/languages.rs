@@ -236,6 +236,23 @@ fn typescript_main() {
     }
 }
 
+/// The first runtime of the table; the tests above take the second, since distributions ship an older Node.js.
+#[test]
+fn typescript_by_nodejs_itself() {
+    let name = "typescript_by_nodejs_itself";
+    if !everything() {
+        return skip(name, "takes a newer Node.js; ./test --all runs it");
+    }
+    let Some(folder) = packages("newer-node/node_modules/node/bin") else {
+        return skip(name, "there is no newer Node.js");
+    };
+    let path = format!("{}:/usr/bin:/bin", folder.display());
+    let code = "const version: string = process.version; console.log(version.startsWith('v24'))";
+    let mut command = belljar();
+    command.env("PATH", path).args(["run", "--json", "--language", "typescript", "-c", code]);
+    finish(&mut command).printed("true\n");
+}
+
 #[test]
 fn bash_gets_its_arguments_as_variables() {
     let arguments = r#"{"name": "Ada L", "n": 3, "list": [1, "a"], "flag": true, "none": null}"#;

@@ -16,9 +16,12 @@ use crate::profile::{Profile, Profiles};
 use crate::provider::Capabilities;
 use crate::request::{FileSpec, HostPaths, NetworkSpec, Request};
 
-const MAX_CODE: usize = 16 << 20;
-const MAX_STDIN: usize = 64 << 20;
-const MAX_FILES: usize = 10_000;
+/// The longest code, in bytes.
+pub const MAX_CODE: usize = 16 << 20;
+/// The longest standard input, in bytes.
+pub const MAX_STDIN: usize = 64 << 20;
+/// The most input files.
+pub const MAX_FILES: usize = 10_000;
 const MAX_ENVIRONMENT: usize = 64 << 10;
 const MAX_METADATA: usize = 16 << 10;
 

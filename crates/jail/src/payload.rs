@@ -5,7 +5,7 @@ use std::io::{Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{AtFlags, MemfdFlags, Mode, OFlags, ResolveFlags, SealFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags, ResolveFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::spec::{PayloadFile, Place};
@@ -106,12 +106,6 @@ fn make_parents<'a>(folder: BorrowedFd<'_>, path: &'a str) -> Result<(Option<Own
         here = Some(rustix::fs::openat2(at, part, flags, Mode::empty(), BENEATH)?);
     }
     Ok((here, name))
-}
-
-/// Removes a file of a folder, if it is there.
-pub(crate) fn remove(folder: BorrowedFd<'_>, name: &str) {
-    // A failure leaves a hidden file behind that says what it was; there is nobody to tell at this point.
-    let _removed = rustix::fs::unlinkat(folder, name, AtFlags::empty());
 }
 
 #[cfg(test)]

@@ -114,8 +114,6 @@ pub struct Jail {
     pub playground: Option<String>,
     /// Further host folders and files.
     pub binds: Vec<HostBind>,
-    /// A file of the workspace that is removed after the run.
-    pub temporary: Option<String>,
     /// Whether a result pipe comes along, as descriptor 3 of the program.
     pub result_pipe: bool,
     /// What may leave as artifacts; none are collected where this is absent.

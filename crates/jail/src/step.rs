@@ -28,6 +28,7 @@ steps! {
     LauncherRoot "set up the launcher's own root",
     Root "build the root",
     HostFolder "open host folder",
+    Owners "map the owners of host folder",
     UserId "take a user id",
     Cgroup "set up the control group",
     Network "make a network namespace",

@@ -1,16 +1,14 @@
 //! PID 1 of a jail: sets the place up, starts the program, reaps, and tells how it ended. Never the tenant's code.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Signal};
 
 use super::{Shell, Told, artifacts, await_byte, await_order, mounts, program, rights, tell, write_once};
 use crate::fault;
-use crate::payload;
 use crate::spec::{INNER_UID, Jail, Layer, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, Cloned};
@@ -145,7 +143,7 @@ fn supervise(shell: &Shell<'_>, jail: &Jail, artifacts: Option<&OwnedFd>, comman
             continue;
         }
         let disk_full = disk_is_full();
-        leave(jail, artifacts);
+        collect(jail, artifacts);
         let (status, peak_memory_bytes) = (reaped.status, reaped.peak_memory_bytes);
         tell(&shell.report, &Told::Ended { status, cpu, peak_memory_bytes, disk_full });
         return 0;
@@ -157,20 +155,12 @@ fn disk_is_full() -> bool {
     rustix::fs::statfs("/tmp").is_ok_and(|disk| disk.f_bfree == 0 || disk.f_ffree == 0)
 }
 
-/// After the program: as the sandbox user, collect what it left and remove what was only there for the run.
-fn leave(jail: &Jail, artifacts: Option<&OwnedFd>) {
-    let collection = artifacts.zip(jail.artifacts.as_ref()).filter(|_| has_artifacts());
-    if (collection.is_none() && jail.temporary.is_none())
-        || rights::become_user(INNER_UID, INNER_UID).is_err()
-    {
-        return;
-    }
-    if let Some((pipe, rules)) = collection {
+/// After the program: as the sandbox user, collect what it left.
+fn collect(jail: &Jail, artifacts: Option<&OwnedFd>) {
+    let (Some(pipe), Some(rules)) = (artifacts, &jail.artifacts) else { return };
+    if has_artifacts() && rights::become_user(INNER_UID, INNER_UID).is_ok() {
         end_survivors();
         artifacts::collect(rules, pipe);
-    }
-    if let Some(name) = &jail.temporary {
-        remove_temporary(name);
     }
 }
 
@@ -183,11 +173,4 @@ fn end_survivors() {
 
 fn has_artifacts() -> bool {
     rustix::fs::stat(format!("{WORKSPACE}/artifacts")).is_ok()
-}
-
-fn remove_temporary(name: &str) {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    if let Ok(folder) = rustix::fs::open(WORKSPACE, flags, Mode::empty()) {
-        payload::remove(folder.as_fd(), name);
-    }
 }

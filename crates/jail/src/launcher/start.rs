@@ -157,14 +157,17 @@ pub(super) fn wanted_binds(jail: &Jail) -> Vec<HostBind> {
 
 fn host_binds(home: &Home, binds: &[HostBind], taken: Taken) -> Result<Vec<(OwnedFd, String)>, StepFailed> {
     let bind = |bind: &HostBind| {
-        let mount = step(Step::HostFolder, &bind.source, || host_bind(home, bind, taken))?;
+        let (source, mount) = step(Step::HostFolder, &bind.source, || host_bind(bind))?;
+        if home.ids.can_map_mounts() {
+            step(Step::Owners, &bind.source, || map_owner(home, &source, &mount, bind.writable, taken))?;
+        }
         Ok((mount, bind.destination.clone()))
     };
     binds.iter().map(bind).collect()
 }
 
-/// A host folder in which the owner's files are the sandbox user's, and what the sandbox makes is the owner's.
-fn host_bind(home: &Home, bind: &HostBind, taken: Taken) -> Result<OwnedFd, Errno> {
+/// A host folder, and a detached mount of it.
+fn host_bind(bind: &HostBind) -> Result<(OwnedFd, OwnedFd), Errno> {
     let source = template::open_host(&bind.source)?;
     let mount = template::detached(&source)?;
     let mut attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
@@ -172,13 +175,25 @@ fn host_bind(home: &Home, bind: &HostBind, taken: Taken) -> Result<OwnedFd, Errn
         attributes |= libc::MOUNT_ATTR_RDONLY;
     }
     sys::mount_setattr(mount.as_fd(), true, attributes, None)?;
-    if home.ids.can_map_mounts() {
-        let owner = rustix::fs::fstat(&source)?;
-        let map = idmap::mount_map(&home.proc, (owner.st_uid, owner.st_gid), (taken.uid, taken.gid))?;
-        // The folder itself only: what is mounted below it may be of a kind that cannot be mapped.
-        sys::mount_setattr(mount.as_fd(), false, 0, Some(map.as_fd()))?;
+    Ok((source, mount))
+}
+
+/// Makes the owner's files the sandbox user's, and what the sandbox makes the owner's. The folder itself only: what is
+/// mounted below it may be of a kind that cannot be mapped.
+fn map_owner(
+    home: &Home,
+    source: &OwnedFd,
+    mount: &OwnedFd,
+    writable: bool,
+    taken: Taken,
+) -> Result<(), Errno> {
+    let owner = rustix::fs::fstat(source)?;
+    let map = idmap::mount_map(&home.proc, (owner.st_uid, owner.st_gid), (taken.uid, taken.gid))?;
+    match sys::mount_setattr(mount.as_fd(), false, 0, Some(map.as_fd())) {
+        // This file system cannot; what is only read is then read with everybody's rights.
+        Err(Errno::INVAL) if !writable => Ok(()),
+        mapped => mapped,
     }
-    Ok(mount)
 }
 
 impl Waiting {

@@ -6,6 +6,7 @@ use belljar_engine::outcome::{Artifact, Ending, Kernel, Limit, Outcome, Receipt,
 use belljar_engine::plan::{Network, Task};
 use belljar_engine::provider::{BoxFuture, Flow, ProviderError, Sink, Stream};
 use belljar_engine::{layer::Layer, report};
+use belljar_jail::Step;
 use belljar_jail::spec::{self, ArtifactRules, Jail, PayloadFile};
 use belljar_jail::wire::Notice;
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -65,7 +66,7 @@ pub(super) async fn run(
         .await
 }
 
-/// The code's file in a playground. PID 1 removes it at the end; where that was killed as well, this does.
+/// The code's file in a playground, which goes when the run is over.
 struct Leftover(Option<(OwnedFd, String)>);
 
 impl Leftover {
@@ -83,7 +84,7 @@ impl Leftover {
 impl Drop for Leftover {
     fn drop(&mut self) {
         if let Some((folder, name)) = &self.0 {
-            // Mostly it is gone already. The name is ours and has no folder in it, so no link is followed.
+            // Where nothing ran it is not there. The name is ours and has no folder in it, so no link is followed.
             let _removed = rustix::fs::unlinkat(folder, name, AtFlags::empty());
         }
     }
@@ -134,7 +135,6 @@ fn jail(shared: &Shared, place: &Place, task: &Task, prepared: Prepared, root: s
         },
         playground: place.playground.clone(),
         binds: place.binds.clone(),
-        temporary: prepared.temporary,
         result_pipe: prepared.result,
         artifacts: Some(shared.artifacts.0.clone()),
         require_separate_uid: place.plan.require.contains(&Layer::SeparateUid),
@@ -347,7 +347,12 @@ fn ending_of(ending: spec::Ending, why_killed: Option<Ending>) -> Ending {
 }
 
 fn failure_of(failure: &belljar_jail::StepFailed) -> ProviderError {
-    ProviderError::Setup { step: failure.what(), cause: failure.cause() }
+    let hint = match failure.step {
+        Step::Owners => "; its file system cannot do that, use a folder on another one",
+        Step::Exec => "; the image has no such program, or it cannot be executed",
+        _ => "",
+    };
+    ProviderError::Setup { step: failure.what(), cause: format!("{}{hint}", failure.cause()) }
 }
 
 /// Reads what the collector inside sent. It is data from the tenant: what does not fit is dropped.

@@ -58,7 +58,10 @@ impl Runtimes {
         };
         let root =
             rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-                .map_err(|_| missing())?;
+                .map_err(|errno| ProviderError::Invalid {
+                    field: "image",
+                    message: format!("'{}': {}", folder.display(), std::io::Error::from(errno)),
+                })?;
         let exists = |path: &String| {
             let flags = OFlags::PATH | OFlags::CLOEXEC;
             rustix::fs::openat2(&root, path.as_str(), flags, Mode::empty(), ResolveFlags::IN_ROOT).is_ok()

@@ -140,7 +140,7 @@ fn processor_share(world: &World) -> Verdict {
     }
     let code = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass";
     let report = world.run(with_limits(code, json!({"cpus": 0.2})))?;
-    check!(report.usage.cpu_ms < 600.0, report.usage);
+    check!(report.usage.cpu_ms < 0.5 * report.duration_ms, report.usage);
     Ok(())
 }
 
@@ -216,7 +216,7 @@ fn closed_output(world: &World) -> Verdict {
 
 fn partial_output(world: &World) -> Verdict {
     let code = "print('kept', flush=True)\nwhile True: pass";
-    let report = world.run(with_limits(code, json!({"timeout_ms": 500})))?;
+    let report = world.run(with_limits(code, json!({"timeout_ms": 3000})))?;
     check!(report.status == Status::TimedOut && report.stdout == "kept\n", report);
     Ok(())
 }
