@@ -9,8 +9,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use common::{Answer, is_root, run};
-use expect::{Expect, run_code};
+use common::{Answer, finish, is_root, run};
+use expect::{Expect, run_code, skip};
 use tempfile::TempDir;
 
 /// A folder with a playground in it, owned by somebody, and things that are none of the program's business.
@@ -208,6 +208,21 @@ fn a_file_of_the_folder_runs_in_place() {
     let module = ground.write("sum.js", "exports.main = ({ a, b }) => a + b");
     assert_eq!(ground.run(&[&module, "--args", "{\"a\": 1, \"b\": 2}"]).value(), Some(&3.into()));
     assert_eq!(ground.names(), ["package", "package/beside.py", "package/tool.py", "run.sh", "sum.js"]);
+}
+
+/// Root chooses what is shown; an ordinary user's kernel does not let it take a mount away from below.
+#[test]
+fn what_is_mounted_below_is_not_shown() {
+    if !is_root() {
+        return skip("what_is_mounted_below_is_not_shown", "only root can mount something");
+    }
+    let ground = Ground::new();
+    fs::create_dir(ground.work("below")).unwrap();
+    let script = "mount -t tmpfs none \"$1/below\" && touch \"$1/below/secret\" && \
+        exec \"$0\" run --json --workspace \"$1\" -- ls below";
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_belljar")]).arg(ground.work(""));
+    finish(&mut command).printed("");
 }
 
 #[test]

@@ -144,13 +144,20 @@ pub(crate) fn open_host(source: &str) -> Result<OwnedFd, Errno> {
     rustix::fs::openat2(CWD, format!("{HOST}{source}"), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
 }
 
-/// A detached copy of a mount, for attaching elsewhere.
+/// A detached copy of a mount and of what is mounted below it, for attaching elsewhere.
 pub(crate) fn detached(source: &OwnedFd) -> Result<OwnedFd, Errno> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_EMPTY_PATH
-        | OpenTreeFlags::AT_RECURSIVE;
-    rustix::mount::open_tree(source, "", flags)
+    detach(source, OpenTreeFlags::AT_RECURSIVE)
+}
+
+/// The same without what is mounted below it. The kernel grants that only to the one who mounted it all.
+pub(crate) fn detached_alone(source: &OwnedFd) -> Result<OwnedFd, Errno> {
+    detach(source, OpenTreeFlags::empty())
+}
+
+fn detach(source: &OwnedFd, how: OpenTreeFlags) -> Result<OwnedFd, Errno> {
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    rustix::mount::open_tree(source, "", flags | how)
 }
 
 fn bind(root: &str, source: &str, path: &str) -> Result<(), Errno> {

@@ -1,8 +1,11 @@
 //! A cold start through the jail beside the same command without any isolation, taken in turns in one run.
 //!
 //! ```text
-//! cargo bench -p belljar-providers --bench cold [-- ROUNDS]
+//! cargo bench -p belljar-providers --bench cold [-- ROUNDS [PAUSE_MS]]
 //! ```
+//!
+//! Between rounds there is a pause, in which the launcher tidies up and makes the next shell, as it would between the
+//! requests of an agent; 0 measures a client that never waits, where that work competes with the next run.
 //!
 //! Control: the same interpreter, arguments and environment, started by `posix_spawn` and read to the end. Every
 //! run's output is checked: a crash is very fast.
@@ -35,7 +38,9 @@ struct Contender {
 
 fn main() -> ExitCode {
     belljar_jail::launcher::run_if_asked();
-    let rounds = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(300);
+    let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse().ok());
+    let rounds: u64 = numbers.next().unwrap_or(300);
+    let pause = Duration::from_millis(numbers.next().unwrap_or(15));
     let launched = Launched::start().expect("the launcher starts");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let native = runtime.block_on(Native::connect(launched)).expect("the launcher works here");
@@ -57,19 +62,24 @@ fn main() -> ExitCode {
         "", "bare p50", "bare p99", "jail p50", "jail p99", "ratio"
     );
     for contender in &contenders {
-        compare(contender, rounds, &engine, &runtime);
+        compare(contender, rounds, pause, &engine, &runtime);
     }
     runtime.block_on(engine.shut_down());
     ExitCode::SUCCESS
 }
 
-fn compare(contender: &Contender, rounds: usize, engine: &Engine, runtime: &tokio::runtime::Runtime) {
+fn compare(
+    contender: &Contender,
+    rounds: u64,
+    pause: Duration,
+    engine: &Engine,
+    runtime: &tokio::runtime::Runtime,
+) {
     let (mut bare, mut jailed) = (Vec::new(), Vec::new());
     for round in 0..rounds + 20 {
         let control = run_bare(contender);
         let jail = run_jailed(contender, engine, runtime);
-        // What is tidied up and made ready behind the answer is to disturb neither of the two.
-        std::thread::sleep(Duration::from_millis(15));
+        std::thread::sleep(pause);
         // The first rounds fill caches and spares for both.
         if round >= 20 {
             bare.push(control);

@@ -97,6 +97,9 @@ impl Launcher {
 
 fn serve(control: &OwnedFd) {
     crate::sys::default_signals();
+    // Every run takes a handful of descriptors here; programs get a limit of their own. Where it cannot be raised,
+    // fewer fit.
+    let _raised = crate::sys::limit(libc::RLIMIT_NOFILE, u64::MAX, u64::MAX);
     // The parent may be gone already; then the control socket is at its end and the loop ends at once.
     let _set = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     match home::set_up() {

@@ -157,7 +157,7 @@ pub(super) fn wanted_binds(jail: &Jail) -> Vec<HostBind> {
 
 fn host_binds(home: &Home, binds: &[HostBind], taken: Taken) -> Result<Vec<(OwnedFd, String)>, StepFailed> {
     let bind = |bind: &HostBind| {
-        let (source, mount) = step(Step::HostFolder, &bind.source, || host_bind(bind))?;
+        let (source, mount) = step(Step::HostFolder, &bind.source, || host_bind(home, bind))?;
         if home.ids.can_map_mounts() {
             step(Step::Owners, &bind.source, || map_owner(home, &source, &mount, bind.writable, taken))?;
         }
@@ -166,10 +166,12 @@ fn host_binds(home: &Home, binds: &[HostBind], taken: Taken) -> Result<Vec<(Owne
     binds.iter().map(bind).collect()
 }
 
-/// A host folder, and a detached mount of it.
-fn host_bind(bind: &HostBind) -> Result<(OwnedFd, OwnedFd), Errno> {
+/// A host folder, and a detached mount of it. What is mounted below it belongs to somebody else and may be of a kind
+/// that cannot be mapped: it is not shown, where the kernel lets us choose.
+fn host_bind(home: &Home, bind: &HostBind) -> Result<(OwnedFd, OwnedFd), Errno> {
     let source = template::open_host(&bind.source)?;
-    let mount = template::detached(&source)?;
+    let detach = if home.ids.can_map_mounts() { template::detached_alone } else { template::detached };
+    let mount = detach(&source)?;
     let mut attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
     if !bind.writable {
         attributes |= libc::MOUNT_ATTR_RDONLY;
@@ -178,8 +180,7 @@ fn host_bind(bind: &HostBind) -> Result<(OwnedFd, OwnedFd), Errno> {
     Ok((source, mount))
 }
 
-/// Makes the owner's files the sandbox user's, and what the sandbox makes the owner's. The folder itself only: what is
-/// mounted below it may be of a kind that cannot be mapped.
+/// Makes the owner's files the sandbox user's, and what the sandbox makes the owner's.
 fn map_owner(
     home: &Home,
     source: &OwnedFd,
