@@ -17,7 +17,7 @@ pub(crate) fn error_line(ending: Ending, limits: &Limits, stderr: &str) -> Optio
             Some(format!("Execution timeout after {limit}; limits.timeout_ms (--timeout) raises it"))
         }
         Ending::Cancelled => Some("the run was cancelled".to_owned()),
-        Ending::LimitHit(limit) => Some(limit_line(limit, limits)),
+        Ending::LimitHit(limit, _) => Some(limit_line(limit, limits)),
     }
 }
 

@@ -30,8 +30,8 @@ pub enum Ending {
     Signalled(i32),
     /// Its time was over.
     TimedOut,
-    /// Because of a limit.
-    LimitHit(Limit),
+    /// Because of a limit; with its own status where it failed by itself and was not ended.
+    LimitHit(Limit, Option<u8>),
     /// Somebody asked for it.
     Cancelled,
 }

@@ -205,7 +205,7 @@ fn ending_fields(ending: Ending) -> EndingFields {
         Ending::Exited(code) => (Status::Failed, Some(code), None, None),
         Ending::Signalled(signal) => (Status::Failed, None, Some(explain::signal_name(signal)), None),
         Ending::TimedOut => (Status::TimedOut, None, None, None),
-        Ending::LimitHit(limit) => (Status::LimitExceeded, None, None, Some(limit)),
+        Ending::LimitHit(limit, status) => (Status::LimitExceeded, status, None, Some(limit)),
         Ending::Cancelled => (Status::Cancelled, None, None, None),
     }
 }

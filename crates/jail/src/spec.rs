@@ -166,10 +166,10 @@ pub enum Ending {
     TimedOut,
     /// The group's memory was used up.
     Memory,
-    /// It failed after a fork was refused.
-    Processes,
-    /// It failed with its disk full, or wrote a file beyond the limit.
-    Disk,
+    /// It failed, with this status, after a fork was refused.
+    Processes(u8),
+    /// It failed with its disk full; without a status where the kernel ended it for writing too long a file.
+    Disk(Option<u8>),
     /// The caller asked for its end.
     Killed,
 }

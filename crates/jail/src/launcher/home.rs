@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 
-use super::idmap::{self, Range};
+use super::idmap::{self, Existing, Range};
 use super::ids::Ids;
 use crate::cgroup::{self, Controller, Group, Hierarchy};
 use crate::fault;
@@ -87,7 +87,8 @@ pub(super) fn set_up() -> Result<Home, StepFailed> {
     let open = |path: &str| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let proc = step(Step::LauncherRoot, "/proc", || open("/host/proc"))?;
     let network = step(Step::LauncherRoot, "/proc/self/ns/net", || open("/host/proc/self/ns/net"))?;
-    Ok(Home { groups, ids, proc, network, can_change_network: root, landlock, missing })
+    let can_change_network = ids.is_host_root();
+    Ok(Home { groups, ids, proc, network, can_change_network, landlock, missing })
 }
 
 pub(super) fn controller_layer(controller: Controller) -> Layer {
@@ -98,36 +99,52 @@ pub(super) fn controller_layer(controller: Controller) -> Layer {
     }
 }
 
-/// Root takes ids from a range that no distribution and no container manager gives away.
+/// Root takes ids from a range that no distribution and no container manager gives away; root of a container, from
+/// what exists there.
 fn root_ids() -> Result<Ids, StepFailed> {
-    const FIRST: u32 = 0x7000_0000;
-    const COUNT: u32 = 0x1_0000;
-    let range = Range { first: FIRST, count: COUNT };
+    const FOLDER: &str = "/run/belljar";
+    const RANGE: Range = Range { first: 0x7000_0000, count: 0x1_0000 };
     if fault::without(Layer::SeparateUid) {
         return Ok(Ids::shared(65_534, 65_534, "a test left it out"));
     }
-    step(Step::UserId, "/run/belljar", || Ids::range(range, range, "/run/belljar", true))
+    let existing = |map: &str| idmap::existing(&std::fs::read_to_string(map).unwrap_or_default());
+    match (existing("/proc/self/uid_map"), existing("/proc/self/gid_map")) {
+        (Existing::All, Existing::All) => {
+            step(Step::UserId, FOLDER, || Ids::range(RANGE, RANGE, FOLDER, true))
+        }
+        (Existing::Some(uids), Existing::Some(gids)) => {
+            let folder = idmap::runtime_folder(0);
+            step(Step::UserId, &folder, || Ids::range(uids, gids, &folder, false))
+        }
+        (Existing::RootAlone, Existing::RootAlone) => {
+            Ok(Ids::shared(0, 0, "no other user exists in the namespace that this runs in"))
+        }
+        // The sandbox user would be the host's root: the one thing that it may never be.
+        _ => Err(StepFailed::new(Step::UserId, "other than root's", Errno::PERM)),
+    }
 }
 
 /// An ordinary user becomes all-powerful in a namespace of its own, and keeps its ids in it.
 fn enter_user_namespace() -> Result<Ids, StepFailed> {
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let ranges = idmap::subordinate_ranges(uid);
-    let step_failed = |errno| StepFailed::new(Step::LauncherNamespaces, "user", errno);
-    fault::inject(Step::LauncherNamespaces).map_err(step_failed)?;
-    match ranges {
-        Ok((uids, gids)) => match idmap::unshare_with_ranges((uid, uids), (gid, gids)) {
-            Ok(()) => {
-                let folder = idmap::runtime_folder(uid);
-                step(Step::UserId, &folder, || Ids::range(uids, gids, &folder, false))
-            }
-            Err(errno) => Err(step_failed(errno)),
-        },
+    let failed = |errno| StepFailed::new(Step::LauncherNamespaces, "user", errno);
+    fault::inject(Step::LauncherNamespaces).map_err(failed)?;
+    let (uids, gids) = match idmap::subordinate_ranges(uid) {
+        Ok(ranges) => ranges,
         Err(reason) => {
-            idmap::unshare_alone(uid, gid).map_err(step_failed)?;
-            Ok(Ids::shared(uid, gid, &reason))
+            idmap::unshare_alone(uid, gid).map_err(failed)?;
+            return Ok(Ids::shared(uid, gid, &reason));
         }
+    };
+    if !idmap::unshare_with_ranges((uid, uids), (gid, gids)).map_err(failed)? {
+        return Ok(Ids::shared(
+            uid,
+            gid,
+            "newuidmap or newgidmap refused the ids of /etc/subuid and /etc/subgid",
+        ));
     }
+    let folder = idmap::runtime_folder(uid);
+    step(Step::UserId, &folder, || Ids::range(uids, gids, &folder, false))
 }
 
 /// Puts the host below `/host` of a small root of ours. Any folder will do to mount it on for the moment; `/proc`

@@ -51,17 +51,54 @@ fn parse_range(text: &str, uid: u32, user: Option<&str>) -> Option<Range> {
     })
 }
 
+/// Which ids exist in the namespace that this process is in already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Existing {
+    /// All: this is the host's own namespace.
+    All,
+    /// These, beside root's own.
+    Some(Range),
+    /// Root's own only, and that is an ordinary user outside.
+    RootAlone,
+    /// Root's own only, and that may be the host's.
+    HostRootAlone,
+}
+
+/// Reads `/proc/self/uid_map` or `gid_map`. Of a part, the upper half is taken: images use the lower one.
+pub(super) fn existing(map: &str) -> Existing {
+    let extents = map.lines().filter_map(|line| {
+        let mut fields = line.split_whitespace().map(|field| field.parse::<u32>());
+        match (fields.next(), fields.next(), fields.next()) {
+            (Some(Ok(first)), Some(Ok(outside)), Some(Ok(count))) => Some((Range { first, count }, outside)),
+            _ => None,
+        }
+    });
+    match extents.max_by_key(|(extent, _)| extent.count) {
+        Some((Range { first: 0, count: u32::MAX }, _)) => Existing::All,
+        Some((Range { first, count }, _)) if count >= 4 => {
+            Existing::Some(Range { first: first + count / 2, count: count - count / 2 })
+        }
+        Some((_, outside)) if outside != 0 => Existing::RootAlone,
+        _ => Existing::HostRootAlone,
+    }
+}
+
 /// A new user namespace in which only the caller's own ids exist.
 pub(super) fn unshare_alone(uid: u32, gid: u32) -> Result<(), Errno> {
     sys::unshare(libc::CLONE_NEWUSER)?;
+    map_alone(uid, gid)
+}
+
+fn map_alone(uid: u32, gid: u32) -> Result<(), Errno> {
     write("/proc/self/setgroups", "deny")?;
     write("/proc/self/uid_map", &format!("{uid} {uid} 1"))?;
     write("/proc/self/gid_map", &format!("{gid} {gid} 1"))
 }
 
 /// A new user namespace in which the caller's own and its subordinate ids exist, each as itself. The helpers that
-/// may write such a map must run outside, so a child does it.
-pub(super) fn unshare_with_ranges(uids: (u32, Range), gids: (u32, Range)) -> Result<(), Errno> {
+/// may write such a map must run outside, so a child does it. Where they refuse, only the caller's own exist; says
+/// which it is.
+pub(super) fn unshare_with_ranges(uids: (u32, Range), gids: (u32, Range)) -> Result<bool, Errno> {
     let pid = rustix::process::getpid().as_raw_nonzero().to_string();
     let (ready, tell_ready) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let child = match sys::clone(0, None)? {
@@ -83,7 +120,10 @@ pub(super) fn unshare_with_ranges(uids: (u32, Range), gids: (u32, Range)) -> Res
     drop(tell_ready);
     let mapped = sys::wait(child)?.status == 0;
     unshared?;
-    if mapped { Ok(()) } else { Err(Errno::PERM) }
+    if !mapped {
+        map_alone(uids.0, gids.0)?;
+    }
+    Ok(mapped)
 }
 
 fn run_helper(helper: &str, pid: &str, (own, range): (u32, Range)) -> bool {
@@ -145,6 +185,18 @@ fn write(path: &str, text: &str) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ids_that_exist() {
+        assert_eq!(existing("         0          0 4294967295\n"), Existing::All);
+        assert_eq!(
+            existing("0 1000 1\n1 100000 65536\n"),
+            Existing::Some(Range { first: 32_769, count: 32_768 })
+        );
+        assert_eq!(existing("0 1000 1\n"), Existing::RootAlone);
+        assert_eq!(existing("0 0 1\n"), Existing::HostRootAlone);
+        assert_eq!(existing("garbage"), Existing::HostRootAlone);
+    }
 
     #[test]
     fn subordinate_ids_by_name_or_number() {

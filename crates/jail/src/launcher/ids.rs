@@ -95,8 +95,8 @@ impl Ids {
         }
     }
 
-    /// Whether host folders can be mapped to a jail's own id.
-    pub(super) fn can_map_mounts(&self) -> bool {
+    /// Whether this is the host's own root, who may map the owners of mounts and change networks at will.
+    pub(super) fn is_host_root(&self) -> bool {
         matches!(self, Self::Range { root: true, .. })
     }
 

@@ -77,14 +77,14 @@ impl Run {
         }
         if libc::WIFSIGNALED(status) {
             return match libc::WTERMSIG(status) {
-                libc::SIGXFSZ => Ending::Disk,
+                libc::SIGXFSZ => Ending::Disk(None),
                 signal => Ending::Signalled(signal),
             };
         }
         match libc::WEXITSTATUS(status) as u8 {
             0 => Ending::Exited(0),
-            _ if disk_full => Ending::Disk,
-            _ if forks_refused() => Ending::Processes,
+            status if disk_full => Ending::Disk(Some(status)),
+            status if forks_refused() => Ending::Processes(status),
             status => Ending::Exited(status),
         }
     }

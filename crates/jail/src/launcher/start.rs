@@ -158,7 +158,7 @@ pub(super) fn wanted_binds(jail: &Jail) -> Vec<HostBind> {
 fn host_binds(home: &Home, binds: &[HostBind], taken: Taken) -> Result<Vec<(OwnedFd, String)>, StepFailed> {
     let bind = |bind: &HostBind| {
         let (source, mount) = step(Step::HostFolder, &bind.source, || host_bind(home, bind))?;
-        if home.ids.can_map_mounts() {
+        if home.ids.is_host_root() {
             step(Step::Owners, &bind.source, || map_owner(home, &source, &mount, bind.writable, taken))?;
         }
         Ok((mount, bind.destination.clone()))
@@ -170,7 +170,7 @@ fn host_binds(home: &Home, binds: &[HostBind], taken: Taken) -> Result<Vec<(Owne
 /// that cannot be mapped: it is not shown, where the kernel lets us choose.
 fn host_bind(home: &Home, bind: &HostBind) -> Result<(OwnedFd, OwnedFd), Errno> {
     let source = template::open_host(&bind.source)?;
-    let detach = if home.ids.can_map_mounts() { template::detached_alone } else { template::detached };
+    let detach = if home.ids.is_host_root() { template::detached_alone } else { template::detached };
     let mount = detach(&source)?;
     let mut attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
     if !bind.writable {

@@ -262,7 +262,7 @@ impl Attending<'_> {
 
     fn show(&mut self, stream: Stream, bytes: &[u8]) {
         if self.sink.output(stream, bytes) == Flow::Kill && self.why_killed.is_none() {
-            self.end(Ending::LimitHit(Limit::Output));
+            self.end(Ending::LimitHit(Limit::Output, None));
         }
     }
 
@@ -339,9 +339,9 @@ fn ending_of(ending: spec::Ending, why_killed: Option<Ending>) -> Ending {
         spec::Ending::Exited(status) => Ending::Exited(status),
         spec::Ending::Signalled(signal) => Ending::Signalled(signal),
         spec::Ending::TimedOut => Ending::TimedOut,
-        spec::Ending::Memory => Ending::LimitHit(Limit::Memory),
-        spec::Ending::Processes => Ending::LimitHit(Limit::Processes),
-        spec::Ending::Disk => Ending::LimitHit(Limit::Disk),
+        spec::Ending::Memory => Ending::LimitHit(Limit::Memory, None),
+        spec::Ending::Processes(status) => Ending::LimitHit(Limit::Processes, Some(status)),
+        spec::Ending::Disk(status) => Ending::LimitHit(Limit::Disk, status),
         spec::Ending::Killed => why_killed.unwrap_or(Ending::Cancelled),
     }
 }

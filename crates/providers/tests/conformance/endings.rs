@@ -37,7 +37,11 @@ fn with_limits(code: &str, limits: Value) -> Value {
 }
 
 fn ended_by(report: &Report, limit: Limit) -> bool {
-    report.status == Status::LimitExceeded && report.limit == Some(limit) && report.exit_code.is_none()
+    // A program that was ended has no status of its own; one that failed by itself does.
+    let ended = matches!(limit, Limit::Memory | Limit::Output);
+    report.status == Status::LimitExceeded
+        && report.limit == Some(limit)
+        && report.exit_code.is_none() == ended
 }
 
 fn time_runs_out(world: &World) -> Verdict {
