@@ -55,7 +55,7 @@ impl Readings {
 
 const CONTAINER: &str = "this is a container, which by default may not make sandboxes of its own; start it with: \
     docker run --cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined \
-    --security-opt systempaths=unconfined …";
+    --security-opt systempaths=unconfined … (SYS_ADMIN only where belljar is root)";
 const APPARMOR: &str = "AppArmor keeps ordinary users from making user namespaces (Ubuntu's default); allow it with: \
     sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0 \
     (or give belljar alone an AppArmor profile with 'userns,')";

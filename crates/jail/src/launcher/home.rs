@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
+use rustix::thread::CapabilitySet;
 
 use super::idmap::{self, Existing, Range};
 use super::ids::Ids;
@@ -87,7 +88,10 @@ pub(super) fn set_up() -> Result<Home, StepFailed> {
     let open = |path: &str| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let proc = step(Step::LauncherRoot, "/proc", || open("/host/proc"))?;
     let network = step(Step::LauncherRoot, "/proc/self/ns/net", || open("/host/proc/self/ns/net"))?;
-    let can_change_network = ids.is_host_root();
+    // Root of a container may lack what it takes to bring loopback up out here; inside, everybody has it.
+    let may_administer = rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN));
+    let can_change_network = ids.is_host_root() && may_administer;
     Ok(Home { groups, ids, proc, network, can_change_network, landlock, missing })
 }
 

@@ -13,6 +13,8 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 
+use super::run::failure_of;
+
 #[derive(Debug)]
 struct Line {
     /// Used for its readiness; what goes over it are packets with descriptors beside them.
@@ -45,7 +47,7 @@ impl Connection {
         let missing = match line.receive(&mut buffer).await {
             Ok(Some(Notice::Ready { missing })) => missing,
             Ok(Some(Notice::Broken(failed))) => {
-                return Err(ProviderError::Setup { step: failed.what(), cause: failed.cause() });
+                return Err(failure_of(&failed));
             }
             Ok(_) => return Err(broken("it ended at once".to_owned())),
             Err(errno) => return Err(broken(errno.to_string())),

@@ -10,6 +10,7 @@ use belljar_jail::Step;
 use belljar_jail::spec::{self, ArtifactRules, Jail, PayloadFile};
 use belljar_jail::wire::Notice;
 use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
@@ -346,10 +347,11 @@ fn ending_of(ending: spec::Ending, why_killed: Option<Ending>) -> Ending {
     }
 }
 
-fn failure_of(failure: &belljar_jail::StepFailed) -> ProviderError {
+pub(super) fn failure_of(failure: &belljar_jail::StepFailed) -> ProviderError {
     let hint = match failure.step {
         Step::Owners => "; its file system cannot do that, use a folder on another one",
         Step::Exec => "; the image has no such program, or it cannot be executed",
+        _ if failure.errno == Errno::PERM.raw_os_error() => "; 'belljar doctor' says what may help",
         _ => "",
     };
     ProviderError::Setup { step: failure.what(), cause: format!("{}{hint}", failure.cause()) }
