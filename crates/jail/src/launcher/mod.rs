@@ -1,5 +1,6 @@
-//! The launcher: one single-threaded process that starts every jail and is the parent of all of them. It dies with
-//! the process that started it, and every jail dies with it.
+//! The launcher: one single-threaded process that starts every jail and is the parent of all of them. When the process
+//! that started it is gone, however that went, the control socket is at its end: the launcher then ends every jail,
+//! removes their groups and ends itself. When the launcher itself is killed, the kernel kills every jail.
 
 mod home;
 mod idmap;
@@ -48,8 +49,7 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Starts one: this same binary, executed anew. Call it from the thread that lives longest; the launcher dies
-    /// with it.
+    /// Starts one: this same binary, executed anew.
     ///
     /// # Errors
     /// Those of making a socket and a process.
@@ -100,8 +100,6 @@ fn serve(control: &OwnedFd) {
     // Every run takes a handful of descriptors here; programs get a limit of their own. Where it cannot be raised,
     // fewer fit.
     let _raised = crate::sys::limit(libc::RLIMIT_NOFILE, u64::MAX, u64::MAX);
-    // The parent may be gone already; then the control socket is at its end and the loop ends at once.
-    let _set = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     match home::set_up() {
         Ok(home) => {
             let missing = home.missing.clone();

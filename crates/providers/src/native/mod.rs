@@ -24,8 +24,7 @@ use connection::Connection;
 use image::Roots;
 use run::Artifacts;
 
-/// A launcher that was started and not yet spoken to. Started before any other thread, because it dies with the
-/// thread that started it.
+/// A launcher that was started and not yet spoken to: it sets itself up while this process goes on.
 #[derive(Debug)]
 pub struct Launched(Launcher);
 
