@@ -116,7 +116,7 @@ fn leaves_line_open(output: &str) -> bool {
 /// What a person should know beside the output. A plain exit, good or bad, the program explained itself.
 fn notes(report: &Report) -> Vec<String> {
     let mut notes = Vec::new();
-    if report.exit_code.is_none() {
+    if report.exit_code.is_none() || report.limit.is_some() {
         notes.extend(report.error.clone());
     }
     let cut: Vec<_> = [("stdout", report.stdout_truncated), ("stderr", report.stderr_truncated)]
