@@ -6,7 +6,7 @@ from probe import check, fails, finish
 
 for path in [
     "/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/ssh", "/etc/machine-id", "/etc/fstab", "/etc/crontab",
-    "/root/.ssh/id_rsa", "/root/.bash_history", "/root/.aws/credentials", "/root/.netrc", "/home/tester",
+    "/root/.ssh/id_rsa", "/root/.bash_history", "/root/.aws/credentials", "/root/.netrc", "/home/admin",
     "/var/lib", "/var/log", "/var/run", "/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock",
     "/run/systemd", "/run/user", "/run/secrets", "/boot", "/mnt", "/media", "/srv", "/lost+found", "/.dockerenv",
     "/host", "/trees", "/proc/host", "/sys/kernel", "/sys/fs", "/sys/class", "/dev/mem", "/dev/sda", "/dev/vda",
