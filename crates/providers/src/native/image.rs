@@ -139,8 +139,10 @@ fn common_tree() -> RootTree {
         path: format!("/dev/{name}"),
         number,
     };
-    tree.extend(devices.iter().map(|(name, minor)| device(name, (1, *minor))));
-    tree.push(device("tty", (5, 0)));
+    let devices = devices.iter().map(|(name, minor)| (*name, (1, *minor))).chain([("tty", (5, 0))]);
+    // A container may lack one or the other. `null` it does not lack, and without it nothing would start.
+    let present = devices.filter(|(name, _)| *name == "null" || Path::new("/dev").join(name).exists());
+    tree.extend(present.map(|(name, number)| device(name, number)));
     for (path, target) in [
         ("/dev/ptmx", "pts/ptmx"),
         ("/dev/fd", "/proc/self/fd"),

@@ -74,6 +74,8 @@ impl Native {
     /// Names the step of the launcher's own set-up that failed.
     pub async fn connect(launched: Launched) -> Result<Self, ProviderError> {
         let (control, child) = launched.0.into_parts();
+        // Looked at while the launcher sets itself up.
+        let roots = Roots::new();
         let (connection, missing) = Connection::open(control).await?;
         let missing = missing.into_iter().map(|gap| MissingLayer {
             layer: engine_layer(gap.layer),
@@ -81,7 +83,7 @@ impl Native {
             remedy: gap.remedy,
         });
         Ok(Self {
-            shared: Arc::new(Shared { connection, roots: Roots::new(), artifacts: Artifacts::default() }),
+            shared: Arc::new(Shared { connection, roots, artifacts: Artifacts::default() }),
             launcher: Mutex::new(Some(child)),
             missing: missing.collect(),
         })
