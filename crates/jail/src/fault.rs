@@ -20,7 +20,11 @@ fn wanted() -> Option<&'static str> {
 #[cfg(feature = "faults")]
 pub(crate) fn inject(step: Step) -> Result<(), Errno> {
     match wanted().and_then(|text| text.strip_prefix("fail:")) {
-        Some(name) if name == format!("{step:?}") => Err(Errno::NOSPC),
+        Some(name) if name == format!("{step:?}") => {
+            // Time for a program that did not wait for this step to show itself.
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            Err(Errno::NOSPC)
+        }
         _ => Ok(()),
     }
 }

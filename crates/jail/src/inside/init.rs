@@ -13,10 +13,16 @@ use crate::spec::{INNER_UID, Jail, Layer, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, Cloned};
 
-/// A command's process, and how to let it go on where it waits for its turn.
+/// A command's process, which waits for its turn, and how to let it go on.
 struct Started {
     pid: i32,
-    go: Option<OwnedFd>,
+    go: OwnedFd,
+}
+
+impl Started {
+    fn release(&self) -> Result<(), Errno> {
+        rustix::io::write(&self.go, b"1").map(drop)
+    }
 }
 
 /// The whole life of PID 1; gives the status to end with.
@@ -26,7 +32,11 @@ pub(super) fn live(shell: &Shell<'_>) -> Result<i32, StepFailed> {
     let started =
         (0..shell.seats.len()).map(|seat| start(shell, &inbox, seat)).collect::<Result<Vec<_>, _>>()?;
     drop(inbox);
-    step(Step::Init, "", || confine_self(shell, &started, uid))?;
+    // The order may have come already: no command goes on before PID 1 has given up its rights.
+    step(Step::Init, "", || {
+        confine_self(shell, &started, uid)?;
+        started.first().map_or(Ok(()), Started::release)
+    })?;
     let Some((jail, fds)) = await_order(&shell.orders)? else { return Ok(0) };
     Ok(supervise(shell, &jail, fds.first(), &started))
 }
@@ -64,14 +74,17 @@ fn die_with_launcher() -> Result<(), Errno> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
 }
 
-/// Starts a command's process. It waits to be told what to be, and all but the first then also for their turn.
+/// Starts a command's process. It waits to be told what to be, and then for its turn.
 fn start(shell: &Shell<'_>, inbox: &OwnedFd, seat: usize) -> Result<Started, StepFailed> {
     step(Step::Fork, "", || {
-        let turn =
-            (seat > 0).then(|| rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)).transpose()?;
+        let (turn, go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         match sys::clone(0, None)? {
-            Cloned::Child => program::live(shell, inbox, seat, turn.map(|(wait, _)| wait)),
-            Cloned::Parent { pid, .. } => Ok(Started { pid, go: turn.map(|(_, go)| go) }),
+            Cloned::Child => {
+                // Its own copy would keep it waiting for ever, should PID 1 go away.
+                drop(go);
+                program::live(shell, inbox, seat, &turn)
+            }
+            Cloned::Parent { pid, .. } => Ok(Started { pid, go }),
         }
     })
 }
@@ -79,7 +92,7 @@ fn start(shell: &Shell<'_>, inbox: &OwnedFd, seat: usize) -> Result<Started, Ste
 /// PID 1 keeps no right but the saved id with which it collects artifacts as the sandbox user.
 fn confine_self(shell: &Shell<'_>, commands: &[Started], uid: u32) -> Result<(), Errno> {
     let own = [&shell.report, &shell.orders].into_iter();
-    close_all_but(0, own.chain(commands.iter().filter_map(|command| command.go.as_ref())))?;
+    close_all_but(0, own.chain(commands.iter().map(|command| &command.go)))?;
     rights::become_user(uid, INNER_UID)?;
     rights::drop_capabilities()?;
     die_with_launcher()?;
@@ -137,9 +150,9 @@ fn supervise(shell: &Shell<'_>, jail: &Jail, artifacts: Option<&OwnedFd>, comman
         }
         cpu += Duration::from_micros(reaped.cpu_micros);
         current += 1;
-        let next = commands.get(current).and_then(|next| next.go.as_ref());
-        if let (0, Some(go)) = (reaped.status, next) {
-            let _released = rustix::io::write(go, b"1");
+        if let (0, Some(next)) = (reaped.status, commands.get(current)) {
+            // One that is gone already is reaped next, and tells its own story.
+            let _released = next.release();
             continue;
         }
         let disk_full = disk_is_full();

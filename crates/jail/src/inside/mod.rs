@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! PID 1:    id map → cgroup → host name → mounts → pivot → fork → drop rights → ⋯ order ⋯ → supervise
-//! program:  ⋯ order ⋯ → stdio → rlimits → ids → files → capabilities → no_new_privs → landlock → seccomp → execve
+//! program:  ⋯ order ⋯ → stdio → rlimits → ids → files → capabilities → no_new_privs → landlock → seccomp → turn → execve
 //! ```
 //!
-//! What comes before the order depends on nothing but the root tree, so it is done ahead of time; and PID 1 has given
-//! up its rights before anybody can tell the program's process to become the program.
+//! What comes before the order depends on nothing but the root tree, so it is done ahead of time. The order may be
+//! there early, so the program's process has its turn only when PID 1 has given up its rights.
 
 mod artifacts;
 mod init;

@@ -26,11 +26,11 @@ struct Cell<'a> {
 }
 
 /// The whole life of a command's process, until it is the command; never comes back. `turn` holds it, fully
-/// confined, until the commands before it have succeeded.
-pub(super) fn live(shell: &Shell<'_>, inbox: &OwnedFd, seat: usize, turn: Option<OwnedFd>) -> ! {
+/// confined, until PID 1 has given up its rights and the commands before it have succeeded.
+pub(super) fn live(shell: &Shell<'_>, inbox: &OwnedFd, seat: usize, turn: &OwnedFd) -> ! {
     let failed = match prepare(shell, inbox, seat) {
         Ok(Some(cell)) => {
-            if turn.is_some_and(|turn| super::await_byte(&turn).is_err()) {
+            if super::await_byte(turn).is_err() {
                 sys::exit_now(1);
             }
             execute(&cell)
