@@ -45,9 +45,16 @@ fn names(folder: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
+/// These tests look at the whole host for what is left behind, so each has it for itself.
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 /// One after the other: what is left behind is looked for on the whole host.
 #[test]
 fn a_failure_at_any_step_runs_nothing_and_leaves_nothing() {
+    let _alone = alone();
     let (playground, mounted) = folders();
     let usual = run_everything("", playground.path(), mounted.path());
     assert_eq!(usual.status(), "succeeded", "without a fault it runs: {}", usual.json);
@@ -90,6 +97,7 @@ fn fail_at(step: Step) -> Vec<String> {
 /// PID 1 confines itself after it has started the program's process; that process must wait for it, however quick.
 #[test]
 fn the_program_waits_until_its_supervisor_is_confined() {
+    let _alone = alone();
     for attempt in 0..20 {
         let folder = tempfile::tempdir().unwrap();
         let workspace = folder.path().to_str().unwrap();
@@ -103,6 +111,7 @@ fn the_program_waits_until_its_supervisor_is_confined() {
 /// A step that fails for real, and not because a test asked for it.
 #[test]
 fn a_real_failure_is_named_too() {
+    let _alone = alone();
     let before = Snapshot::take();
     let answer = run_with_fault("", &["--", "/no/such/program"]);
     assert_eq!((answer.code, answer.error_code()), (Some(125), "setup_failed"), "{}", answer.json);
