@@ -39,7 +39,7 @@ mod native {
 
     use belljar_engine::Error;
     use belljar_engine::provider::Provider;
-    use belljar_providers::native::{Launched, Native};
+    use belljar_providers::native::{Launched, Native, Settings};
 
     use super::{Failure, FoundLanguage};
 
@@ -60,7 +60,7 @@ mod native {
     impl Started {
         /// Connects to it, inside a runtime.
         pub(crate) async fn connect(self) -> Result<Host, Failure> {
-            Ok(Host(Arc::new(Native::connect(self.0).await.map_err(Error::from)?)))
+            Ok(Host(Arc::new(Native::connect(self.0, Settings::default()).await.map_err(Error::from)?)))
         }
     }
 

@@ -16,6 +16,8 @@ use crate::profile::{Profile, Profiles};
 use crate::provider::Capabilities;
 use crate::request::{FileSpec, HostPaths, NetworkSpec, Request};
 
+/// Whose a request is where nobody said so.
+pub const DEFAULT_TENANT: &str = "default";
 /// The longest code, in bytes.
 pub const MAX_CODE: usize = 16 << 20;
 /// The longest standard input, in bytes.
@@ -71,7 +73,16 @@ pub fn admit(request: Request, paths: HostPaths, rules: &Rules<'_>) -> Result<Ad
     if serde_json::to_string(&request.metadata).map_or(0, |text| text.len()) > MAX_METADATA {
         return Err(Error::invalid("metadata", "more than 16 KB"));
     }
-    let plan = Plan { image, playground: paths.playground, mounts, limits, network, require };
+    let plan = Plan {
+        image,
+        playground: paths.playground,
+        mounts,
+        limits,
+        network,
+        require,
+        tenant: DEFAULT_TENANT.to_owned(),
+        preimports: profile.preimports.clone(),
+    };
     let task = Task { program, stdin, env, files, workdir };
     Ok(Admitted { plan, task, overflow: profile.output_overflow, metadata: request.metadata })
 }

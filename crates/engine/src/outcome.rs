@@ -59,6 +59,29 @@ pub enum Kernel {
     Remote,
 }
 
+/// Whether an interpreter was waiting for this run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Warmth {
+    /// In a sandbox of its own, made ahead of time.
+    Pool,
+    /// It was forked when the request came.
+    Fork,
+    /// No: it was started for this run.
+    #[default]
+    Cold,
+}
+
+/// `"pool"`, `"fork"` or `false`.
+impl Serialize for Warmth {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Pool => serializer.serialize_str("pool"),
+            Self::Fork => serializer.serialize_str("fork"),
+            Self::Cold => serializer.serialize_bool(false),
+        }
+    }
+}
+
 /// What really enforced this run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
@@ -68,6 +91,8 @@ pub struct Receipt {
     pub kernel: Kernel,
     /// Layers that were in force, in the order of [`Layer::ALL`].
     pub isolation: Vec<Layer>,
+    /// Whether an interpreter was waiting.
+    pub warm: Warmth,
 }
 
 /// A file that the program left in `./artifacts`.

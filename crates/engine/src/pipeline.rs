@@ -6,7 +6,7 @@ use crate::admit::{Admitted, Rules, admit};
 use crate::limits::Limits;
 use crate::plan::Overflow;
 use crate::profile::Profiles;
-use crate::provider::{BoxFuture, Capabilities, Flow, Provider, Sink, Stream};
+use crate::provider::{BoxFuture, Capabilities, Flow, PoolMetrics, Provider, Sink, Stream};
 use crate::report::Report;
 use crate::request::{HostPaths, Request};
 use crate::{Capture, Error};
@@ -63,6 +63,11 @@ impl Engine {
         let outcome = sandbox.run(&admitted.task, &mut recorder, cancel).await?;
         let (stdout, stderr) = recorder.finish();
         Ok(Report::new(id, outcome, &limits, &stdout, &stderr, admitted.metadata))
+    }
+
+    /// What the provider keeps ready, and how often that was of use.
+    pub async fn pools(&self) -> Vec<PoolMetrics> {
+        self.provider.pools().await
     }
 
     /// Ends everything and waits until nothing is left.

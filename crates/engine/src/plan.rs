@@ -79,6 +79,10 @@ pub struct Plan {
     pub network: Network,
     /// Layers without which nothing may run.
     pub require: Vec<Layer>,
+    /// Who it is for. No warm interpreter serves two of them.
+    pub tenant: String,
+    /// Modules that a warm interpreter has imported already.
+    pub preimports: Vec<String>,
 }
 
 /// What to run.

@@ -102,6 +102,35 @@ pub enum ProviderError {
     },
 }
 
+/// One pool of sandboxes that were made ahead of time.
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
+pub struct PoolMetrics {
+    /// What runs in it: `python`, or `python+numpy+pandas`.
+    pub name: String,
+    /// Whose it is.
+    pub tenant: String,
+    /// Sandboxes that wait.
+    pub size: usize,
+    /// How many it tries to have waiting.
+    pub wanted: usize,
+    /// Memory that the waiting ones hold.
+    pub memory_bytes: u64,
+    /// Runs that found one waiting.
+    pub hits: u64,
+    /// Runs that found none, and had one forked.
+    pub forks: u64,
+    /// Runs that found none, and started cold.
+    pub misses: u64,
+    /// Interpreters that were started to fork from, the first one included.
+    pub zygotes: u64,
+    /// How long making the last one took.
+    pub refill_ms: f64,
+    /// The process ids of those that wait, on the host.
+    pub processes: Vec<u32>,
+    /// Why nothing is warm here, where something stands in the way.
+    pub obstacle: Option<String>,
+}
+
 /// A way to make sandboxes.
 pub trait Provider: Debug + Send + Sync {
     /// Its name in requests and receipts.
@@ -110,6 +139,8 @@ pub trait Provider: Debug + Send + Sync {
     fn capabilities(&self) -> Capabilities;
     /// Makes a place.
     fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>>;
+    /// What it keeps ready, and how often that was of use.
+    fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>>;
     /// Ends everything and waits until nothing is left.
     fn shut_down(&self) -> BoxFuture<'_, ()>;
 }

@@ -9,7 +9,7 @@ use crate::Capture;
 use crate::explain;
 use crate::layer::Layer;
 use crate::limits::Limits;
-use crate::outcome::{Ending, Kernel, Limit, Outcome};
+use crate::outcome::{Ending, Kernel, Limit, Outcome, Warmth};
 
 /// How a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -127,8 +127,8 @@ pub struct ReceiptReport {
     pub kernel: Kernel,
     /// Layers in force.
     pub isolation: Vec<Layer>,
-    /// Whether a warm interpreter served it.
-    pub warm: bool,
+    /// Whether a warm interpreter served it: `"pool"`, `"fork"` or `false`.
+    pub warm: Warmth,
     /// Whether nothing really ran.
     pub simulated: bool,
 }
@@ -175,7 +175,7 @@ impl Report {
                 provider: outcome.receipt.provider,
                 kernel: outcome.receipt.kernel,
                 isolation: outcome.receipt.isolation,
-                warm: false,
+                warm: outcome.receipt.warm,
                 simulated: false,
             },
             metadata,

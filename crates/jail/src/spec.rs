@@ -219,3 +219,53 @@ pub struct MissingLayer {
     /// What mends it.
     pub remedy: String,
 }
+
+/// How far ahead of orders interpreters are started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Warming {
+    /// Jails with an interpreter in them wait for orders.
+    Pool,
+    /// An interpreter waits, and is forked into a jail for each order.
+    Fork,
+    /// Each run starts its own.
+    #[default]
+    Off,
+}
+
+/// What a launcher keeps ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Settings {
+    /// How far ahead of orders interpreters are started.
+    pub warming: Warming,
+    /// What all waiting jails may hold together.
+    pub pool_memory_bytes: u64,
+}
+
+/// Whether an interpreter was waiting for a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Warmth {
+    /// In a jail of its own.
+    Pool,
+    /// It was forked for this run.
+    Fork,
+    /// It was started for this run.
+    Cold,
+}
+
+/// One pool, for whoever looks at it from outside.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the engine's metrics of the same names say what each one means")]
+pub struct PoolState {
+    pub name: String,
+    pub tenant: String,
+    pub size: usize,
+    pub wanted: usize,
+    pub memory_bytes: u64,
+    pub hits: u64,
+    pub forks: u64,
+    pub misses: u64,
+    pub zygotes: u64,
+    pub refill: Duration,
+    pub processes: Vec<u32>,
+    pub obstacle: Option<String>,
+}

@@ -13,7 +13,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{Ending, Jail, Layer, MissingLayer, Usage};
+use crate::spec::{Ending, Jail, Layer, MissingLayer, PoolState, Settings, Usage, Warmth};
 use crate::step::StepFailed;
 
 /// The largest packet; a jail with its environment and commands fits many times over.
@@ -23,6 +23,13 @@ const MAX_FDS: usize = 8;
 /// To the launcher.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Order {
+    /// What to keep ready from now on.
+    Keep(Settings),
+    /// Tell what is kept ready.
+    Pools {
+        /// Number of the question.
+        run: u64,
+    },
     /// Start a jail. Descriptors: payload, stdin, stdout, stderr, then the result pipe and the artifacts pipe where
     /// the jail has them.
     Start {
@@ -60,6 +67,15 @@ pub enum Notice {
         duration: Duration,
         /// What was in force.
         layers: Vec<Layer>,
+        /// Whether an interpreter was waiting.
+        warmth: Warmth,
+    },
+    /// What is kept ready.
+    Pools {
+        /// Number of the question.
+        run: u64,
+        /// Each pool.
+        pools: Vec<PoolState>,
     },
     /// A run could not be set up; nothing of it ran.
     Failed {

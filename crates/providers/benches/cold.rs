@@ -20,7 +20,7 @@ use belljar_engine::limits::Limits;
 use belljar_engine::profile::Profiles;
 use belljar_engine::provider::{Flow, Sink, Stream};
 use belljar_engine::request::{HostPaths, Request};
-use belljar_providers::native::{Launched, Native};
+use belljar_providers::native::{Launched, Native, Settings};
 
 struct Quiet;
 
@@ -43,7 +43,8 @@ fn main() -> ExitCode {
     let pause = Duration::from_millis(numbers.next().unwrap_or(15));
     let launched = Launched::start().expect("the launcher starts");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let native = runtime.block_on(Native::connect(launched)).expect("the launcher works here");
+    let native =
+        runtime.block_on(Native::connect(launched, Settings::default())).expect("the launcher works here");
     let program = |name: &str| {
         let found = native.languages().into_iter().find(|state| state.language.name == name);
         found.and_then(|state| state.program).and_then(|path| path.to_str().map(str::to_owned))

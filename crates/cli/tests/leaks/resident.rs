@@ -7,7 +7,7 @@ use belljar_engine::limits::Limits;
 use belljar_engine::profile::Profiles;
 use belljar_engine::provider::{Flow, Sink, Stream};
 use belljar_engine::request::{HostPaths, Request};
-use belljar_providers::native::{Launched, Native};
+use belljar_providers::native::{Launched, Native, Settings};
 use serde_json::{Value, json};
 
 /// Until everything that is kept between runs is there.
@@ -20,7 +20,8 @@ pub(crate) fn descriptors() -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {
-        let native = Native::connect(launched).await.map_err(|error| error.to_string())?;
+        let native =
+            Native::connect(launched, Settings::default()).await.map_err(|error| error.to_string())?;
         let engine = Engine::new(Arc::new(native), Profiles::shipped(), Limits::CEILING);
         for number in 0..WARM_UP {
             execute(&engine, number).await?;

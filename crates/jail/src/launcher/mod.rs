@@ -150,6 +150,8 @@ fn work(control: &OwnedFd, runs: &mut Runs) {
 
 fn obey(control: &OwnedFd, runs: &mut Runs, order: Order, fds: &[OwnedFd]) {
     match order {
+        Order::Keep(settings) => runs.keep(settings),
+        Order::Pools { run } => notify(control, &Notice::Pools { run, pools: runs.pools() }),
         Order::Start { run, jail } => {
             if let Err(failure) = runs.start(run, &jail, fds) {
                 notify(control, &Notice::Failed { run, failure });

@@ -18,7 +18,7 @@ use super::start::{self, Wanted};
 use crate::cgroup::Group;
 use crate::inside::Told;
 use crate::seccomp::Filter;
-use crate::spec::{Ending, Jail, Layer, Network, Usage};
+use crate::spec::{Ending, Jail, Layer, Network, PoolState, Settings, Usage, Warmth};
 use crate::step::{Step, StepFailed};
 use crate::template::Templates;
 use crate::wire::Notice;
@@ -98,7 +98,8 @@ impl Run {
             // PID 1 is ours.
             peak_processes: group.peak_processes.map(|peak| peak.saturating_sub(1)),
         };
-        Notice::Ended { run, ending, usage, duration: self.started.elapsed(), layers: self.layers.clone() }
+        let (duration, layers) = (self.started.elapsed(), self.layers.clone());
+        Notice::Ended { run, ending, usage, duration, layers, warmth: Warmth::Cold }
     }
 
     fn failed(&mut self, run: u64, failure: StepFailed) -> Notice {
@@ -115,6 +116,7 @@ pub(super) struct Runs {
     filter: Filter,
     running: Vec<(u64, Run)>,
     leftover: Vec<Group>,
+    settings: Settings,
 }
 
 impl Runs {
@@ -126,7 +128,18 @@ impl Runs {
             filter: Filter::for_this_machine(),
             running: Vec::new(),
             leftover: Vec::new(),
+            settings: Settings::default(),
         }
+    }
+
+    /// What to keep ready from now on.
+    pub(super) fn keep(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
+    /// What is kept ready.
+    pub(super) fn pools(&self) -> Vec<PoolState> {
+        Vec::new()
     }
 
     pub(super) fn start(&mut self, run: u64, jail: &Jail, fds: &[OwnedFd]) -> Result<(), StepFailed> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_engine::provider::ProviderError;
-use belljar_jail::spec::{Jail, MissingLayer};
+use belljar_jail::spec::{self, Jail, MissingLayer, PoolState};
 use belljar_jail::wire::{self, Notice, Order};
 use rustix::io::Errno;
 use tokio::io::Interest;
@@ -59,12 +59,7 @@ impl Connection {
 
     /// Orders a run.
     pub(super) async fn start(&self, jail: Jail, fds: &[BorrowedFd<'_>]) -> Result<Ordered, ProviderError> {
-        let run = self.0.next.fetch_add(1, Ordering::Relaxed);
-        let (sender, notice) = oneshot::channel();
-        match self.0.waiting().as_mut() {
-            Some(waiting) => waiting.insert(run, sender),
-            None => return Err(lost()),
-        };
+        let (run, notice) = self.0.expect().ok_or_else(lost)?;
         let ordered = Ordered { line: self.clone(), run, notice, over: false };
         let order = Order::Start { run, jail: Box::new(jail) };
         match self.0.send(&order, fds).await {
@@ -74,6 +69,24 @@ impl Connection {
                 message: "command, environment and mounts together are too long".to_owned(),
             }),
             Err(_) => Err(lost()),
+        }
+    }
+
+    /// Says what to keep ready.
+    pub(super) async fn configure(&self, settings: spec::Settings) -> Result<(), ProviderError> {
+        self.0.send(&Order::Keep(settings), &[]).await.map_err(|_| lost())
+    }
+
+    /// What is kept ready; nothing where the launcher is gone.
+    pub(super) async fn pools(&self) -> Vec<PoolState> {
+        let Some((run, notice)) = self.0.expect() else { return Vec::new() };
+        let mut asked = Ordered { line: self.clone(), run, notice, over: true };
+        if self.0.send(&Order::Pools { run }, &[]).await.is_err() {
+            return Vec::new();
+        }
+        match (&mut asked.notice).await {
+            Ok(Notice::Pools { pools, .. }) => pools,
+            _ => Vec::new(),
         }
     }
 
@@ -119,6 +132,14 @@ impl Line {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A number for a run, and where the notice about it will arrive; nothing where the launcher is gone.
+    fn expect(&self) -> Option<(u64, oneshot::Receiver<Notice>)> {
+        let run = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, notice) = oneshot::channel();
+        self.waiting().as_mut()?.insert(run, sender);
+        Some((run, notice))
+    }
+
     async fn send(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         loop {
             self.control.writable().await.map_err(|_| Errno::IO)?;
@@ -152,7 +173,10 @@ fn errno(error: &std::io::Error) -> Errno {
 /// Passes notices on until the launcher is gone; then every run that still waits learns of it.
 async fn listen(line: Arc<Line>, mut buffer: Vec<u8>) {
     while let Ok(Some(notice)) = line.receive(&mut buffer).await {
-        let (Notice::Ended { run, .. } | Notice::Failed { run, .. }) = notice else { continue };
+        let (Notice::Ended { run, .. } | Notice::Failed { run, .. } | Notice::Pools { run, .. }) = notice
+        else {
+            continue;
+        };
         let waiting = line.waiting().as_mut().and_then(|waiting| waiting.remove(&run));
         if let Some(sender) = waiting {
             // A run that nobody waits for any more was killed when it was dropped.

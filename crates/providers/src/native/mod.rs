@@ -15,7 +15,7 @@ use belljar_engine::layer::Layer;
 use belljar_engine::outcome::Outcome;
 use belljar_engine::plan::{Image, Network, Plan, Program, Task};
 use belljar_engine::provider::{
-    BoxFuture, Capabilities, MissingLayer, Provider, ProviderError, Sandbox, Sink,
+    BoxFuture, Capabilities, MissingLayer, PoolMetrics, Provider, ProviderError, Sandbox, Sink,
 };
 use belljar_jail::launcher::Launcher;
 use belljar_jail::spec::{self, RootTree};
@@ -39,6 +39,44 @@ impl Launched {
             cause: error.to_string(),
         };
         Launcher::start().map(Self).map_err(failed)
+    }
+}
+
+/// How far ahead of requests interpreters are started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Warming {
+    /// Sandboxes with an interpreter in them wait for requests.
+    #[default]
+    Pool,
+    /// An interpreter waits, and is forked into a sandbox for each request.
+    Fork,
+    /// Each run starts its own interpreter.
+    Off,
+}
+
+/// What an administrator can set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// How far ahead of requests interpreters are started.
+    pub warming: Warming,
+    /// What all waiting sandboxes may hold together.
+    pub pool_memory_bytes: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { warming: Warming::default(), pool_memory_bytes: 512 << 20 }
+    }
+}
+
+impl From<Settings> for spec::Settings {
+    fn from(settings: Settings) -> Self {
+        let warming = match settings.warming {
+            Warming::Pool => spec::Warming::Pool,
+            Warming::Fork => spec::Warming::Fork,
+            Warming::Off => spec::Warming::Off,
+        };
+        Self { warming, pool_memory_bytes: settings.pool_memory_bytes }
     }
 }
 
@@ -72,11 +110,12 @@ impl Native {
     ///
     /// # Errors
     /// Names the step of the launcher's own set-up that failed.
-    pub async fn connect(launched: Launched) -> Result<Self, ProviderError> {
+    pub async fn connect(launched: Launched, settings: Settings) -> Result<Self, ProviderError> {
         let (control, child) = launched.0.into_parts();
         // Looked at while the launcher sets itself up.
         let roots = Roots::new();
         let (connection, missing) = Connection::open(control).await?;
+        connection.configure(settings.into()).await?;
         let missing = missing.into_iter().map(|gap| MissingLayer {
             layer: engine_layer(gap.layer),
             reason: gap.reason,
@@ -111,6 +150,10 @@ impl Provider for Native {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities { missing: self.missing.clone(), host_paths: true }
+    }
+
+    fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
+        Box::pin(async { self.shared.connection.pools().await.into_iter().map(pool_metrics).collect() })
     }
 
     fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
@@ -224,5 +267,22 @@ fn engine_layer(layer: spec::Layer) -> Layer {
         spec::Layer::CgroupMemory => Layer::CgroupMemory,
         spec::Layer::CgroupCpu => Layer::CgroupCpu,
         spec::Layer::CgroupPids => Layer::CgroupPids,
+    }
+}
+
+fn pool_metrics(pool: spec::PoolState) -> PoolMetrics {
+    PoolMetrics {
+        name: pool.name,
+        tenant: pool.tenant,
+        size: pool.size,
+        wanted: pool.wanted,
+        memory_bytes: pool.memory_bytes,
+        hits: pool.hits,
+        forks: pool.forks,
+        misses: pool.misses,
+        zygotes: pool.zygotes,
+        refill_ms: pool.refill.as_secs_f64() * 1e3,
+        processes: pool.processes,
+        obstacle: pool.obstacle,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use belljar_engine::outcome::{Artifact, Ending, Kernel, Limit, Outcome, Receipt, Usage};
+use belljar_engine::outcome::{Artifact, Ending, Kernel, Limit, Outcome, Receipt, Usage, Warmth};
 use belljar_engine::plan::{Network, Task};
 use belljar_engine::provider::{BoxFuture, Flow, ProviderError, Sink, Stream};
 use belljar_engine::{layer::Layer, report};
@@ -285,10 +285,12 @@ impl Attending<'_> {
 
     fn outcome(mut self, notice: Notice) -> Result<Outcome, ProviderError> {
         self.ordered.over();
-        let (ending, usage, duration, layers) = match notice {
-            Notice::Ended { ending, usage, duration, layers, .. } => (ending, usage, duration, layers),
+        let (ending, usage, duration, layers, warmth) = match notice {
+            Notice::Ended { ending, usage, duration, layers, warmth, .. } => {
+                (ending, usage, duration, layers, warmth)
+            }
             Notice::Failed { failure, .. } => return Err(failure_of(&failure)),
-            Notice::Ready { .. } | Notice::Broken(_) => return Err(lost()),
+            Notice::Ready { .. } | Notice::Broken(_) | Notice::Pools { .. } => return Err(lost()),
         };
         let mut isolation: Vec<Layer> = layers.into_iter().map(engine_layer).collect();
         isolation.sort();
@@ -306,7 +308,16 @@ impl Attending<'_> {
                 serde_json::from_slice(&self.result).ok()
             },
             artifacts: parse_artifacts(&self.artifacts),
-            receipt: Receipt { provider: "native", kernel: Kernel::Host, isolation },
+            receipt: Receipt {
+                provider: "native",
+                kernel: Kernel::Host,
+                isolation,
+                warm: match warmth {
+                    spec::Warmth::Pool => Warmth::Pool,
+                    spec::Warmth::Fork => Warmth::Fork,
+                    spec::Warmth::Cold => Warmth::Cold,
+                },
+            },
         })
     }
 }

@@ -11,7 +11,7 @@ use belljar_engine::profile::{Profile, Profiles};
 use belljar_engine::provider::{Flow, Sink, Stream};
 use belljar_engine::report::Report;
 use belljar_engine::request::{HostPaths, Request};
-use belljar_providers::native::{Launched, Native};
+use belljar_providers::native::{Launched, Native, Settings};
 use serde_json::Value;
 
 /// What a case says when it does not hold.
@@ -40,7 +40,9 @@ impl World {
     pub(crate) fn native() -> Self {
         let launched = Launched::start().expect("the launcher starts");
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let native = runtime.block_on(Native::connect(launched)).expect("the launcher works here");
+        let native = runtime
+            .block_on(Native::connect(launched, Settings::default()))
+            .expect("the launcher works here");
         let mut profiles = Profiles::shipped();
         let strict = Profile { output_overflow: Overflow::Kill, ..Profile::default() };
         profiles.insert("kill-floods".to_owned(), strict);
