@@ -24,6 +24,9 @@ pub const MAX_CODE: usize = 16 << 20;
 pub const MAX_STDIN: usize = 64 << 20;
 /// The most input files.
 pub const MAX_FILES: usize = 10_000;
+/// The longest request as JSON, in bytes: code and standard input at their longest, with as much again for escapes,
+/// base64 and files.
+pub const MAX_REQUEST: usize = 2 * (MAX_CODE + MAX_STDIN);
 const MAX_ENVIRONMENT: usize = 64 << 10;
 const MAX_METADATA: usize = 16 << 10;
 

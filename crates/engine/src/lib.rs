@@ -8,7 +8,9 @@
 //! processes are behind the ports in [`provider`].
 
 pub mod admit;
+pub mod batch;
 mod capture;
+pub mod defaults;
 mod error;
 mod explain;
 pub mod language;

@@ -37,6 +37,16 @@ pub trait Sink: Send {
     fn output(&mut self, stream: Stream, bytes: &[u8]) -> Flow;
 }
 
+/// Shows nothing: the result object will carry it.
+#[derive(Debug)]
+pub struct Blind;
+
+impl Sink for Blind {
+    fn output(&mut self, _stream: Stream, _bytes: &[u8]) -> Flow {
+        Flow::Continue
+    }
+}
+
 /// What a provider cannot do here, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingLayer {

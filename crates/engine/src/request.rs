@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use crate::Error;
+use crate::admit::MAX_REQUEST;
 use crate::limits::LimitsSpec;
 use crate::plan::Mount;
 
@@ -52,6 +54,39 @@ pub struct Request {
     pub require: Vec<String>,
     /// Echoed in the result.
     pub metadata: Map<String, Value>,
+}
+
+impl Request {
+    /// Reads a request from JSON.
+    ///
+    /// # Errors
+    /// Says what is wrong, with the name of a field that does not exist.
+    pub fn parse(json: &[u8]) -> Result<Self, Error> {
+        if json.len() > MAX_REQUEST {
+            return Err(Self::too_long());
+        }
+        // A list would be taken for the fields in their order, which nobody means.
+        match json.trim_ascii_start().first() {
+            Some(b'{') => serde_json::from_slice(json).map_err(|error| malformed(&error)),
+            _ => Err(Error::invalid("request", "is not a JSON object")),
+        }
+    }
+
+    /// What is said of a request longer than [`MAX_REQUEST`], also by those who do not read it to its end.
+    pub fn too_long() -> Error {
+        let bound = crate::quantity::show_bytes(MAX_REQUEST as u64);
+        Error::invalid("request", format!("more than {bound}; leave out some of its input"))
+    }
+}
+
+/// The place is a column: a request in a batch is one line, and which one the caller knows.
+fn malformed(error: &serde_json::Error) -> Error {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    let what = text.strip_suffix(&place).unwrap_or(&text);
+    let kind = if error.is_data() { "" } else { "not JSON: " };
+    let line = if error.line() > 1 { format!("line {}, ", error.line()) } else { String::new() };
+    Error::invalid("request", format!("{kind}{what} ({line}column {})", error.column()))
 }
 
 /// A file for the workspace.
@@ -101,4 +136,32 @@ pub struct HostPaths {
     pub source_name: Option<String>,
     /// The code is this file of the playground, relative to it.
     pub source_in_playground: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(json: &str) -> String {
+        Request::parse(json.as_bytes()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused_with_its_place() {
+        assert_eq!(
+            refused("{\"code\": 1"),
+            "request: invalid type: integer `1`, expected a string (column 10)"
+        );
+        assert_eq!(refused("{\"code\""), "request: not JSON: EOF while parsing an object (column 7)");
+        assert_eq!(refused("{\n nope}"), "request: not JSON: key must be a string (line 2, column 2)");
+        assert!(refused(r#"{"codes": ""}"#).starts_with("request: unknown field `codes`, expected one of"));
+        assert!(refused(r#"{"playground": "/"}"#).contains("unknown field `playground`"));
+        for nothing in ["", "null", "7", r#"["python", "print(1)"]"#] {
+            assert_eq!(refused(nothing), "request: is not a JSON object");
+        }
+        assert_eq!(
+            refused(&" ".repeat(MAX_REQUEST + 1)),
+            "request: more than 160 MB; leave out some of its input"
+        );
+    }
 }

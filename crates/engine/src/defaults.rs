@@ -1,0 +1,143 @@
+//! What the requests of a batch have in common: each takes from here what it leaves out itself.
+
+use crate::request::{Dependencies, FileSpec, HostPaths, Request};
+use crate::{Engine, Error};
+
+/// Stands behind every request of a batch.
+#[derive(Debug, Clone, Default)]
+pub struct Defaults {
+    /// What holds where a request says nothing. Its code is for requests that bring no program of their own.
+    pub request: Request,
+    /// Paths of this machine, which no request can name.
+    pub paths: HostPaths,
+}
+
+impl Defaults {
+    /// A request with what it leaves out. Environment, files and demanded layers add up; of two with one name, the
+    /// request's own wins.
+    pub fn complete(&self, own: Request) -> (Request, HostPaths) {
+        let base = &self.request;
+        let mut paths = self.paths.clone();
+        if own.image.is_some() {
+            paths.image = None;
+        }
+        let (code, code_base64, command) = if has_program(&own) {
+            // The name is that of the common code.
+            paths.source_name = None;
+            (own.code, own.code_base64, own.command)
+        } else {
+            (base.code.clone(), base.code_base64.clone(), base.command.clone())
+        };
+        let mut env = base.env.clone();
+        env.extend(own.env);
+        let request = Request {
+            language: own.language.or_else(|| base.language.clone().filter(|_| command.is_none())),
+            code,
+            code_base64,
+            command,
+            workdir: own.workdir.or_else(|| base.workdir.clone()),
+            arguments: own.arguments.or_else(|| base.arguments.clone()),
+            env,
+            files: files(own.files, &base.files),
+            dependencies: dependencies(own.dependencies, &base.dependencies),
+            limits: own.limits.over(&base.limits),
+            network: own.network.or_else(|| base.network.clone()),
+            profile: own.profile.or_else(|| base.profile.clone()),
+            policy: own.policy.or_else(|| base.policy.clone()),
+            provider: own.provider.or_else(|| base.provider.clone()),
+            image: own.image.or_else(|| base.image.clone()),
+            require: [base.require.as_slice(), own.require.as_slice()].concat(),
+            stdin: own.stdin,
+            stdin_base64: own.stdin_base64,
+            metadata: own.metadata,
+        };
+        (request, paths)
+    }
+
+    /// Finds what is wrong with the defaults themselves, so that it is said once and not for every request.
+    ///
+    /// # Errors
+    /// Names what is wrong.
+    pub fn check(&self, engine: &Engine) -> Result<(), Error> {
+        let mut request = self.request.clone();
+        if !has_program(&request) {
+            match request.language {
+                Some(_) => request.code = Some("stands for any code".to_owned()),
+                None => request.command = Some(vec!["stands for any program".to_owned()]),
+            }
+        }
+        engine.admit(request, self.paths.clone()).map(drop)
+    }
+}
+
+fn has_program(request: &Request) -> bool {
+    request.code.is_some() || request.code_base64.is_some() || request.command.is_some()
+}
+
+fn files(own: Vec<FileSpec>, base: &[FileSpec]) -> Vec<FileSpec> {
+    let mut files: Vec<_> =
+        base.iter().filter(|file| own.iter().all(|named| named.path != file.path)).cloned().collect();
+    files.extend(own);
+    files
+}
+
+fn dependencies(own: Dependencies, base: &Dependencies) -> Dependencies {
+    let packages = if own.packages.is_empty() { base.packages.clone() } else { own.packages };
+    Dependencies { detect: own.detect.or(base.detect), packages }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(json: &str) -> Request {
+        Request::parse(json.as_bytes()).unwrap()
+    }
+
+    fn defaults(json: &str) -> Defaults {
+        let paths = HostPaths {
+            source_name: Some("job.py".to_owned()),
+            image: Some("/srv/root".into()),
+            ..HostPaths::default()
+        };
+        Defaults { request: request(json), paths }
+    }
+
+    #[test]
+    fn the_common_code_is_for_those_without_a_program() {
+        let defaults = defaults(r#"{"language": "python", "code": "common"}"#);
+        let (taken, paths) = defaults.complete(request(r#"{"arguments": {"n": 1}}"#));
+        assert_eq!((taken.language.as_deref(), taken.code.as_deref()), (Some("python"), Some("common")));
+        assert_eq!((taken.arguments.unwrap().len(), paths.source_name.as_deref()), (1, Some("job.py")));
+
+        let (own, paths) = defaults.complete(request(r#"{"code_base64": "MQ=="}"#));
+        assert_eq!((own.code, own.code_base64.as_deref()), (None, Some("MQ==")));
+        assert_eq!((own.language.as_deref(), paths.source_name), (Some("python"), None));
+
+        let (program, _) = defaults.complete(request(r#"{"command": ["ls"]}"#));
+        assert_eq!((program.language, program.code), (None, None));
+        assert_eq!(program.command, Some(vec!["ls".to_owned()]));
+    }
+
+    #[test]
+    fn the_nearer_word_counts_and_collections_add_up() {
+        let defaults = defaults(
+            r#"{"env": {"A": "1", "B": "1"}, "limits": {"timeout_ms": 1, "cpus": 2.0}, "require": ["seccomp"],
+                "files": [{"path": "a", "content": "base"}, {"path": "b", "content": "base"}],
+                "dependencies": {"detect": false}, "profile": "data", "network": {"mode": "full"}}"#,
+        );
+        let (request, paths) = defaults.complete(request(
+            r#"{"command": ["ls"], "env": {"B": "2"}, "limits": {"cpus": 1.0}, "require": ["landlock"],
+                "files": [{"path": "a", "content": "own"}], "network": {"mode": "none"}, "image": "host"}"#,
+        ));
+        let env: Vec<_> = request.env.iter().map(|(key, value)| format!("{key}{value}")).collect();
+        assert_eq!(env, ["A1", "B2"]);
+        assert_eq!((request.limits.timeout_ms, request.limits.cpus), (Some(1), Some(1.0)));
+        assert_eq!(request.require, ["seccomp", "landlock"]);
+        let files: Vec<_> =
+            request.files.iter().map(|file| (&*file.path, file.content.as_deref().unwrap())).collect();
+        assert_eq!(files, [("b", "base"), ("a", "own")]);
+        assert_eq!((request.dependencies.detect, request.profile.as_deref()), (Some(false), Some("data")));
+        assert_eq!((request.network.unwrap().mode.as_str(), paths.image), ("none", None));
+    }
+}
