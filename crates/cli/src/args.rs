@@ -1,6 +1,7 @@
 //! What was typed. Nothing is decided here: [`Intent`](crate::intent::Intent) says what it means.
 
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use belljar_engine::quantity::{parse_bytes, parse_millis};
@@ -42,6 +43,9 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
+/// More sandboxes at one time only wait for each other.
+const MAX_JOBS: usize = 1_024;
+
 const EXAMPLES: &str = "\
 Examples:
   belljar run hello.py                                  a file; its name says the language
@@ -51,9 +55,12 @@ Examples:
   belljar run job.py --args '{\"name\": \"Ada\"}' --json    calls main(name=\"Ada\")
   belljar run job.py --file data.csv --timeout 2m --memory 1G
   belljar run --workspace ./project -- make test        works on a folder of yours
+  belljar run --batch requests.jsonl --jobs 8           one request a line, one result a line
+  belljar run job.py --batch args.jsonl                 lines such as {\"arguments\": {\"n\": 1}}
 
 Exit status: the program's own; 128+n when a signal ended it, 124 timed out, 137 memory limit,
-130 cancelled, 125 when nothing ran (the message says why).";
+130 cancelled, 125 when nothing ran (the message says why). Of a batch: 0 when every line succeeded,
+else 1.";
 
 /// `belljar run`.
 #[derive(Debug, Default, Args)]
@@ -115,6 +122,17 @@ pub(crate) struct RunArgs {
     /// Folder in which the program starts [default: /workspace]
     #[arg(long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
+    /// File with requests, one JSON object a line; '-' is standard input. What a line leaves out is as
+    /// the flags say; each result is a line of JSON, with the line's number as 'index'
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["arguments", "stdin", "workspace", "mounts", "raw", "command"]
+    )]
+    pub(crate) batch: Option<PathBuf>,
+    /// How many of a batch run at a time, up to 1024 [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = parse_jobs, allow_hyphen_values = true, requires = "batch")]
+    pub(crate) jobs: Option<NonZeroUsize>,
     /// Only the program's own output
     #[arg(long)]
     pub(crate) quiet: bool,
@@ -127,6 +145,11 @@ pub(crate) struct RunArgs {
     /// Program and its arguments, instead of code
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<String>,
+}
+
+fn parse_jobs(text: &str) -> Result<NonZeroUsize, String> {
+    let jobs = text.parse().ok().filter(|jobs: &NonZeroUsize| jobs.get() <= MAX_JOBS);
+    jobs.ok_or_else(|| format!("write a number from 1 to {MAX_JOBS}"))
 }
 
 /// Limits as typed. A leading '-' is let through, so that a negative limit is refused as a limit and not as a flag.

@@ -44,17 +44,31 @@ fn named_or_stdin(path: &Path, bound: u64, too_big: impl Fn(&str) -> String) -> 
             .map_err(|error| Failure::invalid(format!("cannot read standard input: {error}")))?
             .ok_or_else(|| Failure::invalid(too_big("standard input")));
     }
-    let unreadable = |error: io::Error| Failure::invalid(format!("cannot read {}: {error}", shown(path)));
-    let file = File::open(path).map_err(unreadable)?;
-    let metadata = file.metadata().map_err(unreadable)?;
-    if metadata.is_dir() {
-        return Err(Failure::invalid(format!("cannot read {}: it is a folder; name a file", shown(path))));
-    }
+    let (file, metadata) = open(path)?;
     // A pipe (`<(…)`) has no size, so the reading itself is bounded as well.
     if metadata.len() > bound {
         return Err(Failure::invalid(too_big(&show_bytes(metadata.len()))));
     }
-    bounded(file, bound).map_err(unreadable)?.ok_or_else(|| Failure::invalid(too_big(&shown(path))))
+    let bytes = bounded(file, bound).map_err(|error| cannot_read(path, &error))?;
+    bytes.ok_or_else(|| Failure::invalid(too_big(&shown(path))))
+}
+
+fn open(path: &Path) -> Result<(File, fs::Metadata), Failure> {
+    let file = File::open(path).map_err(|error| cannot_read(path, &error))?;
+    let metadata = file.metadata().map_err(|error| cannot_read(path, &error))?;
+    if metadata.is_dir() {
+        return Err(Failure::invalid(format!("cannot read {}: it is a folder; name a file", shown(path))));
+    }
+    Ok((file, metadata))
+}
+
+fn cannot_read(path: &Path, error: &io::Error) -> Failure {
+    Failure::invalid(format!("cannot read {}: {error}", shown(path)))
+}
+
+/// Opens the requests of a batch, which are read as they are needed.
+pub(crate) fn requests(path: &Path) -> Result<Box<dyn Read + Send>, Failure> {
+    if is_stdin(path) { Ok(Box::new(io::stdin())) } else { Ok(Box::new(open(path)?.0)) }
 }
 
 /// Everything that comes, or nothing where that is more than `bound`.

@@ -84,6 +84,8 @@ impl Intent {
             (None, None, command) if !command.is_empty() => {
                 (request.command, request.language) = (Some(command), args.language);
             }
+            // Each line then says itself what runs.
+            (None, None, _) if args.batch.is_some() => request.language = args.language,
             (None, None, _) => return Err(Failure::invalid(NOTHING)),
             _ => return Err(Failure::invalid("give only one of FILE, -c CODE and -- CMD")),
         }
@@ -96,8 +98,12 @@ const NOTHING: &str =
 
 fn refuse_stdin_twice(args: &RunArgs) -> Result<(), Failure> {
     let is_stdin = |path: &Option<_>| path.as_deref().is_some_and(input::is_stdin);
-    if is_stdin(&args.source) && is_stdin(&args.stdin) {
-        return Err(Failure::invalid("--stdin: standard input already brings the code; name a file here"));
+    for (flag, path) in [("--stdin", &args.stdin), ("--batch", &args.batch)] {
+        if is_stdin(&args.source) && is_stdin(path) {
+            return Err(Failure::invalid(format!(
+                "{flag}: standard input already brings the code; name a file here"
+            )));
+        }
     }
     Ok(())
 }

@@ -117,3 +117,13 @@ fn inline_bytes_that_are_no_text_reach_admission() {
     let request = Intent::of(args, &Environment::default()).unwrap().request;
     assert_eq!(request.code_base64.as_deref(), Some("/w=="));
 }
+
+#[test]
+fn a_batch_needs_no_program_of_its_own() {
+    let request = meant(&["--batch", "x.jsonl", "--language", "js", "--timeout", "1s"]).request;
+    assert_eq!((request.language.as_deref(), request.code, request.command), (Some("js"), None, None));
+    assert_eq!(request.limits.timeout_ms, Some(1_000));
+    let request = meant(&["--batch", "-", "-c", "1"]).request;
+    assert_eq!((request.language.as_deref(), request.code.as_deref()), (Some("python"), Some("1")));
+    assert!(refused(&["--batch", "-", "-"]).starts_with("--batch: standard input already brings the code"));
+}

@@ -5,6 +5,7 @@
 //! ```
 
 mod args;
+mod batch;
 mod config;
 mod doctor;
 mod env;

@@ -14,9 +14,9 @@ pub(crate) use native::{Started, become_launcher_if_asked, launch};
 pub(crate) use nowhere::{Started, become_launcher_if_asked, launch};
 
 #[cfg(not(unix))]
-pub(crate) use elsewhere::{Interrupts, effective_uid, permissions};
+pub(crate) use elsewhere::{Interrupts, effective_uid, permissions, room_for_files};
 #[cfg(unix)]
-pub(crate) use posix::{Interrupts, effective_uid, permissions};
+pub(crate) use posix::{Interrupts, effective_uid, permissions, room_for_files};
 
 /// A language and the program that would run it.
 #[derive(Debug)]
@@ -124,6 +124,7 @@ mod nowhere {
 mod posix {
     use std::os::unix::fs::PermissionsExt;
 
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use tokio::signal::unix::{Signal, SignalKind, signal};
 
     use super::{Failure, Metadata};
@@ -135,6 +136,14 @@ mod posix {
 
     pub(crate) fn effective_uid() -> Option<u32> {
         Some(rustix::process::geteuid().as_raw())
+    }
+
+    /// How many files this process may have open, after it has asked for as many as it can get.
+    pub(crate) fn room_for_files() -> u64 {
+        let limit = getrlimit(Resource::Nofile);
+        let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+        let room = if raised.is_ok() { limit.maximum } else { limit.current };
+        room.unwrap_or(u64::MAX)
     }
 
     /// Ctrl-C and the request to end, caught from the moment this exists.
@@ -174,6 +183,10 @@ mod elsewhere {
 
     pub(crate) fn effective_uid() -> Option<u32> {
         None
+    }
+
+    pub(crate) fn room_for_files() -> u64 {
+        u64::MAX
     }
 
     #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use belljar_engine::admit::Admitted;
-use belljar_engine::provider::{Capabilities, Sink, Stream};
+use belljar_engine::provider::{Blind, Capabilities, Sink, Stream};
 use belljar_engine::report::Report;
 use belljar_engine::{Engine, Error};
 
@@ -13,38 +13,52 @@ use crate::env::Environment;
 use crate::failure::Failure;
 use crate::identity::execution_id;
 use crate::intent::{Form, Intent, Output};
-use crate::os::{self, Interrupts, Started};
-use crate::say;
-use crate::view::{Blind, View};
+use crate::os::{self, Interrupts};
+use crate::view::View;
+use crate::{batch, input, say};
 
 /// Runs, and gives the exit status.
 pub(crate) fn run(args: RunArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
     // Everything is read before anything is started: a mistake in the arguments costs nothing.
+    if let Some(path) = &args.batch {
+        return batch::run(input::requests(path)?, args, environment, config);
+    }
     let intent = Intent::of(args, environment)?;
-    let started = os::launch()?;
-    os::runtime()?.block_on(wire(intent, config, started))
+    on_engine(config, async |engine| perform(engine, intent).await)
 }
 
-async fn wire(intent: Intent, config: Config, started: Started) -> Result<u8, Failure> {
-    let host = started.connect().await?;
-    let engine = Engine::new(host.provider(), config.profiles, config.ceiling);
-    let status = perform(&engine, intent).await;
-    engine.shut_down().await;
-    status
+/// Wires an engine, has it do some work and ends it.
+pub(crate) fn on_engine(
+    config: Config,
+    work: impl AsyncFnOnce(&Engine) -> Result<u8, Failure>,
+) -> Result<u8, Failure> {
+    let started = os::launch()?;
+    os::runtime()?.block_on(async {
+        let host = started.connect().await?;
+        let engine = Engine::new(host.provider(), config.profiles, config.ceiling);
+        let status = work(&engine).await;
+        engine.shut_down().await;
+        status
+    })
 }
 
 async fn perform(engine: &Engine, intent: Intent) -> Result<u8, Failure> {
     let Intent { request, paths, output } = intent;
     let admitted = engine.admit(request, paths)?;
-    if let Some(warning) = missing_layers(engine.capabilities()).filter(|_| !output.quiet) {
-        say::warning(&warning);
-    }
+    warn_of_missing_layers(engine, output.quiet);
     let interrupts = Interrupts::listen()?;
     let report = match output.form {
         Form::Json => answer(engine, admitted, interrupts).await?,
         Form::Live | Form::Raw => show(engine, admitted, interrupts, output).await?,
     };
     Ok(report.exit_status())
+}
+
+/// Nothing degrades silently.
+pub(crate) fn warn_of_missing_layers(engine: &Engine, quiet: bool) {
+    if let Some(warning) = missing_layers(engine.capabilities()).filter(|_| !quiet) {
+        say::warning(&warning);
+    }
 }
 
 /// The result object on one line, and nothing else.

@@ -42,6 +42,16 @@ pub(crate) fn note(message: &str) {
     let _ = writeln!(anstream::stderr().lock(), "belljar: {message}");
 }
 
+/// A line about how things stand, in place of the one before; for terminals only.
+pub(crate) fn progress(message: &str) {
+    let _ = write!(std::io::stderr().lock(), "\r\x1b[2Kbelljar: {message}");
+}
+
+/// Takes the last such line away.
+pub(crate) fn end_progress() {
+    let _ = write!(std::io::stderr().lock(), "\r\x1b[2K");
+}
+
 /// Ends a line that a program left open, so that ours starts at the margin.
 pub(crate) fn end_line() {
     let _ = writeln!(anstream::stderr().lock());

@@ -53,16 +53,6 @@ impl Sink for View {
     }
 }
 
-/// Shows nothing: the result object will carry it.
-#[derive(Debug)]
-pub(crate) struct Blind;
-
-impl Sink for Blind {
-    fn output(&mut self, _stream: Stream, _bytes: &[u8]) -> Flow {
-        Flow::Continue
-    }
-}
-
 fn write_all(
     waiting: &Receiver<(Stream, Vec<u8>)>,
     mut stdout: Pane<impl Write>,

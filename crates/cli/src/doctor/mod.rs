@@ -8,7 +8,7 @@ use std::io;
 use std::path::PathBuf;
 
 use belljar_engine::layer::Layer;
-use belljar_engine::provider::Capabilities;
+use belljar_engine::provider::{Blind, Capabilities};
 use belljar_engine::report::{Report, Status};
 use belljar_engine::request::{HostPaths, Request};
 use belljar_engine::{Engine, ErrorCode};
@@ -19,7 +19,6 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::identity::execution_id;
 use crate::os::{self, FoundLanguage, Started};
-use crate::view::Blind;
 
 /// What was found out. Its names are those of `--json`.
 #[derive(Debug, Serialize)]

@@ -1,0 +1,126 @@
+//! Requests from a file, a line each. A thread of its own reads and parses, a few lines ahead: a pipe may pause for
+//! long, and must not hold up what runs.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+use belljar_engine::admit::MAX_REQUEST;
+use belljar_engine::batch::Entry;
+use belljar_engine::defaults::Defaults;
+use belljar_engine::request::Request;
+use tokio::sync::mpsc::{Receiver, channel};
+
+use crate::failure::Failure;
+
+/// Enough that a run never waits for the parser, and little to keep.
+const LINES_AHEAD: usize = 8;
+/// A buffer that one long line has blown up beyond this is given back.
+const USUAL_LINE: usize = 1 << 20;
+
+/// The requests, as they come.
+#[derive(Debug)]
+pub(super) struct Lines(Receiver<io::Result<Entry>>);
+
+impl Lines {
+    /// Starts to read. What a line leaves out comes from `defaults`.
+    pub(super) fn read(source: Box<dyn Read + Send>, defaults: Defaults) -> Result<Self, Failure> {
+        let (queue, lines) = channel(LINES_AHEAD);
+        let mut reader = Reader::new(BufReader::with_capacity(64 << 10, source));
+        let read_all = move || {
+            while let Some(entry) = reader.next(&defaults).transpose() {
+                let last = entry.is_err();
+                if queue.blocking_send(entry).is_err() || last {
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name("lines".to_owned())
+            .spawn(read_all)
+            .map_err(|error| Failure::host(format!("start the thread that reads the batch: {error}")))?;
+        Ok(Self(lines))
+    }
+
+    /// The next request; nothing at the end.
+    pub(super) async fn next(&mut self) -> Option<io::Result<Entry>> {
+        self.0.recv().await
+    }
+}
+
+#[derive(Debug)]
+struct Reader<R> {
+    source: R,
+    line: Vec<u8>,
+    index: u64,
+}
+
+impl<R: BufRead> Reader<R> {
+    fn new(source: R) -> Self {
+        Self { source, line: Vec::new(), index: 0 }
+    }
+
+    fn next(&mut self, defaults: &Defaults) -> io::Result<Option<Entry>> {
+        while let Some(fits) = self.read_line()? {
+            let index = self.index;
+            self.index += 1;
+            if fits && self.line.trim_ascii().is_empty() {
+                continue;
+            }
+            let request = if fits { Request::parse(&self.line) } else { Err(Request::too_long()) };
+            return Ok(Some(Entry { index, wanted: request.map(|own| defaults.complete(own)) }));
+        }
+        Ok(None)
+    }
+
+    /// Reads a line; whether it fits into its bound, or nothing at the end. What does not fit is not kept.
+    fn read_line(&mut self) -> io::Result<Option<bool>> {
+        self.line.clear();
+        self.line.shrink_to(USUAL_LINE);
+        let bound = MAX_REQUEST as u64 + 1;
+        if self.source.by_ref().take(bound).read_until(b'\n', &mut self.line)? == 0 {
+            return Ok(None);
+        }
+        let fits = self.line.pop_if(|byte| *byte == b'\n').is_some() || self.line.len() <= MAX_REQUEST;
+        if !fits {
+            self.line.clear();
+            self.source.skip_until(b'\n')?;
+        }
+        Ok(Some(fits))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: impl BufRead) -> Vec<(u64, Result<Option<String>, String>)> {
+        let mut reader = Reader::new(text);
+        let mut lines = Vec::new();
+        while let Some(entry) = reader.next(&Defaults::default()).unwrap() {
+            let code = entry.wanted.map(|(request, _)| request.code).map_err(|error| error.to_string());
+            lines.push((entry.index, code));
+        }
+        lines
+    }
+
+    #[test]
+    fn blank_lines_count_and_the_last_needs_no_end() {
+        let lines = read(&b"\n{\"code\":\"a\"}\r\n \t\r\n{\n{\"code\":\"b\"}"[..]);
+        assert_eq!(lines[0], (1, Ok(Some("a".to_owned()))));
+        assert!(matches!(&lines[1], (3, Err(why)) if why.starts_with("request: not JSON")));
+        assert_eq!(lines[2..], [(4, Ok(Some("b".to_owned())))]);
+        assert!(read(&b""[..]).is_empty() && read(&b"\n\n"[..]).is_empty());
+    }
+
+    #[test]
+    fn a_line_beyond_its_bound_is_skipped_and_not_kept() {
+        let text = |size| io::repeat(b' ').take(size).chain(&b"\n{\"code\":\"b\"}\n"[..]);
+        let fitting = BufReader::new(text(MAX_REQUEST as u64));
+        assert_eq!(read(fitting), [(1, Ok(Some("b".to_owned())))]);
+        let mut reader = Reader::new(BufReader::new(text(MAX_REQUEST as u64 + 1)));
+        let long = reader.next(&Defaults::default()).unwrap().unwrap();
+        assert_eq!(long.wanted.unwrap_err().to_string(), Request::too_long().to_string());
+        let next = reader.next(&Defaults::default()).unwrap().unwrap();
+        assert_eq!((next.index, next.wanted.is_ok()), (1, true));
+        assert!(reader.line.capacity() <= USUAL_LINE);
+    }
+}

@@ -1,0 +1,83 @@
+//! How a batch stands, and the line that says so in the end.
+
+use std::time::{Duration, Instant};
+
+use belljar_engine::batch::Finished;
+use belljar_engine::report::Status;
+
+/// What has become of the lines so far.
+#[derive(Debug)]
+pub(super) struct Tally {
+    started: Instant,
+    succeeded: u64,
+    failed: u64,
+    cancelled: u64,
+    not_run: u64,
+}
+
+impl Tally {
+    pub(super) fn start() -> Self {
+        Self { started: Instant::now(), succeeded: 0, failed: 0, cancelled: 0, not_run: 0 }
+    }
+
+    pub(super) fn count(&mut self, finished: &Finished) {
+        let counter = match finished.result.as_ref().map(|report| report.status) {
+            Ok(Status::Succeeded) => &mut self.succeeded,
+            Ok(Status::Cancelled) => &mut self.cancelled,
+            Ok(Status::Failed | Status::TimedOut | Status::LimitExceeded) => &mut self.failed,
+            Err(_) => &mut self.not_run,
+        };
+        *counter += 1;
+    }
+
+    /// Whether every line ran and succeeded.
+    pub(super) fn is_clean(&self) -> bool {
+        self.failed + self.cancelled + self.not_run == 0
+    }
+
+    /// `3 ran (2 succeeded, 1 failed), 1 could not run; 0.21 s, 14.3 runs/s`
+    pub(super) fn summary(&self) -> String {
+        self.summary_after(self.started.elapsed())
+    }
+
+    fn summary_after(&self, elapsed: Duration) -> String {
+        let mut parts = format!("{} succeeded, {} failed", self.succeeded, self.failed);
+        if self.cancelled > 0 {
+            parts += &format!(", {} cancelled", self.cancelled);
+        }
+        let seconds = elapsed.as_secs_f64();
+        let (ran, not_run, rate) = (self.ran(), self.not_run, self.rate(elapsed));
+        format!("{ran} ran ({parts}), {not_run} could not run; {seconds:.2} s, {rate:.1} runs/s")
+    }
+
+    /// Short enough for one line of a terminal.
+    pub(super) fn progress(&self, running: usize) -> String {
+        let others = self.failed + self.cancelled + self.not_run;
+        let (done, rate) = (self.succeeded + others, self.rate(self.started.elapsed()));
+        format!("{done} done, {others} without success; {running} running, {rate:.0} runs/s")
+    }
+
+    fn ran(&self) -> u64 {
+        self.succeeded + self.failed + self.cancelled
+    }
+
+    fn rate(&self, elapsed: Duration) -> f64 {
+        self.ran() as f64 / elapsed.as_secs_f64().max(1e-6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_names_what_there_is() {
+        let mut tally = Tally { succeeded: 2, failed: 1, not_run: 4, ..Tally::start() };
+        let summary = tally.summary_after(Duration::from_millis(1_500));
+        assert_eq!(summary, "3 ran (2 succeeded, 1 failed), 4 could not run; 1.50 s, 2.0 runs/s");
+        tally.cancelled = 3;
+        assert!(tally.summary().starts_with("6 ran (2 succeeded, 1 failed, 3 cancelled), 4 could not run"));
+        assert!(Tally::start().is_clean() && !tally.is_clean());
+        assert!(Tally::start().summary_after(Duration::ZERO).ends_with("0.00 s, 0.0 runs/s"));
+    }
+}
