@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use belljar_engine::quantity::{parse_bytes, parse_millis};
 use clap::{Args, Parser, Subcommand};
 
+use crate::bench::BenchArgs;
+
 /// The whole command line.
 #[derive(Debug, Parser)]
 #[command(name = "belljar", version, about = "Runs untrusted code under glass.", max_term_width = 100)]
@@ -24,6 +26,8 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// Says what isolates on this machine, what is missing and how to mend it
     Doctor(DoctorArgs),
+    /// Measures runs on this machine beside the same commands without a sandbox
+    Bench(BenchArgs),
 }
 
 impl Command {
@@ -32,6 +36,7 @@ impl Command {
         match self {
             Self::Run(args) => args.json,
             Self::Doctor(args) => args.json,
+            Self::Bench(args) => args.json,
         }
     }
 }
@@ -189,7 +194,7 @@ mod tests {
         let cli = Cli::try_parse_from(["belljar", "run"].iter().chain(words)).unwrap();
         match cli.command {
             Command::Run(args) => *args,
-            Command::Doctor(_) => panic!("not run"),
+            Command::Doctor(_) | Command::Bench(_) => panic!("not run"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! `belljar.toml`: profiles, and the ceiling that no request passes.
+//! `belljar.toml`: profiles, the ceiling that no request passes, and what is kept warm.
 //!
 //! One trusted file is read: `--config FILE`, else `BELLJAR_CONFIG`, else the person's own
 //! (`$XDG_CONFIG_HOME/belljar/belljar.toml`), else the machine's (`/etc/belljar/belljar.toml`).
@@ -6,7 +6,7 @@
 //! A `belljar.toml` in the current folder is different. It may have come with the very code that is to be run, and its
 //! owner says nothing about that: a clone belongs to whoever cloned it. So, unless `--config` or `BELLJAR_CONFIG` named
 //! a file, it is read on top and may only *add* profiles, which do nothing until somebody names them; it replaces none
-//! and cannot show host folders, choose a root, open the network or move the ceiling. Where it tries to, that is an
+//! and cannot show host folders, choose a root, open the network, move the ceiling or keep anything warm. Where it tries to, that is an
 //! error that says so. Naming it (`--config belljar.toml`) trusts it like any other.
 
 use std::collections::BTreeMap;
@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use belljar_engine::limits::{Limits, LimitsSpec};
 use belljar_engine::profile::{Profile, Profiles};
+use belljar_engine::warm::{WarmSettings, WarmSpec};
 use serde::Deserialize;
 
 use crate::env::Environment;
@@ -31,6 +32,7 @@ const MAX_BYTES: u64 = 1 << 20;
 pub(crate) struct Config {
     pub(crate) profiles: Profiles,
     pub(crate) ceiling: Limits,
+    pub(crate) warm: WarmSettings,
 }
 
 /// The file as it is written.
@@ -39,12 +41,14 @@ pub(crate) struct Config {
 struct ConfigFile {
     profiles: BTreeMap<String, Profile>,
     ceiling: LimitsSpec,
+    warm: WarmSpec,
 }
 
 /// Finds and reads the configuration.
 pub(crate) fn load(flag: Option<&Path>, environment: &Environment) -> Result<Config, Failure> {
     let named = flag.or(environment.config.as_deref());
-    let config = Config { profiles: Profiles::shipped(), ceiling: Limits::CEILING };
+    let config =
+        Config { profiles: Profiles::shipped(), ceiling: Limits::CEILING, warm: WarmSettings::default() };
     if let Some(path) = named {
         let text = read(path).map_err(|error| unreadable(path, &error))?;
         return config.trusting(path, &text);
@@ -68,6 +72,7 @@ impl Config {
         }
         self.ceiling = raise(self.ceiling, &file.ceiling)
             .map_err(|why| Failure::invalid(format!("{}: [ceiling] {why}", shown(path))))?;
+        self.warm = file.warm.admit().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
         Ok(self)
     }
 
@@ -81,6 +86,9 @@ impl Config {
         };
         if file.ceiling != LimitsSpec::default() {
             return refuse("sets [ceiling]".to_owned());
+        }
+        if file.warm != WarmSpec::default() {
+            return refuse("sets [warm]".to_owned());
         }
         for (name, profile) in file.profiles {
             if self.profiles.named(&name).is_ok() {
@@ -161,7 +169,7 @@ mod tests {
     use super::*;
 
     fn shipped() -> Config {
-        Config { profiles: Profiles::shipped(), ceiling: Limits::CEILING }
+        Config { profiles: Profiles::shipped(), ceiling: Limits::CEILING, warm: WarmSettings::default() }
     }
 
     fn trusting(text: &str) -> Result<Config, Failure> {
@@ -199,6 +207,7 @@ mod tests {
         assert_eq!(config.profiles.named("slow").unwrap().limits.timeout_ms, Some(60_000));
         for (text, why) in [
             ("[ceiling]\nprocesses = 9\n", "sets [ceiling]"),
+            ("[warm]\nmode = \"off\"\n", "sets [warm]"),
             ("[profiles.default]\n", "replaces profile 'default'"),
             ("[profiles.x]\nmounts = [\"/:/host\"]\n", "sets mounts, image or network"),
             ("[profiles.x]\nimage = \"/\"\n", "sets mounts, image or network"),

@@ -23,6 +23,8 @@ const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
 const HOME: &str = "HOME";
 /// Set by some container runtimes; `doctor` reads it.
 pub(crate) const CONTAINER: &str = "container";
+/// Where programs are; `bench` looks for other tools there.
+pub(crate) const PATH: &str = "PATH";
 
 /// What the environment says.
 #[derive(Debug, Default)]

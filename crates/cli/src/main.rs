@@ -6,6 +6,7 @@
 
 mod args;
 mod batch;
+mod bench;
 mod config;
 mod doctor;
 mod env;
@@ -49,6 +50,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
     match cli.command {
         Command::Run(args) => run::run(*args, &environment, config),
         Command::Doctor(args) => doctor::run(args, config),
+        Command::Bench(args) => bench::run(&args),
     }
 }
 

@@ -14,9 +14,9 @@ pub(crate) use native::{Started, become_launcher_if_asked, launch};
 pub(crate) use nowhere::{Started, become_launcher_if_asked, launch};
 
 #[cfg(not(unix))]
-pub(crate) use elsewhere::{Interrupts, effective_uid, permissions, room_for_files};
+pub(crate) use elsewhere::{Interrupts, effective_uid, in_its_own_group, permissions, room_for_files};
 #[cfg(unix)]
-pub(crate) use posix::{Interrupts, effective_uid, permissions, room_for_files};
+pub(crate) use posix::{Interrupts, effective_uid, in_its_own_group, permissions, room_for_files};
 
 /// A language and the program that would run it.
 #[derive(Debug)]
@@ -39,7 +39,8 @@ mod native {
 
     use belljar_engine::Error;
     use belljar_engine::provider::Provider;
-    use belljar_providers::native::{Launched, Native, Settings};
+    use belljar_engine::warm::WarmSettings;
+    use belljar_providers::native::{Launched, Native};
 
     use super::{Failure, FoundLanguage};
 
@@ -58,9 +59,9 @@ mod native {
     pub(crate) struct Started(Launched);
 
     impl Started {
-        /// Connects to it, inside a runtime.
-        pub(crate) async fn connect(self) -> Result<Host, Failure> {
-            Ok(Host(Arc::new(Native::connect(self.0, Settings::default()).await.map_err(Error::from)?)))
+        /// Connects to it, inside a runtime, and says what to keep ready.
+        pub(crate) async fn connect(self, warm: WarmSettings) -> Result<Host, Failure> {
+            Ok(Host(Arc::new(Native::connect(self.0, warm).await.map_err(Error::from)?)))
         }
     }
 
@@ -87,6 +88,7 @@ mod nowhere {
 
     use belljar_engine::ErrorCode;
     use belljar_engine::provider::Provider;
+    use belljar_engine::warm::WarmSettings;
 
     use super::{Failure, FoundLanguage};
 
@@ -101,7 +103,7 @@ mod nowhere {
     pub(crate) struct Started(Infallible);
 
     impl Started {
-        pub(crate) async fn connect(self) -> Result<Host, Failure> {
+        pub(crate) async fn connect(self, _warm: WarmSettings) -> Result<Host, Failure> {
             match self.0 {}
         }
     }
@@ -123,6 +125,8 @@ mod nowhere {
 #[cfg(unix)]
 mod posix {
     use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
 
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -144,6 +148,11 @@ mod posix {
         let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
         let room = if raised.is_ok() { limit.maximum } else { limit.current };
         room.unwrap_or(u64::MAX)
+    }
+
+    /// Keeps a terminal's Ctrl-C from a command.
+    pub(crate) fn in_its_own_group(command: &mut Command) {
+        command.process_group(0);
     }
 
     /// Ctrl-C and the request to end, caught from the moment this exists.
@@ -175,6 +184,8 @@ mod posix {
 
 #[cfg(not(unix))]
 mod elsewhere {
+    use std::process::Command;
+
     use super::{Failure, Metadata};
 
     pub(crate) fn permissions(_metadata: &Metadata) -> u32 {
@@ -188,6 +199,8 @@ mod elsewhere {
     pub(crate) fn room_for_files() -> u64 {
         u64::MAX
     }
+
+    pub(crate) fn in_its_own_group(_command: &mut Command) {}
 
     #[derive(Debug)]
     pub(crate) struct Interrupts;

@@ -34,7 +34,7 @@ pub(crate) fn on_engine(
 ) -> Result<u8, Failure> {
     let started = os::launch()?;
     os::runtime()?.block_on(async {
-        let host = started.connect().await?;
+        let host = started.connect(config.warm).await?;
         let engine = Engine::new(host.provider(), config.profiles, config.ceiling);
         let status = work(&engine).await;
         engine.shut_down().await;

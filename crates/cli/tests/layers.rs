@@ -9,6 +9,7 @@ use std::io::ErrorKind;
 use std::net::TcpListener;
 
 use belljar_jail::spec::Layer;
+use common::warm::run_warm;
 use common::{Answer, run_with_fault};
 
 /// Prints `held` or `through`.
@@ -28,12 +29,13 @@ impl<'a> Probe<'a> {
         Self { layer, also_without: &[], code, flags: &[] }
     }
 
-    fn run(&self, without: &[Layer]) -> Answer {
+    fn run(&self, without: &[Layer], warm: bool) -> Answer {
         let names: Vec<String> =
             self.also_without.iter().chain(without).map(|layer| format!("{layer:?}")).collect();
         let fault = if names.is_empty() { String::new() } else { format!("without:{}", names.join(",")) };
         let code = format!("{TELL}{}", self.code);
-        run_with_fault(&fault, &[&["-c", &code], self.flags].concat())
+        let arguments = [&["-c", &code], self.flags].concat();
+        if warm { run_warm("pool", &fault, arguments) } else { run_with_fault(&fault, &arguments) }
     }
 
     /// The probe's own word, with the layer and without it.
@@ -41,10 +43,19 @@ impl<'a> Probe<'a> {
         if self.missing() {
             return;
         }
-        let held = self.run(&[]);
-        assert_eq!(held.text("stdout"), "held\n", "with {:?}: {}", self.layer, held.json);
-        let through = self.run(&[self.layer]);
-        assert_eq!(through.text("stdout"), "through\n", "without {:?}: {}", self.layer, through.json);
+        // Host folders and networks cannot be had warm; and a zygote's child gets into no namespace but the jail's own.
+        let only_cold = self.flags.iter().any(|flag| ["--workspace", "--mount", "--network"].contains(flag))
+            || [Layer::IpcNs, Layer::NetNs, Layer::UtsNs].contains(&self.layer);
+        for warm in [false, true] {
+            if warm && only_cold {
+                continue;
+            }
+            let held = self.run(&[], warm);
+            assert_eq!(held.text("stdout"), "held\n", "with {:?}, warm {warm}: {}", self.layer, held.json);
+            let through = self.run(&[self.layer], warm);
+            let said = through.text("stdout");
+            assert_eq!(said, "through\n", "without {:?}, warm {warm}: {}", self.layer, through.json);
+        }
     }
 
     /// Whether this host does not give the layer, and so nothing can be shown.
@@ -229,9 +240,9 @@ fn cgroup_memory() {
     if probe.missing() {
         return;
     }
-    let held = probe.run(&[]);
+    let held = probe.run(&[], false);
     assert_eq!((held.status(), held.text("limit")), ("limit_exceeded", "memory"), "{}", held.json);
-    let through = probe.run(&[Layer::CgroupMemory]);
+    let through = probe.run(&[Layer::CgroupMemory], false);
     assert_eq!(through.text("stdout"), "through\n", "{}", through.json);
 }
 
@@ -243,9 +254,9 @@ fn cgroup_cpu() {
     if probe.missing() {
         return;
     }
-    let held = probe.run(&[]);
+    let held = probe.run(&[], false);
     assert_eq!(held.status(), "timed_out", "{}", held.json);
-    let through = probe.run(&[Layer::CgroupCpu]);
+    let through = probe.run(&[Layer::CgroupCpu], false);
     assert_eq!(through.text("stdout"), "through\n", "{}", through.json);
 }
 

@@ -13,6 +13,7 @@ mod common;
 mod suite {
     pub(crate) mod mixed;
     pub(crate) mod resident;
+    pub(crate) mod warm;
 }
 
 use std::process::ExitCode;

@@ -39,6 +39,15 @@ pub struct Admitted {
     pub(crate) metadata: Map<String, Value>,
 }
 
+impl Admitted {
+    /// The same for another tenant than the usual one.
+    #[must_use]
+    pub fn for_tenant(mut self, tenant: &str) -> Self {
+        tenant.clone_into(&mut self.plan.tenant);
+        self
+    }
+}
+
 /// What admission decides by.
 #[derive(Debug)]
 pub struct Rules<'a> {
@@ -84,6 +93,7 @@ pub fn admit(request: Request, paths: HostPaths, rules: &Rules<'_>) -> Result<Ad
         network,
         require,
         tenant: DEFAULT_TENANT.to_owned(),
+        env: profile.env.clone(),
         preimports: profile.preimports.clone(),
     };
     let task = Task { program, stdin, env, files, workdir };

@@ -32,6 +32,13 @@ impl Capture {
         head
     }
 
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.head.clear();
+        self.tail.clear();
+        self.total = 0;
+    }
+
     /// How many bytes came in all.
     pub fn total(&self) -> u64 {
         self.total

@@ -55,6 +55,9 @@ pub struct Language {
     pub thread_variables: &'static [&'static str],
     /// How arguments come in.
     pub calls: Calls,
+    /// Whether its interpreter can be started ahead of time; and then the beginnings of the variables that it, or what it
+    /// imports, reads only as it starts: a request that sets one of them cannot have one that has started.
+    pub warm: Option<&'static [&'static str]>,
     /// What to install where no runtime is found.
     pub install: &'static str,
 }
@@ -65,6 +68,26 @@ const PATH_OF: &[&str] = &[];
 const fn interpreter(program: &'static str, steps: &'static [&'static [&'static str]]) -> Runtime {
     Runtime { program, locate: (PATH_OF, ""), at_least: None, steps, env: &[] }
 }
+
+const READ_BY_PYTHON: &[&str] = &[
+    "PYTHON",
+    "LD_",
+    "LC_",
+    "LANG",
+    "TZ",
+    "HOME",
+    "MALLOC_",
+    "GLIBC_",
+    "OMP_",
+    "OPENBLAS_",
+    "MKL_",
+    "NUMEXPR_",
+    "MPL",
+    "SSL_",
+    "OPENSSL_",
+];
+const READ_BY_NODE: &[&str] =
+    &["NODE_", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_", "UV_", "ICU_", "SSL_", "OPENSSL_"];
 
 const PYTHON: Runtime = Runtime {
     locate: (&["-c", "import sys; print(sys.executable)"], ""),
@@ -91,6 +114,7 @@ pub const LANGUAGES: &[Language] = &[
         runtimes: &[PYTHON],
         thread_variables: OPENMP,
         calls: Calls::Main { runner: include_str!("runners/python.py"), file: "runner.py", epilogue: "" },
+        warm: Some(READ_BY_PYTHON),
         install: "apt-get install python3",
     },
     Language {
@@ -104,6 +128,7 @@ pub const LANGUAGES: &[Language] = &[
             file: "runner.mjs",
             epilogue: "\n;globalThis[Symbol.for('belljar.main')] = typeof main === 'function' ? main : undefined;\n",
         },
+        warm: Some(READ_BY_NODE),
         install: "apt-get install nodejs",
     },
     Language {
@@ -117,6 +142,7 @@ pub const LANGUAGES: &[Language] = &[
             file: "runner.mjs",
             epilogue: "\n;(globalThis as any)[Symbol.for('belljar.main')] = typeof main === 'function' ? main : undefined;\n",
         },
+        warm: None,
         install: "npm install --global bun (or Node.js 22.18 or later)",
     },
     Language {
@@ -126,6 +152,7 @@ pub const LANGUAGES: &[Language] = &[
         runtimes: &[interpreter("bash", &[&["{program}", "{source}"]])],
         thread_variables: &["OMP_NUM_THREADS", "GOMAXPROCS", "RAYON_NUM_THREADS"],
         calls: Calls::Environment,
+        warm: None,
         install: "apt-get install bash",
     },
     Language {
@@ -138,6 +165,7 @@ pub const LANGUAGES: &[Language] = &[
         }],
         thread_variables: &[],
         calls: Calls::Nothing,
+        warm: None,
         install: "apt-get install ruby",
     },
     Language {
@@ -150,6 +178,7 @@ pub const LANGUAGES: &[Language] = &[
         }],
         thread_variables: &[],
         calls: Calls::Nothing,
+        warm: None,
         install: "apt-get install perl",
     },
     Language {
@@ -162,6 +191,7 @@ pub const LANGUAGES: &[Language] = &[
         }],
         thread_variables: &[],
         calls: Calls::Nothing,
+        warm: None,
         install: "apt-get install php-cli",
     },
     Language {
@@ -171,6 +201,7 @@ pub const LANGUAGES: &[Language] = &[
         runtimes: &[interpreter("lua", &[&["{program}", "{source}"]])],
         thread_variables: &[],
         calls: Calls::Nothing,
+        warm: None,
         install: "apt-get install lua5.4",
     },
     Language {
@@ -180,6 +211,7 @@ pub const LANGUAGES: &[Language] = &[
         runtimes: &[interpreter("Rscript", &[&["{program}", "{source}"]])],
         thread_variables: OPENMP,
         calls: Calls::Nothing,
+        warm: None,
         install: "apt-get install r-base-core",
     },
     Language {
@@ -193,6 +225,7 @@ pub const LANGUAGES: &[Language] = &[
         }],
         thread_variables: &["GOMAXPROCS"],
         calls: Calls::Nothing,
+        warm: None,
         install: "apt-get install golang-go",
     },
     Language {
@@ -208,6 +241,7 @@ pub const LANGUAGES: &[Language] = &[
         }],
         thread_variables: &["RAYON_NUM_THREADS"],
         calls: Calls::Nothing,
+        warm: None,
         install: "apt-get install rustc",
     },
     Language {
@@ -217,6 +251,7 @@ pub const LANGUAGES: &[Language] = &[
         runtimes: &[interpreter("gcc", C_STEPS)],
         thread_variables: OPENMP,
         calls: Calls::Nothing,
+        warm: None,
         install: "apt-get install gcc libc6-dev",
     },
     Language {
@@ -230,6 +265,7 @@ pub const LANGUAGES: &[Language] = &[
         ],
         thread_variables: OPENMP,
         calls: Calls::Nothing,
+        warm: None,
         install: "apt-get install g++",
     },
     Language {
@@ -252,6 +288,7 @@ pub const LANGUAGES: &[Language] = &[
         }],
         thread_variables: &[],
         calls: Calls::Nothing,
+        warm: None,
         install: "apt-get install default-jdk-headless",
     },
 ];

@@ -24,6 +24,7 @@ pub mod provider;
 pub mod quantity;
 pub mod report;
 pub mod request;
+pub mod warm;
 
 pub use capture::Capture;
 pub use error::{Error, ErrorCode, Fault};

@@ -111,4 +111,13 @@ impl Sink for Recorder<'_> {
             _ => flow,
         }
     }
+
+    fn restart(&mut self) -> bool {
+        let possible = self.view.restart();
+        if possible {
+            self.stdout.clear();
+            self.stderr.clear();
+        }
+        possible
+    }
 }

@@ -81,6 +81,8 @@ pub struct Plan {
     pub require: Vec<Layer>,
     /// Who it is for. No warm interpreter serves two of them.
     pub tenant: String,
+    /// What the profile puts into the environment of every run.
+    pub env: BTreeMap<String, String>,
     /// Modules that a warm interpreter has imported already.
     pub preimports: Vec<String>,
 }

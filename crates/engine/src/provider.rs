@@ -35,6 +35,11 @@ pub enum Flow {
 pub trait Sink: Send {
     /// The next bytes of a stream.
     fn output(&mut self, stream: Stream, bytes: &[u8]) -> Flow;
+
+    /// Forgets everything, because the program is run again; whether that is possible.
+    fn restart(&mut self) -> bool {
+        false
+    }
 }
 
 /// Shows nothing: the result object will carry it.
@@ -44,6 +49,10 @@ pub struct Blind;
 impl Sink for Blind {
     fn output(&mut self, _stream: Stream, _bytes: &[u8]) -> Flow {
         Flow::Continue
+    }
+
+    fn restart(&mut self) -> bool {
+        true
     }
 }
 

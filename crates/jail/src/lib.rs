@@ -6,6 +6,7 @@
 //! forbid the steps before it.
 #![cfg(target_os = "linux")]
 
+mod bare;
 pub mod cgroup;
 mod fault;
 mod inside;

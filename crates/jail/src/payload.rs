@@ -1,32 +1,42 @@
-//! Files that go into a jail: an index, then the bytes, in one sealed memory file. It is read inside the jail only,
-//! so large files never pass through the launcher.
+//! Packing what goes into a jail: see `bare/payload.rs` for how it lies in the memory file, and how it is unpacked.
 
-use std::io::{Seek, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::io::Write;
+use std::os::fd::OwnedFd;
 
-use rustix::fs::{MemfdFlags, Mode, OFlags, ResolveFlags, SealFlags};
-use rustix::io::Errno;
+use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::spec::{PayloadFile, Place};
+use crate::spec::PayloadFile;
 
-const MAX_INDEX: usize = 8 << 20;
+/// What is written at once, and not piece by piece.
+const SMALL: usize = 64 << 10;
 
-/// Packs files.
+/// Packs files, and a text for whatever warm interpreter will run.
 ///
 /// # Errors
 /// Those of writing to memory.
-pub fn pack(files: &[(PayloadFile, &[u8])]) -> std::io::Result<OwnedFd> {
+pub fn pack(text: &[u8], files: &[(PayloadFile, &[u8])]) -> std::io::Result<OwnedFd> {
     let fd = rustix::fs::memfd_create("payload", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut file = std::fs::File::from(fd);
-    let index: Vec<&PayloadFile> = files.iter().map(|(entry, _)| entry).collect();
-    let index = postcard::to_allocvec(&index).map_err(std::io::Error::other)?;
-    file.write_all(&(index.len() as u32).to_le_bytes())?;
-    file.write_all(&index)?;
-    for (_, content) in files {
-        file.write_all(content)?;
+    let mut start = Vec::new();
+    let words = |start: &mut Vec<u8>, words: &[u32]| {
+        start.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    };
+    words(&mut start, &[files.len() as u32, text.len() as u32]);
+    for (entry, content) in files {
+        words(&mut start, &[entry.place as u32, entry.mode]);
+        start.extend((content.len() as u64).to_le_bytes());
+        words(&mut start, &[entry.path.len() as u32]);
+        start.extend(entry.path.as_bytes());
     }
-    file.rewind()?;
+    start.extend(text);
+    let total: usize = start.len() + files.iter().map(|(_, content)| content.len()).sum::<usize>();
+    if total <= SMALL {
+        files.iter().for_each(|(_, content)| start.extend(*content));
+        file.write_all(&start)?;
+    } else {
+        file.write_all(&start)?;
+        files.iter().try_for_each(|(_, content)| file.write_all(content))?;
+    }
     let fd = OwnedFd::from(file);
     rustix::fs::fcntl_add_seals(
         &fd,
@@ -35,86 +45,16 @@ pub fn pack(files: &[(PayloadFile, &[u8])]) -> std::io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A payload that is being read.
-pub(crate) struct Payload {
-    file: std::fs::File,
-    index: Vec<PayloadFile>,
-    data: u64,
-}
-
-impl Payload {
-    pub(crate) fn open(fd: OwnedFd) -> Result<Self, Errno> {
-        let file = std::fs::File::from(fd);
-        // Read by position: every process of a jail opens the same description.
-        let read = || -> std::io::Result<(Vec<u8>, u64)> {
-            let mut len = [0; 4];
-            file.read_exact_at(&mut len, 0)?;
-            let len = u32::from_le_bytes(len) as usize;
-            let mut index = vec![0; len.min(MAX_INDEX)];
-            file.read_exact_at(&mut index, 4)?;
-            Ok((index, 4 + len as u64))
-        };
-        let (index, data) = read().map_err(|_| Errno::BADMSG)?;
-        let index = postcard::from_bytes(&index).map_err(|_| Errno::BADMSG)?;
-        Ok(Self { file, index, data })
-    }
-
-    /// Writes the files of one place below `folder`, as whoever this process is at the moment.
-    pub(crate) fn unpack(&self, place: Place, folder: BorrowedFd<'_>) -> Result<(), (String, Errno)> {
-        let mut offset = self.data;
-        for entry in &self.index {
-            if entry.place == place {
-                self.write(entry, offset, folder).map_err(|errno| (entry.path.clone(), errno))?;
-            }
-            offset += entry.len;
-        }
-        Ok(())
-    }
-
-    fn write(&self, entry: &PayloadFile, mut offset: u64, folder: BorrowedFd<'_>) -> Result<(), Errno> {
-        let (parent, name) = make_parents(folder, &entry.path)?;
-        let parent = parent.as_ref().map_or(folder, OwnedFd::as_fd);
-        let mode = Mode::from_raw_mode(entry.mode);
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::openat2(parent, name, flags, mode, BENEATH)?;
-        let end = offset + entry.len;
-        while offset < end {
-            let chunk = usize::try_from(end - offset).unwrap_or(usize::MAX).min(1 << 20);
-            if rustix::fs::sendfile(&file, &self.file, Some(&mut offset), chunk)? == 0 {
-                return Err(Errno::BADMSG);
-            }
-        }
-        // The mode given to open is cut by the umask; this is not.
-        rustix::fs::fchmod(&file, mode)
-    }
-}
-
-const BENEATH: ResolveFlags =
-    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
-
-/// Makes the folders above a file; none of them may be a link, which a playground can hold.
-fn make_parents<'a>(folder: BorrowedFd<'_>, path: &'a str) -> Result<(Option<OwnedFd>, &'a str), Errno> {
-    let Some((parents, name)) = path.rsplit_once('/') else { return Ok((None, path)) };
-    let mut here: Option<OwnedFd> = None;
-    for part in parents.split('/') {
-        let at = here.as_ref().map_or(folder, OwnedFd::as_fd);
-        match rustix::fs::mkdirat(at, part, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(errno),
-        }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        here = Some(rustix::fs::openat2(at, part, flags, Mode::empty(), BENEATH)?);
-    }
-    Ok((here, name))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bare::payload::Payload;
+    use crate::spec::Place;
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::PermissionsExt;
 
-    fn entry(path: &str, len: usize, mode: u32) -> PayloadFile {
-        PayloadFile { place: Place::Workspace, path: path.to_owned(), mode, len: len as u64 }
+    fn entry(path: &str, mode: u32) -> PayloadFile {
+        PayloadFile { place: Place::Workspace, path: path.to_owned(), mode }
     }
 
     #[test]
@@ -122,17 +62,32 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("belljar-payload-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let dir = std::fs::File::open(&folder).unwrap();
-        let packed = pack(&[(entry("a/b/run", 3, 0o755), b"one"), (entry("empty", 0, 0o600), b"")]).unwrap();
-        Payload::open(packed).unwrap().unpack(Place::Workspace, dir.as_fd()).unwrap();
+        let unpack = |packed: OwnedFd| {
+            let payload = Payload::map(packed.as_raw_fd()).unwrap();
+            let unpacked = payload.unpack(Place::Workspace as u32, dir.as_raw_fd());
+            unpacked.map(|()| payload.text).map_err(|file| String::from_utf8_lossy(file.path).into_owned())
+        };
+        let files = [(entry("a/b/run", 0o755), &b"one"[..]), (entry("empty", 0o600), b"")];
+        assert_eq!(unpack(pack(b"said", &files).unwrap()).unwrap(), b"said");
         assert_eq!(std::fs::read(folder.join("a/b/run")).unwrap(), b"one");
         assert_eq!(std::fs::metadata(folder.join("a/b/run")).unwrap().permissions().mode() & 0o7777, 0o755);
+        let big = vec![7; 3 << 20];
+        unpack(pack(b"", &[(entry("big", 0o644), &big)]).unwrap()).unwrap();
+        assert_eq!(std::fs::read(folder.join("big")).unwrap(), big);
 
         std::os::unix::fs::symlink("/tmp", folder.join("link")).unwrap();
         for path in ["link/x", "link"] {
-            let packed = pack(&[(entry(path, 1, 0o644), b"x")]).unwrap();
-            let (at, _) = Payload::open(packed).unwrap().unpack(Place::Workspace, dir.as_fd()).unwrap_err();
-            assert_eq!(at, path);
+            assert_eq!(unpack(pack(b"", &[(entry(path, 0o644), b"x")]).unwrap()).unwrap_err(), path);
         }
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_is_cut_short_is_refused() {
+        for bytes in [&b""[..], b"\x01\0\0\0", b"\x01\0\0\0\0\0\0\0", b"\0\0\0\0\x09\0\0\0short"] {
+            assert!(Payload::parse(bytes).is_none(), "{bytes:?}");
+        }
+        let endless = [&b"\x01\0\0\0\0\0\0\0"[..], &[0; 8], &[0xff; 8], b"\x01\0\0\0a"].concat();
+        assert_eq!(Payload::parse(&endless).unwrap().entries().count(), 0);
     }
 }

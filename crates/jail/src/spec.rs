@@ -79,7 +79,7 @@ pub struct HostBind {
 }
 
 /// Limits.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// From the request to the kill.
     pub timeout: Duration,
@@ -98,8 +98,8 @@ pub struct Limits {
 /// A jail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Jail {
-    /// The read-only root.
-    pub root: RootTree,
+    /// The read-only root, by the number under which it was told of.
+    pub root: u64,
     /// Commands, run in order until one fails; the last one is the program.
     pub commands: Vec<Vec<String>>,
     /// `KEY=VALUE`, all of it.
@@ -120,6 +120,32 @@ pub struct Jail {
     pub artifacts: Option<ArtifactRules>,
     /// Refuse to run where an own host user id cannot be given.
     pub require_separate_uid: bool,
+    /// What could have been started ahead of time to run this; the payload then has a text for it.
+    pub interpreter: Option<Interpreter>,
+}
+
+/// A language whose interpreter can be kept warm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Tongue {
+    /// CPython.
+    Python,
+    /// Node.js.
+    Node,
+}
+
+/// A warm interpreter: two runs with the same one, in the same root, can have the same zygote.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interpreter {
+    /// Which language.
+    pub tongue: Tongue,
+    /// The program, absolute, inside.
+    pub program: String,
+    /// `KEY=VALUE`, all of it.
+    pub env: Vec<String>,
+    /// Modules to import ahead of time.
+    pub preimports: Vec<String>,
+    /// Whose it is. Forks share secrets of the process they come from, so never two tenants.
+    pub tenant: String,
 }
 
 /// What may leave as artifacts.
@@ -134,16 +160,17 @@ pub struct ArtifactRules {
 }
 
 /// Where a file of the payload goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
 pub enum Place {
     /// The workspace, written as the sandbox user.
-    Workspace,
+    Workspace = 0,
     /// The inbox, read-only for the program.
-    Inbox,
+    Inbox = 1,
 }
 
 /// A file that is put into the jail before the program starts; its bytes follow in the payload, in order.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PayloadFile {
     /// Where.
     pub place: Place,
@@ -151,8 +178,6 @@ pub struct PayloadFile {
     pub path: String,
     /// Permission bits.
     pub mode: u32,
-    /// Bytes.
-    pub len: u64,
 }
 
 /// How the program ended.
@@ -239,6 +264,8 @@ pub struct Settings {
     pub warming: Warming,
     /// What all waiting jails may hold together.
     pub pool_memory_bytes: u64,
+    /// When nobody asked for so long, none waits any longer; ten times that, and no interpreter does.
+    pub idle: Duration,
 }
 
 /// Whether an interpreter was waiting for a run.

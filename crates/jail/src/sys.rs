@@ -61,6 +61,21 @@ pub(crate) fn unshare(flags: libc::c_int) -> Result<(), Errno> {
     check(unsafe { libc::unshare(flags) }.into()).map(drop)
 }
 
+/// Does what follows as another user, with the same rights. What a process leaves behind in `/proc` stays its own.
+pub(crate) fn act_as(uid: u32) -> Result<(), Errno> {
+    let same = libc::uid_t::MAX;
+    // SAFETY: takes numbers only. Not the library's function, which would change every thread.
+    check(unsafe { libc::syscall(libc::SYS_setresuid, same, uid, same) })?;
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable)
+}
+
+/// A change of the effective user leaves this process its rights.
+pub(crate) fn keep_rights_as_another_user() -> Result<(), Errno> {
+    const SECBIT_NO_SETUID_FIXUP: libc::c_ulong = 4;
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::prctl(libc::PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) }.into()).map(drop)
+}
+
 /// Enters a namespace.
 pub(crate) fn setns(namespace: BorrowedFd<'_>, kind: libc::c_int) -> Result<(), Errno> {
     // SAFETY: takes a descriptor and a number.
@@ -133,6 +148,53 @@ pub(crate) fn wait(pid: i32) -> Result<Reaped, Errno> {
     })
 }
 
+/// Waits for a child that has ended; its status as `wait` gives it.
+pub(crate) fn wait_for(pidfd: BorrowedFd<'_>) -> Result<i32, Errno> {
+    let options = rustix::process::WaitIdOptions::EXITED;
+    let ended = rustix::process::waitid(rustix::process::WaitId::PidFd(pidfd), options)?;
+    let ended = ended.ok_or(Errno::CHILD)?;
+    let exited = ended.exit_status().map(|status| (status & 0xff) << 8);
+    Ok(exited.or(ended.terminating_signal()).unwrap_or(libc::SIGKILL))
+}
+
+/// A child that has ended and was not waited for, if there is one; it still is to be waited for.
+pub(crate) fn dead_child() -> Option<i32> {
+    // SAFETY: an all-zero siginfo is a valid value of that plain struct.
+    let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: `found` lives across the call.
+    check(unsafe { libc::waitid(libc::P_ALL, 0, &raw mut found, options) }.into()).ok()?;
+    // SAFETY: for an ended child, and for none, this part of the struct is what the kernel filled in.
+    Some(unsafe { found.si_pid() }).filter(|pid| *pid != 0)
+}
+
+/// A system call that a filter told of, and that waits.
+pub(crate) struct HeldCall {
+    pub(crate) id: u64,
+    pub(crate) pid: i32,
+    pub(crate) first_argument: u64,
+}
+
+/// Hears the next call that a filter tells of.
+pub(crate) fn hear_call(listener: BorrowedFd<'_>) -> Result<HeldCall, Errno> {
+    // SAFETY: an all-zero notification is a valid value of that plain struct, and the one that the kernel wants.
+    let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one notification there.
+    check(unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_RECV, &raw mut call) }.into())?;
+    Ok(HeldCall { id: call.id, pid: call.pid as i32, first_argument: call.data.args[0] })
+}
+
+/// Lets a held call go on.
+pub(crate) fn let_pass(listener: BorrowedFd<'_>, id: u64) {
+    let answer = libc::seccomp_notif_resp { id, val: 0, error: 0, flags: SECCOMP_USER_NOTIF_FLAG_CONTINUE };
+    // SAFETY: the kernel reads one answer there. Where the caller is gone meanwhile there is nothing to let pass.
+    let _passed = unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND, &raw const answer) };
+}
+
+const SECCOMP_IOCTL_NOTIF_RECV: libc::c_ulong = 0xc050_2100;
+const SECCOMP_IOCTL_NOTIF_SEND: libc::c_ulong = 0xc018_2101;
+const SECCOMP_USER_NOTIF_FLAG_CONTINUE: u32 = 1;
+
 /// Sets one resource limit, never above what this process may have.
 pub(crate) fn limit(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> Result<(), Errno> {
     let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -201,17 +263,16 @@ pub(crate) fn default_signals() {
     }
 }
 
+/// Children that end leave nothing to wait for.
+pub(crate) fn reap_by_itself() {
+    // SAFETY: installs no handler.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+}
+
 /// Makes a broken pipe end a program again.
 pub(crate) fn default_pipe_signal() {
     // SAFETY: installs no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-}
-
-/// Empties the ambient capability set.
-pub(crate) fn clear_ambient_capabilities() -> Result<(), Errno> {
-    // SAFETY: takes numbers only.
-    check(unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) }.into())
-        .map(drop)
 }
 
 /// Puts `/dev/null`, which the launcher has as 0 to 2, at 3 as well, where its control socket was.

@@ -3,8 +3,9 @@
 //! A tree is a small tmpfs of ours with host folders bound into it, all of it read-only. A jail's own mount
 //! namespace starts as a copy, in which its own places are then mounted over the empty folders.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -22,6 +23,8 @@ const TREES: &str = "/trees";
 pub(crate) const DISK: &str = "/disk";
 /// More different roots than this at one time are rebuilt rather than kept.
 const MAX_TREES: usize = 16;
+/// More than one that gives orders keeps at a time.
+const MAX_KNOWN: usize = 256;
 
 const DEVICE: u64 = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC;
 
@@ -30,32 +33,54 @@ fn read_only() -> u64 {
     if fault::without(Layer::ReadOnlyRoot) { attributes } else { attributes | libc::MOUNT_ATTR_RDONLY }
 }
 
-/// The trees that stand.
+/// A tree that stands.
+#[derive(Debug)]
+pub(crate) struct Root {
+    /// What it is called in orders.
+    pub(crate) number: u64,
+    pub(crate) tree: RootTree,
+    /// Where it stands.
+    pub(crate) path: String,
+}
+
+/// The trees that were told of, and those that stand.
 #[derive(Debug, Default)]
 pub(crate) struct Templates {
-    built: HashMap<RootTree, String>,
+    known: BTreeMap<u64, RootTree>,
+    built: BTreeMap<u64, Rc<Root>>,
     next: u64,
 }
 
 impl Templates {
-    /// Where the tree stands; builds it the first time.
-    pub(crate) fn place(&mut self, tree: &RootTree) -> Result<String, StepFailed> {
-        if let Some(path) = self.built.get(tree) {
-            return Ok(path.clone());
+    /// Remembers a tree by its number; of too many the oldest is forgotten.
+    pub(crate) fn learn(&mut self, number: u64, tree: RootTree) {
+        self.known.insert(number, tree);
+        if self.known.len() > MAX_KNOWN {
+            self.known.pop_first();
         }
+    }
+
+    /// The tree of that number; builds it the first time.
+    pub(crate) fn place(&mut self, number: u64) -> Result<Rc<Root>, StepFailed> {
+        if let Some(root) = self.built.get(&number) {
+            return Ok(Rc::clone(root));
+        }
+        let unknown = || StepFailed::new(Step::Root, "that nobody told of", Errno::NOENT);
+        let tree = self.known.get(&number).ok_or_else(unknown)?.clone();
         if self.built.len() >= MAX_TREES {
             self.clear();
         }
         self.next += 1;
         let path = format!("{TREES}/{}", self.next);
-        build(&path, tree).inspect_err(|_| discard(&path))?;
-        self.built.insert(tree.clone(), path.clone());
-        Ok(path)
+        build(&path, &tree).inspect_err(|_| discard(&path))?;
+        let root = Rc::new(Root { number, tree, path });
+        self.built.insert(number, Rc::clone(&root));
+        Ok(root)
     }
 
     fn clear(&mut self) {
-        for (_, path) in self.built.drain() {
-            discard(&path);
+        for root in std::mem::take(&mut self.built).into_values() {
+            discard(&root.path);
         }
     }
 }

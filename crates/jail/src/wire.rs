@@ -13,12 +13,12 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{Ending, Jail, Layer, MissingLayer, PoolState, Settings, Usage, Warmth};
+use crate::spec::{Ending, Jail, Layer, MissingLayer, PoolState, RootTree, Settings, Usage, Warmth};
 use crate::step::StepFailed;
 
 /// The largest packet; a jail with its environment and commands fits many times over.
 pub const MAX_PACKET: usize = 192 << 10;
-const MAX_FDS: usize = 8;
+const MAX_FDS: usize = crate::bare::message::MAX_FDS;
 
 /// To the launcher.
 #[derive(Debug, Serialize, Deserialize)]
@@ -29,6 +29,13 @@ pub enum Order {
     Pools {
         /// Number of the question.
         run: u64,
+    },
+    /// A root tree, which jails then name by its number.
+    Root {
+        /// Never used for another.
+        number: u64,
+        /// What it consists of.
+        tree: RootTree,
     },
     /// Start a jail. Descriptors: payload, stdin, stdout, stderr, then the result pipe and the artifacts pipe where
     /// the jail has them.
@@ -91,7 +98,11 @@ pub enum Notice {
 /// # Errors
 /// `E2BIG` where it is larger than a packet may be, or the socket's own error.
 pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    let bytes = postcard::to_allocvec(message).map_err(|_| Errno::INVAL)?;
+    send_bytes(socket, &postcard::to_allocvec(message).map_err(|_| Errno::INVAL)?, fds)
+}
+
+/// Sends a packet of other making.
+pub(crate) fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     if bytes.len() > MAX_PACKET {
         return Err(Errno::TOOBIG);
     }
@@ -100,7 +111,7 @@ pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, fds: &[BorrowedFd
     if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(Errno::TOOBIG);
     }
-    rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
@@ -112,24 +123,59 @@ pub fn receive<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
     buffer: &mut Vec<u8>,
 ) -> Result<Option<(T, Vec<OwnedFd>)>, Errno> {
-    buffer.resize(MAX_PACKET, 0);
+    if buffer.is_empty() {
+        buffer.resize(MAX_PACKET, 0);
+    }
+    let (len, fds) = receive_bytes(socket, buffer)?;
+    if len == 0 {
+        return Ok(None);
+    }
+    let message = postcard::from_bytes(&buffer[..len]).map_err(|_| Errno::BADMSG)?;
+    Ok(Some((message, fds)))
+}
+
+/// Receives the one message that a process waits for, in no more memory than it takes.
+///
+/// # Errors
+/// As [`receive`].
+pub(crate) fn receive_one<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+) -> Result<Option<(T, Vec<OwnedFd>)>, Errno> {
+    let look = RecvFlags::PEEK | RecvFlags::TRUNC;
+    let (_, len) = rustix::net::recv(socket, &mut [0_u8; 1], look)?;
+    receive(socket, &mut vec![0; len.max(1)])
+}
+
+/// Receives a packet of other making; its length, which is 0 at the end of the connection.
+pub(crate) fn receive_bytes(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> Result<(usize, Vec<OwnedFd>), Errno> {
+    receive_as(socket, buffer, RecvFlags::CMSG_CLOEXEC)
+}
+
+/// The same, and `EAGAIN` where nothing is there yet.
+pub(crate) fn receive_bytes_now(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> Result<(usize, Vec<OwnedFd>), Errno> {
+    receive_as(socket, buffer, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)
+}
+
+fn receive_as(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    flags: RecvFlags,
+) -> Result<(usize, Vec<OwnedFd>), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = rustix::net::recvmsg(
-        socket.as_fd(),
-        &mut [IoSliceMut::new(buffer)],
-        &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
+    let received =
+        rustix::net::recvmsg(socket.as_fd(), &mut [IoSliceMut::new(buffer)], &mut ancillary, flags)?;
     let mut fds = Vec::new();
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
             fds.extend(rights);
         }
     }
-    if received.bytes == 0 {
-        return Ok(None);
-    }
-    let message = postcard::from_bytes(&buffer[..received.bytes]).map_err(|_| Errno::BADMSG)?;
-    Ok(Some((message, fds)))
+    Ok((received.bytes, fds))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use belljar_engine::language::{Calls, Language, Runtime};
 use belljar_engine::limits::Limits;
-use belljar_engine::plan::{Program, Source, Task, WORKSPACE};
+use belljar_engine::plan::{Plan, Program, Source, Task, WORKSPACE};
 use serde_json::{Map, Value};
 
 /// Where a runner and its arguments are, read-only.
@@ -42,6 +42,19 @@ pub(crate) struct Prepared {
     pub(crate) temporary: Option<String>,
     /// Whether the program gets a result pipe.
     pub(crate) result: bool,
+    /// What an interpreter that was started ahead of time would have to know, where one can do it.
+    pub(crate) warm: Option<WarmTask>,
+}
+
+/// A task for an interpreter that was started ahead of time.
+#[derive(Debug)]
+pub(crate) struct WarmTask {
+    pub(crate) language: &'static Language,
+    pub(crate) program: String,
+    /// The environment in which it was started: the same for every run of a profile.
+    pub(crate) env: BTreeMap<String, String>,
+    /// Where the code is.
+    pub(crate) source: String,
 }
 
 /// Variables that hold the number of threads worth starting, for a program of unknown kind.
@@ -51,7 +64,7 @@ const THREAD_VARIABLES: &[&str] = &["OMP_NUM_THREADS", "GOMAXPROCS", "RAYON_NUM_
 /// somebody's own folder, so that nothing of theirs is overwritten.
 pub(crate) fn prepare(
     task: &Task,
-    limits: &Limits,
+    plan: &Plan,
     found: Option<&Found>,
     path: &str,
     playground: Option<String>,
@@ -73,20 +86,23 @@ pub(crate) fn prepare(
         files: Vec::new(),
         temporary: None,
         result: false,
+        warm: None,
     };
     match (&task.program, found) {
         (Program::Code { language, source, arguments }, Some(found)) => {
-            thread_variables(&mut env, language.thread_variables, limits);
+            thread_variables(&mut env, language.thread_variables, &plan.limits);
             env.extend(found.runtime.env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
             let source =
                 place_source(source, language, arguments.is_some(), playground, &mut files, &mut prepared);
-            prepared.commands = commands(found, &source, limits);
+            prepared.commands = commands(found, &source, &plan.limits);
+            env.extend(plan.env.clone());
+            prepared.warm = warm_task(task, language, found, &env, &source, &prepared);
             if let Some(arguments) = arguments {
                 add_arguments(language, arguments, &source, found, &mut env, &mut files, &mut prepared);
             }
         }
         (Program::Command(command), _) => {
-            thread_variables(&mut env, THREAD_VARIABLES, limits);
+            thread_variables(&mut env, THREAD_VARIABLES, &plan.limits);
             prepared.commands = vec![command.clone()];
         }
         (Program::Code { .. }, None) => {}
@@ -95,6 +111,26 @@ pub(crate) fn prepare(
     prepared.env = env;
     prepared.files = files;
     prepared
+}
+
+/// Where the code is a file of its own, and no variable has to be there before the interpreter.
+fn warm_task(
+    task: &Task,
+    language: &'static Language,
+    found: &Found,
+    env: &BTreeMap<String, String>,
+    source: &str,
+    prepared: &Prepared,
+) -> Option<WarmTask> {
+    let read_early = language.warm?;
+    let is_early = |name: &String| read_early.iter().any(|start| name.starts_with(start));
+    let changed = |(name, value): &(&String, &String)| env.get(*name) != Some(*value);
+    let given = task.env.iter().filter(changed).map(|(name, _)| name);
+    if prepared.temporary.is_some() || given.into_iter().any(is_early) {
+        return None;
+    }
+    let (program, source) = (found.program.clone(), source.to_owned());
+    Some(WarmTask { language, program, env: env.clone(), source })
 }
 
 fn base_environment(path: &str) -> BTreeMap<String, String> {

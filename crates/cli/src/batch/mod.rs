@@ -16,10 +16,9 @@ use std::io::{self, IsTerminal, Read};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use belljar_engine::Engine;
 use belljar_engine::batch::{Batch, Entry, Finished};
 use belljar_engine::defaults::Defaults;
-use belljar_engine::provider::ProviderError;
-use belljar_engine::{Engine, Error};
 use tokio::sync::watch;
 use tokio::time::{Interval, interval};
 
@@ -162,12 +161,7 @@ impl<'a> Course<'a> {
 
     fn take_result(&mut self, finished: &Finished) -> Result<(), Failure> {
         self.tally.count(finished);
-        self.results.add(finished)?;
-        if let Err(error @ Error::Provider(ProviderError::Lost { .. })) = &finished.result {
-            let failure = Failure { code: error.code(), message: error.to_string() };
-            self.stop(Stop::Broken(failure));
-        }
-        Ok(())
+        self.results.add(finished)
     }
 
     /// Takes no further lines and cancels what runs. The first reason stays.

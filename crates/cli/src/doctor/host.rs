@@ -66,7 +66,7 @@ const MAX: &str = "the number of user namespaces is limited to 0 here; allow som
 const ROOT: &str = "root needs no user namespace: sudo belljar doctor shows whether that is enough here";
 
 /// Release of the running kernel.
-pub(super) fn kernel_release() -> Option<String> {
+pub(crate) fn kernel_release() -> Option<String> {
     fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|text| text.trim().to_owned())
 }
 

@@ -20,6 +20,8 @@ use crate::failure::Failure;
 use crate::identity::execution_id;
 use crate::os::{self, FoundLanguage, Started};
 
+pub(crate) use host::kernel_release;
+
 /// What was found out. Its names are those of `--json`.
 #[derive(Debug, Serialize)]
 struct Findings {
@@ -67,7 +69,7 @@ pub(crate) fn run(args: DoctorArgs, config: Config) -> Result<u8, Failure> {
 }
 
 async fn examine(started: Started, config: Config) -> Findings {
-    let host = match started.connect().await {
+    let host = match started.connect(config.warm).await {
         Ok(host) => host,
         Err(failure) => return Findings::new(Err(failure.message), &Capabilities::default(), Vec::new()),
     };

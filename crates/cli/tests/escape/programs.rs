@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 
 use super::{judges, neighbours, results, syscalls};
+use crate::common::warm::run_warm;
 use crate::common::{self, Answer, beside};
 
 /// What came of a case: nothing, or what is wrong.
@@ -22,6 +23,11 @@ pub(crate) fn main() -> ExitCode {
         return if common::is_root() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
     let mut trials: Vec<Trial> = programs("escape").into_iter().map(self_judged).collect();
+    for warm in ["fork", "pool"] {
+        let in_warm_languages =
+            programs("escape").into_iter().filter(|program| is_of(program, &["py", "js"]));
+        trials.extend(in_warm_languages.map(|program| self_judged_warm(program, warm)));
+    }
     trials.extend(programs("escape/outside").into_iter().map(judged_from_outside));
     let cases = [judges::CASES, results::CASES, neighbours::CASES, syscalls::CASES].concat();
     trials
@@ -45,6 +51,26 @@ fn programs(folder: &str) -> Vec<PathBuf> {
 
 fn name_of(program: &Path) -> String {
     program.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn is_of(program: &Path, endings: &[&str]) -> bool {
+    program.extension().and_then(|ending| ending.to_str()).is_some_and(|ending| endings.contains(&ending))
+}
+
+/// The same in an interpreter that was started before.
+fn self_judged_warm(program: PathBuf, warm: &'static str) -> Trial {
+    Trial::test(format!("{warm}::{}", name_of(&program)), move || {
+        let header = Header::of(&program);
+        let helper = format!("{}:probe.py", beside("escape/probe.py").display());
+        let mut arguments = vec![program.display().to_string(), "--file".to_owned(), helper];
+        arguments.extend(header.flags.clone());
+        let answer = run_warm(warm, "", arguments);
+        if let Some(why) = header.lacks(&answer) {
+            println!("skipped: {}: {why}", name_of(&program));
+            return Ok(());
+        }
+        header.judge(&answer).map_err(Into::into)
+    })
 }
 
 fn self_judged(program: PathBuf) -> Trial {

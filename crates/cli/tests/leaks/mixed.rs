@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use super::resident;
+use super::{resident, warm};
 use crate::common;
 use crate::common::host::{Snapshot, alive_with, left_after};
 
 const RUNS: usize = 500;
 const AT_A_TIME: usize = 4;
 /// How long something may take to go away.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(crate) fn main() -> ExitCode {
     // This binary is its own launcher in the second case.
@@ -29,6 +29,7 @@ pub(crate) fn main() -> ExitCode {
     }
     let trials = vec![
         Trial::test("mixed_runs_leave_nothing", || mixed_runs().map_err(Failed::from)),
+        Trial::test("warm_runs_leave_nothing", || warm::warm_runs().map_err(Failed::from)),
         Trial::test("a_resident_process_keeps_no_descriptor", || {
             resident::descriptors().map_err(Failed::from)
         }),

@@ -7,7 +7,8 @@ use belljar_engine::limits::Limits;
 use belljar_engine::profile::Profiles;
 use belljar_engine::provider::{Flow, Sink, Stream};
 use belljar_engine::request::{HostPaths, Request};
-use belljar_providers::native::{Launched, Native, Settings};
+use belljar_engine::warm::WarmSettings;
+use belljar_providers::native::{Launched, Native};
 use serde_json::{Value, json};
 
 /// Until everything that is kept between runs is there.
@@ -21,7 +22,7 @@ pub(crate) fn descriptors() -> Result<(), String> {
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {
         let native =
-            Native::connect(launched, Settings::default()).await.map_err(|error| error.to_string())?;
+            Native::connect(launched, WarmSettings::default()).await.map_err(|error| error.to_string())?;
         let engine = Engine::new(Arc::new(native), Profiles::shipped(), Limits::CEILING);
         for number in 0..WARM_UP {
             execute(&engine, number).await?;

@@ -3,14 +3,18 @@
 //! The launcher leaves the mount namespace in which it found its groups, so no path from the root of the
 //! file system may be used after discovery: everything here takes a directory fd and a relative name.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::fs::{Access, AtFlags, Mode, OFlags, accessat, openat};
 use rustix::io::{Errno, Result, retry_on_intr};
 
 use super::Error;
+
+/// Longer than what is read of a group again and again, as far as it matters.
+const SHORT: usize = 512;
 
 /// One group's directory in one place: the parent's fd and the group's number beneath it.
 ///
@@ -20,6 +24,34 @@ use super::Error;
 pub(super) struct Slot<'a> {
     pub(super) home: BorrowedFd<'a>,
     pub(super) number: &'a str,
+    pub(super) gauges: &'a Gauges,
+}
+
+/// Files of one group that were read before, kept open to be read again: by the folder above the group, and their name.
+#[derive(Debug, Default)]
+pub(super) struct Gauges(RefCell<Vec<(RawFd, &'static str, OwnedFd)>>);
+
+impl Gauges {
+    pub(super) fn close(&self) {
+        self.0.borrow_mut().clear();
+    }
+
+    fn read(&self, slot: Slot<'_>, file: &'static str) -> Result<String> {
+        let mut open_files = self.0.borrow_mut();
+        let is_it =
+            |(home, name, _): &(RawFd, &str, OwnedFd)| *home == slot.home.as_raw_fd() && *name == file;
+        let at = match open_files.iter().position(is_it) {
+            Some(at) => at,
+            None => {
+                let opened = open(slot.home, &slot.path(file), OFlags::RDONLY)?;
+                open_files.push((slot.home.as_raw_fd(), file, opened));
+                open_files.len() - 1
+            }
+        };
+        let mut bytes = [0; SHORT];
+        let len = retry_on_intr(|| rustix::io::pread(&open_files[at].2, &mut bytes, 0))?;
+        String::from_utf8(bytes[..len].to_vec()).map_err(|_| Errno::ILSEQ)
+    }
 }
 
 impl Slot<'_> {
@@ -39,17 +71,18 @@ impl Slot<'_> {
         open(self.home, &self.path(file), flags).map_err(|errno| Error::Open { file, errno })
     }
 
-    pub(super) fn read(self, file: &str) -> Option<String> {
-        read(self.home, &self.path(file)).ok()
+    /// The beginning of a file, which is all of what is read here.
+    pub(super) fn read(self, file: &'static str) -> Option<String> {
+        self.gauges.read(self, file).ok()
     }
 
     /// The file's only number, such as `memory.peak`.
-    pub(super) fn number_in(self, file: &str) -> Option<u64> {
+    pub(super) fn number_in(self, file: &'static str) -> Option<u64> {
         self.read(file)?.trim().parse().ok()
     }
 
     /// The number behind `key`, in a file of `key value` lines such as `memory.events`.
-    pub(super) fn value_in(self, file: &str, key: &str) -> Option<u64> {
+    pub(super) fn value_in(self, file: &'static str, key: &str) -> Option<u64> {
         value(&self.read(file)?, key)
     }
 

@@ -24,16 +24,19 @@ mod tests;
 mod v1;
 mod v2;
 
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, mkdirat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use files::Gauges;
 use parse::Version;
 use place::Place;
 
@@ -141,6 +144,8 @@ pub enum Error {
 pub struct Hierarchy {
     places: Arc<Vec<Place>>,
     made: AtomicU64,
+    /// Groups that were used, are as good as new, and rest; with the time since when.
+    free: RefCell<VecDeque<(Instant, Group)>>,
     /// Folders of dead launchers in which something was still dying, with the place beside which they lie.
     abandoned: Vec<(usize, String)>,
 }
@@ -150,7 +155,12 @@ impl Hierarchy {
     /// used is in the list.
     pub fn discover() -> (Hierarchy, Vec<Missing>) {
         let discover::Found { places, missing, abandoned } = discover::discover();
-        let mut hierarchy = Hierarchy { places: Arc::new(places), made: AtomicU64::new(0), abandoned };
+        let mut hierarchy = Hierarchy {
+            places: Arc::new(places),
+            made: AtomicU64::new(0),
+            free: RefCell::default(),
+            abandoned,
+        };
         hierarchy.sweep();
         (hierarchy, missing)
     }
@@ -169,18 +179,63 @@ impl Hierarchy {
         self.abandoned.len()
     }
 
-    /// Makes a fresh group with everything set that does not depend on the run. Off the hot path.
+    /// A group with everything set that does not depend on the run: one that was used before and shows nothing of it,
+    /// or a fresh one.
     pub fn create(&self) -> Result<Group, Error> {
+        if let Some(group) = self.rested() {
+            return Ok(group);
+        }
         let number = self.made.fetch_add(1, Ordering::Relaxed).to_string();
         let places = Arc::clone(&self.places);
         // From here on dropping the group removes the folders that were made, if a later step fails.
-        let mut group = Group { places, number, doors: Vec::new(), folder: None, oom: None, removed: false };
+        let mut group = Group {
+            places,
+            number,
+            doors: Vec::new(),
+            folder: None,
+            oom: None,
+            removed: false,
+            gauges: Box::default(),
+            limits: Cell::new(None),
+        };
         for place in self.places.iter() {
             group.open_in(place)?;
         }
         Ok(group)
     }
+
+    /// Takes a group back that no run needs any more: it is kept if it is as good as new, and removed otherwise; or given
+    /// back while a process in it is still dying, to be tried again later.
+    pub fn take_back(&self, group: Group) -> Result<(), Group> {
+        if self.free.borrow().len() < MOST_FREE && group.is_as_good_as_new() {
+            // Every open file is copied whenever a jail is made.
+            group.gauges.close();
+            self.free.borrow_mut().push_back((Instant::now(), group));
+            return Ok(());
+        }
+        group.remove()
+    }
+
+    /// A used group that has rested for a whole period: what one run took of its processor time is not to be missing
+    /// for the next.
+    fn rested(&self) -> Option<Group> {
+        let mut free = self.free.borrow_mut();
+        let rest = Duration::from_micros(CPU_PERIOD_US);
+        free.pop_front_if(|(since, _)| since.elapsed() >= rest).map(|(_, group)| group)
+    }
+
+    /// Removes the groups that are kept.
+    pub fn forget_free(&self) {
+        self.free.borrow_mut().clear();
+    }
 }
+
+/// How many used groups are kept.
+const MOST_FREE: usize = 32;
+/// What the kernel may still hold for a group that nobody is in.
+const REMAINS_BYTES: u64 = 2 << 20;
+/// PID 1 and the program: what every run has.
+const FEWEST_PROCESSES: u64 = 2;
 
 /// The limits and the account of one run. Dropping it removes it when it is empty.
 #[derive(Debug)]
@@ -191,18 +246,21 @@ pub struct Group {
     folder: Option<OwnedFd>,
     oom: Option<OwnedFd>,
     removed: bool,
+    gauges: Box<Gauges>,
+    /// What it holds its processes to.
+    limits: Cell<Option<Limits>>,
 }
 
 impl Group {
     fn open_in(&mut self, place: &Place) -> Result<(), Error> {
         mkdirat(&place.home, &self.number, Mode::from(0o755)).map_err(|errno| Error::Make { errno })?;
-        place.furnish(&self.number)?;
-        let slot = place.slot(&self.number);
+        place.furnish(self)?;
         match place.version {
             Version::V1 => {
-                self.doors.push(v1::door(slot)?);
+                let door = v1::door(place.slot(self))?;
+                self.doors.push(door);
                 if place.has(Controller::Memory) {
-                    self.oom = v1::oom_event(slot)?;
+                    self.oom = v1::oom_event(place.slot(self))?;
                 }
             }
             Version::V2 => {
@@ -213,9 +271,19 @@ impl Group {
         Ok(())
     }
 
-    /// Sets what this run may have. For a group in which nothing has run yet.
+    /// Sets what this run may have. For a group in which nothing runs.
     pub fn set_limits(&self, limits: &Limits) -> Result<(), Error> {
-        self.places.iter().try_for_each(|place| place.limit(&self.number, limits))
+        if self.limits.get() == Some(*limits) {
+            return Ok(());
+        }
+        self.limits.set(None);
+        let limited = self.limit(limits);
+        self.limits.set(limited.is_ok().then_some(*limits));
+        limited
+    }
+
+    fn limit(&self, limits: &Limits) -> Result<(), Error> {
+        self.places.iter().try_for_each(|place| place.limit(self, limits))
     }
 
     /// v1: files to each of which a process writes `0` to join. Empty where there is only v2.
@@ -228,6 +296,27 @@ impl Group {
         self.folder.as_ref().map(AsFd::as_fd)
     }
 
+    /// Files by which a process that the launcher did not clone can join: `0` is written to each.
+    pub fn doors(&self) -> Result<Vec<OwnedFd>, Error> {
+        let open = |place: &Place| {
+            let slot = place.slot(self);
+            match place.version {
+                Version::V1 => v1::door(slot),
+                Version::V2 => v2::door(slot),
+            }
+        };
+        self.places.iter().map(open).collect()
+    }
+
+    /// The memory in use now.
+    pub fn memory(&self) -> Option<u64> {
+        let place = self.with(Controller::Memory)?;
+        place.slot(self).number_in(match place.version {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        })
+    }
+
     /// v1: becomes readable when the group runs out of memory, so that the rest of it can be ended. `None` on
     /// v2, where the kernel ends the whole group itself.
     pub fn oom_event(&self) -> Option<BorrowedFd<'_>> {
@@ -236,30 +325,44 @@ impl Group {
 
     /// How many processes were killed because memory ran out.
     pub fn oom_kills(&self) -> u64 {
-        self.with(Controller::Memory).and_then(|place| place.oom_kills(&self.number)).unwrap_or(0)
+        self.with(Controller::Memory).and_then(|place| place.oom_kills(self)).unwrap_or(0)
     }
 
     /// How many times a new process or thread was refused.
     pub fn forks_refused(&self) -> u64 {
         let place = self.with(Controller::Pids);
-        place.and_then(|place| place.slot(&self.number).value_in("pids.events", "max")).unwrap_or(0)
+        place.and_then(|place| place.slot(self).value_in("pids.events", "max")).unwrap_or(0)
     }
 
     /// What the group has used so far.
     pub fn usage(&self) -> Usage {
-        let number = &self.number;
         Usage {
-            cpu: self.places.iter().find_map(|place| place.cpu_time(number)),
-            peak_memory_bytes: self.with(Controller::Memory).and_then(|place| place.peak_memory(number)),
+            cpu: self.places.iter().find_map(|place| place.cpu_time(self)),
+            peak_memory_bytes: self.with(Controller::Memory).and_then(|place| place.peak_memory(self)),
             peak_processes: self
                 .with(Controller::Pids)
-                .and_then(|place| place.slot(number).number_in("pids.peak")),
+                .and_then(|place| place.slot(self).number_in("pids.peak")),
         }
+    }
+
+    /// Whether the next run can have it and nobody could tell. Its counters cannot all be set back, so those must not
+    /// have moved; and only the older interface lets the others be, where making a group is also a lot of work.
+    fn is_as_good_as_new(&self) -> bool {
+        let older = self.places.iter().all(|place| place.version == Version::V1);
+        let usage = self.usage();
+        let quiet = usage.peak_processes.is_none_or(|peak| peak <= FEWEST_PROCESSES)
+            && self.oom_kills() == 0
+            && self.forks_refused() == 0;
+        older
+            && quiet
+            && self.is_empty()
+            && self.memory().is_none_or(|bytes| bytes < REMAINS_BYTES)
+            && self.with(Controller::Memory).is_none_or(|place| v1::forget_peak(place.slot(self)).is_ok())
     }
 
     /// Whether no process is left in it.
     pub fn is_empty(&self) -> bool {
-        self.places.iter().all(|place| place.is_empty(&self.number))
+        self.places.iter().all(|place| place.is_empty(self))
     }
 
     /// Removes the group, or gives it back while a process in it is still dying, to be tried again later.

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::files::{self, Slot};
 use super::owner::{self, Owner};
 use super::parse::Version;
-use super::{Controller, Error, Limits, v1, v2};
+use super::{Controller, Error, Group, Limits, v1, v2};
 
 /// How many hierarchies one process may hold at a time; a launcher has one, a test program a few.
 const MOST_HOMES: u32 = 64;
@@ -48,8 +48,8 @@ impl Place {
         })
     }
 
-    pub(super) fn slot<'a>(&'a self, number: &'a str) -> Slot<'a> {
-        Slot { home: self.home.as_fd(), number }
+    pub(super) fn slot<'a>(&'a self, group: &'a Group) -> Slot<'a> {
+        Slot { home: self.home.as_fd(), number: &group.number, gauges: &group.gauges }
     }
 
     pub(super) fn has(&self, controller: Controller) -> bool {
@@ -61,46 +61,46 @@ impl Place {
         self.maker == std::process::id()
     }
 
-    pub(super) fn furnish(&self, number: &str) -> Result<(), Error> {
+    pub(super) fn furnish(&self, group: &Group) -> Result<(), Error> {
         let furnish = match self.version {
             Version::V1 => v1::furnish,
             Version::V2 => v2::furnish,
         };
-        self.controllers.iter().try_for_each(|controller| furnish(self.slot(number), *controller))
+        self.controllers.iter().try_for_each(|controller| furnish(self.slot(group), *controller))
     }
 
-    pub(super) fn limit(&self, number: &str, limits: &Limits) -> Result<(), Error> {
+    pub(super) fn limit(&self, group: &Group, limits: &Limits) -> Result<(), Error> {
         let limit = match self.version {
             Version::V1 => v1::limit,
             Version::V2 => v2::limit,
         };
-        self.controllers.iter().try_for_each(|controller| limit(self.slot(number), *controller, limits))
+        self.controllers.iter().try_for_each(|controller| limit(self.slot(group), *controller, limits))
     }
 
-    pub(super) fn oom_kills(&self, number: &str) -> Option<u64> {
+    pub(super) fn oom_kills(&self, group: &Group) -> Option<u64> {
         match self.version {
-            Version::V1 => v1::oom_kills(self.slot(number)),
-            Version::V2 => v2::oom_kills(self.slot(number)),
+            Version::V1 => v1::oom_kills(self.slot(group)),
+            Version::V2 => v2::oom_kills(self.slot(group)),
         }
     }
 
-    pub(super) fn cpu_time(&self, number: &str) -> Option<Duration> {
+    pub(super) fn cpu_time(&self, group: &Group) -> Option<Duration> {
         match self.version {
-            Version::V1 => self.accounting.then(|| v1::cpu_time(self.slot(number)))?,
-            Version::V2 => v2::cpu_time(self.slot(number)),
+            Version::V1 => self.accounting.then(|| v1::cpu_time(self.slot(group)))?,
+            Version::V2 => v2::cpu_time(self.slot(group)),
         }
     }
 
-    pub(super) fn peak_memory(&self, number: &str) -> Option<u64> {
+    pub(super) fn peak_memory(&self, group: &Group) -> Option<u64> {
         match self.version {
-            Version::V1 => v1::peak_memory(self.slot(number)),
-            Version::V2 => v2::peak_memory(self.slot(number)),
+            Version::V1 => v1::peak_memory(self.slot(group)),
+            Version::V2 => v2::peak_memory(self.slot(group)),
         }
     }
 
     /// An unreadable group counts as inhabited, unless it is gone.
-    pub(super) fn is_empty(&self, number: &str) -> bool {
-        match files::read(self.home.as_fd(), &format!("{number}/{}", v2::MEMBERS)) {
+    pub(super) fn is_empty(&self, group: &Group) -> bool {
+        match files::read(self.home.as_fd(), &format!("{}/{}", group.number, v2::MEMBERS)) {
             Ok(members) => members.is_empty(),
             Err(errno) => errno == Errno::NOENT,
         }

@@ -89,6 +89,11 @@ pub(super) fn peak_memory(slot: Slot<'_>) -> Option<u64> {
     slot.number_in("memory.max_usage_in_bytes")
 }
 
+/// Has the peak begin anew.
+pub(super) fn forget_peak(slot: Slot<'_>) -> Result<(), Error> {
+    slot.write("memory.max_usage_in_bytes", "0")
+}
+
 /// The name by which cgroup v1 knows CPU accounting, which v2 has in every group.
 pub(super) const ACCOUNTING: &str = "cpuacct";
 

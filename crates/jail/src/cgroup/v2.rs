@@ -4,10 +4,10 @@
 //! than the hierarchy's root may hold either processes or such groups, not both. So when the launcher's own
 //! group is all it was given, the processes in it move into a child first.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::fs::{Mode, mkdirat};
+use rustix::fs::{Mode, OFlags, mkdirat};
 use rustix::io::Errno;
 
 use super::files::{self, Slot};
@@ -125,3 +125,8 @@ pub(super) fn return_home(base: BorrowedFd<'_>, refuge: &str) {
 #[cfg(test)]
 #[path = "v2_tests.rs"]
 mod tests;
+
+/// The file to which a process writes `0` to join.
+pub(super) fn door(slot: Slot<'_>) -> Result<OwnedFd, Error> {
+    slot.open(MEMBERS, OFlags::WRONLY)
+}

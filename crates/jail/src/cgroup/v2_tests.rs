@@ -5,11 +5,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use super::*;
+use crate::cgroup::files::Gauges;
 
 /// A home with one group, numbered 7, that has every file of a v2 group.
 struct Fake {
     root: PathBuf,
     home: OwnedFd,
+    gauges: Gauges,
 }
 
 const FILES: [&str; 6] =
@@ -23,11 +25,11 @@ impl Fake {
             fs::write(root.join("7").join(file), "").unwrap();
         }
         let home = files::open_dir(rustix::fs::CWD, root.to_str().unwrap()).unwrap();
-        Fake { root, home }
+        Fake { root, home, gauges: Gauges::default() }
     }
 
     fn slot(&self) -> Slot<'_> {
-        Slot { home: self.home.as_fd(), number: "7" }
+        Slot { home: self.home.as_fd(), number: "7", gauges: &self.gauges }
     }
 
     fn put(&self, file: &str, text: &str) {

@@ -1,9 +1,11 @@
 //! The second guard on files: what may be written, by path, whatever the mounts say; and no signal or abstract
 //! socket across the jail's edge.
 
+use std::os::fd::OwnedFd;
+
 use landlock::{
     ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetStatus, Scope,
+    RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use rustix::io::Errno;
 
@@ -23,6 +25,23 @@ pub(crate) fn supported() -> bool {
 
 /// Applies the rules to this process and everything it starts.
 pub(super) fn apply(jail: &Jail) -> Result<(), Errno> {
+    let writable: Vec<&str> =
+        jail.binds.iter().filter(|bind| bind.writable).map(|bind| bind.destination.as_str()).collect();
+    match build(&writable)?.restrict_self() {
+        Ok(status) if status.ruleset != RulesetStatus::NotEnforced => Ok(()),
+        Ok(_) => Err(Errno::NOSYS),
+        Err(_) => Err(Errno::PERM),
+    }
+}
+
+/// The rules for somebody else to apply.
+pub(super) fn rules(writable: &[&str]) -> Result<Option<OwnedFd>, Errno> {
+    let rules: Option<OwnedFd> = build(writable)?.into();
+    rules.map(Some).ok_or(Errno::NOSYS)
+}
+
+/// What may be written beside what is writable in every jail.
+fn build(writable: &[&str]) -> Result<RulesetCreated, Errno> {
     let everything = AccessFs::from_all(WANTED);
     // No device can be made anywhere.
     let write =
@@ -37,8 +56,7 @@ pub(super) fn apply(jail: &Jail) -> Result<(), Errno> {
         (HOME, write),
         (WORKSPACE, write),
     ];
-    let binds = jail.binds.iter().filter(|bind| bind.writable);
-    rules.extend(binds.map(|bind| (bind.destination.as_str(), write)));
+    rules.extend(writable.iter().map(|path| (*path, write)));
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(everything)
@@ -49,9 +67,5 @@ pub(super) fn apply(jail: &Jail) -> Result<(), Errno> {
         let fd = PathFd::new(path).map_err(|_| Errno::NOENT)?;
         ruleset = ruleset.add_rule(PathBeneath::new(fd, access)).map_err(|_| Errno::INVAL)?;
     }
-    match ruleset.restrict_self() {
-        Ok(status) if status.ruleset != RulesetStatus::NotEnforced => Ok(()),
-        Ok(_) => Err(Errno::NOSYS),
-        Err(_) => Err(Errno::PERM),
-    }
+    Ok(ruleset)
 }

@@ -12,39 +12,58 @@ mod artifacts;
 mod init;
 mod landlock;
 mod mounts;
+mod nest;
 mod program;
 mod rights;
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::bare::rights::ResourceLimit;
 use crate::seccomp::Filter;
-use crate::spec::{Jail, Layer, RootTree, WORKSPACE};
+use crate::spec::{Jail, Layer, Limits, RootTree, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys;
 use crate::wire;
 
 pub(crate) use landlock::supported as landlock_supported;
+pub(crate) use nest::{Nest, enter_nest};
 
-/// What PID 1 starts with, before it knows what it is for: copied by the clone, owned by nobody else inside.
-pub(crate) struct Shell<'a> {
+/// What a place is built from.
+pub(crate) struct Ground<'a> {
     pub(crate) tree: &'a RootTree,
     /// Where the root tree stands.
     pub(crate) root: &'a str,
     /// Detached mounts and where they go.
     pub(crate) binds: &'a [(OwnedFd, String)],
+    /// User and group who can write to the disk.
+    pub(crate) owner: (u32, u32),
+    /// Size of the disk, where it is known already.
+    pub(crate) disk_bytes: Option<u64>,
+}
+
+impl Ground<'_> {
+    /// Whether a host folder is the workspace.
+    fn has_playground(&self) -> bool {
+        self.binds.iter().any(|(_, destination)| destination == WORKSPACE)
+    }
+}
+
+/// What PID 1 starts with, before it knows what it is for: copied by the clone, owned by nobody else inside.
+pub(crate) struct Shell<'a> {
+    pub(crate) ground: Ground<'a>,
     /// Control groups to join by writing to these.
     pub(crate) groups: &'a [OwnedFd],
     /// Readable once the id map stands.
     pub(crate) go: OwnedFd,
     /// Where PID 1 learns what will run.
     pub(crate) orders: OwnedFd,
-    /// Where each command's process learns what it is to be.
-    pub(crate) seats: Vec<OwnedFd>,
+    /// Who will run in here.
+    pub(crate) company: Company,
     /// Where failures and the ending are told.
     pub(crate) report: OwnedFd,
     pub(crate) filter: &'a Filter,
@@ -59,10 +78,20 @@ pub(crate) struct Shell<'a> {
     pub(crate) hold_each_process: bool,
 }
 
-impl Shell<'_> {
-    /// Whether a host folder is the workspace.
-    fn has_playground(&self) -> bool {
-        self.binds.iter().any(|(_, destination)| destination == WORKSPACE)
+/// Who will run in a jail.
+pub(crate) enum Company {
+    /// Processes of PID 1's own: where each learns what it is to be.
+    Seats(Vec<OwnedFd>),
+    /// A child of a zygote, which comes in when it hears on this line that the place is finished.
+    Guest(OwnedFd),
+}
+
+impl Company {
+    fn fds(&self) -> &[OwnedFd] {
+        match self {
+            Self::Seats(seats) => seats,
+            Self::Guest(line) => std::slice::from_ref(line),
+        }
     }
 }
 
@@ -81,6 +110,8 @@ pub(crate) enum Told {
         /// No block or no inode was left at the end.
         disk_full: bool,
     },
+    /// Artifacts of a zygote's child were collected.
+    Collected,
 }
 
 /// Runs as PID 1 of a new jail; never comes back.
@@ -96,15 +127,15 @@ pub(crate) fn enter(shell: &Shell<'_>) -> ! {
 }
 
 /// The failure that was told, if there was one; whoever told it is gone, so it does not take long to arrive.
-pub(crate) fn read_failure(told: &OwnedFd) -> Option<StepFailed> {
+pub(crate) fn read_failure(told: BorrowedFd<'_>) -> Option<StepFailed> {
     let patience = rustix::time::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-    let mut polled = [PollFd::new(told, PollFlags::IN)];
+    let mut polled = [PollFd::from_borrowed_fd(told, PollFlags::IN)];
     rustix::event::poll(&mut polled, Some(&patience)).ok().filter(|ready| *ready > 0)?;
     let mut buffer = [0; rustix::pipe::PIPE_BUF];
     let read = rustix::io::read(told, &mut buffer).ok()?;
     match postcard::from_bytes(&buffer[..read]).ok()? {
         Told::Failed(failed) => Some(failed),
-        Told::Ended { .. } => None,
+        Told::Ended { .. } | Told::Collected => None,
     }
 }
 
@@ -142,6 +173,44 @@ pub(crate) fn layers(jail: &Jail, landlock: bool, separate_uid: bool) -> Vec<Lay
     layers
 }
 
+/// What the program's process, and all that it starts, are held to each for itself.
+pub(crate) fn resource_limits(
+    limits: &Limits,
+    processes_of_ours: u64,
+    hold_each_process: bool,
+) -> Vec<ResourceLimit> {
+    let limit = |resource: libc::__rlimit_resource_t, soft, hard| ResourceLimit {
+        resource: u64::from(resource),
+        soft,
+        hard,
+    };
+    let fixed = |resource, value| limit(resource, value, value);
+    let mut wanted = vec![
+        fixed(libc::RLIMIT_CORE, 0),
+        fixed(libc::RLIMIT_NOFILE, limits.open_files),
+        fixed(libc::RLIMIT_FSIZE, limits.disk_bytes),
+        fixed(libc::RLIMIT_NPROC, u64::from(limits.processes) + processes_of_ours),
+        fixed(libc::RLIMIT_MEMLOCK, 64 << 10),
+        limit(libc::RLIMIT_STACK, 8 << 20, 64 << 20),
+        fixed(libc::RLIMIT_SIGPENDING, 1_024),
+        fixed(libc::RLIMIT_MSGQUEUE, 0),
+        fixed(libc::RLIMIT_NICE, 0),
+        fixed(libc::RLIMIT_RTPRIO, 0),
+    ];
+    // Without a control group this holds each process, not the group, so no receipt counts it. It is private data
+    // and not address space, because many runtimes reserve far more of that than they use.
+    if hold_each_process {
+        wanted.push(fixed(libc::RLIMIT_DATA, limits.memory_bytes));
+    }
+    wanted
+}
+
+/// How many processes of ours the kernel counts as the program's: PID 1 where it is the same user. Where a control
+/// group counts as well it is to refuse first, because it says that it did.
+pub(crate) fn processes_of_ours(own_init_uid: bool, group_counts_processes: bool) -> u64 {
+    u64::from(!own_init_uid) + if group_counts_processes { 2 } else { 0 }
+}
+
 /// Writes all of a short text to a file that the kernel reads at once.
 fn write_once(fd: impl AsFd, text: &str) -> Result<(), Errno> {
     rustix::io::write(fd, text.as_bytes()).map(drop)
@@ -162,7 +231,7 @@ fn await_byte(fd: &OwnedFd) -> Result<(), Errno> {
 
 /// Waits to be told what to run; nothing where the launcher has no use for this jail.
 fn await_order(orders: &OwnedFd) -> Result<Option<(Jail, Vec<OwnedFd>)>, StepFailed> {
-    step(Step::Order, "", || wire::receive::<Jail>(orders.as_fd(), &mut Vec::new()))
+    step(Step::Order, "", || wire::receive_one::<Jail>(orders.as_fd()))
 }
 
 /// Puts a descriptor at a fixed number, there to survive `execve`.

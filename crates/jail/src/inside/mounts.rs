@@ -1,15 +1,16 @@
 //! The jail's own mounts over its copy of the root tree. Everything is built in folders of ours, and checked, before
 //! anything of the tenant's is there.
 
+use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{CWD, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MoveMountFlags, UnmountFlags};
 
-use super::Shell;
+use super::Ground;
 use crate::fault;
-use crate::spec::{HOME, INBOX, INNER_UID, Jail, Layer, RootEntry, WORKSPACE};
+use crate::spec::{HOME, INBOX, Jail, Layer, RootEntry, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys;
 use crate::template::DISK;
@@ -34,11 +35,9 @@ const MASKED_FOLDERS: &[&str] = &["acpi", "asound", "bus", "driver", "fs", "irq"
 const PROC_MAGIC: i64 = 0x9fa0;
 
 /// Mounts everything and makes it the root; gives the inbox, which can be written only through this descriptor.
-pub(super) fn build(shell: &Shell<'_>) -> Result<OwnedFd, StepFailed> {
-    let root = shell.root;
-    // A copy of a tree from outside is locked; a tree bound over itself is ours to pivot into.
-    step(Step::Root, "", || rustix::mount::mount_bind_recursive(root, root))?;
-    let inbox = step(Step::Disk, "", || disk(shell))?;
+pub(super) fn build(ground: &Ground<'_>) -> Result<OwnedFd, StepFailed> {
+    let root = ground.root;
+    let inbox = floor(ground)?;
     step(Step::Proc, "", || proc(root))?;
     step(Step::Masks, "/proc", || masks(root))?;
     step(Step::Terminals, "", || {
@@ -46,40 +45,60 @@ pub(super) fn build(shell: &Shell<'_>) -> Result<OwnedFd, StepFailed> {
         let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
         rustix::mount::mount("devpts", format!("{root}/dev/pts"), "devpts", flags, Some(options))
     })?;
-    for (mount, destination) in shell.binds {
-        step(Step::Binds, destination, || attach(shell, mount, destination))?;
+    for (mount, destination) in ground.binds {
+        step(Step::Binds, destination, || attach(ground, mount, destination))?;
     }
     step(Step::Pivot, "", || pivot(root))?;
     Ok(inbox)
 }
 
+/// The same for a warm interpreter, which runs nobody's code: without `/proc`, which would be the launcher's own.
+pub(super) fn build_nest(ground: &Ground<'_>) -> Result<OwnedFd, StepFailed> {
+    let inbox = floor(ground)?;
+    step(Step::Pivot, "", || pivot(ground.root))?;
+    Ok(inbox)
+}
+
+/// The tree and the disk.
+fn floor(ground: &Ground<'_>) -> Result<OwnedFd, StepFailed> {
+    let root = ground.root;
+    // A copy of a tree from outside is locked; a tree bound over itself is ours to pivot into.
+    step(Step::Root, "", || rustix::mount::mount_bind_recursive(root, root))?;
+    step(Step::Disk, "", || disk(ground))
+}
+
 /// One tmpfs for everything that can be written, so that one size is the limit. It is mounted beside the new root and
 /// goes out of sight with the old one; only the places in it stay. Until it is known what will run it is tiny.
-fn disk(shell: &Shell<'_>) -> Result<OwnedFd, Errno> {
-    let root = shell.root;
-    let covered = about_to_be_covered(shell)?;
-    rustix::mount::mount("tmpfs", DISK, "tmpfs", PLAIN, Some(c"size=64k,nr_inodes=64,mode=0755"))?;
+fn disk(ground: &Ground<'_>) -> Result<OwnedFd, Errno> {
+    let root = ground.root;
+    let covered = about_to_be_covered(ground)?;
+    let size = ground.disk_bytes.map_or_else(|| "size=64k,nr_inodes=64".to_owned(), disk_size);
+    let options = CString::new(format!("{size},mode=0755")).map_err(|_| Errno::INVAL)?;
+    rustix::mount::mount("tmpfs", DISK, "tmpfs", PLAIN, Some(options.as_c_str()))?;
     for (name, path, mode) in PLACES {
         let folder = format!("{DISK}/{name}");
         rustix::fs::mkdir(&folder, Mode::from_raw_mode(0o700))?;
         rustix::fs::chmod(&folder, Mode::from_raw_mode(*mode))?;
-        rustix::fs::chown(&folder, Some(Uid::from_raw(INNER_UID)), Some(Gid::from_raw(INNER_UID)))?;
-        if *path == WORKSPACE && shell.has_playground() {
+        let (uid, gid) = ground.owner;
+        rustix::fs::chown(&folder, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+        if *path == WORKSPACE && ground.has_playground() {
             continue;
         }
         rustix::mount::mount_bind(&folder, format!("{root}{path}"))?;
     }
-    covered.iter().try_for_each(|(mount, path)| attach(shell, mount, path))?;
+    covered.iter().try_for_each(|(mount, path)| attach(ground, mount, path))?;
     inbox(root)
 }
 
 /// Gives the disk the size that was asked for, through any of its places.
 pub(super) fn size_disk(jail: &Jail) -> Result<(), StepFailed> {
-    step(Step::Disk, "", || {
-        let bytes = if fault::without(Layer::DiskQuota) { 1 << 30 } else { jail.limits.disk_bytes };
-        let inodes = (bytes / BYTES_PER_INODE).max(1_024);
-        rustix::mount::mount_remount("/tmp", PLAIN, format!("size={bytes},nr_inodes={inodes}"))
-    })
+    step(Step::Disk, "", || rustix::mount::mount_remount("/tmp", PLAIN, disk_size(jail.limits.disk_bytes)))
+}
+
+fn disk_size(bytes: u64) -> String {
+    let bytes = if fault::without(Layer::DiskQuota) { 1 << 30 } else { bytes };
+    let inodes = (bytes / BYTES_PER_INODE).max(1_024);
+    format!("size={bytes},nr_inodes={inodes}")
 }
 
 /// Where a runner and its arguments will be: the program can read them there and nobody can write.
@@ -95,24 +114,24 @@ fn inbox(root: &str) -> Result<OwnedFd, Errno> {
 }
 
 /// Interpreters may live below a folder that is fresh in here (an environment in `/tmp`): held now, put back later.
-fn about_to_be_covered<'a>(shell: &Shell<'a>) -> Result<Vec<(OwnedFd, &'a str)>, Errno> {
-    let bound = shell.tree.iter().filter_map(|entry| match entry {
-        RootEntry::Bind { path, .. } if is_fresh(shell, path) => Some(path.as_str()),
+fn about_to_be_covered<'a>(ground: &Ground<'a>) -> Result<Vec<(OwnedFd, &'a str)>, Errno> {
+    let bound = ground.tree.iter().filter_map(|entry| match entry {
+        RootEntry::Bind { path, .. } if is_fresh(ground, path) => Some(path.as_str()),
         _ => None,
     });
     bound
         .map(|path| {
             let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            let opened = rustix::fs::open(format!("{}{path}", shell.root), flags, Mode::empty())?;
+            let opened = rustix::fs::open(format!("{}{path}", ground.root), flags, Mode::empty())?;
             Ok((crate::template::detached(&opened)?, path))
         })
         .collect()
 }
 
 /// Whether a path lies below a folder that is new for this run.
-fn is_fresh(shell: &Shell<'_>, path: &str) -> bool {
+fn is_fresh(ground: &Ground<'_>, path: &str) -> bool {
     let below = |place: &str| path.strip_prefix(place).is_some_and(|rest| rest.starts_with('/'));
-    PLACES.iter().any(|(_, place, _)| below(place)) && !(below(WORKSPACE) && shell.has_playground())
+    PLACES.iter().any(|(_, place, _)| below(place)) && !(below(WORKSPACE) && ground.has_playground())
 }
 
 fn proc(root: &str) -> Result<(), Errno> {
@@ -142,9 +161,9 @@ fn masks(root: &str) -> Result<(), Errno> {
 }
 
 /// Puts a host folder where it was asked for. Mount points below a fresh folder are made; others must exist.
-fn attach(shell: &Shell<'_>, mount: &OwnedFd, destination: &str) -> Result<(), Errno> {
-    let target = format!("{}{destination}", shell.root);
-    if is_fresh(shell, destination) {
+fn attach(ground: &Ground<'_>, mount: &OwnedFd, destination: &str) -> Result<(), Errno> {
+    let target = format!("{}{destination}", ground.root);
+    if is_fresh(ground, destination) {
         make_mount_point(mount, &target)?;
     }
     rustix::mount::move_mount(mount, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)

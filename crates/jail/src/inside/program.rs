@@ -1,14 +1,15 @@
 //! The program's own process, from the fork to `execve`.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Shell, Told, landlock, mounts, place_at, rights, tell};
+use crate::bare::errno;
+use crate::bare::payload::{Payload, Unwritten};
 use crate::fault;
-use crate::payload::Payload;
 use crate::spec::{INNER_UID, Jail, Layer, Place, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys;
@@ -43,14 +44,16 @@ pub(super) fn live(shell: &Shell<'_>, inbox: &OwnedFd, seat: usize, turn: &Owned
 }
 
 fn prepare<'a>(shell: &'a Shell<'a>, inbox: &OwnedFd, seat: usize) -> Result<Option<Cell<'a>>, StepFailed> {
-    let Some((jail, fds)) = super::await_order(&shell.seats[seat])? else { return Ok(None) };
+    let Some((jail, fds)) = super::await_order(&shell.company.fds()[seat])? else { return Ok(None) };
     let cell = step(Step::Order, "", || take(shell, seat, jail, fds))?;
-    let payload = step(Step::Inbox, "", || Payload::open(rustix::io::dup(&cell.payload)?))?;
+    let payload = step(Step::Inbox, "", || Payload::map(cell.payload.as_raw_fd()).map_err(errno))?;
     if seat == 0 {
         mounts::size_disk(&cell.jail)?;
-        step(Step::Inbox, "", || payload.unpack(Place::Inbox, inbox.as_fd()).map_err(|(_, errno)| errno))?;
+        step(Step::Inbox, "", || {
+            payload.unpack(Place::Inbox as u32, inbox.as_raw_fd()).map_err(|file| errno(file.why))
+        })?;
     }
-    confine(&cell, &payload)?;
+    confine(&cell, payload)?;
     Ok(Some(cell))
 }
 
@@ -63,7 +66,7 @@ fn take<'a>(shell: &'a Shell<'a>, seat: usize, jail: Jail, fds: Vec<OwnedFd>) ->
     Ok(Cell { shell, jail, seat, payload, stdin, stdout, stderr, result })
 }
 
-fn confine(cell: &Cell<'_>, payload: &Payload) -> Result<(), StepFailed> {
+fn confine(cell: &Cell<'_>, payload: Payload<'_>) -> Result<(), StepFailed> {
     step(Step::Stdio, "", || stdio(cell))?;
     step(Step::Rlimits, "", || rlimits(cell))?;
     step(Step::Ids, "", || rights::become_user(INNER_UID, INNER_UID))?;
@@ -109,48 +112,25 @@ fn close_on_exec_from(first: u32) -> Result<(), Errno> {
 }
 
 fn rlimits(cell: &Cell<'_>) -> Result<(), Errno> {
-    if fault::without(Layer::Rlimits) {
-        return Ok(());
-    }
-    let limits = &cell.jail.limits;
-    let processes = u64::from(limits.processes) + processes_of_ours(cell);
-    for (resource, soft, hard) in [
-        (libc::RLIMIT_CORE, 0, 0),
-        (libc::RLIMIT_NOFILE, limits.open_files, limits.open_files),
-        (libc::RLIMIT_FSIZE, limits.disk_bytes, limits.disk_bytes),
-        (libc::RLIMIT_NPROC, processes, processes),
-        (libc::RLIMIT_MEMLOCK, 64 << 10, 64 << 10),
-        (libc::RLIMIT_STACK, 8 << 20, 64 << 20),
-        (libc::RLIMIT_SIGPENDING, 1_024, 1_024),
-        (libc::RLIMIT_MSGQUEUE, 0, 0),
-        (libc::RLIMIT_NICE, 0, 0),
-        (libc::RLIMIT_RTPRIO, 0, 0),
-    ] {
-        sys::limit(resource, soft, hard)?;
-    }
-    // Without a control group this holds each process, not the group, so no receipt counts it. It is private data
-    // and not address space, because many runtimes reserve far more of that than they use.
-    match cell.shell.hold_each_process {
-        true => sys::limit(libc::RLIMIT_DATA, limits.memory_bytes, limits.memory_bytes),
-        false => Ok(()),
-    }
+    let limits =
+        super::resource_limits(&cell.jail.limits, processes_of_ours(cell), cell.shell.hold_each_process);
+    rights::limit(&limits)
 }
 
-/// How many more processes the kernel counts for this user: commands that wait for their turn, and PID 1 where it is
-/// the same user. Where a control group counts as well it is to refuse first, because it says that it did.
+/// How many more processes the kernel counts for this user: commands that wait for their turn, and what is ours.
 fn processes_of_ours(cell: &Cell<'_>) -> u64 {
-    let shell = cell.shell;
     let waiting = cell.jail.commands.len() as u64 - 1;
-    waiting + u64::from(!shell.own_init_uid) + if shell.group_counts_processes { 2 } else { 0 }
+    waiting + super::processes_of_ours(cell.shell.own_init_uid, cell.shell.group_counts_processes)
 }
 
-fn files(payload: &Payload) -> Result<(), StepFailed> {
+fn files(payload: Payload<'_>) -> Result<(), StepFailed> {
     let folder = step(Step::Files, "", || {
         rustix::fs::open(WORKSPACE, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
     })?;
-    payload
-        .unpack(Place::Workspace, folder.as_fd())
-        .map_err(|(path, errno)| StepFailed::new(Step::Files, path, errno))
+    let failed = |file: Unwritten<'_>| {
+        StepFailed::new(Step::Files, String::from_utf8_lossy(file.path), errno(file.why))
+    };
+    payload.unpack(Place::Workspace as u32, folder.as_raw_fd()).map_err(failed)
 }
 
 /// Looks the program up as a shell would and executes it; comes back only with the reason why not.

@@ -92,6 +92,8 @@ pub(super) fn set_up() -> Result<Home, StepFailed> {
     let may_administer = rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN));
     let can_change_network = ids.is_host_root() && may_administer;
+    // Where this is refused, shells for warm interpreters are too, and the receipt of a run says that it was cold.
+    let _kept = sys::keep_rights_as_another_user();
     Ok(Home { groups, ids, proc, network, can_change_network, landlock, missing })
 }
 

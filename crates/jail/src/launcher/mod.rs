@@ -2,12 +2,16 @@
 //! that started it is gone, however that went, the control socket is at its end: the launcher then ends every jail,
 //! removes their groups and ends itself. When the launcher itself is killed, the kernel kills every jail.
 
+mod guest;
 mod home;
 mod idmap;
 mod ids;
+mod keeper;
+mod nursery;
 mod runs;
 mod spares;
 mod start;
+mod zygote;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -24,9 +28,6 @@ use runs::{Runs, Watched};
 /// How the launcher is told that it is one: its own name. It gets no other argument and no environment.
 const NAME: &str = "belljar-launcher";
 const CONTROL: i32 = 3;
-/// How long nothing must happen before spares are made: a run that has just been started is not to compete with
-/// them.
-const QUIET: Duration = Duration::from_millis(3);
 
 /// Runs the launcher if this process was started as one, and then never comes back.
 ///
@@ -121,7 +122,7 @@ fn work(control: &OwnedFd, runs: &mut Runs) {
     loop {
         let idle_work = runs.has_idle_work();
         let wait = if idle_work {
-            Some(QUIET.min(runs.next_deadline().unwrap_or(QUIET)))
+            Some(runs.quiet().min(runs.next_deadline().unwrap_or(Duration::MAX)))
         } else {
             runs.next_deadline()
         };
@@ -130,14 +131,15 @@ fn work(control: &OwnedFd, runs: &mut Runs) {
         let quiet = !order_ready && ready.is_empty();
         if order_ready {
             match wire::receive::<Order>(control.as_fd(), &mut buffer) {
-                Ok(Some((order, fds))) => obey(control, runs, order, &fds),
+                Ok(Some((order, fds))) => obey(control, runs, order, fds),
                 Ok(None) | Err(Errno::CONNRESET) => return,
                 Err(_) => {}
             }
         }
-        for notice in ready.into_iter().filter_map(|watched| runs.handle(watched)) {
+        for notice in ready.into_iter().flat_map(|watched| runs.handle(watched)) {
             notify(control, &notice);
         }
+        runs.end_doomed();
         for notice in runs.expire(Instant::now()) {
             notify(control, &notice);
         }
@@ -148,12 +150,13 @@ fn work(control: &OwnedFd, runs: &mut Runs) {
     }
 }
 
-fn obey(control: &OwnedFd, runs: &mut Runs, order: Order, fds: &[OwnedFd]) {
+fn obey(control: &OwnedFd, runs: &mut Runs, order: Order, fds: Vec<OwnedFd>) {
     match order {
         Order::Keep(settings) => runs.keep(settings),
+        Order::Root { number, tree } => runs.learn_root(number, tree),
         Order::Pools { run } => notify(control, &Notice::Pools { run, pools: runs.pools() }),
         Order::Start { run, jail } => {
-            if let Err(failure) = runs.start(run, &jail, fds) {
+            if let Err(failure) = runs.start(run, jail, fds) {
                 notify(control, &Notice::Failed { run, failure });
             }
         }

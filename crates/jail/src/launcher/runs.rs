@@ -11,18 +11,23 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitId, WaitIdOptions};
 
+use super::guest::{Dying, Pending, RunningGuest};
 use super::home::Home;
 use super::ids::Taken;
+use super::nursery::{Crib, News, Nursery, Served};
 use super::spares::Spares;
-use super::start::{self, Wanted};
+use super::start::{self, Parts, Party, Waiting, Wanted};
 use crate::cgroup::Group;
 use crate::inside::Told;
-use crate::seccomp::Filter;
-use crate::spec::{Ending, Jail, Layer, Network, PoolState, Settings, Usage, Warmth};
+use crate::seccomp::{Filter, Wearer};
+use crate::spec::{Ending, Jail, Layer, Network, PoolState, RootTree, Settings, Usage, Warmth};
 use crate::step::{Step, StepFailed};
+use crate::sys;
 use crate::template::Templates;
 use crate::wire::Notice;
 
+const QUIET: Duration = Duration::from_millis(3);
+const BREATH: Duration = Duration::from_micros(300);
 /// How often groups that could not be removed yet are tried again.
 const SWEEP: Duration = Duration::from_millis(20);
 
@@ -32,10 +37,18 @@ pub(super) enum Watched {
     Report(u64),
     Memory(u64),
     Gone(u64),
+    /// The filter of a zygote's child has something to tell: it is about to end.
+    Leaving(u64),
+    /// A zygote's child has ended.
+    Ended(u64),
+    /// Something that is kept warm.
+    Warm(Crib),
 }
 
 /// One run.
 pub(super) struct Run {
+    /// Number of its PID 1 on the host.
+    pid: i32,
     pidfd: OwnedFd,
     report: Option<OwnedFd>,
     group: Option<Group>,
@@ -44,25 +57,54 @@ pub(super) struct Run {
     started: Instant,
     deadline: Instant,
     answered: bool,
+    /// To be killed as soon as the answer is on its way.
+    doomed: bool,
+    guest: Option<RunningGuest>,
+    orders: OwnedFd,
+    /// How it ended, while its artifacts are still being collected.
+    collecting: Option<Ending>,
+    warmth: Warmth,
 }
 
 impl Run {
-    pub(super) fn new(
-        pidfd: OwnedFd,
-        report: OwnedFd,
-        group: Option<Group>,
-        taken: Taken,
+    pub(super) fn new(parts: Parts, layers: Vec<Layer>, started: Instant, timeout: Duration) -> Self {
+        Self {
+            pid: parts.pid,
+            pidfd: parts.pidfd,
+            report: Some(parts.told),
+            group: parts.group,
+            taken: parts.taken,
+            layers,
+            started,
+            deadline: started + timeout,
+            answered: false,
+            doomed: false,
+            guest: None,
+            orders: parts.orders,
+            collecting: None,
+            warmth: Warmth::Cold,
+        }
+    }
+
+    /// A run whose program is a zygote's child.
+    pub(super) fn of_guest(
+        shell: Waiting,
+        guest: RunningGuest,
         layers: Vec<Layer>,
         started: Instant,
         timeout: Duration,
+        warmth: Warmth,
     ) -> Self {
-        let deadline = started + timeout;
-        Self { pidfd, report: Some(report), group, taken, layers, started, deadline, answered: false }
+        Self { guest: Some(guest), warmth, ..Self::new(shell.into_parts(), layers, started, timeout) }
     }
 
     pub(super) fn kill(&self) {
         // Only a process that is gone already cannot be killed, and that is what is wanted.
         let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    fn knows(&self, pid: i32) -> bool {
+        self.pid == pid || self.guest.as_ref().is_some_and(|guest| guest.pid() == pid)
     }
 
     fn out_of_memory(&self) -> bool {
@@ -92,14 +134,42 @@ impl Run {
     fn ended(&mut self, run: u64, ending: Ending, seen: Usage) -> Notice {
         self.answered = true;
         let group = self.group.as_ref().map(Group::usage).unwrap_or_default();
+        // What a guest took to get ready is not the program's.
+        let before = self.guest.as_ref().map(|guest| guest.cpu_before).unwrap_or_default();
         let usage = Usage {
-            cpu: group.cpu.unwrap_or(seen.cpu),
+            cpu: group.cpu.map_or(seen.cpu, |cpu| cpu.saturating_sub(before)),
             peak_memory_bytes: group.peak_memory_bytes.unwrap_or(seen.peak_memory_bytes),
             // PID 1 is ours.
             peak_processes: group.peak_processes.map(|peak| peak.saturating_sub(1)),
         };
         let (duration, layers) = (self.started.elapsed(), self.layers.clone());
-        Notice::Ended { run, ending, usage, duration, layers, warmth: Warmth::Cold }
+        Notice::Ended { run, ending, usage, duration, layers, warmth: self.warmth }
+    }
+
+    /// What a guest's status comes to: an answer, or first its artifacts.
+    fn conclude(&mut self, number: u64, status: i32) -> Option<Notice> {
+        let guest = self.guest.as_ref()?;
+        let ending = self.judge(status, status != 0 && guest.disk_is_full());
+        if !guest.left_artifacts() {
+            self.doomed = true;
+            return Some(self.ended(number, ending, Usage::default()));
+        }
+        self.collecting = Some(ending);
+        // Nobody may change files under the collector: first of all the program has to be gone.
+        guest.kill();
+        if guest.is_reaped() { self.collect(number) } else { None }
+    }
+
+    fn collect(&mut self, number: u64) -> Option<Notice> {
+        let orders = self.orders.as_fd();
+        match self.guest.as_mut()?.collect(orders) {
+            Ok(()) => None,
+            Err(_) => {
+                self.kill();
+                let ending = self.collecting.take().unwrap_or(Ending::Killed);
+                Some(self.ended(number, ending, Usage::default()))
+            }
+        }
     }
 
     fn failed(&mut self, run: u64, failure: StepFailed) -> Notice {
@@ -116,7 +186,7 @@ pub(super) struct Runs {
     filter: Filter,
     running: Vec<(u64, Run)>,
     leftover: Vec<Group>,
-    settings: Settings,
+    nursery: Nursery,
 }
 
 impl Runs {
@@ -125,26 +195,44 @@ impl Runs {
             home,
             spares: Spares::default(),
             templates: Templates::default(),
-            filter: Filter::for_this_machine(),
+            filter: Filter::for_this_machine(Wearer::Program),
             running: Vec::new(),
             leftover: Vec::new(),
-            settings: Settings::default(),
+            nursery: Nursery::new(),
         }
     }
 
     /// What to keep ready from now on.
     pub(super) fn keep(&mut self, settings: Settings) {
-        self.settings = settings;
+        self.nursery.keep(settings);
+    }
+
+    /// Remembers a root tree.
+    pub(super) fn learn_root(&mut self, number: u64, tree: RootTree) {
+        self.templates.learn(number, tree);
     }
 
     /// What is kept ready.
     pub(super) fn pools(&self) -> Vec<PoolState> {
-        Vec::new()
+        self.nursery.pools()
     }
 
-    pub(super) fn start(&mut self, run: u64, jail: &Jail, fds: &[OwnedFd]) -> Result<(), StepFailed> {
+    /// Starts a run, warm where something is.
+    pub(super) fn start(&mut self, run: u64, jail: Box<Jail>, fds: Vec<OwnedFd>) -> Result<(), StepFailed> {
         let started = Instant::now();
-        let root = self.templates.place(&jail.root)?;
+        let root = self.templates.place(jail.root)?;
+        let pending = Pending { run, jail, fds, started };
+        match self.nursery.serve(&mut self.home, &root, pending) {
+            Served::Started(warm) => self.running.push((run, *warm)),
+            Served::Expecting => {}
+            Served::Cold(pending) => return self.start_cold(&pending),
+        }
+        Ok(())
+    }
+
+    fn start_cold(&mut self, pending: &Pending) -> Result<(), StepFailed> {
+        let jail = &*pending.jail;
+        let root = self.templates.place(jail.root)?;
         let binds = start::wanted_binds(jail);
         let waiting = if jail.network == Network::Own && binds.is_empty() && jail.commands.len() == 1 {
             let (taken, useless) = self.spares.take(jail, &root);
@@ -156,14 +244,14 @@ impl Runs {
         let waiting = match waiting {
             Some(waiting) => waiting,
             None => {
-                let seats = jail.commands.len();
-                let wanted = Wanted { tree: &jail.root, root: &root, network: jail.network, binds, seats };
+                let party = Party::Seats(jail.commands.len());
+                let wanted = Wanted { root: &root, network: jail.network, binds, party };
                 start::prepare(&mut self.home, &self.filter, &wanted)?
             }
         };
-        match waiting.order(&self.home, jail, fds, started) {
+        match waiting.order(&self.home, jail, &pending.fds, pending.started) {
             Ok(started) => {
-                self.running.push((run, started));
+                self.running.push((pending.run, started));
                 Ok(())
             }
             Err(failed) => {
@@ -174,23 +262,48 @@ impl Runs {
         }
     }
 
+    /// Deals with what became of requests that waited for a zygote's child.
+    fn take_news(&mut self) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        for news in std::mem::take(&mut self.nursery.news) {
+            match news {
+                News::Started(run, warm) => self.running.push((run, *warm)),
+                News::FallBack(pending) => {
+                    let failed = self.start_cold(&pending).err();
+                    notices.extend(failed.map(|failure| Notice::Failed { run: pending.run, failure }));
+                }
+            }
+        }
+        self.leftover.append(&mut self.nursery.leftover);
+        notices
+    }
+
     fn tidy(&mut self, (group, taken): (Option<Group>, Taken)) {
         self.home.ids.give_back(taken);
-        self.leftover.extend(group.and_then(|group| group.remove().err()));
+        self.leftover.extend(group.and_then(|group| self.home.groups.take_back(group).err()));
     }
 
     /// Everything to poll.
     pub(super) fn watched(&self) -> Vec<(BorrowedFd<'_>, Watched)> {
         let mut watched = Vec::new();
         for (number, run) in &self.running {
-            if let Some(report) = run.report.as_ref().filter(|_| !run.answered) {
+            let due = run.guest.is_none() || run.collecting.is_some();
+            if let Some(report) = run.report.as_ref().filter(|_| !run.answered && due) {
                 watched.push((report.as_fd(), Watched::Report(*number)));
+            }
+            if let Some(guest) = &run.guest {
+                let quiet = run.answered || run.collecting.is_some();
+                let listener = guest.listener.as_ref().filter(|_| !quiet);
+                watched.extend(listener.map(|fd| (fd.as_fd(), Watched::Leaving(*number))));
+                let ended = (!guest.is_reaped()).then_some((guest.pidfd.as_fd(), Watched::Ended(*number)));
+                watched.extend(ended);
             }
             if let Some(event) = run.group.as_ref().and_then(Group::oom_event).filter(|_| !run.answered) {
                 watched.push((event, Watched::Memory(*number)));
             }
             watched.push((run.pidfd.as_fd(), Watched::Gone(*number)));
         }
+        watched.extend(self.nursery.watched().map(|(fd, crib)| (fd, Watched::Warm(crib))));
         watched
     }
 
@@ -198,19 +311,62 @@ impl Runs {
         self.running.iter_mut().find(|(found, _)| *found == number).map(|(_, run)| run)
     }
 
-    pub(super) fn handle(&mut self, watched: Watched) -> Option<Notice> {
-        match watched {
+    pub(super) fn handle(&mut self, watched: Watched) -> Vec<Notice> {
+        let notice = match watched {
             Watched::Report(number) => self.read_report(number),
-            Watched::Memory(number) => {
-                let run = self.find(number)?;
-                if run.answered || !run.out_of_memory() {
-                    return None;
-                }
-                run.kill();
-                Some(run.ended(number, Ending::Memory, Usage::default()))
-            }
+            Watched::Memory(number) => self.out_of_memory(number),
             Watched::Gone(number) => self.bury(number),
+            Watched::Leaving(number) => self.hear_leaving(number),
+            Watched::Ended(number) => self.guest_ended(number),
+            Watched::Warm(crib) => {
+                self.nursery.handle(&mut self.home, crib);
+                return self.take_news();
+            }
+        };
+        notice.into_iter().collect()
+    }
+
+    /// Ends runs whose answer has been given.
+    pub(super) fn end_doomed(&mut self) {
+        for (_, run) in self.running.iter_mut().filter(|(_, run)| run.doomed) {
+            run.doomed = false;
+            run.kill();
         }
+    }
+
+    fn out_of_memory(&mut self, number: u64) -> Option<Notice> {
+        let run = self.find(number)?;
+        // The event also fires when a group is removed.
+        if run.answered || !run.out_of_memory() {
+            return None;
+        }
+        run.kill();
+        Some(run.ended(number, Ending::Memory, Usage::default()))
+    }
+
+    /// A zygote's child says that it is about to end: that is its ending, whatever the tearing down of its memory takes.
+    fn hear_leaving(&mut self, number: u64) -> Option<Notice> {
+        let run = self.find(number)?;
+        let status = run.guest.as_mut()?.leaving()?;
+        run.conclude(number, status)
+    }
+
+    /// A zygote's child has ended, said so before or not.
+    fn guest_ended(&mut self, number: u64) -> Option<Notice> {
+        let run = self.find(number)?;
+        let guest = run.guest.as_mut()?;
+        let status = guest.reap();
+        if run.answered {
+            return None;
+        }
+        if run.collecting.is_some() {
+            return run.collect(number);
+        }
+        if let Some(failure) = guest.failure() {
+            run.kill();
+            return Some(run.failed(number, failure));
+        }
+        run.conclude(number, status)
     }
 
     fn read_report(&mut self, number: u64) -> Option<Notice> {
@@ -231,6 +387,11 @@ impl Runs {
                     let ending = run.judge(status, disk_full);
                     run.ended(number, ending, Usage { cpu, peak_memory_bytes, peak_processes: None })
                 }
+                // Whatever was collected: how it ended is known.
+                Ok(Told::Collected) => {
+                    let ending = run.collecting.take().unwrap_or(Ending::Killed);
+                    run.ended(number, ending, Usage::default())
+                }
                 Ok(Told::Failed(failure)) => {
                     run.kill();
                     run.failed(number, failure)
@@ -246,14 +407,20 @@ impl Runs {
         let last_words = self.read_report(number);
         let at = self.running.iter().position(|(found, _)| *found == number)?;
         let (_, mut run) = self.running.swap_remove(at);
+        if let Some(guest) = &mut run.guest {
+            guest.reap();
+        }
         let options = WaitIdOptions::EXITED;
         let _reaped = rustix::process::waitid(WaitId::PidFd(run.pidfd.as_fd()), options);
         let notice = last_words.or_else(|| {
             if run.answered {
                 return None;
             }
+            let collected = run.collecting.take();
             Some(if run.out_of_memory() {
                 run.ended(number, Ending::Memory, Usage::default())
+            } else if let Some(ending) = collected {
+                run.ended(number, ending, Usage::default())
             } else {
                 run.failed(number, StepFailed::new(Step::Init, "(it was killed)", Errno::CHILD))
             })
@@ -263,6 +430,9 @@ impl Runs {
     }
 
     pub(super) fn kill(&mut self, number: u64) -> Option<Notice> {
+        if let Some(pending) = self.nursery.cancel(number) {
+            return Some(never_started(&pending, Ending::Killed));
+        }
         let run = self.find(number)?;
         run.kill();
         (!run.answered).then(|| run.ended(number, Ending::Killed, Usage::default()))
@@ -270,41 +440,80 @@ impl Runs {
 
     /// Ends what is over its time.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Notice> {
+        self.nursery.tend(&mut self.home, now);
+        let mut notices = self.take_news();
+        while let Some(pending) = self.nursery.expired(now) {
+            notices.push(never_started(&pending, Ending::TimedOut));
+        }
         let late = self.running.iter_mut().filter(|(_, run)| !run.answered && run.deadline <= now);
-        late.map(|(number, run)| {
+        notices.extend(late.map(|(number, run)| {
             run.kill();
             run.ended(*number, Ending::TimedOut, Usage::default())
-        })
-        .collect()
+        }));
+        notices
     }
 
     /// How long nothing has to be done by itself; `None` is for ever.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        let deadline =
-            self.running.iter().filter(|(_, run)| !run.answered).map(|(_, run)| run.deadline).min();
+        let deadline = self.running.iter().filter(|(_, run)| !run.answered).map(|(_, run)| run.deadline);
+        let deadline = deadline.chain(self.nursery.next_deadline()).min();
         let deadline = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        match (deadline, self.leftover.is_empty()) {
+        match (deadline, self.leftover.is_empty() && self.nursery.dying.is_empty()) {
             (deadline, true) => deadline,
             (None, false) => Some(SWEEP),
             (Some(deadline), false) => Some(deadline.min(SWEEP)),
         }
     }
 
+    /// How long nothing must happen before idle work is done. A run that has just been started is not to compete with the
+    /// making of spares; but guests are made for requests that come every few milliseconds.
+    pub(super) fn quiet(&self) -> Duration {
+        if self.nursery.has_idle_work() { BREATH } else { QUIET }
+    }
+
     /// Making spares takes a processor and interrupts the others: not while something runs, unless none is left.
     pub(super) fn has_idle_work(&self) -> bool {
         let idle = self.running.iter().all(|(_, run)| run.answered);
-        self.spares.wanting() && (idle || self.spares.none_left())
+        (self.spares.wanting() && (idle || self.spares.none_left()))
+            || (self.nursery.has_idle_work() && (idle || self.nursery.none_waits()))
     }
 
     pub(super) fn do_idle_work(&mut self) {
-        self.spares.refill(&mut self.home, &self.filter);
+        if self.nursery.has_idle_work() {
+            self.nursery.do_idle_work(&mut self.home);
+        } else {
+            self.spares.refill(&mut self.home, &self.filter);
+        }
     }
 
-    /// Removes groups that were still busy when their run was over.
+    /// Waits for guests that were killed, and removes groups that were still busy when their run was over.
     pub(super) fn sweep(&mut self) {
+        if self.nursery.dying.iter().any(Dying::has_stray) {
+            self.reap_stray();
+        }
+        for mut dying in std::mem::take(&mut self.nursery.dying) {
+            match dying.bury() {
+                Some(remains) => self.tidy(remains),
+                None => self.nursery.dying.push(dying),
+            }
+        }
         self.leftover =
-            std::mem::take(&mut self.leftover).into_iter().filter_map(|g| g.remove().err()).collect();
+            std::mem::take(&mut self.leftover).into_iter().filter_map(|group| group.remove().err()).collect();
         self.home.groups.sweep();
+    }
+
+    /// A zygote that ended may have had a child that it could not tell of. It is dead with its PID 1, and somebody has to
+    /// wait for it: it is the one that nobody here knows.
+    fn reap_stray(&self) {
+        let Some(pid) = sys::dead_child() else { return };
+        let known = self.nursery.knows(pid as u32)
+            || self.spares.knows(pid)
+            || self.nursery.dying.iter().any(|dying| dying.pid == pid)
+            || self.running.iter().any(|(_, run)| run.knows(pid));
+        if !known {
+            // It is dead; this does not wait.
+            let _reaped = sys::wait(pid);
+        }
     }
 
     /// Kills everything and waits until it is gone.
@@ -312,16 +521,35 @@ impl Runs {
         for (_, run) in &self.running {
             run.kill();
         }
-        for (_, run) in self.running.drain(..) {
+        for (_, mut run) in self.running.drain(..) {
+            if let Some(guest) = &mut run.guest {
+                guest.reap();
+            }
             let _reaped = rustix::process::waitid(WaitId::PidFd(run.pidfd.as_fd()), WaitIdOptions::EXITED);
             self.leftover.extend(run.group.and_then(|group| group.remove().err()));
         }
+        self.nursery.end_all(&self.home);
+        let unfinished = self.take_news();
+        debug_assert!(unfinished.is_empty(), "nothing waits for what is over");
         let groups = self.spares.end_all();
         self.leftover.extend(groups.into_iter().filter_map(|group| group.remove().err()));
+        self.home.groups.forget_free();
         let patience = Instant::now() + Duration::from_secs(1);
-        while !self.leftover.is_empty() && Instant::now() < patience {
+        while !(self.leftover.is_empty() && self.nursery.dying.is_empty()) && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(2));
             self.sweep();
         }
+    }
+}
+
+/// A request that ended before anything could run.
+fn never_started(pending: &Pending, ending: Ending) -> Notice {
+    Notice::Ended {
+        run: pending.run,
+        ending,
+        usage: Usage::default(),
+        duration: pending.started.elapsed(),
+        layers: Vec::new(),
+        warmth: Warmth::Fork,
     }
 }

@@ -1,10 +1,13 @@
 //! Shells made before they are needed, for the root that was asked for last. Each is used once.
 
+use std::rc::Rc;
+
 use super::home::Home;
-use super::start::{self, Waiting, Wanted};
+use super::start::{self, Party, Waiting, Wanted};
 use crate::cgroup::{self, Group};
 use crate::seccomp::Filter;
-use crate::spec::{Jail, Network, RootTree};
+use crate::spec::{Jail, Network};
+use crate::template::Root;
 
 /// As many as a short burst takes; the launcher makes more whenever it has nothing else to do.
 const KEPT: usize = 4;
@@ -21,8 +24,7 @@ pub(super) struct Spares {
 
 /// A root, where it stands, and the limits of the jail that wanted it: the next one is likely to want the same.
 struct Latest {
-    tree: RootTree,
-    root: String,
+    root: Rc<Root>,
     limits: cgroup::Limits,
 }
 
@@ -31,22 +33,27 @@ impl Spares {
         self.waiting.len() < self.kept
     }
 
+    /// Whether a process is the PID 1 of one of them.
+    pub(super) fn knows(&self, pid: i32) -> bool {
+        self.waiting.iter().any(|waiting| waiting.pid() == pid)
+    }
+
     pub(super) fn none_left(&self) -> bool {
         self.waiting.is_empty()
     }
 
     /// Notes that a jail wants this root; gives a shell for it if there is one that is well, and those that are of
     /// no use any more.
-    pub(super) fn take(&mut self, jail: &Jail, root: &str) -> (Option<Waiting>, Vec<Waiting>) {
+    pub(super) fn take(&mut self, jail: &Jail, root: &Rc<Root>) -> (Option<Waiting>, Vec<Waiting>) {
         self.runs += 1;
         self.kept = (self.runs - 1).min(KEPT);
-        let limits = start::group_limits(jail);
+        let limits = start::group_limits(&jail.limits, jail.commands.len());
         match &mut self.latest {
-            Some(latest) if latest.root == root => latest.limits = limits,
-            latest => *latest = Some(Latest { tree: jail.root.clone(), root: root.to_owned(), limits }),
+            Some(latest) if latest.root.number == root.number => latest.limits = limits,
+            latest => *latest = Some(Latest { root: Rc::clone(root), limits }),
         }
         let (mut useful, useless): (Vec<_>, Vec<_>) =
-            self.waiting.drain(..).partition(|waiting| waiting.root == root && waiting.is_well());
+            self.waiting.drain(..).partition(|waiting| waiting.root == root.number && waiting.is_well());
         let taken = useful.pop();
         self.waiting = useful;
         (taken, useless)
@@ -55,8 +62,8 @@ impl Spares {
     /// Makes one. A failure shows, with its name, when one is needed and cannot be made then either; until the next
     /// run nothing more is tried.
     pub(super) fn refill(&mut self, home: &mut Home, filter: &Filter) {
-        let Some(Latest { tree, root, limits }) = &self.latest else { return };
-        let wanted = Wanted { tree, root, network: Network::Own, binds: Vec::new(), seats: 1 };
+        let Some(Latest { root, limits }) = &self.latest else { return };
+        let wanted = Wanted { root, network: Network::Own, binds: Vec::new(), party: Party::Seats(1) };
         let made = start::prepare(home, filter, &wanted).map(|mut waiting| {
             // Where it does not work now it is tried again, and reported, when the limits are known.
             let _limited = waiting.limit(*limits);

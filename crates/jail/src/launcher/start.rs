@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
@@ -14,39 +14,71 @@ use super::home::{Home, controller_layer};
 use super::idmap;
 use super::ids::Taken;
 use super::runs::Run;
+use crate::bare::message::NAMESPACES;
 use crate::cgroup::{self, Controller, Group};
 use crate::fault;
-use crate::inside::{self, Shell};
+use crate::inside::{self, Company, Ground, Shell};
 use crate::seccomp::Filter;
-use crate::spec::{HostBind, Jail, Layer, Network, RootTree, WORKSPACE};
+use crate::spec::{HostBind, INNER_UID, Jail, Layer, Limits, Network, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, Cloned};
-use crate::template;
+use crate::template::{self, Root};
 use crate::wire;
 
 /// What a shell is made for.
 pub(super) struct Wanted<'a> {
-    pub(super) tree: &'a RootTree,
-    /// Where the tree stands.
-    pub(super) root: &'a str,
+    pub(super) root: &'a Root,
     pub(super) network: Network,
     /// Host folders, the playground among them.
     pub(super) binds: Vec<HostBind>,
-    /// How many commands.
-    pub(super) seats: usize,
+    pub(super) party: Party,
+}
+
+/// Who will run in a shell.
+#[derive(Clone, Copy)]
+pub(super) enum Party {
+    /// So many commands.
+    Seats(usize),
+    /// A child of a zygote.
+    Guest {
+        /// The zygote's user, who is to own the user namespace.
+        owner: u32,
+        disk_bytes: u64,
+    },
+}
+
+/// How a zygote's child gets into a shell.
+pub(super) struct Door {
+    /// In the order of [`NAMESPACES`].
+    pub(super) namespaces: Vec<OwnedFd>,
+    /// Where PID 1 will say that the place is finished.
+    pub(super) place: OwnedFd,
 }
 
 /// A PID 1 that has set up its place and waits to be told what to run. Used once.
 pub(super) struct Waiting {
-    pub(super) root: String,
+    /// Number of its root.
+    pub(super) root: u64,
+    pid: i32,
     pidfd: OwnedFd,
     told: OwnedFd,
     orders: OwnedFd,
     seats: Vec<OwnedFd>,
+    door: Option<Door>,
     group: Option<Group>,
     /// What the group holds it to so far.
     limits: Option<cgroup::Limits>,
     taken: Taken,
+}
+
+/// The parts of a shell that are of use while something runs in it.
+pub(super) struct Parts {
+    pub(super) pid: i32,
+    pub(super) pidfd: OwnedFd,
+    pub(super) told: OwnedFd,
+    pub(super) orders: OwnedFd,
+    pub(super) group: Option<Group>,
+    pub(super) taken: Taken,
 }
 
 /// Makes a shell.
@@ -64,24 +96,31 @@ fn prepare_as(
     let binds = host_binds(home, &wanted.binds, taken)?;
     let group = home.make_group()?;
     let own_network = wanted.network == Network::Own && !fault::without(Layer::NetNs);
-    let network = (own_network && home.can_change_network).then(|| home.make_network()).transpose()?;
+    // A zygote's child can only enter what the jail's own user namespace owns.
+    let guest = matches!(wanted.party, Party::Guest { .. });
+    let make_network = own_network && home.can_change_network && !guest;
+    let network = make_network.then(|| home.make_network()).transpose()?;
     let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
     let (told, report) = step(Step::Namespaces, "", pipe)?;
     let (go, let_go) = step(Step::Namespaces, "", pipe)?;
-    let line =
-        || rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let (our_orders, orders) = step(Step::Namespaces, "", line)?;
-    let (our_seats, seats) = (0..wanted.seats)
-        .map(|_| step(Step::Namespaces, "", line))
-        .collect::<Result<(Vec<_>, Vec<_>), _>>()?;
+    let (our_seats, company) = company(wanted.party)?;
+    let (owner, disk_bytes) = match wanted.party {
+        Party::Seats(_) => (None, None),
+        Party::Guest { owner, disk_bytes } => (Some(owner), Some(disk_bytes)),
+    };
     let shell = Shell {
-        tree: wanted.tree,
-        root: wanted.root,
-        binds: &binds,
+        ground: Ground {
+            tree: &wanted.root.tree,
+            root: &wanted.root.path,
+            binds: &binds,
+            owner: (INNER_UID, INNER_UID),
+            disk_bytes,
+        },
         groups: group.as_ref().map_or(&[], Group::join_fds),
         go,
         orders,
-        seats,
+        company,
         report,
         filter,
         landlock: home.landlock,
@@ -92,22 +131,26 @@ fn prepare_as(
     };
     let flags = namespaces(shell.new_network);
     let into = group.as_ref().and_then(Group::clone_into);
-    let cloned = step(Step::Namespaces, "", || clone_into(home, flags, network.as_ref(), into))?;
+    let cloned = step(Step::Namespaces, "", || clone_into(home, flags, network.as_ref(), into, owner))?;
     let (pid, pidfd) = match cloned {
         Cloned::Child => inside::enter(&shell),
         Cloned::Parent { pid, pidfd } => (pid, pidfd.ok_or(Errno::NOSYS)),
     };
     let pidfd = pidfd.map_err(|errno| StepFailed::new(Step::Namespaces, "", errno))?;
     drop(shell);
-    let root = wanted.root.to_owned();
-    let waiting =
-        Waiting { root, pidfd, told, orders: our_orders, seats: our_seats, group, limits: None, taken };
-    let (uids, gids) = taken.maps();
-    let mapped = step(Step::IdMap, "", || {
-        idmap::write_maps(&home.proc, pid, &uids, &gids)?;
-        rustix::io::write(&let_go, b"1").map(drop)
-    });
-    match mapped {
+    let mut waiting = Waiting {
+        root: wanted.root.number,
+        pid,
+        pidfd,
+        told,
+        orders: our_orders,
+        seats: our_seats,
+        door: None,
+        group,
+        limits: None,
+        taken,
+    };
+    match let_in(home, &mut waiting, owner.is_some(), pid, &let_go) {
         Ok(()) => Ok(waiting),
         Err(failed) => {
             waiting.discard();
@@ -116,19 +159,70 @@ fn prepare_as(
     }
 }
 
+/// Gives PID 1 its ids and lets it go on; for a guest, opens the namespaces.
+fn let_in(
+    home: &Home,
+    waiting: &mut Waiting,
+    guest: bool,
+    pid: i32,
+    let_go: &OwnedFd,
+) -> Result<(), StepFailed> {
+    let (uids, gids) = waiting.taken.maps();
+    step(Step::IdMap, "", || {
+        idmap::write_maps(&home.proc, pid, &uids, &gids)?;
+        rustix::io::write(let_go, b"1").map(drop)
+    })?;
+    if guest {
+        waiting.door = Some(step(Step::Namespaces, "", || {
+            let open = |name: &&str| {
+                let path = format!("{pid}/ns/{name}");
+                rustix::fs::openat(&home.proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            };
+            let namespaces = NAMESPACES.iter().map(open).collect::<Result<_, _>>()?;
+            Ok(Door { namespaces, place: waiting.seats.pop().ok_or(Errno::BADF)? })
+        })?);
+    }
+    Ok(())
+}
+
+pub(super) fn line() -> Result<(OwnedFd, OwnedFd), Errno> {
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+/// Lines for whoever will run in the shell: our ends, and theirs.
+fn company(party: Party) -> Result<(Vec<OwnedFd>, Company), StepFailed> {
+    match party {
+        Party::Seats(count) => {
+            let lines = (0..count).map(|_| step(Step::Namespaces, "", line));
+            let (ours, theirs) = lines.collect::<Result<(Vec<_>, Vec<_>), _>>()?;
+            Ok((ours, Company::Seats(theirs)))
+        }
+        Party::Guest { .. } => {
+            let (ours, theirs) = step(Step::Namespaces, "", line)?;
+            Ok((vec![ours], Company::Guest(theirs)))
+        }
+    }
+}
+
 /// The launcher steps into the network for the moment of the clone: its jails own no network namespace, they only
-/// live in one.
+/// live in one. And it is another user for that moment where that one is to own the user namespace.
 fn clone_into(
     home: &Home,
     flags: libc::c_int,
     network: Option<&OwnedFd>,
     group: Option<BorrowedFd<'_>>,
+    owner: Option<u32>,
 ) -> Result<Cloned, Errno> {
-    let Some(network) = network else { return sys::clone(flags, group) };
-    sys::setns(network.as_fd(), libc::CLONE_NEWNET)?;
-    let cloned = sys::clone(flags, group);
+    if let Some(network) = network {
+        sys::setns(network.as_fd(), libc::CLONE_NEWNET)?;
+    }
+    let own = rustix::process::geteuid().as_raw();
+    let cloned = owner.map_or(Ok(()), sys::act_as).and_then(|()| sys::clone(flags, group));
     if !matches!(cloned, Ok(Cloned::Child)) {
-        sys::setns(home.network.as_fd(), libc::CLONE_NEWNET)?;
+        owner.map_or(Ok(()), |_| sys::act_as(own))?;
+        if network.is_some() {
+            sys::setns(home.network.as_fd(), libc::CLONE_NEWNET)?;
+        }
     }
     cloned
 }
@@ -200,9 +294,39 @@ fn map_owner(
 impl Waiting {
     /// Whether it is still there and well.
     pub(super) fn is_well(&self) -> bool {
-        let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN), PollFd::new(&self.told, PollFlags::IN)];
-        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        rustix::event::poll(&mut polled, Some(&now)) == Ok(0)
+        !is_readable(self.pidfd.as_fd()) && !is_readable(self.told.as_fd())
+    }
+
+    pub(super) fn told(&self) -> BorrowedFd<'_> {
+        self.told.as_fd()
+    }
+
+    pub(super) fn orders(&self) -> BorrowedFd<'_> {
+        self.orders.as_fd()
+    }
+
+    pub(super) fn group(&self) -> Option<&Group> {
+        self.group.as_ref()
+    }
+
+    pub(super) fn taken(&self) -> Taken {
+        self.taken
+    }
+
+    /// Its number on the host.
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// The way in for a zygote's child.
+    pub(super) fn take_door(&mut self) -> Option<Door> {
+        self.door.take()
+    }
+
+    /// What is left of it when its guest runs.
+    pub(super) fn into_parts(self) -> Parts {
+        let Waiting { pid, pidfd, told, orders, group, taken, .. } = self;
+        Parts { pid, pidfd, told, orders, group, taken }
     }
 
     /// Ends it; gives back what the launcher has to tidy up.
@@ -224,10 +348,8 @@ impl Waiting {
         if let Err(failed) = self.tell(jail, fds) {
             return Err(Box::new((failed, self)));
         }
-        let mut layers = inside::layers(jail, home.landlock, self.taken.separate());
-        layers.extend(home.groups.controllers().into_iter().map(controller_layer));
-        layers.sort();
-        Ok(Run::new(self.pidfd, self.told, self.group, self.taken, layers, started, jail.limits.timeout))
+        let layers = layers(home, jail, self.taken);
+        Ok(Run::new(self.into_parts(), layers, started, jail.limits.timeout))
     }
 
     fn tell(&mut self, jail: &Jail, fds: &[OwnedFd]) -> Result<(), StepFailed> {
@@ -235,7 +357,7 @@ impl Waiting {
             return Err(StepFailed::new(Step::UserId, "of its own, as required", Errno::PERM));
         }
         self.hand_over(fds)?;
-        self.limit(group_limits(jail))?;
+        self.limit(group_limits(&jail.limits, jail.commands.len()))?;
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         // The artifacts pipe, the last one, is PID 1's; all others are the program's.
         let (programs, collectors) = fds.split_at(fds.len() - usize::from(jail.artifacts.is_some()));
@@ -244,12 +366,12 @@ impl Waiting {
             self.seats.iter().try_for_each(|seat| wire::send(seat.as_fd(), jail, programs))
         });
         // Where nobody takes the order, somebody has told why.
-        sent.map_err(|failed| inside::read_failure(&self.told).unwrap_or(failed))
+        sent.map_err(|failed| inside::read_failure(self.told.as_fd()).unwrap_or(failed))
     }
 
     /// A program that opens `/dev/stdout` opens the pipe anew, and must own it to do so. Standard streams only, and
     /// pipes only: anything else belongs to somebody.
-    fn hand_over(&self, fds: &[OwnedFd]) -> Result<(), StepFailed> {
+    pub(super) fn hand_over(&self, fds: &[OwnedFd]) -> Result<(), StepFailed> {
         if !self.taken.separate() {
             return Ok(());
         }
@@ -269,25 +391,47 @@ impl Waiting {
     /// Has the group hold it to these limits, ahead of time where they can be guessed.
     pub(super) fn limit(&mut self, limits: cgroup::Limits) -> Result<(), StepFailed> {
         let Some(group) = self.group.as_ref().filter(|_| self.limits != Some(limits)) else { return Ok(()) };
-        group.set_limits(&limits).map_err(|error| {
-            let (file, errno) = match error {
-                cgroup::Error::Write { file, errno } | cgroup::Error::Open { file, errno } => (file, errno),
-                cgroup::Error::Make { errno } => ("", errno),
-            };
-            StepFailed::new(Step::Cgroup, file, errno)
-        })?;
+        limit_group(group, &limits)?;
         self.limits = Some(limits);
         Ok(())
     }
 }
 
+/// Has a group hold what is in it to these limits.
+pub(super) fn limit_group(group: &Group, limits: &cgroup::Limits) -> Result<(), StepFailed> {
+    group.set_limits(limits).map_err(group_failed)
+}
+
+pub(super) fn group_failed(error: cgroup::Error) -> StepFailed {
+    let (file, errno) = match error {
+        cgroup::Error::Write { file, errno } | cgroup::Error::Open { file, errno } => (file, errno),
+        cgroup::Error::Make { errno } => ("", errno),
+    };
+    StepFailed::new(Step::Cgroup, file, errno)
+}
+
 /// What the group of a jail has to hold it to.
-pub(super) fn group_limits(jail: &Jail) -> cgroup::Limits {
+pub(super) fn group_limits(limits: &Limits, commands: usize) -> cgroup::Limits {
     // PID 1 is ours and not the program's, and so is every command that only waits for its turn.
-    let pids = jail.limits.processes + jail.commands.len() as u32;
+    let pids = limits.processes + commands as u32;
     cgroup::Limits {
-        memory_bytes: if fault::without(Layer::CgroupMemory) { 1 << 40 } else { jail.limits.memory_bytes },
-        cpu_millis: if fault::without(Layer::CgroupCpu) { 1_000_000 } else { jail.limits.cpu_millis },
+        memory_bytes: if fault::without(Layer::CgroupMemory) { 1 << 40 } else { limits.memory_bytes },
+        cpu_millis: if fault::without(Layer::CgroupCpu) { 1_000_000 } else { limits.cpu_millis },
         pids: if fault::without(Layer::CgroupPids) { 1 << 20 } else { pids },
     }
+}
+
+/// What will be in force.
+pub(super) fn layers(home: &Home, jail: &Jail, taken: Taken) -> Vec<Layer> {
+    let mut layers = inside::layers(jail, home.landlock, taken.separate());
+    layers.extend(home.groups.controllers().into_iter().map(controller_layer));
+    layers.sort();
+    layers
+}
+
+/// Whether there is something to read, or the other side is gone.
+pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut polled, Some(&now)) != Ok(0)
 }

@@ -93,6 +93,7 @@ impl Assembler {
         match tree {
             Tree::Allow => Target::ALLOW,
             Tree::Refuse(errno) => Target::errno(*errno),
+            Tree::Tell => Target::Verdict(libc::SECCOMP_RET_USER_NOTIF),
             Tree::Load(argument, mask, then) => {
                 let then = self.tree(then);
                 self.lead_into(then);

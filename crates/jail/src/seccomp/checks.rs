@@ -4,6 +4,8 @@
 //! upper half of a register is ignored there, so it is ignored here. Comparing all 64 bits would let
 //! `0x1_0000_5412` pass for something that is not TIOCSTI.
 
+use crate::bare::message::LEAVING;
+
 /// A named check, by what it is about. Arguments count from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Check {
@@ -35,6 +37,8 @@ pub(super) enum Check {
     },
     /// `renameat2` that leaves no whiteout, which is a device.
     Rename,
+    /// `exit_group` by which a program says that it is about to end.
+    Leave,
     /// A mode without set-uid and set-gid, and a node that is no device.
     Node {
         /// Where the mode is.
@@ -49,6 +53,8 @@ pub(super) enum Tree {
     Allow,
     /// The call fails.
     Refuse(i32),
+    /// Whoever listens to this filter is told of the call, and it waits.
+    Tell,
     /// Look at the low 32 bits of an argument, masked.
     Load(u8, u32, Box<Tree>),
     /// Is one of these bits set in what was loaded?
@@ -167,6 +173,7 @@ impl Check {
             Check::Rename => {
                 load(4, ALL, any_bit(libc::RENAME_WHITEOUT, Tree::Refuse(libc::EINVAL), Tree::Allow))
             }
+            Check::Leave => load(1, ALL, one_of(&[LEAVING], Tree::Tell, Tree::Allow)),
             Check::Node { mode } => {
                 // The set-id bits are kept in the mask: with one of them the value is in no list.
                 load(mode, libc::S_IFMT | SET_ID, one_of(PLAIN_NODES, Tree::Allow, eperm()))

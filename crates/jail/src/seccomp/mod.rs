@@ -22,6 +22,7 @@ use std::fmt;
 use std::io;
 
 use bpf::{Assembler, Target};
+use checks::Check;
 use policy::Rule;
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -53,6 +54,20 @@ impl Arch {
     }
 }
 
+/// Who a filter is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wearer {
+    /// A program of a tenant's, and PID 1 of its jail.
+    Program,
+    /// PID 1 of a jail whose program is a zygote's child: it waits, and collects artifacts.
+    Host,
+    /// A warm interpreter: what a program may, and what it takes to have a child in a jail.
+    Zygote,
+    /// Such a child, on top of the zygote's own filter: what is taken back. Together they are a program's filter; and
+    /// the child is heard when it is about to end.
+    Child,
+}
+
 /// The compiled filter. Built once in the launcher, installed in every child.
 #[derive(Clone)]
 pub struct Filter(Vec<libc::sock_filter>);
@@ -66,25 +81,27 @@ impl fmt::Debug for Filter {
 impl Filter {
     /// The filter for the architecture this program runs on.
     #[must_use]
-    pub fn for_this_machine() -> Filter {
-        Filter::compile(if cfg!(target_arch = "x86_64") { Arch::X86_64 } else { Arch::Aarch64 })
+    pub fn for_this_machine(wearer: Wearer) -> Filter {
+        Filter::compile(if cfg!(target_arch = "x86_64") { Arch::X86_64 } else { Arch::Aarch64 }, wearer)
     }
 
     /// The filter for `arch`, whatever this machine is.
     #[must_use]
-    pub fn compile(arch: Arch) -> Filter {
+    pub fn compile(arch: Arch, wearer: Wearer) -> Filter {
         let mut assembler = Assembler::default();
         let mut actions: Vec<(u32, Target)> = Vec::new();
+        // A child's filter leaves to the zygote's what it has nothing to say about.
+        let unknown = if wearer == Wearer::Child { Target::ALLOW } else { Target::errno(libc::ENOSYS) };
         let mut next = 0;
-        for (number, rule) in rules(arch) {
+        for (number, rule) in rules(arch, wearer) {
             if number > next {
-                actions.push((next, Target::errno(libc::ENOSYS)));
+                actions.push((next, unknown));
             }
             actions.push((number, target(&mut assembler, rule)));
             next = number + 1;
         }
         // Open-ended: everything above the newest number, and so x32 (bit 30) and negative numbers too.
-        actions.push((next, Target::errno(libc::ENOSYS)));
+        actions.push((next, unknown));
         Filter(assembler.finish(arch.audit(), &actions))
     }
 
@@ -105,6 +122,12 @@ impl Filter {
         if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
+    /// The instructions, as the kernel takes them.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: instructions are plain numbers without holes between them.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), size_of_val(self.0.as_slice())) }
+    }
+
     /// How many instructions the kernel has to load.
     #[expect(clippy::len_without_is_empty, reason = "a filter is never empty: it ends in a verdict")]
     #[must_use]
@@ -120,11 +143,23 @@ pub fn allowed(arch: Arch) -> impl Iterator<Item = (&'static str, u32)> {
 }
 
 /// What happens to every known number, in ascending order.
-fn rules(arch: Arch) -> impl Iterator<Item = (u32, Rule)> {
+fn rules(arch: Arch, wearer: Wearer) -> impl Iterator<Item = (u32, Rule)> {
     let policy = policy::by_name();
-    arch.numbers()
-        .iter()
-        .map(move |(name, number)| (*number, policy.get(name).copied().unwrap_or(Rule::Errno(libc::EPERM))))
+    arch.numbers().iter().map(move |(name, number)| {
+        let program = policy.get(name).copied().unwrap_or(Rule::Errno(libc::EPERM));
+        let for_births = policy::FOR_BIRTHS.contains(name);
+        let rule = match wearer {
+            Wearer::Program => program,
+            Wearer::Host if policy::FOR_HOSTS.contains(name) => program,
+            Wearer::Host => Rule::Errno(libc::EPERM),
+            Wearer::Zygote if for_births => Rule::Allow,
+            Wearer::Zygote => program,
+            Wearer::Child if for_births => program,
+            Wearer::Child if *name == "exit_group" => Rule::Check(Check::Leave),
+            Wearer::Child => Rule::Allow,
+        };
+        (*number, rule)
+    })
 }
 
 fn target(assembler: &mut Assembler, rule: Rule) -> Target {

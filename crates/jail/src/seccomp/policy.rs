@@ -34,6 +34,57 @@ pub(super) fn by_name() -> HashMap<&'static str, Rule> {
     POLICY.iter().flat_map(|(rule, names)| names.iter().map(|name| (*name, *rule))).collect()
 }
 
+/// What a zygote does beyond what a program may, to have a child in a jail.
+pub(super) const FOR_BIRTHS: &[&str] = &[
+    "capset",
+    "clone",
+    "clone3",
+    "landlock_restrict_self",
+    "prctl",
+    "seccomp",
+    "setgroups",
+    "setns",
+    "unshare",
+];
+
+/// All that a PID 1 needs that only waits and collects.
+pub(super) const FOR_HOSTS: &[&str] = &[
+    "brk",
+    "close_range",
+    "close",
+    "exit",
+    "exit_group",
+    "fcntl",
+    "fstat",
+    "futex",
+    "getdents64",
+    "getrandom",
+    "kill",
+    "lseek",
+    "madvise",
+    "mmap",
+    "mprotect",
+    "mremap",
+    "munmap",
+    "newfstatat",
+    "openat",
+    "poll",
+    "ppoll",
+    "read",
+    "recvfrom",
+    "recvmsg",
+    "restart_syscall",
+    "rt_sigreturn",
+    "sendmsg",
+    "setgroups",
+    "setresgid",
+    "setresuid",
+    "stat",
+    "statx",
+    "wait4",
+    "write",
+];
+
 /// `(rule, the calls it holds for)`.
 #[rustfmt::skip]
 pub(super) const POLICY: &[(Rule, &[&str])] = &[

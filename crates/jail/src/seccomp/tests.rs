@@ -46,7 +46,7 @@ fn verdict(name: &str, arguments: &[u64]) -> u32 {
     registers[..arguments.len()].copy_from_slice(arguments);
     let mut verdicts = ARCHES.iter().filter_map(|arch| {
         let (_, number) = arch.numbers().iter().find(|(known, _)| *known == name)?;
-        Some(interpret(&Filter::compile(*arch).0, arch.audit(), *number, registers))
+        Some(interpret(&Filter::compile(*arch, Wearer::Program).0, arch.audit(), *number, registers))
     });
     let first = verdicts.next().expect("a known name");
     assert!(verdicts.all(|other| other == first), "{name} differs between architectures");
@@ -66,7 +66,7 @@ fn fails(name: &str, arguments: &[u64], with: i32) {
 #[test]
 fn every_number_gets_the_verdict_of_the_table() {
     for arch in ARCHES {
-        let filter = Filter::compile(arch);
+        let filter = Filter::compile(arch, Wearer::Program);
         let policy = policy::by_name();
         for number in (0..600).chain([0x3fff_ffff, 0x4000_0000, 0x4000_0001, 0x8000_0000, u32::MAX]) {
             let name = arch.numbers().iter().find(|(_, known)| *known == number).map(|(name, _)| *name);
@@ -86,7 +86,7 @@ fn every_number_gets_the_verdict_of_the_table() {
 #[test]
 fn a_foreign_architecture_ends_the_process() {
     for arch in ARCHES {
-        let filter = Filter::compile(arch);
+        let filter = Filter::compile(arch, Wearer::Program);
         for foreign in [0x4000_0003, 0x4000_0028, 0, arch.audit() ^ 1] {
             assert_eq!(interpret(&filter.0, foreign, 0, [0; 6]), libc::SECCOMP_RET_KILL_PROCESS);
         }
@@ -109,7 +109,7 @@ fn the_table_names_each_call_once_and_only_real_ones() {
 #[test]
 fn few_calls_reach_the_kernel_and_the_program_is_short() {
     for (arch, ceiling) in [(Arch::X86_64, 198), (Arch::Aarch64, 169)] {
-        let (count, length) = (allowed(arch).count(), Filter::compile(arch).len());
+        let (count, length) = (allowed(arch).count(), Filter::compile(arch, Wearer::Program).len());
         println!("{arch:?}: {count} calls reach the kernel, {length} instructions");
         // 200 is the promise; the ceilings are where we are, and they only go down.
         assert!(count <= ceiling, "{arch:?} lets {count} calls through");
@@ -397,7 +397,7 @@ fn under_the_filter(filter: &Filter) -> i32 {
 
 #[test]
 fn the_kernel_loads_and_keeps_it() {
-    let filter = Filter::for_this_machine();
+    let filter = Filter::for_this_machine(Wearer::Program);
     // SAFETY: the child makes only system calls (no allocation, no lock of the harness) and ends by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {

@@ -1,6 +1,6 @@
 //! The line to the launcher: orders go out, and each notice finds the run that waits for it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,6 +13,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 
+use super::image::NumberedRoot;
 use super::run::failure_of;
 
 #[derive(Debug)]
@@ -22,6 +23,8 @@ struct Line {
     /// Who waits for which run. `None` once the launcher is gone.
     waiting: Mutex<Option<HashMap<u64, oneshot::Sender<Notice>>>>,
     next: AtomicU64,
+    /// Roots that the launcher was told of.
+    told: Mutex<HashSet<u64>>,
 }
 
 /// A line to a launcher that said it was ready.
@@ -42,7 +45,12 @@ impl Connection {
         let broken =
             |message: String| ProviderError::Setup { step: "start the launcher".to_owned(), cause: message };
         let control = UnixStream::from_std(control.into()).map_err(|error| broken(error.to_string()))?;
-        let line = Line { control, waiting: Mutex::new(Some(HashMap::new())), next: AtomicU64::new(1) };
+        let line = Line {
+            control,
+            waiting: Mutex::new(Some(HashMap::new())),
+            next: AtomicU64::new(1),
+            told: Mutex::default(),
+        };
         let mut buffer = Vec::new();
         let missing = match line.receive(&mut buffer).await {
             Ok(Some(Notice::Ready { missing })) => missing,
@@ -58,7 +66,13 @@ impl Connection {
     }
 
     /// Orders a run.
-    pub(super) async fn start(&self, jail: Jail, fds: &[BorrowedFd<'_>]) -> Result<Ordered, ProviderError> {
+    pub(super) async fn start(
+        &self,
+        root: &NumberedRoot,
+        jail: Jail,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Ordered, ProviderError> {
+        self.tell_of(root).await?;
         let (run, notice) = self.0.expect().ok_or_else(lost)?;
         let ordered = Ordered { line: self.clone(), run, notice, over: false };
         let order = Order::Start { run, jail: Box::new(jail) };
@@ -67,6 +81,25 @@ impl Connection {
             Err(Errno::TOOBIG) => Err(ProviderError::Invalid {
                 field: "command",
                 message: "command, environment and mounts together are too long".to_owned(),
+            }),
+            Err(_) => Err(lost()),
+        }
+    }
+
+    /// Tells the launcher of a root, unless it was told before.
+    async fn tell_of(&self, root: &NumberedRoot) -> Result<(), ProviderError> {
+        if self.0.told().contains(&root.number) {
+            return Ok(());
+        }
+        let order = Order::Root { number: root.number, tree: root.tree.clone() };
+        match self.0.send(&order, &[]).await {
+            Ok(()) => {
+                self.0.told().insert(root.number);
+                Ok(())
+            }
+            Err(Errno::TOOBIG) => Err(ProviderError::Invalid {
+                field: "image",
+                message: "has too many entries at its top".to_owned(),
             }),
             Err(_) => Err(lost()),
         }
@@ -90,6 +123,11 @@ impl Connection {
         }
     }
 
+    /// Whether the launcher is gone.
+    pub(super) fn is_lost(&self) -> bool {
+        self.0.waiting().is_none()
+    }
+
     /// Hangs up; the launcher then ends everything and itself.
     pub(super) fn close(&self) {
         // Where the other side is gone already, there is nothing to hang up.
@@ -98,7 +136,7 @@ impl Connection {
 }
 
 pub(super) fn lost() -> ProviderError {
-    ProviderError::Lost { message: "the launcher is gone; start belljar again".to_owned() }
+    ProviderError::Lost { message: "the launcher was killed under it; run it again".to_owned() }
 }
 
 impl Ordered {
@@ -130,6 +168,10 @@ impl Line {
     fn waiting(&self) -> MutexGuard<'_, Option<HashMap<u64, oneshot::Sender<Notice>>>> {
         // A map of senders is whole after every statement, so a panic elsewhere does not spoil it.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn told(&self) -> MutexGuard<'_, HashSet<u64>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A number for a run, and where the notice about it will arrive; nothing where the launcher is gone.

@@ -1,6 +1,8 @@
 //! Roots: what a sandbox sees of the host, or of an unpacked image.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_engine::language::{LANGUAGES, Language};
 use belljar_engine::plan::{Image, Network, Plan};
@@ -52,11 +54,31 @@ const NSSWITCH: &str =
 pub(super) struct Roots {
     host: Vec<RootEntry>,
     runtimes: Runtimes,
+    known: Mutex<Known>,
 }
+
+/// A root tree with the number that it has in orders, and the search path inside.
+#[derive(Debug)]
+pub(super) struct NumberedRoot {
+    pub(super) number: u64,
+    pub(super) tree: RootTree,
+    pub(super) path: String,
+}
+
+/// Trees by what they consist of; and, because that takes a while to find out, those of the host by its prefixes.
+#[derive(Debug, Default)]
+struct Known {
+    by_tree: HashMap<RootTree, Arc<NumberedRoot>>,
+    by_prefixes: HashMap<Vec<PathBuf>, Arc<NumberedRoot>>,
+    next: u64,
+}
+
+/// So many are remembered; then all are forgotten.
+const MAX_KNOWN: usize = 64;
 
 impl Roots {
     pub(super) fn new() -> Self {
-        Self { host: host_tree(), runtimes: Runtimes::new() }
+        Self { host: host_tree(), runtimes: Runtimes::new(), known: Mutex::default() }
     }
 
     /// Finds what runs a language.
@@ -83,8 +105,46 @@ impl Roots {
             .collect()
     }
 
-    /// The tree of a plan, and the search path inside it.
+    /// The tree of a plan.
     pub(super) fn tree(
+        &self,
+        plan: &Plan,
+        binds: &[HostBind],
+        prefixes: &[PathBuf],
+    ) -> Result<Arc<NumberedRoot>, ProviderError> {
+        let usual = plan.image == Image::Host && plan.network == Network::None && binds.is_empty();
+        if let Some(root) = self.known().by_prefixes.get(prefixes).filter(|_| usual) {
+            return Ok(Arc::clone(root));
+        }
+        let (tree, path) = self.build(plan, binds, prefixes)?;
+        let root = self.number(tree, path);
+        if usual {
+            self.known().by_prefixes.insert(prefixes.to_vec(), Arc::clone(&root));
+        }
+        Ok(root)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // Maps are whole after every statement, so a panic elsewhere does not spoil them.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn number(&self, tree: RootTree, path: String) -> Arc<NumberedRoot> {
+        let mut known = self.known();
+        if let Some(root) = known.by_tree.get(&tree) {
+            return Arc::clone(root);
+        }
+        if known.by_tree.len() >= MAX_KNOWN {
+            known.by_tree.clear();
+            known.by_prefixes.clear();
+        }
+        known.next += 1;
+        let root = Arc::new(NumberedRoot { number: known.next, tree: tree.clone(), path });
+        known.by_tree.insert(tree, Arc::clone(&root));
+        root
+    }
+
+    fn build(
         &self,
         plan: &Plan,
         binds: &[HostBind],

@@ -2,13 +2,13 @@
 
 mod connection;
 mod image;
+mod link;
 mod paths;
 mod run;
 mod runtimes;
 
 use std::path::PathBuf;
-use std::process::Child;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use belljar_engine::language::{LANGUAGES, Language};
 use belljar_engine::layer::Layer;
@@ -17,11 +17,12 @@ use belljar_engine::plan::{Image, Network, Plan, Program, Task};
 use belljar_engine::provider::{
     BoxFuture, Capabilities, MissingLayer, PoolMetrics, Provider, ProviderError, Sandbox, Sink,
 };
+use belljar_engine::warm::{WarmSettings, Warming};
 use belljar_jail::launcher::Launcher;
-use belljar_jail::spec::{self, RootTree};
+use belljar_jail::spec;
 
-use connection::Connection;
-use image::Roots;
+use image::{NumberedRoot, Roots};
+use link::Link;
 use run::Artifacts;
 
 /// A launcher that was started and not yet spoken to: it sets itself up while this process goes on.
@@ -42,56 +43,26 @@ impl Launched {
     }
 }
 
-/// How far ahead of requests interpreters are started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Warming {
-    /// Sandboxes with an interpreter in them wait for requests.
-    #[default]
-    Pool,
-    /// An interpreter waits, and is forked into a sandbox for each request.
-    Fork,
-    /// Each run starts its own interpreter.
-    Off,
-}
-
-/// What an administrator can set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
-    /// How far ahead of requests interpreters are started.
-    pub warming: Warming,
-    /// What all waiting sandboxes may hold together.
-    pub pool_memory_bytes: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { warming: Warming::default(), pool_memory_bytes: 512 << 20 }
-    }
-}
-
-impl From<Settings> for spec::Settings {
-    fn from(settings: Settings) -> Self {
-        let warming = match settings.warming {
-            Warming::Pool => spec::Warming::Pool,
-            Warming::Fork => spec::Warming::Fork,
-            Warming::Off => spec::Warming::Off,
-        };
-        Self { warming, pool_memory_bytes: settings.pool_memory_bytes }
-    }
+fn settings_of(warm: WarmSettings) -> spec::Settings {
+    let warming = match warm.mode {
+        Warming::Pool => spec::Warming::Pool,
+        Warming::Fork => spec::Warming::Fork,
+        Warming::Off => spec::Warming::Off,
+    };
+    spec::Settings { warming, pool_memory_bytes: warm.memory_bytes, idle: warm.idle }
 }
 
 /// The native provider.
 #[derive(Debug)]
 pub struct Native {
     shared: Arc<Shared>,
-    launcher: Mutex<Option<Child>>,
     missing: Vec<MissingLayer>,
 }
 
 /// What every sandbox of one provider uses.
 #[derive(Debug)]
 struct Shared {
-    connection: Connection,
+    link: Link,
     roots: Roots,
     artifacts: Artifacts,
 }
@@ -110,20 +81,17 @@ impl Native {
     ///
     /// # Errors
     /// Names the step of the launcher's own set-up that failed.
-    pub async fn connect(launched: Launched, settings: Settings) -> Result<Self, ProviderError> {
-        let (control, child) = launched.0.into_parts();
+    pub async fn connect(launched: Launched, warm: WarmSettings) -> Result<Self, ProviderError> {
         // Looked at while the launcher sets itself up.
         let roots = Roots::new();
-        let (connection, missing) = Connection::open(control).await?;
-        connection.configure(settings.into()).await?;
+        let (link, missing) = Link::open(launched, settings_of(warm)).await?;
         let missing = missing.into_iter().map(|gap| MissingLayer {
             layer: engine_layer(gap.layer),
             reason: gap.reason,
             remedy: gap.remedy,
         });
         Ok(Self {
-            shared: Arc::new(Shared { connection, roots, artifacts: Artifacts::default() }),
-            launcher: Mutex::new(Some(child)),
+            shared: Arc::new(Shared { link, roots, artifacts: Artifacts::default() }),
             missing: missing.collect(),
         })
     }
@@ -153,7 +121,10 @@ impl Provider for Native {
     }
 
     fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
-        Box::pin(async { self.shared.connection.pools().await.into_iter().map(pool_metrics).collect() })
+        Box::pin(async {
+            let Ok(connection) = self.shared.link.connection() else { return Vec::new() };
+            connection.pools().await.into_iter().map(pool_metrics).collect()
+        })
     }
 
     fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
@@ -167,14 +138,7 @@ impl Provider for Native {
     }
 
     fn shut_down(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            self.shared.connection.close();
-            let child = self.launcher.lock().ok().and_then(|mut launcher| launcher.take());
-            if let Some(mut child) = child {
-                // Waiting blocks, and a runtime may have one thread only.
-                let _ended = tokio::task::spawn_blocking(move || child.wait()).await;
-            }
-        })
+        Box::pin(self.shared.link.close())
     }
 }
 
@@ -213,6 +177,14 @@ struct NativeSandbox {
     place: Place,
 }
 
+impl Place {
+    /// Whether nothing outside the sandbox can have changed, whatever the program did.
+    fn is_sealed(&self) -> bool {
+        let writable = self.playground.is_some() || self.binds.iter().any(|bind| bind.writable);
+        !writable && self.plan.network == Network::None
+    }
+}
+
 impl Sandbox for NativeSandbox {
     fn run<'a>(
         &'a mut self,
@@ -229,7 +201,7 @@ fn root_for(
     roots: &Roots,
     place: &Place,
     task: &Task,
-) -> Result<(RootTree, String, Option<crate::program::Found>), ProviderError> {
+) -> Result<(Arc<NumberedRoot>, Option<crate::program::Found>), ProviderError> {
     let image = &place.plan.image;
     let (found, prefixes) = match &task.program {
         Program::Code { language, .. } if language.name != "bash" => {
@@ -243,8 +215,7 @@ fn root_for(
         }
         Program::Command(_) => (None, roots.usual_prefixes(image)),
     };
-    let (tree, path) = roots.tree(&place.plan, &place.binds, &prefixes)?;
-    Ok((tree, path, found))
+    Ok((roots.tree(&place.plan, &place.binds, &prefixes)?, found))
 }
 
 fn engine_layer(layer: spec::Layer) -> Layer {

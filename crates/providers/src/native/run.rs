@@ -7,7 +7,7 @@ use belljar_engine::plan::{Network, Task};
 use belljar_engine::provider::{BoxFuture, Flow, ProviderError, Sink, Stream};
 use belljar_engine::{layer::Layer, report};
 use belljar_jail::Step;
-use belljar_jail::spec::{self, ArtifactRules, Jail, PayloadFile};
+use belljar_jail::spec::{self, ArtifactRules, Interpreter, Jail, PayloadFile, Tongue};
 use belljar_jail::wire::Notice;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -17,11 +17,13 @@ use tokio::net::unix::pipe;
 
 use super::connection::{Ordered, lost};
 use super::{Place, Shared, engine_layer, root_for};
-use crate::program::{self, Prepared};
+use crate::program::{self, Prepared, WarmTask};
 
 const OPEN_FILES: u64 = 1_024;
 /// What `main` may return, as JSON.
 const MAX_RESULT: usize = 16 << 20;
+/// What is read at once.
+const BUFFER: usize = 32 << 10;
 /// What can still be in a pipe when the program has ended.
 const MAX_DRAIN: usize = 1 << 20;
 
@@ -43,25 +45,68 @@ impl Default for Artifacts {
     }
 }
 
-/// Runs a task in a jail of its own.
+/// How often a run is begun at most.
+const ATTEMPTS: usize = 3;
+
+/// Runs a task in a jail of its own. When the launcher is lost another one is started; and what can be run again without
+/// anybody noticing is run again.
 pub(super) async fn run(
     shared: &Shared,
     place: &Place,
     task: &Task,
     sink: &mut dyn Sink,
-    cancel: BoxFuture<'_, ()>,
+    mut cancel: BoxFuture<'_, ()>,
 ) -> Result<Outcome, ProviderError> {
-    let (root, path, found) = root_for(&shared.roots, place, task)?;
+    let mut sink = Witness { sink, shown: false };
+    for _ in 1..ATTEMPTS {
+        match attempt(shared, place, task, &mut sink, &mut cancel).await {
+            Err(ProviderError::Lost { message }) => {
+                shared.link.renew().await?;
+                if !place.is_sealed() || !sink.restart() {
+                    return Err(ProviderError::Lost { message });
+                }
+            }
+            done => return done,
+        }
+    }
+    attempt(shared, place, task, &mut sink, &mut cancel).await
+}
+
+/// Knows whether anybody saw output.
+struct Witness<'a> {
+    sink: &'a mut dyn Sink,
+    shown: bool,
+}
+
+impl Sink for Witness<'_> {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
+        self.shown = true;
+        self.sink.output(stream, bytes)
+    }
+
+    fn restart(&mut self) -> bool {
+        !self.shown || self.sink.restart()
+    }
+}
+
+async fn attempt(
+    shared: &Shared,
+    place: &Place,
+    task: &Task,
+    sink: &mut dyn Sink,
+    cancel: &mut BoxFuture<'_, ()>,
+) -> Result<Outcome, ProviderError> {
+    let (root, found) = root_for(&shared.roots, place, task)?;
     let unique = place.playground.is_some().then(unique_name);
-    let prepared = program::prepare(task, &place.plan.limits, found.as_ref(), &path, unique);
+    let prepared = program::prepare(task, &place.plan, found.as_ref(), &root.path, unique);
     let _leftover = Leftover::of(place, &prepared)?;
     let pipes = Pipes::new(prepared.result).map_err(|error| setup("make pipes", &error))?;
     let payload = pack(&prepared).map_err(|error| setup("pack the files", &error))?;
-    let jail = jail(shared, place, task, prepared, root);
+    let jail = jail(shared, place, task, prepared, root.number);
     let fds = pipes.theirs(&payload);
-    let ordered = shared.connection.start(jail, &fds).await?;
+    let ordered = shared.link.connection()?.start(&root, jail, &fds).await?;
     drop(fds);
-    let ours = pipes.keep_ours().map_err(|error| setup("make pipes", &error))?;
+    let ours = pipes.keep_ours(!task.stdin.is_empty()).map_err(|error| setup("make pipes", &error))?;
     Attending { ordered, ours, sink, why_killed: None, result: Vec::new(), artifacts: Vec::new() }
         .attend(&task.stdin, cancel)
         .await
@@ -108,14 +153,35 @@ fn pack(prepared: &Prepared) -> std::io::Result<OwnedFd> {
         .iter()
         .map(|file| {
             let place = if file.inbox { spec::Place::Inbox } else { spec::Place::Workspace };
-            let len = file.content.len() as u64;
-            (PayloadFile { place, path: file.path.clone(), mode: file.mode, len }, file.content.as_slice())
+            (PayloadFile { place, path: file.path.clone(), mode: file.mode }, file.content.as_slice())
         })
         .collect();
-    belljar_jail::payload::pack(&files)
+    belljar_jail::payload::pack(&text_of(prepared), &files)
 }
 
-fn jail(shared: &Shared, place: &Place, task: &Task, prepared: Prepared, root: spec::RootTree) -> Jail {
+/// What a warm interpreter is told: where the code is, and the environment, each ended by a NUL but the last.
+fn text_of(prepared: &Prepared) -> Vec<u8> {
+    let Some(warm) = &prepared.warm else { return Vec::new() };
+    let variables = prepared.env.iter().map(|(name, value)| format!("{name}={value}"));
+    std::iter::once(warm.source.clone()).chain(variables).collect::<Vec<_>>().join("\0").into_bytes()
+}
+
+fn interpreter(place: &Place, warm: WarmTask) -> Option<Interpreter> {
+    let tongue = match warm.language.name {
+        "python" => Tongue::Python,
+        "javascript" => Tongue::Node,
+        _ => return None,
+    };
+    Some(Interpreter {
+        tongue,
+        program: warm.program,
+        env: warm.env.iter().map(|(name, value)| format!("{name}={value}")).collect(),
+        preimports: if tongue == Tongue::Python { place.plan.preimports.clone() } else { Vec::new() },
+        tenant: place.plan.tenant.clone(),
+    })
+}
+
+fn jail(shared: &Shared, place: &Place, task: &Task, prepared: Prepared, root: u64) -> Jail {
     let limits = &place.plan.limits;
     Jail {
         root,
@@ -139,6 +205,7 @@ fn jail(shared: &Shared, place: &Place, task: &Task, prepared: Prepared, root: s
         result_pipe: prepared.result,
         artifacts: Some(shared.artifacts.0.clone()),
         require_separate_uid: place.plan.require.contains(&Layer::SeparateUid),
+        interpreter: prepared.warm.and_then(|warm| interpreter(place, warm)),
     }
 }
 
@@ -171,13 +238,22 @@ impl Pipes {
         fds
     }
 
-    fn keep_ours(self) -> std::io::Result<Ours> {
+    /// Our ends, ready to be waited for; no input is an input that is at its end.
+    fn keep_ours(self, has_input: bool) -> std::io::Result<Ours> {
+        let receiver = |fd: OwnedFd| {
+            rustix::io::ioctl_fionbio(&fd, true)?;
+            pipe::Receiver::from_owned_fd_unchecked(fd)
+        };
+        let sender = |fd: OwnedFd| {
+            rustix::io::ioctl_fionbio(&fd, true)?;
+            pipe::Sender::from_owned_fd_unchecked(fd)
+        };
         Ok(Ours {
-            stdin: Some(pipe::Sender::from_owned_fd(self.stdin.1)?),
-            stdout: Some(pipe::Receiver::from_owned_fd(self.stdout.0)?),
-            stderr: Some(pipe::Receiver::from_owned_fd(self.stderr.0)?),
-            result: self.result.map(|(read, _)| pipe::Receiver::from_owned_fd(read)).transpose()?,
-            artifacts: Some(pipe::Receiver::from_owned_fd(self.artifacts.0)?),
+            stdin: has_input.then(|| sender(self.stdin.1)).transpose()?,
+            stdout: Some(receiver(self.stdout.0)?),
+            stderr: Some(receiver(self.stderr.0)?),
+            result: self.result.map(|(read, _)| receiver(read)).transpose()?,
+            artifacts: Some(receiver(self.artifacts.0)?),
         })
     }
 }
@@ -203,11 +279,14 @@ struct Attending<'a> {
 
 /// Reads from a pipe that may have been closed, into a buffer; 0 is the end.
 async fn read(pipe: &mut Option<pipe::Receiver>, buffer: &mut Vec<u8>) -> usize {
-    buffer.clear();
-    match pipe {
-        Some(pipe) => pipe.read_buf(buffer).await.unwrap_or(0),
-        None => std::future::pending().await,
+    let Some(pipe) = pipe else { return std::future::pending().await };
+    // Memory is taken only where there is something to read.
+    if pipe.readable().await.is_err() {
+        return 0;
     }
+    buffer.clear();
+    buffer.reserve(BUFFER);
+    pipe.read_buf(buffer).await.unwrap_or(0)
 }
 
 /// Writes what is left of the input; the future ends only when something could be written.
@@ -222,18 +301,15 @@ impl Attending<'_> {
     async fn attend(
         mut self,
         mut input: &[u8],
-        mut cancel: BoxFuture<'_, ()>,
+        cancel: &mut BoxFuture<'_, ()>,
     ) -> Result<Outcome, ProviderError> {
-        let mut buffers: [Vec<u8>; 4] = std::array::from_fn(|_| Vec::with_capacity(64 << 10));
+        let mut buffers: [Vec<u8>; 4] = std::array::from_fn(|_| Vec::new());
         let [out, err, result, artifacts] = &mut buffers;
-        if input.is_empty() {
-            self.ours.stdin = None;
-        }
         let notice = loop {
             tokio::select! {
                 biased;
                 notice = &mut self.ordered.notice => break notice.map_err(|_| lost())?,
-                () = &mut cancel, if self.why_killed.is_none() => self.end(Ending::Cancelled),
+                () = &mut *cancel, if self.why_killed.is_none() => self.end(Ending::Cancelled),
                 read = read(&mut self.ours.stdout, out) => {
                     if read == 0 { self.ours.stdout = None } else { self.show(Stream::Stdout, out) }
                 }
@@ -333,7 +409,7 @@ fn keep(kept: &mut Vec<u8>, bytes: &[u8], bound: usize) {
 
 fn drain(pipe: Option<&pipe::Receiver>, into: &mut Vec<u8>, bound: usize) {
     let Some(pipe) = pipe else { return };
-    let mut buffer = vec![0; 64 << 10];
+    let mut buffer = [0; 8 << 10];
     let mut drained = 0;
     while drained < bound {
         match pipe.try_read(&mut buffer) {

@@ -8,6 +8,7 @@ mod world;
 
 use std::process::ExitCode;
 
+use belljar_engine::warm::Warming;
 use libtest_mimic::{Arguments, Trial};
 use world::World;
 
@@ -15,13 +16,17 @@ fn main() -> ExitCode {
     #[cfg(target_os = "linux")]
     belljar_jail::launcher::run_if_asked();
     let arguments = Arguments::from_args();
-    let world = World::native();
-    let cases = cases::all().into_iter().chain(endings::all());
-    let trials = cases.map(|(name, case)| {
-        let world = world.clone();
-        Trial::test(format!("native::{name}"), move || case(&world).map_err(Into::into))
-    });
-    let conclusion = libtest_mimic::run(&arguments, trials.collect());
-    world.shut_down();
+    // The same must hold however warm an interpreter is.
+    let worlds = [("native", Warming::Off), ("fork", Warming::Fork), ("pool", Warming::Pool)];
+    let worlds = worlds.map(|(name, warming)| (name, World::native(warming)));
+    let mut trials = Vec::new();
+    for (kind, world) in &worlds {
+        for (name, case) in cases::all().into_iter().chain(endings::all()) {
+            let world = world.clone();
+            trials.push(Trial::test(format!("{kind}::{name}"), move || case(&world).map_err(Into::into)));
+        }
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    worlds.iter().for_each(|(_, world)| world.shut_down());
     conclusion.exit_code()
 }

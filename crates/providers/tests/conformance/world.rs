@@ -6,12 +6,14 @@ use std::sync::Arc;
 use belljar_engine::Engine;
 use belljar_engine::layer::Layer;
 use belljar_engine::limits::Limits;
+use belljar_engine::outcome::Warmth;
 use belljar_engine::plan::Overflow;
 use belljar_engine::profile::{Profile, Profiles};
 use belljar_engine::provider::{Flow, Sink, Stream};
 use belljar_engine::report::Report;
 use belljar_engine::request::{HostPaths, Request};
-use belljar_providers::native::{Launched, Native, Settings};
+use belljar_engine::warm::{WarmSettings, Warming};
+use belljar_providers::native::{Launched, Native};
 use serde_json::Value;
 
 /// What a case says when it does not hold.
@@ -34,20 +36,20 @@ pub(crate) use check;
 pub(crate) struct World {
     engine: Arc<Engine>,
     runtime: Arc<tokio::runtime::Runtime>,
+    warming: Warming,
 }
 
 impl World {
-    pub(crate) fn native() -> Self {
+    pub(crate) fn native(warming: Warming) -> Self {
         let launched = Launched::start().expect("the launcher starts");
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let native = runtime
-            .block_on(Native::connect(launched, Settings::default()))
-            .expect("the launcher works here");
+        let settings = WarmSettings::default().with_mode(warming);
+        let native = runtime.block_on(Native::connect(launched, settings)).expect("the launcher works here");
         let mut profiles = Profiles::shipped();
         let strict = Profile { output_overflow: Overflow::Kill, ..Profile::default() };
         profiles.insert("kill-floods".to_owned(), strict);
         let engine = Arc::new(Engine::new(Arc::new(native), profiles, Limits::CEILING));
-        Self { engine, runtime: Arc::new(runtime) }
+        Self { engine, runtime: Arc::new(runtime), warming }
     }
 
     /// Runs a request to its end.
@@ -67,10 +69,47 @@ impl World {
         cancel: impl Future<Output = ()> + Send + 'static,
         sink: &mut dyn Sink,
     ) -> Result<Report, String> {
+        let warm = self.warm_up(&request)?;
+        let report = self.run_as_it_is(request, cancel, sink)?;
+        match report.receipt.warm {
+            Warmth::Cold if warm => Err("it was to be warm, and was cold".to_owned()),
+            _ => Ok(report),
+        }
+    }
+
+    fn run_as_it_is(
+        &self,
+        request: Value,
+        cancel: impl Future<Output = ()> + Send + 'static,
+        sink: &mut dyn Sink,
+    ) -> Result<Report, String> {
         let request: Request = serde_json::from_value(request).map_err(|error| error.to_string())?;
         let admitted = self.engine.admit(request, HostPaths::default()).map_err(|error| error.to_string())?;
         let run = self.engine.execute("exec_test".to_owned(), admitted, sink, Box::pin(cancel));
         self.runtime.block_on(run).map_err(|error| error.to_string())
+    }
+
+    /// Where interpreters are to be warm, waits until one is that has the limits of this request; whether it has one.
+    fn warm_up(&self, request: &Value) -> Result<bool, String> {
+        let can_be = ["python", "javascript"].iter().any(|name| request["language"] == *name);
+        if self.warming == Warming::Off || !can_be {
+            return Ok(false);
+        }
+        let mut trifle = request.clone();
+        trifle["code"] = "0".into();
+        for field in ["arguments", "stdin", "files", "code_base64"] {
+            trifle.as_object_mut().map(|trifle| trifle.remove(field));
+        }
+        let wanted = if self.warming == Warming::Pool { Warmth::Pool } else { Warmth::Fork };
+        for _ in 0..200 {
+            let report = self.run_as_it_is(trifle.clone(), std::future::pending(), &mut Quiet)?;
+            if report.receipt.warm == wanted {
+                return Ok(true);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let pools = self.runtime.block_on(self.engine.pools());
+        Err(format!("nothing became warm: {pools:?}"))
     }
 
     /// Starts a request and drops it after a while.

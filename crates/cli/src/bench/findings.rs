@@ -1,0 +1,166 @@
+//! What was measured. Its names are those of `--json`.
+
+use std::path::PathBuf;
+
+use belljar_engine::layer::Layer;
+use belljar_engine::outcome::Warmth;
+use serde::Serialize;
+
+use super::args::BenchArgs;
+use super::idle::Idle;
+use super::machine::{Machine, now};
+use super::measure::{Throughput, Way};
+use super::sample::{Sample, Served, percentile};
+
+/// One benchmark.
+#[derive(Debug, Serialize)]
+pub(super) struct Findings {
+    pub(super) belljar: &'static str,
+    /// Whether this build was made for debugging: its own part of each run is then far too slow.
+    pub(super) debug_build: bool,
+    pub(super) date: String,
+    pub(super) machine: Machine,
+    pub(super) pause_ms: u64,
+    pub(super) seconds: f64,
+    pub(super) workloads: Vec<WorkloadFinding>,
+    /// In force around every sandboxed run; a run with others would have ended the benchmark.
+    pub(super) layers: Vec<Layer>,
+    pub(super) left_out: Vec<LeftOut>,
+}
+
+/// One workload, and every way to run it.
+#[derive(Debug, Serialize)]
+pub(super) struct WorkloadFinding {
+    pub(super) name: &'static str,
+    pub(super) program: PathBuf,
+    pub(super) version: Option<String>,
+    pub(super) rounds: usize,
+    pub(super) rows: Vec<Row>,
+}
+
+/// One way to run it. Figures are absent where the runs were not what the row says.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    /// What was executed, where it was a command.
+    pub(super) command: Option<Vec<String>>,
+    pub(super) p50_ms: Option<f64>,
+    pub(super) p99_ms: Option<f64>,
+    /// Its p50 divided by the bare one.
+    pub(super) ratio: Option<f64>,
+    pub(super) throughput: Vec<Cell>,
+    pub(super) idle: Option<Idle>,
+    /// What served the runs behind p50 and p99, by their receipts.
+    pub(super) served: Option<Served>,
+    /// The part of them that was served as the row says.
+    pub(super) share: Option<f64>,
+    /// Why nothing was warm, where the provider knows.
+    pub(super) obstacle: Option<String>,
+}
+
+/// Executions per second with so many workers.
+#[derive(Debug, Serialize)]
+pub(super) struct Cell {
+    pub(super) workers: usize,
+    pub(super) per_second: Option<f64>,
+    pub(super) runs: usize,
+    pub(super) served: Option<Served>,
+}
+
+/// Something that is not in the table.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct LeftOut {
+    pub(super) what: &'static str,
+    /// Of which workloads.
+    pub(super) workloads: Vec<&'static str>,
+    pub(super) reason: String,
+}
+
+impl Findings {
+    pub(super) fn new(args: &BenchArgs) -> Self {
+        Self {
+            belljar: env!("CARGO_PKG_VERSION"),
+            debug_build: cfg!(debug_assertions),
+            date: now(),
+            machine: Machine::look(),
+            pause_ms: args.pause,
+            seconds: args.seconds,
+            workloads: Vec::new(),
+            layers: Vec::new(),
+            left_out: Vec::new(),
+        }
+    }
+
+    /// Notes an absence; the same one of several workloads is told once.
+    pub(super) fn leave_out(&mut self, what: &'static str, workload: &'static str, reason: String) {
+        match self.left_out.iter_mut().find(|known| known.what == what && known.reason == reason) {
+            Some(known) => known.workloads.push(workload),
+            None => self.left_out.push(LeftOut { what, workloads: vec![workload], reason }),
+        }
+    }
+}
+
+impl Row {
+    /// A row with its times, and no throughput yet.
+    pub(super) fn new(way: &Way, samples: &[Sample], bare: &[Sample]) -> Self {
+        let served = way.wanted().map(|wanted| (Served::of(samples), wanted));
+        let share = served.map(|(served, wanted)| served.share(wanted));
+        // Below a half, the median is not even one of the runs that were meant.
+        let meant = share.is_none_or(|share| share >= 0.5);
+        let at = |samples: &[Sample], share| {
+            percentile(samples, share).filter(|_| meant).map(|time| time.as_secs_f64() * 1e3)
+        };
+        let p50_ms = at(samples, 0.5);
+        Self {
+            name: way.name(),
+            command: match way {
+                Way::Outside(outside) => Some(outside.words.clone()),
+                Way::Inside(_) => None,
+            },
+            p50_ms,
+            p99_ms: at(samples, 0.99),
+            ratio: p50_ms.zip(at(bare, 0.5)).map(|(own, bare)| own / bare),
+            throughput: Vec::new(),
+            idle: None,
+            served: served.map(|(served, _)| served),
+            share,
+            obstacle: None,
+        }
+    }
+
+    /// Whether its runs were what it says.
+    pub(super) fn holds(&self) -> bool {
+        self.p50_ms.is_some()
+    }
+}
+
+impl Cell {
+    pub(super) fn new(way: &Way, workers: usize, measured: &Throughput) -> Self {
+        let served = way.wanted().map(|_| Served::of(&measured.samples));
+        // A pool that is emptied faster than it fills forks: still warm, and the counts say so.
+        let meant = match (way.wanted(), served) {
+            (Some(Warmth::Pool | Warmth::Fork), Some(served)) => served.share(Warmth::Cold) <= 0.5,
+            _ => true,
+        };
+        let per_second = meant.then_some(measured.per_second);
+        Self { workers, per_second, runs: measured.samples.len(), served }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_absence_is_told_once() {
+        let args =
+            BenchArgs { rounds: None, seconds: 1.0, pause: 5, only: Vec::new(), quiet: true, json: true };
+        let mut findings = Findings::new(&args);
+        findings.leave_out("bwrap", "python", "not installed".to_owned());
+        findings.leave_out("bwrap", "bash", "not installed".to_owned());
+        findings.leave_out("docker", "bash", "not installed".to_owned());
+        let found: Vec<_> =
+            findings.left_out.iter().map(|out| (out.what, out.workloads.as_slice())).collect();
+        assert_eq!(found, [("bwrap", ["python", "bash"].as_slice()), ("docker", &["bash"])]);
+    }
+}

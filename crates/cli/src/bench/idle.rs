@@ -1,0 +1,53 @@
+//! What a sandbox costs that only waits.
+
+use std::fs;
+
+use belljar_engine::provider::PoolMetrics;
+use serde::Serialize;
+
+/// Sandboxes that wait, and the memory of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) struct Idle {
+    pub(super) sandboxes: usize,
+    /// Proportional set size, the mean: a page that n processes share counts 1/n for each.
+    pub(super) memory_bytes: u64,
+}
+
+/// Looks at every waiting process; nothing where nobody waits or the kernel does not tell.
+pub(super) fn look(pools: &[PoolMetrics]) -> Option<Idle> {
+    let sandboxes: usize = pools.iter().map(|pool| pool.size).sum();
+    let sizes: Option<Vec<u64>> =
+        pools.iter().flat_map(|pool| &pool.processes).map(|pid| pss(*pid)).collect();
+    let total: u64 = sizes?.iter().sum();
+    (sandboxes > 0 && total > 0).then(|| Idle { sandboxes, memory_bytes: total / sandboxes as u64 })
+}
+
+fn pss(pid: u32) -> Option<u64> {
+    parse(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?)
+}
+
+fn parse(rollup: &str) -> Option<u64> {
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_of_shared_pages_is_read() {
+        let text = "5581-7ffc ---p 00000000 00:00 0   [rollup]\nRss:     3000 kB\nPss:     1331 kB\nPss_Dirty: 9 kB\n";
+        assert_eq!(parse(text), Some(1331 << 10));
+        assert_eq!(parse("Rss: 1 kB\n"), None);
+    }
+
+    #[test]
+    fn nobody_waiting_is_no_number() {
+        assert_eq!(look(&[]), None);
+        assert_eq!(look(&[PoolMetrics::default()]), None);
+        let gone = PoolMetrics { size: 1, processes: vec![u32::MAX], ..PoolMetrics::default() };
+        assert_eq!(look(&[gone]), None);
+    }
+}

@@ -1,0 +1,109 @@
+//! A workload in sandboxes: through the engine, in this process, as every front end does it.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use belljar_engine::Engine;
+use belljar_engine::layer::Layer;
+use belljar_engine::limits::Limits;
+use belljar_engine::outcome::Warmth;
+use belljar_engine::profile::{Profile, Profiles};
+use belljar_engine::provider::Provider;
+use belljar_engine::report::{Report, Status};
+use belljar_engine::request::{HostPaths, Request};
+
+use super::sample::Sample;
+use super::workload::{Piece, Workload};
+use crate::failure::Failure;
+use belljar_engine::provider::Blind;
+
+/// The layers of the first run, which every other run must have as well.
+pub(super) type Layers = Arc<OnceLock<Vec<Layer>>>;
+
+const PROFILE: &str = "bench";
+
+/// One way to make sandboxes, for one workload.
+#[derive(Debug)]
+pub(super) struct Inside {
+    engine: Engine,
+    workload: &'static Workload,
+    pub(super) wanted: Warmth,
+    layers: Layers,
+}
+
+impl Inside {
+    /// Profiles are the shipped ones and not this machine's own: figures of two machines should mean the same.
+    pub(super) fn new(
+        provider: Arc<dyn Provider>,
+        workload: &'static Workload,
+        wanted: Warmth,
+        layers: Layers,
+    ) -> Self {
+        let preimports = workload.modules.iter().map(|name| (*name).to_owned()).collect();
+        let mut profiles = Profiles::shipped();
+        profiles.insert(PROFILE.to_owned(), Profile { preimports, ..Profile::default() });
+        Self { engine: Engine::new(provider, profiles, Limits::CEILING), workload, wanted, layers }
+    }
+
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Runs a piece. The clock runs from the request to the whole report.
+    pub(super) async fn once(&self, piece: &Piece) -> Result<Sample, Failure> {
+        let code = piece.code.clone();
+        let started = Instant::now();
+        let report = self.execute(code).await?;
+        let took = started.elapsed();
+        if report.status != Status::Succeeded || report.stdout != piece.answer {
+            return Err(self.wrong(&report));
+        }
+        self.compare(&report.receipt.isolation)?;
+        Ok(Sample { took, warmth: Some(report.receipt.warm) })
+    }
+
+    /// What the workload's probe printed in a sandbox.
+    pub(super) async fn probe(&self) -> Result<String, Failure> {
+        let report = self.execute(self.workload.probe.to_owned()).await?;
+        match report.status {
+            Status::Succeeded => Ok(report.stdout),
+            _ => Err(self.wrong(&report)),
+        }
+    }
+
+    async fn execute(&self, code: String) -> Result<Report, Failure> {
+        let request = Request {
+            language: Some(self.workload.language.to_owned()),
+            code: Some(code),
+            profile: Some(PROFILE.to_owned()),
+            ..Request::default()
+        };
+        let admitted = self.engine.admit(request, HostPaths::default())?;
+        let never = Box::pin(std::future::pending());
+        Ok(self.engine.execute(String::new(), admitted, &mut Blind, never).await?)
+    }
+
+    fn wrong(&self, report: &Report) -> Failure {
+        let why = report.error.as_deref().unwrap_or("it printed something else than it should");
+        Failure::host(format!(
+            "{} in a sandbox: {why}; belljar doctor says what holds here",
+            self.workload.name
+        ))
+    }
+
+    /// Refuses to compare runs that were not isolated alike.
+    fn compare(&self, layers: &[Layer]) -> Result<(), Failure> {
+        let first = self.layers.get_or_init(|| layers.to_vec());
+        if first == layers {
+            return Ok(());
+        }
+        let differ = |layer: &&Layer| first.contains(layer) != layers.contains(layer);
+        let names: Vec<_> = Layer::ALL.iter().filter(differ).map(|layer| layer.name()).collect();
+        Err(Failure::host(format!(
+            "{} with warmth {:?}: a run had other layers than the first one ({}); compare with: belljar doctor",
+            self.workload.name,
+            self.wanted,
+            names.join(", ")
+        )))
+    }
+}

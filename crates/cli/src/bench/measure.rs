@@ -1,0 +1,186 @@
+//! The two measurements: how long one run takes, every way in turns; and how many runs a second workers get through
+//! that never wait.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use belljar_engine::outcome::Warmth;
+use tokio::task::JoinSet;
+
+use super::args::BenchArgs;
+use super::inside::Inside;
+use super::outside::Outside;
+use super::progress::Progress;
+use super::sample::Sample;
+use super::workload::Workload;
+use crate::failure::Failure;
+
+/// One way to run a workload: a row of the table.
+#[derive(Debug, Clone)]
+pub(super) enum Way {
+    Outside(Arc<Outside>),
+    Inside(Arc<Inside>),
+}
+
+impl Way {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Outside(outside) => outside.name,
+            Self::Inside(inside) => match inside.wanted {
+                Warmth::Pool => "pool",
+                Warmth::Fork => "fork",
+                Warmth::Cold => "cold",
+            },
+        }
+    }
+
+    /// What a receipt has to say for a run to count as this way's.
+    pub(super) fn wanted(&self) -> Option<Warmth> {
+        match self {
+            Self::Outside(_) => None,
+            Self::Inside(inside) => Some(inside.wanted),
+        }
+    }
+
+    async fn once(&self, workload: &Workload) -> Result<Sample, Failure> {
+        let piece = workload.piece();
+        match self {
+            Self::Outside(outside) => outside.once(0, &piece),
+            Self::Inside(inside) => inside.once(&piece).await,
+        }
+    }
+}
+
+/// The first rounds fill caches, spares and pools; of a slow workload fewer do.
+const WARM_UP: Rounds = Rounds { least: 2, most: 10, time: Duration::from_secs(2) };
+const USUAL: Rounds = Rounds { least: 10, most: 200, time: Duration::from_secs(8) };
+
+/// As many rounds as fit into a time, within bounds.
+struct Rounds {
+    least: u32,
+    most: u32,
+    time: Duration,
+}
+
+impl Rounds {
+    fn streak(&self, done: u32) -> u32 {
+        STREAK.min(self.most - done)
+    }
+
+    fn go_on(&self, done: u32, since: Instant) -> bool {
+        done < self.least || (done < self.most && since.elapsed() < self.time)
+    }
+}
+
+/// How many runs of one way follow each other, as the requests of one client do, before it is another's turn.
+const STREAK: u32 = 10;
+
+/// Samples of each way, taken in turns: what disturbs the machine disturbs all of them alike.
+pub(super) async fn latency(
+    ways: &[Way],
+    workload: &Workload,
+    args: &BenchArgs,
+    progress: &mut Progress,
+) -> Result<Vec<Vec<Sample>>, Failure> {
+    let pause = Duration::from_millis(args.pause);
+    let mut samples = vec![Vec::new(); ways.len()];
+    let rounds = args.rounds.map_or(USUAL, |rounds| Rounds { least: rounds, most: rounds, time: USUAL.time });
+    for (phase, rounds) in [("warming up", WARM_UP), ("round", rounds)] {
+        samples.iter_mut().for_each(Vec::clear);
+        let (mut done, since) = (0, Instant::now());
+        while rounds.go_on(done, since) {
+            let streak = rounds.streak(done);
+            done += streak;
+            progress.show(&format!("{}: {phase} {done}", workload.name));
+            for (way, samples) in ways.iter().zip(&mut samples) {
+                // The first one finds the caches as another way has left them, and is not counted.
+                for counted in 0..=streak {
+                    let sample = way.once(workload).await?;
+                    samples.extend((counted > 0).then_some(sample));
+                    // In it the launcher tidies up and makes the next shell, as between the requests of an agent.
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        }
+    }
+    Ok(samples)
+}
+
+/// Some runs that are not counted: what waited may have been given up while other ways were measured.
+pub(super) async fn warm_again(way: &Way, workload: &Workload, args: &BenchArgs) -> Result<(), Failure> {
+    for _ in 0..WARM_UP.most {
+        way.once(workload).await?;
+        tokio::time::sleep(Duration::from_millis(args.pause)).await;
+    }
+    Ok(())
+}
+
+/// What workers got through, each starting its next run when the last has ended.
+pub(super) struct Throughput {
+    pub(super) samples: Vec<Sample>,
+    pub(super) per_second: f64,
+}
+
+pub(super) async fn throughput(
+    way: &Way,
+    workload: &'static Workload,
+    workers: usize,
+    seconds: f64,
+) -> Result<Throughput, Failure> {
+    let started = Instant::now();
+    let end = started + Duration::from_secs_f64(seconds);
+    let samples = match way {
+        Way::Outside(outside) => threads(outside, workload, workers, end)?,
+        Way::Inside(inside) => tasks(inside, workload, workers, end).await?,
+    };
+    let per_second = samples.len() as f64 / started.elapsed().as_secs_f64();
+    Ok(Throughput { samples, per_second })
+}
+
+/// A thread a worker, because waiting for a command blocks. The event loop stands still meanwhile: nobody uses it.
+fn threads(
+    outside: &Outside,
+    workload: &Workload,
+    workers: usize,
+    end: Instant,
+) -> Result<Vec<Sample>, Failure> {
+    let work = |worker| {
+        let mut samples = Vec::new();
+        while Instant::now() < end {
+            samples.push(outside.once(worker, &workload.piece())?);
+        }
+        Ok(samples)
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|worker| scope.spawn(move || work(worker))).collect();
+        let lost = |_| Err(Failure::host("a worker of the benchmark panicked; please report it"));
+        let ended = threads.into_iter().map(|thread| thread.join().unwrap_or_else(lost));
+        ended.collect::<Result<Vec<_>, _>>().map(|samples| samples.concat())
+    })
+}
+
+/// Tasks on the one thread that the command line has as well.
+async fn tasks(
+    inside: &Arc<Inside>,
+    workload: &'static Workload,
+    workers: usize,
+    end: Instant,
+) -> Result<Vec<Sample>, Failure> {
+    let mut tasks = JoinSet::new();
+    for _ in 0..workers {
+        let inside = Arc::clone(inside);
+        tasks.spawn(async move {
+            let mut samples = Vec::new();
+            while Instant::now() < end {
+                samples.push(inside.once(&workload.piece()).await?);
+            }
+            Ok::<_, Failure>(samples)
+        });
+    }
+    let mut all = Vec::new();
+    while let Some(ended) = tasks.join_next().await {
+        let lost = |_| Failure::host("a worker of the benchmark panicked; please report it");
+        all.extend(ended.map_err(lost)??);
+    }
+    Ok(all)
+}

@@ -1,0 +1,235 @@
+//! `belljar bench`: how fast runs are here, beside the same commands without a sandbox and beside other tools, in one
+//! table from one run.
+//!
+//! ```text
+//! for each workload:  launchers → engines → probe → every way in turns → rows: times, then throughput
+//! ```
+//!
+//! Runs are measured at the engine: in this process, from the request to the report. Nothing is asserted about time.
+
+mod args;
+mod figures;
+mod findings;
+mod idle;
+mod inside;
+mod machine;
+mod measure;
+mod outside;
+mod place;
+mod progress;
+mod rivals;
+mod sample;
+mod show;
+#[cfg(test)]
+mod tests;
+mod workload;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use belljar_engine::outcome::Warmth;
+
+pub(crate) use args::BenchArgs;
+
+use crate::failure::Failure;
+use crate::os::{self, FoundLanguage, Interrupts, Started};
+use crate::say;
+use belljar_engine::warm::{WarmSettings, Warming};
+use findings::{Cell, Findings, Row, WorkloadFinding};
+use inside::{Inside, Layers};
+use measure::{Way, latency, throughput, warm_again};
+use outside::Outside;
+use place::Place;
+use progress::Progress;
+use workload::{WORKLOADS, Workload};
+
+const WORKERS: [usize; 3] = [1, 2, 8];
+/// After it a pool has refilled itself, so that its sandboxes wait and nothing else.
+const SETTLING: Duration = Duration::from_millis(300);
+const CANCELLED: u8 = 130;
+
+/// Measures, and shows the table.
+pub(crate) fn run(args: &BenchArgs) -> Result<u8, Failure> {
+    let place = Place::make()?;
+    let layers = Layers::default();
+    let mut bench = Bench {
+        args,
+        place: place.path(),
+        progress: Progress::new(args.quiet),
+        findings: Findings::new(args),
+    };
+    let chosen =
+        |workload: &&Workload| args.only.is_empty() || args.only.iter().any(|name| name == workload.name);
+    for workload in WORKLOADS.iter().filter(chosen) {
+        if !bench.workload(workload, &layers)? {
+            drop(bench);
+            say::note("the benchmark was cancelled");
+            return Ok(CANCELLED);
+        }
+    }
+    let Bench { mut findings, progress, .. } = bench;
+    // Its line goes before the table comes.
+    drop(progress);
+    if findings.workloads.is_empty() {
+        let reasons: Vec<_> =
+            findings.left_out.iter().map(|out| format!("{}: {}", out.what, out.reason)).collect();
+        return Err(Failure::host(format!("nothing to measure: {}", reasons.join("; "))));
+    }
+    findings.layers = layers.get().cloned().unwrap_or_default();
+    print(&findings, args.json)
+}
+
+fn print(findings: &Findings, json: bool) -> Result<u8, Failure> {
+    let mut stdout = anstream::stdout().lock();
+    let written = if json { show::json(findings, &mut stdout) } else { show::text(findings, &mut stdout) };
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::host(format!("write to standard output: {error}")))
+        }
+        _ => Ok(0),
+    }
+}
+
+/// A benchmark under way.
+struct Bench<'a> {
+    args: &'a BenchArgs,
+    place: &'a Path,
+    progress: Progress,
+    findings: Findings,
+}
+
+impl Bench<'_> {
+    /// Measures one workload; `false` where somebody interrupted it.
+    fn workload(&mut self, workload: &'static Workload, layers: &Layers) -> Result<bool, Failure> {
+        let wanted: &[Warmth] =
+            if workload.warms { &[Warmth::Cold, Warmth::Fork, Warmth::Pool] } else { &[Warmth::Cold] };
+        // A launcher for each way, so that none keeps something ready for another; before any thread is there.
+        let started = wanted.iter().map(|wanted| Ok((*wanted, os::launch()?)));
+        let started = started.collect::<Result<Vec<_>, Failure>>()?;
+        // The event loop of `run`, also for 8 workers: a loop on several threads got through no more runs a second,
+        // because the launcher and the programs are what takes the processors.
+        os::runtime()?.block_on(async {
+            let mut interrupts = Interrupts::listen()?;
+            let (languages, insides) = connect(started, workload, layers).await?;
+            let measured = tokio::select! {
+                biased;
+                () = interrupts.next() => Ok(false),
+                measured = self.measure(workload, languages, &insides) => measured.map(|()| true),
+            };
+            for inside in &insides {
+                inside.engine().shut_down().await;
+            }
+            measured
+        })
+    }
+
+    async fn measure(
+        &mut self,
+        workload: &'static Workload,
+        languages: Vec<FoundLanguage>,
+        insides: &[Arc<Inside>],
+    ) -> Result<(), Failure> {
+        let Some(program) = self.program(workload, languages) else { return Ok(()) };
+        // The first is cold. Of a warm interpreter the kernel would show how that was once started.
+        let control = Outside::control(&insides[0].probe().await?, workload, self.place)?;
+        if !self.can_import(workload, &control, &program) {
+            return Ok(());
+        }
+        let (rivals, absent) = rivals::find(&control, workload);
+        for (what, reason) in absent {
+            self.findings.leave_out(what, workload.name, reason);
+        }
+        let mut ways = vec![Way::Outside(Arc::new(control))];
+        ways.extend(insides.iter().cloned().map(Way::Inside));
+        ways.extend(rivals.into_iter().map(Arc::new).map(Way::Outside));
+        let samples = latency(&ways, workload, self.args, &mut self.progress).await?;
+        let mut rows = Vec::new();
+        for (way, own) in ways.iter().zip(&samples) {
+            let row = Row::new(way, own, &samples[0]);
+            rows.push(self.complete(row, way, workload).await?);
+        }
+        let version = version(&program);
+        let rounds = samples[0].len();
+        self.findings.workloads.push(WorkloadFinding { name: workload.name, program, version, rounds, rows });
+        Ok(())
+    }
+
+    /// What the host runs the workload's language with.
+    fn program(&mut self, workload: &Workload, languages: Vec<FoundLanguage>) -> Option<PathBuf> {
+        let found = languages.into_iter().find(|found| found.language.name == workload.language)?;
+        if found.program.is_none() {
+            let install = found.language.install;
+            self.findings.leave_out(workload.name, workload.name, format!("install it with: {install}"));
+        }
+        found.program
+    }
+
+    fn can_import(&mut self, workload: &Workload, control: &Outside, program: &Path) -> bool {
+        let Err(why) = (if workload.modules.is_empty() { Ok(()) } else { control.trial(&workload.piece()) })
+        else {
+            return true;
+        };
+        let install = format!("{} -m pip install {}", program.display(), workload.modules.join(" "));
+        self.findings.leave_out(workload.name, workload.name, format!("{why}; get them with: {install}"));
+        false
+    }
+
+    /// Adds what is measured apart from the others. A row that is not what it says needs none of it.
+    async fn complete(
+        &mut self,
+        mut row: Row,
+        way: &Way,
+        workload: &'static Workload,
+    ) -> Result<Row, Failure> {
+        if let (true, Some(Warmth::Fork | Warmth::Pool)) = (row.holds(), way.wanted()) {
+            warm_again(way, workload, self.args).await?;
+        }
+        if let (Way::Inside(inside), Some(Warmth::Pool)) = (way, way.wanted()) {
+            tokio::time::sleep(SETTLING).await;
+            let pools = inside.engine().pools().await;
+            row.idle = idle::look(&pools);
+            row.obstacle = pools.into_iter().find_map(|pool| pool.obstacle);
+        }
+        if !row.holds() {
+            return Ok(row);
+        }
+        for workers in WORKERS {
+            self.progress.show(&format!("{}: {} with {workers} workers", workload.name, row.name));
+            let measured = throughput(way, workload, workers, self.args.seconds).await?;
+            row.throughput.push(Cell::new(way, workers, &measured));
+        }
+        Ok(row)
+    }
+}
+
+async fn connect(
+    started: Vec<(Warmth, Started)>,
+    workload: &'static Workload,
+    layers: &Layers,
+) -> Result<(Vec<FoundLanguage>, Vec<Arc<Inside>>), Failure> {
+    let (mut languages, mut insides) = (Vec::new(), Vec::new());
+    for (wanted, started) in started {
+        let warming = match wanted {
+            Warmth::Pool => Warming::Pool,
+            Warmth::Fork => Warming::Fork,
+            Warmth::Cold => Warming::Off,
+        };
+        let host = started.connect(WarmSettings::default().with_mode(warming)).await?;
+        if languages.is_empty() {
+            languages = host.languages();
+        }
+        insides.push(Arc::new(Inside::new(host.provider(), workload, wanted, Arc::clone(layers))));
+    }
+    Ok((languages, insides))
+}
+
+/// The first number with points in it that a program says about its version.
+fn version(program: &Path) -> Option<String> {
+    let output = outside::bounded(Command::new(program).arg("--version")).ok()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let start = said.find(|c: char| c.is_ascii_digit())?;
+    Some(said[start..].chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect())
+}

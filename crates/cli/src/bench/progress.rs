@@ -1,0 +1,35 @@
+//! One line on a terminal that says what is being measured, and goes when it is over.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// Drawing costs time that others would miss, so it is done now and then only.
+const OFTEN: Duration = Duration::from_millis(200);
+
+#[derive(Debug)]
+pub(super) struct Progress {
+    wanted: bool,
+    drawn: Option<Instant>,
+}
+
+impl Progress {
+    pub(super) fn new(quiet: bool) -> Self {
+        Self { wanted: !quiet && std::io::stderr().is_terminal(), drawn: None }
+    }
+
+    pub(super) fn show(&mut self, text: &str) {
+        if self.wanted && self.drawn.is_none_or(|drawn| drawn.elapsed() >= OFTEN) {
+            // Nobody looking is no reason to stop.
+            let _ = write!(anstream::stderr().lock(), "\r\x1b[K{text}");
+            self.drawn = Some(Instant::now());
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.drawn.is_some() {
+            let _ = write!(anstream::stderr().lock(), "\r\x1b[K");
+        }
+    }
+}

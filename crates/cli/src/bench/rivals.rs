@@ -1,0 +1,91 @@
+//! What else isolates on this machine: bubblewrap, Docker and gVisor, where they are installed and work. Nothing is
+//! installed, pulled or started for it.
+
+use std::env::split_paths;
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::outside::{FOLDER, Outside, bounded};
+use super::workload::Workload;
+use crate::env;
+
+/// A tool that is not in the table, and why.
+pub(super) type Absent = (&'static str, String);
+
+/// Every rival that ran the workload once, and why the others did not.
+pub(super) fn find(control: &Outside, workload: &Workload) -> (Vec<Outside>, Vec<Absent>) {
+    let (mut found, mut absent) = (Vec::new(), Vec::new());
+    let rivals = [
+        ("bwrap", bwrap as fn(&Outside, &Workload) -> Result<Outside, String>),
+        ("docker", docker),
+        ("runsc", runsc),
+    ];
+    for (name, rival) in rivals {
+        let works = |outside: Outside| outside.trial(&workload.piece()).map(|()| outside);
+        match rival(control, workload).and_then(works) {
+            Ok(outside) => found.push(Outside { name, ..outside }),
+            Err(why) => absent.push((name, why)),
+        }
+    }
+    (found, absent)
+}
+
+fn bwrap(control: &Outside, _: &Workload) -> Result<Outside, String> {
+    let flags = ["--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"];
+    Ok(before(control, &installed("bwrap")?, &flags))
+}
+
+fn runsc(control: &Outside, _: &Workload) -> Result<Outside, String> {
+    let flags = ["--rootless", "--network=none", "--ignore-cgroups", "do"];
+    Ok(before(control, &installed("runsc")?, &flags))
+}
+
+/// The control's command behind a tool's own words.
+fn before(control: &Outside, tool: &str, flags: &[&str]) -> Outside {
+    let words = [tool].into_iter().chain(flags.iter().copied()).map(str::to_owned);
+    Outside { words: words.chain(control.words.iter().cloned()).collect(), ..control.clone() }
+}
+
+/// The image's own interpreter: Docker's users have no other.
+fn docker(control: &Outside, workload: &Workload) -> Result<Outside, String> {
+    let docker = installed("docker")?;
+    let image = image(&docker, workload)?;
+    let mount = format!("{FOLDER}:/workspace:ro");
+    let interpreter = match workload.language {
+        "python" => "python3",
+        "javascript" => "node",
+        other => other,
+    };
+    let source = format!("/workspace/{}", workload.file);
+    let flags = ["run", "--rm", "--network", "none", "--volume", &mount, "--workdir", "/workspace"];
+    let words = [docker.as_str()].into_iter().chain(flags).chain([image.as_str(), interpreter, &source]);
+    // The client finds its daemon by its own environment.
+    Ok(Outside { words: words.map(str::to_owned).collect(), env: None, ..control.clone() })
+}
+
+/// An image that is there already.
+fn image(docker: &str, workload: &Workload) -> Result<String, String> {
+    let mut command = Command::new(docker);
+    command.args(["image", "ls", "--format", "{{.Repository}}:{{.Tag}}"]);
+    command
+        .args(workload.images.iter().flat_map(|name| ["--filter".to_owned(), format!("reference={name}")]));
+    let output = bounded(&mut command)?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(said.lines().next().unwrap_or("its daemon does not answer").trim().to_owned());
+    }
+    let listed = String::from_utf8_lossy(&output.stdout);
+    let tagged = listed.lines().find(|line| !line.is_empty() && !line.contains("<none>"));
+    tagged
+        .map(str::to_owned)
+        .ok_or_else(|| format!("no image; get one with: docker pull {}", workload.images[0]))
+}
+
+fn installed(program: &str) -> Result<String, String> {
+    let path = std::env::var_os(env::PATH).unwrap_or_default();
+    let found = split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file());
+    found
+        .map(PathBuf::into_os_string)
+        .and_then(|path| path.into_string().ok())
+        .ok_or("not installed".to_owned())
+}

@@ -1,0 +1,161 @@
+//! The findings, for people and for programs.
+
+use std::io::{self, Write};
+
+use belljar_engine::layer::Layer;
+use belljar_engine::quantity::show_bytes;
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::figures::{NONE, listed, millis, percent, rate, ratio, wrapped};
+use super::findings::{Findings, LeftOut, Row, WorkloadFinding};
+
+const WIDTH: usize = 100;
+const HEADER: [&str; 10] =
+    ["", "", "p50", "p99", "to bare", "1 worker", "2 workers", "8 workers", "idle", "share"];
+
+/// One object, on one line.
+pub(super) fn json(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, findings)?;
+    writeln!(out)
+}
+
+/// The table, what to know about it, and where it was taken.
+pub(super) fn text(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "{}\n", table(findings))?;
+    for line in notes(findings) {
+        writeln!(out, "{}", wrapped(&line, WIDTH))?;
+    }
+    writeln!(out, "\n{}", wrapped(&origin(findings), WIDTH))
+}
+
+fn table(findings: &Findings) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(HEADER);
+    for (at, workload) in findings.workloads.iter().enumerate() {
+        if at > 0 {
+            table.add_row([""; HEADER.len()]);
+        }
+        for (at, row) in workload.rows.iter().enumerate() {
+            table.add_row(cells(if at == 0 { workload.name } else { "" }, row));
+        }
+    }
+    for column in table.column_iter_mut().skip(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    // Without the blanks that pad its lines, which would show up in every copy of it.
+    let lines = table.lines().map(|line| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn cells(workload: &str, row: &Row) -> [String; 10] {
+    let figure = |value: Option<f64>, show: fn(f64) -> String| value.map_or_else(|| NONE.to_owned(), show);
+    let throughput = |at: usize| figure(row.throughput.get(at).and_then(|cell| cell.per_second), rate);
+    [
+        workload.to_owned(),
+        row.name.to_owned(),
+        figure(row.p50_ms, millis),
+        figure(row.p99_ms, millis),
+        figure(row.ratio, ratio),
+        throughput(0),
+        throughput(1),
+        throughput(2),
+        row.idle.map_or_else(|| NONE.to_owned(), |idle| show_bytes(idle.memory_bytes)),
+        figure(row.share, percent),
+    ]
+}
+
+fn notes(findings: &Findings) -> Vec<String> {
+    let mut notes = vec![
+        "to bare: p50 beside the same command without a sandbox. Workers: executions a second. idle: memory of a \
+         waiting sandbox. share: runs that were served as the row says."
+            .to_owned(),
+    ];
+    if findings.debug_build {
+        notes.push(
+            "This is a debug build, which is slow by itself; measure with: cargo run --release -- bench"
+                .into(),
+        );
+    }
+    notes.extend(not_warm(&findings.workloads));
+    notes.extend(rows(&findings.workloads).filter_map(|(workload, row)| emptied(workload, row)));
+    notes.extend(findings.left_out.iter().map(|left_out| absence(left_out, findings.workloads.len())));
+    let layers: Vec<_> = findings.layers.iter().map(|layer: &Layer| layer.name()).collect();
+    notes.push(format!("Layers around every sandboxed run ({}): {}.", layers.len(), layers.join(", ")));
+    let rounds = findings.workloads.iter().map(|workload| format!("{} {}", workload.name, workload.rounds));
+    notes.push(format!(
+        "Rounds: {}; {} ms between two runs; {} s for each figure of executions a second.",
+        rounds.collect::<Vec<_>>().join(", "),
+        findings.pause_ms,
+        findings.seconds
+    ));
+    notes
+}
+
+fn rows(workloads: &[WorkloadFinding]) -> impl Iterator<Item = (&WorkloadFinding, &Row)> {
+    workloads.iter().flat_map(|workload| workload.rows.iter().map(move |row| (workload, row)))
+}
+
+/// Rows without figures, because their runs were served in another way.
+fn not_warm(workloads: &[WorkloadFinding]) -> Vec<String> {
+    let empty: Vec<_> = rows(workloads).filter(|(_, row)| !row.holds()).collect();
+    let count = |(workload, row): &(&WorkloadFinding, &Row)| {
+        let (share, runs) = (row.share.unwrap_or_default(), workload.rounds);
+        format!("{} {} {:.0} of {runs}", workload.name, row.name, share * runs as f64)
+    };
+    let counts: Vec<_> = empty.iter().map(count).collect();
+    let mut notes = Vec::new();
+    if !counts.is_empty() {
+        notes.push(format!(
+            "{NONE} Not really warm, so no figures. Runs served as wanted: {}.",
+            listed(&counts)
+        ));
+    }
+    let reasons = empty.iter().filter_map(|(workload, row)| {
+        row.obstacle.as_ref().map(|why| format!("{} {}: {why}", workload.name, row.name))
+    });
+    notes.extend(reasons);
+    notes
+}
+
+/// A pool that workers emptied faster than it filled.
+fn emptied(workload: &WorkloadFinding, row: &Row) -> Option<String> {
+    let served: Vec<_> = row.throughput.iter().filter_map(|cell| cell.served).collect();
+    if row.name != "pool" || served.iter().all(|served| served.pool == served.runs()) {
+        return None;
+    }
+    let shares: Vec<_> =
+        served.iter().map(|served| percent(served.pool as f64 / served.runs() as f64)).collect();
+    let workers: Vec<_> = row.throughput.iter().map(|cell| cell.workers.to_string()).collect();
+    Some(format!(
+        "{} pool: with {} workers {} of the runs found a sandbox waiting; the others did not wait for one.",
+        workload.name,
+        listed(&workers),
+        listed(&shares)
+    ))
+}
+
+fn absence(left_out: &LeftOut, all: usize) -> String {
+    let LeftOut { what, workloads, reason } = left_out;
+    if workloads.len() >= all || workloads.contains(what) {
+        return format!("Left out: {what} ({reason}).");
+    }
+    format!("Left out: {what} for {} ({reason}).", listed(workloads))
+}
+
+fn origin(findings: &Findings) -> String {
+    let machine = &findings.machine;
+    let mut parts = vec![findings.date.clone(), format!("belljar {}", findings.belljar)];
+    parts.extend(machine.kernel.as_ref().map(|release| format!("Linux {release}")));
+    let cpu = machine.cpu.as_deref().unwrap_or("processors of unknown kind");
+    parts.push(format!("{} × {cpu}", machine.cpus));
+    parts.extend(machine.memory_bytes.map(show_bytes));
+    parts.extend(
+        machine.euid.map(|uid| if uid == 0 { "as root".to_owned() } else { format!("as user {uid}") }),
+    );
+    let mut versions: Vec<String> = Vec::new();
+    for workload in findings.workloads.iter().filter(|workload| !workload.name.contains('+')) {
+        versions.extend(workload.version.as_ref().map(|version| format!("{} {version}", workload.name)));
+    }
+    parts.extend(versions);
+    parts.join(", ")
+}

@@ -1,0 +1,185 @@
+//! Rows over a provider that only claims to have run something, and claims any warmth.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use belljar_engine::layer::Layer;
+use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
+use belljar_engine::plan::{Plan, Program, Source, Task};
+use belljar_engine::provider::{
+    BoxFuture, Capabilities, PoolMetrics, Provider, ProviderError, Sandbox, Sink, Stream,
+};
+
+use super::args::BenchArgs;
+use super::findings::{Cell, Findings, Row, WorkloadFinding};
+use super::inside::{Inside, Layers};
+use super::measure::{Way, latency, throughput};
+use super::progress::Progress;
+use super::show;
+use super::workload::WORKLOADS;
+use crate::failure::Failure;
+use crate::os;
+
+/// Answers `print(6 * N)`, with these warmths in turns.
+#[derive(Debug, Clone)]
+struct Claims {
+    warmths: &'static [Warmth],
+    layers: &'static [Layer],
+    factor: u64,
+    next: Arc<AtomicUsize>,
+}
+
+fn claims(warmths: &'static [Warmth]) -> Claims {
+    Claims { warmths, layers: Layer::FLOOR, factor: 6, next: Arc::default() }
+}
+
+impl Provider for Claims {
+    fn name(&self) -> &'static str {
+        "claims"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    fn open<'a>(&'a self, _: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
+        Box::pin(async { Ok(Box::new(self.clone()) as Box<dyn Sandbox>) })
+    }
+
+    fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
+        Box::pin(async { Vec::new() })
+    }
+
+    fn shut_down(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+impl Sandbox for Claims {
+    fn run<'a>(
+        &'a mut self,
+        task: &'a Task,
+        sink: &'a mut dyn Sink,
+        _: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
+        let Program::Code { source: Source::Text { code, .. }, .. } = &task.program else {
+            panic!("no code")
+        };
+        let digits: String = code[code.find('*').unwrap()..].chars().filter(char::is_ascii_digit).collect();
+        let answer = self.factor * digits.parse::<u64>().unwrap();
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            sink.output(Stream::Stdout, format!("{answer}\n").as_bytes());
+            let warm = self.warmths[turn % self.warmths.len()];
+            let isolation = self.layers.to_vec();
+            Ok(Outcome {
+                ending: Ending::Exited(0),
+                duration: Duration::ZERO,
+                usage: Usage::default(),
+                result: None,
+                artifacts: Vec::new(),
+                receipt: Receipt { provider: "claims", kernel: Kernel::Host, isolation, warm },
+            })
+        })
+    }
+}
+
+fn args() -> BenchArgs {
+    BenchArgs { rounds: Some(8), seconds: 0.02, pause: 0, only: Vec::new(), quiet: true, json: false }
+}
+
+fn way(claims: Claims, wanted: Warmth, layers: &Layers) -> Way {
+    Way::Inside(Arc::new(Inside::new(Arc::new(claims), &WORKLOADS[0], wanted, Arc::clone(layers))))
+}
+
+/// A row beside a first one that counts as bare.
+fn row(way: &Way) -> Result<Row, Failure> {
+    let bare = self::way(claims(&[Warmth::Cold]), Warmth::Cold, &Layers::default());
+    os::runtime()?.block_on(async {
+        let ways = [bare, way.clone()];
+        let samples = latency(&ways, &WORKLOADS[0], &args(), &mut Progress::new(true)).await?;
+        let mut row = Row::new(way, &samples[1], &samples[0]);
+        let measured = throughput(way, &WORKLOADS[0], 2, 0.02).await?;
+        row.throughput.push(Cell::new(way, 2, &measured));
+        Ok(row)
+    })
+}
+
+fn shown(rows: Vec<Row>) -> String {
+    let mut findings = Findings::new(&args());
+    let python = WorkloadFinding { name: "python", program: PathBuf::new(), version: None, rounds: 8, rows };
+    findings.workloads.push(python);
+    let mut out = Vec::new();
+    show::text(&findings, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn warm_runs_fill_their_row_and_the_others_among_them_are_counted() {
+    let mostly = claims(&[Warmth::Pool, Warmth::Pool, Warmth::Pool, Warmth::Fork]);
+    let row = row(&way(mostly, Warmth::Pool, &Layers::default())).unwrap();
+    assert!(row.holds() && row.ratio.is_some());
+    let served = row.served.unwrap();
+    assert_eq!((served.pool, served.fork, served.cold, row.share), (6, 2, 0, Some(0.75)));
+    let cell = &row.throughput[0];
+    assert!(cell.per_second.is_some_and(|rate| rate > 0.0) && cell.runs == cell.served.unwrap().runs());
+    let text = shown(vec![row]);
+    assert!(text.contains("75%") && text.contains("found a sandbox waiting"), "{text}");
+    assert!(!text.contains("Not really warm"), "{text}");
+}
+
+#[test]
+fn runs_that_were_not_warm_give_no_figures() {
+    let row = row(&way(claims(&[Warmth::Cold]), Warmth::Pool, &Layers::default())).unwrap();
+    assert_eq!((row.p50_ms, row.p99_ms, row.ratio, row.share), (None, None, None, Some(0.0)));
+    assert_eq!(row.throughput[0].per_second, None);
+    let text = shown(vec![Row { obstacle: Some("no zygote starts".to_owned()), ..row }]);
+    assert!(text.contains("python pool 0 of 8"), "{text}");
+    assert!(text.contains("python pool: no zygote starts"), "{text}");
+}
+
+#[test]
+fn runs_that_are_isolated_otherwise_are_not_compared() {
+    let layers = Layers::default();
+    row(&way(claims(&[Warmth::Cold]), Warmth::Cold, &layers)).unwrap();
+    let fewer = Claims { layers: &Layer::FLOOR[1..], ..claims(&[Warmth::Fork]) };
+    let message = row(&way(fewer, Warmth::Fork, &layers)).unwrap_err().message;
+    assert!(message.contains("other layers than the first one (pid_ns)"), "{message}");
+}
+
+#[test]
+fn a_wrong_answer_ends_the_benchmark() {
+    let wrong = Claims { factor: 7, ..claims(&[Warmth::Cold]) };
+    let message = row(&way(wrong, Warmth::Cold, &Layers::default())).unwrap_err().message;
+    assert!(message.starts_with("python in a sandbox: it printed something else"), "{message}");
+}
+
+#[test]
+fn the_widest_table_fits_a_hundred_columns() {
+    let cell = |workers| Cell { workers, per_second: Some(12_345.6), runs: 1, served: None };
+    let row = Row {
+        name: "docker",
+        command: None,
+        p50_ms: Some(12_345.6),
+        p99_ms: Some(12_345.6),
+        ratio: Some(1234.5),
+        throughput: [1, 2, 8].map(cell).into(),
+        idle: Some(super::idle::Idle { sandboxes: 1, memory_bytes: 123 << 20 | 1 }),
+        served: None,
+        share: Some(1.0),
+        obstacle: None,
+    };
+    let mut findings = Findings::new(&args());
+    let program = PathBuf::from("/usr/bin/python3");
+    let name = "python+pandas";
+    findings.workloads.push(WorkloadFinding { name, program, version: None, rounds: 8, rows: vec![row] });
+    let mut out = Vec::new();
+    show::text(&findings, &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    for line in text.lines() {
+        assert!(line.chars().count() <= 100, "{} columns: {line}", line.chars().count());
+    }
+}

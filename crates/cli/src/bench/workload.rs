@@ -1,0 +1,114 @@
+//! What is run: a small program in each language. No two runs have the same code, so that nothing on the way can
+//! answer from a cache, and each has one right answer: a crash is very fast.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A program that is run again and again, each time with another number in it.
+#[derive(Debug)]
+pub(super) struct Workload {
+    pub(super) name: &'static str,
+    pub(super) language: &'static str,
+    /// Its file, as the sandbox names it.
+    pub(super) file: &'static str,
+    /// The code, with `{n}` for the number.
+    code: &'static str,
+    /// What it prints for a number.
+    answer: fn(u64) -> u64,
+    /// Prints its process's environment and command line with an empty string between them, as the kernel keeps
+    /// both: each entry followed by a NUL.
+    pub(super) probe: &'static str,
+    /// Modules that a warm interpreter has imported already.
+    pub(super) modules: &'static [&'static str],
+    /// Whether its interpreter can wait for requests at all.
+    pub(super) warms: bool,
+    /// Repositories whose container images can run it.
+    pub(super) images: &'static [&'static str],
+}
+
+/// One run's code, and the only output that is right for it.
+#[derive(Debug)]
+pub(super) struct Piece {
+    pub(super) code: String,
+    pub(super) answer: String,
+}
+
+const PYTHON_PROBE: &str = "print(*map(lambda name: open(f'/proc/self/{name}').read(), ('environ', 'cmdline')), \
+                            sep='\\0', end='')";
+
+/// Every workload, in the order of the table.
+pub(super) const WORKLOADS: &[Workload] = &[
+    Workload {
+        name: "python",
+        language: "python",
+        file: "main.py",
+        code: "print(6 * {n})\n",
+        answer: |n| 6 * n,
+        probe: PYTHON_PROBE,
+        modules: &[],
+        warms: true,
+        images: &["python"],
+    },
+    Workload {
+        name: "python+pandas",
+        language: "python",
+        file: "main.py",
+        code: "import numpy\nimport pandas\n\
+               frame = pandas.DataFrame({'value': numpy.arange(10) + {n}})\nprint(frame['value'].sum())\n",
+        answer: |n| 10 * n + 45,
+        probe: PYTHON_PROBE,
+        modules: &["numpy", "pandas"],
+        warms: true,
+        images: &["python"],
+    },
+    Workload {
+        name: "javascript",
+        language: "javascript",
+        file: "main.js",
+        code: "console.log(6 * {n})\n",
+        answer: |n| 6 * n,
+        probe: "const read = (name) => require('fs').readFileSync(`/proc/self/${name}`, 'utf8')\n\
+                process.stdout.write(read('environ') + '\\0' + read('cmdline'))\n",
+        modules: &[],
+        warms: true,
+        images: &["node"],
+    },
+    Workload {
+        name: "bash",
+        language: "bash",
+        file: "main.sh",
+        code: "echo $((6 * {n}))\n",
+        answer: |n| 6 * n,
+        probe: "cat /proc/$$/environ; printf '\\0'; cat /proc/$$/cmdline\n",
+        modules: &[],
+        warms: false,
+        images: &["bash", "debian", "ubuntu"],
+    },
+];
+
+impl Workload {
+    /// Code that nobody ran before.
+    pub(super) fn piece(&self) -> Piece {
+        // Numbers of one length, so that no run has more to read than another.
+        static NEXT: AtomicU64 = AtomicU64::new(1_000_000_000);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Piece {
+            code: self.code.replace("{n}", &number.to_string()),
+            answer: format!("{}\n", (self.answer)(number)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_pieces_are_alike() {
+        for workload in WORKLOADS {
+            let (one, two) = (workload.piece(), workload.piece());
+            assert_ne!(one.code, two.code);
+            assert_ne!(one.answer, two.answer);
+            assert!(!one.code.contains("{n}"), "{}", one.code);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The same `belljar run`, in an interpreter that is warm already.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Answer, belljar};
+
+/// A batch to which lines are given one at a time.
+pub(crate) struct Conversation {
+    child: Child,
+    lines: Option<ChildStdin>,
+    results: BufReader<ChildStdout>,
+    _config: tempfile::NamedTempFile,
+}
+
+impl Conversation {
+    /// Starts `belljar run ARGUMENTS --batch -`, with a `[warm]` table of this text.
+    pub(crate) fn start<I: AsRef<std::ffi::OsStr>>(
+        settings: &str,
+        fault: &str,
+        arguments: impl IntoIterator<Item = I>,
+    ) -> Self {
+        let mut config = tempfile::NamedTempFile::new().expect("a file");
+        writeln!(config, "[warm]\n{settings}").expect("a file of the test's own");
+        let mut command = belljar();
+        if !fault.is_empty() {
+            command.env("BELLJAR_FAULT", fault);
+        }
+        command.arg("--config").arg(config.path()).arg("run").args(arguments);
+        command.args(["--batch", "-", "--jobs", "1", "--quiet"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn().expect("the binary starts");
+        let lines = child.stdin.take();
+        let results = BufReader::new(child.stdout.take().expect("it is piped"));
+        Self { child, lines, results, _config: config }
+    }
+
+    /// One line, and what came of it.
+    pub(crate) fn ask(&mut self, line: &Value) -> Value {
+        let lines = self.lines.as_mut().expect("it is open until the end");
+        writeln!(lines, "{line}").expect("it is read");
+        let mut result = String::new();
+        self.results.read_line(&mut result).expect("it is answered");
+        serde_json::from_str(&result).unwrap_or_else(|_| panic!("a result is JSON, and not {result:?}"))
+    }
+
+    /// Runs trifles with the same limits until one of them is served like this.
+    pub(crate) fn until(&mut self, warm: &str) {
+        for _ in 0..300 {
+            if self.ask(&json!({"code": "0"}))["receipt"]["warm"] == warm {
+                // And another one waits.
+                std::thread::sleep(Duration::from_millis(60));
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("nothing was ever served by {warm}");
+    }
+
+    /// One line, served like this: a busy machine may have had no guest ready, and then it is asked again.
+    pub(crate) fn ask_warm(&mut self, warm: &str, line: &Value) -> Value {
+        for _ in 0..20 {
+            self.until(warm);
+            let result = self.ask(line);
+            if result["receipt"]["warm"] == warm {
+                return result;
+            }
+        }
+        panic!("it was never served by {warm}: {line}");
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        self.lines = None;
+        let _waited = self.child.wait();
+    }
+}
+
+/// `belljar run --json` with these arguments, served by `pool` or `fork`, or not at all.
+pub(crate) fn run_warm<I: AsRef<std::ffi::OsStr>>(
+    warm: &str,
+    fault: &str,
+    arguments: impl IntoIterator<Item = I>,
+) -> Answer {
+    let mut conversation = Conversation::start(&format!("mode = \"{warm}\""), fault, arguments);
+    let json = conversation.ask_warm(warm, &json!({}));
+    Answer { code: None, json, stderr: String::new() }
+}

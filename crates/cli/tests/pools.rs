@@ -1,0 +1,340 @@
+//! Pools and zygotes, looked at from the process that has them: how many there are, whose, and what becomes of those that
+//! are killed. This binary is its own launcher.
+#![cfg(target_os = "linux")]
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use belljar_engine::Engine;
+use belljar_engine::limits::Limits;
+use belljar_engine::outcome::Warmth;
+use belljar_engine::profile::{Profile, Profiles};
+use belljar_engine::provider::{Blind, PoolMetrics};
+use belljar_engine::report::{Report, Status};
+use belljar_engine::request::{HostPaths, Request};
+use belljar_engine::warm::{WarmSettings, Warming};
+use belljar_providers::native::{Launched, Native};
+use libtest_mimic::{Arguments, Trial};
+use rustix::process::{Pid, Signal, kill_process};
+
+type Verdict = Result<(), String>;
+type Case = fn() -> Verdict;
+
+/// Fails a case with what was seen.
+macro_rules! check {
+    ($condition:expr, $seen:expr) => {
+        let holds: bool = $condition;
+        if !holds {
+            return Err(format!("{} does not hold; seen: {:#?}", stringify!($condition), $seen));
+        }
+    };
+}
+
+fn main() -> ExitCode {
+    belljar_jail::launcher::run_if_asked();
+    let mut arguments = Arguments::from_args();
+    // They look at the processes of this one.
+    arguments.test_threads = Some(1);
+    let cases: [(&str, Case); 9] = [
+        ("a_pool_follows_demand_and_ends_with_it", a_pool_follows_demand_and_ends_with_it),
+        ("memory_bounds_a_pool", memory_bounds_a_pool),
+        ("no_two_tenants_share_a_zygote", no_two_tenants_share_a_zygote),
+        ("a_zygote_that_is_killed_is_replaced", a_zygote_that_is_killed_is_replaced),
+        ("a_zygote_that_hangs_is_replaced", a_zygote_that_hangs_is_replaced),
+        ("a_guest_that_is_killed_is_not_missed", a_guest_that_is_killed_is_not_missed),
+        ("a_launcher_that_is_killed_is_replaced", a_launcher_that_is_killed_is_replaced),
+        ("a_zygote_has_no_rights", a_zygote_has_no_rights),
+        ("modules_are_imported_ahead_of_time_or_refused", modules_are_imported_ahead_of_time_or_refused),
+    ];
+    let trials = cases.map(|(name, case)| Trial::test(name, move || case().map_err(Into::into)));
+    libtest_mimic::run(&arguments, trials.into()).exit_code()
+}
+
+struct World {
+    engine: Arc<Engine>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl World {
+    fn new(settings: WarmSettings, profiles: Profiles) -> Self {
+        let launched = Launched::start().expect("the launcher starts");
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let native = runtime.block_on(Native::connect(launched, settings)).expect("the launcher works here");
+        Self { engine: Arc::new(Engine::new(Arc::new(native), profiles, Limits::CEILING)), runtime }
+    }
+
+    fn usual() -> Self {
+        Self::new(WarmSettings::default(), Profiles::shipped())
+    }
+
+    fn run_for(&self, tenant: &str, code: &str, profile: Option<&str>) -> Result<Report, String> {
+        self.runtime.block_on(execute(Arc::clone(&self.engine), tenant, code.to_owned(), profile))
+    }
+
+    fn run(&self, code: &str) -> Result<Report, String> {
+        self.run_for("default", code, None)
+    }
+
+    fn pools(&self) -> Vec<PoolMetrics> {
+        self.runtime.block_on(self.engine.pools())
+    }
+
+    /// Runs trifles until one is served like this.
+    fn until(&self, tenant: &str, profile: Option<&str>, wanted: Warmth) -> Result<(), String> {
+        for _ in 0..300 {
+            if self.run_for(tenant, "0", profile)?.receipt.warm == wanted {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Err(format!("nothing became warm: {:#?}", self.pools()))
+    }
+
+    /// Runs many at a time; all of them have to succeed, each with its own output.
+    fn load(&self, count: usize, jobs: usize, meanwhile: impl FnOnce()) -> Result<Vec<Report>, String> {
+        let limit = Arc::new(tokio::sync::Semaphore::new(jobs));
+        let mut running = Vec::new();
+        for number in 0..count {
+            let (engine, limit) = (Arc::clone(&self.engine), Arc::clone(&limit));
+            running.push(self.runtime.spawn(async move {
+                let _permit = limit.acquire_owned().await.map_err(|error| error.to_string())?;
+                let report = execute(engine, "default", format!("print({number})"), None).await?;
+                match report.stdout == format!("{number}\n") && report.status == Status::Succeeded {
+                    true => Ok(report),
+                    false => Err(format!("{number}: {report:?}")),
+                }
+            }));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        meanwhile();
+        let ended = running.into_iter().map(|task| self.runtime.block_on(task));
+        ended.map(|ended| ended.map_err(|error| error.to_string())?).collect()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.runtime.block_on(self.engine.shut_down());
+    }
+}
+
+async fn execute(
+    engine: Arc<Engine>,
+    tenant: &str,
+    code: String,
+    profile: Option<&str>,
+) -> Result<Report, String> {
+    let request = Request {
+        language: Some("python".to_owned()),
+        code: Some(code),
+        profile: profile.map(str::to_owned),
+        ..Request::default()
+    };
+    let admitted = engine.admit(request, HostPaths::default()).map_err(|error| error.to_string())?;
+    let admitted = admitted.for_tenant(tenant);
+    let cancel = Box::pin(std::future::pending());
+    let run = engine.execute("exec_test".to_owned(), admitted, &mut Blind, cancel).await;
+    run.map_err(|error| error.to_string())
+}
+
+/// Processes below this one, by what `/proc` says.
+fn processes(wanted: impl Fn(u32) -> bool) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").expect("proc is there").flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| wanted(*pid)).collect()
+}
+
+fn field(pid: u32, name: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_default().trim().to_owned()
+}
+
+fn launchers() -> Vec<u32> {
+    let own = std::process::id().to_string();
+    processes(|pid| field(pid, "PPid") == own && !field(pid, "State").starts_with('Z'))
+}
+
+/// Interpreters that have children and run nothing: the launcher's own, in its pid namespace.
+fn zygotes() -> Vec<u32> {
+    let launchers: Vec<String> = launchers().iter().map(u32::to_string).collect();
+    processes(|pid| {
+        let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        command.contains("/run/belljar/zygote")
+            && launchers.contains(&field(pid, "PPid"))
+            && field(pid, "NSpid").split_whitespace().count()
+                == field(std::process::id(), "NSpid").split_whitespace().count()
+    })
+}
+
+fn signal(pids: &[u32], signal: Signal) {
+    for pid in pids {
+        let pid = Pid::from_raw(*pid as i32).expect("a pid");
+        // One that is gone already is what is wanted.
+        let _sent = kill_process(pid, signal);
+    }
+}
+
+fn a_pool_follows_demand_and_ends_with_it() -> Verdict {
+    let idle = Duration::from_secs(1);
+    let world = World::new(WarmSettings { idle, ..WarmSettings::default() }, Profiles::shipped());
+    world.until("default", None, Warmth::Pool)?;
+    let few = world.pools();
+    check!(few.len() == 1 && few[0].name == "python" && few[0].wanted <= 2, few);
+    world.load(60, 12, || {})?;
+    std::thread::sleep(Duration::from_millis(150));
+    let many = world.pools();
+    check!(many[0].wanted > few[0].wanted && many[0].size >= 1 && many[0].forks > few[0].forks, many);
+    check!(
+        many[0].memory_bytes > 0 && many[0].refill_ms > 0.0 && many[0].processes.len() == 2 * many[0].size,
+        many
+    );
+    std::thread::sleep(3 * idle);
+    let none = world.pools();
+    check!(none.iter().all(|pool| pool.size == 0), none);
+    check!(!many[0].processes.iter().any(|pid| std::path::Path::new(&format!("/proc/{pid}")).exists()), many);
+    std::thread::sleep(10 * idle);
+    check!(zygotes().is_empty(), world.pools());
+    // And it begins again.
+    world.until("default", None, Warmth::Pool)
+}
+
+fn memory_bounds_a_pool() -> Verdict {
+    let world =
+        World::new(WarmSettings { memory_bytes: 5 << 20, ..WarmSettings::default() }, Profiles::shipped());
+    world.until("default", None, Warmth::Pool)?;
+    world.load(60, 12, || {})?;
+    std::thread::sleep(Duration::from_millis(300));
+    let pools = world.pools();
+    check!(pools[0].wanted > 3 && (1..=2).contains(&pools[0].size), pools);
+    let none = World::new(WarmSettings { memory_bytes: 0, ..WarmSettings::default() }, Profiles::shipped());
+    none.until("default", None, Warmth::Fork)?;
+    std::thread::sleep(Duration::from_millis(300));
+    check!(none.pools()[0].size == 0, none.pools());
+    Ok(())
+}
+
+/// Children of one zygote share where things are in memory, and how strings are hashed.
+fn no_two_tenants_share_a_zygote() -> Verdict {
+    let world = World::usual();
+    let mut seen = Vec::new();
+    for tenant in ["a", "b"] {
+        world.until(tenant, None, Warmth::Pool)?;
+        let report = world.run_for(tenant, "print(hash('secret'), id(None), id(object()))", None)?;
+        check!(report.receipt.warm != Warmth::Cold, report);
+        seen.push(report.stdout);
+    }
+    check!(seen[0] != seen[1], seen);
+    let pools = world.pools();
+    let tenants: Vec<&str> = pools.iter().map(|pool| pool.tenant.as_str()).collect();
+    check!(tenants == ["a", "b"] && zygotes().len() == 2, pools);
+    let users: Vec<String> = zygotes().iter().map(|pid| field(*pid, "Uid")).collect();
+    check!(users[0] != users[1], users);
+    Ok(())
+}
+
+fn a_zygote_that_is_killed_is_replaced() -> Verdict {
+    let world = World::usual();
+    world.until("default", None, Warmth::Pool)?;
+    let before = zygotes();
+    check!(before.len() == 1, before);
+    let reports = world.load(120, 8, || signal(&before, Signal::KILL))?;
+    let killed = Instant::now();
+    check!(reports.iter().any(|report| report.receipt.warm != Warmth::Cold), reports.len());
+    let replaced = |now: &[u32]| now.len() == 1 && now != before;
+    while !replaced(&zygotes()) && killed.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    check!(killed.elapsed() < Duration::from_secs(5), (zygotes(), before));
+    world.until("default", None, Warmth::Pool)?;
+    check!(world.pools()[0].zygotes >= 2, world.pools());
+    Ok(())
+}
+
+fn a_zygote_that_hangs_is_replaced() -> Verdict {
+    let world = World::new(WarmSettings::default().with_mode(Warming::Fork), Profiles::shipped());
+    world.until("default", None, Warmth::Fork)?;
+    let before = zygotes();
+    let reports = world.load(30, 4, || signal(&before, Signal::STOP))?;
+    check!(reports.len() == 30, reports.len());
+    world.until("default", None, Warmth::Fork)?;
+    check!(zygotes() != before && zygotes().len() == 1, (zygotes(), before));
+    Ok(())
+}
+
+fn a_guest_that_is_killed_is_not_missed() -> Verdict {
+    let world = World::usual();
+    world.until("default", None, Warmth::Pool)?;
+    for which in [0, 1] {
+        std::thread::sleep(Duration::from_millis(150));
+        let waiting = world.pools()[0].processes.clone();
+        check!(waiting.len() >= 2, waiting);
+        // The interpreter, or its PID 1.
+        let victims: Vec<u32> = waiting.chunks(2).map(|pair| pair[which]).collect();
+        signal(&victims, Signal::KILL);
+        std::thread::sleep(Duration::from_millis(20));
+        let report = world.run("print('fine')")?;
+        check!(report.stdout == "fine\n", report);
+    }
+    Ok(())
+}
+
+fn a_launcher_that_is_killed_is_replaced() -> Verdict {
+    let world = World::usual();
+    world.until("default", None, Warmth::Pool)?;
+    let before = launchers();
+    check!(before.len() == 1, before);
+    let zygote = zygotes();
+    let reports = world.load(80, 8, || signal(&before, Signal::KILL))?;
+    check!(reports.len() == 80, reports.len());
+    check!(launchers().len() == 1 && launchers() != before, launchers());
+    check!(!zygote.iter().any(|pid| zygotes().contains(pid)), zygote);
+    world.until("default", None, Warmth::Pool)
+}
+
+/// What it takes to have children in jails is that its user owns their user namespaces, and nothing else.
+fn a_zygote_has_no_rights() -> Verdict {
+    let world = World::usual();
+    world.until("default", None, Warmth::Pool)?;
+    let zygote = zygotes()[0];
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        check!(field(zygote, set) == "0000000000000000", (set, field(zygote, set)));
+    }
+    check!(field(zygote, "NoNewPrivs") == "1" && field(zygote, "Seccomp") == "2", field(zygote, "Seccomp"));
+    let own = field(std::process::id(), "Uid");
+    check!(!rustix::process::geteuid().is_root() || field(zygote, "Uid") != own, field(zygote, "Uid"));
+    let namespace = |pid: &str, name: &str| std::fs::read_link(format!("/proc/{pid}/ns/{name}"));
+    for name in ["mnt", "net", "ipc", "uts"] {
+        let (theirs, ours) = (namespace(&zygote.to_string(), name), namespace("self", name));
+        check!(theirs.as_ref().ok() != ours.as_ref().ok(), (theirs, ours));
+    }
+    Ok(())
+}
+
+/// A module that keeps a thread or a descriptor would be broken in every child.
+fn modules_are_imported_ahead_of_time_or_refused() -> Verdict {
+    let mut profiles = Profiles::shipped();
+    let mut profile = |name: &str, modules: &[&str]| {
+        let preimports = modules.iter().map(|module| (*module).to_owned()).collect();
+        profiles.insert(name.to_owned(), Profile { preimports, ..Profile::default() });
+    };
+    profile("fine", &["decimal", "sqlite3"]);
+    profile("missing", &["no_such_module_at_all", "decimal"]);
+    profile("threads", &["idlelib.run", "decimal"]);
+    let world = World::new(WarmSettings::default(), profiles);
+    for name in ["fine", "missing"] {
+        world.until("default", Some(name), Warmth::Pool)?;
+        let report = world.run_for("default", "import sys; print('decimal' in sys.modules)", Some(name))?;
+        check!(report.stdout == "True\n" && report.receipt.warm != Warmth::Cold, world.pools());
+    }
+    let pools = world.pools();
+    check!(pools[0].name == "python+decimal+sqlite3" && pools[0].obstacle.is_none(), pools);
+    let why = pools[1].obstacle.clone().unwrap_or_default();
+    check!(
+        why == "no_such_module_at_all is not kept warm: ModuleNotFoundError: No module named 'no_such_module_at_all'",
+        why
+    );
+    Ok(())
+}

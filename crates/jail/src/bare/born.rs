@@ -1,0 +1,119 @@
+//! A zygote's child, from its first moment to the first byte of the tenant's: the steps that confine, in an order that is
+//! its own documentation.
+
+use super::call::{Answer, Refused, call, close, number, plain, prctl, write_all};
+use super::message::{Birth, BirthStep, DOORS, LINE, MAX_FDS, OWN_LINE, PLACE, without};
+use super::{rights, socket};
+
+const CLONE_NEWCGROUP: usize = 0x0200_0000;
+const PR_SET_PDEATHSIG: usize = 1;
+const PR_SET_DUMPABLE: usize = 4;
+const SIGKILL: usize = 9;
+const SECCOMP_SET_MODE_FILTER: usize = 1;
+const SECCOMP_FILTER_FLAG_NEW_LISTENER: usize = 8;
+const O_CLOEXEC: usize = 0o2_000_000;
+const BUSY: Refused = Refused(16);
+
+/// A step that failed.
+pub(crate) struct Failed {
+    pub(crate) step: BirthStep,
+    pub(crate) why: Refused,
+}
+
+/// A filter as the kernel takes it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Program {
+    pub(crate) len: u16,
+    pub(crate) instructions: usize,
+}
+
+/// Confines this process; gives the listener of its filter where it has one.
+pub(crate) fn enter(birth: &Birth, fds: &[i32; MAX_FDS], fds_len: usize, filter: &Program) -> Result<Option<i32>, Failed> {
+    let left_out = |layer: u32| cfg!(feature = "faults") && birth.without & layer != 0;
+    let step = |step: BirthStep, perform: &mut dyn FnMut() -> Answer<()>| {
+        if cfg!(feature = "faults") && birth.fail == step as u32 {
+            return Err(Failed { step, why: Refused(28) });
+        }
+        perform().map_err(|why| Failed { step, why })
+    };
+    let mut rules = None;
+    // PID 1 says when the place is finished, and brings the rules of the second guard on files.
+    step(BirthStep::Namespaces, &mut || {
+        let mut byte = [0];
+        let place = socket::receive(fds[PLACE], &mut byte)?;
+        rules = (place.fds_len > 0).then_some(place.fds[0]);
+        Ok(())
+    })?;
+    step(BirthStep::JoinCgroup, &mut || {
+        fds[DOORS..fds_len.max(DOORS)].iter().try_for_each(|door| write_all(*door, b"0"))
+    })?;
+    step(BirthStep::Namespaces, &mut || {
+        fds[2..PLACE].iter().try_for_each(|namespace| plain(number::SETNS, &[*namespace as usize, 0]).map(drop))
+    })?;
+    if !left_out(without::CGROUP_NAMESPACE) {
+        step(BirthStep::CgroupNamespace, &mut || plain(number::UNSHARE, &[CLONE_NEWCGROUP]).map(drop))?;
+    }
+    step(BirthStep::Rlimits, &mut || {
+        plain(number::SETSID, &[])?;
+        plain(number::UMASK, &[0o022])?;
+        if left_out(without::RLIMITS) {
+            return Ok(());
+        }
+        rights::limit(&birth.limits[..birth.limits_len as usize])
+    })?;
+    if !left_out(without::CAPABILITIES) {
+        step(BirthStep::Capabilities, &mut rights::bound_capabilities)?;
+    }
+    step(BirthStep::Ids, &mut || {
+        rights::become_user((birth.uid, birth.uid), (birth.uid, birth.uid))?;
+        // Lost and reset with the change of ids: it dies with the launcher, and what is its own in /proc is its own.
+        prctl(PR_SET_PDEATHSIG, SIGKILL)?;
+        prctl(PR_SET_DUMPABLE, 1).map(drop)
+    })?;
+    // ── below this line we are nobody ──
+    if !left_out(without::CAPABILITIES) {
+        step(BirthStep::Capabilities, &mut rights::drop_capabilities)?;
+    }
+    if !left_out(without::NO_NEW_PRIVS) {
+        step(BirthStep::NoNewPrivs, &mut rights::forbid_new_privileges)?;
+    }
+    if let Some(rules) = rules.filter(|_| !left_out(without::LANDLOCK)) {
+        step(BirthStep::Landlock, &mut || plain(number::LANDLOCK_RESTRICT_SELF, &[rules as usize, 0]).map(drop))?;
+    }
+    step(BirthStep::Order, &mut || {
+        plain(number::DUP3, &[fds[OWN_LINE] as usize, LINE as usize, O_CLOEXEC])?;
+        plain(number::CLOSE_RANGE, &[LINE as usize + 1, u32::MAX as usize, 0]).map(drop)
+    })?;
+    let mut listener = None;
+    // Last: the filter would forbid the steps above.
+    if !left_out(without::SECCOMP) {
+        step(BirthStep::Seccomp, &mut || {
+            listener = install(filter)?;
+            Ok(())
+        })?;
+    }
+    Ok(listener)
+}
+
+/// Low numbers are the interpreter's, which may have something to put there before the listener is sent away.
+fn out_of_the_way(fd: usize) -> Answer<usize> {
+    const F_DUPFD_CLOEXEC: usize = 1_030;
+    let moved = plain(number::FCNTL, &[fd, F_DUPFD_CLOEXEC, 64])?;
+    close(fd as i32);
+    Ok(moved)
+}
+
+/// Installs the filter, with a listener where nobody has one already.
+fn install(filter: &Program) -> Answer<Option<i32>> {
+    let with = |flags: usize| {
+        let arguments = [SECCOMP_SET_MODE_FILTER, flags, core::ptr::from_ref(filter) as usize, 0, 0, 0];
+        // SAFETY: the program and its instructions live as long as this process; the kernel copies them.
+        unsafe { call(number::SECCOMP, arguments) }
+    };
+    match with(SECCOMP_FILTER_FLAG_NEW_LISTENER) {
+        Ok(listener) => Ok(Some(out_of_the_way(listener)? as i32)),
+        Err(BUSY) => with(0).map(|_| None),
+        Err(refused) => Err(refused),
+    }
+}

@@ -1,0 +1,104 @@
+//! System calls without a library.
+
+use core::arch::asm;
+
+/// The kernel said no: its errno.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refused(pub(crate) i32);
+
+pub(crate) type Answer<T> = Result<T, Refused>;
+
+/// `EINTR`, the one errno that is handled by asking again.
+pub(crate) const INTERRUPTED: Refused = Refused(4);
+pub(crate) const EXISTS: Refused = Refused(17);
+pub(crate) const INVALID: Refused = Refused(22);
+pub(crate) const NOT_PERMITTED: Refused = Refused(1);
+pub(crate) const GONE: Refused = Refused(3);
+pub(crate) const BAD_MESSAGE: Refused = Refused(74);
+
+macro_rules! numbers {
+    ($($name:ident $x86_64:literal $aarch64:literal),+ $(,)?) => {
+        /// Numbers of the calls that are made here.
+        pub(crate) mod number {
+            $(
+                #[cfg(target_arch = "x86_64")]
+                pub(crate) const $name: usize = $x86_64;
+                #[cfg(target_arch = "aarch64")]
+                pub(crate) const $name: usize = $aarch64;
+            )+
+        }
+    };
+}
+
+numbers! {
+    WRITE 1 64, CLOSE 3 57, LSEEK 8 62, MMAP 9 222, MUNMAP 11 215, CHDIR 80 49, MADVISE 28 233,
+    SENDMSG 46 211, RECVMSG 47 212, CLONE 56 220, EXIT 60 93, EXIT_GROUP 231 94, UMASK 95 166,
+    SETSID 112 157, SETGROUPS 116 159, SETRESUID 117 147, SETRESGID 119 149, CAPSET 126 91,
+    PRCTL 157 167, SET_ROBUST_LIST 273 99, GET_ROBUST_LIST 274 100, OPENAT 257 56, MKDIRAT 258 34,
+    FCHMOD 91 52, UNSHARE 272 97, DUP3 292 24, PRLIMIT 302 261, SETNS 308 268, SECCOMP 317 277,
+    CLONE3 435 435, CLOSE_RANGE 436 436, RSEQ 334 293, GETPID 39 172,
+    LANDLOCK_RESTRICT_SELF 446 446, FCNTL 72 25, EVENTFD 290 19,
+}
+
+/// Makes a system call.
+///
+/// # Safety
+/// As the call itself: pointers must be valid for what the kernel does with them.
+pub(crate) unsafe fn call(number: usize, arguments: [usize; 6]) -> Answer<usize> {
+    let [a, b, c, d, e, f] = arguments;
+    let answer: isize;
+    // SAFETY: the kernel preserves all registers but the ones named; the caller vouches for the arguments.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => answer,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") a as isize => answer,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
+            options(nostack)
+        );
+    }
+    if answer < 0 { Err(Refused(-answer as i32)) } else { Ok(answer as usize) }
+}
+
+/// Makes a system call that takes numbers only.
+pub(crate) fn plain(number: usize, arguments: &[usize]) -> Answer<usize> {
+    let mut all = [0; 6];
+    all[..arguments.len()].copy_from_slice(arguments);
+    // SAFETY: no argument is a pointer.
+    unsafe { call(number, all) }
+}
+
+/// Sets something about this process.
+pub(crate) fn prctl(option: usize, value: usize) -> Answer<usize> {
+    plain(number::PRCTL, &[option, value])
+}
+
+/// Writes all of it.
+pub(crate) fn write_all(fd: i32, mut bytes: &[u8]) -> Answer<()> {
+    while !bytes.is_empty() {
+        // SAFETY: the kernel reads no further than the slice goes.
+        match unsafe { call(number::WRITE, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) } {
+            Ok(written) => bytes = &bytes[written..],
+            Err(INTERRUPTED) => {}
+            Err(refused) => return Err(refused),
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn close(fd: i32) {
+    // Only a number that is no descriptor cannot be closed, and that is what is wanted.
+    let _closed = plain(number::CLOSE, &[fd as usize]);
+}

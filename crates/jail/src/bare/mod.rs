@@ -1,0 +1,30 @@
+//! Code that needs no library: raw system calls and nothing else.
+//!
+//! Some of what happens on the way into a jail happens in two kinds of processes: in those that the launcher forks from
+//! itself, and in those that a warm interpreter forks. The latter has none of our code in it but a small shared
+//! object, which `build.rs` compiles from the files of this folder without the standard library. What both do is
+//! written once, here.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `call` | system calls |
+//! | `rights` | gives up ids, capabilities, new privileges |
+//! | `payload` | puts files into the workspace |
+//! | `message` | what the launcher, a zygote and its children say to each other |
+//! | `socket`, `hop`, `born`, `zygote` | the inside of a warm interpreter: only in the shared objects |
+//! | `python`, `node` | the shared objects themselves, and the scripts that load them |
+
+#[allow(dead_code, reason = "the shared objects use the rest")]
+pub(crate) mod call;
+#[allow(dead_code, reason = "the shared objects use the rest")]
+pub(crate) mod message;
+#[allow(dead_code, reason = "the shared objects use the rest")]
+pub(crate) mod payload;
+pub(crate) mod rights;
+
+use rustix::io::Errno;
+
+/// The kernel's answer, in the words of the rest of this crate.
+pub(crate) fn errno(refused: call::Refused) -> Errno {
+    Errno::from_raw_os_error(refused.0)
+}

@@ -1,0 +1,183 @@
+//! Files that go into a jail, and a text for the one who runs in it: an index, the text, then the bytes of the files, in
+//! one sealed memory file. It is read inside the jail only, so large files never pass through the launcher.
+//!
+//! ```text
+//! u32 files, u32 bytes of text
+//! for each file: u32 place, u32 mode, u64 bytes, u32 bytes of path, path
+//! text
+//! for each file: bytes
+//! ```
+
+use super::call::{Answer, BAD_MESSAGE, EXISTS, Refused, call, close, number, plain, write_all};
+
+const PATH_MAX: usize = 4_097;
+const O_NOFOLLOW_DIRECTORY_PATH: usize = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+const O_NEW_FILE: usize = 0o1 | 0o100 | 0o1000 | O_CLOEXEC | O_NOFOLLOW;
+const O_PATH: usize = 0o10_000_000;
+const O_CLOEXEC: usize = 0o2_000_000;
+#[cfg(target_arch = "x86_64")]
+const O_DIRECTORY: usize = 0o200_000;
+#[cfg(target_arch = "x86_64")]
+const O_NOFOLLOW: usize = 0o400_000;
+#[cfg(target_arch = "aarch64")]
+const O_DIRECTORY: usize = 0o40_000;
+#[cfg(target_arch = "aarch64")]
+const O_NOFOLLOW: usize = 0o100_000;
+
+/// A payload as it lies in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Payload<'a> {
+    index: &'a [u8],
+    files: u32,
+    /// For the one who runs in the jail.
+    pub(crate) text: &'a [u8],
+    data: &'a [u8],
+}
+
+/// One file of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry<'a> {
+    pub(crate) place: u32,
+    pub(crate) mode: u32,
+    pub(crate) path: &'a [u8],
+    pub(crate) content: &'a [u8],
+}
+
+/// Which file could not be written, and why.
+pub(crate) struct Unwritten<'a> {
+    pub(crate) path: &'a [u8],
+    pub(crate) why: Refused,
+}
+
+impl<'a> Payload<'a> {
+    /// Maps a payload into memory, where it stays.
+    pub(crate) fn map(fd: i32) -> Answer<Payload<'static>> {
+        const SEEK_END: usize = 2;
+        const PROT_READ: usize = 1;
+        const MAP_PRIVATE: usize = 2;
+        let len = plain(number::LSEEK, &[fd as usize, 0, SEEK_END])?;
+        let at = plain(number::MMAP, &[0, len, PROT_READ, MAP_PRIVATE, fd as usize, 0])?;
+        // SAFETY: the kernel just mapped that many readable bytes there; the file is sealed against change, and nobody
+        // unmaps it.
+        let bytes = unsafe { core::slice::from_raw_parts(at as *const u8, len) };
+        Payload::parse(bytes).ok_or(BAD_MESSAGE)
+    }
+
+    /// Finds the parts.
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let mut rest = bytes;
+        let (files, text) = (take_u32(&mut rest)?, take_u32(&mut rest)?);
+        let index = rest;
+        for _ in 0..files {
+            skip_entry(&mut rest)?;
+        }
+        let index = &index[..index.len() - rest.len()];
+        let (text, data) = rest.split_at_checked(text as usize)?;
+        Some(Self { index, files, text, data })
+    }
+
+    /// Each file in turn; a payload that is cut short ends early.
+    pub(crate) fn entries(self) -> impl Iterator<Item = Entry<'a>> {
+        let (mut index, mut data) = (self.index, self.data);
+        (0..self.files).map_while(move |_| {
+            let (place, mode) = (take_u32(&mut index)?, take_u32(&mut index)?);
+            let len = usize::try_from(take_u64(&mut index)?).ok()?;
+            let path_len = take_u32(&mut index)? as usize;
+            let path = take(&mut index, path_len)?;
+            Some(Entry { place, mode, path, content: take(&mut data, len)? })
+        })
+    }
+
+    /// Writes the files of one place below the folder, as whoever this process is at the moment.
+    pub(crate) fn unpack(self, place: u32, folder: i32) -> Result<(), Unwritten<'a>> {
+        for entry in self.entries().filter(|entry| entry.place == place) {
+            write(&entry, folder).map_err(|why| Unwritten { path: entry.path, why })?;
+        }
+        Ok(())
+    }
+}
+
+fn take<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+    let (taken, rest) = bytes.split_at_checked(len)?;
+    *bytes = rest;
+    Some(taken)
+}
+
+fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
+    Some(u32::from_le_bytes(take(bytes, 4)?.try_into().ok()?))
+}
+
+fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(take(bytes, 8)?.try_into().ok()?))
+}
+
+fn skip_entry(bytes: &mut &[u8]) -> Option<()> {
+    take(bytes, 16)?;
+    let path = take_u32(bytes)?;
+    take(bytes, path as usize).map(drop)
+}
+
+fn write(entry: &Entry<'_>, folder: i32) -> Answer<()> {
+    let mut parts = entry.path.split(|byte| *byte == b'/');
+    let name = parts.next_back().unwrap_or_default();
+    let mut here = folder;
+    for part in parts {
+        let next = enter_or_make(here, part);
+        leave(here, folder);
+        here = next?;
+    }
+    let written = write_here(here, name, entry);
+    leave(here, folder);
+    written
+}
+
+/// Makes a folder and opens it; it may not be a link, which a playground can hold.
+fn enter_or_make(at: i32, part: &[u8]) -> Answer<i32> {
+    let name = Name::of(part)?;
+    // SAFETY: the name ends in a NUL and lives across the call.
+    match unsafe { call(number::MKDIRAT, [at as usize, name.pointer(), 0o755, 0, 0, 0]) } {
+        Ok(_) | Err(EXISTS) => {}
+        Err(refused) => return Err(refused),
+    }
+    open(at, &name, O_NOFOLLOW_DIRECTORY_PATH, 0)
+}
+
+fn write_here(at: i32, name: &[u8], entry: &Entry<'_>) -> Answer<()> {
+    let mode = entry.mode as usize;
+    let file = open(at, &Name::of(name)?, O_NEW_FILE, mode)?;
+    // The mode given to open is cut by the umask; this is not.
+    let done =
+        write_all(file, entry.content).and_then(|()| plain(number::FCHMOD, &[file as usize, mode]).map(drop));
+    close(file);
+    done
+}
+
+fn open(at: i32, name: &Name, flags: usize, mode: usize) -> Answer<i32> {
+    // SAFETY: the name ends in a NUL and lives across the call.
+    unsafe { call(number::OPENAT, [at as usize, name.pointer(), flags, mode, 0, 0]) }.map(|fd| fd as i32)
+}
+
+fn leave(here: i32, folder: i32) {
+    if here != folder {
+        close(here);
+    }
+}
+
+/// A name with a NUL behind it.
+pub(crate) struct Name([u8; PATH_MAX]);
+
+impl Name {
+    pub(crate) fn of(bytes: &[u8]) -> Answer<Self> {
+        const NAME_TOO_LONG: Refused = Refused(36);
+        let mut name = [0; PATH_MAX];
+        name.get_mut(..bytes.len())
+            .filter(|_| bytes.len() < PATH_MAX)
+            .ok_or(NAME_TOO_LONG)?
+            .copy_from_slice(bytes);
+        Ok(Self(name))
+    }
+
+    pub(crate) fn pointer(&self) -> usize {
+        self.0.as_ptr() as usize
+    }
+}

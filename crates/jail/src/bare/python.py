@@ -1,0 +1,198 @@
+"""A warm Python: imports what it was told to, and has children in which code of a tenant's runs.
+
+Everything that confines a child is done by the extension module, before a child comes back from have_children().
+"""
+import _imp
+import atexit
+import builtins
+import gc
+import os
+import sys
+from importlib.machinery import ModuleSpec, SourceFileLoader
+
+# What the shortest programs import; a child has them for nothing.
+USUAL = ("collections", "datetime", "functools", "itertools", "json", "math", "random", "re", "time", "typing")
+
+
+def warm_up(names):
+    """Makes this interpreter ready to have children."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        sys.exit("this build of Python has no global lock, and cannot be forked safely")
+    line = _imp.create_dynamic(ModuleSpec("_belljar", None, origin="/run/belljar/zygote.so"))
+    line.begin()
+    for name in USUAL:
+        __import__(name)
+    # What there is without any module that was asked for.
+    line.imported(b"")
+    for name in names:
+        try:
+            __import__(name)
+        except BaseException as error:
+            line.refused(f"{name}: {type(error).__name__}: {error}".encode())
+        else:
+            fork_once()
+            line.imported(name.encode())
+    return line
+
+
+def fork_once():
+    """Libraries that keep threads, such as OpenBLAS, end them before a fork and start them again when they need them."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def be_different():
+    """A fork is a copy: every source of randomness that the interpreter keeps to itself gets a new beginning."""
+    # `random` knows of forks. What goes by the number of the process does not: it is the same in every sandbox.
+    modules = sys.modules
+    if "tempfile" in modules:
+        modules["tempfile"]._name_sequence = None
+    if "uuid" in modules:
+        modules["uuid"]._node = None
+        modules["uuid"]._last_timestamp = None
+    if "_ssl" in modules:
+        modules["_ssl"].RAND_add(os.urandom(48), 48.0)
+    if "numpy.random" in modules:
+        modules["numpy.random"].seed()
+    if "torch" in modules:
+        modules["torch"].seed()
+    if "multiprocessing.process" in modules:
+        process = modules["multiprocessing.process"]
+        process.current_process()._config["authkey"] = process.AuthenticationString(os.urandom(32))
+
+
+def rehearse(line, known_text):
+    """Does what a short program will do, and so writes to most of the memory that it will write to.
+
+    A page that a child shares with its zygote is copied when it is first written to, and for a short program that takes
+    longer than everything else. Here nobody waits for it.
+    """
+    line.rehearse()
+    adopt(b"/workspace/main.py\0" + known_text, known_text)
+    status, module = execute("/dev/null", b"def main(): return [str(x) for x in range(3)]\nprint(*main()[3:], end='')\n", None)
+    let_go(module, status)
+    sys.modules["__main__"] = module
+
+
+def run(line, known_text):
+    """Waits for code and runs it as a script; does not come back."""
+    text, arguments = line.await_task()
+    source = adopt(text, known_text)
+    status, module = execute(source, None, arguments)
+    try:
+        if "threading" in sys.modules:
+            sys.modules["threading"]._shutdown()
+        atexit._run_exitfuncs()
+        status = let_go(module, status)
+    except BaseException as error:
+        sys.__excepthook__(type(error), error, error.__traceback__)
+        status = status or 120
+    line.leave(status)
+
+
+def adopt(text, known_text):
+    """Makes the process look as if it had been started for this program; gives where that is."""
+    source, _, variables = text.partition(b"\0")
+    source = os.fsdecode(source)
+    if variables != known_text:
+        os.environ.clear()
+        os.environ.update(variable.split("=", 1) for variable in os.fsdecode(variables).split("\0"))
+    sys.argv[:] = [source]
+    sys.path[0] = os.path.dirname(source)
+    return source
+
+
+def execute(source, code, arguments):
+    """Runs a file, or code instead of it, as the main module; gives the exit status and the module."""
+    module = type(sys)("__main__")
+    module.__file__ = source
+    module.__cached__ = None
+    module.__loader__ = SourceFileLoader("__main__", source)
+    module.__builtins__ = builtins
+    if sys.version_info < (3, 14):
+        module.__annotations__ = {}
+    sys.modules["__main__"] = module
+    try:
+        with open(source, "rb") as file:
+            code = compile(code or file.read(), source, "exec", 0, True)
+        exec(code, module.__dict__)
+        if arguments is not None:
+            return_value(module, arguments)
+    except BaseException as error:
+        return show(error), module
+    return 0, module
+
+
+def return_value(module, arguments):
+    """Calls main(**arguments), and sends what it returns by descriptor 3."""
+    import json
+
+    main = module.__dict__.get("main")
+    if main is None:
+        raise NameError("name 'main' is not defined: arguments were given, so the code must define main()")
+    value = main(**json.loads(arguments))
+    if hasattr(value, "__await__"):
+        import asyncio
+
+        async def wait():
+            return await value
+
+        value = asyncio.run(wait())
+    with os.fdopen(3, "w", encoding="utf-8") as result:
+        json.dump(value, result)
+
+
+def show(error):
+    """Does with an exception what the interpreter does; gives the exit status."""
+    if isinstance(error, SystemExit):
+        if error.code is None:
+            return 0
+        if isinstance(error.code, int):
+            return error.code & 0xFF
+        print(error.code, file=sys.stderr)
+        return 1
+    # The frame of execute() is none of the reader's business.
+    trace = error.__traceback__ and error.__traceback__.tb_next
+    try:
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+    except BaseException as worse:
+        sys.__excepthook__(type(worse), worse, worse.__traceback__)
+    if isinstance(error, KeyboardInterrupt):
+        import signal
+
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    return 1
+
+
+def let_go(module, status):
+    """What an interpreter does at its end, as far as a program can tell: destructors, then buffers."""
+    variables = module.__dict__
+    for name in list(variables):
+        if name != "__builtins__":
+            variables[name] = None
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            stream.flush()
+    return status
+
+
+def main():
+    line = warm_up(sys.argv[1:])
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv[:] = [sys.executable, "main.py"]
+    known_text = b"\0".join(name + b"=" + value for name, value in os.environb.items())
+    # What the interpreter sets up when it is first used, such as the types of syntax trees, it sets up here.
+    rehearse(line, known_text)
+    gc.collect()
+    gc.freeze()
+    awaited = line.have_children()
+    be_different()
+    if not awaited:
+        rehearse(line, known_text)
+    run(line, known_text)
+
+
+main()

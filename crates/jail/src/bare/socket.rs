@@ -1,0 +1,100 @@
+//! Packets with descriptors beside them.
+
+use super::call::{Answer, GONE, INTERRUPTED, call, number};
+use super::message::MAX_FDS;
+
+const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
+const MSG_NOSIGNAL: usize = 0x4000;
+const SOL_SOCKET: i32 = 1;
+const SCM_RIGHTS: i32 = 1;
+
+#[repr(C)]
+struct Slice {
+    start: usize,
+    len: usize,
+}
+
+#[repr(C)]
+struct Header {
+    name: usize,
+    name_len: u32,
+    slices: *const Slice,
+    slices_len: usize,
+    control: usize,
+    control_len: usize,
+    flags: i32,
+}
+
+#[repr(C)]
+struct Control {
+    len: usize,
+    level: i32,
+    kind: i32,
+    fds: [i32; MAX_FDS],
+}
+
+/// What came with a packet.
+pub(crate) struct Received {
+    pub(crate) bytes: usize,
+    pub(crate) fds: [i32; MAX_FDS],
+    pub(crate) fds_len: usize,
+}
+
+const HEAD: usize = size_of::<usize>() + 2 * size_of::<i32>();
+
+/// Sends a packet made of two pieces, and at most one descriptor.
+pub(crate) fn send(socket: i32, head: &[u8], tail: &[u8], fd: Option<i32>) -> Answer<()> {
+    let piece = |bytes: &[u8]| Slice { start: bytes.as_ptr() as usize, len: bytes.len() };
+    let slices = [piece(head), piece(tail)];
+    let mut control = Control { len: HEAD + size_of::<i32>(), level: SOL_SOCKET, kind: SCM_RIGHTS, fds: [0; MAX_FDS] };
+    control.fds[0] = fd.unwrap_or_default();
+    let header = Header {
+        name: 0,
+        name_len: 0,
+        slices: slices.as_ptr(),
+        slices_len: slices.len(),
+        control: if fd.is_some() { &raw const control as usize } else { 0 },
+        // Aligned to a word, as the kernel wants it.
+        control_len: if fd.is_some() { HEAD + size_of::<usize>() } else { 0 },
+        flags: 0,
+    };
+    loop {
+        let arguments = [socket as usize, &raw const header as usize, MSG_NOSIGNAL, 0, 0, 0];
+        // SAFETY: header, slices and control live across the call, with their lengths given.
+        match unsafe { call(number::SENDMSG, arguments) } {
+            Ok(_) => return Ok(()),
+            Err(INTERRUPTED) => {}
+            Err(refused) => return Err(refused),
+        }
+    }
+}
+
+/// Receives a packet; `ESRCH` where the other side is gone.
+pub(crate) fn receive(socket: i32, buffer: &mut [u8]) -> Answer<Received> {
+    let slice = Slice { start: buffer.as_mut_ptr() as usize, len: buffer.len() };
+    let mut control = Control { len: 0, level: 0, kind: 0, fds: [0; MAX_FDS] };
+    let mut header = Header {
+        name: 0,
+        name_len: 0,
+        slices: &raw const slice,
+        slices_len: 1,
+        control: &raw mut control as usize,
+        control_len: size_of::<Control>(),
+        flags: 0,
+    };
+    let bytes = loop {
+        let arguments = [socket as usize, &raw mut header as usize, MSG_CMSG_CLOEXEC, 0, 0, 0];
+        // SAFETY: header, slice and control live across the call, with their lengths given.
+        match unsafe { call(number::RECVMSG, arguments) } {
+            Ok(0) => return Err(GONE),
+            Ok(bytes) => break bytes,
+            Err(INTERRUPTED) => {}
+            Err(refused) => return Err(refused),
+        }
+    };
+    // SAFETY: the kernel changed it behind the compiler's back.
+    let control = unsafe { (&raw const control).read_volatile() };
+    let any = header.control_len >= HEAD && control.level == SOL_SOCKET && control.kind == SCM_RIGHTS;
+    let fds_len = if any { (control.len - HEAD) / size_of::<i32>() } else { 0 };
+    Ok(Received { bytes, fds: control.fds, fds_len: fds_len.min(MAX_FDS) })
+}

@@ -1,0 +1,242 @@
+//! What every warm interpreter does, whatever its language: learns its filter, has children when told to, and in each
+//! child waits, confined, for what to run. One thread, so plain statics.
+
+use core::cell::UnsafeCell;
+
+use super::born::{self, Program};
+use super::call::{Answer, BAD_MESSAGE, GONE, Refused, call, close, number, plain};
+use super::hop::{self, Hop, Side};
+use super::message::{
+    Birth, BirthStep, Delivered, LEAVING, LINE, MAX_FDS, Word, bytes_of, from_bytes, kind,
+};
+use super::payload::{Name, Payload};
+use super::socket;
+
+const WORKSPACE: &[u8] = b"/workspace";
+const WORKSPACE_PLACE: u32 = 0;
+const INBOX_PLACE: u32 = 1;
+const MAX_INSTRUCTIONS: usize = 1_024;
+const PR_GET_TID_ADDRESS: usize = 40;
+const O_CLOEXEC: usize = 0o2_000_000;
+
+struct State {
+    filter: [u64; MAX_INSTRUCTIONS],
+    filter_len: usize,
+    /// Where the library keeps the number of its thread, and its list of locks to let go.
+    tid: usize,
+    robust: (usize, usize),
+    listener: Option<i32>,
+    /// Number of the child's process; what it forks has others.
+    pid: usize,
+}
+
+struct Only(UnsafeCell<State>);
+
+// SAFETY: an interpreter calls in here from its one thread only, and holds its own lock while it does.
+unsafe impl Sync for Only {}
+
+static STATE: Only = Only(UnsafeCell::new(State {
+    filter: [0; MAX_INSTRUCTIONS],
+    filter_len: 0,
+    tid: 0,
+    robust: (0, 0),
+    listener: None,
+    pid: 0,
+}));
+
+#[expect(clippy::mut_from_ref, reason = "see `Only`")]
+fn state() -> &'static mut State {
+    // SAFETY: see `Only`; nobody keeps the reference across another call into here.
+    unsafe { &mut *STATE.0.get() }
+}
+
+/// What a child was told to run.
+pub(crate) struct Task {
+    pub(crate) text: &'static [u8],
+    /// The last file of the inbox: the arguments, where there are any.
+    pub(crate) arguments: Option<&'static [u8]>,
+}
+
+/// The beginning: learns the filter that children will have.
+pub(crate) fn begin() -> Answer<()> {
+    let state = state();
+    // SAFETY: the filter is plain memory of that many bytes.
+    let bytes = unsafe {
+        core::slice::from_raw_parts_mut(state.filter.as_mut_ptr().cast::<u8>(), size_of_val(&state.filter))
+    };
+    state.filter_len = socket::receive(LINE, bytes)?.bytes / size_of::<u64>();
+    let mut tid = 0_usize;
+    // SAFETY: the kernel writes one address there.
+    let asked = unsafe { call(number::PRCTL, [PR_GET_TID_ADDRESS, &raw mut tid as usize, 0, 0, 0, 0]) };
+    // SAFETY: the kernel changed it behind the compiler's back.
+    state.tid = if asked.is_ok() { unsafe { (&raw const tid).read_volatile() } } else { 0 };
+    let mut robust = [0_usize; 2];
+    let (head, len) = (&raw mut robust[0] as usize, &raw mut robust[1] as usize);
+    // SAFETY: the kernel writes an address and a length there.
+    if unsafe { call(number::GET_ROBUST_LIST, [0, head, len, 0, 0, 0]) }.is_ok() {
+        // SAFETY: the kernel changed it behind the compiler's back.
+        let robust = unsafe { (&raw const robust).read_volatile() };
+        state.robust = (robust[0], robust[1]);
+    }
+    Ok(())
+}
+
+/// Tells the launcher something about starting, and waits for its yes where it gives one.
+pub(crate) fn say(kind: u32, text: &[u8]) -> Answer<()> {
+    let word = Word { kind, step: 0, errno: 0 };
+    let text = &text[..text.len().min(1_024)];
+    socket::send(LINE, bytes_of(&word), text, None)?;
+    if kind == super::message::kind::IMPORTED {
+        socket::receive(LINE, &mut [0; 8])?;
+    }
+    Ok(())
+}
+
+/// Has a child whenever the launcher says so; comes back in each child, with whether a request waits for it, and in the
+/// zygote at its end with the reason.
+/// `before` and `after` are what the interpreter wants done around a fork, `after` in the zygote.
+pub(crate) fn have_children(before: impl Fn(), after: impl Fn()) -> Result<bool, Refused> {
+    let mut packet = [0_u8; size_of::<Birth>()];
+    loop {
+        let received = socket::receive(LINE, &mut packet)?;
+        let (birth, _) = from_bytes::<Birth>(&packet[..received.bytes]).ok_or(BAD_MESSAGE)?;
+        before();
+        let state = state();
+        let mut hop =
+            Hop { user: received.fds[0], pid: received.fds[1], tid: state.tid, child: 0, pidfd: -1, errno: 0 };
+        match hop::hop(&mut hop) {
+            Ok(Side::Child) => {
+                be_born(&birth, &received.fds, received.fds_len)?;
+                return Ok(birth.awaited != 0);
+            }
+            Ok(Side::Zygote { between }) => {
+                let (child, errno) = (hop.child, hop.errno);
+                deliver(Delivered { hop: between, child, errno }, hop.pidfd)?;
+            }
+            Err(Refused(errno)) => deliver(Delivered { hop: 0, child: 0, errno }, -1)?,
+        }
+        after();
+        received.fds[..received.fds_len].iter().for_each(|fd| close(*fd));
+    }
+}
+
+fn deliver(delivered: Delivered, pidfd: i32) -> Answer<()> {
+    let sent = socket::send(LINE, bytes_of(&delivered), &[], (pidfd >= 0).then_some(pidfd));
+    if pidfd >= 0 {
+        close(pidfd);
+    }
+    sent
+}
+
+/// Confines the child; does not come back where that fails.
+fn be_born(birth: &Birth, fds: &[i32; MAX_FDS], fds_len: usize) -> Result<(), Refused> {
+    let state = state();
+    restore_thread(state);
+    let filter = Program { len: state.filter_len as u16, instructions: state.filter.as_ptr() as usize };
+    let own_line = fds[super::message::OWN_LINE];
+    match born::enter(birth, fds, fds_len, &filter) {
+        Ok(listener) => {
+            state.listener = listener;
+            state.pid = plain(number::GETPID, &[])?;
+            Ok(())
+        }
+        Err(failed) => fail(own_line, failed.step, failed.why, &[]),
+    }
+}
+
+/// What the library registered for its thread does not survive the hop.
+fn restore_thread(state: &State) {
+    if state.robust.0 != 0 {
+        // Without it only locks that are shared with other processes, and never unlocked, behave differently.
+        let _set = plain(number::SET_ROBUST_LIST, &[state.robust.0, state.robust.1]);
+    }
+}
+
+fn fail(line: i32, step: BirthStep, why: Refused, detail: &[u8]) -> ! {
+    let word = Word { kind: kind::FAILED, step: step as u32, errno: why.0 };
+    // Where nobody listens any more, there is nobody to tell.
+    let _told = socket::send(line, bytes_of(&word), &detail[..detail.len().min(1_024)], None);
+    end(1)
+}
+
+fn end(status: usize) -> ! {
+    loop {
+        let _never = plain(number::EXIT_GROUP, &[status, 0]);
+    }
+}
+
+/// Says that the child is ready, and waits for what to run; what is not to be told any more ends quietly.
+pub(crate) fn await_task() -> Task {
+    let word = Word { kind: kind::READY, step: 0, errno: 0 };
+    let listener = state().listener.take();
+    let told = socket::send(LINE, bytes_of(&word), &[], listener);
+    listener.into_iter().for_each(close);
+    let mut workdir = [0; 4_096];
+    let order = told.and_then(|()| socket::receive(LINE, &mut workdir));
+    match order {
+        Ok(order) => match begin_task(&order, &workdir[..order.bytes]) {
+            Ok(task) => task,
+            Err((step, why, detail)) => fail(LINE, step, why, detail),
+        },
+        Err(GONE) => end(0),
+        Err(why) => fail(LINE, BirthStep::Order, why, &[]),
+    }
+}
+
+type TaskFailed = (BirthStep, Refused, &'static [u8]);
+
+/// Files first, then the streams; the line to the launcher is closed last.
+fn begin_task(order: &socket::Received, workdir: &[u8]) -> Result<Task, TaskFailed> {
+    let failed = |step: BirthStep| move |why: Refused| (step, why, &[][..]);
+    let fds = &order.fds[..order.fds_len];
+    let [payload, streams @ ..] = fds else { return Err((BirthStep::Order, BAD_MESSAGE, &[])) };
+    let payload = Payload::map(*payload).map_err(failed(BirthStep::Order))?;
+    let folder = open_folder(WORKSPACE).map_err(failed(BirthStep::Files))?;
+    payload.unpack(WORKSPACE_PLACE, folder).map_err(|file| (BirthStep::Files, file.why, file.path))?;
+    change_folder(workdir).map_err(failed(BirthStep::Workdir))?;
+    connect(streams).map_err(failed(BirthStep::Stdio))?;
+    fds.iter().chain([&folder]).for_each(|fd| close(*fd));
+    let inbox = payload.entries().filter(|entry| entry.place == INBOX_PLACE);
+    Ok(Task { text: payload.text, arguments: inbox.last().map(|entry| entry.content) })
+}
+
+fn open_folder(path: &[u8]) -> Answer<i32> {
+    const AT_FDCWD: usize = -100_isize as usize;
+    const O_PATH: usize = 0o10_000_000;
+    let name = Name::of(path)?;
+    // SAFETY: the name ends in a NUL and lives across the call.
+    unsafe { call(number::OPENAT, [AT_FDCWD, name.pointer(), O_PATH | O_CLOEXEC, 0, 0, 0]) }.map(|fd| fd as i32)
+}
+
+fn change_folder(path: &[u8]) -> Answer<()> {
+    let name = Name::of(path)?;
+    // SAFETY: the name ends in a NUL and lives across the call.
+    unsafe { call(number::CHDIR, [name.pointer(), 0, 0, 0, 0, 0]) }.map(drop)
+}
+
+/// Standard streams at 0 to 2, and a result at 3, or nothing there.
+fn connect(streams: &[i32]) -> Answer<()> {
+    for (at, stream) in streams.iter().enumerate() {
+        let flags = if at == LINE as usize { O_CLOEXEC } else { 0 };
+        plain(number::DUP3, &[*stream as usize, at, flags])?;
+    }
+    if streams.len() <= LINE as usize {
+        close(LINE);
+    }
+    Ok(())
+}
+
+/// The number of the child's process, inside.
+#[allow(dead_code, reason = "Python asks for itself")]
+pub(crate) fn pid() -> usize {
+    state().pid
+}
+
+/// Ends the process, and lets the launcher know before its memory is torn down.
+pub(crate) fn leave(status: usize) -> ! {
+    if plain(number::GETPID, &[]) == Ok(state().pid) {
+        // Comes back only where nobody listens.
+        let _refused = plain(number::EXIT_GROUP, &[status & 0xff, LEAVING as usize]);
+    }
+    end(status & 0xff)
+}

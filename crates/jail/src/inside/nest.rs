@@ -1,0 +1,117 @@
+//! The place of a zygote: a warm interpreter that runs no tenant's code, and whose children do.
+//!
+//! It has mount, network, ipc and uts namespaces of its own, a control group, a user id that nobody else has, no
+//! capability anywhere, and a filter. What it needs to have children in jails is only that its user owns their
+//! user namespaces. It shares the launcher's pid and user namespaces: from others it could not get into a jail.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use super::{Ground, Told, init, mounts, place_at, rights, tell, write_once};
+use crate::bare::errno;
+use crate::bare::message::LINE;
+use crate::bare::rights::become_user;
+use crate::fault;
+use crate::seccomp::Filter;
+use crate::spec::Layer;
+use crate::step::{Step, StepFailed, step};
+use crate::sys;
+
+/// What a zygote starts with.
+pub(crate) struct Nest<'a> {
+    pub(crate) ground: Ground<'a>,
+    pub(crate) groups: &'a [OwnedFd],
+    /// Where a failed step is told.
+    pub(crate) report: OwnedFd,
+    /// Standard input, output and error.
+    pub(crate) streams: [OwnedFd; 3],
+    /// To the launcher.
+    pub(crate) line: OwnedFd,
+    pub(crate) filter: &'a Filter,
+    /// What it finds in its inbox.
+    pub(crate) files: &'a [(&'a str, &'a [u8])],
+    pub(crate) command: &'a [String],
+    pub(crate) env: &'a [String],
+}
+
+/// Runs as a new zygote; never comes back.
+pub(crate) fn enter_nest(nest: &Nest<'_>) -> ! {
+    let failed = settle(nest);
+    tell(&nest.report, &Told::Failed(failed));
+    sys::exit_now(1)
+}
+
+/// Comes back only with the reason why there is no interpreter.
+fn settle(nest: &Nest<'_>) -> StepFailed {
+    match confine(nest) {
+        Ok(()) => execute(nest),
+        Err(failed) => failed,
+    }
+}
+
+fn confine(nest: &Nest<'_>) -> Result<(), StepFailed> {
+    step(Step::Namespaces, "", || {
+        die_with_launcher()?;
+        sys::occupy_standard_numbers()?;
+        let own = [&nest.report, &nest.line].into_iter();
+        init::close_all_but(4, own.chain(&nest.streams).chain(nest.groups))
+    })?;
+    step(Step::JoinCgroup, "", || nest.groups.iter().try_for_each(|tasks| write_once(tasks, "0")))?;
+    let inbox = mounts::build_nest(&nest.ground)?;
+    step(Step::Inbox, "", || nest.files.iter().try_for_each(|(name, content)| put(&inbox, name, content)))?;
+    step(Step::Stdio, "", || {
+        rustix::process::setsid()?;
+        for (number, stream) in (0..).zip(&nest.streams) {
+            place_at(stream, number)?;
+        }
+        place_at(&nest.line, LINE)
+    })?;
+    step(Step::Capabilities, "", rights::bound_capabilities)?;
+    step(Step::Ids, "", || {
+        become_user(nest.ground.owner, nest.ground.owner).map_err(errno)?;
+        die_with_launcher()
+    })?;
+    step(Step::Capabilities, "", rights::drop_capabilities)?;
+    step(Step::NoNewPrivs, "", rights::forbid_new_privileges)?;
+    step(Step::Seccomp, "", || {
+        if fault::without(Layer::Seccomp) {
+            return Ok(());
+        }
+        nest.filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+    })
+}
+
+/// Lost at every change of ids.
+fn die_with_launcher() -> Result<(), Errno> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+}
+
+fn put(inbox: &OwnedFd, name: &str, content: &[u8]) -> Result<(), Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(inbox, name, flags, Mode::from_raw_mode(0o444))?;
+    let mut rest = content;
+    while !rest.is_empty() {
+        rest = &rest[rustix::io::write(file.as_fd(), rest)?..];
+    }
+    Ok(())
+}
+
+fn execute(nest: &Nest<'_>) -> StepFailed {
+    let name = nest.command.first().map_or("", String::as_str);
+    let strings = |texts: &[String]| -> Option<Vec<CString>> {
+        texts.iter().map(|text| CString::new(text.as_bytes()).ok()).collect()
+    };
+    let (Some(arguments), Some(env)) = (strings(nest.command), strings(nest.env)) else {
+        return StepFailed::new(Step::Exec, name, Errno::INVAL);
+    };
+    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
+        strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let program = arguments.first().cloned().unwrap_or_default();
+    let errno = sys::execve(&program, &pointers(&arguments), &pointers(&env));
+    StepFailed::new(Step::Exec, name, errno)
+}

@@ -1,0 +1,473 @@
+//! Everything that is kept warm: zygotes by what they are, and below each the guests that wait, by the limits that hold
+//! them.
+//!
+//! A zygote is started when something is run for the second time. The number of guests that wait follows demand: one
+//! more whenever a run found none, one less whenever some were never needed for a while, none when nobody came for
+//! long. Making them is idle work: under full load nobody waits for requests, so each request has its own
+//! child made, which is cheaper for all.
+
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use super::guest::{Dying, Guest, House, Pending};
+use super::home::Home;
+use super::keeper::Keeper;
+use super::runs::Run;
+use super::zygote::{Filters, Said, Zygote};
+use crate::cgroup::Group;
+use crate::spec::{Jail, Limits, Network, PoolState, Settings, Warming, Warmth};
+use crate::step::{Step, StepFailed};
+use crate::template::Root;
+
+/// How many zygotes there are at most; the one that was not used for longest makes room.
+const MOST_ZYGOTES: usize = 32;
+/// How long demand is looked at before fewer are kept, as a part of how long guests wait.
+const SEASONS: u32 = 6;
+
+/// What came of a request.
+pub(super) enum Served {
+    /// It runs.
+    Started(Box<Run>),
+    /// It will run when a child is ready.
+    Expecting,
+    /// Nothing is warm for it.
+    Cold(Pending),
+}
+
+/// What the loop has to deal with.
+pub(super) enum News {
+    /// A request that had to wait runs.
+    Started(u64, Box<Run>),
+    /// A request that waited has to be started cold.
+    FallBack(Pending),
+}
+
+/// Where a descriptor belongs.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Crib {
+    Zygote(u64),
+    Successor(u64),
+    Guest(u64),
+}
+
+pub(super) struct Nursery {
+    settings: Settings,
+    filters: Filters,
+    keepers: Vec<Keeper>,
+    next: u64,
+    season: Instant,
+    /// Guests that were killed.
+    pub(super) dying: Vec<Dying>,
+    pub(super) leftover: Vec<Group>,
+    /// What the loop has to deal with.
+    pub(super) news: Vec<News>,
+}
+
+impl Nursery {
+    pub(super) fn new() -> Self {
+        Self {
+            settings: Settings::default(),
+            filters: Filters::new(),
+            keepers: Vec::new(),
+            next: 0,
+            season: Instant::now(),
+            dying: Vec::new(),
+            leftover: Vec::new(),
+            news: Vec::new(),
+        }
+    }
+
+    pub(super) fn keep(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
+    /// Serves a request with what is warm, if anything is.
+    pub(super) fn serve(&mut self, home: &mut Home, root: &Rc<Root>, pending: Pending) -> Served {
+        let Some(at) = self.keeper_of(&pending.jail, root) else { return Served::Cold(pending) };
+        let pooling = self.settings.warming == Warming::Pool;
+        let keeper = &mut self.keepers[at];
+        let pending = match keeper.take_waiting(home, pending, &mut self.dying) {
+            Ok(run) => return Served::Started(Box::new(run)),
+            Err(pending) => pending,
+        };
+        if !keeper.zygote.as_ref().is_some_and(Zygote::is_fertile) {
+            keeper.state.misses += 1;
+            return Served::Cold(pending);
+        }
+        keeper.state.forks += 1;
+        let room = keeper.room();
+        if pooling {
+            keeper.want_more(&pending.jail.limits);
+        }
+        keeper.line.push_back(pending);
+        if room {
+            self.ask_for_next(home, at);
+        }
+        Served::Expecting
+    }
+
+    /// Asks for children for those in line, as many as may be due at a time. Where that fails all of them start cold.
+    fn ask_for_next(&mut self, home: &mut Home, at: usize) {
+        while let Some(limits) = self.keepers[at].next_in_line() {
+            match self.ask(home, at, &limits, true) {
+                Ok(guest) => {
+                    let keeper = &mut self.keepers[at];
+                    let pending = keeper.line.pop_front();
+                    keeper.due.push((guest, pending));
+                }
+                Err(failed) => {
+                    self.give_up(home, at, &failed.to_string());
+                    return;
+                }
+            }
+        }
+    }
+
+    fn ask(
+        &mut self,
+        home: &mut Home,
+        at: usize,
+        limits: &Limits,
+        awaited: bool,
+    ) -> Result<Guest, StepFailed> {
+        let number = self.next_number();
+        let keeper = &mut self.keepers[at];
+        let house = House { root: &keeper.root, limits };
+        let zygote = keeper
+            .zygote
+            .as_mut()
+            .ok_or_else(|| StepFailed::new(Step::Fork, "", rustix::io::Errno::CHILD))?;
+        Guest::ask_for(number, home, self.filters.host(), zygote, &house, awaited)
+    }
+
+    fn season_length(&self) -> Duration {
+        self.settings.idle / SEASONS
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// The keeper for a jail: a new one where there is none, and nothing where it cannot be warm.
+    fn keeper_of(&mut self, jail: &Jail, root: &Rc<Root>) -> Option<usize> {
+        let interpreter = jail.interpreter.as_ref().filter(|_| self.settings.warming != Warming::Off)?;
+        if jail.network != Network::Own || jail.playground.is_some() || !jail.binds.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
+        let known = |keeper: &Keeper| keeper.root.number == root.number && keeper.interpreter == *interpreter;
+        let at = self.keepers.iter().position(known).unwrap_or_else(|| {
+            self.make_room();
+            let number = self.next_number();
+            self.keepers.push(Keeper::new(number, root, interpreter));
+            self.keepers.len() - 1
+        });
+        let keeper = &mut self.keepers[at];
+        keeper.requests += 1;
+        keeper.used = now;
+        Some(at)
+    }
+
+    fn make_room(&mut self) {
+        if self.keepers.len() < MOST_ZYGOTES {
+            return;
+        }
+        let idle = self.keepers.iter().enumerate().filter(|(_, keeper)| keeper.is_idle());
+        if let Some((at, _)) = idle.min_by_key(|(_, keeper)| keeper.used) {
+            // Only one without a zygote can go at once; the others go when they are forgotten.
+            if self.keepers[at].zygote.is_none() && self.keepers[at].shelves.is_empty() {
+                self.keepers.swap_remove(at);
+            } else {
+                self.keepers[at].unneeded = true;
+            }
+        }
+    }
+
+    /// Everything to poll.
+    pub(super) fn watched(&self) -> impl Iterator<Item = (BorrowedFd<'_>, Crib)> {
+        self.keepers.iter().flat_map(|keeper| {
+            let zygote = keeper.zygote.iter().flat_map(Zygote::watched);
+            let zygote = zygote.map(|fd| (fd, Crib::Zygote(keeper.number)));
+            let successor = keeper.successor.iter().flat_map(Zygote::watched);
+            let successor = successor.map(|fd| (fd, Crib::Successor(keeper.number)));
+            let due = keeper.due.iter().filter(|(guest, _)| !guest.is_ready());
+            let due = due.flat_map(|(guest, _)| guest.watched().map(|fd| (fd, Crib::Guest(guest.number))));
+            zygote.chain(successor).chain(due)
+        })
+    }
+
+    /// Deals with a descriptor that has something to say.
+    pub(super) fn handle(&mut self, home: &mut Home, crib: Crib) {
+        let is_it = |keeper: &Keeper| match crib {
+            Crib::Zygote(number) | Crib::Successor(number) => keeper.number == number,
+            Crib::Guest(number) => keeper.due.iter().any(|(guest, _)| guest.number == number),
+        };
+        let Some(at) = self.keepers.iter().position(is_it) else { return };
+        match crib {
+            Crib::Zygote(_) => self.hear_zygote(home, at),
+            Crib::Successor(_) => self.hear_successor(home, at),
+            Crib::Guest(number) => self.hear_guest(home, at, number),
+        }
+    }
+
+    fn hear_zygote(&mut self, home: &mut Home, at: usize) {
+        let keeper = &mut self.keepers[at];
+        let Some(zygote) = keeper.zygote.as_mut() else { return };
+        match zygote.hear(home) {
+            Said::Nothing => {}
+            Said::Fertile => keeper.is_well(),
+            Said::CannotImport { module, reason, start_anew } => {
+                keeper.state.obstacle = Some(format!("{module} is not kept warm: {reason}"));
+                if start_anew {
+                    keeper.refused.push(module);
+                    self.end_zygote(home, at);
+                }
+            }
+            Said::Born { child, pid, pidfd } => {
+                match keeper.due.iter_mut().find(|(guest, _)| guest.number == child) {
+                    Some((guest, _)) => guest.born(pid, pidfd),
+                    None => return,
+                }
+                self.settle(home, at, child);
+            }
+            Said::Barren(errno) => self.give_up(home, at, &format!("a fork failed: {errno}")),
+            Said::Gone(reason) => self.give_up(home, at, &reason),
+        }
+    }
+
+    /// A successor takes over as soon as it can have children, also those that were asked of the other.
+    fn hear_successor(&mut self, home: &mut Home, at: usize) {
+        let keeper = &mut self.keepers[at];
+        let Some(successor) = keeper.successor.as_mut() else { return };
+        match successor.hear(home) {
+            Said::Fertile => {
+                let successor = keeper.successor.take();
+                self.end_zygote(home, at);
+                self.keepers[at].zygote = successor;
+                self.ask_for_next(home, at);
+            }
+            Said::Gone(_) => {
+                // The other one goes on; at the end of the season the next is tried.
+                let gone = keeper.successor.take();
+                self.leftover.extend(gone.and_then(|zygote| zygote.end(home)));
+            }
+            _ => {}
+        }
+    }
+
+    fn hear_guest(&mut self, home: &mut Home, at: usize, number: u64) {
+        let mut due = self.keepers[at].due.iter_mut();
+        let Some((guest, _)) = due.find(|(guest, _)| guest.number == number) else { return };
+        match guest.hear() {
+            Ok(()) => self.settle(home, at, number),
+            Err(failed) => self.give_up(home, at, &failed.to_string()),
+        }
+    }
+
+    /// A guest that is ready runs what it was asked for, or waits.
+    fn settle(&mut self, home: &mut Home, at: usize, number: u64) {
+        let keeper = &mut self.keepers[at];
+        let ready = |(guest, _): &(Guest, _)| guest.number == number && guest.is_ready();
+        let Some(found) = keeper.due.iter().position(ready) else { return };
+        let (guest, pending) = keeper.due.swap_remove(found);
+        keeper.state.refill = guest.took;
+        match pending {
+            None => keeper.park(guest),
+            Some(mut pending) => match guest.order(home, &mut pending, Warmth::Fork) {
+                Ok(run) => self.news.push(News::Started(pending.run, Box::new(run))),
+                Err(failed) => {
+                    self.dying.push(failed.1.discard());
+                    self.news.push(News::FallBack(pending));
+                }
+            },
+        }
+        self.ask_for_next(home, at);
+    }
+
+    /// The zygote is of no use any more: what waited for it starts cold, and another one is started soon.
+    fn give_up(&mut self, home: &mut Home, at: usize, reason: &str) {
+        self.end_zygote(home, at);
+        let keeper = &mut self.keepers[at];
+        keeper.is_unwell(reason);
+        self.news.extend(keeper.line.drain(..).map(News::FallBack));
+    }
+
+    /// Ends a zygote and the children that are due; those that wait, wait on.
+    fn end_zygote(&mut self, home: &Home, at: usize) {
+        let keeper = &mut self.keepers[at];
+        self.leftover.extend(keeper.zygote.take().and_then(|zygote| zygote.end(home)));
+        for (guest, pending) in keeper.due.drain(..) {
+            self.dying.push(guest.discard());
+            keeper.line.extend(pending);
+        }
+    }
+
+    fn begin_succession(&mut self, home: &mut Home, at: usize) {
+        let keeper = &mut self.keepers[at];
+        let interpreter = keeper.interpreter_to_start();
+        if let Ok(zygote) = Zygote::start(home, &self.filters, &keeper.root, &interpreter) {
+            keeper.state.zygotes += 1;
+            keeper.successor = Some(zygote);
+        }
+    }
+
+    /// Ends a request that waits; whether there was one.
+    pub(super) fn cancel(&mut self, run: u64) -> Option<Pending> {
+        self.take_pending(|pending| pending.run == run)
+    }
+
+    /// A request that waits and whose time is over.
+    pub(super) fn expired(&mut self, now: Instant) -> Option<Pending> {
+        self.take_pending(|pending| pending.started + pending.jail.limits.timeout <= now)
+    }
+
+    fn take_pending(&mut self, wanted: impl Fn(&Pending) -> bool) -> Option<Pending> {
+        for keeper in &mut self.keepers {
+            if let Some(at) = keeper.line.iter().position(&wanted) {
+                return keeper.line.remove(at);
+            }
+            let mut due = keeper.due.iter_mut().map(|(_, pending)| pending);
+            if let Some(pending) = due.find(|pending| pending.as_ref().is_some_and(&wanted)) {
+                return pending.take();
+            }
+        }
+        None
+    }
+
+    /// What has to be looked at by itself, and when.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let zygotes = self.keepers.iter().filter_map(|keeper| keeper.zygote.as_ref()?.deadline());
+        let pending = self.keepers.iter().flat_map(|keeper| {
+            let due = keeper.due.iter().filter_map(|(_, pending)| pending.as_ref());
+            due.chain(&keeper.line).map(|pending| pending.started + pending.jail.limits.timeout)
+        });
+        let season = (!self.keepers.is_empty()).then_some(self.season + self.season_length());
+        let retry = self
+            .keepers
+            .iter()
+            .filter(|keeper| keeper.wants_zygote(self.settings.idle))
+            .map(|keeper| keeper.not_before);
+        zygotes.chain(pending).chain(season).chain(retry).min()
+    }
+
+    /// Looks at what is late, and at the end of a season at what was not needed.
+    pub(super) fn tend(&mut self, home: &mut Home, now: Instant) {
+        for at in 0..self.keepers.len() {
+            let deadline = self.keepers[at].zygote.as_ref().and_then(Zygote::deadline);
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                self.give_up(home, at, "it was silent for too long");
+            }
+        }
+        if self.season + self.season_length() <= now {
+            self.season = now;
+            self.turn_season(home, now);
+        }
+    }
+
+    fn turn_season(&mut self, home: &mut Home, now: Instant) {
+        for at in 0..self.keepers.len() {
+            let keeper = &mut self.keepers[at];
+            let surplus = keeper.turn_season(now, self.settings.idle);
+            let forgotten = keeper.is_forgotten(now, self.settings.idle);
+            let old = keeper.zygote.as_ref().is_some_and(Zygote::is_old) && keeper.successor.is_none();
+            self.dying.extend(surplus.into_iter().map(Guest::discard));
+            if forgotten {
+                self.end_zygote(home, at);
+            } else if old {
+                self.begin_succession(home, at);
+            }
+        }
+        let idle = self.settings.idle;
+        let over = |keeper: &Keeper| keeper.zygote.is_none() && keeper.is_forgotten(now, idle);
+        self.keepers.retain(|keeper| !over(keeper));
+    }
+
+    /// Whether something should be made ready when there is nothing else to do.
+    pub(super) fn has_idle_work(&self) -> bool {
+        let now = Instant::now();
+        let zygote = |keeper: &Keeper| keeper.wants_zygote(self.settings.idle) && keeper.not_before <= now;
+        self.keepers.iter().any(|keeper| zygote(keeper) || self.shelf_to_fill(keeper).is_some())
+    }
+
+    /// Makes one thing ready.
+    pub(super) fn do_idle_work(&mut self, home: &mut Home) {
+        let now = Instant::now();
+        if let Some(at) = self
+            .keepers
+            .iter()
+            .position(|keeper| keeper.wants_zygote(self.settings.idle) && keeper.not_before <= now)
+        {
+            self.start_zygote(home, at);
+            return;
+        }
+        let fillable = |keeper: &Keeper| self.shelf_to_fill(keeper);
+        let found = self.keepers.iter().enumerate().find_map(|(at, keeper)| Some((at, fillable(keeper)?)));
+        let Some((at, limits)) = found else { return };
+        match self.ask(home, at, &limits, false) {
+            Ok(guest) => self.keepers[at].due.push((guest, None)),
+            Err(failed) => {
+                self.give_up(home, at, &failed.to_string());
+            }
+        }
+    }
+
+    fn start_zygote(&mut self, home: &mut Home, at: usize) {
+        let keeper = &mut self.keepers[at];
+        keeper.state.zygotes += 1;
+        let started = Zygote::start(home, &self.filters, &keeper.root, &keeper.interpreter_to_start());
+        match started {
+            Ok(zygote) => keeper.zygote = Some(zygote),
+            Err(failed) => {
+                self.give_up(home, at, &failed.to_string());
+            }
+        }
+    }
+
+    /// The limits of a shelf on which more should wait than do.
+    fn shelf_to_fill(&self, keeper: &Keeper) -> Option<Limits> {
+        if self.settings.warming != Warming::Pool || !keeper.room() {
+            return None;
+        }
+        keeper.zygote.as_ref().filter(|zygote| zygote.is_fertile())?;
+        let memory: u64 = self.keepers.iter().map(Keeper::memory).sum();
+        if memory + keeper.memory_of_another() > self.settings.pool_memory_bytes {
+            return None;
+        }
+        keeper.shelf_to_fill()
+    }
+
+    /// Whether a process is one that will be waited for.
+    pub(super) fn knows(&self, pid: u32) -> bool {
+        self.keepers.iter().any(|keeper| {
+            let zygotes = keeper.zygote.iter().chain(&keeper.successor);
+            let waiting = keeper.shelves.iter().flat_map(|shelf| &shelf.waiting);
+            let mut guests = keeper.due.iter().map(|(guest, _)| guest).chain(waiting);
+            zygotes.map(Zygote::pid).any(|zygote| zygote as u32 == pid)
+                || guests.any(|guest| guest.processes().contains(&pid))
+        })
+    }
+
+    /// Whether a guest waits for every kind of request that came so far.
+    pub(super) fn none_waits(&self) -> bool {
+        self.keepers.iter().flat_map(|keeper| &keeper.shelves).any(|shelf| shelf.waiting.is_empty())
+    }
+
+    /// What is kept ready.
+    pub(super) fn pools(&self) -> Vec<PoolState> {
+        self.keepers.iter().map(Keeper::state).collect()
+    }
+
+    /// Ends everything.
+    pub(super) fn end_all(&mut self, home: &Home) {
+        for at in 0..self.keepers.len() {
+            self.end_zygote(home, at);
+            let successor = self.keepers[at].successor.take();
+            self.leftover.extend(successor.and_then(|zygote| zygote.end(home)));
+            let waiting = self.keepers[at].shelves.drain(..).flat_map(|shelf| shelf.waiting);
+            self.dying.extend(waiting.map(Guest::discard));
+        }
+        self.keepers.clear();
+    }
+}

@@ -1,0 +1,354 @@
+//! One zygote, seen from the launcher: an interpreter that is started, imports what it is told to, and then has a child
+//! in a jail for each request.
+//!
+//! ```text
+//! starting ──FERTILE──▶ fertile ──too old, too many children, gone, or silent──▶ ended
+//! ```
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Dir, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+
+use super::home::Home;
+use super::ids::Taken;
+use super::start;
+use crate::bare::message::{Birth, Delivered, Word, bytes_of, from_bytes, kind};
+use crate::cgroup::{self, Group};
+use crate::inside::{self, Ground, Nest};
+use crate::seccomp::{Filter, Wearer};
+use crate::spec::{INBOX, Interpreter, Tongue};
+use crate::step::{Step, StepFailed, step};
+use crate::sys::{self, Cloned};
+use crate::template::Root;
+use crate::wire;
+
+/// How long an interpreter may take to start and import.
+const START: Duration = Duration::from_secs(60);
+/// How long it may be silent while a child is due.
+const SILENCE: Duration = Duration::from_millis(500);
+/// Children share what the zygote's address space looks like, so none has very many.
+const MOST_CHILDREN: u64 = 10_000;
+const OLDEST: Duration = Duration::from_secs(3_600);
+const DISK_BYTES: u64 = 64 << 20;
+const LIMITS: cgroup::Limits = cgroup::Limits { memory_bytes: 2 << 30, cpu_millis: 2_000, pids: 256 };
+const MAX_COMPLAINT: usize = 4 << 10;
+
+/// What is the same for all zygotes.
+pub(super) struct Filters {
+    zygote: Filter,
+    child: Filter,
+    host: Filter,
+}
+
+impl Filters {
+    pub(super) fn new() -> Self {
+        Self {
+            zygote: Filter::for_this_machine(Wearer::Zygote),
+            child: Filter::for_this_machine(Wearer::Child),
+            host: Filter::for_this_machine(Wearer::Host),
+        }
+    }
+
+    /// For the PID 1 of a guest.
+    pub(super) fn host(&self) -> &Filter {
+        &self.host
+    }
+}
+
+/// What a zygote said.
+pub(super) enum Said {
+    /// Nothing of consequence.
+    Nothing,
+    /// It can have children now.
+    Fertile,
+    /// A module cannot be kept warm, for this reason; the zygote goes on without it, or has to be started anew.
+    CannotImport { module: String, reason: String, start_anew: bool },
+    /// It had the child that was asked for first.
+    Born { child: u64, pid: i32, pidfd: OwnedFd },
+    /// It could not have the child that was asked for first.
+    Barren(Errno),
+    /// It is of no further use.
+    Gone(String),
+}
+
+pub(super) struct Zygote {
+    pidfd: OwnedFd,
+    pid: i32,
+    line: OwnedFd,
+    /// Its standard output and error.
+    complaints: OwnedFd,
+    /// Where a failed step of its set-up is told.
+    told: OwnedFd,
+    group: Option<Group>,
+    taken: Taken,
+    fertile: bool,
+    started: Instant,
+    /// Children that are due, first asked for first.
+    due: VecDeque<u64>,
+    /// Descriptors that it had before any module was imported.
+    open_before: usize,
+    heard: Instant,
+    children: u64,
+}
+
+impl Zygote {
+    /// Starts an interpreter.
+    pub(super) fn start(
+        home: &mut Home,
+        filters: &Filters,
+        root: &Root,
+        interpreter: &Interpreter,
+    ) -> Result<Self, StepFailed> {
+        let taken = step(Step::UserId, "", || home.ids.take(false))?;
+        Self::start_as(home, filters, root, interpreter, taken).inspect_err(|_| home.ids.give_back(taken))
+    }
+
+    fn start_as(
+        home: &Home,
+        filters: &Filters,
+        root: &Root,
+        interpreter: &Interpreter,
+        taken: Taken,
+    ) -> Result<Self, StepFailed> {
+        let group = home.make_group()?;
+        if let Some(group) = &group {
+            start::limit_group(group, &LIMITS)?;
+        }
+        let pipe = || step(Step::Namespaces, "", || rustix::pipe::pipe_with(PipeFlags::CLOEXEC));
+        let ((told, report), (complaints, errors)) = (pipe()?, pipe()?);
+        let (line, theirs) = step(Step::Namespaces, "", start::line)?;
+        // An input that is at its end, and pipes for output, as a program would have them.
+        let (input, _) = pipe()?;
+        let output = step(Step::Namespaces, "", || rustix::io::dup(&errors))?;
+        let (files, command, env) = equip(interpreter);
+        let nest = Nest {
+            ground: Ground {
+                tree: &root.tree,
+                root: &root.path,
+                binds: &[],
+                owner: (taken.uid, taken.gid),
+                disk_bytes: Some(DISK_BYTES),
+            },
+            groups: group.as_ref().map_or(&[], Group::join_fds),
+            report,
+            streams: [input, output, errors],
+            line: theirs,
+            filter: &filters.zygote,
+            files: &files,
+            command: &command,
+            env: &env,
+        };
+        let flags = libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+        let into = group.as_ref().and_then(Group::clone_into);
+        let (pid, pidfd) = match step(Step::Namespaces, "", || sys::clone(flags, into))? {
+            Cloned::Child => inside::enter_nest(&nest),
+            Cloned::Parent { pid, pidfd } => (pid, pidfd.ok_or(Errno::NOSYS)),
+        };
+        let pidfd = pidfd.map_err(|errno| StepFailed::new(Step::Namespaces, "", errno))?;
+        drop(nest);
+        let now = Instant::now();
+        let zygote = Self {
+            pidfd,
+            pid,
+            line,
+            complaints,
+            told,
+            group,
+            taken,
+            fertile: false,
+            started: now,
+            due: VecDeque::new(),
+            open_before: 0,
+            heard: now,
+            children: 0,
+        };
+        // Where it is gone already, that is noticed when its line is looked at.
+        let _told = wire::send_bytes(zygote.line.as_fd(), filters.child.bytes(), &[]);
+        Ok(zygote)
+    }
+
+    /// The user who owns the user namespaces of its children.
+    pub(super) fn owner(&self) -> u32 {
+        self.taken.uid
+    }
+
+    /// Its number on the host.
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    pub(super) fn is_fertile(&self) -> bool {
+        self.fertile
+    }
+
+    /// Whether another one should take its place.
+    pub(super) fn is_old(&self) -> bool {
+        self.children >= MOST_CHILDREN || self.started.elapsed() >= OLDEST
+    }
+
+    /// How many children are due.
+    pub(super) fn expecting(&self) -> usize {
+        self.due.len()
+    }
+
+    pub(super) fn watched(&self) -> [BorrowedFd<'_>; 2] {
+        [self.line.as_fd(), self.pidfd.as_fd()]
+    }
+
+    /// When it is too late for it to say something.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match (self.fertile, self.due.is_empty()) {
+            (false, _) => Some(self.started + START),
+            (true, false) => Some(self.heard + SILENCE),
+            (true, true) => None,
+        }
+    }
+
+    /// Asks for a child.
+    pub(super) fn ask(
+        &mut self,
+        child: u64,
+        birth: &Birth,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), StepFailed> {
+        step(Step::Order, "", || wire::send_bytes(self.line.as_fd(), bytes_of(birth), fds))?;
+        if self.due.is_empty() {
+            self.heard = Instant::now();
+        }
+        self.due.push_back(child);
+        self.children += 1;
+        Ok(())
+    }
+
+    /// Hears what it has to say.
+    pub(super) fn hear(&mut self, home: &Home) -> Said {
+        let mut packet = [0; 2 << 10];
+        let heard = match wire::receive_bytes_now(self.line.as_fd(), &mut packet) {
+            Ok((0, _)) => return Said::Gone(self.last_words()),
+            Ok(heard) => heard,
+            Err(Errno::AGAIN | Errno::INTR) if self.is_alive() => return Said::Nothing,
+            Err(_) => return Said::Gone(self.last_words()),
+        };
+        let (len, fds) = heard;
+        if self.fertile {
+            return self.delivered(&packet[..len], fds);
+        }
+        let Some((word, text)) = from_bytes::<Word>(&packet[..len]) else { return Said::Nothing };
+        let text = String::from_utf8_lossy(text).into_owned();
+        match word.kind {
+            kind::FERTILE => {
+                self.fertile = true;
+                Said::Fertile
+            }
+            kind::IMPORTED => self.imported(home, text),
+            _ => {
+                let (module, reason) = text.split_once(": ").unwrap_or((&text, "it cannot be imported"));
+                Said::CannotImport { module: module.into(), reason: reason.into(), start_anew: false }
+            }
+        }
+    }
+
+    fn delivered(&mut self, packet: &[u8], fds: Vec<OwnedFd>) -> Said {
+        let (Some((delivered, _)), Some(child)) = (from_bytes::<Delivered>(packet), self.due.pop_front())
+        else {
+            return Said::Gone("it said something that nobody understands".to_owned());
+        };
+        self.heard = Instant::now();
+        if let Some(between) = Pid::from_raw(delivered.hop) {
+            // It has ended already, or there would be no word.
+            let _reaped = rustix::process::waitpid(Some(between), rustix::process::WaitOptions::empty());
+        }
+        match fds.into_iter().next() {
+            Some(pidfd) if delivered.errno == 0 => Said::Born { child, pid: delivered.child, pidfd },
+            _ => Said::Barren(Errno::from_raw_os_error(delivered.errno)),
+        }
+    }
+
+    /// A module that has threads or open descriptors would not survive a fork, or would share them with every child.
+    fn imported(&mut self, home: &Home, module: String) -> Said {
+        let count = |what: &str| {
+            let path = format!("{}/{what}", self.pid);
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let folder = rustix::fs::openat(&home.proc, path, flags, Mode::empty()).ok()?;
+            // `.` and `..` are no threads.
+            Some(Dir::read_from(&folder).ok()?.flatten().count().saturating_sub(2))
+        };
+        let (Some(threads), Some(open)) = (count("task"), count("fd")) else {
+            return Said::Gone("its process cannot be looked at".to_owned());
+        };
+        if module.is_empty() {
+            self.open_before = open;
+        }
+        let reason = match (threads, open.saturating_sub(self.open_before)) {
+            (1, 0) => {
+                // Where it is gone already, that is noticed when its line is looked at.
+                let _told = wire::send_bytes(self.line.as_fd(), b"1", &[]);
+                return Said::Nothing;
+            }
+            (1, 1) => "it keeps a descriptor open".to_owned(),
+            (1, more) => format!("it keeps {more} descriptors open"),
+            (2, _) => "it starts a thread when it is imported".to_owned(),
+            (more, _) => format!("it starts {} threads when it is imported", more - 1),
+        };
+        if module.is_empty() {
+            return Said::Gone(format!("{reason}, before it was asked to import anything"));
+        }
+        Said::CannotImport { module, reason, start_anew: true }
+    }
+
+    fn is_alive(&self) -> bool {
+        !start::is_readable(self.pidfd.as_fd())
+    }
+
+    /// Why it ended, as far as it said so.
+    fn last_words(&self) -> String {
+        if let Some(failed) = inside::read_failure(self.told.as_fd()) {
+            return failed.to_string();
+        }
+        let mut words = vec![0; MAX_COMPLAINT];
+        let read = match start::is_readable(self.complaints.as_fd()) {
+            true => rustix::io::read(&self.complaints, &mut words).unwrap_or(0),
+            false => 0,
+        };
+        let words = String::from_utf8_lossy(&words[..read]);
+        words.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it ended without a word").to_owned()
+    }
+
+    /// Ends it; its children live on.
+    pub(super) fn end(self, home: &Home) -> Option<Group> {
+        // Only a process that is gone already cannot be killed, and that is what is wanted.
+        let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let _reaped = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
+        home.ids.give_back(self.taken);
+        self.group.and_then(|group| group.remove().err())
+    }
+}
+
+type Files = [(&'static str, &'static [u8]); 2];
+
+/// What an interpreter finds in its inbox, how it is started, and in which environment.
+fn equip(interpreter: &Interpreter) -> (Files, Vec<String>, Vec<String>) {
+    let script = format!("{INBOX}/zygote");
+    let mut command = vec![interpreter.program.clone()];
+    let mut env = interpreter.env.clone();
+    let (text, object): (&str, &[u8]) = match interpreter.tongue {
+        Tongue::Python => {
+            command.push(script);
+            command.extend(interpreter.preimports.iter().cloned());
+            (include_str!("../bare/python.py"), include_bytes!(concat!(env!("OUT_DIR"), "/python.so")))
+        }
+        Tongue::Node => {
+            // One thread does everything; those that Node.js starts all the same wait for ever.
+            command.extend(["--single-threaded", "--v8-pool-size=0"].map(str::to_owned));
+            command.push(script);
+            env.push(format!("LD_PRELOAD={INBOX}/zygote.so"));
+            (include_str!("../bare/node.js"), include_bytes!(concat!(env!("OUT_DIR"), "/node.so")))
+        }
+    };
+    ([("zygote", text.as_bytes()), ("zygote.so", object)], command, env)
+}

@@ -1,0 +1,83 @@
+//! The launcher, which is started anew when it is gone.
+
+use std::process::Child;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use belljar_engine::provider::ProviderError;
+use belljar_jail::spec::{self, MissingLayer};
+
+use super::Launched;
+use super::connection::{Connection, lost};
+
+#[derive(Debug)]
+pub(super) struct Link {
+    settings: spec::Settings,
+    now: Mutex<Option<Connected>>,
+    /// Held while another launcher is started, so that all who need one start one only.
+    renewing: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Connected {
+    connection: Connection,
+    launcher: Child,
+}
+
+impl Link {
+    pub(super) async fn open(
+        launched: Launched,
+        settings: spec::Settings,
+    ) -> Result<(Self, Vec<MissingLayer>), ProviderError> {
+        let (connected, missing) = connect(launched, settings).await?;
+        let link = Self { settings, now: Mutex::new(Some(connected)), renewing: tokio::sync::Mutex::new(()) };
+        Ok((link, missing))
+    }
+
+    fn now(&self) -> MutexGuard<'_, Option<Connected>> {
+        // It holds a connection or none after every statement, so a panic elsewhere does not spoil it.
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The line to the launcher; an error once it was closed.
+    pub(super) fn connection(&self) -> Result<Connection, ProviderError> {
+        self.now().as_ref().map(|now| now.connection.clone()).ok_or_else(lost)
+    }
+
+    /// Starts another launcher in place of one that is gone.
+    pub(super) async fn renew(&self) -> Result<(), ProviderError> {
+        let _one_at_a_time = self.renewing.lock().await;
+        if !self.connection()?.is_lost() {
+            return Ok(());
+        }
+        let (connected, _) = connect(Launched::start()?, self.settings).await?;
+        let before = self.now().replace(connected);
+        if let Some(before) = before {
+            wait_for(before.launcher).await;
+        }
+        Ok(())
+    }
+
+    /// Hangs up, and waits until the launcher has ended everything and itself.
+    pub(super) async fn close(&self) {
+        let closed = self.now().take();
+        if let Some(closed) = closed {
+            closed.connection.close();
+            wait_for(closed.launcher).await;
+        }
+    }
+}
+
+async fn connect(
+    launched: Launched,
+    settings: spec::Settings,
+) -> Result<(Connected, Vec<MissingLayer>), ProviderError> {
+    let (control, launcher) = launched.0.into_parts();
+    let (connection, missing) = Connection::open(control).await?;
+    connection.configure(settings).await?;
+    Ok((Connected { connection, launcher }, missing))
+}
+
+async fn wait_for(mut launcher: Child) {
+    // Waiting blocks, and a runtime may have one thread only.
+    let _ended = tokio::task::spawn_blocking(move || launcher.wait()).await;
+}
