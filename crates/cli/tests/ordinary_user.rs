@@ -89,6 +89,31 @@ fn a_run_is_isolated() {
     person.run(&["--language", "bash", "-c", "echo x > /usr/x || cat /etc/shadow"]).failed_with("shadow");
 }
 
+/// Runs that follow each other are warm for everybody, with the layers of a cold one; and what they used is known also
+/// where no control group counts.
+#[test]
+fn what_is_run_again_is_warm() {
+    let person = Person::new(64_011);
+    for (language, pause) in
+        [("python", "import time; time.sleep(0.05)"), ("javascript", "setTimeout(() => {}, 50)")]
+    {
+        let line = serde_json::json!({"language": language, "code": pause});
+        fs::write(person.path("batch"), format!("{line}\n").repeat(40)).unwrap();
+        let output = person.command(&["run", "--batch", "batch", "--jobs", "1", "--quiet"]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let results: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!((results.len(), output.status.code()), (40, Some(0)), "{text}");
+        let warm = results.iter().filter(|result| result["receipt"]["warm"] != false);
+        let warm = warm.inspect(|result| {
+            assert_eq!(result["receipt"]["isolation"], results[0]["receipt"]["isolation"], "{result}");
+            assert!(result["usage"]["cpu_ms"].as_f64() > Some(0.0), "{result}");
+            assert!(result["usage"]["peak_memory_bytes"].as_u64() > Some(0), "{result}");
+        });
+        assert!(warm.count() > 0, "{language}: {text}");
+    }
+}
+
 /// As in a rootless container: root there, and nobody outside.
 #[test]
 fn root_of_a_namespace_of_its_own() {

@@ -8,7 +8,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -22,7 +22,7 @@ use crate::bare::rights::ResourceLimit;
 use crate::cgroup::{Controller, Group};
 use crate::inside;
 use crate::seccomp::Filter;
-use crate::spec::{INNER_UID, Jail, Limits, Network, Warmth};
+use crate::spec::{INNER_UID, Jail, Limits, Network, Usage, Warmth};
 use crate::step::{Step, StepFailed, step};
 use crate::template::Root;
 use crate::wire;
@@ -141,7 +141,7 @@ impl Guest {
     }
 
     /// Hears whether it is ready.
-    pub(super) fn hear(&mut self) -> Result<(), StepFailed> {
+    pub(super) fn hear(&mut self, home: &Home) -> Result<(), StepFailed> {
         if start::is_readable(self.shell.told()) {
             let failed = inside::read_failure(self.shell.told());
             return Err(
@@ -155,13 +155,13 @@ impl Guest {
             heard => heard.map_err(|errno| StepFailed::new(Step::Order, "", errno))?,
         };
         match from_bytes::<Word>(&packet[..len]) {
-            Some((word, _)) if word.kind == kind::READY => self.settle(fds.into_iter().next()),
+            Some((word, _)) if word.kind == kind::READY => self.settle(home, fds.into_iter().next()),
             Some((word, detail)) => Err(failure_of(word, detail)),
             None => Err(StepFailed::new(Step::Fork, "(it was killed)", Errno::CHILD)),
         }
     }
 
-    fn settle(&mut self, listener: Option<OwnedFd>) -> Result<(), StepFailed> {
+    fn settle(&mut self, home: &Home, listener: Option<OwnedFd>) -> Result<(), StepFailed> {
         self.ready = true;
         self.listener = listener;
         self.disk = Some(step(Step::Disk, "", || {
@@ -169,10 +169,11 @@ impl Guest {
             disk.into_iter().next().ok_or(Errno::BADF)
         })?);
         self.took = self.asked.elapsed();
-        if let Some(group) = self.shell.group() {
-            self.memory_bytes = group.memory().unwrap_or(0);
-            self.cpu_before = group.usage().cpu.unwrap_or_default();
-        }
+        let group = self.shell.group();
+        self.memory_bytes = group.and_then(Group::memory).unwrap_or(0);
+        let counted = group.and_then(|group| group.usage().cpu);
+        let seen = || self.main.as_ref().map(|main| seen(home, main.pid).cpu);
+        self.cpu_before = counted.or_else(seen).unwrap_or_default();
         Ok(())
     }
 
@@ -325,6 +326,35 @@ fn failure_of(word: Word, detail: &[u8]) -> StepFailed {
     StepFailed::new(step, String::from_utf8_lossy(detail), Errno::from_raw_os_error(word.errno))
 }
 
+/// What a process has used so far, and the children that it waited for, where no control group counts.
+fn seen(home: &Home, pid: i32) -> Usage {
+    let read = |file: &str| -> Option<String> {
+        let path = format!("{pid}/{file}");
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&home.proc, path, flags, Mode::empty()).ok()?;
+        let mut text = [0; 2 << 10];
+        let len = rustix::io::read(&file, &mut text).ok()?;
+        String::from_utf8(text[..len].to_vec()).ok()
+    };
+    let first = |text: String| text.split_whitespace().next()?.parse().ok();
+    let own = read("schedstat").and_then(first).map_or(Duration::ZERO, Duration::from_nanos);
+    // The kernel counts these in hundredths of a second; behind the name, which may hold anything, they are 14 and 15.
+    let ticks = read("stat").and_then(|text| {
+        let (_, fields) = text.rsplit_once(')')?;
+        let of_children = fields.split_whitespace().skip(13).take(2);
+        Some(of_children.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>())
+    });
+    let peak = read("status").and_then(|text| {
+        let kilobytes = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        kilobytes.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    Usage {
+        cpu: own + Duration::from_millis(10 * ticks.unwrap_or(0)),
+        peak_memory_bytes: peak.unwrap_or(0) << 10,
+        peak_processes: None,
+    }
+}
+
 /// A child that was told what to run.
 pub(super) struct RunningGuest {
     pid: i32,
@@ -366,6 +396,11 @@ impl RunningGuest {
 
     pub(super) fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// What it has used so far, as far as `/proc` tells; before it was waited for.
+    pub(super) fn usage(&self, home: &Home) -> Usage {
+        seen(home, self.pid)
     }
 
     pub(super) fn is_reaped(&self) -> bool {

@@ -84,7 +84,10 @@ impl Nursery {
 
     /// Serves a request with what is warm, if anything is.
     pub(super) fn serve(&mut self, home: &mut Home, root: &Rc<Root>, pending: Pending) -> Served {
-        let Some(at) = self.keeper_of(&pending.jail, root) else { return Served::Cold(pending) };
+        // Where ids are shared, a request that requires its own is refused on the cold path, with the reason.
+        let shared = pending.jail.require_separate_uid && home.ids.gap().is_some();
+        let found = if shared { None } else { self.keeper_of(&pending.jail, root) };
+        let Some(at) = found else { return Served::Cold(pending) };
         let pooling = self.settings.warming == Warming::Pool;
         let keeper = &mut self.keepers[at];
         let pending = match keeper.take_waiting(home, pending, &mut self.dying) {
@@ -260,7 +263,7 @@ impl Nursery {
     fn hear_guest(&mut self, home: &mut Home, at: usize, number: u64) {
         let mut due = self.keepers[at].due.iter_mut();
         let Some((guest, _)) = due.find(|(guest, _)| guest.number == number) else { return };
-        match guest.hear() {
+        match guest.hear(home) {
             Ok(()) => self.settle(home, at, number),
             Err(failed) => self.give_up(home, at, &failed.to_string()),
         }

@@ -17,7 +17,7 @@ use super::ids::Taken;
 use super::nursery::{Crib, News, Nursery, Served};
 use super::spares::Spares;
 use super::start::{self, Parts, Party, Waiting, Wanted};
-use crate::cgroup::Group;
+use crate::cgroup::{Controller, Group};
 use crate::inside::Told;
 use crate::seccomp::{Filter, Wearer};
 use crate::spec::{Ending, Jail, Layer, Network, PoolState, RootTree, Settings, Usage, Warmth};
@@ -63,6 +63,8 @@ pub(super) struct Run {
     orders: OwnedFd,
     /// How it ended, while its artifacts are still being collected.
     collecting: Option<Ending>,
+    /// What a guest had used at its end, where no control group counts.
+    seen: Usage,
     warmth: Warmth,
 }
 
@@ -82,6 +84,7 @@ impl Run {
             guest: None,
             orders: parts.orders,
             collecting: None,
+            seen: Usage::default(),
             warmth: Warmth::Cold,
         }
     }
@@ -137,7 +140,7 @@ impl Run {
         // What a guest took to get ready is not the program's.
         let before = self.guest.as_ref().map(|guest| guest.cpu_before).unwrap_or_default();
         let usage = Usage {
-            cpu: group.cpu.map_or(seen.cpu, |cpu| cpu.saturating_sub(before)),
+            cpu: group.cpu.unwrap_or(seen.cpu).saturating_sub(before),
             peak_memory_bytes: group.peak_memory_bytes.unwrap_or(seen.peak_memory_bytes),
             // PID 1 is ours.
             peak_processes: group.peak_processes.map(|peak| peak.saturating_sub(1)),
@@ -146,13 +149,20 @@ impl Run {
         Notice::Ended { run, ending, usage, duration, layers, warmth: self.warmth }
     }
 
+    fn usage_where_uncounted(&self, home: &Home) -> Usage {
+        let counted = self.group.is_some() && home.has(Controller::Memory);
+        let guest = self.guest.as_ref().filter(|guest| !counted && !guest.is_reaped());
+        guest.map(|guest| guest.usage(home)).unwrap_or_default()
+    }
+
     /// What a guest's status comes to: an answer, or first its artifacts.
-    fn conclude(&mut self, number: u64, status: i32) -> Option<Notice> {
+    fn conclude(&mut self, number: u64, status: i32, seen: Usage) -> Option<Notice> {
+        self.seen = seen;
         let guest = self.guest.as_ref()?;
         let ending = self.judge(status, status != 0 && guest.disk_is_full());
         if !guest.left_artifacts() {
             self.doomed = true;
-            return Some(self.ended(number, ending, Usage::default()));
+            return Some(self.ended(number, ending, seen));
         }
         self.collecting = Some(ending);
         // Nobody may change files under the collector: first of all the program has to be gone.
@@ -167,7 +177,7 @@ impl Run {
             Err(_) => {
                 self.kill();
                 let ending = self.collecting.take().unwrap_or(Ending::Killed);
-                Some(self.ended(number, ending, Usage::default()))
+                Some(self.ended(number, ending, self.seen))
             }
         }
     }
@@ -307,6 +317,11 @@ impl Runs {
         watched
     }
 
+    fn find_at_home(&mut self, number: u64) -> Option<(&mut Run, &Home)> {
+        let run = self.running.iter_mut().find(|(found, _)| *found == number).map(|(_, run)| run)?;
+        Some((run, &self.home))
+    }
+
     fn find(&mut self, number: u64) -> Option<&mut Run> {
         self.running.iter_mut().find(|(found, _)| *found == number).map(|(_, run)| run)
     }
@@ -346,14 +361,17 @@ impl Runs {
 
     /// A zygote's child says that it is about to end: that is its ending, whatever the tearing down of its memory takes.
     fn hear_leaving(&mut self, number: u64) -> Option<Notice> {
-        let run = self.find(number)?;
-        let status = run.guest.as_mut()?.leaving()?;
-        run.conclude(number, status)
+        let (run, home) = self.find_at_home(number)?;
+        let guest = run.guest.as_mut()?;
+        let status = guest.leaving()?;
+        let seen = run.usage_where_uncounted(home);
+        run.conclude(number, status, seen)
     }
 
     /// A zygote's child has ended, said so before or not.
     fn guest_ended(&mut self, number: u64) -> Option<Notice> {
-        let run = self.find(number)?;
+        let (run, home) = self.find_at_home(number)?;
+        let seen = run.usage_where_uncounted(home);
         let guest = run.guest.as_mut()?;
         let status = guest.reap();
         if run.answered {
@@ -366,7 +384,7 @@ impl Runs {
             run.kill();
             return Some(run.failed(number, failure));
         }
-        run.conclude(number, status)
+        run.conclude(number, status, seen)
     }
 
     fn read_report(&mut self, number: u64) -> Option<Notice> {
@@ -390,7 +408,7 @@ impl Runs {
                 // Whatever was collected: how it ended is known.
                 Ok(Told::Collected) => {
                     let ending = run.collecting.take().unwrap_or(Ending::Killed);
-                    run.ended(number, ending, Usage::default())
+                    run.ended(number, ending, run.seen)
                 }
                 Ok(Told::Failed(failure)) => {
                     run.kill();

@@ -412,7 +412,9 @@ fn drain(pipe: Option<&pipe::Receiver>, into: &mut Vec<u8>, bound: usize) {
     let mut buffer = [0; 8 << 10];
     let mut drained = 0;
     while drained < bound {
-        match pipe.try_read(&mut buffer) {
+        // The pipe itself is asked: the event loop may not know yet that there is something to read.
+        match rustix::io::read(pipe.as_fd(), &mut buffer) {
+            Err(Errno::INTR) => {}
             Ok(0) | Err(_) => return,
             Ok(read) => {
                 drained += read;
