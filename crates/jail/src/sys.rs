@@ -109,6 +109,22 @@ pub(crate) fn mount_setattr(
     check(result).map(drop)
 }
 
+/// Strings as `execve` takes them.
+pub(crate) struct Words(Vec<std::ffi::CString>);
+
+impl Words {
+    /// `EINVAL` where one of them holds a NUL.
+    pub(crate) fn of(texts: &[String]) -> Result<Self, Errno> {
+        let strings = texts.iter().map(|text| std::ffi::CString::new(text.as_bytes()));
+        strings.collect::<Result<_, _>>().map(Self).map_err(|_| Errno::INVAL)
+    }
+
+    /// Valid as long as these words are; the last one is null.
+    pub(crate) fn pointers(&self) -> Vec<*const libc::c_char> {
+        self.0.iter().map(|word| word.as_ptr()).chain([ptr::null()]).collect()
+    }
+}
+
 /// Executes a program; returns only when that failed.
 pub(crate) fn execve(program: &CStr, argv: &[*const libc::c_char], env: &[*const libc::c_char]) -> Errno {
     debug_assert!(argv.last().is_some_and(|p| p.is_null()) && env.last().is_some_and(|p| p.is_null()));

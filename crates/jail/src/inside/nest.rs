@@ -19,7 +19,7 @@ use crate::fault;
 use crate::seccomp::Filter;
 use crate::spec::Layer;
 use crate::step::{Step, StepFailed, step};
-use crate::sys;
+use crate::sys::{self, Words};
 
 /// What a zygote starts with.
 pub(crate) struct Nest<'a> {
@@ -102,16 +102,10 @@ fn put(inbox: &OwnedFd, name: &str, content: &[u8]) -> Result<(), Errno> {
 
 fn execute(nest: &Nest<'_>) -> StepFailed {
     let name = nest.command.first().map_or("", String::as_str);
-    let strings = |texts: &[String]| -> Option<Vec<CString>> {
-        texts.iter().map(|text| CString::new(text.as_bytes()).ok()).collect()
+    let executed = || -> Result<Errno, Errno> {
+        let (arguments, env) = (Words::of(nest.command)?, Words::of(nest.env)?);
+        let program = CString::new(name).map_err(|_| Errno::INVAL)?;
+        Ok(sys::execve(&program, &arguments.pointers(), &env.pointers()))
     };
-    let (Some(arguments), Some(env)) = (strings(nest.command), strings(nest.env)) else {
-        return StepFailed::new(Step::Exec, name, Errno::INVAL);
-    };
-    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
-        strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
-    };
-    let program = arguments.first().cloned().unwrap_or_default();
-    let errno = sys::execve(&program, &pointers(&arguments), &pointers(&env));
-    StepFailed::new(Step::Exec, name, errno)
+    StepFailed::new(Step::Exec, name, executed().unwrap_or_else(|errno| errno))
 }

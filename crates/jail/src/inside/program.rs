@@ -12,7 +12,7 @@ use crate::bare::payload::{Payload, Unwritten};
 use crate::fault;
 use crate::spec::{INNER_UID, Jail, Layer, Place, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
-use crate::sys;
+use crate::sys::{self, Words};
 
 /// What a command's process has been told to be.
 struct Cell<'a> {
@@ -141,16 +141,11 @@ fn execute(cell: &Cell<'_>) -> StepFailed {
     if let Err(errno) = fault::inject(Step::Exec) {
         return failed(errno);
     }
-    let strings = |texts: &[String]| -> Option<Vec<CString>> {
-        texts.iter().map(|text| CString::new(text.as_bytes()).ok()).collect()
+    let (arguments, env) = match (Words::of(command), Words::of(&cell.jail.env)) {
+        (Ok(arguments), Ok(env)) => (arguments, env),
+        (Err(errno), _) | (_, Err(errno)) => return failed(errno),
     };
-    let (Some(arguments), Some(env)) = (strings(command), strings(&cell.jail.env)) else {
-        return failed(Errno::INVAL);
-    };
-    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
-        strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
-    };
-    let (argv, envp) = (pointers(&arguments), pointers(&env));
+    let (argv, envp) = (arguments.pointers(), env.pointers());
     let path = cell.jail.env.iter().find_map(|entry| entry.strip_prefix("PATH=")).unwrap_or("/usr/bin:/bin");
     let mut answer = Errno::NOENT;
     for candidate in candidates(name, path) {

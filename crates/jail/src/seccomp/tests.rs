@@ -411,3 +411,36 @@ fn the_kernel_loads_and_keeps_it() {
     assert!(libc::WIFEXITED(status), "ended by signal {}", libc::WTERMSIG(status));
     assert_eq!(libc::WEXITSTATUS(status), 0, "the number of the expectation that failed");
 }
+
+/// A zygote's child wears two filters; what both let pass is what a program's lets pass, and nothing else.
+#[test]
+fn a_childs_two_filters_are_a_programs() {
+    let arguments = [[0; 6], [u64::MAX; 6], [0x1000_0000; 6], [0x8000; 6], [0x2000_0000; 6], [1; 6], [38; 6]];
+    for arch in ARCHES {
+        let [program, zygote, child, host] = [Wearer::Program, Wearer::Zygote, Wearer::Child, Wearer::Host]
+            .map(|w| Filter::compile(arch, w).0);
+        let numbers = arch.numbers().iter().map(|(_, number)| *number).chain([1_000, 0x4000_0001]);
+        for (number, arguments) in numbers.flat_map(|number| arguments.map(|arguments| (number, arguments))) {
+            let by = |filter: &[sock_filter]| interpret(filter, arch.audit(), number, arguments);
+            let (alone, outer, inner) = (by(&program), by(&zygote), by(&child));
+            // Where both answer, the kernel takes the one that was installed last.
+            let together = if inner == ALLOW { outer } else { inner };
+            assert_eq!(together, alone, "{arch:?} {number} {arguments:x?}");
+            assert!(by(&host) != ALLOW || alone == ALLOW, "{arch:?} {number}: PID 1 may more than a program");
+        }
+    }
+}
+
+/// An end that is announced is told of; any other is none of the filter's business.
+#[test]
+fn only_an_announced_end_is_told_of() {
+    for arch in ARCHES {
+        let child = Filter::compile(arch, Wearer::Child).0;
+        let (_, number) = arch.numbers().iter().find(|(name, _)| *name == "exit_group").unwrap();
+        let leaving = u64::from(crate::bare::message::LEAVING);
+        for (second, verdict) in [(0, ALLOW), (1, ALLOW), (leaving, libc::SECCOMP_RET_USER_NOTIF)] {
+            let arguments = [7, second, 0, 0, 0, 0];
+            assert_eq!(interpret(&child, arch.audit(), *number, arguments), verdict);
+        }
+    }
+}
