@@ -187,6 +187,19 @@ fn separate_uid() {
     assert_eq!(answer.code, Some(125), "it can be demanded: {}", answer.json);
 }
 
+/// The first process of a warm sandbox shares memory with the interpreter that all of them come from. Where it has the
+/// program's own user id, and landlock is not there to keep them apart, it still shows nothing of itself.
+#[test]
+fn the_first_process_of_a_warm_sandbox() {
+    if !common::is_root() {
+        println!("skipped: only root's own range of ids can be left out");
+        return;
+    }
+    let code = format!("{TELL}import os; tell(not os.path.exists('/proc/1/environ'))");
+    let held = run_warm("pool", "without:SeparateUid,Landlock", vec!["-c", &code]);
+    assert_eq!(held.text("stdout"), "held\n", "{}", held.json);
+}
+
 /// A program that is executed by an ordinary user starts without rights; what it could regain is in the bounding set.
 #[test]
 fn no_capabilities() {

@@ -2,6 +2,7 @@
 //! are killed. This binary is its own launcher.
 #![cfg(target_os = "linux")]
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,10 +37,14 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They look at the processes of this one.
     arguments.test_threads = Some(1);
-    let cases: [(&str, Case); 9] = [
+    let cases: [(&str, Case); 10] = [
         ("a_pool_follows_demand_and_ends_with_it", a_pool_follows_demand_and_ends_with_it),
         ("memory_bounds_a_pool", memory_bounds_a_pool),
         ("no_two_tenants_share_a_zygote", no_two_tenants_share_a_zygote),
+        (
+            "a_network_is_used_again_by_its_tenant_only_and_only_when_nothing_is_left",
+            a_network_is_used_again_by_its_tenant_only_and_only_when_nothing_is_left,
+        ),
         ("a_zygote_that_is_killed_is_replaced", a_zygote_that_is_killed_is_replaced),
         ("a_zygote_that_hangs_is_replaced", a_zygote_that_hangs_is_replaced),
         ("a_guest_that_is_killed_is_not_missed", a_guest_that_is_killed_is_not_missed),
@@ -157,8 +162,18 @@ fn launchers() -> Vec<u32> {
     processes(|pid| field(pid, "PPid") == own && !field(pid, "State").starts_with('Z'))
 }
 
-/// Interpreters that have children and run nothing: the launcher's own, in its pid namespace.
+/// Interpreters that have children and run nothing: the launcher's own, in its pid namespace. Those that are there for longer than a birth takes: the process in between looks the same.
 fn zygotes() -> Vec<u32> {
+    let mut seen = seem_zygotes();
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(10));
+        let again = seem_zygotes();
+        seen.retain(|pid| again.contains(pid));
+    }
+    seen
+}
+
+fn seem_zygotes() -> Vec<u32> {
     let launchers: Vec<String> = launchers().iter().map(u32::to_string).collect();
     processes(|pid| {
         let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -232,6 +247,34 @@ fn no_two_tenants_share_a_zygote() -> Verdict {
     check!(tenants == ["a", "b"] && zygotes().len() == 2, pools);
     let users: Vec<String> = zygotes().iter().map(|pid| field(*pid, "Uid")).collect();
     check!(users[0] != users[1], users);
+    Ok(())
+}
+
+/// Where a connection has been, and where something is to be seen of it.
+const NETWORK: &str = "import os; print(os.readlink('/proc/self/ns/net'), os.readlink('/proc/self/ns/user'))\n\
+    print(sum(1 for name in ('tcp', 'tcp6', 'udp', 'unix') for line in open(f'/proc/net/{name}')) - 4)\n";
+const CONNECT: &str = "import socket\nserver = socket.create_server(('127.0.0.1', 0))\n\
+    client = socket.create_connection(server.getsockname())\nserver.accept()[0].close()\nclient.close()\n";
+
+fn a_network_is_used_again_by_its_tenant_only_and_only_when_nothing_is_left() -> Verdict {
+    let world = World::new(WarmSettings::default().with_mode(Warming::Fork), Profiles::shipped());
+    let mut networks = Vec::new();
+    for tenant in ["a", "b"] {
+        world.until(tenant, None, Warmth::Fork)?;
+        let mut own = BTreeSet::new();
+        for round in 0..6 {
+            let code = if round == 3 { format!("{NETWORK}{CONNECT}") } else { NETWORK.to_owned() };
+            let report = world.run_for(tenant, &code, None)?;
+            let Some((network, sockets)) = report.stdout.split_once('\n') else { return Err(report.stdout) };
+            check!(sockets == "0\n", report);
+            own.insert(network.to_owned());
+            // What tidies up does so behind the answer.
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        check!(own.len() == 2, own);
+        networks.push(own);
+    }
+    check!(networks[0].is_disjoint(&networks[1]), networks);
     Ok(())
 }
 

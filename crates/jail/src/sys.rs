@@ -69,6 +69,11 @@ pub(crate) fn act_as(uid: u32) -> Result<(), Errno> {
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable)
 }
 
+/// Nothing of ours outlives the launcher. The setting is lost at every change of ids, so it is made anew then.
+pub(crate) fn die_with_parent() -> Result<(), Errno> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+}
+
 /// A change of the effective user leaves this process its rights.
 pub(crate) fn keep_rights_as_another_user() -> Result<(), Errno> {
     const SECBIT_NO_SETUID_FIXUP: libc::c_ulong = 4;
@@ -277,12 +282,6 @@ pub(crate) fn default_signals() {
         libc::sigemptyset(none.as_mut_ptr());
         libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
     }
-}
-
-/// Children that end leave nothing to wait for.
-pub(crate) fn reap_by_itself() {
-    // SAFETY: installs no handler.
-    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
 }
 
 /// Makes a broken pipe end a program again.

@@ -19,8 +19,6 @@ use crate::sys;
 /// Where the launcher sees the host.
 pub(crate) const HOST: &str = "/host";
 const TREES: &str = "/trees";
-/// Where a jail mounts its disk for the moment of its set-up.
-pub(crate) const DISK: &str = "/disk";
 /// More different roots than this at one time are rebuilt rather than kept.
 const MAX_TREES: usize = 16;
 /// More than one that gives orders keeps at a time.
@@ -214,8 +212,7 @@ fn bind_device(root: &str, source: &str, path: &str, number: (u32, u32)) -> Resu
     rustix::mount::move_mount(&tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-/// Makes the folders of the launcher's own root.
+/// Makes the folder of the launcher's own root.
 pub(crate) fn prepare() -> Result<(), Errno> {
-    rustix::fs::mkdir(TREES, Mode::from_raw_mode(0o755))?;
-    rustix::fs::mkdir(DISK, Mode::from_raw_mode(0o755))
+    rustix::fs::mkdir(TREES, Mode::from_raw_mode(0o755))
 }

@@ -2,8 +2,8 @@
 //! its own documentation.
 
 use super::call::{Answer, Refused, call, close, number, plain, prctl, write_all};
-use super::message::{Birth, BirthStep, DOORS, LINE, MAX_FDS, OWN_LINE, PLACE, without};
-use super::{rights, socket};
+use super::message::{Birth, BirthStep, DOORS, LINE, OWN_LINE, without};
+use super::rights;
 
 const CLONE_NEWCGROUP: usize = 0x0200_0000;
 const PR_SET_PDEATHSIG: usize = 1;
@@ -28,8 +28,13 @@ pub(crate) struct Program {
     pub(crate) instructions: usize,
 }
 
-/// Confines this process; gives the listener of its filter where it has one.
-pub(crate) fn enter(birth: &Birth, fds: &[i32; MAX_FDS], fds_len: usize, filter: &Program) -> Result<Option<i32>, Failed> {
+/// Confines this process, which is in its namespaces already; gives the listener of its filter where it has one.
+pub(crate) fn enter(
+    birth: &Birth,
+    fds: &[i32],
+    rules: Option<i32>,
+    filter: &Program,
+) -> Result<Option<i32>, Failed> {
     let left_out = |layer: u32| cfg!(feature = "faults") && birth.without & layer != 0;
     let step = |step: BirthStep, perform: &mut dyn FnMut() -> Answer<()>| {
         if cfg!(feature = "faults") && birth.fail == step as u32 {
@@ -37,19 +42,8 @@ pub(crate) fn enter(birth: &Birth, fds: &[i32; MAX_FDS], fds_len: usize, filter:
         }
         perform().map_err(|why| Failed { step, why })
     };
-    let mut rules = None;
-    // PID 1 says when the place is finished, and brings the rules of the second guard on files.
-    step(BirthStep::Namespaces, &mut || {
-        let mut byte = [0];
-        let place = socket::receive(fds[PLACE], &mut byte)?;
-        rules = (place.fds_len > 0).then_some(place.fds[0]);
-        Ok(())
-    })?;
     step(BirthStep::JoinCgroup, &mut || {
-        fds[DOORS..fds_len.max(DOORS)].iter().try_for_each(|door| write_all(*door, b"0"))
-    })?;
-    step(BirthStep::Namespaces, &mut || {
-        fds[2..PLACE].iter().try_for_each(|namespace| plain(number::SETNS, &[*namespace as usize, 0]).map(drop))
+        fds[DOORS..].iter().try_for_each(|door| write_all(*door, b"0"))
     })?;
     if !left_out(without::CGROUP_NAMESPACE) {
         step(BirthStep::CgroupNamespace, &mut || plain(number::UNSHARE, &[CLONE_NEWCGROUP]).map(drop))?;
@@ -89,7 +83,7 @@ pub(crate) fn enter(birth: &Birth, fds: &[i32; MAX_FDS], fds_len: usize, filter:
     // Last: the filter would forbid the steps above.
     if !left_out(without::SECCOMP) {
         step(BirthStep::Seccomp, &mut || {
-            listener = install(filter)?;
+            listener = install_to_be_heard(filter)?;
             Ok(())
         })?;
     }
@@ -105,15 +99,17 @@ fn out_of_the_way(fd: usize) -> Answer<usize> {
 }
 
 /// Installs the filter, with a listener where nobody has one already.
-fn install(filter: &Program) -> Answer<Option<i32>> {
-    let with = |flags: usize| {
-        let arguments = [SECCOMP_SET_MODE_FILTER, flags, core::ptr::from_ref(filter) as usize, 0, 0, 0];
-        // SAFETY: the program and its instructions live as long as this process; the kernel copies them.
-        unsafe { call(number::SECCOMP, arguments) }
-    };
-    match with(SECCOMP_FILTER_FLAG_NEW_LISTENER) {
+fn install_to_be_heard(filter: &Program) -> Answer<Option<i32>> {
+    match install(filter, SECCOMP_FILTER_FLAG_NEW_LISTENER) {
         Ok(listener) => Ok(Some(out_of_the_way(listener)? as i32)),
-        Err(BUSY) => with(0).map(|_| None),
+        Err(BUSY) => install(filter, 0).map(|_| None),
         Err(refused) => Err(refused),
     }
+}
+
+/// Installs a filter.
+pub(crate) fn install(filter: &Program, flags: usize) -> Answer<usize> {
+    let arguments = [SECCOMP_SET_MODE_FILTER, flags, core::ptr::from_ref(filter) as usize, 0, 0, 0];
+    // SAFETY: the program and its instructions live as long as this process; the kernel copies them.
+    unsafe { call(number::SECCOMP, arguments) }
 }

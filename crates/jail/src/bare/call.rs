@@ -1,6 +1,7 @@
 //! System calls without a library.
 
 use core::arch::asm;
+use core::ffi::CStr;
 
 /// The kernel said no: its errno.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,8 +13,12 @@ pub(crate) type Answer<T> = Result<T, Refused>;
 pub(crate) const INTERRUPTED: Refused = Refused(4);
 pub(crate) const EXISTS: Refused = Refused(17);
 pub(crate) const INVALID: Refused = Refused(22);
+pub(crate) const READ_ONLY: Refused = Refused(30);
 pub(crate) const NOT_PERMITTED: Refused = Refused(1);
 pub(crate) const GONE: Refused = Refused(3);
+/// Paths start from where the process is; all paths here are absolute.
+pub(crate) const HERE: usize = -100_isize as usize;
+pub(crate) const NOT_THERE: Refused = Refused(2);
 pub(crate) const BAD_MESSAGE: Refused = Refused(74);
 
 macro_rules! numbers {
@@ -37,7 +42,10 @@ numbers! {
     PRCTL 157 167, SET_ROBUST_LIST 273 99, GET_ROBUST_LIST 274 100, OPENAT 257 56, MKDIRAT 258 34,
     FCHMOD 91 52, UNSHARE 272 97, DUP3 292 24, PRLIMIT 302 261, SETNS 308 268, SECCOMP 317 277,
     CLONE3 435 435, CLOSE_RANGE 436 436, RSEQ 334 293, GETPID 39 172,
-    LANDLOCK_RESTRICT_SELF 446 446, FCNTL 72 25, EVENTFD 290 19,
+    LANDLOCK_CREATE_RULESET 444 444, LANDLOCK_ADD_RULE 445 445, LANDLOCK_RESTRICT_SELF 446 446,
+    FCNTL 72 25, EVENTFD 290 19, MOUNT 165 40, OPEN_TREE 428 428, MOVE_MOUNT 429 429,
+    SETHOSTNAME 170 161, FCHMODAT 268 53, FCHOWNAT 260 54, FSTATFS 138 44, RT_SIGACTION 13 134,
+    PPOLL 271 73, FUTEX 202 98,
 }
 
 /// Makes a system call.
@@ -77,6 +85,14 @@ pub(crate) fn plain(number: usize, arguments: &[usize]) -> Answer<usize> {
     let mut all = [0; 6];
     all[..arguments.len()].copy_from_slice(arguments);
     // SAFETY: no argument is a pointer.
+    unsafe { call(number, all) }
+}
+
+/// Makes a system call in which a path comes second, as it does after the descriptor that the path starts from.
+pub(crate) fn at(number: usize, from: usize, path: &CStr, more: &[usize]) -> Answer<usize> {
+    let mut all = [from, path.as_ptr() as usize, 0, 0, 0, 0];
+    all[2..2 + more.len()].copy_from_slice(more);
+    // SAFETY: the path ends in a NUL and lives across the call; the caller passes numbers beside it.
     unsafe { call(number, all) }
 }
 

@@ -1,38 +1,59 @@
-//! From a zygote into somebody else's pid namespace.
+//! From a zygote into a new jail.
 //!
 //! A process cannot change its own pid namespace, only that of its future children, and not even that without a right
 //! in its own user namespace, which a zygote does not have. So there is a process in between, which shares the
-//! zygote's memory and descriptors and lives for a moment: it enters the jail's user namespace, which the
-//! zygote's user owns, has every right in that one, chooses the pid namespace, and forks. The copy of the zygote's memory is the
-//! child. The launcher is the parent of all three.
+//! zygote's memory and descriptors and lives for a moment: it enters a plot, whose user namespace the zygote's
+//! user owns, and so has every right in it and nowhere else. It makes the namespaces of the jail, has PID 1 set them up,
+//! chooses PID 1's pid namespace, and forks. The copy of the zygote's memory is the child. The launcher is the
+//! parent of all four.
 
 use core::arch::naked_asm;
+use core::cell::UnsafeCell;
 
-use super::call::{Refused, call, number, plain};
+use super::call::{Answer, Refused, call, close, number, plain};
+use super::host::{self, Host};
+use super::message::BirthStep;
 
 const CLONE_VM: usize = 0x100;
 const CLONE_FILES: usize = 0x400;
 const CLONE_PIDFD: usize = 0x1000;
 const CLONE_VFORK: usize = 0x4000;
 const CLONE_PARENT: usize = 0x8000;
+const CLONE_NEWNS: usize = 0x2_0000;
 const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
 const CLONE_CHILD_SETTID: usize = 0x100_0000;
+const CLONE_NEWUTS: usize = 0x400_0000;
+const CLONE_NEWIPC: usize = 0x800_0000;
 const CLONE_NEWUSER: usize = 0x1000_0000;
 const CLONE_NEWPID: usize = 0x2000_0000;
+const CLONE_NEWNET: usize = 0x4000_0000;
+const CLONE_CLEAR_SIGHAND: usize = 0x1_0000_0000;
 const BETWEEN: usize = CLONE_VM | CLONE_FILES | CLONE_VFORK | CLONE_PARENT;
+const INIT: usize =
+    CLONE_VM | CLONE_FILES | CLONE_PARENT | CLONE_PIDFD | CLONE_NEWPID | CLONE_CLEAR_SIGHAND;
 
 /// What the process in between works with, and what it leaves behind.
-#[repr(C)]
-pub(crate) struct Hop {
+pub(crate) struct Hop<'a> {
     pub(crate) user: i32,
-    pub(crate) pid: i32,
+    pub(crate) network: i32,
+    pub(crate) mounts: i32,
+    pub(crate) host: Host<'a>,
     /// Where the library keeps the number of its thread.
     pub(crate) tid: usize,
-    /// The child, by the launcher's numbers.
-    pub(crate) child: i32,
-    /// The child, as a descriptor of the zygote's.
+    /// PID 1 and the child, by the launcher's numbers, and as descriptors of the zygote's.
+    pub(crate) init: Process,
+    pub(crate) child: Process,
+    pub(crate) failed: Option<(BirthStep, Refused)>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Process {
+    pub(crate) pid: i32,
     pub(crate) pidfd: i32,
-    pub(crate) errno: i32,
+}
+
+impl Process {
+    pub(crate) const NONE: Self = Self { pid: 0, pidfd: -1 };
 }
 
 /// Who comes back from a hop.
@@ -43,9 +64,7 @@ pub(crate) enum Side {
 }
 
 /// Hops.
-pub(crate) fn hop(hop: &mut Hop) -> Result<Side, Refused> {
-    hop.pidfd = -1;
-    hop.errno = 0;
+pub(crate) fn hop(hop: &mut Hop<'_>) -> Answer<Side> {
     // SAFETY: the process in between uses the stack below this frame only, while this process stands still
     // (CLONE_VFORK), and writes nothing but `hop`; the child has a copy.
     match unsafe { between(hop) } {
@@ -59,7 +78,7 @@ pub(crate) fn hop(hop: &mut Hop) -> Result<Side, Refused> {
 /// nothing of ours below the stack pointer that the other could overwrite.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
-unsafe extern "C" fn between(hop: *mut Hop) -> isize {
+unsafe extern "C" fn between(hop: *mut Hop<'_>) -> isize {
     naked_asm!(
         "push rdi",
         "mov eax, {clone}",
@@ -85,7 +104,7 @@ unsafe extern "C" fn between(hop: *mut Hop) -> isize {
 /// As above.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
-unsafe extern "C" fn between(hop: *mut Hop) -> isize {
+unsafe extern "C" fn between(hop: *mut Hop<'_>) -> isize {
     naked_asm!(
         "stp x29, x30, [sp, #-32]!",
         "str x0, [sp, #16]",
@@ -109,11 +128,11 @@ unsafe extern "C" fn between(hop: *mut Hop) -> isize {
 }
 
 /// The life of the process in between; only the child comes back from here.
-extern "C" fn inside(hop: &mut Hop) -> isize {
+extern "C" fn inside(hop: &mut Hop<'_>) -> isize {
     match cross(hop) {
-        Ok(0) => return 0,
-        Ok(child) => hop.child = child as i32,
-        Err(Refused(errno)) => hop.errno = errno,
+        Ok(Side::Child) => return 0,
+        Ok(Side::Zygote { .. }) => {}
+        Err(failed) => hop.failed = Some(failed),
     }
     loop {
         // Ends this process, and not the zygote with whom it shares everything.
@@ -121,21 +140,108 @@ extern "C" fn inside(hop: &mut Hop) -> isize {
     }
 }
 
-fn cross(hop: &mut Hop) -> Result<usize, Refused> {
-    plain(number::SETNS, &[hop.user as usize, CLONE_NEWUSER])?;
-    plain(number::SETNS, &[hop.pid as usize, CLONE_NEWPID])?;
+fn cross(hop: &mut Hop<'_>) -> Result<Side, (BirthStep, Refused)> {
+    let namespaces = |why| (BirthStep::Namespaces, why);
+    enter(hop).map_err(namespaces)?;
+    hop.init = found(&mut hop.host).map_err(namespaces)?;
+    host::await_settled(&hop.host.done).map_err(|why| (BirthStep::Init, why))?;
+    if let Some(failed) = hop.host.failed {
+        return Err(failed);
+    }
+    plain(number::SETNS, &[hop.host.pids as usize, CLONE_NEWPID]).map_err(namespaces)?;
+    close(hop.host.pids);
+    fork(hop).map_err(|why| (BirthStep::Fork, why))
+}
+
+/// What PID 1 and the child will have in common.
+fn enter(hop: &Hop<'_>) -> Answer<()> {
+    for (fd, kind) in [(hop.user, CLONE_NEWUSER), (hop.network, CLONE_NEWNET), (hop.mounts, CLONE_NEWNS)] {
+        plain(number::SETNS, &[fd as usize, kind])?;
+    }
+    plain(number::UNSHARE, &[CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS]).map(drop)
+}
+
+/// Has PID 1 begin.
+fn found(host: &mut Host<'_>) -> Answer<Process> {
+    let mut pidfd = -1_i32;
+    let stack = STACK.0.get() as u64;
+    // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls
+    let arguments = [INIT as u64, &raw mut pidfd as u64, 0, 0, 0, stack, size_of::<Stack>() as u64, 0];
+    // SAFETY: the kernel writes one descriptor to `pidfd`. The new process has a stack that is nobody else's by now: the one
+    // before it has left it when the process in between was let go on. `host` outlives its need for it, because this process
+    // waits until it has none.
+    let pid = unsafe { begin(arguments.as_ptr(), size_of_val(&arguments), host) };
+    if pid < 0 {
+        return Err(Refused(-pid as i32));
+    }
+    // SAFETY: the kernel changed it behind the compiler's back.
+    Ok(Process { pid: pid as i32, pidfd: unsafe { (&raw const pidfd).read_volatile() } })
+}
+
+#[repr(C, align(16))]
+struct Stack(UnsafeCell<[u8; 32 << 10]>);
+
+// SAFETY: one PID 1 at a time uses it, and nobody looks into it.
+unsafe impl Sync for Stack {}
+
+static STACK: Stack = Stack(UnsafeCell::new([0; 32 << 10]));
+
+/// `clone3` with a stack of its own for the new process, which goes on in [`host::live`].
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C" fn begin(arguments: *const u64, size: usize, host: *mut Host<'_>) -> isize {
+    naked_asm!(
+        "mov r8, rdx",
+        "mov eax, {clone3}",
+        "syscall",
+        "test rax, rax",
+        "jnz 2f",
+        "xor ebp, ebp",
+        "mov rdi, r8",
+        "call {live}",
+        "ud2",
+        "2:",
+        "ret",
+        clone3 = const number::CLONE3,
+        live = sym host::live,
+    )
+}
+
+/// As above.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C" fn begin(arguments: *const u64, size: usize, host: *mut Host<'_>) -> isize {
+    naked_asm!(
+        "mov x8, {clone3}",
+        "svc 0",
+        "cbnz x0, 2f",
+        "mov x29, xzr",
+        "mov x0, x2",
+        "bl {live}",
+        "brk 1",
+        "2:",
+        "ret",
+        clone3 = const number::CLONE3,
+        live = sym host::live,
+    )
+}
+
+/// Has the child.
+fn fork(hop: &mut Hop<'_>) -> Answer<Side> {
     let mut pidfd = -1_i32;
     let mut flags = CLONE_PARENT | CLONE_PIDFD;
     if hop.tid != 0 {
         flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID;
     }
-    // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls
     let arguments = [flags as u64, &raw mut pidfd as u64, hop.tid as u64, 0, 0, 0, 0, 0];
     // SAFETY: the kernel writes one descriptor to `pidfd`, and in the child its number to where the library keeps it;
     // without CLONE_VM the child has a copy of everything, this stack included.
     let child =
         unsafe { call(number::CLONE3, [arguments.as_ptr() as usize, size_of_val(&arguments), 0, 0, 0, 0]) }?;
+    if child == 0 {
+        return Ok(Side::Child);
+    }
     // SAFETY: the kernel changed it behind the compiler's back.
-    hop.pidfd = unsafe { (&raw const pidfd).read_volatile() };
-    Ok(child)
+    hop.child = Process { pid: child as i32, pidfd: unsafe { (&raw const pidfd).read_volatile() } };
+    Ok(Side::Zygote { between: 0 })
 }

@@ -9,15 +9,44 @@ pub(crate) const LINE: i32 = 3;
 pub(crate) const MAX_LIMITS: usize = 12;
 /// Most descriptors beside one packet.
 pub(crate) const MAX_FDS: usize = 16;
-/// The namespaces that a child enters come first among the descriptors of a [`Birth`], in this order; then the
-/// line to PID 1, the child's own line, and the doors of its control groups.
-pub(crate) const NAMESPACES: [&str; 6] = ["user", "pid", "mnt", "net", "ipc", "uts"];
-pub(crate) const PLACE: usize = 6;
-pub(crate) const OWN_LINE: usize = 7;
-pub(crate) const DOORS: usize = 8;
+/// The descriptors of a [`Birth`], in this order: the plot, the leash of PID 1, the child's own line, and the doors of
+/// its control groups.
+pub(crate) const USER: usize = 0;
+pub(crate) const NETWORK: usize = 1;
+pub(crate) const MOUNTS: usize = 2;
+pub(crate) const LEASH: usize = 3;
+pub(crate) const OWN_LINE: usize = 4;
+pub(crate) const DOORS: usize = 5;
+/// Most bytes of options for the disk, with the NUL at their end.
+pub(crate) const MAX_OPTIONS: usize = 96;
+/// Most instructions in the filter of a child, and in that of a PID 1.
+pub(crate) const MAX_INSTRUCTIONS: usize = 1_024;
+/// Most paths behind a [`Customs`], and most bytes of them.
+pub(crate) const MAX_KEPT: usize = 8;
+pub(crate) const MAX_KEPT_BYTES: usize = 4_096;
 /// What a program says in the second argument of `exit_group`, which the kernel ignores, to be heard before its memory is
 /// torn down.
 pub(crate) const LEAVING: u32 = 0x6265_6c6c;
+
+/// Launcher to zygote, once: what is the same for all its children. The filter of children came before it, and the
+/// filter of their PID 1. Paths that are to stay visible below folders that are new in every jail follow, each with a NUL.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Customs {
+    /// The second guard on files; all zero where the kernel has none.
+    pub(crate) landlock: Guard,
+}
+
+/// What landlock is to watch over, and what it lets pass.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Guard {
+    pub(crate) handled: u64,
+    pub(crate) scoped: u64,
+    pub(crate) read: u64,
+    pub(crate) write: u64,
+    pub(crate) devices: u64,
+}
 
 /// Launcher to zygote: have a child.
 #[repr(C)]
@@ -25,27 +54,31 @@ pub(crate) const LEAVING: u32 = 0x6265_6c6c;
 pub(crate) struct Birth {
     /// Whom it is to become.
     pub(crate) uid: u32,
+    /// Who its PID 1 is to be.
+    pub(crate) init_uid: u32,
     /// Whether a request waits for it: then it does not prepare for one.
     pub(crate) awaited: u32,
     /// How many of the limits count.
     pub(crate) limits_len: u32,
     pub(crate) limits: [ResourceLimit; MAX_LIMITS],
+    /// How the disk is to be mounted.
+    pub(crate) disk: [u8; MAX_OPTIONS],
     /// For tests: layers to leave out, and a step to fail.
     pub(crate) without: u32,
     pub(crate) fail: u32,
-    /// So that there is no hole between this and the next in line.
-    pub(crate) unused: u32,
 }
 
-/// Zygote to launcher: it had one, whose descriptor comes along, or not.
+/// Zygote to launcher: it had one, or not. Descriptors of the child, of its PID 1 and of its disk come along.
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Delivered {
     /// The process that was in between, to be reaped; 0 where there was none.
-    pub(crate) hop: i32,
-    /// The child, by the launcher's numbers.
+    pub(crate) between: i32,
+    /// By the launcher's numbers.
+    pub(crate) init: i32,
     pub(crate) child: i32,
-    /// 0, or why there is no child.
+    /// 0, or the step that failed and why.
+    pub(crate) step: u32,
     pub(crate) errno: i32,
 }
 
@@ -74,7 +107,7 @@ pub(crate) mod kind {
 
 macro_rules! steps {
     ($($number:literal $name:ident),+ $(,)?) => {
-        /// The steps of a child.
+        /// The steps of a child and of its PID 1.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[repr(u32)]
         pub(crate) enum BirthStep { $($name = $number),+ }
@@ -90,7 +123,8 @@ macro_rules! steps {
 
 steps! {
     1 Namespaces, 2 JoinCgroup, 3 CgroupNamespace, 4 Rlimits, 5 Ids, 6 Capabilities, 7 NoNewPrivs, 8 Landlock,
-    9 Seccomp, 10 Order, 11 Files, 12 Workdir, 13 Stdio,
+    9 Seccomp, 10 Order, 11 Files, 12 Workdir, 13 Stdio, 14 Hostname, 15 Disk, 16 Proc, 17 Masks, 18 Terminals,
+    19 Init, 20 Fork,
 }
 
 /// Bits of [`Birth::without`].

@@ -10,14 +10,17 @@
 //! | `call` | system calls |
 //! | `rights` | gives up ids, capabilities, new privileges |
 //! | `payload` | puts files into the workspace |
+//! | `mounts` | what every jail mounts over its root tree |
 //! | `message` | what the launcher, a zygote and its children say to each other |
-//! | `socket`, `hop`, `born`, `zygote` | the inside of a warm interpreter: only in the shared objects |
+//! | `socket`, `hop`, `host`, `born`, `zygote` | the inside of a warm interpreter: only in the shared objects |
 //! | `python`, `node` | the shared objects themselves, and the scripts that load them |
 
 #[allow(dead_code, reason = "the shared objects use the rest")]
 pub(crate) mod call;
 #[allow(dead_code, reason = "the shared objects use the rest")]
 pub(crate) mod message;
+#[allow(dead_code, reason = "the shared objects use the rest")]
+pub(crate) mod mounts;
 #[allow(dead_code, reason = "the shared objects use the rest")]
 pub(crate) mod payload;
 pub(crate) mod rights;

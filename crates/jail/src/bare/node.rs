@@ -8,7 +8,9 @@
 mod born;
 mod call;
 mod hop;
+mod host;
 mod message;
+mod mounts;
 mod payload;
 mod rights;
 mod socket;

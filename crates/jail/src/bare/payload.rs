@@ -177,6 +177,11 @@ impl Name {
         Ok(Self(name))
     }
 
+    pub(crate) fn text(&self) -> &core::ffi::CStr {
+        // It ends in a NUL, as the one who made it saw to.
+        core::ffi::CStr::from_bytes_until_nul(&self.0).unwrap_or(c"")
+    }
+
     pub(crate) fn pointer(&self) -> usize {
         self.0.as_ptr() as usize
     }

@@ -42,20 +42,21 @@ pub(crate) struct Received {
 
 const HEAD: usize = size_of::<usize>() + 2 * size_of::<i32>();
 
-/// Sends a packet made of two pieces, and at most one descriptor.
-pub(crate) fn send(socket: i32, head: &[u8], tail: &[u8], fd: Option<i32>) -> Answer<()> {
+/// Sends a packet made of two pieces, and descriptors beside it.
+pub(crate) fn send(socket: i32, head: &[u8], tail: &[u8], fds: &[i32]) -> Answer<()> {
     let piece = |bytes: &[u8]| Slice { start: bytes.as_ptr() as usize, len: bytes.len() };
     let slices = [piece(head), piece(tail)];
-    let mut control = Control { len: HEAD + size_of::<i32>(), level: SOL_SOCKET, kind: SCM_RIGHTS, fds: [0; MAX_FDS] };
-    control.fds[0] = fd.unwrap_or_default();
+    let len = HEAD + size_of_val(fds);
+    let mut control = Control { len, level: SOL_SOCKET, kind: SCM_RIGHTS, fds: [0; MAX_FDS] };
+    control.fds[..fds.len()].copy_from_slice(fds);
     let header = Header {
         name: 0,
         name_len: 0,
         slices: slices.as_ptr(),
         slices_len: slices.len(),
-        control: if fd.is_some() { &raw const control as usize } else { 0 },
+        control: if fds.is_empty() { 0 } else { &raw const control as usize },
         // Aligned to a word, as the kernel wants it.
-        control_len: if fd.is_some() { HEAD + size_of::<usize>() } else { 0 },
+        control_len: if fds.is_empty() { 0 } else { len.next_multiple_of(size_of::<usize>()) },
         flags: 0,
     };
     loop {

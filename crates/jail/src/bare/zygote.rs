@@ -2,12 +2,15 @@
 //! child waits, confined, for what to run. One thread, so plain statics.
 
 use core::cell::UnsafeCell;
+use core::sync::atomic::AtomicU32;
 
 use super::born::{self, Program};
-use super::call::{Answer, BAD_MESSAGE, GONE, Refused, call, close, number, plain};
-use super::hop::{self, Hop, Side};
+use super::call::{Answer, BAD_MESSAGE, GONE, Refused, call, close, number, plain, prctl};
+use super::hop::{self, Hop, Process, Side};
+use super::host::Host;
 use super::message::{
-    Birth, BirthStep, Delivered, LEAVING, LINE, MAX_FDS, Word, bytes_of, from_bytes, kind,
+    Birth, BirthStep, Customs, Delivered, Guard, LEAVING, LEASH, LINE, MAX_INSTRUCTIONS, MAX_KEPT_BYTES, MOUNTS, NETWORK,
+    OWN_LINE, USER, Word, bytes_of, from_bytes, kind,
 };
 use super::payload::{Name, Payload};
 use super::socket;
@@ -15,13 +18,43 @@ use super::socket;
 const WORKSPACE: &[u8] = b"/workspace";
 const WORKSPACE_PLACE: u32 = 0;
 const INBOX_PLACE: u32 = 1;
-const MAX_INSTRUCTIONS: usize = 1_024;
+const PR_SET_DUMPABLE: usize = 4;
 const PR_GET_TID_ADDRESS: usize = 40;
 const O_CLOEXEC: usize = 0o2_000_000;
 
+/// A filter as it came.
+struct Received {
+    instructions: [u64; MAX_INSTRUCTIONS],
+    len: usize,
+}
+
+impl Received {
+    const NONE: Self = Self { instructions: [0; MAX_INSTRUCTIONS], len: 0 };
+
+    fn receive(&mut self) -> Answer<()> {
+        // SAFETY: instructions are plain memory of that many bytes.
+        let bytes = unsafe {
+            core::slice::from_raw_parts_mut(
+                self.instructions.as_mut_ptr().cast::<u8>(),
+                size_of_val(&self.instructions),
+            )
+        };
+        self.len = socket::receive(LINE, bytes)?.bytes / size_of::<u64>();
+        Ok(())
+    }
+
+    fn program(&self) -> Program {
+        Program { len: self.len as u16, instructions: self.instructions.as_ptr() as usize }
+    }
+}
+
 struct State {
-    filter: [u64; MAX_INSTRUCTIONS],
-    filter_len: usize,
+    for_children: Received,
+    for_hosts: Received,
+    guard: Guard,
+    /// Paths that stay visible in every jail.
+    kept: [u8; MAX_KEPT_BYTES],
+    kept_len: usize,
     /// Where the library keeps the number of its thread, and its list of locks to let go.
     tid: usize,
     robust: (usize, usize),
@@ -36,8 +69,11 @@ struct Only(UnsafeCell<State>);
 unsafe impl Sync for Only {}
 
 static STATE: Only = Only(UnsafeCell::new(State {
-    filter: [0; MAX_INSTRUCTIONS],
-    filter_len: 0,
+    for_children: Received::NONE,
+    for_hosts: Received::NONE,
+    guard: Guard { handled: 0, scoped: 0, read: 0, write: 0, devices: 0 },
+    kept: [0; MAX_KEPT_BYTES],
+    kept_len: 0,
     tid: 0,
     robust: (0, 0),
     listener: None,
@@ -57,14 +93,17 @@ pub(crate) struct Task {
     pub(crate) arguments: Option<&'static [u8]>,
 }
 
-/// The beginning: learns the filter that children will have.
+/// The beginning: learns what will be the same for all children.
 pub(crate) fn begin() -> Answer<()> {
     let state = state();
-    // SAFETY: the filter is plain memory of that many bytes.
-    let bytes = unsafe {
-        core::slice::from_raw_parts_mut(state.filter.as_mut_ptr().cast::<u8>(), size_of_val(&state.filter))
-    };
-    state.filter_len = socket::receive(LINE, bytes)?.bytes / size_of::<u64>();
+    state.for_children.receive()?;
+    state.for_hosts.receive()?;
+    let mut packet = [0; size_of::<Customs>() + MAX_KEPT_BYTES];
+    let received = socket::receive(LINE, &mut packet)?;
+    let (customs, kept) = from_bytes::<Customs>(&packet[..received.bytes]).ok_or(BAD_MESSAGE)?;
+    state.guard = customs.landlock;
+    state.kept[..kept.len()].copy_from_slice(kept);
+    state.kept_len = kept.len();
     let mut tid = 0_usize;
     // SAFETY: the kernel writes one address there.
     let asked = unsafe { call(number::PRCTL, [PR_GET_TID_ADDRESS, &raw mut tid as usize, 0, 0, 0, 0]) };
@@ -85,7 +124,7 @@ pub(crate) fn begin() -> Answer<()> {
 pub(crate) fn say(kind: u32, text: &[u8]) -> Answer<()> {
     let word = Word { kind, step: 0, errno: 0 };
     let text = &text[..text.len().min(1_024)];
-    socket::send(LINE, bytes_of(&word), text, None)?;
+    socket::send(LINE, bytes_of(&word), text, &[])?;
     if kind == super::message::kind::IMPORTED {
         socket::receive(LINE, &mut [0; 8])?;
     }
@@ -96,51 +135,73 @@ pub(crate) fn say(kind: u32, text: &[u8]) -> Answer<()> {
 /// zygote at its end with the reason.
 /// `before` and `after` are what the interpreter wants done around a fork, `after` in the zygote.
 pub(crate) fn have_children(before: impl Fn(), after: impl Fn()) -> Result<bool, Refused> {
+    // The first process of each jail shares this one's memory, and nobody in a jail has any business with that.
+    prctl(PR_SET_DUMPABLE, 0)?;
     let mut packet = [0_u8; size_of::<Birth>()];
     loop {
         let received = socket::receive(LINE, &mut packet)?;
         let (birth, _) = from_bytes::<Birth>(&packet[..received.bytes]).ok_or(BAD_MESSAGE)?;
         before();
         let state = state();
-        let mut hop =
-            Hop { user: received.fds[0], pid: received.fds[1], tid: state.tid, child: 0, pidfd: -1, errno: 0 };
+        let fds = &received.fds[..received.fds_len.max(OWN_LINE + 1)];
+        let mut hop = Hop {
+            user: fds[USER],
+            network: fds[NETWORK],
+            mounts: fds[MOUNTS],
+            host: Host {
+                birth: &birth,
+                guard: &state.guard,
+                filter: state.for_hosts.program(),
+                kept: &state.kept[..state.kept_len],
+                leash: fds[LEASH],
+                pids: -1,
+                rules: None,
+                disk: -1,
+                failed: None,
+                done: AtomicU32::new(0),
+            },
+            tid: state.tid,
+            init: Process::NONE,
+            child: Process::NONE,
+            failed: None,
+        };
         match hop::hop(&mut hop) {
             Ok(Side::Child) => {
-                be_born(&birth, &received.fds, received.fds_len)?;
+                be_born(&birth, fds, hop.host.rules)?;
                 return Ok(birth.awaited != 0);
             }
-            Ok(Side::Zygote { between }) => {
-                let (child, errno) = (hop.child, hop.errno);
-                deliver(Delivered { hop: between, child, errno }, hop.pidfd)?;
+            Ok(Side::Zygote { between }) => deliver(&hop, between)?,
+            Err(why) => {
+                hop.failed = Some((BirthStep::Namespaces, why));
+                deliver(&hop, 0)?;
             }
-            Err(Refused(errno)) => deliver(Delivered { hop: 0, child: 0, errno }, -1)?,
         }
         after();
         received.fds[..received.fds_len].iter().for_each(|fd| close(*fd));
     }
 }
 
-fn deliver(delivered: Delivered, pidfd: i32) -> Answer<()> {
-    let sent = socket::send(LINE, bytes_of(&delivered), &[], (pidfd >= 0).then_some(pidfd));
-    if pidfd >= 0 {
-        close(pidfd);
-    }
+/// Tells the launcher what came of it.
+fn deliver(hop: &Hop<'_>, between: i32) -> Answer<()> {
+    let (step, errno) = hop.failed.map_or((0, 0), |(step, why)| (step as u32, why.0));
+    let delivered = Delivered { between, init: hop.init.pid, child: hop.child.pid, step, errno };
+    let fds = [hop.child.pidfd, hop.init.pidfd, hop.host.disk];
+    let sent = socket::send(LINE, bytes_of(&delivered), &[], if errno == 0 { &fds } else { &[] });
+    fds.into_iter().chain(hop.host.rules).for_each(close);
     sent
 }
 
 /// Confines the child; does not come back where that fails.
-fn be_born(birth: &Birth, fds: &[i32; MAX_FDS], fds_len: usize) -> Result<(), Refused> {
+fn be_born(birth: &Birth, fds: &[i32], rules: Option<i32>) -> Result<(), Refused> {
     let state = state();
     restore_thread(state);
-    let filter = Program { len: state.filter_len as u16, instructions: state.filter.as_ptr() as usize };
-    let own_line = fds[super::message::OWN_LINE];
-    match born::enter(birth, fds, fds_len, &filter) {
+    match born::enter(birth, fds, rules, &state.for_children.program()) {
         Ok(listener) => {
             state.listener = listener;
             state.pid = plain(number::GETPID, &[])?;
             Ok(())
         }
-        Err(failed) => fail(own_line, failed.step, failed.why, &[]),
+        Err(failed) => fail(fds[OWN_LINE], failed.step, failed.why, &[]),
     }
 }
 
@@ -155,7 +216,7 @@ fn restore_thread(state: &State) {
 fn fail(line: i32, step: BirthStep, why: Refused, detail: &[u8]) -> ! {
     let word = Word { kind: kind::FAILED, step: step as u32, errno: why.0 };
     // Where nobody listens any more, there is nobody to tell.
-    let _told = socket::send(line, bytes_of(&word), &detail[..detail.len().min(1_024)], None);
+    let _told = socket::send(line, bytes_of(&word), &detail[..detail.len().min(1_024)], &[]);
     end(1)
 }
 
@@ -169,7 +230,7 @@ fn end(status: usize) -> ! {
 pub(crate) fn await_task() -> Task {
     let word = Word { kind: kind::READY, step: 0, errno: 0 };
     let listener = state().listener.take();
-    let told = socket::send(LINE, bytes_of(&word), &[], listener);
+    let told = socket::send(LINE, bytes_of(&word), &[], listener.as_slice());
     listener.into_iter().for_each(close);
     let mut workdir = [0; 4_096];
     let order = told.and_then(|()| socket::receive(LINE, &mut workdir));

@@ -2,22 +2,20 @@
 //!
 //! On the pipe a file is its name's length (u32), its length (u64), the name, the bytes.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags};
+use rustix::fs::{Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::spec::{ArtifactRules, WORKSPACE};
+use crate::spec::ArtifactRules;
 
 /// How many entries of the folder are looked at; a folder with more is somebody's joke.
 const MAX_ENTRIES: usize = 10_000;
 
-/// Sends what the rules let pass.
-pub(super) fn collect(rules: &ArtifactRules, pipe: &OwnedFd) {
+/// Sends what the rules let pass of a folder.
+pub(super) fn collect(rules: &ArtifactRules, from: BorrowedFd<'_>, folder: &str, pipe: &OwnedFd) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(folder) = rustix::fs::openat(CWD, format!("{WORKSPACE}/artifacts"), flags, Mode::empty()) else {
-        return;
-    };
+    let Ok(folder) = rustix::fs::openat(from, folder, flags, Mode::empty()) else { return };
     let mut left = rules.count;
     for name in names(&folder, rules) {
         match send(rules, &folder, &name, pipe) {

@@ -1,22 +1,18 @@
 //! PID 1 of a jail: sets the place up, starts the program, reaps, and tells how it ended. Never the tenant's code.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::CWD;
 use rustix::io::Errno;
-use rustix::process::{DumpableBehavior, Signal};
+use rustix::process::DumpableBehavior;
 
-use super::{
-    Company, Shell, Told, artifacts, await_byte, await_order, landlock, mounts, program, rights, tell,
-    write_once,
-};
+use super::{Shell, Told, artifacts, await_byte, await_order, mounts, program, rights, tell, write_once};
 use crate::fault;
 use crate::spec::{INNER_UID, Jail, Layer, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, Cloned};
-use crate::wire;
 
 /// A command's process, which waits for its turn, and how to let it go on.
 struct Started {
@@ -34,11 +30,8 @@ impl Started {
 pub(super) fn live(shell: &Shell<'_>) -> Result<i32, StepFailed> {
     let uid = rights::init_uid(shell.own_init_uid);
     let inbox = set_up(shell, uid)?;
-    let seats = match &shell.company {
-        Company::Seats(seats) => seats.len(),
-        Company::Guest(line) => return host(shell, line, uid),
-    };
-    let started = (0..seats).map(|seat| start(shell, &inbox, seat)).collect::<Result<Vec<_>, _>>()?;
+    let started =
+        (0..shell.seats.len()).map(|seat| start(shell, &inbox, seat)).collect::<Result<Vec<_>, _>>()?;
     drop(inbox);
     // The order may have come already: no command goes on before PID 1 has given up its rights.
     step(Step::Init, "", || {
@@ -49,35 +42,10 @@ pub(super) fn live(shell: &Shell<'_>) -> Result<i32, StepFailed> {
     Ok(supervise(shell, &jail, fds.first(), &started))
 }
 
-/// The life of a PID 1 whose program is a zygote's child, and the launcher's to wait for: it reaps what that leaves, and
-/// collects its artifacts when told to.
-fn host(shell: &Shell<'_>, line: &OwnedFd, uid: u32) -> Result<i32, StepFailed> {
-    let rules = match shell.landlock {
-        true => step(Step::Landlock, "", || landlock::rules(&[]))?,
-        false => None,
-    };
-    let disk = step(Step::Disk, "", || {
-        rustix::fs::open(WORKSPACE, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-    })?;
-    step(Step::Init, "", || {
-        sys::reap_by_itself();
-        confine_self(shell, rules.iter().chain([&disk, line]), uid)?;
-        // The launcher looks at the disk through this, without a path in it.
-        wire::send_bytes(shell.orders.as_fd(), b"1", &[disk.as_fd()])?;
-        let rules: Vec<_> = rules.iter().map(AsFd::as_fd).collect();
-        wire::send_bytes(line.as_fd(), b"1", &rules)?;
-        close_all_but(0, [&shell.report, &shell.orders].into_iter())
-    })?;
-    let Some((jail, fds)) = await_order(&shell.orders)? else { return Ok(0) };
-    collect(&jail, fds.first());
-    tell(&shell.report, &Told::Collected);
-    Ok(0)
-}
-
 /// Everything that does not depend on what will run; gives the inbox.
 fn set_up(shell: &Shell<'_>, uid: u32) -> Result<OwnedFd, StepFailed> {
     step(Step::IdMap, "", || {
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        sys::die_with_parent()?;
         close_all_but_own(shell)?;
         await_byte(&shell.go)?;
         // Not before the map stands: what is not dumpable belongs to root in /proc, also the map of a user's jail.
@@ -97,16 +65,13 @@ fn set_up(shell: &Shell<'_>, uid: u32) -> Result<OwnedFd, StepFailed> {
         rights::become_user(uid, uid)?;
         die_with_launcher()
     })?;
-    // What is forked from PID 1 executes programs; a guest sees to itself.
-    if matches!(shell.company, Company::Seats(_)) {
-        step(Step::Capabilities, "", rights::bound_capabilities)?;
-    }
+    step(Step::Capabilities, "", rights::bound_capabilities)?;
     mounts::build(&shell.ground)
 }
 
-/// Nothing in here outlives the launcher. The setting is lost at every change of ids, so it is made anew then.
-fn die_with_launcher() -> Result<(), Errno> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+/// Dies with the launcher, and shows nothing of itself to others.
+pub(super) fn die_with_launcher() -> Result<(), Errno> {
+    sys::die_with_parent()?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
 }
 
@@ -151,7 +116,7 @@ fn close_all_but_own(shell: &Shell<'_>) -> Result<(), Errno> {
     let binds = shell.ground.binds.iter().map(|(mount, _)| mount);
     // The numbers that will be the program's stay taken, so that nothing else of ours can come to lie there.
     sys::occupy_standard_numbers()?;
-    close_all_but(4, own.chain(shell.company.fds()).chain(shell.groups).chain(binds))
+    close_all_but(4, own.chain(&shell.seats).chain(shell.groups).chain(binds))
 }
 
 pub(super) fn close_all_but<'a>(
@@ -215,7 +180,7 @@ fn collect(jail: &Jail, artifacts: Option<&OwnedFd>) {
     let (Some(pipe), Some(rules)) = (artifacts, &jail.artifacts) else { return };
     if has_artifacts() && rights::become_user(INNER_UID, INNER_UID).is_ok() {
         end_survivors();
-        artifacts::collect(rules, pipe);
+        artifacts::collect(rules, CWD, &format!("{WORKSPACE}/artifacts"), pipe);
     }
 }
 

@@ -1,14 +1,13 @@
 //! The second guard on files: what may be written, by path, whatever the mounts say; and no signal or abstract
 //! socket across the jail's edge.
 
-use std::os::fd::OwnedFd;
-
 use landlock::{
     ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use rustix::io::Errno;
 
+use crate::bare::message::Guard;
 use crate::spec::{HOME, Jail, WORKSPACE};
 
 /// The newest rules that are asked for; an older kernel enforces the part that it knows.
@@ -34,20 +33,44 @@ pub(super) fn apply(jail: &Jail) -> Result<(), Errno> {
     }
 }
 
-/// The rules for somebody else to apply.
-pub(super) fn rules(writable: &[&str]) -> Result<Option<OwnedFd>, Errno> {
-    let rules: Option<OwnedFd> = build(writable)?.into();
-    rules.map(Some).ok_or(Errno::NOSYS)
+/// What the rules come to on this kernel, for somebody else to make them.
+pub(crate) fn guard() -> Guard {
+    let known = known();
+    let (everything, read, write, devices) = rights(known);
+    Guard {
+        handled: everything.bits(),
+        scoped: Scope::from_all(known).bits(),
+        read: read.bits(),
+        write: write.bits(),
+        devices: devices.bits(),
+    }
+}
+
+/// The newest rules that this kernel enforces.
+fn known() -> ABI {
+    let mut known = ABI::Unsupported;
+    for abi in [ABI::V1, ABI::V2, ABI::V3, ABI::V4, ABI::V5, ABI::V6] {
+        let ruleset = Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .handle_access(AccessFs::from_all(abi))
+            .and_then(|ruleset| {
+                if Scope::from_all(abi).is_empty() {
+                    Ok(ruleset)
+                } else {
+                    ruleset.scope(Scope::from_all(abi))
+                }
+            })
+            .and_then(Ruleset::create);
+        if ruleset.is_ok() {
+            known = abi;
+        }
+    }
+    known
 }
 
 /// What may be written beside what is writable in every jail.
 fn build(writable: &[&str]) -> Result<RulesetCreated, Errno> {
-    let everything = AccessFs::from_all(WANTED);
-    // No device can be made anywhere.
-    let write =
-        AccessFs::from_write(WANTED) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
-    let read = AccessFs::from_read(WANTED);
-    let devices = AccessFs::WriteFile | AccessFs::IoctlDev | AccessFs::Truncate;
+    let (everything, read, write, devices) = rights(WANTED);
     let mut rules: Vec<(&str, BitFlags<AccessFs>)> = vec![
         ("/", read),
         ("/dev", devices),
@@ -68,4 +91,15 @@ fn build(writable: &[&str]) -> Result<RulesetCreated, Errno> {
         ruleset = ruleset.add_rule(PathBeneath::new(fd, access)).map_err(|_| Errno::INVAL)?;
     }
     Ok(ruleset)
+}
+
+type Rights = BitFlags<AccessFs>;
+
+/// What is watched over, and what may be done where: everywhere, where it is fresh, and with devices.
+fn rights(abi: ABI) -> (Rights, Rights, Rights, Rights) {
+    let everything = AccessFs::from_all(abi);
+    // No device can be made anywhere.
+    let write = AccessFs::from_write(abi) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
+    let devices = AccessFs::WriteFile | AccessFs::IoctlDev | AccessFs::Truncate;
+    (everything, AccessFs::from_read(abi), write, devices & everything)
 }

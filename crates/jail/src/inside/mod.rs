@@ -9,10 +9,12 @@
 //! there early, so the program's process has its turn only when PID 1 has given up its rights.
 
 mod artifacts;
+mod collector;
 mod init;
 mod landlock;
 mod mounts;
 mod nest;
+mod plot;
 mod program;
 mod rights;
 
@@ -30,8 +32,11 @@ use crate::step::{Step, StepFailed, step};
 use crate::sys;
 use crate::wire;
 
-pub(crate) use landlock::supported as landlock_supported;
+pub(crate) use collector::{Collector, enter_collector};
+pub(crate) use landlock::{guard as landlock_guard, supported as landlock_supported};
+pub(crate) use mounts::{disk_options, lies_in_place};
 pub(crate) use nest::{Nest, enter_nest};
+pub(crate) use plot::{Ploughing, enter_plot};
 
 /// What a place is built from.
 pub(crate) struct Ground<'a> {
@@ -62,8 +67,8 @@ pub(crate) struct Shell<'a> {
     pub(crate) go: OwnedFd,
     /// Where PID 1 learns what will run.
     pub(crate) orders: OwnedFd,
-    /// Who will run in here.
-    pub(crate) company: Company,
+    /// Where each process that will run in here learns what it is to be.
+    pub(crate) seats: Vec<OwnedFd>,
     /// Where failures and the ending are told.
     pub(crate) report: OwnedFd,
     pub(crate) filter: &'a Filter,
@@ -76,23 +81,6 @@ pub(crate) struct Shell<'a> {
     pub(crate) group_counts_processes: bool,
     /// Whether no control group holds memory, so that each process is held for itself.
     pub(crate) hold_each_process: bool,
-}
-
-/// Who will run in a jail.
-pub(crate) enum Company {
-    /// Processes of PID 1's own: where each learns what it is to be.
-    Seats(Vec<OwnedFd>),
-    /// A child of a zygote, which comes in when it hears on this line that the place is finished.
-    Guest(OwnedFd),
-}
-
-impl Company {
-    fn fds(&self) -> &[OwnedFd] {
-        match self {
-            Self::Seats(seats) => seats,
-            Self::Guest(line) => std::slice::from_ref(line),
-        }
-    }
 }
 
 /// What PID 1 and the program's process tell the launcher. Small enough that a pipe takes it whole.
@@ -110,8 +98,8 @@ pub(crate) enum Told {
         /// No block or no inode was left at the end.
         disk_full: bool,
     },
-    /// Artifacts of a zygote's child were collected.
-    Collected,
+    /// A plot is made.
+    Ready,
 }
 
 /// Runs as PID 1 of a new jail; never comes back.
@@ -135,7 +123,19 @@ pub(crate) fn read_failure(told: BorrowedFd<'_>) -> Option<StepFailed> {
     let read = rustix::io::read(told, &mut buffer).ok()?;
     match postcard::from_bytes(&buffer[..read]).ok()? {
         Told::Failed(failed) => Some(failed),
-        Told::Ended { .. } | Told::Collected => None,
+        Told::Ended { .. } | Told::Ready => None,
+    }
+}
+
+/// Waits until a plot is made.
+pub(crate) fn await_ready(told: BorrowedFd<'_>) -> Result<(), StepFailed> {
+    let mut buffer = [0; rustix::pipe::PIPE_BUF];
+    let lost = |errno| StepFailed::new(Step::Init, "(it was killed)", errno);
+    let read = rustix::io::retry_on_intr(|| rustix::io::read(told, &mut buffer)).map_err(lost)?;
+    match postcard::from_bytes(&buffer[..read]) {
+        Ok(Told::Ready) => Ok(()),
+        Ok(Told::Failed(failed)) => Err(failed),
+        Ok(Told::Ended { .. }) | Err(_) => Err(lost(Errno::CHILD)),
     }
 }
 

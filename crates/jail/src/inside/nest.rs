@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::Signal;
 
 use super::{Ground, Told, init, mounts, place_at, rights, tell, write_once};
 use crate::bare::errno;
@@ -55,7 +54,7 @@ fn settle(nest: &Nest<'_>) -> StepFailed {
 
 fn confine(nest: &Nest<'_>) -> Result<(), StepFailed> {
     step(Step::Namespaces, "", || {
-        die_with_launcher()?;
+        sys::die_with_parent()?;
         sys::occupy_standard_numbers()?;
         let own = [&nest.report, &nest.line].into_iter();
         init::close_all_but(4, own.chain(&nest.streams).chain(nest.groups))
@@ -73,7 +72,7 @@ fn confine(nest: &Nest<'_>) -> Result<(), StepFailed> {
     step(Step::Capabilities, "", rights::bound_capabilities)?;
     step(Step::Ids, "", || {
         become_user(nest.ground.owner, nest.ground.owner).map_err(errno)?;
-        die_with_launcher()
+        sys::die_with_parent()
     })?;
     step(Step::Capabilities, "", rights::drop_capabilities)?;
     step(Step::NoNewPrivs, "", rights::forbid_new_privileges)?;
@@ -83,11 +82,6 @@ fn confine(nest: &Nest<'_>) -> Result<(), StepFailed> {
         }
         nest.filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
     })
-}
-
-/// Lost at every change of ids.
-fn die_with_launcher() -> Result<(), Errno> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
 }
 
 fn put(inbox: &OwnedFd, name: &str, content: &[u8]) -> Result<(), Errno> {

@@ -44,7 +44,7 @@ pub(super) fn live(shell: &Shell<'_>, inbox: &OwnedFd, seat: usize, turn: &Owned
 }
 
 fn prepare<'a>(shell: &'a Shell<'a>, inbox: &OwnedFd, seat: usize) -> Result<Option<Cell<'a>>, StepFailed> {
-    let Some((jail, fds)) = super::await_order(&shell.company.fds()[seat])? else { return Ok(None) };
+    let Some((jail, fds)) = super::await_order(&shell.seats[seat])? else { return Ok(None) };
     let cell = step(Step::Order, "", || take(shell, seat, jail, fds))?;
     let payload = step(Step::Inbox, "", || Payload::map(cell.payload.as_raw_fd()).map_err(errno))?;
     if seat == 0 {

@@ -13,20 +13,22 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::home::Home;
-use super::ids::Taken;
-use super::runs::Run;
-use super::start::{self, Party, Waiting, Wanted};
+use super::plot::Plot;
+use super::run::Run;
+use super::start::{self, Lodging, Parts, Remains};
 use super::zygote::Zygote;
-use crate::bare::message::{Birth, BirthStep, MAX_LIMITS, Word, from_bytes, kind};
+use crate::bare::message::{Birth, BirthStep, MAX_LIMITS, MAX_OPTIONS, Word, from_bytes, kind};
 use crate::bare::rights::ResourceLimit;
 use crate::cgroup::{Controller, Group};
 use crate::inside;
-use crate::seccomp::Filter;
-use crate::spec::{INNER_UID, Jail, Limits, Network, Usage, Warmth};
+use crate::spec::{ArtifactRules, INNER_INIT_UID, INNER_UID, Jail, Limits, Usage, Warmth};
 use crate::step::{Step, StepFailed, step};
 use crate::template::Root;
 use crate::wire;
 use crate::{fault, sys};
+
+/// How long a process that was never heard of may take to end by itself.
+const UNHEARD: Duration = Duration::from_millis(100);
 
 /// What waits for a child to be ready.
 pub(super) struct Pending {
@@ -40,13 +42,15 @@ pub(super) struct Pending {
 pub(super) struct Guest {
     pub(super) number: u64,
     pub(super) limits: Limits,
-    shell: Waiting,
+    group: Option<Group>,
+    plot: Plot,
+    /// PID 1 ends when this is closed.
+    leash: OwnedFd,
     /// Until it runs.
-    line: Option<OwnedFd>,
-    main: Option<Main>,
+    line: OwnedFd,
+    born: Option<Born>,
     ready: bool,
     listener: Option<OwnedFd>,
-    disk: Option<OwnedFd>,
     asked: Instant,
     /// From being asked for to being ready.
     pub(super) took: Duration,
@@ -54,52 +58,61 @@ pub(super) struct Guest {
     cpu_before: Duration,
 }
 
-/// The child's process.
-struct Main {
-    pid: i32,
-    pidfd: OwnedFd,
+/// What there is as soon as a child is born.
+pub(super) struct Born {
+    pub(super) main: Process,
+    pub(super) init: Process,
+    /// The workspace, through which the launcher looks at the disk without a path in it.
+    pub(super) disk: OwnedFd,
 }
 
-/// What a jail holds itself to; all guests of one shelf have the same.
-pub(super) struct House<'a> {
-    pub(super) root: &'a Root,
-    pub(super) limits: &'a Limits,
+/// A process of a jail.
+pub(super) struct Process {
+    pub(super) pid: i32,
+    pub(super) pidfd: OwnedFd,
+}
+
+impl Process {
+    fn kill(&self) {
+        // Only a process that is gone already cannot be killed, and that is what is wanted.
+        let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    fn is_gone(&self) -> bool {
+        start::is_readable(self.pidfd.as_fd())
+    }
 }
 
 impl Guest {
-    /// Makes a shell and asks for a child in it.
+    /// Asks for a child.
     pub(super) fn ask_for(
         number: u64,
         home: &mut Home,
-        filter: &Filter,
         zygote: &mut Zygote,
-        house: &House<'_>,
+        root: &Root,
+        limits: &Limits,
         awaited: bool,
     ) -> Result<Self, StepFailed> {
         let asked = Instant::now();
-        let party = Party::Guest { owner: zygote.owner(), disk_bytes: house.limits.disk_bytes };
-        let binds = Vec::new();
-        let wanted = Wanted { root: house.root, network: Network::Own, binds, party };
-        let mut shell = start::prepare(home, filter, &wanted)?;
-        match Self::send_for(number, home, zygote, &mut shell, house.limits, awaited) {
-            Ok(line) => Ok(Self {
+        let plot = zygote.take_plot(home, root)?;
+        match Self::send_for(number, home, zygote, &plot, limits, awaited) {
+            Ok((group, leash, line)) => Ok(Self {
                 number,
-                limits: *house.limits,
-                shell,
-                line: Some(line),
-                main: None,
+                limits: *limits,
+                group,
+                plot,
+                leash,
+                line,
+                born: None,
                 ready: false,
                 listener: None,
-                disk: None,
                 asked,
                 took: Duration::ZERO,
                 memory_bytes: 0,
                 cpu_before: Duration::ZERO,
             }),
             Err(failed) => {
-                let (group, taken) = shell.discard();
-                home.ids.give_back(taken);
-                drop(group);
+                home.ids.give_back(plot.taken);
                 Err(failed)
             }
         }
@@ -109,89 +122,80 @@ impl Guest {
         number: u64,
         home: &Home,
         zygote: &mut Zygote,
-        shell: &mut Waiting,
+        plot: &Plot,
         limits: &Limits,
         awaited: bool,
-    ) -> Result<OwnedFd, StepFailed> {
-        shell.limit(start::group_limits(limits, 1))?;
+    ) -> Result<(Option<Group>, OwnedFd, OwnedFd), StepFailed> {
+        let group = home.make_group()?;
+        let mut doors = Vec::new();
+        if let Some(group) = &group {
+            start::limit_group(group, &start::group_limits(limits, 0))?;
+            doors = group.doors().map_err(start::group_failed)?;
+        }
         let (ours, theirs) = step(Step::Namespaces, "", start::line)?;
-        let door = shell.take_door().ok_or_else(|| StepFailed::new(Step::Namespaces, "", Errno::BADF))?;
-        let doors = match shell.group() {
-            Some(group) => group.doors().map_err(start::group_failed)?,
-            None => Vec::new(),
-        };
-        let ours_processes = inside::processes_of_ours(shell.taken().separate(), home.has(Controller::Pids));
-        let resources = inside::resource_limits(limits, ours_processes, !home.has(Controller::Memory));
-        let birth = birth(&resources, awaited);
-        let mut fds: Vec<BorrowedFd<'_>> = door.namespaces.iter().map(AsFd::as_fd).collect();
-        fds.extend([door.place.as_fd(), theirs.as_fd()]);
+        let (leash, end) =
+            step(Step::Namespaces, "", || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC))
+                .map(|(end, leash)| (leash, end))?;
+        let birth = birth(home, plot.taken.separate(), limits, awaited);
+        let mut fds = vec![plot.user.as_fd(), plot.network.as_fd(), plot.mounts.as_fd()];
+        fds.extend([end.as_fd(), theirs.as_fd()]);
         fds.extend(doors.iter().map(AsFd::as_fd));
         zygote.ask(number, &birth, &fds)?;
-        Ok(ours)
+        Ok((group, leash, ours))
     }
 
     /// The zygote had it.
-    pub(super) fn born(&mut self, pid: i32, pidfd: OwnedFd) {
-        self.main = Some(Main { pid, pidfd });
+    pub(super) fn born(&mut self, born: Born) {
+        self.born = Some(born);
     }
 
-    /// What to watch while it is due: its line, and what PID 1 may have to say.
-    pub(super) fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.line.iter().map(AsFd::as_fd).chain([self.shell.told()])
+    /// What to watch while it is due.
+    pub(super) fn watched(&self) -> BorrowedFd<'_> {
+        self.line.as_fd()
     }
 
     /// Hears whether it is ready.
     pub(super) fn hear(&mut self, home: &Home) -> Result<(), StepFailed> {
-        if start::is_readable(self.shell.told()) {
-            let failed = inside::read_failure(self.shell.told());
-            return Err(
-                failed.unwrap_or_else(|| StepFailed::new(Step::Init, "(it was killed)", Errno::CHILD))
-            );
-        }
         let mut packet = [0; 2 << 10];
-        let Some(line) = &self.line else { return Ok(()) };
+        let line = &self.line;
         let (len, fds) = match wire::receive_bytes_now(line.as_fd(), &mut packet) {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             heard => heard.map_err(|errno| StepFailed::new(Step::Order, "", errno))?,
         };
         match from_bytes::<Word>(&packet[..len]) {
-            Some((word, _)) if word.kind == kind::READY => self.settle(home, fds.into_iter().next()),
+            Some((word, _)) if word.kind == kind::READY => {
+                self.settle(home, fds.into_iter().next());
+                Ok(())
+            }
             Some((word, detail)) => Err(failure_of(word, detail)),
             None => Err(StepFailed::new(Step::Fork, "(it was killed)", Errno::CHILD)),
         }
     }
 
-    fn settle(&mut self, home: &Home, listener: Option<OwnedFd>) -> Result<(), StepFailed> {
+    fn settle(&mut self, home: &Home, listener: Option<OwnedFd>) {
         self.ready = true;
         self.listener = listener;
-        self.disk = Some(step(Step::Disk, "", || {
-            let (_, disk) = wire::receive_bytes_now(self.shell.orders(), &mut [0; 8])?;
-            disk.into_iter().next().ok_or(Errno::BADF)
-        })?);
         self.took = self.asked.elapsed();
-        let group = self.shell.group();
-        self.memory_bytes = group.and_then(Group::memory).unwrap_or(0);
-        let counted = group.and_then(|group| group.usage().cpu);
-        let seen = || self.main.as_ref().map(|main| seen(home, main.pid).cpu);
+        self.memory_bytes = self.group.as_ref().and_then(Group::memory).unwrap_or(0);
+        let counted = self.group.as_ref().and_then(|group| group.usage().cpu);
+        let seen = || self.born.as_ref().map(|born| seen(home, born.main.pid).cpu);
         self.cpu_before = counted.or_else(seen).unwrap_or_default();
-        Ok(())
     }
 
     /// Whether it can be told what to run.
     pub(super) fn is_ready(&self) -> bool {
-        self.ready && self.main.is_some()
+        self.ready && self.born.is_some()
     }
 
     /// Whether it still waits and is well.
     pub(super) fn is_well(&self) -> bool {
-        let gone = self.main.as_ref().is_none_or(|main| start::is_readable(main.pidfd.as_fd()));
-        !gone && self.shell.is_well()
+        self.born.as_ref().is_some_and(|born| !born.main.is_gone() && !born.init.is_gone())
     }
 
     /// Host numbers of its process and of its PID 1.
     pub(super) fn processes(&self) -> Vec<u32> {
-        let main = self.main.as_ref().map(|main| main.pid as u32);
-        main.into_iter().chain([self.shell.pid() as u32]).collect()
+        let processes = self.born.iter().flat_map(|born| [&born.main, &born.init]);
+        processes.map(|process| process.pid as u32).collect()
     }
 
     /// Tells it what to run. On failure it is of no further use.
@@ -201,85 +205,99 @@ impl Guest {
         pending: &mut Pending,
         warmth: Warmth,
     ) -> Result<Run, Box<(StepFailed, Guest)>> {
-        match self.tell(pending) {
-            Ok(party) => {
-                let jail = &pending.jail;
-                let layers = start::layers(home, jail, self.shell.taken());
-                Ok(Run::of_guest(self.shell, party, layers, pending.started, jail.limits.timeout, warmth))
-            }
-            Err(failed) => Err(Box::new((failed, self))),
+        if let Err(failed) = self.tell(pending) {
+            return Err(Box::new((failed, self)));
         }
+        let Some(born) = self.born.take() else {
+            return Err(Box::new((StepFailed::new(Step::Order, "", Errno::BADF), self)));
+        };
+        let jail = &pending.jail;
+        let layers = start::layers(home, jail, self.plot.taken);
+        let lodging = Lodging::Plot(Box::new(self.plot));
+        let remains = Remains { group: self.group, lodging };
+        let parts = Parts { pid: born.init.pid, pidfd: born.init.pidfd, told: None, remains };
+        let guest = RunningGuest {
+            pid: born.main.pid,
+            pidfd: born.main.pidfd,
+            reaped: None,
+            listener: self.listener,
+            line: self.line,
+            _leash: self.leash,
+            disk: born.disk,
+            collector: pending.fds.drain(programs(pending)..).next(),
+            rules: jail.artifacts.clone(),
+            cpu_before: self.cpu_before,
+        };
+        let run = Run::new(parts, layers, pending.started, jail.limits.timeout);
+        Ok(run.with_guest(guest, warmth))
     }
 
-    fn tell(&mut self, pending: &mut Pending) -> Result<RunningGuest, StepFailed> {
-        let lost = || StepFailed::new(Step::Order, "", Errno::BADF);
-        self.shell.hand_over(&pending.fds)?;
-        // The artifacts pipe, the last one, is PID 1's; all others are the program's.
-        let programs = pending.fds.len() - usize::from(pending.jail.artifacts.is_some());
-        let fds: Vec<_> = pending.fds[..programs].iter().map(AsFd::as_fd).collect();
-        step(Step::Order, "", || {
-            let line = self.line.as_ref().ok_or(Errno::BADF)?;
-            wire::send_bytes(line.as_fd(), pending.jail.workdir.as_bytes(), &fds)
-        })?;
-        let (main, disk) = (self.main.take().ok_or_else(lost)?, self.disk.take().ok_or_else(lost)?);
-        Ok(RunningGuest {
-            pid: main.pid,
-            pidfd: main.pidfd,
-            reaped: None,
-            listener: self.listener.take(),
-            line: self.line.take().ok_or_else(lost)?,
-            disk,
-            collector: pending.fds.drain(programs..).next(),
-            jail: pending.jail.clone(),
-            cpu_before: self.cpu_before,
-        })
+    fn tell(&mut self, pending: &Pending) -> Result<(), StepFailed> {
+        start::hand_over(&pending.fds, self.plot.taken)?;
+        let fds: Vec<_> = pending.fds[..programs(pending)].iter().map(AsFd::as_fd).collect();
+        step(Step::Order, "", || wire::send_bytes(self.line.as_fd(), pending.jail.workdir.as_bytes(), &fds))
     }
 
     /// Ends it.
     pub(super) fn discard(self) -> Dying {
-        let pid = self.shell.pid();
-        let parts = self.shell.into_parts();
-        let main = self.main.map(|main| main.pidfd);
-        for process in main.iter().chain([&parts.pidfd]) {
-            // Only a process that is gone already cannot be killed, and that is what is wanted.
-            let _killed = rustix::process::pidfd_send_signal(process, Signal::KILL);
+        if let Some(born) = &self.born {
+            born.main.kill();
+            born.init.kill();
         }
-        Dying { main, pid, init: parts.pidfd, group: parts.group, taken: parts.taken }
+        let remains = Remains { group: self.group, lodging: Lodging::Plot(Box::new(self.plot)) };
+        let (main, init) = self.born.map(|born| (born.main, born.init)).unzip();
+        Dying { main, init, remains: Some(remains), known_at: Instant::now() }
     }
+}
+
+/// How many of the descriptors are the program's. The artifacts pipe, the last one, is the collector's.
+fn programs(pending: &Pending) -> usize {
+    pending.fds.len() - usize::from(pending.jail.artifacts.is_some())
 }
 
 /// A guest that was killed. PID 1 is gone when the launcher has waited for everybody else in there.
 pub(super) struct Dying {
-    main: Option<OwnedFd>,
-    pub(super) pid: i32,
-    init: OwnedFd,
-    group: Option<Group>,
-    taken: Taken,
+    main: Option<Process>,
+    init: Option<Process>,
+    remains: Option<Remains>,
+    known_at: Instant,
 }
 
 impl Dying {
     /// Waits for what has ended; what is left to tidy up when nothing lives any more.
-    pub(super) fn bury(&mut self) -> Option<(Option<Group>, Taken)> {
-        let ended = |process: &OwnedFd| {
-            start::is_readable(process.as_fd()) && sys::wait_for(process.as_fd()).map_or(true, |_| true)
-        };
-        if self.main.as_ref().is_some_and(ended) {
-            self.main = None;
+    pub(super) fn bury(&mut self) -> Option<Remains> {
+        for process in [&mut self.main, &mut self.init] {
+            if process.as_ref().is_some_and(Process::is_gone)
+                && let Some(process) = process.take()
+            {
+                let _reaped = sys::wait_for(process.pidfd.as_fd());
+            }
         }
-        ended(&self.init).then(|| (self.group.take(), self.taken))
+        let gone = self.main.is_none() && self.init.is_none();
+        // One that was never heard of has lost its leash and its line, which takes it no time to notice.
+        if gone && self.known_at.elapsed() >= UNHEARD { self.remains.take() } else { None }
     }
 
-    /// The process of the program is not known: the zygote ended before it could tell.
+    pub(super) fn knows(&self, pid: i32) -> bool {
+        [&self.main, &self.init].into_iter().flatten().any(|process| process.pid == pid)
+    }
+
+    /// Its processes are not known: the zygote ended before it could tell.
     pub(super) fn has_stray(&self) -> bool {
-        self.main.is_none()
+        self.main.is_none() || self.init.is_none()
     }
 }
 
-fn birth(resources: &[ResourceLimit], awaited: bool) -> Birth {
+fn birth(home: &Home, separate: bool, wanted: &Limits, awaited: bool) -> Birth {
     use crate::bare::message::without;
     use crate::spec::Layer;
+    let ours = inside::processes_of_ours(separate, home.has(Controller::Pids));
+    let resources = inside::resource_limits(wanted, ours, !home.has(Controller::Memory));
     let mut limits = [ResourceLimit::default(); MAX_LIMITS];
-    limits[..resources.len()].copy_from_slice(resources);
+    limits[..resources.len()].copy_from_slice(&resources);
+    let options = inside::disk_options(wanted.disk_bytes);
+    let mut disk = [0; MAX_OPTIONS];
+    disk[..options.len()].copy_from_slice(options.as_bytes());
     let layers = [
         (Layer::Rlimits, without::RLIMITS),
         (Layer::NoCapabilities, without::CAPABILITIES),
@@ -293,17 +311,18 @@ fn birth(resources: &[ResourceLimit], awaited: bool) -> Birth {
     let failing = (1..).map_while(BirthStep::of).find(|step| fault::inject(step_of(*step)).is_err());
     Birth {
         uid: INNER_UID,
+        init_uid: if separate { INNER_INIT_UID } else { INNER_UID },
         awaited: awaited.into(),
         limits_len: resources.len() as u32,
         limits,
+        disk,
         without,
         fail: failing.map_or(0, |step| step as u32),
-        unused: 0,
     }
 }
 
 /// A child's step in the words of all steps.
-fn step_of(step: BirthStep) -> Step {
+pub(super) fn step_of(step: BirthStep) -> Step {
     match step {
         BirthStep::Namespaces => Step::Namespaces,
         BirthStep::JoinCgroup => Step::JoinCgroup,
@@ -318,6 +337,13 @@ fn step_of(step: BirthStep) -> Step {
         BirthStep::Files => Step::Files,
         BirthStep::Workdir => Step::Workdir,
         BirthStep::Stdio => Step::Stdio,
+        BirthStep::Hostname => Step::Hostname,
+        BirthStep::Disk => Step::Disk,
+        BirthStep::Proc => Step::Proc,
+        BirthStep::Masks => Step::Masks,
+        BirthStep::Terminals => Step::Terminals,
+        BirthStep::Init => Step::Init,
+        BirthStep::Fork => Step::Fork,
     }
 }
 
@@ -363,9 +389,12 @@ pub(super) struct RunningGuest {
     reaped: Option<i32>,
     pub(super) listener: Option<OwnedFd>,
     line: OwnedFd,
+    /// PID 1 ends when this is closed.
+    _leash: OwnedFd,
     disk: OwnedFd,
+    /// Where artifacts go.
     collector: Option<OwnedFd>,
-    jail: Box<Jail>,
+    rules: Option<ArtifactRules>,
     pub(super) cpu_before: Duration,
 }
 
@@ -407,10 +436,6 @@ impl RunningGuest {
         self.reaped.is_some()
     }
 
-    pub(super) fn kill(&self) {
-        let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
-    }
-
     /// A step that failed after the order.
     pub(super) fn failure(&self) -> Option<StepFailed> {
         let mut packet = [0; 2 << 10];
@@ -429,9 +454,15 @@ impl RunningGuest {
             && rustix::fs::statat(&self.disk, "artifacts", AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// Has PID 1 collect what the program left.
-    pub(super) fn collect(&mut self, orders: BorrowedFd<'_>) -> Result<(), Errno> {
-        let collector = self.collector.take().ok_or(Errno::BADF)?;
-        wire::send(orders, &*self.jail, &[collector.as_fd()])
+    pub(super) fn take_collector_pipe(&mut self) -> Option<OwnedFd> {
+        self.collector.take()
+    }
+
+    pub(super) fn artifact_rules(&self) -> Option<&ArtifactRules> {
+        self.rules.as_ref()
+    }
+
+    pub(super) fn disk(&self) -> &OwnedFd {
+        &self.disk
     }
 }

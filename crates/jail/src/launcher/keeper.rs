@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::guest::{Dying, Guest, Pending};
 use super::home::Home;
-use super::runs::Run;
+use super::run::Run;
 use super::zygote::Zygote;
 use crate::spec::{Interpreter, Limits, PoolState, Warmth};
 use crate::template::Root;

@@ -8,6 +8,8 @@ mod idmap;
 mod ids;
 mod keeper;
 mod nursery;
+mod plot;
+mod run;
 mod runs;
 mod spares;
 mod start;

@@ -10,12 +10,14 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::guest::{Dying, Guest, House, Pending};
+use super::guest::{Dying, Guest, Pending};
 use super::home::Home;
 use super::keeper::Keeper;
-use super::runs::Run;
+use super::plot::Plot;
+use super::run::Run;
 use super::zygote::{Filters, Said, Zygote};
 use crate::cgroup::Group;
+use crate::seccomp::Filter;
 use crate::spec::{Jail, Limits, Network, PoolState, Settings, Warming, Warmth};
 use crate::step::{Step, StepFailed};
 use crate::template::Root;
@@ -136,12 +138,26 @@ impl Nursery {
     ) -> Result<Guest, StepFailed> {
         let number = self.next_number();
         let keeper = &mut self.keepers[at];
-        let house = House { root: &keeper.root, limits };
         let zygote = keeper
             .zygote
             .as_mut()
             .ok_or_else(|| StepFailed::new(Step::Fork, "", rustix::io::Errno::CHILD))?;
-        Guest::ask_for(number, home, self.filters.host(), zygote, &house, awaited)
+        Guest::ask_for(number, home, zygote, &keeper.root, limits, awaited)
+    }
+
+    /// Takes back what a jail stood on, for the next one of the same zygote; what cannot be used again is given up.
+    pub(super) fn take_back(&mut self, home: &Home, plot: Plot) {
+        let mut zygotes = self.keepers.iter_mut().filter_map(|keeper| keeper.zygote.as_mut());
+        let left = match zygotes.find(|zygote| zygote.owns(&plot)) {
+            Some(zygote) => zygote.take_back(plot).err(),
+            None => Some(plot),
+        };
+        left.into_iter().for_each(|plot| home.ids.give_back(plot.taken));
+    }
+
+    /// What the one who collects a guest's artifacts wears.
+    pub(super) fn collectors_filter(&self) -> &Filter {
+        self.filters.collector()
     }
 
     fn season_length(&self) -> Duration {
@@ -196,7 +212,7 @@ impl Nursery {
             let successor = keeper.successor.iter().flat_map(Zygote::watched);
             let successor = successor.map(|fd| (fd, Crib::Successor(keeper.number)));
             let due = keeper.due.iter().filter(|(guest, _)| !guest.is_ready());
-            let due = due.flat_map(|(guest, _)| guest.watched().map(|fd| (fd, Crib::Guest(guest.number))));
+            let due = due.map(|(guest, _)| (guest.watched(), Crib::Guest(guest.number)));
             zygote.chain(successor).chain(due)
         })
     }
@@ -228,14 +244,14 @@ impl Nursery {
                     self.end_zygote(home, at);
                 }
             }
-            Said::Born { child, pid, pidfd } => {
+            Said::Born { child, born } => {
                 match keeper.due.iter_mut().find(|(guest, _)| guest.number == child) {
-                    Some((guest, _)) => guest.born(pid, pidfd),
+                    Some((guest, _)) => guest.born(*born),
                     None => return,
                 }
                 self.settle(home, at, child);
             }
-            Said::Barren(errno) => self.give_up(home, at, &format!("a fork failed: {errno}")),
+            Said::Barren(failed) => self.give_up(home, at, &failed.to_string()),
             Said::Gone(reason) => self.give_up(home, at, &reason),
         }
     }
@@ -308,9 +324,10 @@ impl Nursery {
     }
 
     fn begin_succession(&mut self, home: &mut Home, at: usize) {
+        let number = self.next_number();
         let keeper = &mut self.keepers[at];
         let interpreter = keeper.interpreter_to_start();
-        if let Ok(zygote) = Zygote::start(home, &self.filters, &keeper.root, &interpreter) {
+        if let Ok(zygote) = Zygote::start(number, home, &self.filters, &keeper.root, &interpreter) {
             keeper.state.zygotes += 1;
             keeper.successor = Some(zygote);
         }
@@ -376,6 +393,11 @@ impl Nursery {
             let forgotten = keeper.is_forgotten(now, self.settings.idle);
             let old = keeper.zygote.as_ref().is_some_and(Zygote::is_old) && keeper.successor.is_none();
             self.dying.extend(surplus.into_iter().map(Guest::discard));
+            if now - keeper.used >= self.settings.idle
+                && let Some(zygote) = keeper.zygote.as_mut()
+            {
+                zygote.clear_plots(home);
+            }
             if forgotten {
                 self.end_zygote(home, at);
             } else if old {
@@ -417,9 +439,11 @@ impl Nursery {
     }
 
     fn start_zygote(&mut self, home: &mut Home, at: usize) {
+        let number = self.next_number();
         let keeper = &mut self.keepers[at];
         keeper.state.zygotes += 1;
-        let started = Zygote::start(home, &self.filters, &keeper.root, &keeper.interpreter_to_start());
+        let started =
+            Zygote::start(number, home, &self.filters, &keeper.root, &keeper.interpreter_to_start());
         match started {
             Ok(zygote) => keeper.zygote = Some(zygote),
             Err(failed) => {

@@ -1,26 +1,20 @@
-//! The runs that a launcher has going: what each is waiting for, how each ended, and what is left to tidy up.
-//!
-//! ```text
-//! started ──report──▶ answered ──PID 1 is gone──▶ tidied
-//!    └──deadline, out of memory, kill: answered, and PID 1 killed──┘
-//! ```
+//! The runs that a launcher has going, and what is left to tidy up.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::process::{Signal, WaitId, WaitIdOptions};
 
-use super::guest::{Dying, Pending, RunningGuest};
+use super::guest::{Dying, Pending};
 use super::home::Home;
-use super::ids::Taken;
 use super::nursery::{Crib, News, Nursery, Served};
+use super::run::{Collecting, Run};
 use super::spares::Spares;
-use super::start::{self, Parts, Party, Waiting, Wanted};
-use crate::cgroup::{Controller, Group};
+use super::start::{self, Lodging, Remains, Wanted};
+use crate::cgroup::Group;
 use crate::inside::Told;
 use crate::seccomp::{Filter, Wearer};
-use crate::spec::{Ending, Jail, Layer, Network, PoolState, RootTree, Settings, Usage, Warmth};
+use crate::spec::{Ending, Jail, Network, PoolState, RootTree, Settings, Usage, Warmth};
 use crate::step::{Step, StepFailed};
 use crate::sys;
 use crate::template::Templates;
@@ -41,151 +35,10 @@ pub(super) enum Watched {
     Leaving(u64),
     /// A zygote's child has ended.
     Ended(u64),
+    /// The artifacts of one have been collected.
+    Collected(u64),
     /// Something that is kept warm.
     Warm(Crib),
-}
-
-/// One run.
-pub(super) struct Run {
-    /// Number of its PID 1 on the host.
-    pid: i32,
-    pidfd: OwnedFd,
-    report: Option<OwnedFd>,
-    group: Option<Group>,
-    taken: Taken,
-    layers: Vec<Layer>,
-    started: Instant,
-    deadline: Instant,
-    answered: bool,
-    /// To be killed as soon as the answer is on its way.
-    doomed: bool,
-    guest: Option<RunningGuest>,
-    orders: OwnedFd,
-    /// How it ended, while its artifacts are still being collected.
-    collecting: Option<Ending>,
-    /// What a guest had used at its end, where no control group counts.
-    seen: Usage,
-    warmth: Warmth,
-}
-
-impl Run {
-    pub(super) fn new(parts: Parts, layers: Vec<Layer>, started: Instant, timeout: Duration) -> Self {
-        Self {
-            pid: parts.pid,
-            pidfd: parts.pidfd,
-            report: Some(parts.told),
-            group: parts.group,
-            taken: parts.taken,
-            layers,
-            started,
-            deadline: started + timeout,
-            answered: false,
-            doomed: false,
-            guest: None,
-            orders: parts.orders,
-            collecting: None,
-            seen: Usage::default(),
-            warmth: Warmth::Cold,
-        }
-    }
-
-    /// A run whose program is a zygote's child.
-    pub(super) fn of_guest(
-        shell: Waiting,
-        guest: RunningGuest,
-        layers: Vec<Layer>,
-        started: Instant,
-        timeout: Duration,
-        warmth: Warmth,
-    ) -> Self {
-        Self { guest: Some(guest), warmth, ..Self::new(shell.into_parts(), layers, started, timeout) }
-    }
-
-    pub(super) fn kill(&self) {
-        // Only a process that is gone already cannot be killed, and that is what is wanted.
-        let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
-    }
-
-    fn knows(&self, pid: i32) -> bool {
-        self.pid == pid || self.guest.as_ref().is_some_and(|guest| guest.pid() == pid)
-    }
-
-    fn out_of_memory(&self) -> bool {
-        self.group.as_ref().is_some_and(|group| group.oom_kills() > 0)
-    }
-
-    /// What ended the program, given what PID 1 saw.
-    fn judge(&self, status: i32, disk_full: bool) -> Ending {
-        let forks_refused = || self.group.as_ref().is_some_and(|group| group.forks_refused() > 0);
-        if self.out_of_memory() {
-            return Ending::Memory;
-        }
-        if libc::WIFSIGNALED(status) {
-            return match libc::WTERMSIG(status) {
-                libc::SIGXFSZ => Ending::Disk(None),
-                signal => Ending::Signalled(signal),
-            };
-        }
-        match libc::WEXITSTATUS(status) as u8 {
-            0 => Ending::Exited(0),
-            status if disk_full => Ending::Disk(Some(status)),
-            status if forks_refused() => Ending::Processes(status),
-            status => Ending::Exited(status),
-        }
-    }
-
-    fn ended(&mut self, run: u64, ending: Ending, seen: Usage) -> Notice {
-        self.answered = true;
-        let group = self.group.as_ref().map(Group::usage).unwrap_or_default();
-        // What a guest took to get ready is not the program's.
-        let before = self.guest.as_ref().map(|guest| guest.cpu_before).unwrap_or_default();
-        let usage = Usage {
-            cpu: group.cpu.unwrap_or(seen.cpu).saturating_sub(before),
-            peak_memory_bytes: group.peak_memory_bytes.unwrap_or(seen.peak_memory_bytes),
-            // PID 1 is ours.
-            peak_processes: group.peak_processes.map(|peak| peak.saturating_sub(1)),
-        };
-        let (duration, layers) = (self.started.elapsed(), self.layers.clone());
-        Notice::Ended { run, ending, usage, duration, layers, warmth: self.warmth }
-    }
-
-    fn usage_where_uncounted(&self, home: &Home) -> Usage {
-        let counted = self.group.is_some() && home.has(Controller::Memory);
-        let guest = self.guest.as_ref().filter(|guest| !counted && !guest.is_reaped());
-        guest.map(|guest| guest.usage(home)).unwrap_or_default()
-    }
-
-    /// What a guest's status comes to: an answer, or first its artifacts.
-    fn conclude(&mut self, number: u64, status: i32, seen: Usage) -> Option<Notice> {
-        self.seen = seen;
-        let guest = self.guest.as_ref()?;
-        let ending = self.judge(status, status != 0 && guest.disk_is_full());
-        if !guest.left_artifacts() {
-            self.doomed = true;
-            return Some(self.ended(number, ending, seen));
-        }
-        self.collecting = Some(ending);
-        // Nobody may change files under the collector: first of all the program has to be gone.
-        guest.kill();
-        if guest.is_reaped() { self.collect(number) } else { None }
-    }
-
-    fn collect(&mut self, number: u64) -> Option<Notice> {
-        let orders = self.orders.as_fd();
-        match self.guest.as_mut()?.collect(orders) {
-            Ok(()) => None,
-            Err(_) => {
-                self.kill();
-                let ending = self.collecting.take().unwrap_or(Ending::Killed);
-                Some(self.ended(number, ending, self.seen))
-            }
-        }
-    }
-
-    fn failed(&mut self, run: u64, failure: StepFailed) -> Notice {
-        self.answered = true;
-        Notice::Failed { run, failure }
-    }
 }
 
 /// All runs, and everything the launcher keeps between them.
@@ -254,8 +107,8 @@ impl Runs {
         let waiting = match waiting {
             Some(waiting) => waiting,
             None => {
-                let party = Party::Seats(jail.commands.len());
-                let wanted = Wanted { root: &root, network: jail.network, binds, party };
+                let commands = jail.commands.len();
+                let wanted = Wanted { root: &root, network: jail.network, binds, commands };
                 start::prepare(&mut self.home, &self.filter, &wanted)?
             }
         };
@@ -288,8 +141,12 @@ impl Runs {
         notices
     }
 
-    fn tidy(&mut self, (group, taken): (Option<Group>, Taken)) {
-        self.home.ids.give_back(taken);
+    /// Puts what a jail left behind to where the next one finds it.
+    fn tidy(&mut self, Remains { group, lodging }: Remains) {
+        match lodging {
+            Lodging::Ids(taken) => self.home.ids.give_back(taken),
+            Lodging::Plot(plot) => self.nursery.take_back(&self.home, *plot),
+        }
         self.leftover.extend(group.and_then(|group| self.home.groups.take_back(group).err()));
     }
 
@@ -297,18 +154,21 @@ impl Runs {
     pub(super) fn watched(&self) -> Vec<(BorrowedFd<'_>, Watched)> {
         let mut watched = Vec::new();
         for (number, run) in &self.running {
-            let due = run.guest.is_none() || run.collecting.is_some();
-            if let Some(report) = run.report.as_ref().filter(|_| !run.answered && due) {
+            if let Collecting::Now(_, collector) = &run.collecting {
+                watched.push((collector.as_fd(), Watched::Collected(*number)));
+                continue;
+            }
+            let quiet = run.answered || matches!(run.collecting, Collecting::Due(_));
+            if let Some(report) = run.report.as_ref().filter(|_| !quiet) {
                 watched.push((report.as_fd(), Watched::Report(*number)));
             }
             if let Some(guest) = &run.guest {
-                let quiet = run.answered || run.collecting.is_some();
                 let listener = guest.listener.as_ref().filter(|_| !quiet);
                 watched.extend(listener.map(|fd| (fd.as_fd(), Watched::Leaving(*number))));
                 let ended = (!guest.is_reaped()).then_some((guest.pidfd.as_fd(), Watched::Ended(*number)));
                 watched.extend(ended);
             }
-            if let Some(event) = run.group.as_ref().and_then(Group::oom_event).filter(|_| !run.answered) {
+            if let Some(event) = run.group().and_then(Group::oom_event).filter(|_| !run.answered) {
                 watched.push((event, Watched::Memory(*number)));
             }
             watched.push((run.pidfd.as_fd(), Watched::Gone(*number)));
@@ -333,6 +193,7 @@ impl Runs {
             Watched::Gone(number) => self.bury(number),
             Watched::Leaving(number) => self.hear_leaving(number),
             Watched::Ended(number) => self.guest_ended(number),
+            Watched::Collected(number) => self.collected(number),
             Watched::Warm(crib) => {
                 self.nursery.handle(&mut self.home, crib);
                 return self.take_news();
@@ -374,11 +235,8 @@ impl Runs {
         let seen = run.usage_where_uncounted(home);
         let guest = run.guest.as_mut()?;
         let status = guest.reap();
-        if run.answered {
+        if run.answered || matches!(run.collecting, Collecting::Due(_)) {
             return None;
-        }
-        if run.collecting.is_some() {
-            return run.collect(number);
         }
         if let Some(failure) = guest.failure() {
             run.kill();
@@ -405,16 +263,13 @@ impl Runs {
                     let ending = run.judge(status, disk_full);
                     run.ended(number, ending, Usage { cpu, peak_memory_bytes, peak_processes: None })
                 }
-                // Whatever was collected: how it ended is known.
-                Ok(Told::Collected) => {
-                    let ending = run.collecting.take().unwrap_or(Ending::Killed);
-                    run.ended(number, ending, run.seen)
-                }
                 Ok(Told::Failed(failure)) => {
                     run.kill();
                     run.failed(number, failure)
                 }
-                Err(_) => run.failed(number, StepFailed::new(Step::Init, "", Errno::BADMSG)),
+                Ok(Told::Ready) | Err(_) => {
+                    run.failed(number, StepFailed::new(Step::Init, "", Errno::BADMSG))
+                }
             }),
             Err(_) => None,
         }
@@ -424,26 +279,38 @@ impl Runs {
     fn bury(&mut self, number: u64) -> Option<Notice> {
         let last_words = self.read_report(number);
         let at = self.running.iter().position(|(found, _)| *found == number)?;
-        let (_, mut run) = self.running.swap_remove(at);
+        let run = &mut self.running[at].1;
         if let Some(guest) = &mut run.guest {
             guest.reap();
         }
-        let options = WaitIdOptions::EXITED;
-        let _reaped = rustix::process::waitid(WaitId::PidFd(run.pidfd.as_fd()), options);
+        let _reaped = sys::wait_for(run.pidfd.as_fd());
+        let mut ending = None;
+        if let (Collecting::Due(due), false) = (&run.collecting, run.answered) {
+            ending = Some(run.collect(*due, self.nursery.collectors_filter())?);
+        }
+        let (_, mut run) = self.running.swap_remove(at);
         let notice = last_words.or_else(|| {
             if run.answered {
                 return None;
             }
-            let collected = run.collecting.take();
             Some(if run.out_of_memory() {
                 run.ended(number, Ending::Memory, Usage::default())
-            } else if let Some(ending) = collected {
+            } else if let Some(ending) = ending {
                 run.ended(number, ending, Usage::default())
             } else {
                 run.failed(number, StepFailed::new(Step::Init, "(it was killed)", Errno::CHILD))
             })
         });
-        self.tidy((run.group, run.taken));
+        self.tidy(run.into_remains());
+        notice
+    }
+
+    /// What a guest left is collected, and with that its run is over.
+    fn collected(&mut self, number: u64) -> Option<Notice> {
+        let at = self.running.iter().position(|(found, _)| *found == number)?;
+        let (_, mut run) = self.running.swap_remove(at);
+        let notice = run.collected(number);
+        self.tidy(run.into_remains());
         notice
     }
 
@@ -526,7 +393,7 @@ impl Runs {
         let Some(pid) = sys::dead_child() else { return };
         let known = self.nursery.knows(pid as u32)
             || self.spares.knows(pid)
-            || self.nursery.dying.iter().any(|dying| dying.pid == pid)
+            || self.nursery.dying.iter().any(|dying| dying.knows(pid))
             || self.running.iter().any(|(_, run)| run.knows(pid));
         if !known {
             // It is dead; this does not wait.
@@ -543,8 +410,9 @@ impl Runs {
             if let Some(guest) = &mut run.guest {
                 guest.reap();
             }
-            let _reaped = rustix::process::waitid(WaitId::PidFd(run.pidfd.as_fd()), WaitIdOptions::EXITED);
-            self.leftover.extend(run.group.and_then(|group| group.remove().err()));
+            let _reaped = sys::wait_for(run.pidfd.as_fd());
+            let _collected = run.collected(0);
+            self.leftover.extend(run.into_remains().group.and_then(|group| group.remove().err()));
         }
         self.nursery.end_all(&self.home);
         let unfinished = self.take_news();

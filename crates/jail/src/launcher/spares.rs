@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::home::Home;
-use super::start::{self, Party, Waiting, Wanted};
+use super::start::{self, Waiting, Wanted};
 use crate::cgroup::{self, Group};
 use crate::seccomp::Filter;
 use crate::spec::{Jail, Network};
@@ -63,7 +63,7 @@ impl Spares {
     /// run nothing more is tried.
     pub(super) fn refill(&mut self, home: &mut Home, filter: &Filter) {
         let Some(Latest { root, limits }) = &self.latest else { return };
-        let wanted = Wanted { root, network: Network::Own, binds: Vec::new(), party: Party::Seats(1) };
+        let wanted = Wanted { root, network: Network::Own, binds: Vec::new(), commands: 1 };
         let made = start::prepare(home, filter, &wanted).map(|mut waiting| {
             // Where it does not work now it is tried again, and reported, when the limits are known.
             let _limited = waiting.limit(*limits);
@@ -76,6 +76,6 @@ impl Spares {
 
     /// Ends all of them; gives their groups.
     pub(super) fn end_all(&mut self) -> Vec<Group> {
-        self.waiting.drain(..).filter_map(|waiting| waiting.discard().0).collect()
+        self.waiting.drain(..).filter_map(|waiting| waiting.discard().group).collect()
     }
 }

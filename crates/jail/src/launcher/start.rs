@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
@@ -13,11 +13,11 @@ use rustix::process::{Signal, WaitId, WaitIdOptions};
 use super::home::{Home, controller_layer};
 use super::idmap;
 use super::ids::Taken;
-use super::runs::Run;
-use crate::bare::message::NAMESPACES;
+use super::plot::Plot;
+use super::run::Run;
 use crate::cgroup::{self, Controller, Group};
 use crate::fault;
-use crate::inside::{self, Company, Ground, Shell};
+use crate::inside::{self, Ground, Shell};
 use crate::seccomp::Filter;
 use crate::spec::{HostBind, INNER_UID, Jail, Layer, Limits, Network, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
@@ -31,28 +31,8 @@ pub(super) struct Wanted<'a> {
     pub(super) network: Network,
     /// Host folders, the playground among them.
     pub(super) binds: Vec<HostBind>,
-    pub(super) party: Party,
-}
-
-/// Who will run in a shell.
-#[derive(Clone, Copy)]
-pub(super) enum Party {
-    /// So many commands.
-    Seats(usize),
-    /// A child of a zygote.
-    Guest {
-        /// The zygote's user, who is to own the user namespace.
-        owner: u32,
-        disk_bytes: u64,
-    },
-}
-
-/// How a zygote's child gets into a shell.
-pub(super) struct Door {
-    /// In the order of [`NAMESPACES`].
-    pub(super) namespaces: Vec<OwnedFd>,
-    /// Where PID 1 will say that the place is finished.
-    pub(super) place: OwnedFd,
+    /// How many commands will run in it.
+    pub(super) commands: usize,
 }
 
 /// A PID 1 that has set up its place and waits to be told what to run. Used once.
@@ -64,21 +44,33 @@ pub(super) struct Waiting {
     told: OwnedFd,
     orders: OwnedFd,
     seats: Vec<OwnedFd>,
-    door: Option<Door>,
     group: Option<Group>,
     /// What the group holds it to so far.
     limits: Option<cgroup::Limits>,
     taken: Taken,
 }
 
-/// The parts of a shell that are of use while something runs in it.
+/// The parts of a jail that are of use while something runs in it: PID 1, where that tells how things went, and what
+/// can be had again.
 pub(super) struct Parts {
     pub(super) pid: i32,
     pub(super) pidfd: OwnedFd,
-    pub(super) told: OwnedFd,
-    pub(super) orders: OwnedFd,
+    pub(super) told: Option<OwnedFd>,
+    pub(super) remains: Remains,
+}
+
+/// What a jail leaves behind for another one.
+pub(super) struct Remains {
     pub(super) group: Option<Group>,
-    pub(super) taken: Taken,
+    pub(super) lodging: Lodging,
+}
+
+/// Whose a jail was.
+pub(super) enum Lodging {
+    /// Ids of its own, with everything else that it was made of.
+    Ids(Taken),
+    /// It stood on a plot.
+    Plot(Box<Plot>),
 }
 
 /// Makes a shell.
@@ -96,31 +88,26 @@ fn prepare_as(
     let binds = host_binds(home, &wanted.binds, taken)?;
     let group = home.make_group()?;
     let own_network = wanted.network == Network::Own && !fault::without(Layer::NetNs);
-    // A zygote's child can only enter what the jail's own user namespace owns.
-    let guest = matches!(wanted.party, Party::Guest { .. });
-    let make_network = own_network && home.can_change_network && !guest;
+    let make_network = own_network && home.can_change_network;
     let network = make_network.then(|| home.make_network()).transpose()?;
     let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
     let (told, report) = step(Step::Namespaces, "", pipe)?;
     let (go, let_go) = step(Step::Namespaces, "", pipe)?;
     let (our_orders, orders) = step(Step::Namespaces, "", line)?;
-    let (our_seats, company) = company(wanted.party)?;
-    let (owner, disk_bytes) = match wanted.party {
-        Party::Seats(_) => (None, None),
-        Party::Guest { owner, disk_bytes } => (Some(owner), Some(disk_bytes)),
-    };
+    let lines = (0..wanted.commands).map(|_| step(Step::Namespaces, "", line));
+    let (our_seats, seats) = lines.collect::<Result<(Vec<_>, Vec<_>), _>>()?;
     let shell = Shell {
         ground: Ground {
             tree: &wanted.root.tree,
             root: &wanted.root.path,
             binds: &binds,
             owner: (INNER_UID, INNER_UID),
-            disk_bytes,
+            disk_bytes: None,
         },
         groups: group.as_ref().map_or(&[], Group::join_fds),
         go,
         orders,
-        company,
+        seats,
         report,
         filter,
         landlock: home.landlock,
@@ -131,26 +118,25 @@ fn prepare_as(
     };
     let flags = namespaces(shell.new_network);
     let into = group.as_ref().and_then(Group::clone_into);
-    let cloned = step(Step::Namespaces, "", || clone_into(home, flags, network.as_ref(), into, owner))?;
+    let cloned = step(Step::Namespaces, "", || clone_into(home, flags, network.as_ref(), into, None))?;
     let (pid, pidfd) = match cloned {
         Cloned::Child => inside::enter(&shell),
         Cloned::Parent { pid, pidfd } => (pid, pidfd.ok_or(Errno::NOSYS)),
     };
     let pidfd = pidfd.map_err(|errno| StepFailed::new(Step::Namespaces, "", errno))?;
     drop(shell);
-    let mut waiting = Waiting {
+    let waiting = Waiting {
         root: wanted.root.number,
         pid,
         pidfd,
         told,
         orders: our_orders,
         seats: our_seats,
-        door: None,
         group,
         limits: None,
         taken,
     };
-    match let_in(home, &mut waiting, owner.is_some(), pid, &let_go) {
+    match let_in(home, &waiting, &let_go) {
         Ok(()) => Ok(waiting),
         Err(failed) => {
             waiting.discard();
@@ -159,54 +145,22 @@ fn prepare_as(
     }
 }
 
-/// Gives PID 1 its ids and lets it go on; for a guest, opens the namespaces.
-fn let_in(
-    home: &Home,
-    waiting: &mut Waiting,
-    guest: bool,
-    pid: i32,
-    let_go: &OwnedFd,
-) -> Result<(), StepFailed> {
+/// Gives PID 1 its ids and lets it go on.
+fn let_in(home: &Home, waiting: &Waiting, let_go: &OwnedFd) -> Result<(), StepFailed> {
     let (uids, gids) = waiting.taken.maps();
     step(Step::IdMap, "", || {
-        idmap::write_maps(&home.proc, pid, &uids, &gids)?;
+        idmap::write_maps(&home.proc, waiting.pid, &uids, &gids)?;
         rustix::io::write(let_go, b"1").map(drop)
-    })?;
-    if guest {
-        waiting.door = Some(step(Step::Namespaces, "", || {
-            let open = |name: &&str| {
-                let path = format!("{pid}/ns/{name}");
-                rustix::fs::openat(&home.proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-            };
-            let namespaces = NAMESPACES.iter().map(open).collect::<Result<_, _>>()?;
-            Ok(Door { namespaces, place: waiting.seats.pop().ok_or(Errno::BADF)? })
-        })?);
-    }
-    Ok(())
+    })
 }
 
 pub(super) fn line() -> Result<(OwnedFd, OwnedFd), Errno> {
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
-/// Lines for whoever will run in the shell: our ends, and theirs.
-fn company(party: Party) -> Result<(Vec<OwnedFd>, Company), StepFailed> {
-    match party {
-        Party::Seats(count) => {
-            let lines = (0..count).map(|_| step(Step::Namespaces, "", line));
-            let (ours, theirs) = lines.collect::<Result<(Vec<_>, Vec<_>), _>>()?;
-            Ok((ours, Company::Seats(theirs)))
-        }
-        Party::Guest { .. } => {
-            let (ours, theirs) = step(Step::Namespaces, "", line)?;
-            Ok((vec![ours], Company::Guest(theirs)))
-        }
-    }
-}
-
 /// The launcher steps into the network for the moment of the clone: its jails own no network namespace, they only
 /// live in one. And it is another user for that moment where that one is to own the user namespace.
-fn clone_into(
+pub(super) fn clone_into(
     home: &Home,
     flags: libc::c_int,
     network: Option<&OwnedFd>,
@@ -297,44 +251,22 @@ impl Waiting {
         !is_readable(self.pidfd.as_fd()) && !is_readable(self.told.as_fd())
     }
 
-    pub(super) fn told(&self) -> BorrowedFd<'_> {
-        self.told.as_fd()
-    }
-
-    pub(super) fn orders(&self) -> BorrowedFd<'_> {
-        self.orders.as_fd()
-    }
-
-    pub(super) fn group(&self) -> Option<&Group> {
-        self.group.as_ref()
-    }
-
-    pub(super) fn taken(&self) -> Taken {
-        self.taken
-    }
-
     /// Its number on the host.
     pub(super) fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// The way in for a zygote's child.
-    pub(super) fn take_door(&mut self) -> Option<Door> {
-        self.door.take()
-    }
-
-    /// What is left of it when its guest runs.
-    pub(super) fn into_parts(self) -> Parts {
-        let Waiting { pid, pidfd, told, orders, group, taken, .. } = self;
-        Parts { pid, pidfd, told, orders, group, taken }
+    fn into_parts(self) -> Parts {
+        let Waiting { pid, pidfd, told, group, taken, .. } = self;
+        Parts { pid, pidfd, told: Some(told), remains: Remains { group, lodging: Lodging::Ids(taken) } }
     }
 
     /// Ends it; gives back what the launcher has to tidy up.
-    pub(super) fn discard(self) -> (Option<Group>, Taken) {
+    pub(super) fn discard(self) -> Remains {
         // Only a process that is gone already cannot be killed, and that is what is wanted.
         let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
         let _reaped = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
-        (self.group, self.taken)
+        Remains { group: self.group, lodging: Lodging::Ids(self.taken) }
     }
 
     /// Tells it what to run. On failure it is of no further use.
@@ -356,7 +288,7 @@ impl Waiting {
         if jail.require_separate_uid && !self.taken.separate() {
             return Err(StepFailed::new(Step::UserId, "of its own, as required", Errno::PERM));
         }
-        self.hand_over(fds)?;
+        hand_over(fds, self.taken)?;
         self.limit(group_limits(&jail.limits, jail.commands.len()))?;
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         // The artifacts pipe, the last one, is PID 1's; all others are the program's.
@@ -369,25 +301,6 @@ impl Waiting {
         sent.map_err(|failed| inside::read_failure(self.told.as_fd()).unwrap_or(failed))
     }
 
-    /// A program that opens `/dev/stdout` opens the pipe anew, and must own it to do so. Standard streams only, and
-    /// pipes only: anything else belongs to somebody.
-    pub(super) fn hand_over(&self, fds: &[OwnedFd]) -> Result<(), StepFailed> {
-        if !self.taken.separate() {
-            return Ok(());
-        }
-        step(Step::Stdio, "", || {
-            for pipe in fds.get(1..4).ok_or(Errno::BADF)? {
-                if FileType::from_raw_mode(rustix::fs::fstat(pipe)?.st_mode) != FileType::Fifo {
-                    return Err(Errno::INVAL);
-                }
-                let (uid, gid) =
-                    (rustix::fs::Uid::from_raw(self.taken.uid), rustix::fs::Gid::from_raw(self.taken.gid));
-                rustix::fs::fchown(pipe, Some(uid), Some(gid))?;
-            }
-            Ok(())
-        })
-    }
-
     /// Has the group hold it to these limits, ahead of time where they can be guessed.
     pub(super) fn limit(&mut self, limits: cgroup::Limits) -> Result<(), StepFailed> {
         let Some(group) = self.group.as_ref().filter(|_| self.limits != Some(limits)) else { return Ok(()) };
@@ -395,6 +308,24 @@ impl Waiting {
         self.limits = Some(limits);
         Ok(())
     }
+}
+
+/// A program that opens `/dev/stdout` opens the pipe anew, and must own it to do so. Standard streams only, and
+/// pipes only: anything else belongs to somebody.
+pub(super) fn hand_over(fds: &[OwnedFd], taken: Taken) -> Result<(), StepFailed> {
+    if !taken.separate() {
+        return Ok(());
+    }
+    step(Step::Stdio, "", || {
+        let (uid, gid) = (rustix::fs::Uid::from_raw(taken.uid), rustix::fs::Gid::from_raw(taken.gid));
+        for pipe in fds.get(1..4).ok_or(Errno::BADF)? {
+            if FileType::from_raw_mode(rustix::fs::fstat(pipe)?.st_mode) != FileType::Fifo {
+                return Err(Errno::INVAL);
+            }
+            rustix::fs::fchown(pipe, Some(uid), Some(gid))?;
+        }
+        Ok(())
+    })
 }
 
 /// Has a group hold what is in it to these limits.

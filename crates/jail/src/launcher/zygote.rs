@@ -14,14 +14,18 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
+use super::guest::{self, Born, Process};
 use super::home::Home;
 use super::ids::Taken;
+use super::plot::Plot;
 use super::start;
-use crate::bare::message::{Birth, Delivered, Word, bytes_of, from_bytes, kind};
+use crate::bare::message::{
+    Birth, BirthStep, Customs, Delivered, Guard, MAX_KEPT, MAX_KEPT_BYTES, Word, bytes_of, from_bytes, kind,
+};
 use crate::cgroup::{self, Group};
 use crate::inside::{self, Ground, Nest};
 use crate::seccomp::{Filter, Wearer};
-use crate::spec::{INBOX, Interpreter, Tongue};
+use crate::spec::{INBOX, Interpreter, RootEntry, Tongue};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, Cloned};
 use crate::template::Root;
@@ -35,7 +39,10 @@ const SILENCE: Duration = Duration::from_millis(500);
 const MOST_CHILDREN: u64 = 10_000;
 const OLDEST: Duration = Duration::from_secs(3_600);
 const DISK_BYTES: u64 = 64 << 20;
-const LIMITS: cgroup::Limits = cgroup::Limits { memory_bytes: 2 << 30, cpu_millis: 2_000, pids: 256 };
+/// Its own, and those of the first process of each jail.
+const LIMITS: cgroup::Limits = cgroup::Limits { memory_bytes: 2 << 30, cpu_millis: 2_000, pids: 4_096 };
+/// How many plots wait for a child to stand on them.
+const MOST_PLOTS: usize = 16;
 const MAX_COMPLAINT: usize = 4 << 10;
 
 /// What is the same for all zygotes.
@@ -43,6 +50,7 @@ pub(super) struct Filters {
     zygote: Filter,
     child: Filter,
     host: Filter,
+    collector: Filter,
 }
 
 impl Filters {
@@ -51,12 +59,13 @@ impl Filters {
             zygote: Filter::for_this_machine(Wearer::Zygote),
             child: Filter::for_this_machine(Wearer::Child),
             host: Filter::for_this_machine(Wearer::Host),
+            collector: Filter::for_this_machine(Wearer::Collector),
         }
     }
 
-    /// For the PID 1 of a guest.
-    pub(super) fn host(&self) -> &Filter {
-        &self.host
+    /// For the one who collects what a guest left.
+    pub(super) fn collector(&self) -> &Filter {
+        &self.collector
     }
 }
 
@@ -69,14 +78,15 @@ pub(super) enum Said {
     /// A module cannot be kept warm, for this reason; the zygote goes on without it, or has to be started anew.
     CannotImport { module: String, reason: String, start_anew: bool },
     /// It had the child that was asked for first.
-    Born { child: u64, pid: i32, pidfd: OwnedFd },
+    Born { child: u64, born: Box<Born> },
     /// It could not have the child that was asked for first.
-    Barren(Errno),
+    Barren(StepFailed),
     /// It is of no further use.
     Gone(String),
 }
 
 pub(super) struct Zygote {
+    number: u64,
     pidfd: OwnedFd,
     pid: i32,
     line: OwnedFd,
@@ -94,27 +104,33 @@ pub(super) struct Zygote {
     open_before: usize,
     heard: Instant,
     children: u64,
+    /// Where no child is at the moment.
+    plots: Vec<Plot>,
 }
 
 impl Zygote {
     /// Starts an interpreter.
     pub(super) fn start(
+        number: u64,
         home: &mut Home,
         filters: &Filters,
         root: &Root,
         interpreter: &Interpreter,
     ) -> Result<Self, StepFailed> {
         let taken = step(Step::UserId, "", || home.ids.take(false))?;
-        Self::start_as(home, filters, root, interpreter, taken).inspect_err(|_| home.ids.give_back(taken))
+        Self::start_as(number, home, filters, root, interpreter, taken)
+            .inspect_err(|_| home.ids.give_back(taken))
     }
 
     fn start_as(
+        number: u64,
         home: &Home,
         filters: &Filters,
         root: &Root,
         interpreter: &Interpreter,
         taken: Taken,
     ) -> Result<Self, StepFailed> {
+        let customs = customs(home, root)?;
         let group = home.make_group()?;
         if let Some(group) = &group {
             start::limit_group(group, &LIMITS)?;
@@ -153,6 +169,7 @@ impl Zygote {
         drop(nest);
         let now = Instant::now();
         let zygote = Self {
+            number,
             pidfd,
             pid,
             line,
@@ -166,15 +183,40 @@ impl Zygote {
             open_before: 0,
             heard: now,
             children: 0,
+            plots: Vec::new(),
         };
-        // Where it is gone already, that is noticed when its line is looked at.
-        let _told = wire::send_bytes(zygote.line.as_fd(), filters.child.bytes(), &[]);
+        for packet in [filters.child.bytes(), filters.host.bytes(), &customs] {
+            // Where it is gone already, that is noticed when its line is looked at.
+            let _told = wire::send_bytes(zygote.line.as_fd(), packet, &[]);
+        }
         Ok(zygote)
     }
 
-    /// The user who owns the user namespaces of its children.
-    pub(super) fn owner(&self) -> u32 {
-        self.taken.uid
+    /// A plot for a child, on which another one may have stood.
+    pub(super) fn take_plot(&mut self, home: &mut Home, root: &Root) -> Result<Plot, StepFailed> {
+        match self.plots.pop() {
+            Some(plot) => Ok(plot),
+            None => Plot::make(home, root, self.number, self.taken.uid),
+        }
+    }
+
+    /// Whether a plot was made for this zygote.
+    pub(super) fn owns(&self, plot: &Plot) -> bool {
+        plot.zygote == self.number
+    }
+
+    /// Takes a plot back where there is nothing left on it.
+    pub(super) fn take_back(&mut self, plot: Plot) -> Result<(), Plot> {
+        if self.plots.len() >= MOST_PLOTS || !plot.is_empty() {
+            return Err(plot);
+        }
+        self.plots.push(plot);
+        Ok(())
+    }
+
+    /// Gives up plots that nobody stands on.
+    pub(super) fn clear_plots(&mut self, home: &Home) {
+        self.plots.drain(..).for_each(|plot| home.ids.give_back(plot.taken));
     }
 
     /// Its number on the host.
@@ -259,14 +301,25 @@ impl Zygote {
             return Said::Gone("it said something that nobody understands".to_owned());
         };
         self.heard = Instant::now();
-        if let Some(between) = Pid::from_raw(delivered.hop) {
+        if let Some(between) = Pid::from_raw(delivered.between) {
             // It has ended already, or there would be no word.
             let _reaped = rustix::process::waitpid(Some(between), rustix::process::WaitOptions::empty());
         }
-        match fds.into_iter().next() {
-            Some(pidfd) if delivered.errno == 0 => Said::Born { child, pid: delivered.child, pidfd },
-            _ => Said::Barren(Errno::from_raw_os_error(delivered.errno)),
+        if delivered.errno != 0 {
+            if let Some(init) = Pid::from_raw(delivered.init) {
+                // It ends when its own set-up has failed, and when its leash is gone.
+                let _killed = rustix::process::kill_process(init, Signal::KILL);
+                let _reaped = rustix::process::waitpid(Some(init), rustix::process::WaitOptions::empty());
+            }
+            let step = BirthStep::of(delivered.step).map_or(Step::Fork, guest::step_of);
+            return Said::Barren(StepFailed::new(step, "", Errno::from_raw_os_error(delivered.errno)));
         }
+        let Ok([main, init, disk]) = <[OwnedFd; 3]>::try_from(fds) else {
+            return Said::Gone("it said something that nobody understands".to_owned());
+        };
+        let main = Process { pid: delivered.child, pidfd: main };
+        let init = Process { pid: delivered.init, pidfd: init };
+        Said::Born { child, born: Box::new(Born { main, init, disk }) }
     }
 
     /// A module that has threads or open descriptors would not survive a fork, or would share them with every child.
@@ -320,13 +373,37 @@ impl Zygote {
     }
 
     /// Ends it; its children live on.
-    pub(super) fn end(self, home: &Home) -> Option<Group> {
+    pub(super) fn end(mut self, home: &Home) -> Option<Group> {
+        self.clear_plots(home);
         // Only a process that is gone already cannot be killed, and that is what is wanted.
         let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
         let _reaped = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
         home.ids.give_back(self.taken);
         self.group.and_then(|group| group.remove().err())
     }
+}
+
+/// What is the same for all children of a zygote.
+fn customs(home: &Home, root: &Root) -> Result<Vec<u8>, StepFailed> {
+    let landlock = if home.landlock { inside::landlock_guard() } else { Guard::default() };
+    let mut packet = bytes_of(&Customs { landlock }).to_vec();
+    let kept = root.tree.iter().filter_map(|entry| match entry {
+        RootEntry::Bind { path, .. } if inside::lies_in_place(path) => Some(path),
+        _ => None,
+    });
+    let mut count = 0;
+    for path in kept {
+        let is_folder = std::fs::metadata(format!("{}{path}", root.path)).is_ok_and(|found| found.is_dir());
+        packet.push(if is_folder { b'd' } else { b'f' });
+        packet.extend(path.trim_start_matches('/').bytes());
+        packet.push(0);
+        count += 1;
+    }
+    if count > MAX_KEPT || packet.len() > size_of::<Customs>() + MAX_KEPT_BYTES {
+        let what = "more folders below /tmp, home or workspace than a warm interpreter can have";
+        return Err(StepFailed::new(Step::Binds, what, Errno::TOOBIG));
+    }
+    Ok(packet)
 }
 
 type Files = [(&'static str, &'static [u8]); 2];

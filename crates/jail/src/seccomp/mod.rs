@@ -59,8 +59,10 @@ impl Arch {
 pub enum Wearer {
     /// A program of a tenant's, and PID 1 of its jail.
     Program,
-    /// PID 1 of a jail whose program is a zygote's child: it waits, and collects artifacts.
+    /// PID 1 of a jail whose program is a zygote's child, on top of the zygote's own filter: it is there, and no more.
     Host,
+    /// A process of ours that collects what such a program left.
+    Collector,
     /// A warm interpreter: what a program may, and what it takes to have a child in a jail.
     Zygote,
     /// Such a child, on top of the zygote's own filter: what is taken back. Together they are a program's filter; and
@@ -151,7 +153,8 @@ fn rules(arch: Arch, wearer: Wearer) -> impl Iterator<Item = (u32, Rule)> {
         let rule = match wearer {
             Wearer::Program => program,
             Wearer::Host if policy::FOR_HOSTS.contains(name) => program,
-            Wearer::Host => Rule::Errno(libc::EPERM),
+            Wearer::Collector if policy::FOR_COLLECTORS.contains(name) => program,
+            Wearer::Host | Wearer::Collector => Rule::Errno(libc::EPERM),
             Wearer::Zygote if for_births => Rule::Allow,
             Wearer::Zygote => program,
             Wearer::Child if for_births => program,

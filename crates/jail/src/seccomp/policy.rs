@@ -39,27 +39,32 @@ pub(super) const FOR_BIRTHS: &[&str] = &[
     "capset",
     "clone",
     "clone3",
+    "landlock_add_rule",
+    "landlock_create_ruleset",
     "landlock_restrict_self",
+    "mount",
+    "move_mount",
+    "open_tree",
     "prctl",
     "seccomp",
     "setgroups",
+    "sethostname",
     "setns",
     "unshare",
 ];
 
-/// All that a PID 1 needs that only waits and collects.
-pub(super) const FOR_HOSTS: &[&str] = &[
+/// All that a PID 1 needs that only waits for its end.
+pub(super) const FOR_HOSTS: &[&str] = &["exit_group", "futex", "ppoll", "restart_syscall"];
+
+/// All that it takes to read files and write them to a pipe.
+pub(super) const FOR_COLLECTORS: &[&str] = &[
     "brk",
-    "close_range",
     "close",
-    "exit",
     "exit_group",
     "fcntl",
     "fstat",
     "futex",
     "getdents64",
-    "getrandom",
-    "kill",
     "lseek",
     "madvise",
     "mmap",
@@ -68,20 +73,9 @@ pub(super) const FOR_HOSTS: &[&str] = &[
     "munmap",
     "newfstatat",
     "openat",
-    "poll",
-    "ppoll",
     "read",
-    "recvfrom",
-    "recvmsg",
     "restart_syscall",
-    "rt_sigreturn",
-    "sendmsg",
-    "setgroups",
-    "setresgid",
-    "setresuid",
-    "stat",
     "statx",
-    "wait4",
     "write",
 ];
 

@@ -1,0 +1,45 @@
+//! Collecting the artifacts of a zygote's child, when everybody in its jail is gone: a process of ours, as the sandbox user, with
+//! nothing but the disk and a pipe.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use super::{artifacts, init, rights};
+use crate::seccomp::Filter;
+use crate::spec::{ArtifactRules, INNER_UID};
+use crate::sys;
+
+/// What a collector starts with.
+pub(crate) struct Collector<'a> {
+    pub(crate) rules: &'a ArtifactRules,
+    /// The user namespace of the jail, and the mounts of its plot.
+    pub(crate) user: &'a OwnedFd,
+    pub(crate) mounts: &'a OwnedFd,
+    /// The workspace.
+    pub(crate) disk: &'a OwnedFd,
+    pub(crate) pipe: &'a OwnedFd,
+    pub(crate) filter: &'a Filter,
+}
+
+/// Runs as a collector; never comes back. Where it fails, nothing was collected.
+pub(crate) fn enter_collector(collector: &Collector<'_>) -> ! {
+    let confined = confine(collector);
+    if confined.is_ok() {
+        artifacts::collect(collector.rules, collector.disk.as_fd(), "artifacts", collector.pipe);
+    }
+    sys::exit_now(confined.is_err().into())
+}
+
+fn confine(collector: &Collector<'_>) -> Result<(), Errno> {
+    let Collector { user, mounts, disk, pipe, .. } = *collector;
+    sys::occupy_standard_numbers()?;
+    init::close_all_but(4, [user, mounts, disk, pipe].into_iter())?;
+    sys::setns(user.as_fd(), libc::CLONE_NEWUSER)?;
+    sys::setns(mounts.as_fd(), libc::CLONE_NEWNS)?;
+    rights::become_user(INNER_UID, INNER_UID)?;
+    init::die_with_launcher()?;
+    rights::drop_capabilities()?;
+    rights::forbid_new_privileges()?;
+    collector.filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+}

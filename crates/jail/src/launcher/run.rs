@@ -1,0 +1,200 @@
+//! One run: what it is waiting for, and how it ended.
+//!
+//! ```text
+//! started ──report──▶ answered ──PID 1 is gone──▶ tidied
+//!    ├──deadline, out of memory, kill: answered, and PID 1 killed──┘
+//!    └──a guest's ending, with artifacts: PID 1 killed──gone──▶ collected ──▶ answered and tidied
+//! ```
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use super::guest::RunningGuest;
+use super::home::Home;
+use super::start::{Lodging, Parts, Remains};
+use crate::cgroup::{Controller, Group};
+use crate::inside::{self, Collector};
+use crate::seccomp::Filter;
+use crate::spec::{Ending, Layer, Usage, Warmth};
+use crate::step::StepFailed;
+use crate::sys::{self, Cloned};
+use crate::wire::Notice;
+
+pub(super) struct Run {
+    /// Number of its PID 1 on the host.
+    pid: i32,
+    pub(super) pidfd: OwnedFd,
+    pub(super) report: Option<OwnedFd>,
+    remains: Remains,
+    layers: Vec<Layer>,
+    started: Instant,
+    pub(super) deadline: Instant,
+    pub(super) answered: bool,
+    /// To be killed as soon as the answer is on its way.
+    pub(super) doomed: bool,
+    pub(super) guest: Option<RunningGuest>,
+    pub(super) collecting: Collecting,
+    /// What a guest had used at its end, where no control group counts.
+    seen: Usage,
+    warmth: Warmth,
+}
+
+/// How far the artifacts of a guest are, and how that had ended.
+pub(super) enum Collecting {
+    No,
+    /// As soon as everybody in the jail is gone.
+    Due(Ending),
+    /// By this process.
+    Now(Ending, OwnedFd),
+}
+
+impl Run {
+    pub(super) fn new(parts: Parts, layers: Vec<Layer>, started: Instant, timeout: Duration) -> Self {
+        Self {
+            pid: parts.pid,
+            pidfd: parts.pidfd,
+            report: parts.told,
+            remains: parts.remains,
+            layers,
+            started,
+            deadline: started + timeout,
+            answered: false,
+            doomed: false,
+            guest: None,
+            collecting: Collecting::No,
+            seen: Usage::default(),
+            warmth: Warmth::Cold,
+        }
+    }
+
+    /// The same, with a zygote's child for a program.
+    pub(super) fn with_guest(self, guest: RunningGuest, warmth: Warmth) -> Self {
+        Self { guest: Some(guest), warmth, ..self }
+    }
+
+    pub(super) fn group(&self) -> Option<&Group> {
+        self.remains.group.as_ref()
+    }
+
+    pub(super) fn into_remains(self) -> Remains {
+        self.remains
+    }
+
+    pub(super) fn kill(&self) {
+        let collector = match &self.collecting {
+            Collecting::Now(_, collector) => Some(collector),
+            Collecting::No | Collecting::Due(_) => None,
+        };
+        for process in collector.into_iter().chain([&self.pidfd]) {
+            // Only a process that is gone already cannot be killed, and that is what is wanted.
+            let _killed = rustix::process::pidfd_send_signal(process, Signal::KILL);
+        }
+    }
+
+    pub(super) fn knows(&self, pid: i32) -> bool {
+        self.pid == pid || self.guest.as_ref().is_some_and(|guest| guest.pid() == pid)
+    }
+
+    pub(super) fn out_of_memory(&self) -> bool {
+        self.group().is_some_and(|group| group.oom_kills() > 0)
+    }
+
+    /// What ended the program, given what was seen of it.
+    pub(super) fn judge(&self, status: i32, disk_full: bool) -> Ending {
+        let forks_refused = || self.group().is_some_and(|group| group.forks_refused() > 0);
+        if self.out_of_memory() {
+            return Ending::Memory;
+        }
+        if libc::WIFSIGNALED(status) {
+            return match libc::WTERMSIG(status) {
+                libc::SIGXFSZ => Ending::Disk(None),
+                signal => Ending::Signalled(signal),
+            };
+        }
+        match libc::WEXITSTATUS(status) as u8 {
+            0 => Ending::Exited(0),
+            status if disk_full => Ending::Disk(Some(status)),
+            status if forks_refused() => Ending::Processes(status),
+            status => Ending::Exited(status),
+        }
+    }
+
+    pub(super) fn ended(&mut self, run: u64, ending: Ending, seen: Usage) -> Notice {
+        self.answered = true;
+        let group = self.group().map(Group::usage).unwrap_or_default();
+        // What a guest took to get ready is not the program's; nor is PID 1, where it is in the same group.
+        let before = self.guest.as_ref().map(|guest| guest.cpu_before).unwrap_or_default();
+        let ours = u64::from(self.guest.is_none());
+        let usage = Usage {
+            cpu: group.cpu.unwrap_or(seen.cpu).saturating_sub(before),
+            peak_memory_bytes: group.peak_memory_bytes.unwrap_or(seen.peak_memory_bytes),
+            peak_processes: group.peak_processes.map(|peak| peak.saturating_sub(ours)),
+        };
+        let (duration, layers) = (self.started.elapsed(), self.layers.clone());
+        Notice::Ended { run, ending, usage, duration, layers, warmth: self.warmth }
+    }
+
+    pub(super) fn failed(&mut self, run: u64, failure: StepFailed) -> Notice {
+        self.answered = true;
+        Notice::Failed { run, failure }
+    }
+
+    pub(super) fn usage_where_uncounted(&self, home: &Home) -> Usage {
+        let counted = self.group().is_some() && home.has(Controller::Memory);
+        let guest = self.guest.as_ref().filter(|guest| !counted && !guest.is_reaped());
+        guest.map(|guest| guest.usage(home)).unwrap_or_default()
+    }
+
+    /// What a guest's status comes to: an answer, or first its artifacts.
+    pub(super) fn conclude(&mut self, number: u64, status: i32, seen: Usage) -> Option<Notice> {
+        self.seen = seen;
+        let guest = self.guest.as_ref()?;
+        let ending = self.judge(status, status != 0 && guest.disk_is_full());
+        if !guest.left_artifacts() {
+            self.doomed = true;
+            return Some(self.ended(number, ending, seen));
+        }
+        self.collecting = Collecting::Due(ending);
+        // Nobody may change files under the collector.
+        self.kill();
+        None
+    }
+
+    /// Begins to collect what the guest left; nobody lives in the jail any more. Gives the ending where that cannot be.
+    pub(super) fn collect(&mut self, ending: Ending, filter: &Filter) -> Option<Ending> {
+        match self.start_collector(filter) {
+            Ok(collector) => {
+                self.collecting = Collecting::Now(ending, collector);
+                None
+            }
+            Err(_) => Some(ending),
+        }
+    }
+
+    fn start_collector(&mut self, filter: &Filter) -> Result<OwnedFd, Errno> {
+        let Lodging::Plot(plot) = &self.remains.lodging else { return Err(Errno::INVAL) };
+        let guest = self.guest.as_mut().ok_or(Errno::INVAL)?;
+        // Closed here when this is over: the pipe is at its end when the collector is.
+        let pipe = guest.take_collector_pipe().ok_or(Errno::BADF)?;
+        let rules = guest.artifact_rules().ok_or(Errno::INVAL)?;
+        let (user, mounts, disk) = (&plot.user, &plot.mounts, guest.disk());
+        let collector = Collector { rules, user, mounts, disk, pipe: &pipe, filter };
+        match sys::clone(0, None)? {
+            Cloned::Child => inside::enter_collector(&collector),
+            Cloned::Parent { pidfd, .. } => pidfd.ok_or(Errno::NOSYS),
+        }
+    }
+
+    /// Its collector is done.
+    pub(super) fn collected(&mut self, number: u64) -> Option<Notice> {
+        let Collecting::Now(ending, collector) = std::mem::replace(&mut self.collecting, Collecting::No)
+        else {
+            return None;
+        };
+        let _reaped = sys::wait_for(collector.as_fd());
+        (!self.answered).then(|| self.ended(number, ending, self.seen))
+    }
+}
