@@ -15,7 +15,9 @@ line.begin();
 // What even the shortest program makes Node.js load and compile; a child has it for nothing.
 for (const name of ['assert', 'buffer', 'events', 'net', 'os', 'path', 'stream', 'timers', 'tty', 'util', 'vm']) require(name);
 delete process.env.LD_PRELOAD;
-const knownText = Object.entries(process.env).map(([name, value]) => `${name}=${value}`).join('\0');
+const variables = Object.entries(process.env).map(([name, value]) => `${name}=${value}`).join('\0');
+const usualText = `/workspace/main.js\0${variables}`;
+const usualMain = adopt(usualText);
 console.error('');
 rehearse();
 
@@ -30,28 +32,28 @@ v8.setFlagsFromString(`--random-seed=${(seed.readUInt32LE() & 0x7fffffff) || 1}`
 
 // A page of memory is copied when a child first writes to it; here nobody waits for that.
 if (!awaited) rehearse();
-const [text, pid, given] = line.awaitTask();
-const main = adopt(text);
 leaveEarly();
+const [text, given] = line.awaitTask();
+const main = text === usualText ? usualMain : adopt(text);
 if (given === undefined) Module.runMain(main);
 else returnValue(main, given);
 
 // Does what a short program will do, and leaves no trace of it.
 function rehearse() {
-  adopt(`/workspace/main.js\0${knownText}`);
   fs.writeFileSync('/tmp/rehearsal.js', 'console.log(JSON.stringify([1].map((x) => x + 1)).slice(3))');
-  Module._load('/tmp/rehearsal.js', null, false);
+  Module.runMain('/tmp/rehearsal.js');
   fs.unlinkSync('/tmp/rehearsal.js');
+  delete process.mainModule;
   for (const cache of [Module._cache, Module._pathCache]) for (const known of Object.keys(cache)) delete cache[known];
 }
 
 // Makes the process look as if it had been started for this program; gives where that is.
 function adopt(text) {
   const end = text.indexOf('\0');
-  const [main, variables] = [text.slice(0, end), text.slice(end + 1)];
-  if (variables !== knownText) {
+  const main = text.slice(0, end);
+  if (text.slice(end + 1) !== variables) {
     for (const name of Object.keys(process.env)) delete process.env[name];
-    for (const variable of variables.split('\0')) {
+    for (const variable of text.slice(end + 1).split('\0')) {
       const at = variable.indexOf('=');
       process.env[variable.slice(0, at)] = variable.slice(at + 1);
     }
@@ -61,10 +63,11 @@ function adopt(text) {
   return main;
 }
 
-// A program's end is known when its last listener has been called. An exception that nobody caught is an end, too, but
-// there is something left to say about it, which Node.js does itself.
+// A program's end is known when nothing is left to do and its last listener has been called. An exception that nobody
+// caught is an end, too, but there is something left to say about it, which Node.js does itself.
 function leaveEarly() {
-  Object.defineProperty(process, 'pid', { value: pid, configurable: true, enumerable: true, writable: false });
+  const value = line.pid();
+  Object.defineProperty(process, 'pid', { value, configurable: true, enumerable: true, writable: false });
   const { emit, _fatalException } = process;
   let fatal = false;
   hide('_fatalException', (...exception) => {
@@ -74,6 +77,11 @@ function leaveEarly() {
     return !fatal;
   });
   hide('emit', function (event, ...values) {
+    if (event === 'beforeExit' && this.listenerCount(event) === 0) {
+      // Nobody is there to give it something to do again.
+      this._exiting = true;
+      return this.emit('exit', this.exitCode ?? 0);
+    }
     const heard = emit.call(this, event, ...values);
     if (event === 'exit' && !fatal) line.leave(process.exitCode ?? values[0] ?? 0);
     return heard;

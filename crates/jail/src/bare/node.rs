@@ -56,9 +56,10 @@ unsafe extern "C" {
 /// Called when the addon is loaded.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn napi_register_module_v1(env: Pointer, exports: Pointer) -> Pointer {
-    let functions: [(&core::ffi::CStr, Callback); 5] = [
+    let functions: [(&core::ffi::CStr, Callback); 6] = [
         (c"begin", begin),
         (c"haveChildren", have_children),
+        (c"pid", pid),
         (c"awaitTask", await_task),
         (c"failWith", fail_with),
         (c"leave", leave),
@@ -150,18 +151,23 @@ unsafe extern "C" fn await_task(env: Pointer, _info: Pointer) -> Pointer {
         made
     };
     let mut array = null_mut();
-    // SAFETY: a new array, of which three elements are set.
+    // SAFETY: a new array, of which one or two elements are set.
     unsafe {
         napi_create_array(env, &raw mut array);
         napi_set_element(env, array, 0, text(task.text));
-        let mut pid = null_mut();
-        napi_create_int32(env, zygote::pid() as c_int, &raw mut pid);
-        napi_set_element(env, array, 1, pid);
         if let Some(arguments) = task.arguments {
-            napi_set_element(env, array, 2, text(arguments));
+            napi_set_element(env, array, 1, text(arguments));
         }
     }
     array
+}
+
+/// Node.js remembers the number that its zygote had.
+unsafe extern "C" fn pid(env: Pointer, _info: Pointer) -> Pointer {
+    let mut number = null_mut();
+    // SAFETY: a new number.
+    unsafe { napi_create_int32(env, zygote::pid() as c_int, &raw mut number) };
+    number
 }
 
 unsafe extern "C" fn leave(env: Pointer, info: Pointer) -> Pointer {

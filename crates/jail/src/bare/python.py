@@ -12,6 +12,8 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 
 # What the shortest programs import; a child has them for nothing.
 USUAL = ("collections", "datetime", "functools", "itertools", "json", "math", "random", "re", "time", "typing")
+# Where code is that came without a name.
+USUAL_SOURCE = "/workspace/main.py"
 # What programs do first with what they import.
 REHEARSALS = {
     "numpy": b"import numpy\nx = numpy.arange(6.0).reshape(2, 3)\n(x @ x.T).sum(), str(x)\n",
@@ -68,27 +70,29 @@ def be_different():
         process.current_process()._config["authkey"] = process.AuthenticationString(os.urandom(32))
 
 
-def rehearse(line, known_text):
+def rehearse(line, usual_text):
     """Does what a short program will do, and so writes to most of the memory that it will write to.
 
     A page that a child shares with its zygote is copied when it is first written to, and for a short program that takes
     longer than everything else. Here nobody waits for it.
     """
     line.rehearse()
-    adopt(b"/workspace/main.py\0" + known_text, known_text)
-    status, module = execute("/dev/null", b"def main(): return [str(x) for x in range(3)]\nprint(*main()[3:], end='')\n", None)
+    adopt(usual_text, None)
+    module = main_module(USUAL_SOURCE)
+    status = execute(module, b"def main(): return [str(x) for x in range(3)]\nprint(*main()[3:], end='')\n", None)
     let_go(module, status)
     for name, code in REHEARSALS.items():
         if name in sys.modules:
-            execute("/dev/null", code, None)
-    sys.modules["__main__"] = module
+            execute(module, code, None)
 
 
-def run(line, known_text):
+def run(line, usual_text):
     """Waits for code and runs it as a script; does not come back."""
-    text, arguments = line.await_task()
-    source = adopt(text, known_text)
-    status, module = execute(source, None, arguments)
+    module = main_module(USUAL_SOURCE)
+    text, code, arguments = line.await_task()
+    if text != usual_text:
+        module = main_module(adopt(text, usual_text))
+    status = execute(module, code, arguments)
     try:
         if "threading" in sys.modules:
             sys.modules["threading"]._shutdown()
@@ -100,11 +104,11 @@ def run(line, known_text):
     line.leave(status)
 
 
-def adopt(text, known_text):
+def adopt(text, usual_text):
     """Makes the process look as if it had been started for this program; gives where that is."""
     source, _, variables = text.partition(b"\0")
     source = os.fsdecode(source)
-    if variables != known_text:
+    if usual_text is not None and variables != usual_text.partition(b"\0")[2]:
         os.environ.clear()
         os.environ.update(variable.split("=", 1) for variable in os.fsdecode(variables).split("\0"))
     sys.argv[:] = [source]
@@ -112,8 +116,8 @@ def adopt(text, known_text):
     return source
 
 
-def execute(source, code, arguments):
-    """Runs a file, or code instead of it, as the main module; gives the exit status and the module."""
+def main_module(source):
+    """The main module of a program that is to come."""
     module = type(sys)("__main__")
     module.__file__ = source
     module.__cached__ = None
@@ -122,15 +126,22 @@ def execute(source, code, arguments):
     if sys.version_info < (3, 14):
         module.__annotations__ = {}
     sys.modules["__main__"] = module
+    return module
+
+
+def execute(module, code, arguments):
+    """Runs code, or a file where that is none of ours, as the main module; gives the exit status."""
+    source = module.__file__
     try:
-        with open(source, "rb") as file:
-            code = compile(code or file.read(), source, "exec", 0, True)
-        exec(code, module.__dict__)
+        if code is None:
+            with open(source, "rb") as file:
+                code = file.read()
+        exec(compile(code, source, "exec", 0, True), module.__dict__)
         if arguments is not None:
             return_value(module, arguments)
     except BaseException as error:
-        return show(error), module
-    return 0, module
+        return show(error)
+    return 0
 
 
 def return_value(module, arguments):
@@ -191,16 +202,17 @@ def main():
     line = warm_up(sys.argv[1:])
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[:] = [sys.executable, "main.py"]
-    known_text = b"\0".join(name + b"=" + value for name, value in os.environb.items())
+    variables = b"\0".join(name + b"=" + value for name, value in os.environb.items())
+    usual_text = os.fsencode(USUAL_SOURCE) + b"\0" + variables
     # What the interpreter sets up when it is first used, such as the types of syntax trees, it sets up here.
-    rehearse(line, known_text)
+    rehearse(line, usual_text)
     gc.collect()
     gc.freeze()
     awaited = line.have_children()
     be_different()
     if not awaited:
-        rehearse(line, known_text)
-    run(line, known_text)
+        rehearse(line, usual_text)
+    run(line, usual_text)
 
 
 main()

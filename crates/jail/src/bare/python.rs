@@ -150,26 +150,27 @@ unsafe extern "C" fn have_children(_module: Object, _nothing: Object) -> Object 
 
 unsafe extern "C" fn await_task(_module: Object, _nothing: Object) -> Object {
     let task = zygote::await_task();
-    pair(task.text, task.arguments)
+    triple(task.text, task.code, task.arguments)
 }
 
 /// Writes to memory that `await_task` will write to.
 unsafe extern "C" fn rehearse(_module: Object, _nothing: Object) -> Object {
-    pair(&[0; 64], Some(&[0; 64]))
+    triple(&[0; 64], Some(&[0; 64]), None)
 }
 
-/// A tuple of two: bytes, and bytes or nothing.
-fn pair(text: &[u8], arguments: Option<&[u8]>) -> Object {
+/// A tuple of three: bytes, and twice bytes or nothing.
+fn triple(text: &[u8], code: Option<&[u8]>, arguments: Option<&[u8]>) -> Object {
     let copy = |bytes: &[u8]| {
         // SAFETY: Python copies that many bytes.
         unsafe { PyBytes_FromStringAndSize(bytes.as_ptr(), bytes.len() as isize) }
     };
-    let arguments = arguments.map_or_else(none, copy);
-    // SAFETY: a new tuple of two, each of which is set once; the tuple takes the references over.
+    let items = [copy(text), code.map_or_else(none, copy), arguments.map_or_else(none, copy)];
+    // SAFETY: a new tuple of three, each of which is set once; the tuple takes the references over.
     unsafe {
-        let tuple = PyTuple_New(2);
-        PyTuple_SetItem(tuple, 0, copy(text));
-        PyTuple_SetItem(tuple, 1, arguments);
+        let tuple = PyTuple_New(3);
+        for (at, item) in (0..).zip(items) {
+            PyTuple_SetItem(tuple, at, item);
+        }
         tuple
     }
 }

@@ -89,6 +89,9 @@ fn state() -> &'static mut State {
 /// What a child was told to run.
 pub(crate) struct Task {
     pub(crate) text: &'static [u8],
+    /// The code: the content of the file that the text names first.
+    #[allow(dead_code, reason = "Node.js reads it for itself")]
+    pub(crate) code: Option<&'static [u8]>,
     /// The last file of the inbox: the arguments, where there are any.
     pub(crate) arguments: Option<&'static [u8]>,
 }
@@ -258,7 +261,15 @@ fn begin_task(order: &socket::Received, workdir: &[u8]) -> Result<Task, TaskFail
     connect(streams).map_err(failed(BirthStep::Stdio))?;
     fds.iter().chain([&folder]).for_each(|fd| close(*fd));
     let inbox = payload.entries().filter(|entry| entry.place == INBOX_PLACE);
-    Ok(Task { text: payload.text, arguments: inbox.last().map(|entry| entry.content) })
+    let arguments = inbox.last().map(|entry| entry.content);
+    Ok(Task { text: payload.text, code: code_of(payload), arguments })
+}
+
+fn code_of(payload: Payload<'static>) -> Option<&'static [u8]> {
+    let source = payload.text.split(|byte| *byte == 0).next()?;
+    let path = source.strip_prefix(WORKSPACE)?.strip_prefix(b"/")?;
+    let mut files = payload.entries().filter(|entry| entry.place == WORKSPACE_PLACE);
+    files.find(|entry| entry.path == path).map(|entry| entry.content)
 }
 
 fn open_folder(path: &[u8]) -> Answer<i32> {

@@ -27,30 +27,39 @@ pub(super) struct Slot<'a> {
     pub(super) gauges: &'a Gauges,
 }
 
-/// Files of one group that were read before, kept open to be read again: by the folder above the group, and their name.
+/// Files of one group that are read again and again, or set back, and so kept open.
 #[derive(Debug, Default)]
-pub(super) struct Gauges(RefCell<Vec<(RawFd, &'static str, OwnedFd)>>);
+pub(super) struct Gauges(RefCell<Vec<Gauge>>);
+
+/// One of them: the folder above the group, its name, and what it was opened for.
+#[derive(Debug)]
+struct Gauge {
+    home: RawFd,
+    file: &'static str,
+    flags: OFlags,
+    opened: OwnedFd,
+}
 
 impl Gauges {
-    pub(super) fn close(&self) {
-        self.0.borrow_mut().clear();
-    }
-
-    fn read(&self, slot: Slot<'_>, file: &'static str) -> Result<String> {
-        let mut open_files = self.0.borrow_mut();
-        let is_it =
-            |(home, name, _): &(RawFd, &str, OwnedFd)| *home == slot.home.as_raw_fd() && *name == file;
-        let at = match open_files.iter().position(is_it) {
+    fn with<T>(
+        &self,
+        slot: Slot<'_>,
+        file: &'static str,
+        flags: OFlags,
+        act: impl FnOnce(&OwnedFd) -> Result<T>,
+    ) -> Result<T> {
+        let mut gauges = self.0.borrow_mut();
+        let home = slot.home.as_raw_fd();
+        let is_it = |gauge: &Gauge| gauge.home == home && gauge.file == file && gauge.flags == flags;
+        let at = match gauges.iter().position(is_it) {
             Some(at) => at,
             None => {
-                let opened = open(slot.home, &slot.path(file), OFlags::RDONLY)?;
-                open_files.push((slot.home.as_raw_fd(), file, opened));
-                open_files.len() - 1
+                let opened = open(slot.home, &slot.path(file), flags)?;
+                gauges.push(Gauge { home, file, flags, opened });
+                gauges.len() - 1
             }
         };
-        let mut bytes = [0; SHORT];
-        let len = retry_on_intr(|| rustix::io::pread(&open_files[at].2, &mut bytes, 0))?;
-        String::from_utf8(bytes[..len].to_vec()).map_err(|_| Errno::ILSEQ)
+        act(&gauges[at].opened)
     }
 }
 
@@ -73,7 +82,16 @@ impl Slot<'_> {
 
     /// The beginning of a file, which is all of what is read here.
     pub(super) fn read(self, file: &'static str) -> Option<String> {
-        self.gauges.read(self, file).ok()
+        let mut bytes = [0; SHORT];
+        let read = |file: &OwnedFd| retry_on_intr(|| rustix::io::pread(file, &mut bytes, 0));
+        let len = self.gauges.with(self, file, OFlags::RDONLY, read).ok()?;
+        String::from_utf8(bytes[..len].to_vec()).ok()
+    }
+
+    /// Sets something that is set again after every run.
+    pub(super) fn set_back(self, file: &'static str, text: &str) -> Result<()> {
+        let write = |file: &OwnedFd| retry_on_intr(|| rustix::io::pwrite(file, text.as_bytes(), 0));
+        self.gauges.with(self, file, OFlags::WRONLY, write).map(drop)
     }
 
     /// The file's only number, such as `memory.peak`.

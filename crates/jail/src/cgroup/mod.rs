@@ -2,7 +2,7 @@
 //!
 //! The kernel has two interfaces, and some hosts have both at once, each with some of the controllers. A
 //! [`Hierarchy`] is found once, at the launcher's start; each run takes a fresh [`Group`] from it that was made
-//! ahead of time. A group is used once: what it counted is never another run's.
+//! ahead of time, or one that was used and shows nothing of it: what a group counted is never another run's.
 //!
 //! | file | what it knows |
 //! |---|---|
@@ -24,7 +24,7 @@ mod tests;
 mod v1;
 mod v2;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -180,9 +180,9 @@ impl Hierarchy {
     }
 
     /// A group with everything set that does not depend on the run: one that was used before and shows nothing of it,
-    /// or a fresh one.
-    pub fn create(&self) -> Result<Group, Error> {
-        if let Some(group) = self.rested() {
+    /// or a fresh one. `ours` processes in it will be ours and not the program's.
+    pub fn create(&self, ours: u32) -> Result<Group, Error> {
+        if let Some(group) = self.rested(ours) {
             return Ok(group);
         }
         let number = self.made.fetch_add(1, Ordering::Relaxed).to_string();
@@ -191,7 +191,9 @@ impl Hierarchy {
         let mut group = Group {
             places,
             number,
+            ours,
             doors: Vec::new(),
+            newer_doors: Box::default(),
             folder: None,
             oom: None,
             removed: false,
@@ -208,8 +210,6 @@ impl Hierarchy {
     /// back while a process in it is still dying, to be tried again later.
     pub fn take_back(&self, group: Group) -> Result<(), Group> {
         if self.free.borrow().len() < MOST_FREE && group.is_as_good_as_new() {
-            // Every open file is copied whenever a jail is made.
-            group.gauges.close();
             self.free.borrow_mut().push_back((Instant::now(), group));
             return Ok(());
         }
@@ -218,10 +218,12 @@ impl Hierarchy {
 
     /// A used group that has rested for a whole period: what one run took of its processor time is not to be missing
     /// for the next.
-    fn rested(&self) -> Option<Group> {
+    fn rested(&self, ours: u32) -> Option<Group> {
         let mut free = self.free.borrow_mut();
         let rest = Duration::from_micros(CPU_PERIOD_US);
-        free.pop_front_if(|(since, _)| since.elapsed() >= rest).map(|(_, group)| group)
+        let fits = |(since, group): &(Instant, Group)| group.ours == ours && since.elapsed() >= rest;
+        let at = free.iter().position(fits)?;
+        free.remove(at).map(|(_, group)| group)
     }
 
     /// Removes the groups that are kept.
@@ -234,15 +236,16 @@ impl Hierarchy {
 const MOST_FREE: usize = 32;
 /// What the kernel may still hold for a group that nobody is in.
 const REMAINS_BYTES: u64 = 2 << 20;
-/// PID 1 and the program: what every run has.
-const FEWEST_PROCESSES: u64 = 2;
 
 /// The limits and the account of one run. Dropping it removes it when it is empty.
 #[derive(Debug)]
 pub struct Group {
     places: Arc<Vec<Place>>,
     number: String,
+    /// How many processes of ours every run in it has.
+    ours: u32,
     doors: Vec<OwnedFd>,
+    newer_doors: Box<OnceCell<Vec<OwnedFd>>>,
     folder: Option<OwnedFd>,
     oom: Option<OwnedFd>,
     removed: bool,
@@ -297,15 +300,13 @@ impl Group {
     }
 
     /// Files by which a process that the launcher did not clone can join: `0` is written to each.
-    pub fn doors(&self) -> Result<Vec<OwnedFd>, Error> {
-        let open = |place: &Place| {
-            let slot = place.slot(self);
-            match place.version {
-                Version::V1 => v1::door(slot),
-                Version::V2 => v2::door(slot),
-            }
-        };
-        self.places.iter().map(open).collect()
+    pub fn doors(&self) -> Result<impl Iterator<Item = BorrowedFd<'_>>, Error> {
+        if self.newer_doors.get().is_none() {
+            let newer = self.places.iter().filter(|place| place.version == Version::V2);
+            let opened = newer.map(|place| v2::door(place.slot(self))).collect::<Result<Vec<_>, _>>()?;
+            let _first = self.newer_doors.set(opened);
+        }
+        Ok(self.doors.iter().chain(self.newer_doors.get().into_iter().flatten()).map(AsFd::as_fd))
     }
 
     /// The memory in use now.
@@ -350,14 +351,23 @@ impl Group {
     fn is_as_good_as_new(&self) -> bool {
         let older = self.places.iter().all(|place| place.version == Version::V1);
         let usage = self.usage();
-        let quiet = usage.peak_processes.is_none_or(|peak| peak <= FEWEST_PROCESSES)
+        let fewest = u64::from(self.ours) + 1;
+        let quiet = usage.peak_processes.is_none_or(|peak| peak <= fewest)
             && self.oom_kills() == 0
             && self.forks_refused() == 0;
         older
             && quiet
-            && self.is_empty()
+            && self.is_deserted()
             && self.memory().is_none_or(|bytes| bytes < REMAINS_BYTES)
             && self.with(Controller::Memory).is_none_or(|place| v1::forget_peak(place.slot(self)).is_ok())
+    }
+
+    /// The same as [`Group::is_empty`], where processes are counted with less effort: a run's processes are in all
+    /// places or in none.
+    fn is_deserted(&self) -> bool {
+        let counted =
+            self.with(Controller::Pids).and_then(|place| place.slot(self).number_in("pids.current"));
+        counted.map_or_else(|| self.is_empty(), |count| count == 0)
     }
 
     /// Whether no process is left in it.

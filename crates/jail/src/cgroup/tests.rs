@@ -113,7 +113,7 @@ const LIMITS: Limits = Limits { memory_bytes: 32 * MIB, cpu_millis: 1000, pids: 
 #[test]
 fn memory_beyond_the_limit_is_killed_counted_and_announced() {
     let Some(hierarchy) = hierarchy() else { return };
-    let group = hierarchy.create().unwrap();
+    let group = hierarchy.create(1).unwrap();
     group.set_limits(&LIMITS).unwrap();
     assert_eq!((group.oom_kills(), group.is_empty()), (0, true));
     let status = joined(&group, hog);
@@ -132,7 +132,7 @@ fn memory_beyond_the_limit_is_killed_counted_and_announced() {
 #[test]
 fn forks_beyond_the_limit_are_refused_and_counted() {
     let Some(hierarchy) = hierarchy() else { return };
-    let group = hierarchy.create().unwrap();
+    let group = hierarchy.create(1).unwrap();
     group.set_limits(&LIMITS).unwrap();
     let status = joined(&group, breed);
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 1, "status {status:#x}");
@@ -149,7 +149,7 @@ fn groups_do_not_see_each_others_accounts_and_all_is_removed_in_the_end() {
     let homes: Vec<_> = places.iter().map(|place| place.home.try_clone().unwrap()).collect();
     let stands = |home: &std::os::fd::OwnedFd| files::exists(home.as_fd(), v2::MEMBERS);
     drop(places);
-    let (used, fresh) = (hierarchy.create().unwrap(), hierarchy.create().unwrap());
+    let (used, fresh) = (hierarchy.create(1).unwrap(), hierarchy.create(1).unwrap());
     assert_eq!(joined(&used, idle), 0);
     assert_eq!(fresh.usage().peak_processes.unwrap_or(0), 0);
     assert_eq!(fresh.oom_kills() + fresh.forks_refused(), 0);
@@ -163,7 +163,7 @@ fn groups_do_not_see_each_others_accounts_and_all_is_removed_in_the_end() {
 #[test]
 fn a_group_in_use_is_given_back() {
     let Some(hierarchy) = hierarchy() else { return };
-    let group = hierarchy.create().unwrap();
+    let group = hierarchy.create(1).unwrap();
     let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     for place in group.places.iter() {
         let door = format!("{}/{}", group.number, v2::MEMBERS);
@@ -185,7 +185,7 @@ fn an_ancestor_with_less_cpu_rules_instead_of_refusing() {
         Version::V2 => ("cpu.max", "50000 100000"),
     };
     files::write(place.home.as_fd(), file, text).unwrap();
-    let group = hierarchy.create().unwrap();
+    let group = hierarchy.create(1).unwrap();
     group.set_limits(&LIMITS).unwrap();
     let too_little = group.set_limits(&Limits { cpu_millis: 1, ..LIMITS }).unwrap_err();
     assert!(too_little.to_string().contains("cpu."), "{too_little}");

@@ -90,8 +90,8 @@ pub(super) fn peak_memory(slot: Slot<'_>) -> Option<u64> {
 }
 
 /// Has the peak begin anew.
-pub(super) fn forget_peak(slot: Slot<'_>) -> Result<(), Error> {
-    slot.write("memory.max_usage_in_bytes", "0")
+pub(super) fn forget_peak(slot: Slot<'_>) -> rustix::io::Result<()> {
+    slot.set_back("memory.max_usage_in_bytes", "0")
 }
 
 /// The name by which cgroup v1 knows CPU accounting, which v2 has in every group.

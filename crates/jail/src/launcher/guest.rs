@@ -126,11 +126,9 @@ impl Guest {
         limits: &Limits,
         awaited: bool,
     ) -> Result<(Option<Group>, OwnedFd, OwnedFd), StepFailed> {
-        let group = home.make_group()?;
-        let mut doors = Vec::new();
+        let group = home.make_group(0)?;
         if let Some(group) = &group {
             start::limit_group(group, &start::group_limits(limits, 0))?;
-            doors = group.doors().map_err(start::group_failed)?;
         }
         let (ours, theirs) = step(Step::Namespaces, "", start::line)?;
         let (leash, end) =
@@ -139,7 +137,9 @@ impl Guest {
         let birth = birth(home, plot.taken.separate(), limits, awaited);
         let mut fds = vec![plot.user.as_fd(), plot.network.as_fd(), plot.mounts.as_fd()];
         fds.extend([end.as_fd(), theirs.as_fd()]);
-        fds.extend(doors.iter().map(AsFd::as_fd));
+        if let Some(group) = &group {
+            fds.extend(group.doors().map_err(start::group_failed)?);
+        }
         zygote.ask(number, &birth, &fds)?;
         Ok((group, leash, ours))
     }

@@ -32,13 +32,13 @@ pub(super) struct Home {
 }
 
 impl Home {
-    /// A group for one jail, where the host has any controller.
-    pub(super) fn make_group(&self) -> Result<Option<Group>, StepFailed> {
+    /// A group for one jail, where the host has any controller; with so many processes of ours in it.
+    pub(super) fn make_group(&self, ours: u32) -> Result<Option<Group>, StepFailed> {
         if self.groups.controllers().is_empty() {
             return Ok(None);
         }
         step(Step::Cgroup, "", || {
-            self.groups.create().map(Some).map_err(|error| match error {
+            self.groups.create(ours).map(Some).map_err(|error| match error {
                 cgroup::Error::Make { errno }
                 | cgroup::Error::Open { errno, .. }
                 | cgroup::Error::Write { errno, .. } => errno,

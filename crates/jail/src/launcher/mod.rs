@@ -141,7 +141,11 @@ fn work(control: &OwnedFd, runs: &mut Runs) {
         for notice in ready.into_iter().flat_map(|watched| runs.handle(watched)) {
             notify(control, &notice);
         }
-        runs.end_doomed();
+        if runs.any_doomed() {
+            // Whoever waits for the answer may have to wait for this processor.
+            rustix::thread::sched_yield();
+            runs.end_doomed();
+        }
         for notice in runs.expire(Instant::now()) {
             notify(control, &notice);
         }

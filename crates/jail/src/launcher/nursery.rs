@@ -409,6 +409,12 @@ impl Nursery {
         self.keepers.retain(|keeper| !over(keeper));
     }
 
+    /// How many requests wait for a child.
+    pub(super) fn awaited(&self) -> usize {
+        let due = |keeper: &Keeper| keeper.due.iter().filter(|(_, pending)| pending.is_some()).count();
+        self.keepers.iter().map(|keeper| keeper.line.len() + due(keeper)).sum()
+    }
+
     /// Whether something should be made ready when there is nothing else to do.
     pub(super) fn has_idle_work(&self) -> bool {
         let now = Instant::now();

@@ -50,6 +50,7 @@ pub(super) struct Runs {
     running: Vec<(u64, Run)>,
     leftover: Vec<Group>,
     nursery: Nursery,
+    processors: usize,
 }
 
 impl Runs {
@@ -62,6 +63,7 @@ impl Runs {
             running: Vec::new(),
             leftover: Vec::new(),
             nursery: Nursery::new(),
+            processors: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         }
     }
 
@@ -200,6 +202,10 @@ impl Runs {
             }
         };
         notice.into_iter().collect()
+    }
+
+    pub(super) fn any_doomed(&self) -> bool {
+        self.running.iter().any(|(_, run)| run.doomed)
     }
 
     /// Ends runs whose answer has been given.
@@ -356,11 +362,13 @@ impl Runs {
         if self.nursery.has_idle_work() { BREATH } else { QUIET }
     }
 
-    /// Making spares takes a processor and interrupts the others: not while something runs, unless none is left.
+    /// Making spares takes a processor and interrupts the others: not while something runs, unless none is left; and
+    /// never while more runs than there are processors, because then everybody pays for it.
     pub(super) fn has_idle_work(&self) -> bool {
-        let idle = self.running.iter().all(|(_, run)| run.answered);
-        (self.spares.wanting() && (idle || self.spares.none_left()))
-            || (self.nursery.has_idle_work() && (idle || self.nursery.none_waits()))
+        let busy = self.running.iter().filter(|(_, run)| !run.answered).count() + self.nursery.awaited();
+        (self.spares.wanting() && (busy == 0 || self.spares.none_left()))
+            || (self.nursery.has_idle_work()
+                && (busy == 0 || (busy <= self.processors && self.nursery.none_waits())))
     }
 
     pub(super) fn do_idle_work(&mut self) {

@@ -86,7 +86,7 @@ fn prepare_as(
     taken: Taken,
 ) -> Result<Waiting, StepFailed> {
     let binds = host_binds(home, &wanted.binds, taken)?;
-    let group = home.make_group()?;
+    let group = home.make_group(1)?;
     let own_network = wanted.network == Network::Own && !fault::without(Layer::NetNs);
     let make_network = own_network && home.can_change_network;
     let network = make_network.then(|| home.make_network()).transpose()?;

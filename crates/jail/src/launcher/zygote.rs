@@ -131,7 +131,7 @@ impl Zygote {
         taken: Taken,
     ) -> Result<Self, StepFailed> {
         let customs = customs(home, root)?;
-        let group = home.make_group()?;
+        let group = home.make_group(0)?;
         if let Some(group) = &group {
             start::limit_group(group, &LIMITS)?;
         }

@@ -1,6 +1,7 @@
 //! One run: pipes out, the order to the launcher, output in as it comes, and the ending.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use belljar_engine::outcome::{Artifact, Ending, Kernel, Limit, Outcome, Receipt, Usage, Warmth};
 use belljar_engine::plan::{Network, Task};
@@ -24,6 +25,8 @@ const OPEN_FILES: u64 = 1_024;
 const MAX_RESULT: usize = 16 << 20;
 /// What is read at once.
 const BUFFER: usize = 32 << 10;
+/// How long the output of a run is left in its pipes.
+const MOMENT: Duration = Duration::from_millis(1);
 /// What can still be in a pipe when the program has ended.
 const MAX_DRAIN: usize = 1 << 20;
 
@@ -107,8 +110,8 @@ async fn attempt(
     let ordered = shared.link.connection()?.start(&root, jail, &fds).await?;
     drop(fds);
     let ours = pipes.keep_ours(!task.stdin.is_empty()).map_err(|error| setup("make pipes", &error))?;
-    Attending { ordered, ours, sink, why_killed: None, result: Vec::new(), artifacts: Vec::new() }
-        .attend(&task.stdin, cancel)
+    Attending { ordered, sink, why_killed: None, result: Vec::new(), artifacts: Vec::new() }
+        .attend(ours, &task.stdin, cancel)
         .await
 }
 
@@ -238,39 +241,48 @@ impl Pipes {
         fds
     }
 
-    /// Our ends, ready to be waited for; no input is an input that is at its end.
-    fn keep_ours(self, has_input: bool) -> std::io::Result<Ours> {
-        let receiver = |fd: OwnedFd| {
-            rustix::io::ioctl_fionbio(&fd, true)?;
-            pipe::Receiver::from_owned_fd_unchecked(fd)
+    /// Our ends; no input is an input that is at its end.
+    fn keep_ours(self, has_input: bool) -> std::io::Result<Ours<OwnedFd, OwnedFd>> {
+        let ours = Ours {
+            stdin: has_input.then_some(self.stdin.1),
+            stdout: Some(self.stdout.0),
+            stderr: Some(self.stderr.0),
+            result: self.result.map(|(read, _)| read),
+            artifacts: Some(self.artifacts.0),
         };
-        let sender = |fd: OwnedFd| {
-            rustix::io::ioctl_fionbio(&fd, true)?;
-            pipe::Sender::from_owned_fd_unchecked(fd)
-        };
-        Ok(Ours {
-            stdin: has_input.then(|| sender(self.stdin.1)).transpose()?,
-            stdout: Some(receiver(self.stdout.0)?),
-            stderr: Some(receiver(self.stderr.0)?),
-            result: self.result.map(|(read, _)| receiver(read)).transpose()?,
-            artifacts: Some(receiver(self.artifacts.0)?),
-        })
+        let Ours { stdin, stdout, stderr, result, artifacts } = &ours;
+        let readers = [stdout, stderr, result, artifacts].into_iter().flatten();
+        readers.chain(stdin).try_for_each(|end| rustix::io::ioctl_fionbio(end, true))?;
+        Ok(ours)
     }
 }
 
 /// Our ends; each is closed at its end.
-struct Ours {
-    stdin: Option<pipe::Sender>,
-    stdout: Option<pipe::Receiver>,
-    stderr: Option<pipe::Receiver>,
-    result: Option<pipe::Receiver>,
-    artifacts: Option<pipe::Receiver>,
+struct Ours<W, R> {
+    stdin: Option<W>,
+    stdout: Option<R>,
+    stderr: Option<R>,
+    result: Option<R>,
+    artifacts: Option<R>,
+}
+
+impl Ours<OwnedFd, OwnedFd> {
+    /// Has the event loop watch them.
+    fn watch(self) -> std::io::Result<Ours<pipe::Sender, pipe::Receiver>> {
+        let receiver = |end: Option<OwnedFd>| end.map(pipe::Receiver::from_owned_fd_unchecked).transpose();
+        Ok(Ours {
+            stdin: self.stdin.map(pipe::Sender::from_owned_fd_unchecked).transpose()?,
+            stdout: receiver(self.stdout)?,
+            stderr: receiver(self.stderr)?,
+            result: receiver(self.result)?,
+            artifacts: receiver(self.artifacts)?,
+        })
+    }
 }
 
 /// A run that is going on.
 struct Attending<'a> {
     ordered: Ordered,
-    ours: Ours,
     sink: &'a mut dyn Sink,
     why_killed: Option<Ending>,
     result: Vec<u8>,
@@ -300,36 +312,77 @@ async fn feed(pipe: &mut Option<pipe::Sender>, input: &[u8]) -> usize {
 impl Attending<'_> {
     async fn attend(
         mut self,
-        mut input: &[u8],
+        ours: Ours<OwnedFd, OwnedFd>,
+        input: &[u8],
         cancel: &mut BoxFuture<'_, ()>,
     ) -> Result<Outcome, ProviderError> {
-        let mut buffers: [Vec<u8>; 4] = std::array::from_fn(|_| Vec::new());
-        let [out, err, result, artifacts] = &mut buffers;
-        let notice = loop {
-            tokio::select! {
-                biased;
-                notice = &mut self.ordered.notice => break notice.map_err(|_| lost())?,
-                () = &mut *cancel, if self.why_killed.is_none() => self.end(Ending::Cancelled),
-                read = read(&mut self.ours.stdout, out) => {
-                    if read == 0 { self.ours.stdout = None } else { self.show(Stream::Stdout, out) }
-                }
-                read = read(&mut self.ours.stderr, err) => {
-                    if read == 0 { self.ours.stderr = None } else { self.show(Stream::Stderr, err) }
-                }
-                read = read(&mut self.ours.result, result) => {
-                    if read == 0 { self.ours.result = None } else { keep(&mut self.result, result, MAX_RESULT) }
-                }
-                read = read(&mut self.ours.artifacts, artifacts) => {
-                    if read == 0 { self.ours.artifacts = None } else { keep(&mut self.artifacts, artifacts, MAX_ARTIFACTS) }
-                }
-                written = feed(&mut self.ours.stdin, input) => {
-                    input = &input[written..];
-                    if written == 0 || input.is_empty() { self.ours.stdin = None }
-                }
+        let notice = match self.over_soon(input, cancel).await? {
+            Some(notice) => {
+                self.drain(&ours);
+                notice
+            }
+            None => {
+                let mut ours = ours.watch().map_err(|error| setup("watch pipes", &error))?;
+                let notice = self.listen(&mut ours, input, cancel).await?;
+                self.drain(&ours);
+                notice
             }
         };
-        self.drain();
         self.outcome(notice)
+    }
+
+    /// Most runs are over in a moment, and what they wrote fits their pipes: to watch those, and be woken for each word,
+    /// would take longer than all the rest. A run with input has somebody waiting for it.
+    async fn over_soon(
+        &mut self,
+        input: &[u8],
+        cancel: &mut BoxFuture<'_, ()>,
+    ) -> Result<Option<Notice>, ProviderError> {
+        if !input.is_empty() {
+            return Ok(None);
+        }
+        tokio::select! {
+            biased;
+            notice = &mut self.ordered.notice => notice.map(Some).map_err(|_| lost()),
+            () = &mut *cancel => {
+                self.end(Ending::Cancelled);
+                Ok(None)
+            }
+            () = tokio::time::sleep(MOMENT) => Ok(None),
+        }
+    }
+
+    async fn listen(
+        &mut self,
+        ours: &mut Ours<pipe::Sender, pipe::Receiver>,
+        mut input: &[u8],
+        cancel: &mut BoxFuture<'_, ()>,
+    ) -> Result<Notice, ProviderError> {
+        let mut buffers: [Vec<u8>; 4] = std::array::from_fn(|_| Vec::new());
+        let [out, err, result, artifacts] = &mut buffers;
+        loop {
+            tokio::select! {
+                biased;
+                notice = &mut self.ordered.notice => return notice.map_err(|_| lost()),
+                () = &mut *cancel, if self.why_killed.is_none() => self.end(Ending::Cancelled),
+                read = read(&mut ours.stdout, out) => {
+                    if read == 0 { ours.stdout = None } else { self.show(Stream::Stdout, out) }
+                }
+                read = read(&mut ours.stderr, err) => {
+                    if read == 0 { ours.stderr = None } else { self.show(Stream::Stderr, err) }
+                }
+                read = read(&mut ours.result, result) => {
+                    if read == 0 { ours.result = None } else { keep(&mut self.result, result, MAX_RESULT) }
+                }
+                read = read(&mut ours.artifacts, artifacts) => {
+                    if read == 0 { ours.artifacts = None } else { keep(&mut self.artifacts, artifacts, MAX_ARTIFACTS) }
+                }
+                written = feed(&mut ours.stdin, input) => {
+                    input = &input[written..];
+                    if written == 0 || input.is_empty() { ours.stdin = None }
+                }
+            }
+        }
     }
 
     fn end(&mut self, why: Ending) {
@@ -344,8 +397,8 @@ impl Attending<'_> {
     }
 
     /// The program has ended; what it wrote is in the pipes. A survivor that still holds one is not waited for.
-    fn drain(&mut self) {
-        let Ours { stdout, stderr, result, artifacts, .. } = &mut self.ours;
+    fn drain<W, R: AsFd>(&mut self, ours: &Ours<W, R>) {
+        let Ours { stdout, stderr, result, artifacts, .. } = ours;
         let (mut out, mut err) = (Vec::new(), Vec::new());
         drain(stdout.as_ref(), &mut out, MAX_DRAIN);
         drain(stderr.as_ref(), &mut err, MAX_DRAIN);
@@ -407,7 +460,7 @@ fn keep(kept: &mut Vec<u8>, bytes: &[u8], bound: usize) {
     kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
 }
 
-fn drain(pipe: Option<&pipe::Receiver>, into: &mut Vec<u8>, bound: usize) {
+fn drain(pipe: Option<&impl AsFd>, into: &mut Vec<u8>, bound: usize) {
     let Some(pipe) = pipe else { return };
     let mut buffer = [0; 8 << 10];
     let mut drained = 0;

@@ -62,6 +62,12 @@ impl World {
         self.run(serde_json::json!({"language": "python", "code": code}))
     }
 
+    /// The same, and does not wait until it can be warm: many of them together keep a pool empty.
+    pub(crate) fn python_as_it_is(&self, code: &str) -> Result<Report, String> {
+        let request = serde_json::json!({"language": "python", "code": code});
+        self.run_as_it_is(request, std::future::pending(), &mut Quiet)
+    }
+
     /// Runs a request until it ends or `cancel` does.
     pub(crate) fn run_until(
         &self,
