@@ -48,6 +48,20 @@ pub(crate) struct Guard {
     pub(crate) devices: u64,
 }
 
+/// Most habits that a zygote is told of.
+pub(crate) const MAX_HABITS: usize = 1_360;
+
+/// Launcher to zygote, now and then: memory that its children come to use, to be got ready in those that wait. Any number
+/// of them makes a packet, which is told from a [`Birth`] by that no descriptor comes along.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Habit {
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+    /// Whether it is written to, or only looked at.
+    pub(crate) write: u64,
+}
+
 /// Launcher to zygote: have a child.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]

@@ -9,7 +9,7 @@ use super::call::{Answer, BAD_MESSAGE, GONE, Refused, call, close, number, plain
 use super::hop::{self, Hop, Process, Side};
 use super::host::Host;
 use super::message::{
-    Birth, BirthStep, Customs, Delivered, Guard, LEAVING, LEASH, LINE, MAX_INSTRUCTIONS, MAX_KEPT_BYTES, MOUNTS, NETWORK,
+    Birth, BirthStep, Customs, Delivered, Guard, Habit, LEAVING, LEASH, LINE, MAX_HABITS, MAX_INSTRUCTIONS, MAX_KEPT_BYTES, MOUNTS, NETWORK,
     OWN_LINE, USER, Word, bytes_of, from_bytes, kind,
 };
 use super::payload::{Name, Payload};
@@ -55,12 +55,37 @@ struct State {
     /// Paths that stay visible in every jail.
     kept: [u8; MAX_KEPT_BYTES],
     kept_len: usize,
+    habits: [Habit; MAX_HABITS],
+    habits_len: usize,
     /// Where the library keeps the number of its thread, and its list of locks to let go.
     tid: usize,
     robust: (usize, usize),
     listener: Option<i32>,
     /// Number of the child's process; what it forks has others.
     pid: usize,
+}
+
+impl State {
+    /// Learns what its children do.
+    fn learn(&mut self, mut packet: &[u8]) {
+        self.habits_len = 0;
+        while let Some((habit, rest)) = from_bytes::<Habit>(packet) {
+            self.habits[self.habits_len] = habit;
+            self.habits_len += 1;
+            packet = rest;
+        }
+    }
+
+    /// Gets the memory ready that others have used.
+    fn prepare(&self) {
+        const MADV_POPULATE_READ: usize = 22;
+        const MADV_POPULATE_WRITE: usize = 23;
+        for habit in &self.habits[..self.habits_len] {
+            let advice = if habit.write != 0 { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
+            // What is not there, or is something else here, is left as it is.
+            let _done = plain(number::MADVISE, &[habit.start as usize, habit.bytes as usize, advice]);
+        }
+    }
 }
 
 struct Only(UnsafeCell<State>);
@@ -74,6 +99,8 @@ static STATE: Only = Only(UnsafeCell::new(State {
     guard: Guard { handled: 0, scoped: 0, read: 0, write: 0, devices: 0 },
     kept: [0; MAX_KEPT_BYTES],
     kept_len: 0,
+    habits: [Habit { start: 0, bytes: 0, write: 0 }; MAX_HABITS],
+    habits_len: 0,
     tid: 0,
     robust: (0, 0),
     listener: None,
@@ -134,18 +161,22 @@ pub(crate) fn say(kind: u32, text: &[u8]) -> Answer<()> {
     Ok(())
 }
 
-/// Has a child whenever the launcher says so; comes back in each child, with whether a request waits for it, and in the
-/// zygote at its end with the reason.
+/// Has a child whenever the launcher says so; comes back in each child, with whether that has nothing to prepare, and in
+/// the zygote at its end with the reason.
 /// `before` and `after` are what the interpreter wants done around a fork, `after` in the zygote.
 pub(crate) fn have_children(before: impl Fn(), after: impl Fn()) -> Result<bool, Refused> {
     // The first process of each jail shares this one's memory, and nobody in a jail has any business with that.
     prctl(PR_SET_DUMPABLE, 0)?;
-    let mut packet = [0_u8; size_of::<Birth>()];
+    let mut packet = [0_u8; MAX_HABITS * size_of::<Habit>()];
     loop {
         let received = socket::receive(LINE, &mut packet)?;
+        let state = state();
+        if received.fds_len == 0 {
+            state.learn(&packet[..received.bytes]);
+            continue;
+        }
         let (birth, _) = from_bytes::<Birth>(&packet[..received.bytes]).ok_or(BAD_MESSAGE)?;
         before();
-        let state = state();
         let fds = &received.fds[..received.fds_len.max(OWN_LINE + 1)];
         let mut hop = Hop {
             user: fds[USER],
@@ -171,7 +202,11 @@ pub(crate) fn have_children(before: impl Fn(), after: impl Fn()) -> Result<bool,
         match hop::hop(&mut hop) {
             Ok(Side::Child) => {
                 be_born(&birth, fds, hop.host.rules)?;
-                return Ok(birth.awaited != 0);
+                let awaited = birth.awaited != 0;
+                if !awaited {
+                    state.prepare();
+                }
+                return Ok(awaited || state.habits_len > 0);
             }
             Ok(Side::Zygote { between }) => deliver(&hop, between)?,
             Err(why) => {

@@ -155,6 +155,14 @@ impl Nursery {
         left.into_iter().for_each(|plot| home.ids.give_back(plot.taken));
     }
 
+    /// A child of the zygote for which this plot was made is about to be killed.
+    pub(super) fn look_at(&mut self, home: &Home, plot: &Plot, child: i32) {
+        let mut zygotes = self.keepers.iter_mut().filter_map(|keeper| keeper.zygote.as_mut());
+        if let Some(zygote) = zygotes.find(|zygote| zygote.owns(plot)) {
+            zygote.look_at(home, child);
+        }
+    }
+
     /// What the one who collects a guest's artifacts wears.
     pub(super) fn collectors_filter(&self) -> &Filter {
         self.filters.collector()

@@ -14,6 +14,7 @@ use rustix::process::Signal;
 
 use super::guest::RunningGuest;
 use super::home::Home;
+use super::plot::Plot;
 use super::start::{Lodging, Parts, Remains};
 use crate::cgroup::{Controller, Group};
 use crate::inside::{self, Collector};
@@ -81,6 +82,15 @@ impl Run {
 
     pub(super) fn into_remains(self) -> Remains {
         self.remains
+    }
+
+    /// A guest that waits to be killed, and where it lives.
+    pub(super) fn spent_guest(&self) -> Option<(&Plot, i32)> {
+        let guest = self.guest.as_ref().filter(|guest| !guest.is_reaped())?;
+        match &self.remains.lodging {
+            Lodging::Plot(plot) => Some((plot, guest.pid())),
+            Lodging::Ids(_) => None,
+        }
     }
 
     pub(super) fn kill(&self) {

@@ -212,6 +212,9 @@ impl Runs {
     pub(super) fn end_doomed(&mut self) {
         for (_, run) in self.running.iter_mut().filter(|(_, run)| run.doomed) {
             run.doomed = false;
+            if let Some((plot, child)) = run.spent_guest() {
+                self.nursery.look_at(&self.home, plot, child);
+            }
             run.kill();
         }
     }

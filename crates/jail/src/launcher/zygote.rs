@@ -15,6 +15,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 use super::guest::{self, Born, Process};
+use super::habits::{self, Habits};
 use super::home::Home;
 use super::ids::Taken;
 use super::plot::Plot;
@@ -106,6 +107,7 @@ pub(super) struct Zygote {
     children: u64,
     /// Where no child is at the moment.
     plots: Vec<Plot>,
+    habits: Habits,
 }
 
 impl Zygote {
@@ -184,6 +186,7 @@ impl Zygote {
             heard: now,
             children: 0,
             plots: Vec::new(),
+            habits: Habits::default(),
         };
         for packet in [filters.child.bytes(), filters.host.bytes(), &customs] {
             // Where it is gone already, that is noticed when its line is looked at.
@@ -212,6 +215,19 @@ impl Zygote {
         }
         self.plots.push(plot);
         Ok(())
+    }
+
+    /// Looks at the memory of a child whose run is over, where there is something to learn from it.
+    pub(super) fn look_at(&mut self, home: &Home, child: i32) {
+        if !self.habits.wants_a_look() {
+            return;
+        }
+        let common = habits::look_at(home, child).and_then(|used| self.habits.learn(used));
+        if let Some(common) = common.filter(|common| !common.is_empty()) {
+            let packet: Vec<u8> = common.iter().flat_map(bytes_of).copied().collect();
+            // Where it is gone already, that is noticed when its line is looked at.
+            let _told = wire::send_bytes(self.line.as_fd(), &packet, &[]);
+        }
     }
 
     /// Gives up plots that nobody stands on.
