@@ -94,12 +94,32 @@ fn a_run_is_isolated() {
 #[test]
 fn what_is_run_again_is_warm() {
     let person = Person::new(64_011);
+    let batch = person.path("batch");
+    run_again(&batch, || person.command(&["run", "--batch", "batch", "--jobs", "1", "--quiet"]));
+}
+
+#[test]
+fn what_is_run_again_with_subordinate_ids_is_warm() {
+    let person = Person::new(64_012);
+    if !is_root() || !Path::new("/usr/bin/newuidmap").exists() {
+        return skip("what_is_run_again_with_subordinate_ids_is_warm", "no newuidmap, or nobody to give ids");
+    }
+    let batch = person.path("batch");
+    let folder = tempfile::tempdir().unwrap();
+    run_again(&batch, || {
+        let mut command = with_subordinate_ids(&person, folder.path());
+        command.args(["run", "--batch", &batch, "--jobs", "1", "--quiet"]);
+        command
+    });
+}
+
+fn run_again(batch: &str, command: impl Fn() -> Command) {
     for (language, pause) in
         [("python", "import time; time.sleep(0.05)"), ("javascript", "setTimeout(() => {}, 50)")]
     {
         let line = serde_json::json!({"language": language, "code": pause});
-        fs::write(person.path("batch"), format!("{line}\n").repeat(40)).unwrap();
-        let output = person.command(&["run", "--batch", "batch", "--jobs", "1", "--quiet"]).output().unwrap();
+        fs::write(batch, format!("{line}\n").repeat(40)).unwrap();
+        let output = command().output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         let results: Vec<serde_json::Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -167,7 +187,12 @@ fn subordinate_ids_make_a_user_of_its_own() {
     if !Path::new("/usr/bin/newuidmap").exists() {
         return skip("subordinate_ids_make_a_user_of_its_own", "no newuidmap: apt-get install uidmap");
     }
-    let answer = if is_root() { with_subordinate_ids(&person, &print_map) } else { person.run(&print_map) };
+    let folder = tempfile::tempdir().unwrap();
+    let answer = if is_root() {
+        finish(with_subordinate_ids(&person, folder.path()).args(["run", "--json"]).args(print_map))
+    } else {
+        person.run(&print_map)
+    };
     if !is_root() && !answer.has_layer("separate_uid") {
         return skip("subordinate_ids_make_a_user_of_its_own", "/etc/subuid gives this user no ids");
     }
@@ -180,8 +205,9 @@ fn subordinate_ids_make_a_user_of_its_own() {
     }
 }
 
-/// The person gets a name and subordinate ids in a copy of the user database that only this command sees.
-fn with_subordinate_ids(person: &Person, arguments: &[&str]) -> Answer {
+/// `belljar` for a person who has a name and subordinate ids in a copy of the user database that only this command sees,
+/// and that is in this folder.
+fn with_subordinate_ids(person: &Person, folder: &Path) -> Command {
     let uid = person.uid;
     let lines = [
         ("passwd", format!("jar:x:{uid}:{uid}::/:/bin/sh\n")),
@@ -189,10 +215,9 @@ fn with_subordinate_ids(person: &Person, arguments: &[&str]) -> Answer {
         ("subuid", "jar:700000:65536\n".to_owned()),
         ("subgid", "jar:700000:65536\n".to_owned()),
     ];
-    let folder = tempfile::tempdir().unwrap();
     let mut mounts = "set -e\n".to_owned();
     for (name, line) in lines {
-        let (real, copy) = (format!("/etc/{name}"), folder.path().join(name));
+        let (real, copy) = (format!("/etc/{name}"), folder.join(name));
         let old = fs::read_to_string(&real).unwrap_or_default();
         fs::write(&copy, line + &old).unwrap();
         fs::set_permissions(&copy, Permissions::from_mode(0o644)).unwrap();
@@ -201,8 +226,8 @@ fn with_subordinate_ids(person: &Person, arguments: &[&str]) -> Answer {
     mounts += &format!("exec setpriv --reuid {uid} --regid {uid} --clear-groups \"$@\"\n");
     let mut command = Command::new("unshare");
     person.settle(&mut command);
-    command.args(["--mount", "sh", "-c", &mounts, "sh", &person.path("belljar"), "run", "--json"]);
-    finish(command.args(arguments))
+    command.args(["--mount", "sh", "-c", &mounts, "sh", &person.path("belljar")]);
+    command
 }
 
 #[test]

@@ -40,7 +40,9 @@ fn plough(ploughing: &Ploughing<'_>) -> Result<(), StepFailed> {
     step(Step::Ids, "", || {
         let uid = rights::init_uid(ploughing.own_init_uid);
         rights::become_user(uid, uid)?;
-        sys::die_with_parent()
+        // Lost and reset with the change of ids; the launcher opens the namespaces by way of this process.
+        sys::die_with_parent()?;
+        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable)
     })?;
     step(Step::Root, "", || mounts::take_root(ploughing.root))?;
     // The kernel lets a jail mount its own only where another one is in full view. This one shows no process: the
