@@ -1,0 +1,147 @@
+//! Retention: what is too old or too much goes, in small steps that let other writes in between.
+//!
+//! Too much goes from the tenant that has the most, oldest first: nobody can push out another's results by having many.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, params};
+
+use crate::bound;
+use crate::error::Error;
+use crate::name::TenantName;
+use crate::store::Store;
+use crate::time::Timestamp;
+
+/// The most rows that one step removes.
+const ROWS: i64 = 100;
+/// Bytes after which a step ends.
+const BYTES: i64 = 8 << 20;
+/// The most pages that one step gives back to the disk.
+const PAGES: i64 = 256;
+
+/// What is kept.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Retention {
+    /// How long finished executions and ended sandboxes are.
+    pub max_age: Option<Duration>,
+    /// How much finished executions may take together.
+    pub max_bytes: Option<u64>,
+}
+
+/// What was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pruned {
+    /// Executions.
+    pub executions: u64,
+    /// Ended sandboxes.
+    pub sandboxes: u64,
+    /// Bytes of results.
+    pub bytes: u64,
+    /// Whether there is more to remove.
+    pub more: bool,
+}
+
+impl Store {
+    /// One small step.
+    ///
+    /// # Errors
+    /// The database cannot write.
+    pub async fn prune_step(&self, retention: Retention, now: Timestamp) -> Result<Pruned, Error> {
+        let cutoff = retention.max_age.map(|age| now.before(age));
+        let most = retention.max_bytes.map(|bytes| bound::count("max_bytes", bytes)).transpose()?;
+        self.write(move |db| step(db, cutoff, most)).await
+    }
+
+    /// Steps until nothing is left to remove; other writes go between them.
+    ///
+    /// # Errors
+    /// The database cannot write; what was removed before stays removed.
+    pub async fn prune(&self, retention: Retention, now: Timestamp) -> Result<Pruned, Error> {
+        let mut all = Pruned::default();
+        loop {
+            let step = self.prune_step(retention, now).await?;
+            all.executions += step.executions;
+            all.sandboxes += step.sandboxes;
+            all.bytes += step.bytes;
+            if !step.more {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+fn step(db: &Connection, cutoff: Option<Timestamp>, most: Option<i64>) -> Result<Pruned, Error> {
+    let mut pruned = Pruned::default();
+    if let Some(cutoff) = cutoff {
+        let sql = "SELECT seq, size_bytes FROM executions WHERE ended_ms < ? ORDER BY ended_ms LIMIT ?";
+        remove(db, &candidates(db, sql, params![cutoff, ROWS])?, i64::MAX, &mut pruned)?;
+        pruned.sandboxes = ended_sandboxes(db, cutoff)?;
+        pruned.more |= pruned.sandboxes >= ROWS.unsigned_abs();
+    }
+    if let Some(most) = most
+        && !pruned.more
+    {
+        prune_largest(db, most, &mut pruned)?;
+    }
+    pruned.more |= give_back(db)?;
+    Ok(pruned)
+}
+
+fn ended_sandboxes(db: &Connection, cutoff: Timestamp) -> Result<u64, Error> {
+    let sql = "DELETE FROM sandboxes WHERE (tenant, id) IN \
+               (SELECT tenant, id FROM sandboxes WHERE ended_ms < ? ORDER BY ended_ms LIMIT ?)";
+    Ok(db.execute(sql, params![cutoff, ROWS])? as u64)
+}
+
+fn prune_largest(db: &Connection, most: i64, pruned: &mut Pruned) -> Result<(), Error> {
+    let total: i64 =
+        db.query_row("SELECT coalesce(sum(stored_bytes), 0) FROM tenants", [], |row| row.get(0))?;
+    if total <= most {
+        return Ok(());
+    }
+    let largest = "SELECT name FROM tenants ORDER BY stored_bytes DESC LIMIT 1";
+    let tenant: TenantName = db.query_row(largest, [], |row| row.get(0))?;
+    let sql = "SELECT seq, size_bytes FROM executions WHERE tenant = ? AND ended_ms IS NOT NULL \
+               ORDER BY id LIMIT ?";
+    let before = pruned.bytes;
+    remove(db, &candidates(db, sql, params![tenant, ROWS])?, total - most, pruned)?;
+    let freed = i64::try_from(pruned.bytes - before).unwrap_or(i64::MAX);
+    pruned.more = freed > 0 && total - freed > most;
+    Ok(())
+}
+
+fn candidates(db: &Connection, sql: &str, values: impl rusqlite::Params) -> Result<Vec<(i64, i64)>, Error> {
+    let mut statement = db.prepare_cached(sql)?;
+    Ok(statement.query_map(values, |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?)
+}
+
+/// Removes from the front until as much as wanted is gone, or as much as one step may.
+fn remove(db: &Connection, rows: &[(i64, i64)], wanted: i64, pruned: &mut Pruned) -> Result<(), Error> {
+    let mut delete = db.prepare_cached("DELETE FROM executions WHERE seq = ?")?;
+    let (mut freed, mut removed) = (0, 0);
+    for (seq, size) in rows {
+        delete.execute([seq])?;
+        (freed, removed) = (freed + size, removed + 1);
+        if freed >= wanted.min(BYTES) {
+            break;
+        }
+    }
+    pruned.executions += removed;
+    pruned.bytes += freed.unsigned_abs();
+    pruned.more |= freed < wanted && (freed >= BYTES || removed >= ROWS.unsigned_abs());
+    Ok(())
+}
+
+/// Where more than a quarter of the file is empty, some of it goes back to the disk. The rest is for new results.
+fn give_back(db: &Connection) -> Result<bool, Error> {
+    let number = |name| db.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let (free, pages) = (number("freelist_count")?, number("page_count")?);
+    if free <= PAGES || free <= pages / 4 {
+        return Ok(false);
+    }
+    let mut vacuum = db.prepare(&format!("PRAGMA incremental_vacuum({PAGES})"))?;
+    let mut rows = vacuum.query([])?;
+    // Each row is a page.
+    while rows.next()?.is_some() {}
+    Ok(true)
+}

@@ -1,0 +1,1 @@
+//! Groups, bounds and healing of the writer.
