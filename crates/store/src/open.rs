@@ -20,7 +20,11 @@ const LOG_BYTES: i64 = 64 << 20;
 const STATEMENTS: usize = 64;
 const PAGE: u64 = 4 << 10;
 
-const MIGRATIONS: &[M<'static>] = &[M::up(include_str!("../migrations/0001_first.sql"))];
+/// In their order, for good: a database says how many of them it has.
+const MIGRATIONS: &[M<'static>] = &[
+    M::up(include_str!("../migrations/0001_first.sql")),
+    M::up(include_str!("../migrations/0002_metadata_and_audit_age.sql")),
+];
 
 /// What an acknowledged write survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::error::Error;
 
 /// Steps of SQLite's machine between two looks at the clock: some tens of microseconds.
-const STEPS: i32 = 10_000;
+const STEPS: i32 = 1_000;
 
 pub(crate) type Read = Box<dyn FnOnce(&Connection) + Send>;
 

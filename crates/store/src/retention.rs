@@ -26,6 +26,8 @@ pub struct Retention {
     pub max_age: Option<Duration>,
     /// How much finished executions may take together.
     pub max_bytes: Option<u64>,
+    /// How long the audit log is.
+    pub audit_age: Option<Duration>,
 }
 
 /// What was removed.
@@ -35,6 +37,8 @@ pub struct Pruned {
     pub executions: u64,
     /// Ended sandboxes.
     pub sandboxes: u64,
+    /// Entries of the audit log.
+    pub audit: u64,
     /// Bytes of results.
     pub bytes: u64,
     /// Whether there is more to remove.
@@ -47,9 +51,12 @@ impl Store {
     /// # Errors
     /// The database cannot write.
     pub async fn prune_step(&self, retention: Retention, now: Timestamp) -> Result<Pruned, Error> {
-        let cutoff = retention.max_age.map(|age| now.before(age));
-        let most = retention.max_bytes.map(|bytes| bound::count("max_bytes", bytes)).transpose()?;
-        self.write(move |db| step(db, cutoff, most)).await
+        let bounds = Bounds {
+            ended_before: retention.max_age.map(|age| now.before(age)),
+            most: retention.max_bytes.map(|bytes| bound::count("max_bytes", bytes)).transpose()?,
+            audited_before: retention.audit_age.map(|age| now.before(age)),
+        };
+        self.write(move |db| step(db, bounds)).await
     }
 
     /// Steps until nothing is left to remove; other writes go between them.
@@ -62,6 +69,7 @@ impl Store {
             let step = self.prune_step(retention, now).await?;
             all.executions += step.executions;
             all.sandboxes += step.sandboxes;
+            all.audit += step.audit;
             all.bytes += step.bytes;
             if !step.more {
                 return Ok(all);
@@ -70,15 +78,26 @@ impl Store {
     }
 }
 
-fn step(db: &Connection, cutoff: Option<Timestamp>, most: Option<i64>) -> Result<Pruned, Error> {
+/// [`Retention`] at one moment.
+#[derive(Clone, Copy)]
+struct Bounds {
+    ended_before: Option<Timestamp>,
+    most: Option<i64>,
+    audited_before: Option<Timestamp>,
+}
+
+fn step(db: &Connection, bounds: Bounds) -> Result<Pruned, Error> {
     let mut pruned = Pruned::default();
-    if let Some(cutoff) = cutoff {
+    if let Some(cutoff) = bounds.ended_before {
         let sql = "SELECT seq, size_bytes FROM executions WHERE ended_ms < ? ORDER BY ended_ms LIMIT ?";
         remove(db, &candidates(db, sql, params![cutoff, ROWS])?, i64::MAX, &mut pruned)?;
         pruned.sandboxes = ended_sandboxes(db, cutoff)?;
-        pruned.more |= pruned.sandboxes >= ROWS.unsigned_abs();
     }
-    if let Some(most) = most
+    if let Some(cutoff) = bounds.audited_before {
+        pruned.audit = old_audit(db, cutoff)?;
+    }
+    pruned.more |= pruned.sandboxes.max(pruned.audit) >= ROWS.unsigned_abs();
+    if let Some(most) = bounds.most
         && !pruned.more
     {
         prune_largest(db, most, &mut pruned)?;
@@ -90,6 +109,15 @@ fn step(db: &Connection, cutoff: Option<Timestamp>, most: Option<i64>) -> Result
 fn ended_sandboxes(db: &Connection, cutoff: Timestamp) -> Result<u64, Error> {
     let sql = "DELETE FROM sandboxes WHERE (tenant, id) IN \
                (SELECT tenant, id FROM sandboxes WHERE ended_ms < ? ORDER BY ended_ms LIMIT ?)";
+    Ok(db.execute(sql, params![cutoff, ROWS])? as u64)
+}
+
+/// Only entries before the moment that the log itself knows can go, and that moment only moves forward.
+fn old_audit(db: &Connection, cutoff: Timestamp) -> Result<u64, Error> {
+    let floor = "INSERT INTO settings (name, value) VALUES ('audit.kept_since_ms', ?) ON CONFLICT DO UPDATE \
+                 SET value = max(CAST(value AS INTEGER), CAST(excluded.value AS INTEGER))";
+    db.execute(floor, [cutoff.millis().to_string()])?;
+    let sql = "DELETE FROM audit WHERE at_ms < ? AND seq IN (SELECT seq FROM audit ORDER BY seq LIMIT ?)";
     Ok(db.execute(sql, params![cutoff, ROWS])? as u64)
 }
 

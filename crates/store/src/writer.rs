@@ -36,7 +36,7 @@ struct Job<T, F> {
     work: F,
     outcome: Option<Result<T, Error>>,
     reply: oneshot::Sender<Result<T, Error>>,
-    _weight: OwnedSemaphorePermit,
+    weight: OwnedSemaphorePermit,
 }
 
 impl<T, F> Write for Job<T, F>
@@ -52,14 +52,17 @@ where
     }
 
     fn answer(self: Box<Self>, committed: Result<(), Error>) {
-        let answer = match (self.outcome, committed) {
+        let Self { work, outcome, reply, weight } = *self;
+        // Before the answer: whoever has it finds the room.
+        drop((work, weight));
+        let answer = match (outcome, committed) {
             (Some(Err(own)), _) => Err(own),
             (_, Err(error)) => Err(error),
             (Some(Ok(value)), Ok(())) => Ok(value),
             (None, Ok(())) => Err(Error::Closed),
         };
         // Whoever asked may be gone; what was written stays.
-        drop(self.reply.send(answer));
+        drop(reply.send(answer));
     }
 }
 
@@ -126,7 +129,7 @@ where
     F: FnMut(&Connection) -> Result<T, Error> + Send + 'static,
 {
     let (reply, answer) = oneshot::channel();
-    (Box::new(Job { work, outcome: None, reply, _weight: weight }), answer)
+    (Box::new(Job { work, outcome: None, reply, weight }), answer)
 }
 
 /// The writer's thread: until every [`Queue`] is gone and everything handed in is done.

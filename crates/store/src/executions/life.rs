@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::metadata::index_metadata;
 use super::{Finished, NewExecution, Status, idempotency};
 use crate::bound::{self, MAX_WORD};
 use crate::error::{Error, Kind, changed, owner_missing};
@@ -127,7 +128,8 @@ fn insert(db: &Connection, new: &NewExecution, language: &str, metadata: &str) -
                idempotency_key, request_digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
     let values =
         params![new.tenant, new.id, status, language, metadata, new.created, new.started, key, request];
-    db.prepare_cached(sql)?.execute(values).map(drop).map_err(owner_missing)
+    db.prepare_cached(sql)?.execute(values).map_err(owner_missing)?;
+    index_metadata(db, new, db.last_insert_rowid(), metadata)
 }
 
 fn finish(

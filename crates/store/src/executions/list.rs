@@ -6,7 +6,7 @@
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use serde::Serialize;
 
-use super::{Execution, Status, Summary};
+use super::{Execution, Status, Summary, metadata};
 use crate::bound;
 use crate::error::Error;
 use crate::id::ExecutionId;
@@ -23,6 +23,9 @@ pub struct Filter {
     pub status: Option<Status>,
     /// In this language.
     pub language: Option<String>,
+    /// With all of these in their metadata, numbers and truth values as text. Of one execution the first 32 plain
+    /// values are found, with keys up to 64 bytes and values up to 256.
+    pub metadata: Vec<(String, String)>,
 }
 
 /// Some executions, newest first.
@@ -47,7 +50,7 @@ impl Store {
     /// The executions of a tenant, newest first, from below `cursor` on.
     ///
     /// # Errors
-    /// `limit` is not from 1 to 200, or the database cannot answer.
+    /// `limit` is not from 1 to 200, more than 8 values are looked for, or the database cannot answer.
     pub async fn executions(
         &self,
         tenant: &TenantName,
@@ -55,6 +58,12 @@ impl Store {
         cursor: Option<ExecutionId>,
         limit: u32,
     ) -> Result<Page, Error> {
+        if filter.metadata.len() > metadata::MOST {
+            return Err(Error::invalid(
+                "metadata",
+                format!("at most {} values can be looked for", metadata::MOST),
+            ));
+        }
         let (tenant, limit) = (tenant.clone(), bound::page(limit)?);
         self.read(move |db| page(db, &tenant, &filter, cursor.as_ref(), limit)).await
     }
@@ -81,41 +90,54 @@ fn page(
 ) -> Result<Page, Error> {
     // One more than is shown tells whether there is a next page.
     let more = limit + 1;
-    let mut query = Query::new(tenant);
-    query.only("e.status = ?", filter.status.as_ref());
-    query.only("e.language = ?", filter.language.as_ref());
-    query.only("e.id < ?", cursor);
-    let mut executions = query.run(db, &more)?;
+    let mut executions = Query::new(tenant, filter, cursor).run(db, &more)?;
     let full = executions.len() > limit as usize;
     executions.truncate(limit as usize);
     let next_cursor = executions.last().filter(|_| full).map(|last| last.id.clone());
     Ok(Page { executions, next_cursor })
 }
 
-/// A list's conditions, and the values for them in the same order.
+/// A list's tables and conditions, and the values for them in the same order.
 struct Query<'a> {
-    conditions: String,
+    sql: String,
     values: Vec<&'a dyn ToSql>,
 }
 
 impl<'a> Query<'a> {
-    fn new(tenant: &'a TenantName) -> Self {
-        Self { conditions: "e.tenant = ?".to_owned(), values: vec![tenant] }
+    fn new(tenant: &'a TenantName, filter: &'a Filter, cursor: Option<&'a ExecutionId>) -> Self {
+        let mut values = filter.metadata.iter();
+        // The first value that is looked for leads: a rare one is found without reading everything else.
+        let mut query = match values.next() {
+            None => Self { sql: "executions e WHERE e.tenant = ?".to_owned(), values: vec![tenant] },
+            Some((key, value)) => Self { sql: metadata::LEADS.to_owned(), values: vec![tenant, key, value] },
+        };
+        for (key, value) in values {
+            query.and(metadata::HAS, &[key, value]);
+        }
+        if let Some(status) = &filter.status {
+            query.and("e.status = ?", &[status]);
+        }
+        if let Some(language) = &filter.language {
+            query.and("e.language = ?", &[language]);
+        }
+        // The index that is read has an id of its own.
+        let id = if filter.metadata.is_empty() { "e.id" } else { "m.id" };
+        if let Some(cursor) = cursor {
+            query.and(&format!("{id} < ?"), &[cursor]);
+        }
+        query.sql += &format!(" ORDER BY {id} DESC LIMIT ?");
+        query
     }
 
-    fn only<T: ToSql>(&mut self, condition: &str, value: Option<&'a T>) {
-        if let Some(value) = value {
-            self.conditions += " AND ";
-            self.conditions += condition;
-            self.values.push(value);
-        }
+    fn and(&mut self, condition: &str, values: &[&'a dyn ToSql]) {
+        self.sql += " AND ";
+        self.sql += condition;
+        self.values.extend(values);
     }
 
     fn run(mut self, db: &Connection, limit: &'a u32) -> Result<Vec<Summary>, Error> {
         self.values.push(limit);
-        let conditions = self.conditions;
-        let sql = format!("SELECT {COLUMNS} FROM executions e WHERE {conditions} ORDER BY e.id DESC LIMIT ?");
-        let mut statement = db.prepare_cached(&sql)?;
+        let mut statement = db.prepare_cached(&format!("SELECT {COLUMNS} FROM {}", self.sql))?;
         Ok(statement.query_map(self.values.as_slice(), from_row)?.collect::<Result<_, _>>()?)
     }
 }

@@ -11,6 +11,7 @@
 mod idempotency;
 mod life;
 mod list;
+mod metadata;
 
 use belljar_engine::report::{Report, Status as Ran};
 use serde::Serialize;

@@ -1,4 +1,10 @@
 //! The store as its callers see it: real files, real threads, real deaths.
+#![expect(clippy::unwrap_used, reason = "a test that cannot be prepared fails")]
 
 mod common;
+mod idempotency;
 mod migration;
+mod paging;
+mod retention;
+mod survival;
+mod tenants;

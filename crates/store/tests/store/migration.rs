@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::{at, begin, finish, object, open, running};
-use belljar_store::executions::{Idempotency, NewExecution, Status};
+use belljar_store::executions::{Filter, Idempotency, NewExecution, Status};
 use belljar_store::{
     AuditEntry, AuditOutcome, Digest, NewSandbox, Options, SandboxId, Scope, Store, TenantName, Timestamp,
 };
@@ -12,17 +12,17 @@ use serde_json::json;
 
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/schema-1.db");
 
-/// How the fixture was made. Run again, it makes one of the newest schema under another name.
+/// How the fixture was made, by the code of its time; the variable names the file to make.
 #[tokio::test]
-#[ignore = "makes a fixture"]
+#[ignore = "makes a fixture where BELLJAR_STORE_FIXTURE says"]
 async fn make_fixture() {
+    let Some(target) = std::env::var_os("BELLJAR_STORE_FIXTURE") else { return };
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path(), &Options::default());
     for name in ["default", "other"] {
         fill(&store, &crate::common::tenant(&store, name).await).await;
     }
-    let target = Path::new(FIXTURE).with_file_name("schema-new.db");
-    store.backup_to(&target).await.unwrap();
+    store.backup_to(Path::new(&target)).await.unwrap();
 }
 
 async fn fill(store: &Store, tenant: &TenantName) {
@@ -64,10 +64,17 @@ async fn the_first_schema_is_brought_up_to_date() {
     let names: Vec<_> = store.tenants().await.unwrap().into_iter().map(|tenant| tenant.name).collect();
     assert_eq!(names.len(), 2);
     for tenant in &names {
-        let page = store.executions(tenant, Default::default(), None, 10).await.unwrap();
+        let page = store.executions(tenant, Filter::default(), None, 10).await.unwrap();
         let statuses: Vec<_> = page.executions.iter().map(|execution| execution.status).collect();
         assert_eq!(page.executions.len(), 2);
         assert!(statuses.contains(&Status::Running) && statuses.contains(&Status::Failed));
+        for (key, value, found) in
+            [("agent", "a1", 1), ("user", "7", 1), ("beta", "true", 1), ("nested", "", 0)]
+        {
+            let filter = Filter { metadata: vec![(key.to_owned(), value.to_owned())], ..Filter::default() };
+            let page = store.executions(tenant, filter, None, 10).await.unwrap();
+            assert_eq!(page.executions.len(), found, "{key}");
+        }
         assert_eq!(store.keys(tenant).await.unwrap().len(), 1);
         assert_eq!(store.living_sandboxes(tenant).await.unwrap(), 1);
         assert_eq!(store.usage(tenant, at(2_000).day()).await.unwrap().executions, 1);
