@@ -19,6 +19,7 @@ mod error;
 pub mod executions;
 mod id;
 mod keys;
+mod log;
 mod name;
 mod open;
 mod places;

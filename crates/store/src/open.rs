@@ -14,7 +14,7 @@ use crate::error::Error;
 /// Says that a file is ours: "Bjar".
 const APPLICATION_ID: i32 = 0x426A_6172;
 /// Nobody else should have the database; a backup tool may, for a moment.
-const BUSY: Duration = Duration::from_secs(5);
+pub(crate) const BUSY: Duration = Duration::from_secs(5);
 /// What the log shrinks back to after it has once been long.
 const LOG_BYTES: i64 = 64 << 20;
 const STATEMENTS: usize = 64;
@@ -100,6 +100,13 @@ pub(crate) fn writer(path: &Path, options: &Options) -> Result<Connection, Error
     claim(&connection, path)?;
     prepare(&connection, options).map_err(|error| opening(path, error))?;
     migrate(&mut connection, path, MIGRATIONS)?;
+    Ok(connection)
+}
+
+/// A further connection that may write, for what is no content: copying the log.
+pub(crate) fn second_writer(path: &Path, options: &Options) -> Result<Connection, Error> {
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    prepare(&connection, options).map_err(|error| opening(path, error))?;
     Ok(connection)
 }
 

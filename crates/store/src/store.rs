@@ -9,6 +9,7 @@ use rusqlite::Connection;
 use tokio::sync::mpsc;
 
 use crate::error::Error;
+use crate::log;
 use crate::open::{self, Lock, Options};
 use crate::readers::{self, Readers};
 use crate::writer::{self, Queue};
@@ -47,8 +48,13 @@ impl Store {
         let readers =
             (0..options.readers.max(1)).map(|_| open::reader(path)).collect::<Result<Vec<_>, _>>()?;
 
+        let (watch, wakes) = log::watch();
+        let copier = open::second_writer(path, options)?;
+        spawn(path, "store-log", life(), copier, move |connection| log::run(connection, &wakes))?;
         let (queue, writes) = Queue::new(options.queue, options.queue_bytes);
-        spawn(path, "store-writer", life(), connection, move |connection| writer::run(connection, writes))?;
+        spawn(path, "store-writer", life(), connection, move |connection| {
+            writer::run(connection, writes, &watch);
+        })?;
         let (reads, waiting) = Readers::new(options.queue);
         for connection in readers {
             let (waiting, timeout) = (Arc::clone(&waiting), options.read_timeout);

@@ -3,27 +3,18 @@
 //! It takes whatever waits, applies it in one transaction, commits, and only then answers. Nobody waits for a group to
 //! fill: while one is being committed, the next one gathers.
 
-use std::cell::Cell;
 use std::sync::Arc;
 
 use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, oneshot};
 
 use crate::error::Error;
+use crate::log::Watch;
 
 /// The most writes in one transaction.
 const GROUP: usize = 256;
 /// Bytes are counted in these, since a semaphore counts in 32 bits.
 const GRAIN: usize = 1 << 10;
-/// Pages in the log after which it is copied into the database.
-const LOG_LONG: i32 = 1_000;
-/// Pages after which that waits for readers, so that the log ends at all.
-const LOG_TOO_LONG: i32 = 20_000;
-
-thread_local! {
-    /// How many pages the log has, as SQLite said at the last commit of this thread.
-    static LOG_PAGES: Cell<i32> = const { Cell::new(0) };
-}
 
 /// A write on its way: applied in a group, perhaps again alone, and answered once.
 pub(crate) trait Write: Send {
@@ -133,11 +124,8 @@ where
 }
 
 /// The writer's thread: until every [`Queue`] is gone and everything handed in is done.
-pub(crate) fn run(connection: &Connection, mut writes: mpsc::Receiver<Box<dyn Write>>) {
-    connection.wal_hook(Some(|_, pages| {
-        LOG_PAGES.set(pages);
-        Ok(())
-    }));
+pub(crate) fn run(connection: &Connection, mut writes: mpsc::Receiver<Box<dyn Write>>, log: &Watch) {
+    log.begin(connection);
     while let Some(first) = writes.blocking_recv() {
         let mut group = vec![first];
         while group.len() < GROUP
@@ -146,7 +134,7 @@ pub(crate) fn run(connection: &Connection, mut writes: mpsc::Receiver<Box<dyn Wr
             group.push(write);
         }
         settle(connection, group);
-        shorten_log(connection);
+        log.look(connection);
     }
 }
 
@@ -193,18 +181,6 @@ fn commit(connection: &Connection, group: &mut [Box<dyn Write>]) -> Result<(), E
         }
         error.into()
     })
-}
-
-/// Copies the log into the database, after the answers: nobody waits for it but who comes next.
-fn shorten_log(connection: &Connection) {
-    let mode = match LOG_PAGES.get() {
-        LOG_TOO_LONG.. => "PRAGMA wal_checkpoint(TRUNCATE)",
-        LOG_LONG.. => "PRAGMA wal_checkpoint(PASSIVE)",
-        _ => return,
-    };
-    LOG_PAGES.set(0);
-    // Where the disk refuses, the log stays and is tried again at a later commit.
-    drop(connection.query_row(mode, [], |_| Ok(())));
 }
 
 #[cfg(test)]
