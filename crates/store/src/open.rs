@@ -1,6 +1,7 @@
 //! Opening: the lock, the file and its mode, what every connection is told, and the migrations.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::num::NonZeroU16;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,6 +18,8 @@ const APPLICATION_ID: i32 = 0x426A_6172;
 pub(crate) const BUSY: Duration = Duration::from_secs(5);
 /// What the log shrinks back to after it has once been long.
 const LOG_BYTES: i64 = 64 << 20;
+const READERS: NonZeroU16 = NonZeroU16::MIN.saturating_add(1);
+const QUEUE: NonZeroU16 = NonZeroU16::MIN.saturating_add(4_095);
 const STATEMENTS: usize = 64;
 const PAGE: u64 = 4 << 10;
 
@@ -42,9 +45,9 @@ pub struct Options {
     /// What an acknowledged write survives.
     pub durability: Durability,
     /// Threads that read.
-    pub readers: usize,
+    pub readers: NonZeroU16,
     /// Writes, and as many reads, that may wait; one more is refused.
-    pub queue: usize,
+    pub queue: NonZeroU16,
     /// Bytes of writes that may wait.
     pub queue_bytes: usize,
     /// How long one question may take.
@@ -57,8 +60,8 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             durability: Durability::Process,
-            readers: 2,
-            queue: 4_096,
+            readers: READERS,
+            queue: QUEUE,
             queue_bytes: 256 << 20,
             read_timeout: Duration::from_secs(5),
             max_bytes: None,

@@ -107,6 +107,21 @@ impl Store {
         .await
     }
 
+    /// What the volumes of a tenant may hold and its snapshots take, together.
+    ///
+    /// # Errors
+    /// The database cannot answer.
+    pub async fn reserved_bytes(&self, tenant: &TenantName) -> Result<u64, Error> {
+        let tenant = tenant.clone();
+        self.read(move |db| {
+            // As a sum of real numbers it cannot overflow; nobody has disks where that is not exact enough.
+            let sql = "SELECT total(size_bytes) FROM (SELECT size_bytes FROM volumes WHERE tenant = ?1 \
+                       UNION ALL SELECT size_bytes FROM snapshots WHERE tenant = ?1)";
+            Ok(db.prepare_cached(sql)?.query_row([&tenant], |row| row.get::<_, f64>(0))? as u64)
+        })
+        .await
+    }
+
     /// Records a snapshot that is being made; `ready` and `size_bytes` come with [`Store::snapshot_ready`].
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! A few threads read, each with a connection of its own that cannot write.
 
+use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,8 +24,8 @@ pub(crate) struct Readers {
 pub(crate) type Waiting = Arc<Mutex<mpsc::Receiver<Read>>>;
 
 impl Readers {
-    pub(crate) fn new(reads: usize) -> (Self, Waiting) {
-        let (sender, receiver) = mpsc::channel(reads.max(1));
+    pub(crate) fn new(reads: NonZeroU16) -> (Self, Waiting) {
+        let (sender, receiver) = mpsc::channel(reads.get().into());
         (Self { reads: sender }, Arc::new(Mutex::new(receiver)))
     }
 

@@ -46,7 +46,7 @@ impl Store {
         let life = || Life { _lock: Arc::clone(&lock), _alive: alive.clone() };
         let connection = open::writer(path, options)?;
         let readers =
-            (0..options.readers.max(1)).map(|_| open::reader(path)).collect::<Result<Vec<_>, _>>()?;
+            (0..options.readers.get()).map(|_| open::reader(path)).collect::<Result<Vec<_>, _>>()?;
 
         let (watch, wakes) = log::watch();
         let copier = open::second_writer(path, options)?;

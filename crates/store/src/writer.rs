@@ -3,6 +3,7 @@
 //! It takes whatever waits, applies it in one transaction, commits, and only then answers. Nobody waits for a group to
 //! fill: while one is being committed, the next one gathers.
 
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use rusqlite::Connection;
@@ -69,8 +70,8 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn new(writes: usize, bytes: usize) -> (Self, mpsc::Receiver<Box<dyn Write>>) {
-        let (sender, receiver) = mpsc::channel(writes.max(1));
+    pub(crate) fn new(writes: NonZeroU16, bytes: usize) -> (Self, mpsc::Receiver<Box<dyn Write>>) {
+        let (sender, receiver) = mpsc::channel(writes.get().into());
         let grains = u32::try_from(bytes / GRAIN).unwrap_or(u32::MAX).max(1);
         let room = Arc::new(Semaphore::new((grains as usize).min(Semaphore::MAX_PERMITS)));
         (Self { writes: sender, room, grains }, receiver)

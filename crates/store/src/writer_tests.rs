@@ -16,10 +16,10 @@ struct Bench {
     thread: thread::JoinHandle<()>,
 }
 
-fn bench(writes: usize, bytes: usize, options: &Options) -> Bench {
+fn bench(writes: u16, bytes: usize, options: &Options) -> Bench {
     let folder = tempfile::tempdir().unwrap();
     let connection = open::writer(&folder.path().join("belljar.db"), options).unwrap();
-    let (queue, receiver) = Queue::new(writes, bytes);
+    let (queue, receiver) = Queue::new(NonZeroU16::new(writes).unwrap(), bytes);
     let (watch, wakes) = log::watch();
     let copier = open::second_writer(&folder.path().join("belljar.db"), options).unwrap();
     thread::spawn(move || log::run(&copier, &wakes));

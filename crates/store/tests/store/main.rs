@@ -3,6 +3,7 @@
 
 mod common;
 mod idempotency;
+mod load;
 mod migration;
 mod paging;
 mod retention;

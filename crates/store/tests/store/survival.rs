@@ -101,6 +101,13 @@ async fn a_second_process_is_refused_until_the_first_is_gone() {
     Store::open(&path, &Options::default()).unwrap().close().await;
 }
 
+#[test]
+fn a_folder_that_is_not_there_is_named() {
+    let error = Store::open(Path::new("/nowhere/belljar.db"), &Options::default()).unwrap_err();
+    assert_eq!(error.fault(), Fault::Host);
+    assert!(error.to_string().starts_with("/nowhere/belljar.lock: cannot be opened: "), "{error}");
+}
+
 /// On a file system of 3 MB: fills it, and goes on when there is room again.
 #[tokio::test]
 #[ignore = "is run by a_full_disk_heals, in a mount namespace of its own"]

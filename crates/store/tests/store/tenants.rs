@@ -35,6 +35,10 @@ async fn what_is_one_tenants_is_not_there_for_another() {
     let volume = Volume { tenant: a.clone(), name: name.clone(), id, size_bytes: 1 << 30, created: at(3) };
     store.add_volume(volume.clone()).await.unwrap();
     assert!(matches!(store.add_volume(volume).await, Err(Error::Exists(Kind::Volume))));
+    assert_eq!(
+        (store.reserved_bytes(a).await.unwrap(), store.reserved_bytes(&b).await.unwrap()),
+        (1 << 30, 0)
+    );
 
     let end = Finished::failed(&json!({}), at(9)).unwrap();
     let missing = |error: Error| assert!(matches!(error, Error::NotFound(_)), "{error}");
@@ -111,7 +115,9 @@ async fn a_tenant_is_added_once_and_goes_when_it_is_empty() {
 
     let id = begin(store, running(name)).await;
     finish(store, name, &id, 2_000, 10).await;
+    let key = store.add_key(name, "ci", Scopes::all(), None, at(1)).await.unwrap();
     assert!(matches!(store.remove_tenant(name).await, Err(Error::InUse(Kind::Tenant))));
+    assert!(store.verify_key(key.secret.reveal(), at(2)).await.unwrap().is_some(), "nothing was removed");
     let all = belljar_store::Retention { max_age: Some(Duration::ZERO), ..Default::default() };
     store.prune(all, at(3_000)).await.unwrap();
     store.remove_tenant(name).await.unwrap();
