@@ -6,13 +6,14 @@
 
 use std::cell::Cell;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::Connection;
 
-/// Pages after which the log is copied.
+/// So many more pages, and the log is looked after again.
 const LONG: i32 = 1_000;
-/// Pages after which the writer helps: little is left, and after it the log begins anew.
+/// Pages after which the writer helps: little is left to copy, and then the log begins anew.
 const LONGER: i32 = 8_000;
 /// Pages after which the writer also waits for readers, who may need the log's end.
 const TOO_LONG: i32 = 40_000;
@@ -24,23 +25,34 @@ thread_local! {
     static PAGES: Cell<i32> = const { Cell::new(0) };
 }
 
+/// Who copies, does so alone: SQLite would refuse the second one.
+type Turn = Arc<Mutex<()>>;
+
 /// The writer's eye on the log.
 pub(crate) struct Watch {
     wake: SyncSender<()>,
+    turn: Turn,
+    looked_after: Cell<i32>,
 }
 
-/// Where the copying thread waits; it ends with the [`Watch`].
-pub(crate) type Wakes = Receiver<()>;
+/// What the copying thread waits for; it ends with the [`Watch`].
+pub(crate) struct Copier {
+    wakes: Receiver<()>,
+    turn: Turn,
+}
 
-pub(crate) fn watch() -> (Watch, Wakes) {
+pub(crate) fn watch() -> (Watch, Copier) {
     let (wake, wakes) = sync_channel(1);
-    (Watch { wake }, wakes)
+    let turn = Turn::default();
+    (Watch { wake, turn: Arc::clone(&turn), looked_after: Cell::new(0) }, Copier { wakes, turn })
 }
 
-/// The copying thread.
-pub(crate) fn run(connection: &Connection, wakes: &Wakes) {
-    while wakes.recv().is_ok() {
-        copy(connection);
+impl Copier {
+    /// The copying thread.
+    pub(crate) fn run(&self, connection: &Connection) {
+        while self.wakes.recv().is_ok() {
+            copy(connection, &self.turn);
+        }
     }
 }
 
@@ -55,22 +67,38 @@ impl Watch {
 
     /// After a commit and its answers.
     pub(crate) fn look(&self, connection: &Connection) {
-        match PAGES.replace(0) {
-            TOO_LONG.. => cut(connection),
-            LONGER.. => copy(connection),
-            // One that is awake already sees to this as well.
-            LONG.. => drop(self.wake.try_send(())),
-            _ => {}
+        let pages = PAGES.get();
+        if pages < self.looked_after.get() {
+            // It has begun anew.
+            self.looked_after.set(0);
         }
+        // Not at every commit: a long reader, such as a backup, may keep the log long for a while.
+        if pages - self.looked_after.get() < LONG {
+            return;
+        }
+        self.looked_after.set(pages);
+        match pages {
+            TOO_LONG.. => cut(connection, &self.turn),
+            LONGER.. => copy(connection, &self.turn),
+            // One that is awake already sees to this as well.
+            _ => drop(self.wake.try_send(())),
+        }
+    }
+
+    /// After the last commit: what is left is one file.
+    pub(crate) fn end(&self, connection: &Connection) {
+        cut(connection, &self.turn);
     }
 }
 
-/// Never waits for anybody but the disk. Where the disk refuses, the log stays, and a later commit tells again.
-fn copy(connection: &Connection) {
+/// Waits for nobody but the disk. Where the disk refuses, the log stays, and is looked after again later.
+fn copy(connection: &Connection, turn: &Turn) {
+    let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
     drop(connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())));
 }
 
-fn cut(connection: &Connection) {
+fn cut(connection: &Connection, turn: &Turn) {
+    let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
     drop(connection.busy_timeout(READERS));
     drop(connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
     drop(connection.busy_timeout(crate::open::BUSY));

@@ -48,9 +48,9 @@ impl Store {
         let readers =
             (0..options.readers.get()).map(|_| open::reader(path)).collect::<Result<Vec<_>, _>>()?;
 
-        let (watch, wakes) = log::watch();
-        let copier = open::second_writer(path, options)?;
-        spawn(path, "store-log", life(), copier, move |connection| log::run(connection, &wakes))?;
+        let (watch, copier) = log::watch();
+        let second = open::second_writer(path, options)?;
+        spawn(path, "store-log", life(), second, move |connection| copier.run(connection))?;
         let (queue, writes) = Queue::new(options.queue, options.queue_bytes);
         spawn(path, "store-writer", life(), connection, move |connection| {
             writer::run(connection, writes, &watch);

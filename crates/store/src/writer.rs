@@ -137,6 +137,7 @@ pub(crate) fn run(connection: &Connection, mut writes: mpsc::Receiver<Box<dyn Wr
         settle(connection, group);
         log.look(connection);
     }
+    log.end(connection);
 }
 
 /// Commits a group and answers it. Where the whole group fails, each of its writes gets its own verdict: one that is

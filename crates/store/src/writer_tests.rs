@@ -20,9 +20,9 @@ fn bench(writes: u16, bytes: usize, options: &Options) -> Bench {
     let folder = tempfile::tempdir().unwrap();
     let connection = open::writer(&folder.path().join("belljar.db"), options).unwrap();
     let (queue, receiver) = Queue::new(NonZeroU16::new(writes).unwrap(), bytes);
-    let (watch, wakes) = log::watch();
-    let copier = open::second_writer(&folder.path().join("belljar.db"), options).unwrap();
-    thread::spawn(move || log::run(&copier, &wakes));
+    let (watch, copier) = log::watch();
+    let second = open::second_writer(&folder.path().join("belljar.db"), options).unwrap();
+    thread::spawn(move || copier.run(&second));
     let thread = thread::spawn(move || run(&connection, receiver, &watch));
     Bench { queue, folder, thread }
 }

@@ -174,9 +174,9 @@ fn a_full_disk_heals() {
 async fn a_backup_under_load_is_whole() {
     let place = place().await;
     let (store, tenant) = (Arc::new(place.store), place.tenant);
-    for _ in 0..50 {
+    for _ in 0..60 {
         let id = begin(&store, running(&tenant)).await;
-        finish(&store, &tenant, &id, 2_000, 100_000).await;
+        finish(&store, &tenant, &id, 2_000, 500_000).await;
     }
     let stop = Arc::new(AtomicBool::new(false));
     let load = {
@@ -205,9 +205,9 @@ async fn a_backup_under_load_is_whole() {
     drop(connection);
     let restored = open(copy.path(), &Options::default());
     let page = restored.executions(&tenant, Filter::default(), None, 200).await.unwrap();
-    assert!(page.executions.len() >= 50);
+    assert!(page.executions.len() >= 60);
     let stored = |tenant: Option<belljar_store::Tenant>| tenant.unwrap().stored_bytes;
-    assert!(stored(restored.tenant(&tenant).await.unwrap()) >= 50 * 100_000);
+    assert!(stored(restored.tenant(&tenant).await.unwrap()) >= 60 * 500_000);
 }
 
 #[tokio::test]
