@@ -28,8 +28,9 @@ impl Store {
         let (source, path) = (self.path.clone(), path.to_owned());
         let (reply, answer) = oneshot::channel();
         let work = move || {
-            let _turn = turn;
             let copied = copy(&source, &path, || reply.is_closed());
+            // Before the answer: whoever has it may ask for the next one.
+            drop(turn);
             drop(reply.send(copied));
         };
         let started = thread::Builder::new().name("store-backup".to_owned()).spawn(work);
@@ -43,7 +44,7 @@ struct Turn(Arc<AtomicBool>);
 
 impl Turn {
     fn take(taken: &Arc<AtomicBool>) -> Result<Self, Error> {
-        if taken.swap(true, Ordering::Acquire) { Err(Error::Busy) } else { Ok(Self(Arc::clone(taken))) }
+        if taken.swap(true, Ordering::Acquire) { Err(Error::BackingUp) } else { Ok(Self(Arc::clone(taken))) }
     }
 }
 
@@ -89,6 +90,7 @@ fn copy_pages(source: &Path, part: &Path, given_up: impl Fn() -> bool) -> Result
             match backup.step(STEP)? {
                 StepResult::Done => break,
                 StepResult::More if !given_up() => {}
+                StepResult::More => return Err(Error::Closed),
                 _ => return Err(Error::Busy),
             }
         }

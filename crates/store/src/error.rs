@@ -112,6 +112,9 @@ pub enum Error {
     /// Somebody else has the database for long.
     #[error("the database is locked by another program; try again later")]
     Busy,
+    /// One backup at a time.
+    #[error("a backup is under way; try again later")]
+    BackingUp,
     /// No room on the disk, or none under the bound of the database.
     #[error("no room for the database: make room on its disk, or let less be kept")]
     NoSpace,
@@ -145,7 +148,7 @@ impl Error {
             | Self::InUse(_)
             | Self::Invalid { .. }
             | Self::TooLarge { .. } => Fault::Caller,
-            Self::QueueFull | Self::TooSlow | Self::Busy => Fault::Capacity,
+            Self::QueueFull | Self::TooSlow | Self::Busy | Self::BackingUp => Fault::Capacity,
             Self::Locked { .. }
             | Self::Open { .. }
             | Self::Foreign { .. }
