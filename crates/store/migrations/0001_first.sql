@@ -1,5 +1,5 @@
 -- The first schema. Times are milliseconds since 1970, sizes are bytes, days are days since 1970.
--- Whoever looks something up names its tenant: it is the first column of every key.
+-- Whoever looks up what a tenant owns names the tenant: it is the first column of every index.
 
 CREATE TABLE tenants (
     name                TEXT PRIMARY KEY,

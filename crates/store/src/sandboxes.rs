@@ -204,19 +204,21 @@ impl Store {
         .await
     }
 
-    /// The sandboxes of a tenant that stand so, or all, newest first, from below `cursor` on.
+    /// The sandboxes of a tenant that stand in one of these ways (none: in any), newest first, from below `cursor` on.
     ///
     /// # Errors
     /// `limit` is not from 1 to 200, or the database cannot answer.
     pub async fn sandboxes(
         &self,
         tenant: &TenantName,
-        state: Option<SandboxState>,
+        states: &[SandboxState],
         cursor: Option<SandboxId>,
         limit: u32,
     ) -> Result<SandboxPage, Error> {
         let (tenant, limit) = (tenant.clone(), bound::page(limit)?);
-        self.read(move |db| page(db, &tenant, state, cursor, limit)).await
+        let states: Vec<&str> = states.iter().map(|state| state.as_str()).collect();
+        let states = states.join(",");
+        self.read(move |db| page(db, &tenant, &states, cursor.as_ref(), limit)).await
     }
 
     /// How many sandboxes of a tenant are alive.
@@ -247,16 +249,18 @@ fn settings(settings: &Map<String, Value>) -> Result<String, Error> {
 fn page(
     db: &Connection,
     tenant: &TenantName,
-    state: Option<SandboxState>,
-    cursor: Option<SandboxId>,
+    states: &str,
+    cursor: Option<&SandboxId>,
     limit: u32,
 ) -> Result<SandboxPage, Error> {
+    // No state is a part of another's word, and no id is above '~'.
     let sql = format!(
-        "SELECT {COLUMNS} FROM sandboxes WHERE tenant = ?1 AND (?2 IS NULL OR state = ?2) \
-         AND (?3 IS NULL OR id < ?3) ORDER BY id DESC LIMIT ?4"
+        "SELECT {COLUMNS} FROM sandboxes WHERE tenant = ?1 AND (?2 = '' OR instr(?2, state) > 0) AND id < ?3 \
+         ORDER BY id DESC LIMIT ?4"
     );
+    let below = cursor.map_or("~", SandboxId::as_str);
     let mut statement = db.prepare_cached(&sql)?;
-    let rows = statement.query_map(params![tenant, state, cursor, limit + 1], from_row)?;
+    let rows = statement.query_map(params![tenant, states, below, limit + 1], from_row)?;
     let mut sandboxes = rows.collect::<Result<Vec<_>, _>>()?;
     let full = sandboxes.len() > limit as usize;
     sandboxes.truncate(limit as usize);

@@ -178,7 +178,7 @@ fn commit(connection: &Connection, group: &mut [Box<dyn Write>]) -> Result<(), E
     };
     all().map_err(|error| {
         if !connection.is_autocommit() {
-            // What cannot be rolled back now is rolled back by the next BEGIN's failure or by the end of the process.
+            // Where not even that succeeds, the next group's BEGIN fails and brings us here again.
             drop(told("ROLLBACK"));
         }
         error.into()

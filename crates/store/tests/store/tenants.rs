@@ -58,7 +58,7 @@ async fn what_is_one_tenants_is_not_there_for_another() {
     // Another tenant's id is a place in the list like any other, and shows nothing.
     let page = store.executions(&b, Filter::default(), Some(execution.clone()), 10).await.unwrap();
     assert_eq!((page.executions.len(), page.next_cursor), (0, None));
-    assert!(store.sandboxes(&b, None, None, 10).await.unwrap().sandboxes.is_empty());
+    assert!(store.sandboxes(&b, &[], None, 10).await.unwrap().sandboxes.is_empty());
     assert!(store.snapshots(&b).await.unwrap().is_empty() && store.volumes(&b).await.unwrap().is_empty());
 
     assert_eq!(store.execution(a, &execution).await.unwrap().unwrap().summary.status, Status::Running);
@@ -74,6 +74,14 @@ async fn sandboxes_end_once() {
     let (one, two) = (sandbox(store, tenant).await, sandbox(store, tenant).await);
     store.set_sandbox_state(tenant, &one, SandboxState::Running, at(2)).await.unwrap();
     assert_eq!(store.living_sandboxes(tenant).await.unwrap(), 2);
+    let listed = async |states: &[SandboxState], cursor| {
+        let page = store.sandboxes(tenant, states, cursor, 1).await.unwrap();
+        (page.sandboxes.into_iter().map(|sandbox| sandbox.id).collect::<Vec<_>>(), page.next_cursor)
+    };
+    let (newer, older) = (one.clone().max(two.clone()), one.clone().min(two.clone()));
+    assert_eq!(listed(&[], None).await, (vec![newer.clone()], Some(newer.clone())));
+    assert_eq!(listed(&[], Some(newer)).await, (vec![older], None));
+    assert_eq!(listed(&[SandboxState::Running, SandboxState::Paused], None).await, (vec![one.clone()], None));
     store.end_sandbox(tenant, &one, SandboxEnd::Idle, at(3)).await.unwrap();
     assert!(store.end_sandbox(tenant, &one, SandboxEnd::Closed, at(4)).await.is_err());
     assert_eq!(store.interrupt_sandboxes(at(5)).await.unwrap(), std::slice::from_ref(&two));
