@@ -1,0 +1,29 @@
+-- Executions are found by their metadata: a row for each of its plain values, the first 32 of one execution.
+CREATE TABLE execution_metadata (
+    tenant TEXT NOT NULL,
+    key    TEXT NOT NULL,
+    value  TEXT NOT NULL,
+    id     TEXT NOT NULL,
+    seq    INTEGER NOT NULL REFERENCES executions (seq) ON DELETE CASCADE,
+    PRIMARY KEY (tenant, key, value, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX execution_metadata_by_execution ON execution_metadata (seq);
+
+-- As `index_metadata` in executions/metadata.rs has it for new ones.
+INSERT OR IGNORE INTO execution_metadata (tenant, key, value, id, seq)
+    SELECT tenant, key, value, id, seq FROM (
+        SELECT e.tenant, e.id, e.seq, j.key AS key,
+               CASE j.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE CAST(j.atom AS TEXT) END AS value,
+               row_number() OVER (PARTITION BY e.seq ORDER BY j.id) AS place
+        FROM executions e, json_each(e.metadata) j
+        WHERE j.type IN ('text', 'integer', 'real', 'true', 'false')
+              AND length(CAST(j.key AS BLOB)) <= 64 AND length(CAST(j.atom AS BLOB)) <= 256
+    ) WHERE place <= 32;
+
+-- The audit log still never changes; what is older than a moment that only moves forward may go.
+DROP TRIGGER audit_never_shrinks;
+CREATE TRIGGER audit_shrinks_by_age_only BEFORE DELETE ON audit
+    WHEN old.at_ms >= coalesce((SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'audit.kept_since_ms'), 0)
+BEGIN
+    SELECT raise(ABORT, 'the audit log is append-only');
+END;

@@ -1,0 +1,67 @@
+//! By what a repeated request is known.
+
+use std::fmt;
+use std::str::FromStr;
+
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
+use rusqlite::{Connection, OptionalExtension, ToSql, params};
+
+use super::{Begun, Status};
+use crate::error::Error;
+use crate::id::{ExecutionId, text_column};
+use crate::name::TenantName;
+use crate::secret::Digest;
+
+const LONGEST: usize = 255;
+
+/// What a client sends as `Idempotency-Key`: up to 255 visible ASCII characters.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct IdempotencyKey(String);
+
+impl IdempotencyKey {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for IdempotencyKey {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let fits = (1..=LONGEST).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+        let rule = "must be 1 to 255 visible ASCII characters";
+        if fits { Ok(Self(text.to_owned())) } else { Err(Error::invalid("Idempotency-Key", rule)) }
+    }
+}
+
+text_column!(IdempotencyKey);
+
+/// A key, and the digest of the request that came with it.
+#[derive(Debug, Clone)]
+pub struct Idempotency {
+    /// The client's key.
+    pub key: IdempotencyKey,
+    /// Of the whole request: another request with the same key is a mistake.
+    pub request: Digest,
+}
+
+/// What is known of a key already.
+pub(super) fn known(
+    db: &Connection,
+    tenant: &TenantName,
+    idempotency: &Idempotency,
+) -> Result<Option<Begun>, Error> {
+    let sql = "SELECT id, status, request_digest FROM executions WHERE tenant = ? AND idempotency_key = ?";
+    let mut statement = db.prepare_cached(sql)?;
+    let found = statement
+        .query_row(params![tenant, idempotency.key], |row| {
+            Ok((row.get::<_, ExecutionId>(0)?, row.get::<_, Status>(1)?, row.get::<_, Digest>(2)?))
+        })
+        .optional()?;
+    Ok(found.map(|(id, status, request)| match (request.matches(&idempotency.request), status.is_final()) {
+        (false, _) => Begun::Conflict,
+        (true, true) => Begun::Done(id),
+        (true, false) => Begun::InProgress(id),
+    }))
+}

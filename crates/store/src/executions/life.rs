@@ -1,0 +1,160 @@
+//! The life of an execution: it begins, starts, and ends once.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::metadata::index_metadata;
+use super::{Finished, NewExecution, Status, idempotency};
+use crate::bound::{self, MAX_WORD};
+use crate::error::{Error, Kind, changed, owner_missing};
+use crate::id::ExecutionId;
+use crate::name::TenantName;
+use crate::store::Store;
+use crate::time::Timestamp;
+use crate::usage::{self, Usage};
+
+/// What an execution takes beside its result and metadata.
+const ROW: usize = 256;
+
+/// What came of the wish to begin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Begun {
+    /// It is recorded; run it.
+    Fresh,
+    /// The same request is under way.
+    InProgress(ExecutionId),
+    /// The same request has ended.
+    Done(ExecutionId),
+    /// Another request came with this key.
+    Conflict,
+}
+
+/// What came of an end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// It is recorded.
+    Recorded,
+    /// It had ended before, so.
+    Already(Status),
+}
+
+impl Store {
+    /// Records an execution as queued or running, unless its key was seen before.
+    ///
+    /// # Errors
+    /// There is no such tenant, the metadata is too long, or the database cannot write.
+    pub async fn begin_execution(&self, new: NewExecution) -> Result<Begun, Error> {
+        let metadata = bound::metadata(&new.metadata)?;
+        let language = bound::text("language", new.language.clone(), MAX_WORD)?;
+        self.write(move |db| {
+            if let Some(idempotency) = &new.idempotency
+                && let Some(known) = idempotency::known(db, &new.tenant, idempotency)?
+            {
+                return Ok(known);
+            }
+            insert(db, &new, &language, &metadata)?;
+            Ok(Begun::Fresh)
+        })
+        .await
+    }
+
+    /// Records that a queued execution runs.
+    ///
+    /// # Errors
+    /// It is not queued, or the database cannot write.
+    pub async fn start_execution(
+        &self,
+        tenant: &TenantName,
+        id: &ExecutionId,
+        at: Timestamp,
+    ) -> Result<(), Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.record(0, move |db| {
+            let sql = "UPDATE executions SET status = 'running', started_ms = ?3 \
+                       WHERE tenant = ?1 AND id = ?2 AND status = 'queued'";
+            let started = db.prepare_cached(sql)?.execute(params![tenant, id, at])?;
+            changed(started, Error::NotFound(Kind::Execution))
+        })
+        .await
+    }
+
+    /// Records what came of an execution, and what its tenant used. When this returns, it survives `kill -9`.
+    ///
+    /// # Errors
+    /// There is no such execution, or the database cannot write: the same may be tried again.
+    pub async fn finish_execution(
+        &self,
+        tenant: &TenantName,
+        id: &ExecutionId,
+        finished: Finished,
+    ) -> Result<Finish, Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.record(finished.json.len(), move |db| finish(db, &tenant, &id, &finished)).await
+    }
+
+    /// Forgets an execution that could not be started, and its key with it: the same request may come again.
+    ///
+    /// # Errors
+    /// There is no such execution under way, or the database cannot write.
+    pub async fn abandon_execution(&self, tenant: &TenantName, id: &ExecutionId) -> Result<(), Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.record(0, move |db| {
+            let sql = "DELETE FROM executions WHERE tenant = ? AND id = ? AND ended_ms IS NULL";
+            changed(db.execute(sql, params![tenant, id])?, Error::NotFound(Kind::Execution))
+        })
+        .await
+    }
+
+    /// At the start: what an earlier server left unfinished was interrupted. Says how many there were.
+    ///
+    /// # Errors
+    /// The database cannot write.
+    pub async fn interrupt_unfinished(&self, at: Timestamp) -> Result<usize, Error> {
+        self.record(0, move |db| {
+            let sql = "UPDATE executions SET status = 'interrupted', ended_ms = ?, \
+                       size_bytes = ? + length(CAST(metadata AS BLOB)) WHERE ended_ms IS NULL";
+            Ok(db.execute(sql, params![at, ROW as i64])?)
+        })
+        .await
+    }
+}
+
+fn insert(db: &Connection, new: &NewExecution, language: &str, metadata: &str) -> Result<(), Error> {
+    let status = if new.started.is_some() { Status::Running } else { Status::Queued };
+    let (key, request) = match &new.idempotency {
+        Some(idempotency) => (Some(&idempotency.key), Some(&idempotency.request)),
+        None => (None, None),
+    };
+    let sql = "INSERT INTO executions (tenant, id, status, language, metadata, created_ms, started_ms, \
+               idempotency_key, request_digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
+    let values =
+        params![new.tenant, new.id, status, language, metadata, new.created, new.started, key, request];
+    db.prepare_cached(sql)?.execute(values).map_err(owner_missing)?;
+    index_metadata(db, new, db.last_insert_rowid(), metadata)
+}
+
+fn finish(
+    db: &Connection,
+    tenant: &TenantName,
+    id: &ExecutionId,
+    finished: &Finished,
+) -> Result<Finish, Error> {
+    let cpu = bound::count("cpu_ms", finished.cpu_ms)?;
+    let size = (finished.json.len() + ROW) as i64;
+    let sql = "UPDATE executions SET status = ?3, exit_code = ?4, cpu_ms = ?5, ended_ms = ?6, \
+               size_bytes = ?7 + length(CAST(metadata AS BLOB)) \
+               WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL RETURNING seq";
+    let values = params![tenant, id, finished.status, finished.exit_code, cpu, finished.ended, size];
+    let seq: Option<i64> = db.prepare_cached(sql)?.query_row(values, |row| row.get(0)).optional()?;
+    let Some(seq) = seq else { return already(db, tenant, id) };
+    db.prepare_cached("INSERT INTO results (seq, json) VALUES (?, ?)")?
+        .execute(params![seq, finished.json])?;
+    let used = Usage { cpu_ms: finished.cpu_ms, executions: 1 };
+    usage::add(db, tenant, finished.ended.day(), used)?;
+    Ok(Finish::Recorded)
+}
+
+fn already(db: &Connection, tenant: &TenantName, id: &ExecutionId) -> Result<Finish, Error> {
+    let sql = "SELECT status FROM executions WHERE tenant = ? AND id = ?";
+    let status = db.query_row(sql, params![tenant, id], |row| row.get(0)).optional()?;
+    status.map(Finish::Already).ok_or(Error::NotFound(Kind::Execution))
+}

@@ -1,0 +1,160 @@
+//! Reading executions: one by its id, or many a page at a time.
+//!
+//! A page is ordered by id, newest first, and the next one begins below the last id of this one. What comes in between
+//! moves nothing: nobody sees an execution twice or misses one.
+
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
+use serde::Serialize;
+
+use super::{Execution, Status, Summary, metadata};
+use crate::bound;
+use crate::error::Error;
+use crate::id::ExecutionId;
+use crate::name::TenantName;
+use crate::store::Store;
+
+const COLUMNS: &str = "e.id, e.status, e.language, e.metadata, e.created_ms, e.started_ms, e.ended_ms, \
+                       e.exit_code, e.cpu_ms, e.size_bytes";
+
+/// Which executions a list shows.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// That stand so.
+    pub status: Option<Status>,
+    /// In this language.
+    pub language: Option<String>,
+    /// With all of these in their metadata, numbers and truth values as text. Of one execution the first 32 plain
+    /// values are found, with keys up to 64 bytes and values up to 256.
+    pub metadata: Vec<(String, String)>,
+}
+
+/// Some executions, newest first.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Page {
+    /// Without their results.
+    pub executions: Vec<Summary>,
+    /// Where the next page begins; nothing at the end.
+    pub next_cursor: Option<ExecutionId>,
+}
+
+impl Store {
+    /// One execution with its result. Another tenant's is not there.
+    ///
+    /// # Errors
+    /// The database cannot answer.
+    pub async fn execution(&self, tenant: &TenantName, id: &ExecutionId) -> Result<Option<Execution>, Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.read(move |db| find(db, &tenant, &id)).await
+    }
+
+    /// The executions of a tenant, newest first, from below `cursor` on.
+    ///
+    /// # Errors
+    /// `limit` is not from 1 to 200, more than 8 values are looked for, or the database cannot answer.
+    pub async fn executions(
+        &self,
+        tenant: &TenantName,
+        filter: Filter,
+        cursor: Option<ExecutionId>,
+        limit: u32,
+    ) -> Result<Page, Error> {
+        if filter.metadata.len() > metadata::MOST {
+            return Err(Error::invalid(
+                "metadata",
+                format!("at most {} values can be looked for", metadata::MOST),
+            ));
+        }
+        let (tenant, limit) = (tenant.clone(), bound::page(limit)?);
+        self.read(move |db| page(db, &tenant, &filter, cursor.as_ref(), limit)).await
+    }
+}
+
+fn find(db: &Connection, tenant: &TenantName, id: &ExecutionId) -> Result<Option<Execution>, Error> {
+    let sql = format!(
+        "SELECT {COLUMNS}, r.json FROM executions e LEFT JOIN results r ON r.seq = e.seq \
+         WHERE e.tenant = ? AND e.id = ?"
+    );
+    let mut statement = db.prepare_cached(&sql)?;
+    let found = statement.query_row(params![tenant, id], |row| {
+        Ok(Execution { summary: from_row(row)?, result: row.get(10)? })
+    });
+    Ok(found.optional()?)
+}
+
+fn page(
+    db: &Connection,
+    tenant: &TenantName,
+    filter: &Filter,
+    cursor: Option<&ExecutionId>,
+    limit: u32,
+) -> Result<Page, Error> {
+    // One more than is shown tells whether there is a next page.
+    let more = limit + 1;
+    let mut executions = Query::new(tenant, filter, cursor).run(db, &more)?;
+    let full = executions.len() > limit as usize;
+    executions.truncate(limit as usize);
+    let next_cursor = executions.last().filter(|_| full).map(|last| last.id.clone());
+    Ok(Page { executions, next_cursor })
+}
+
+/// A list's tables and conditions, and the values for them in the same order.
+struct Query<'a> {
+    sql: String,
+    values: Vec<&'a dyn ToSql>,
+}
+
+impl<'a> Query<'a> {
+    fn new(tenant: &'a TenantName, filter: &'a Filter, cursor: Option<&'a ExecutionId>) -> Self {
+        let mut values = filter.metadata.iter();
+        // The first value that is looked for leads: a rare one is found without reading everything else.
+        let mut query = match values.next() {
+            None => Self { sql: "executions e WHERE e.tenant = ?".to_owned(), values: vec![tenant] },
+            Some((key, value)) => Self { sql: metadata::LEADS.to_owned(), values: vec![tenant, key, value] },
+        };
+        for (key, value) in values {
+            query.and(metadata::HAS, &[key, value]);
+        }
+        if let Some(status) = &filter.status {
+            query.and("e.status = ?", &[status]);
+        }
+        if let Some(language) = &filter.language {
+            query.and("e.language = ?", &[language]);
+        }
+        // The index that is read has an id of its own.
+        let id = if filter.metadata.is_empty() { "e.id" } else { "m.id" };
+        if let Some(cursor) = cursor {
+            query.and(&format!("{id} < ?"), &[cursor]);
+        }
+        query.sql += &format!(" ORDER BY {id} DESC LIMIT ?");
+        query
+    }
+
+    fn and(&mut self, condition: &str, values: &[&'a dyn ToSql]) {
+        self.sql += " AND ";
+        self.sql += condition;
+        self.values.extend(values);
+    }
+
+    fn run(mut self, db: &Connection, limit: &'a u32) -> Result<Vec<Summary>, Error> {
+        self.values.push(limit);
+        let mut statement = db.prepare_cached(&format!("SELECT {COLUMNS} FROM {}", self.sql))?;
+        Ok(statement.query_map(self.values.as_slice(), from_row)?.collect::<Result<_, _>>()?)
+    }
+}
+
+fn from_row(row: &Row<'_>) -> rusqlite::Result<Summary> {
+    let metadata: String = row.get(3)?;
+    Ok(Summary {
+        id: row.get(0)?,
+        status: row.get(1)?,
+        language: row.get(2)?,
+        // Written by this crate and checked then: what is no object now is a damaged row, and shown as empty.
+        metadata: serde_json::from_str(&metadata).unwrap_or_default(),
+        created: row.get(4)?,
+        started: row.get(5)?,
+        ended: row.get(6)?,
+        exit_code: row.get(7)?,
+        cpu_ms: row.get::<_, i64>(8)?.unsigned_abs(),
+        size_bytes: row.get::<_, i64>(9)?.unsigned_abs(),
+    })
+}

@@ -1,0 +1,233 @@
+//! API keys: shown once, kept as a digest.
+//!
+//! A key reads `bj_<id>_<256 random bits>`. The id is found in the database, then the digest of the whole is compared in
+//! constant time.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde::Serialize;
+
+use crate::bound::{self, MAX_WORD};
+use crate::error::{Error, Kind, changed, owner_missing};
+use crate::id::{KeyId, base32, is_digits};
+use crate::name::TenantName;
+use crate::scope::Scopes;
+use crate::secret::{Digest, Secret, random};
+use crate::store::Store;
+use crate::time::Timestamp;
+
+/// Digits of one half of the secret part.
+const HALF: u32 = 26;
+/// How exact the last use is: not every request is worth a write.
+const LAST_USE: Duration = Duration::from_secs(60);
+/// How long a dead key is shown.
+const REMEMBERED: Duration = Duration::from_secs(90 * 24 * 3_600);
+/// The most keys of one tenant.
+const MOST: i64 = 1_000;
+
+const COLUMNS: &str = "id, tenant, label, scopes, created_ms, expires_ms, last_used_ms, revoked_ms";
+
+/// What may be known of a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KeyRecord {
+    /// The part of the key that may be seen.
+    pub id: KeyId,
+    /// Whose it is.
+    pub tenant: TenantName,
+    /// What it is for, in its owner's words.
+    pub label: String,
+    /// What it opens.
+    pub scopes: Scopes,
+    /// When it was made.
+    pub created: Timestamp,
+    /// When it ends by itself.
+    pub expires: Option<Timestamp>,
+    /// When it was last used, to the minute.
+    pub last_used: Option<Timestamp>,
+    /// When it was taken back.
+    pub revoked: Option<Timestamp>,
+}
+
+/// A key and, this once, its text.
+#[derive(Debug, Clone)]
+pub struct NewKey {
+    /// What is kept.
+    pub record: KeyRecord,
+    /// The whole key.
+    pub secret: Secret,
+}
+
+/// Who presented a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The key.
+    pub key: KeyId,
+    /// On whose behalf.
+    pub tenant: TenantName,
+    /// What it opens.
+    pub scopes: Scopes,
+}
+
+impl Store {
+    /// Makes a key.
+    ///
+    /// # Errors
+    /// There is no such tenant, it has 1,000 keys, or the label is too long.
+    pub async fn add_key(
+        &self,
+        tenant: &TenantName,
+        label: &str,
+        scopes: Scopes,
+        expires: Option<Timestamp>,
+        at: Timestamp,
+    ) -> Result<NewKey, Error> {
+        let label = bound::text("label", label.to_owned(), MAX_WORD)?;
+        let (id, secret) = draw()?;
+        let tenant = tenant.clone();
+        let record =
+            KeyRecord { id, tenant, label, scopes, created: at, expires, last_used: None, revoked: None };
+        let (kept, hash) = (record.clone(), Digest::of(secret.reveal().as_bytes()));
+        self.write(move |db| insert(db, &kept, &hash)).await?;
+        Ok(NewKey { record, secret })
+    }
+
+    /// Makes a successor with the same label, scopes and end; the old key opens until `old_until` and no longer.
+    ///
+    /// # Errors
+    /// The tenant has no such key, or it opens nothing any more.
+    pub async fn rotate_key(
+        &self,
+        tenant: &TenantName,
+        id: &KeyId,
+        old_until: Timestamp,
+        at: Timestamp,
+    ) -> Result<NewKey, Error> {
+        let (new_id, secret) = draw()?;
+        let hash = Digest::of(secret.reveal().as_bytes());
+        let (tenant, id) = (tenant.clone(), id.clone());
+        let successor = move |db: &Connection| {
+            let old = find(db, &tenant, &id)?.filter(|old| opens(old.revoked, old.expires, at));
+            let old = old.ok_or(Error::NotFound(Kind::Key))?;
+            let record = KeyRecord { id: new_id.clone(), created: at, last_used: None, ..old };
+            insert(db, &record, &hash)?;
+            let end = record.expires.map_or(old_until, |end| end.min(old_until));
+            db.execute("UPDATE keys SET expires_ms = ?2 WHERE id = ?1", params![id, end])?;
+            Ok(record)
+        };
+        let record = self.write(successor).await?;
+        Ok(NewKey { record, secret })
+    }
+
+    /// Takes a key back, at once and for good.
+    ///
+    /// # Errors
+    /// The tenant has no such key.
+    pub async fn revoke_key(&self, tenant: &TenantName, id: &KeyId, at: Timestamp) -> Result<(), Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.write(move |db| {
+            let sql = "UPDATE keys SET revoked_ms = coalesce(revoked_ms, ?3) WHERE tenant = ?1 AND id = ?2";
+            changed(db.execute(sql, params![tenant, id, at])?, Error::NotFound(Kind::Key))
+        })
+        .await
+    }
+
+    /// The keys of a tenant, those that open nothing any more included.
+    ///
+    /// # Errors
+    /// The database cannot answer.
+    pub async fn keys(&self, tenant: &TenantName) -> Result<Vec<KeyRecord>, Error> {
+        let tenant = tenant.clone();
+        self.read(move |db| {
+            let sql = format!("SELECT {COLUMNS} FROM keys WHERE tenant = ? ORDER BY created_ms DESC, id");
+            let mut statement = db.prepare_cached(&sql)?;
+            let keys = statement.query_map([&tenant], from_row)?.collect::<Result<_, _>>()?;
+            Ok(keys)
+        })
+        .await
+    }
+
+    /// Who presents this text as a key, if it opens anything: known, not revoked, not expired, of a tenant that is
+    /// not disabled.
+    ///
+    /// # Errors
+    /// The database cannot answer.
+    pub async fn verify_key(&self, presented: &str, at: Timestamp) -> Result<Option<Holder>, Error> {
+        let Some(id) = id_of(presented) else { return Ok(None) };
+        let hash = Digest::of(presented.as_bytes());
+        let Some(record) = self.read(move |db| verified(db, &id, &hash, at)).await? else { return Ok(None) };
+        if record.last_used.is_none_or(|used| used.after(LAST_USE) <= at) {
+            let id = record.id.clone();
+            self.mention(move |db| {
+                let sql = "UPDATE keys SET last_used_ms = ?2 WHERE id = ?1";
+                Ok(db.prepare_cached(sql)?.execute(params![id, at]).map(drop)?)
+            });
+        }
+        Ok(Some(Holder { key: record.id, tenant: record.tenant, scopes: record.scopes }))
+    }
+}
+
+/// A key nobody has had before.
+fn draw() -> Result<(KeyId, Secret), Error> {
+    let id = KeyId::generate()?;
+    let half = || random().map(|bytes| base32(u128::from_be_bytes(bytes), HALF));
+    let text = format!("{id}_{}{}", half()?, half()?);
+    Ok((id, Secret::new(text)))
+}
+
+/// The id in a key, where the text has the form of one.
+fn id_of(presented: &str) -> Option<KeyId> {
+    let (id, secret) = presented.rsplit_once('_')?;
+    is_digits(secret, 2 * HALF).then(|| id.parse().ok()).flatten()
+}
+
+fn opens(revoked: Option<Timestamp>, expires: Option<Timestamp>, at: Timestamp) -> bool {
+    revoked.is_none() && expires.is_none_or(|end| at < end)
+}
+
+fn insert(db: &Connection, key: &KeyRecord, hash: &Digest) -> Result<(), Error> {
+    forget_dead(db, &key.tenant, key.created)?;
+    let count: i64 =
+        db.query_row("SELECT count(*) FROM keys WHERE tenant = ?", [&key.tenant], |row| row.get(0))?;
+    if count >= MOST {
+        return Err(Error::invalid("keys", format!("the tenant has {MOST} already; revoke some")));
+    }
+    let sql = "INSERT INTO keys (id, tenant, hash, label, scopes, created_ms, expires_ms) \
+               VALUES (?, ?, ?, ?, ?, ?, ?)";
+    let values = params![key.id, key.tenant, hash, key.label, key.scopes, key.created, key.expires];
+    db.execute(sql, values).map(drop).map_err(owner_missing)
+}
+
+fn forget_dead(db: &Connection, tenant: &TenantName, at: Timestamp) -> Result<(), Error> {
+    let sql = "DELETE FROM keys WHERE tenant = ?1 AND (revoked_ms < ?2 OR expires_ms < ?2)";
+    Ok(db.execute(sql, params![tenant, at.before(REMEMBERED)]).map(drop)?)
+}
+
+fn find(db: &Connection, tenant: &TenantName, id: &KeyId) -> Result<Option<KeyRecord>, Error> {
+    let sql = format!("SELECT {COLUMNS} FROM keys WHERE tenant = ? AND id = ?");
+    Ok(db.query_row(&sql, params![tenant, id], from_row).optional()?)
+}
+
+fn verified(db: &Connection, id: &KeyId, hash: &Digest, at: Timestamp) -> Result<Option<KeyRecord>, Error> {
+    let sql = "SELECT k.id, k.tenant, k.label, k.scopes, k.created_ms, k.expires_ms, k.last_used_ms, \
+               k.revoked_ms, k.hash FROM keys k JOIN tenants t ON t.name = k.tenant \
+               WHERE k.id = ? AND t.disabled_ms IS NULL";
+    let mut statement = db.prepare_cached(sql)?;
+    let found = statement.query_row([id], |row| Ok((from_row(row)?, row.get::<_, Digest>(8)?))).optional()?;
+    Ok(found
+        .filter(|(key, kept)| kept.matches(hash) && opens(key.revoked, key.expires, at))
+        .map(|(key, _)| key))
+}
+
+fn from_row(row: &Row<'_>) -> rusqlite::Result<KeyRecord> {
+    Ok(KeyRecord {
+        id: row.get(0)?,
+        tenant: row.get(1)?,
+        label: row.get(2)?,
+        scopes: row.get(3)?,
+        created: row.get(4)?,
+        expires: row.get(5)?,
+        last_used: row.get(6)?,
+        revoked: row.get(7)?,
+    })
+}

@@ -1,0 +1,238 @@
+//! Opening: the lock, the file and its mode, what every connection is told, and the migrations.
+
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::num::NonZeroU16;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags};
+use rusqlite_migration::{M, Migrations};
+
+use crate::error::Error;
+
+/// Says that a file is ours: "Bjar".
+const APPLICATION_ID: i32 = 0x426A_6172;
+/// Nobody else should have the database; a backup tool may, for a moment.
+pub(crate) const BUSY: Duration = Duration::from_secs(5);
+/// What the log shrinks back to after it has once been long.
+const LOG_BYTES: i64 = 64 << 20;
+const READERS: NonZeroU16 = NonZeroU16::MIN.saturating_add(1);
+const QUEUE: NonZeroU16 = NonZeroU16::MIN.saturating_add(4_095);
+const STATEMENTS: usize = 64;
+const PAGE: u64 = 4 << 10;
+
+/// In their order, for good: a database says how many of them it has.
+const MIGRATIONS: &[M<'static>] = &[
+    M::up(include_str!("../migrations/0001_first.sql")),
+    M::up(include_str!("../migrations/0002_metadata_and_audit_age.sql")),
+];
+
+/// What an acknowledged write survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// The end of the process, even by `kill -9`. No wait for the disk.
+    #[default]
+    Process,
+    /// Also a loss of power: every group of writes waits for the disk.
+    Power,
+}
+
+/// How a store works.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What an acknowledged write survives.
+    pub durability: Durability,
+    /// Threads that read.
+    pub readers: NonZeroU16,
+    /// Writes, and as many reads, that may wait; one more is refused.
+    pub queue: NonZeroU16,
+    /// Bytes of writes that may wait.
+    pub queue_bytes: usize,
+    /// How long one question may take.
+    pub read_timeout: Duration,
+    /// The most that the database file may take; nothing is the disk's own end.
+    pub max_bytes: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            durability: Durability::Process,
+            readers: READERS,
+            queue: QUEUE,
+            queue_bytes: 256 << 20,
+            read_timeout: Duration::from_secs(5),
+            max_bytes: None,
+        }
+    }
+}
+
+/// Held for as long as anything of the store is alive.
+#[derive(Debug)]
+pub(crate) struct Lock(#[expect(dead_code, reason = "an open file is the lock")] File);
+
+impl Lock {
+    /// A file of its own: locks on the database file are SQLite's.
+    pub(crate) fn take(database: &Path) -> Result<Self, Error> {
+        let path = database.with_extension("lock");
+        let failed = |error: std::io::Error| Error::Open { path: path.clone(), reason: error.to_string() };
+        let file = private(&path).map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self(file)),
+            Err(TryLockError::WouldBlock) => Err(Error::Locked { path }),
+            Err(TryLockError::Error(error)) => Err(failed(error)),
+        }
+    }
+}
+
+/// Opens or makes a file that only its owner may read.
+pub(crate) fn private(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// The connection that writes, with the newest schema.
+pub(crate) fn writer(path: &Path, options: &Options) -> Result<Connection, Error> {
+    let failed = |error: std::io::Error| Error::Open { path: path.to_owned(), reason: error.to_string() };
+    // SQLite gives its other files the mode of this one. It is closed again before SQLite has it open: closing it
+    // later would drop SQLite's locks.
+    private(path).map_err(failed)?;
+    fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
+    let mut connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    claim(&connection, path)?;
+    prepare(&connection, options).map_err(|error| opening(path, error))?;
+    migrate(&mut connection, path, MIGRATIONS)?;
+    Ok(connection)
+}
+
+/// A further connection that may write, for what is no content: copying the log.
+pub(crate) fn second_writer(path: &Path, options: &Options) -> Result<Connection, Error> {
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    prepare(&connection, options).map_err(|error| opening(path, error))?;
+    Ok(connection)
+}
+
+/// A connection that cannot write.
+pub(crate) fn reader(path: &Path) -> Result<Connection, Error> {
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    connection.pragma_update(None, "query_only", true).map_err(|error| opening(path, error))?;
+    Ok(connection)
+}
+
+fn connect(path: &Path, access: OpenFlags) -> Result<Connection, Error> {
+    let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_EXRESCODE;
+    let connection = Connection::open_with_flags(path, flags).map_err(|error| opening(path, error))?;
+    harden(&connection).map_err(|error| opening(path, error))?;
+    Ok(connection)
+}
+
+fn harden(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(BUSY)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    connection.pragma_update(None, "temp_store", "memory")
+}
+
+/// Refuses a database of another program; an empty one becomes ours.
+fn claim(connection: &Connection, path: &Path) -> Result<(), Error> {
+    let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+    let foreign = || Error::Foreign { path: path.to_owned() };
+    let (id, pages) = (number("application_id"), number("page_count"));
+    match (id.map_err(|error| opening(path, error))?, pages.map_err(|error| opening(path, error))?) {
+        (APPLICATION_ID, _) => Ok(()),
+        (0, 0) => {
+            // Only as long as there is no table; lets the file shrink again without being rewritten.
+            let pragmas = connection
+                .pragma_update(None, "auto_vacuum", "incremental")
+                .and_then(|()| connection.pragma_update(None, "application_id", APPLICATION_ID));
+            pragmas.map_err(|error| opening(path, error))
+        }
+        _ => Err(foreign()),
+    }
+}
+
+fn prepare(connection: &Connection, options: &Options) -> rusqlite::Result<()> {
+    let synchronous = match options.durability {
+        Durability::Process => "normal",
+        Durability::Power => "full",
+    };
+    let mode: String = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
+    if mode != "wal" {
+        // Some file systems cannot share memory, and readers would then wait for the writer.
+        return Err(rusqlite::Error::InvalidParameterName(format!("journal mode {mode} instead of wal")));
+    }
+    connection.pragma_update(None, "synchronous", synchronous)?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    // What retention removes is gone from the file as well, where that costs nothing.
+    connection.pragma_update_and_check(None, "secure_delete", "fast", |_| Ok(()))?;
+    connection.pragma_update_and_check(None, "journal_size_limit", LOG_BYTES, |_| Ok(()))?;
+    if let Some(bytes) = options.max_bytes {
+        let pages = i64::try_from(bytes / PAGE).unwrap_or(i64::MAX);
+        connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
+    }
+    Ok(())
+}
+
+fn migrate(connection: &mut Connection, path: &Path, migrations: &[M<'_>]) -> Result<(), Error> {
+    use rusqlite_migration::{Error as Failed, MigrationDefinitionError::DatabaseTooFarAhead};
+    Migrations::from_slice(migrations).to_latest(connection).map_err(|error| match error {
+        Failed::MigrationDefinition(DatabaseTooFarAhead) => Error::TooNew { path: path.to_owned() },
+        Failed::RusqliteError { err, .. } => opening(path, err),
+        other => Error::Open { path: path.to_owned(), reason: other.to_string() },
+    })
+}
+
+/// What goes wrong while opening, told with the file's name.
+fn opening(path: &Path, error: rusqlite::Error) -> Error {
+    let path = PathBuf::from(path);
+    match Error::from(error) {
+        Error::Damaged(_) => Error::Foreign { path },
+        Error::Busy => Error::Locked { path },
+        Error::Database(error) => Error::Open { path, reason: error.to_string() },
+        Error::Disk(reason) => Error::Open { path, reason },
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_migration_applies() {
+        Migrations::from_slice(MIGRATIONS).validate().unwrap();
+    }
+
+    #[test]
+    fn the_file_is_private_and_ours() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("belljar.db");
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        let connection = writer(&path, &Options::default()).unwrap();
+        for file in ["belljar.db", "belljar.db-wal", "belljar.db-shm"] {
+            let mode = fs::metadata(folder.path().join(file)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{file}");
+        }
+        let vacuum: i32 = connection.pragma_query_value(None, "auto_vacuum", |row| row.get(0)).unwrap();
+        assert_eq!(vacuum, 2);
+        assert!(reader(&path).unwrap().execute("DELETE FROM tenants", []).is_err());
+    }
+
+    #[test]
+    fn foreign_and_newer_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("belljar.db");
+        fs::write(&path, "not a database, but a text of some length that nobody wants to lose".repeat(9))
+            .unwrap();
+        assert!(matches!(writer(&path, &Options::default()), Err(Error::Foreign { .. })));
+        fs::remove_file(&path).unwrap();
+        Connection::open(&path).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
+        assert!(matches!(writer(&path, &Options::default()), Err(Error::Foreign { .. })));
+        fs::remove_file(&path).unwrap();
+        writer(&path, &Options::default()).unwrap().pragma_update(None, "user_version", 99).unwrap();
+        assert!(matches!(writer(&path, &Options::default()), Err(Error::TooNew { .. })));
+    }
+}

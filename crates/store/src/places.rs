@@ -1,0 +1,248 @@
+//! Volumes and snapshots: whose they are and how large. Their files are somebody else's concern.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde::Serialize;
+
+use crate::bound::{self, MAX_WORD};
+use crate::error::{Error, Kind, changed, owner_missing};
+use crate::id::{SandboxId, SnapshotId, VolumeId};
+use crate::name::{TenantName, VolumeName};
+use crate::store::Store;
+use crate::time::Timestamp;
+
+/// The most volumes, and the most snapshots, of one tenant.
+const MOST: i64 = 1_000;
+
+/// A named place that outlives sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Volume {
+    /// Whose it is.
+    pub tenant: TenantName,
+    /// What the tenant calls it.
+    pub name: VolumeName,
+    /// What its folder is called.
+    pub id: VolumeId,
+    /// How much it may hold.
+    pub size_bytes: u64,
+    /// When it was made.
+    pub created: Timestamp,
+}
+
+/// The files of a sandbox, as they were.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Snapshot {
+    /// Whose it is.
+    pub tenant: TenantName,
+    /// Its name.
+    pub id: SnapshotId,
+    /// What it was made from.
+    pub sandbox: SandboxId,
+    /// What it is for, in its owner's words.
+    pub label: String,
+    /// What it takes.
+    pub size_bytes: u64,
+    /// When it was asked for.
+    pub created: Timestamp,
+    /// When it was complete.
+    pub ready: Option<Timestamp>,
+}
+
+const VOLUME: &str = "tenant, name, id, size_bytes, created_ms";
+const SNAPSHOT: &str = "tenant, id, sandbox, label, size_bytes, created_ms, ready_ms";
+
+impl Store {
+    /// Records a volume.
+    ///
+    /// # Errors
+    /// There is one of this name, there is no such tenant, or it has 1,000.
+    pub async fn add_volume(&self, volume: Volume) -> Result<(), Error> {
+        let size = bound::count("size_bytes", volume.size_bytes)?;
+        self.write(move |db| {
+            refuse_many(db, "SELECT count(*) FROM volumes WHERE tenant = ?", &volume.tenant)?;
+            let sql = "INSERT INTO volumes (tenant, name, id, size_bytes, created_ms) VALUES (?, ?, ?, ?, ?) \
+                       ON CONFLICT DO NOTHING";
+            let values = params![volume.tenant, volume.name, volume.id, size, volume.created];
+            changed(db.execute(sql, values).map_err(owner_missing)?, Error::Exists(Kind::Volume))
+        })
+        .await
+    }
+
+    /// The volumes of a tenant by name.
+    ///
+    /// # Errors
+    /// The database cannot answer.
+    pub async fn volumes(&self, tenant: &TenantName) -> Result<Vec<Volume>, Error> {
+        let tenant = tenant.clone();
+        self.read(move |db| {
+            let sql = format!("SELECT {VOLUME} FROM volumes WHERE tenant = ? ORDER BY name");
+            let mut statement = db.prepare_cached(&sql)?;
+            Ok(statement.query_map([&tenant], volume)?.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// One volume. Another tenant's is not there.
+    ///
+    /// # Errors
+    /// The database cannot answer.
+    pub async fn volume(&self, tenant: &TenantName, name: &VolumeName) -> Result<Option<Volume>, Error> {
+        let (tenant, name) = (tenant.clone(), name.clone());
+        self.read(move |db| {
+            let sql = format!("SELECT {VOLUME} FROM volumes WHERE tenant = ? AND name = ?");
+            Ok(db.prepare_cached(&sql)?.query_row(params![tenant, name], volume).optional()?)
+        })
+        .await
+    }
+
+    /// Forgets a volume.
+    ///
+    /// # Errors
+    /// There is no such volume.
+    pub async fn remove_volume(&self, tenant: &TenantName, name: &VolumeName) -> Result<(), Error> {
+        let (tenant, name) = (tenant.clone(), name.clone());
+        self.write(move |db| {
+            let sql = "DELETE FROM volumes WHERE tenant = ? AND name = ?";
+            changed(db.execute(sql, params![tenant, name])?, Error::NotFound(Kind::Volume))
+        })
+        .await
+    }
+
+    /// What the volumes of a tenant may hold and its snapshots take, together.
+    ///
+    /// # Errors
+    /// The database cannot answer.
+    pub async fn reserved_bytes(&self, tenant: &TenantName) -> Result<u64, Error> {
+        let tenant = tenant.clone();
+        self.read(move |db| {
+            // As a sum of real numbers it cannot overflow; nobody has disks where that is not exact enough.
+            let sql = "SELECT total(size_bytes) FROM (SELECT size_bytes FROM volumes WHERE tenant = ?1 \
+                       UNION ALL SELECT size_bytes FROM snapshots WHERE tenant = ?1)";
+            Ok(db.prepare_cached(sql)?.query_row([&tenant], |row| row.get::<_, f64>(0))? as u64)
+        })
+        .await
+    }
+
+    /// Records a snapshot that is being made; `ready` and `size_bytes` come with [`Store::snapshot_ready`].
+    ///
+    /// # Errors
+    /// There is no such tenant, it has 1,000, or the label is too long.
+    pub async fn add_snapshot(
+        &self,
+        tenant: &TenantName,
+        id: &SnapshotId,
+        sandbox: &SandboxId,
+        label: &str,
+        at: Timestamp,
+    ) -> Result<(), Error> {
+        let label = bound::text("label", label.to_owned(), MAX_WORD)?;
+        let (tenant, id, sandbox) = (tenant.clone(), id.clone(), sandbox.clone());
+        self.write(move |db| {
+            refuse_many(db, "SELECT count(*) FROM snapshots WHERE tenant = ?", &tenant)?;
+            let sql = "INSERT INTO snapshots (tenant, id, sandbox, label, created_ms) VALUES (?, ?, ?, ?, ?)";
+            db.execute(sql, params![tenant, id, sandbox, label, at]).map(drop).map_err(owner_missing)
+        })
+        .await
+    }
+
+    /// Records that a snapshot is complete.
+    ///
+    /// # Errors
+    /// There is no such snapshot being made.
+    pub async fn snapshot_ready(
+        &self,
+        tenant: &TenantName,
+        id: &SnapshotId,
+        size_bytes: u64,
+        at: Timestamp,
+    ) -> Result<(), Error> {
+        let (tenant, id, size) = (tenant.clone(), id.clone(), bound::count("size_bytes", size_bytes)?);
+        self.record(0, move |db| {
+            let sql = "UPDATE snapshots SET size_bytes = ?3, ready_ms = ?4 \
+                       WHERE tenant = ?1 AND id = ?2 AND ready_ms IS NULL";
+            changed(db.execute(sql, params![tenant, id, size, at])?, Error::NotFound(Kind::Snapshot))
+        })
+        .await
+    }
+
+    /// The snapshots of a tenant, newest first, those being made included.
+    ///
+    /// # Errors
+    /// The database cannot answer.
+    pub async fn snapshots(&self, tenant: &TenantName) -> Result<Vec<Snapshot>, Error> {
+        let tenant = tenant.clone();
+        self.read(move |db| {
+            let sql = format!("SELECT {SNAPSHOT} FROM snapshots WHERE tenant = ? ORDER BY id DESC");
+            let mut statement = db.prepare_cached(&sql)?;
+            Ok(statement.query_map([&tenant], snapshot)?.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// One snapshot. Another tenant's is not there.
+    ///
+    /// # Errors
+    /// The database cannot answer.
+    pub async fn snapshot(&self, tenant: &TenantName, id: &SnapshotId) -> Result<Option<Snapshot>, Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.read(move |db| {
+            let sql = format!("SELECT {SNAPSHOT} FROM snapshots WHERE tenant = ? AND id = ?");
+            Ok(db.prepare_cached(&sql)?.query_row(params![tenant, id], snapshot).optional()?)
+        })
+        .await
+    }
+
+    /// Forgets a snapshot.
+    ///
+    /// # Errors
+    /// There is no such snapshot.
+    pub async fn remove_snapshot(&self, tenant: &TenantName, id: &SnapshotId) -> Result<(), Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.write(move |db| {
+            let sql = "DELETE FROM snapshots WHERE tenant = ? AND id = ?";
+            changed(db.execute(sql, params![tenant, id])?, Error::NotFound(Kind::Snapshot))
+        })
+        .await
+    }
+
+    /// At the start: forgets the snapshots that an earlier server did not complete, and says which they were.
+    ///
+    /// # Errors
+    /// The database cannot write.
+    pub async fn forget_unready_snapshots(&self) -> Result<Vec<SnapshotId>, Error> {
+        self.record(0, |db| {
+            let mut statement = db.prepare("DELETE FROM snapshots WHERE ready_ms IS NULL RETURNING id")?;
+            Ok(statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+}
+
+fn refuse_many(db: &Connection, count: &str, tenant: &TenantName) -> Result<(), Error> {
+    let count: i64 = db.query_row(count, [tenant], |row| row.get(0))?;
+    if count < MOST {
+        return Ok(());
+    }
+    Err(Error::invalid("tenant", format!("has {MOST} of these already; remove some")))
+}
+
+fn volume(row: &Row<'_>) -> rusqlite::Result<Volume> {
+    Ok(Volume {
+        tenant: row.get(0)?,
+        name: row.get(1)?,
+        id: row.get(2)?,
+        size_bytes: row.get::<_, i64>(3)?.unsigned_abs(),
+        created: row.get(4)?,
+    })
+}
+
+fn snapshot(row: &Row<'_>) -> rusqlite::Result<Snapshot> {
+    Ok(Snapshot {
+        tenant: row.get(0)?,
+        id: row.get(1)?,
+        sandbox: row.get(2)?,
+        label: row.get(3)?,
+        size_bytes: row.get::<_, i64>(4)?.unsigned_abs(),
+        created: row.get(5)?,
+        ready: row.get(6)?,
+    })
+}

@@ -1,0 +1,175 @@
+//! Retention: what is too old or too much goes, in small steps that let other writes in between.
+//!
+//! Too much goes from the tenant that has the most, oldest first: nobody can push out another's results by having many.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, params};
+
+use crate::bound;
+use crate::error::Error;
+use crate::name::TenantName;
+use crate::store::Store;
+use crate::time::Timestamp;
+
+/// The most rows that one step removes.
+const ROWS: i64 = 100;
+/// Bytes after which a step ends.
+const BYTES: i64 = 8 << 20;
+/// The most pages that one step gives back to the disk.
+const PAGES: i64 = 256;
+
+/// What is kept.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Retention {
+    /// How long finished executions and ended sandboxes are.
+    pub max_age: Option<Duration>,
+    /// How much finished executions may take together.
+    pub max_bytes: Option<u64>,
+    /// How long the audit log is.
+    pub audit_age: Option<Duration>,
+}
+
+/// What was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pruned {
+    /// Executions.
+    pub executions: u64,
+    /// Ended sandboxes.
+    pub sandboxes: u64,
+    /// Entries of the audit log.
+    pub audit: u64,
+    /// Bytes of results.
+    pub bytes: u64,
+    /// Whether there is more to remove.
+    pub more: bool,
+}
+
+impl Store {
+    /// One small step.
+    ///
+    /// # Errors
+    /// The database cannot write.
+    pub async fn prune_step(&self, retention: Retention, now: Timestamp) -> Result<Pruned, Error> {
+        let bounds = Bounds {
+            ended_before: retention.max_age.map(|age| now.before(age)),
+            most: retention.max_bytes.map(|bytes| bound::count("max_bytes", bytes)).transpose()?,
+            audited_before: retention.audit_age.map(|age| now.before(age)),
+        };
+        self.write(move |db| step(db, bounds)).await
+    }
+
+    /// Steps until nothing is left to remove; other writes go between them.
+    ///
+    /// # Errors
+    /// The database cannot write; what was removed before stays removed.
+    pub async fn prune(&self, retention: Retention, now: Timestamp) -> Result<Pruned, Error> {
+        let mut all = Pruned::default();
+        loop {
+            let step = self.prune_step(retention, now).await?;
+            all.executions += step.executions;
+            all.sandboxes += step.sandboxes;
+            all.audit += step.audit;
+            all.bytes += step.bytes;
+            if !step.more {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+/// [`Retention`] at one moment.
+#[derive(Clone, Copy)]
+struct Bounds {
+    ended_before: Option<Timestamp>,
+    most: Option<i64>,
+    audited_before: Option<Timestamp>,
+}
+
+fn step(db: &Connection, bounds: Bounds) -> Result<Pruned, Error> {
+    let mut pruned = Pruned::default();
+    if let Some(cutoff) = bounds.ended_before {
+        let sql = "SELECT seq, size_bytes FROM executions WHERE ended_ms < ? ORDER BY ended_ms LIMIT ?";
+        remove(db, &candidates(db, sql, params![cutoff, ROWS])?, i64::MAX, &mut pruned)?;
+        pruned.sandboxes = ended_sandboxes(db, cutoff)?;
+    }
+    if let Some(cutoff) = bounds.audited_before {
+        pruned.audit = old_audit(db, cutoff)?;
+    }
+    pruned.more |= pruned.sandboxes.max(pruned.audit) >= ROWS.unsigned_abs();
+    if let Some(most) = bounds.most
+        && !pruned.more
+    {
+        prune_largest(db, most, &mut pruned)?;
+    }
+    pruned.more |= give_back(db)?;
+    Ok(pruned)
+}
+
+fn ended_sandboxes(db: &Connection, cutoff: Timestamp) -> Result<u64, Error> {
+    let sql = "DELETE FROM sandboxes WHERE (tenant, id) IN \
+               (SELECT tenant, id FROM sandboxes WHERE ended_ms < ? ORDER BY ended_ms LIMIT ?)";
+    Ok(db.execute(sql, params![cutoff, ROWS])? as u64)
+}
+
+/// Only entries before the moment that the log itself knows can go, and that moment only moves forward.
+fn old_audit(db: &Connection, cutoff: Timestamp) -> Result<u64, Error> {
+    let floor = "INSERT INTO settings (name, value) VALUES ('audit.kept_since_ms', ?) ON CONFLICT DO UPDATE \
+                 SET value = max(CAST(value AS INTEGER), CAST(excluded.value AS INTEGER))";
+    db.execute(floor, [cutoff.millis().to_string()])?;
+    let sql = "DELETE FROM audit WHERE at_ms < ? AND seq IN (SELECT seq FROM audit ORDER BY seq LIMIT ?)";
+    Ok(db.execute(sql, params![cutoff, ROWS])? as u64)
+}
+
+fn prune_largest(db: &Connection, most: i64, pruned: &mut Pruned) -> Result<(), Error> {
+    let total: i64 =
+        db.query_row("SELECT coalesce(sum(stored_bytes), 0) FROM tenants", [], |row| row.get(0))?;
+    if total <= most {
+        return Ok(());
+    }
+    let largest = "SELECT name FROM tenants ORDER BY stored_bytes DESC LIMIT 1";
+    let tenant: TenantName = db.query_row(largest, [], |row| row.get(0))?;
+    let sql = "SELECT seq, size_bytes FROM executions WHERE tenant = ? AND ended_ms IS NOT NULL \
+               ORDER BY id LIMIT ?";
+    let before = pruned.bytes;
+    remove(db, &candidates(db, sql, params![tenant, ROWS])?, total - most, pruned)?;
+    let freed = i64::try_from(pruned.bytes - before).unwrap_or(i64::MAX);
+    pruned.more = freed > 0 && total - freed > most;
+    Ok(())
+}
+
+fn candidates(db: &Connection, sql: &str, values: impl rusqlite::Params) -> Result<Vec<(i64, i64)>, Error> {
+    let mut statement = db.prepare_cached(sql)?;
+    Ok(statement.query_map(values, |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?)
+}
+
+/// Removes from the front until as much as wanted is gone, or as much as one step may.
+fn remove(db: &Connection, rows: &[(i64, i64)], wanted: i64, pruned: &mut Pruned) -> Result<(), Error> {
+    let mut delete = db.prepare_cached("DELETE FROM executions WHERE seq = ?")?;
+    let (mut freed, mut removed) = (0, 0);
+    for (seq, size) in rows {
+        delete.execute([seq])?;
+        (freed, removed) = (freed + size, removed + 1);
+        if freed >= wanted.min(BYTES) {
+            break;
+        }
+    }
+    pruned.executions += removed;
+    pruned.bytes += freed.unsigned_abs();
+    pruned.more |= freed < wanted && (freed >= BYTES || removed >= ROWS.unsigned_abs());
+    Ok(())
+}
+
+/// Where more than a quarter of the file is empty, some of it goes back to the disk. The rest is for new results.
+fn give_back(db: &Connection) -> Result<bool, Error> {
+    let number = |name| db.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let (free, pages) = (number("freelist_count")?, number("page_count")?);
+    if free <= PAGES || free <= pages / 4 {
+        return Ok(false);
+    }
+    let mut vacuum = db.prepare(&format!("PRAGMA incremental_vacuum({PAGES})"))?;
+    let mut rows = vacuum.query([])?;
+    // Each row is a page.
+    while rows.next()?.is_some() {}
+    Ok(true)
+}

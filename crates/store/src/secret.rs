@@ -1,0 +1,90 @@
+//! Secrets, their digests, and random numbers.
+
+use std::fmt;
+use std::hint::black_box;
+
+use rusqlite::ToSql;
+use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
+use sha2::{Digest as _, Sha256};
+
+use crate::error::Error;
+
+/// Random bytes from the system.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| Error::Random(error.to_string()))?;
+    Ok(bytes)
+}
+
+/// The text of a key. It cannot be printed by accident.
+#[derive(Clone)]
+pub struct Secret(String);
+
+impl Secret {
+    pub(crate) fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The text, for the one time that it is shown.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// SHA-256. Plain and fast is enough for keys, since they are 256 random bits that nobody can try out.
+#[derive(Debug, Clone, Copy)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// The digest of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// Whether both are the same, in a time that does not depend on where they differ.
+    pub fn matches(&self, other: &Digest) -> bool {
+        let differing = self.0.iter().zip(&other.0).fold(0, |seen, (a, b)| black_box(seen | (a ^ b)));
+        differing == 0
+    }
+}
+
+impl ToSql for Digest {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(self.0.as_slice().into())
+    }
+}
+
+impl FromSql for Digest {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        <[u8; 32]>::column_result(value).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_compare_every_byte() {
+        let digest = Digest::of(b"key");
+        assert!(digest.matches(&Digest::of(b"key")));
+        for place in 0..32 {
+            let mut other = digest;
+            other.0[place] ^= 1;
+            assert!(!digest.matches(&other), "{place}");
+        }
+    }
+
+    #[test]
+    fn a_secret_does_not_print() {
+        let secret = Secret::new("hunter2".to_owned());
+        assert!(!format!("{secret:?}").contains("hunter2"));
+        assert_eq!(secret.reveal(), "hunter2");
+    }
+}

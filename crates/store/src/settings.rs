@@ -1,0 +1,61 @@
+//! Settings of the server that outlive it, a JSON value each; and a write that shows whether writing works.
+
+use rusqlite::{OptionalExtension, params};
+use serde_json::Value;
+
+use crate::bound::{self, MAX_SETTINGS, MAX_WORD};
+use crate::error::Error;
+use crate::store::Store;
+use crate::time::Timestamp;
+
+/// Written by [`Store::probe`].
+const PROBED: &str = "store.probed_ms";
+
+impl Store {
+    /// Keeps a setting, or forgets it (`null`).
+    ///
+    /// # Errors
+    /// It is longer than 64 KB.
+    pub async fn set_setting(&self, name: &str, value: &Value) -> Result<(), Error> {
+        let name = bound::text("setting", name.to_owned(), MAX_WORD)?;
+        let json = (!value.is_null()).then(|| bound::json("setting", value, MAX_SETTINGS)).transpose()?;
+        self.write(move |db| {
+            let done = match &json {
+                None => db.execute("DELETE FROM settings WHERE name = ?", [&name]),
+                Some(json) => db.prepare_cached(PUT)?.execute(params![name, json]),
+            };
+            Ok(done.map(drop)?)
+        })
+        .await
+    }
+
+    /// One setting.
+    ///
+    /// # Errors
+    /// The database cannot answer.
+    pub async fn setting(&self, name: &str) -> Result<Option<Value>, Error> {
+        let name = name.to_owned();
+        self.read(move |db| {
+            let sql = "SELECT value FROM settings WHERE name = ?";
+            let json: Option<String> = db.query_row(sql, [&name], |row| row.get(0)).optional()?;
+            let parse = |json: String| serde_json::from_str(&json);
+            json.map(parse).transpose().map_err(|error| Error::Damaged(error.to_string()))
+        })
+        .await
+    }
+
+    /// Writes something small, to know whether writing works.
+    ///
+    /// # Errors
+    /// It does not.
+    pub async fn probe(&self, at: Timestamp) -> Result<(), Error> {
+        self.write(move |db| {
+            let value = at.millis().to_string();
+            Ok(db.prepare_cached(PUT)?.execute(params![PROBED, value]).map(drop)?)
+        })
+        .await
+    }
+}
+
+const PUT: &str =
+    "INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value";

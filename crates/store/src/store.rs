@@ -1,0 +1,126 @@
+//! The store: its threads, and the two ways to them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use rusqlite::Connection;
+use tokio::sync::mpsc;
+
+use crate::error::Error;
+use crate::log;
+use crate::open::{self, Lock, Options};
+use crate::readers::{self, Readers};
+use crate::writer::{self, Queue};
+
+/// A write that carries no more than names and numbers.
+const SMALL: usize = 1 << 10;
+
+/// The database, as everybody else sees it. Share it behind an `Arc`.
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) path: PathBuf,
+    pub(crate) backing_up: Arc<AtomicBool>,
+    queue: Queue,
+    readers: Readers,
+    /// Every thread holds a sender of it, so it ends with the last one.
+    threads: mpsc::Receiver<()>,
+}
+
+/// What every thread holds: the lock, and a sign of life. Dropped in this order, so that whoever waits for the end
+/// finds the lock free.
+struct Life {
+    _lock: Arc<Lock>,
+    _alive: mpsc::Sender<()>,
+}
+
+impl Store {
+    /// Opens the database, or makes it, and brings its schema up to date. Blocks; meant for the start.
+    ///
+    /// # Errors
+    /// Another process has it, it is no database of ours or a newer one, or the disk refuses.
+    pub fn open(path: &Path, options: &Options) -> Result<Self, Error> {
+        let lock = Arc::new(Lock::take(path)?);
+        let (alive, threads) = mpsc::channel(1);
+        let life = || Life { _lock: Arc::clone(&lock), _alive: alive.clone() };
+        let connection = open::writer(path, options)?;
+        let readers =
+            (0..options.readers.get()).map(|_| open::reader(path)).collect::<Result<Vec<_>, _>>()?;
+
+        let (watch, copier) = log::watch();
+        let second = open::second_writer(path, options)?;
+        spawn(path, "store-log", life(), second, move |connection| copier.run(connection))?;
+        let (queue, writes) = Queue::new(options.queue, options.queue_bytes);
+        spawn(path, "store-writer", life(), connection, move |connection| {
+            writer::run(connection, writes, &watch);
+        })?;
+        let (reads, waiting) = Readers::new(options.queue);
+        for connection in readers {
+            let (waiting, timeout) = (Arc::clone(&waiting), options.read_timeout);
+            spawn(path, "store-reader", life(), connection, move |connection| {
+                readers::run(connection, &waiting, timeout);
+            })?;
+        }
+        Ok(Self { path: path.to_owned(), backing_up: Arc::default(), queue, readers: reads, threads })
+    }
+
+    /// Finishes what was handed in, and gives up the database.
+    pub async fn close(self) {
+        let Self { queue, readers, mut threads, .. } = self;
+        drop((queue, readers));
+        // Nothing is ever sent: this is the end of the last thread.
+        threads.recv().await;
+    }
+
+    /// Something new: refused when the queue is full.
+    pub(crate) async fn write<T, F>(&self, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnMut(&Connection) -> Result<T, Error> + Send + 'static,
+    {
+        self.queue.offer(SMALL, work)?.await.map_err(|_| Error::Closed)?
+    }
+
+    /// Something that has happened already: waits while the queue is full.
+    pub(crate) async fn record<T, F>(&self, bytes: usize, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnMut(&Connection) -> Result<T, Error> + Send + 'static,
+    {
+        self.queue.owe(SMALL + bytes, work).await?.await.map_err(|_| Error::Closed)?
+    }
+
+    pub(crate) async fn read<T, F>(&self, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
+    {
+        self.readers.read(work).await
+    }
+
+    /// Something nobody waits for, and that may be lost when there is much to do.
+    pub(crate) fn mention<F>(&self, work: F)
+    where
+        F: FnMut(&Connection) -> Result<(), Error> + Send + 'static,
+    {
+        drop(self.queue.offer(SMALL, work));
+    }
+}
+
+/// Starts a thread that owns its connection and closes it before it lets go of the lock.
+fn spawn(
+    path: &Path,
+    name: &str,
+    life: Life,
+    connection: Connection,
+    work: impl FnOnce(&Connection) + Send + 'static,
+) -> Result<(), Error> {
+    let thread = move || {
+        work(&connection);
+        drop(connection);
+        drop(life);
+    };
+    let started = thread::Builder::new().name(name.to_owned()).spawn(thread);
+    started.map(drop).map_err(|error| Error::Open { path: path.to_owned(), reason: error.to_string() })
+}

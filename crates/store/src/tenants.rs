@@ -1,0 +1,163 @@
+//! Tenants and their quotas.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde::{Deserialize, Serialize};
+
+use crate::bound;
+use crate::error::{Error, Kind, changed, still_referred_to};
+use crate::name::TenantName;
+use crate::store::Store;
+use crate::time::Timestamp;
+
+/// What a tenant may have at one time, and in one day. Nothing is the server's own default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Quotas {
+    /// Executions under way.
+    pub concurrency: Option<u32>,
+    /// Living sandboxes.
+    pub sandboxes: Option<u32>,
+    /// Processor time in one day.
+    pub cpu_seconds_per_day: Option<u64>,
+    /// Memory of everything that runs.
+    pub memory_bytes: Option<u64>,
+    /// Volumes and snapshots.
+    pub disk_bytes: Option<u64>,
+}
+
+/// Who owns executions, sandboxes and keys.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Tenant {
+    /// Its name, for good.
+    pub name: TenantName,
+    /// What it may have.
+    pub quotas: Quotas,
+    /// When it was made.
+    pub created: Timestamp,
+    /// Since when its keys open nothing.
+    pub disabled: Option<Timestamp>,
+    /// What its finished executions take in the database.
+    pub stored_bytes: u64,
+}
+
+const COLUMNS: &str = "name, concurrency, sandboxes, cpu_seconds_per_day, memory_bytes, disk_bytes, created_ms, \
+                       disabled_ms, stored_bytes";
+/// The most tenants; a list of them all is one answer.
+const MOST: i64 = 10_000;
+
+impl Store {
+    /// Adds a tenant.
+    ///
+    /// # Errors
+    /// There is one of this name, or there are 10,000.
+    pub async fn add_tenant(&self, name: &TenantName, quotas: Quotas, at: Timestamp) -> Result<(), Error> {
+        let (name, [cpu, memory, disk]) = (name.clone(), large(&quotas)?);
+        self.write(move |db| {
+            let count: i64 = db.query_row("SELECT count(*) FROM tenants", [], |row| row.get(0))?;
+            if count >= MOST {
+                return Err(Error::invalid("tenant", format!("there are {MOST} already")));
+            }
+            let sql = "INSERT INTO tenants (name, concurrency, sandboxes, cpu_seconds_per_day, memory_bytes, \
+                       disk_bytes, created_ms) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING";
+            let values = params![name, quotas.concurrency, quotas.sandboxes, cpu, memory, disk, at];
+            changed(db.prepare_cached(sql)?.execute(values)?, Error::Exists(Kind::Tenant))
+        })
+        .await
+    }
+
+    /// Changes what a tenant may have.
+    ///
+    /// # Errors
+    /// There is no such tenant.
+    pub async fn set_quotas(&self, name: &TenantName, quotas: Quotas) -> Result<(), Error> {
+        let (name, [cpu, memory, disk]) = (name.clone(), large(&quotas)?);
+        self.write(move |db| {
+            let sql = "UPDATE tenants SET concurrency = ?2, sandboxes = ?3, cpu_seconds_per_day = ?4, \
+                       memory_bytes = ?5, disk_bytes = ?6 WHERE name = ?1";
+            let values = params![name, quotas.concurrency, quotas.sandboxes, cpu, memory, disk];
+            changed(db.prepare_cached(sql)?.execute(values)?, Error::NotFound(Kind::Tenant))
+        })
+        .await
+    }
+
+    /// Lets a tenant's keys open nothing from now on, or everything again (`None`).
+    ///
+    /// # Errors
+    /// There is no such tenant.
+    pub async fn disable_tenant(&self, name: &TenantName, since: Option<Timestamp>) -> Result<(), Error> {
+        let name = name.clone();
+        self.write(move |db| {
+            let sql = "UPDATE tenants SET disabled_ms = ?2 WHERE name = ?1";
+            changed(db.execute(sql, params![name, since])?, Error::NotFound(Kind::Tenant))
+        })
+        .await
+    }
+
+    /// Removes a tenant with its keys and its usage.
+    ///
+    /// # Errors
+    /// There is no such tenant, or it still has executions, sandboxes, volumes or snapshots.
+    pub async fn remove_tenant(&self, name: &TenantName) -> Result<(), Error> {
+        let name = name.clone();
+        self.write(move |db| {
+            db.execute("DELETE FROM keys WHERE tenant = ?", [&name])?;
+            db.execute("DELETE FROM usage WHERE tenant = ?", [&name])?;
+            let removed = db.execute("DELETE FROM tenants WHERE name = ?", [&name]);
+            changed(removed.map_err(still_referred_to(Kind::Tenant))?, Error::NotFound(Kind::Tenant))
+        })
+        .await
+    }
+
+    /// One tenant.
+    ///
+    /// # Errors
+    /// The database cannot answer.
+    pub async fn tenant(&self, name: &TenantName) -> Result<Option<Tenant>, Error> {
+        let name = name.clone();
+        self.read(move |db| find(db, &name)).await
+    }
+
+    /// All tenants by name.
+    ///
+    /// # Errors
+    /// The database cannot answer.
+    pub async fn tenants(&self) -> Result<Vec<Tenant>, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached(&format!("SELECT {COLUMNS} FROM tenants ORDER BY name"))?;
+            let tenants = statement.query_map([], from_row)?.collect::<Result<_, _>>()?;
+            Ok(tenants)
+        })
+        .await
+    }
+}
+
+fn find(db: &Connection, name: &TenantName) -> Result<Option<Tenant>, Error> {
+    let mut statement = db.prepare_cached(&format!("SELECT {COLUMNS} FROM tenants WHERE name = ?"))?;
+    Ok(statement.query_row([name], from_row).optional()?)
+}
+
+fn from_row(row: &Row<'_>) -> rusqlite::Result<Tenant> {
+    let quotas = Quotas {
+        concurrency: row.get(1)?,
+        sandboxes: row.get(2)?,
+        cpu_seconds_per_day: row.get::<_, Option<i64>>(3)?.map(i64::unsigned_abs),
+        memory_bytes: row.get::<_, Option<i64>>(4)?.map(i64::unsigned_abs),
+        disk_bytes: row.get::<_, Option<i64>>(5)?.map(i64::unsigned_abs),
+    };
+    Ok(Tenant {
+        name: row.get(0)?,
+        quotas,
+        created: row.get(6)?,
+        disabled: row.get(7)?,
+        stored_bytes: row.get::<_, i64>(8)?.unsigned_abs(),
+    })
+}
+
+fn large(quotas: &Quotas) -> Result<[Option<i64>; 3], Error> {
+    let count = |field, value: Option<u64>| value.map(|value| bound::count(field, value)).transpose();
+    Ok([
+        count("cpu_seconds_per_day", quotas.cpu_seconds_per_day)?,
+        count("memory_bytes", quotas.memory_bytes)?,
+        count("disk_bytes", quotas.disk_bytes)?,
+    ])
+}

@@ -1,0 +1,114 @@
+//! Moments and days, as whole numbers.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rusqlite::ToSql;
+use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
+use serde::Serialize;
+
+const DAY_MS: i64 = 24 * 3_600 * 1_000;
+
+/// Milliseconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// What the clock says. A clock before 1970 says 1970.
+    pub fn now() -> Self {
+        Self::from_millis(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, millis))
+    }
+
+    /// From milliseconds since 1970.
+    pub fn from_millis(millis: i64) -> Self {
+        Self(millis)
+    }
+
+    /// Milliseconds since 1970.
+    pub fn millis(self) -> i64 {
+        self.0
+    }
+
+    /// So much later.
+    #[must_use]
+    pub fn after(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(millis(span)))
+    }
+
+    /// So much earlier.
+    #[must_use]
+    pub fn before(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(millis(span)))
+    }
+
+    /// The day in which it lies, by UTC.
+    pub fn day(self) -> Day {
+        Day(self.0.div_euclid(DAY_MS))
+    }
+}
+
+/// Days since 1970, by UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Day(i64);
+
+impl Day {
+    /// When it begins.
+    pub fn start(self) -> Timestamp {
+        Timestamp(self.0.saturating_mul(DAY_MS))
+    }
+
+    /// The one after it; its start is when a day's quota is fresh again.
+    #[must_use]
+    pub fn next(self) -> Day {
+        Day(self.0.saturating_add(1))
+    }
+}
+
+fn millis(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
+}
+
+impl ToSql for Timestamp {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(self.0.into())
+    }
+}
+
+impl FromSql for Timestamp {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        value.as_i64().map(Self)
+    }
+}
+
+impl ToSql for Day {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(self.0.into())
+    }
+}
+
+impl FromSql for Day {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        value.as_i64().map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_day_ends_at_midnight() {
+        let noon = Timestamp::from_millis(DAY_MS + DAY_MS / 2);
+        assert_eq!(noon.day().start(), Timestamp::from_millis(DAY_MS));
+        assert_eq!(noon.day().next().start(), Timestamp::from_millis(2 * DAY_MS));
+        assert_eq!(Timestamp::from_millis(-1).day(), Day(-1));
+    }
+
+    #[test]
+    fn the_ends_of_time_are_no_accident() {
+        let end = Timestamp::from_millis(i64::MAX);
+        assert_eq!(end.after(Duration::MAX), end);
+        assert!(Timestamp::now().before(Duration::MAX) < Timestamp::from_millis(0));
+    }
+}

@@ -1,0 +1,88 @@
+//! What tenants used, day by day.
+
+use rusqlite::{Connection, OptionalExtension, params};
+use serde::Serialize;
+
+use crate::bound;
+use crate::error::{Error, owner_missing};
+use crate::name::TenantName;
+use crate::store::Store;
+use crate::time::Day;
+
+/// What a tenant used in one day.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Usage {
+    /// Processor time.
+    pub cpu_ms: u64,
+    /// Executions that ended.
+    pub executions: u64,
+}
+
+/// The most days in one answer: ten years.
+const MOST_DAYS: u32 = 3_660;
+
+impl Store {
+    /// What a tenant used in a day so far.
+    ///
+    /// # Errors
+    /// The database cannot answer.
+    pub async fn usage(&self, tenant: &TenantName, day: Day) -> Result<Usage, Error> {
+        let tenant = tenant.clone();
+        self.read(move |db| {
+            let sql = "SELECT cpu_ms, executions FROM usage WHERE tenant = ? AND day = ?";
+            let mut statement = db.prepare_cached(sql)?;
+            let used = statement.query_row(params![tenant, day], |row| from_row(row, 0)).optional()?;
+            Ok(used.unwrap_or_default())
+        })
+        .await
+    }
+
+    /// What a tenant used from one day to another, both included; days without any are left out.
+    ///
+    /// # Errors
+    /// The database cannot answer.
+    pub async fn usage_between(
+        &self,
+        tenant: &TenantName,
+        first: Day,
+        last: Day,
+    ) -> Result<Vec<(Day, Usage)>, Error> {
+        let tenant = tenant.clone();
+        self.read(move |db| {
+            let sql = "SELECT day, cpu_ms, executions FROM usage \
+                       WHERE tenant = ? AND day BETWEEN ? AND ? ORDER BY day LIMIT ?";
+            let mut statement = db.prepare_cached(sql)?;
+            let days = statement.query_map(params![tenant, first, last, MOST_DAYS], |row| {
+                Ok((row.get(0)?, from_row(row, 1)?))
+            })?;
+            Ok(days.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// Adds what was used apart from executions: processor time of a sandbox's commands.
+    ///
+    /// # Errors
+    /// There is no such tenant, or the database cannot write.
+    pub async fn add_usage(&self, tenant: &TenantName, day: Day, used: Usage) -> Result<(), Error> {
+        let tenant = tenant.clone();
+        self.record(0, move |db| add(db, &tenant, day, used)).await
+    }
+}
+
+pub(crate) fn add(db: &Connection, tenant: &TenantName, day: Day, used: Usage) -> Result<(), Error> {
+    let sql = "INSERT INTO usage (tenant, day, cpu_ms, executions) VALUES (?, ?, ?, ?) \
+               ON CONFLICT DO UPDATE SET cpu_ms = cpu_ms + excluded.cpu_ms, \
+               executions = executions + excluded.executions";
+    let (cpu, executions) =
+        (bound::count("cpu_ms", used.cpu_ms)?, bound::count("executions", used.executions)?);
+    let added = db.prepare_cached(sql)?.execute(params![tenant, day, cpu, executions]);
+    added.map(drop).map_err(owner_missing)
+}
+
+fn from_row(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<Usage> {
+    Ok(Usage {
+        cpu_ms: row.get::<_, i64>(first)?.unsigned_abs(),
+        executions: row.get::<_, i64>(first + 1)?.unsigned_abs(),
+    })
+}

@@ -1,0 +1,190 @@
+//! One thread writes, and commits in groups.
+//!
+//! It takes whatever waits, applies it in one transaction, commits, and only then answers. Nobody waits for a group to
+//! fill: while one is being committed, the next one gathers.
+
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use rusqlite::Connection;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, oneshot};
+
+use crate::error::Error;
+use crate::log::Watch;
+
+/// The most writes in one transaction.
+const GROUP: usize = 256;
+/// Bytes are counted in these, since a semaphore counts in 32 bits.
+const GRAIN: usize = 1 << 10;
+
+/// A write on its way: applied in a group, perhaps again alone, and answered once.
+pub(crate) trait Write: Send {
+    /// Whether its changes may stay.
+    fn apply(&mut self, connection: &Connection) -> bool;
+    fn answer(self: Box<Self>, committed: Result<(), Error>);
+}
+
+struct Job<T, F> {
+    work: F,
+    outcome: Option<Result<T, Error>>,
+    reply: oneshot::Sender<Result<T, Error>>,
+    weight: OwnedSemaphorePermit,
+}
+
+impl<T, F> Write for Job<T, F>
+where
+    T: Send,
+    F: FnMut(&Connection) -> Result<T, Error> + Send,
+{
+    fn apply(&mut self, connection: &Connection) -> bool {
+        let outcome = (self.work)(connection);
+        let keep = outcome.is_ok();
+        self.outcome = Some(outcome);
+        keep
+    }
+
+    fn answer(self: Box<Self>, committed: Result<(), Error>) {
+        let Self { work, outcome, reply, weight } = *self;
+        // Before the answer: whoever has it finds the room.
+        drop((work, weight));
+        let answer = match (outcome, committed) {
+            (Some(Err(own)), _) => Err(own),
+            (_, Err(error)) => Err(error),
+            (Some(Ok(value)), Ok(())) => Ok(value),
+            (None, Ok(())) => Err(Error::Closed),
+        };
+        // Whoever asked may be gone; what was written stays.
+        drop(reply.send(answer));
+    }
+}
+
+/// Comes after the commit.
+pub(crate) type Answer<T> = oneshot::Receiver<Result<T, Error>>;
+
+/// The way to the writer. The thread ends when the last of these is gone.
+#[derive(Debug, Clone)]
+pub(crate) struct Queue {
+    writes: mpsc::Sender<Box<dyn Write>>,
+    room: Arc<Semaphore>,
+    grains: u32,
+}
+
+impl Queue {
+    pub(crate) fn new(writes: NonZeroU16, bytes: usize) -> (Self, mpsc::Receiver<Box<dyn Write>>) {
+        let (sender, receiver) = mpsc::channel(writes.get().into());
+        let grains = u32::try_from(bytes / GRAIN).unwrap_or(u32::MAX).max(1);
+        let room = Arc::new(Semaphore::new((grains as usize).min(Semaphore::MAX_PERMITS)));
+        (Self { writes: sender, room, grains }, receiver)
+    }
+
+    /// Hands in something new of about so many bytes, or is refused. Once handed in it is applied, also when nobody
+    /// waits for the answer.
+    pub(crate) fn offer<T, F>(&self, bytes: usize, work: F) -> Result<Answer<T>, Error>
+    where
+        T: Send + 'static,
+        F: FnMut(&Connection) -> Result<T, Error> + Send + 'static,
+    {
+        let room = Arc::clone(&self.room).try_acquire_many_owned(self.grains(bytes));
+        let weight = room.map_err(|error| match error {
+            TryAcquireError::NoPermits => Error::QueueFull,
+            TryAcquireError::Closed => Error::Closed,
+        })?;
+        let (job, answer) = job(work, weight);
+        self.writes.try_send(job).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => Error::QueueFull,
+            mpsc::error::TrySendError::Closed(_) => Error::Closed,
+        })?;
+        Ok(answer)
+    }
+
+    /// Hands in what tells of something that has happened already: waits for room instead of being refused.
+    pub(crate) async fn owe<T, F>(&self, bytes: usize, work: F) -> Result<Answer<T>, Error>
+    where
+        T: Send + 'static,
+        F: FnMut(&Connection) -> Result<T, Error> + Send + 'static,
+    {
+        let room = Arc::clone(&self.room).acquire_many_owned(self.grains(bytes)).await;
+        let (job, answer) = job(work, room.map_err(|_| Error::Closed)?);
+        self.writes.send(job).await.map_err(|_| Error::Closed)?;
+        Ok(answer)
+    }
+
+    /// Something larger than the whole queue is let in when it has the queue for itself.
+    fn grains(&self, bytes: usize) -> u32 {
+        u32::try_from(bytes.div_ceil(GRAIN)).unwrap_or(u32::MAX).clamp(1, self.grains)
+    }
+}
+
+fn job<T, F>(work: F, weight: OwnedSemaphorePermit) -> (Box<dyn Write>, Answer<T>)
+where
+    T: Send + 'static,
+    F: FnMut(&Connection) -> Result<T, Error> + Send + 'static,
+{
+    let (reply, answer) = oneshot::channel();
+    (Box::new(Job { work, outcome: None, reply, weight }), answer)
+}
+
+/// The writer's thread: until every [`Queue`] is gone and everything handed in is done.
+pub(crate) fn run(connection: &Connection, mut writes: mpsc::Receiver<Box<dyn Write>>, log: &Watch) {
+    log.begin(connection);
+    while let Some(first) = writes.blocking_recv() {
+        let mut group = vec![first];
+        while group.len() < GROUP
+            && let Ok(write) = writes.try_recv()
+        {
+            group.push(write);
+        }
+        settle(connection, group);
+        log.look(connection);
+    }
+    log.end(connection);
+}
+
+/// Commits a group and answers it. Where the whole group fails, each of its writes gets its own verdict: one that is
+/// too big for the disk takes no other with it.
+fn settle(connection: &Connection, mut group: Vec<Box<dyn Write>>) {
+    match commit(connection, &mut group) {
+        Err(_) if group.len() > 1 => {
+            for write in group {
+                settle(connection, vec![write]);
+            }
+        }
+        Err(error) => {
+            if let Some(write) = group.pop() {
+                write.answer(Err(error));
+            }
+        }
+        Ok(()) => {
+            for write in group {
+                write.answer(Ok(()));
+            }
+        }
+    }
+}
+
+fn commit(connection: &Connection, group: &mut [Box<dyn Write>]) -> Result<(), Error> {
+    let told = |sql: &str| connection.prepare_cached(sql)?.execute([]);
+    let all = || -> rusqlite::Result<()> {
+        told("BEGIN IMMEDIATE")?;
+        for write in group {
+            told("SAVEPOINT one")?;
+            if !write.apply(connection) {
+                // Fails where SQLite has given up the whole transaction, as it does on a full disk.
+                told("ROLLBACK TO one")?;
+            }
+            told("RELEASE one")?;
+        }
+        told("COMMIT").map(drop)
+    };
+    all().map_err(|error| {
+        if !connection.is_autocommit() {
+            // Where not even that succeeds, the next group's BEGIN fails and brings us here again.
+            drop(told("ROLLBACK"));
+        }
+        error.into()
+    })
+}
+
+#[cfg(test)]
+#[path = "writer_tests.rs"]
+mod tests;

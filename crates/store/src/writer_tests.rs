@@ -1,0 +1,142 @@
+//! Groups, bounds and verdicts of the writer.
+
+use std::sync::mpsc as std_mpsc;
+use std::thread;
+
+use rusqlite::params;
+
+use super::*;
+use crate::log;
+use crate::open::{self, Options};
+
+/// A writer on its thread, and the folder of its database.
+struct Bench {
+    queue: Queue,
+    folder: tempfile::TempDir,
+    thread: thread::JoinHandle<()>,
+}
+
+fn bench(writes: u16, bytes: usize, options: &Options) -> Bench {
+    let folder = tempfile::tempdir().unwrap();
+    let connection = open::writer(&folder.path().join("belljar.db"), options).unwrap();
+    let (queue, receiver) = Queue::new(NonZeroU16::new(writes).unwrap(), bytes);
+    let (watch, copier) = log::watch();
+    let second = open::second_writer(&folder.path().join("belljar.db"), options).unwrap();
+    thread::spawn(move || copier.run(&second));
+    let thread = thread::spawn(move || run(&connection, receiver, &watch));
+    Bench { queue, folder, thread }
+}
+
+impl Bench {
+    /// Lets the writer wait in the middle of a write, until told.
+    fn block(&self) -> std_mpsc::Sender<()> {
+        let (go, wait) = std_mpsc::channel();
+        let (begun, has_begun) = std_mpsc::channel();
+        let work = move |_: &Connection| {
+            let _ = begun.send(());
+            let _ = wait.recv();
+            Ok(())
+        };
+        drop(self.queue.offer(0, work).unwrap());
+        has_begun.recv().unwrap();
+        go
+    }
+
+    fn put(&self, name: &str, bytes: usize) -> Result<Answer<()>, Error> {
+        let (name, value) = (name.to_owned(), "x".repeat(bytes));
+        self.queue.offer(bytes, move |db| {
+            db.execute("INSERT INTO settings (name, value) VALUES (?, ?)", params![name, value])?;
+            Ok(())
+        })
+    }
+
+    fn names(self) -> Vec<String> {
+        drop(self.queue);
+        self.thread.join().unwrap();
+        let connection = open::reader(&self.folder.path().join("belljar.db")).unwrap();
+        let mut statement = connection.prepare("SELECT name FROM settings ORDER BY name").unwrap();
+        statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_what_is_new_and_lets_wait_what_is_owed() {
+    let bench = bench(2, 1 << 20, &Options::default());
+    let go = bench.block();
+    let waiting = [bench.put("a", 1).unwrap(), bench.put("b", 1).unwrap()];
+    assert!(matches!(bench.put("c", 1), Err(Error::QueueFull)));
+    let queue = bench.queue.clone();
+    let owed = tokio::spawn(async move { queue.owe(0, |_| Ok(7)).await?.await.unwrap() });
+    tokio::task::yield_now().await;
+    assert!(!owed.is_finished());
+    go.send(()).unwrap();
+    assert_eq!(owed.await.unwrap().unwrap(), 7);
+    for answer in waiting {
+        answer.await.unwrap().unwrap();
+    }
+    assert_eq!(bench.names(), ["a", "b"]);
+}
+
+#[tokio::test]
+async fn bytes_that_wait_are_bounded_too() {
+    let bench = bench(100, 64 << 10, &Options::default());
+    let go = bench.block();
+    let waiting = bench.put("a", 60 << 10).unwrap();
+    assert!(matches!(bench.put("b", 10 << 10), Err(Error::QueueFull)));
+    go.send(()).unwrap();
+    waiting.await.unwrap().unwrap();
+    // Larger than the whole queue: has it for itself.
+    bench.put("c", 200 << 10).unwrap().await.unwrap().unwrap();
+    assert_eq!(bench.names(), ["a", "c"]);
+}
+
+#[tokio::test]
+async fn a_write_that_fails_is_undone_alone() {
+    let bench = bench(100, 1 << 20, &Options::default());
+    let go = bench.block();
+    let good = bench.put("good", 1).unwrap();
+    let half = bench.queue.offer(0, |db| -> Result<(), Error> {
+        db.execute("INSERT INTO settings (name, value) VALUES ('half', '')", [])?;
+        db.execute("INSERT INTO settings (name, value) VALUES ('good', '')", [])?;
+        Ok(())
+    });
+    let after = bench.put("later", 1).unwrap();
+    go.send(()).unwrap();
+    good.await.unwrap().unwrap();
+    assert!(half.unwrap().await.unwrap().is_err());
+    after.await.unwrap().unwrap();
+    assert_eq!(bench.names(), ["good", "later"]);
+}
+
+#[tokio::test]
+async fn one_write_too_big_for_the_disk_takes_no_other_with_it() {
+    let bench = bench(100, 64 << 20, &Options { max_bytes: Some(2 << 20), ..Options::default() });
+    let go = bench.block();
+    let first = bench.put("first", 1_000).unwrap();
+    let big = bench.put("big", 4 << 20).unwrap();
+    let last = bench.put("last", 1_000).unwrap();
+    go.send(()).unwrap();
+    first.await.unwrap().unwrap();
+    assert!(matches!(big.await.unwrap(), Err(Error::NoSpace)));
+    last.await.unwrap().unwrap();
+    bench.put("healed", 1_000).unwrap().await.unwrap().unwrap();
+    assert_eq!(bench.names(), ["first", "healed", "last"]);
+}
+
+#[tokio::test]
+async fn what_was_handed_in_is_done_though_nobody_waits() {
+    let bench = bench(100, 1 << 20, &Options::default());
+    drop(bench.put("a", 1).unwrap());
+    assert_eq!(bench.names(), ["a"]);
+}
+
+#[tokio::test]
+async fn the_log_does_not_grow_for_ever() {
+    let bench = bench(100, 64 << 20, &Options::default());
+    for round in 0..800 {
+        bench.put(&format!("{round:03}"), 100_000).unwrap().await.unwrap().unwrap();
+    }
+    let log = std::fs::metadata(bench.folder.path().join("belljar.db-wal")).unwrap().len();
+    assert!(log < 40 << 20, "{log} of 80 MB written");
+    assert_eq!(bench.names().len(), 800);
+}

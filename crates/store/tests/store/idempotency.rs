@@ -1,0 +1,92 @@
+//! A request that comes again is known again.
+
+use std::sync::Arc;
+
+use belljar_store::executions::{Begun, Finish, Finished, Idempotency, IdempotencyKey, NewExecution, Status};
+use belljar_store::{Digest, Error, TenantName};
+use serde_json::json;
+
+use crate::common::{at, begin, finish, place, running, tenant};
+
+fn keyed(tenant: &TenantName, key: &str, request: &[u8]) -> NewExecution {
+    let key = Idempotency { key: key.parse().unwrap(), request: Digest::of(request) };
+    NewExecution { idempotency: Some(key), ..running(tenant) }
+}
+
+#[tokio::test]
+async fn the_same_request_is_in_progress_then_done_and_another_conflicts() {
+    let place = place().await;
+    let (store, tenant) = (&place.store, &place.tenant);
+    let first = begin(store, keyed(tenant, "k", b"one")).await;
+    let again = store.begin_execution(keyed(tenant, "k", b"one")).await.unwrap();
+    assert_eq!(again, Begun::InProgress(first.clone()));
+    assert_eq!(store.begin_execution(keyed(tenant, "k", b"two")).await.unwrap(), Begun::Conflict);
+    finish(store, tenant, &first, 2_000, 10).await;
+    assert_eq!(store.begin_execution(keyed(tenant, "k", b"one")).await.unwrap(), Begun::Done(first));
+    assert_eq!(store.begin_execution(keyed(tenant, "k", b"two")).await.unwrap(), Begun::Conflict);
+}
+
+#[tokio::test]
+async fn keys_of_two_tenants_have_nothing_to_do_with_each_other() {
+    let place = place().await;
+    let other = tenant(&place.store, "other").await;
+    begin(&place.store, keyed(&place.tenant, "k", b"one")).await;
+    begin(&place.store, keyed(&other, "k", b"two")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_at_once_one_is_fresh() {
+    let place = place().await;
+    let store = Arc::new(place.store);
+    for round in 0..20 {
+        let tasks: Vec<_> = (0..16)
+            .map(|_| {
+                let (store, new) = (Arc::clone(&store), keyed(&place.tenant, &format!("k{round}"), b"one"));
+                tokio::spawn(async move { (new.id.clone(), store.begin_execution(new).await.unwrap()) })
+            })
+            .collect();
+        let mut begun = Vec::new();
+        for task in tasks {
+            begun.push(task.await.unwrap());
+        }
+        let fresh: Vec<_> = begun.iter().filter(|(_, begun)| *begun == Begun::Fresh).collect();
+        assert_eq!(fresh.len(), 1);
+        let winner = Begun::InProgress(fresh[0].0.clone());
+        assert_eq!(begun.iter().filter(|(_, begun)| *begun == winner).count(), 15);
+    }
+}
+
+#[tokio::test]
+async fn an_abandoned_execution_frees_its_key() {
+    let place = place().await;
+    let (store, tenant) = (&place.store, &place.tenant);
+    let first = begin(store, keyed(tenant, "k", b"one")).await;
+    store.abandon_execution(tenant, &first).await.unwrap();
+    assert!(store.execution(tenant, &first).await.unwrap().is_none());
+    let second = begin(store, keyed(tenant, "k", b"two")).await;
+    finish(store, tenant, &second, 2_000, 10).await;
+    assert!(matches!(store.abandon_execution(tenant, &second).await, Err(Error::NotFound(_))));
+}
+
+#[tokio::test]
+async fn an_end_is_for_good() {
+    let place = place().await;
+    let (store, tenant) = (&place.store, &place.tenant);
+    let id = begin(store, running(tenant)).await;
+    assert_eq!(store.interrupt_unfinished(at(5_000)).await.unwrap(), 1);
+    assert_eq!(store.interrupt_unfinished(at(6_000)).await.unwrap(), 0);
+    let late = Finished::failed(&json!({}), at(7_000)).unwrap();
+    let finished = store.finish_execution(tenant, &id, late).await.unwrap();
+    assert_eq!(finished, Finish::Already(Status::Interrupted));
+    let execution = store.execution(tenant, &id).await.unwrap().unwrap();
+    assert_eq!((execution.summary.ended, execution.result), (Some(at(5_000)), None));
+    assert_eq!(store.usage(tenant, at(7_000).day()).await.unwrap().executions, 0);
+}
+
+#[test]
+fn keys_are_visible_ascii() {
+    for bad in ["", "a b", "é", "a\n", &"x".repeat(256)] {
+        assert!(bad.parse::<IdempotencyKey>().is_err(), "{bad}");
+    }
+    assert!("018f-{x}".parse::<IdempotencyKey>().is_ok());
+}

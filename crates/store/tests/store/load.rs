@@ -1,0 +1,120 @@
+//! Many at once: nothing is lost, counted twice or mixed up.
+
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use belljar_engine::Fault;
+use belljar_engine::outcome::{Kernel, Warmth};
+use belljar_engine::report::{
+    DependenciesReport, ReceiptReport, Report, ResultValue, Status as Ran, UsageReport,
+};
+use belljar_store::executions::{Filter, Finish, Finished, Status};
+use belljar_store::{ExecutionId, Options, Usage};
+use serde_json::{Map, Value};
+
+use crate::common::{at, begin, place, place_with, running, tenant};
+
+fn report(id: &ExecutionId, cpu_ms: f64) -> Report {
+    Report {
+        id: id.to_string(),
+        status: Ran::Succeeded,
+        exit_code: Some(0),
+        signal: None,
+        limit: None,
+        stdout: "1\n".to_owned(),
+        stderr: String::new(),
+        stdout_truncated: false,
+        stderr_truncated: false,
+        stdout_base64: None,
+        stderr_base64: None,
+        result: ResultValue { present: false, value: Value::Null },
+        artifacts: Vec::new(),
+        error: None,
+        findings: Vec::new(),
+        dependencies: DependenciesReport { packages: Vec::new(), cache: "none", install_ms: 0 },
+        duration_ms: 2.5,
+        usage: UsageReport { cpu_ms, peak_memory_bytes: 1, processes_peak: None },
+        receipt: ReceiptReport {
+            provider: "native",
+            kernel: Kernel::Host,
+            isolation: Vec::new(),
+            warm: Warmth::Cold,
+            simulated: false,
+        },
+        metadata: Map::new(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_and_sizes_add_up_under_load() {
+    let place = place().await;
+    let store = Arc::new(place.store);
+    let names = [place.tenant, tenant(&store, "other").await];
+    let tasks: Vec<_> = (0..32)
+        .map(|task| {
+            let (store, tenant) = (Arc::clone(&store), names[task % 2].clone());
+            tokio::spawn(async move {
+                for _ in 0..20 {
+                    let id = begin(&store, running(&tenant)).await;
+                    let end = Finished::report(&report(&id, 1.5), at(2_000)).unwrap();
+                    let first = store.finish_execution(&tenant, &id, end.clone()).await.unwrap();
+                    let second = store.finish_execution(&tenant, &id, end).await.unwrap();
+                    assert_eq!((first, second), (Finish::Recorded, Finish::Already(Status::Succeeded)));
+                    let read = store.execution(&tenant, &id).await.unwrap().unwrap();
+                    let result: Value = serde_json::from_str(&read.result.unwrap()).unwrap();
+                    assert_eq!(result["id"], id.as_str());
+                    assert_eq!((read.summary.exit_code, read.summary.cpu_ms), (Some(0), 2));
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    for tenant in &names {
+        let day = at(2_000).day();
+        let expected = Usage { cpu_ms: 640, executions: 320 };
+        assert_eq!(store.usage(tenant, day).await.unwrap(), expected);
+        assert_eq!(store.usage_between(tenant, day, day.next()).await.unwrap(), [(day, expected)]);
+        let (mut size, mut cursor) = (0, None);
+        loop {
+            let page = store.executions(tenant, Filter::default(), cursor, 50).await.unwrap();
+            size += page.executions.iter().map(|execution| execution.size_bytes).sum::<u64>();
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(store.tenant(tenant).await.unwrap().unwrap().stored_bytes, size);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_is_refused_in_part_and_served_in_part() {
+    let queue = NonZeroU16::new(8).unwrap();
+    let place = place_with(&Options { queue, ..Options::default() }).await;
+    let (store, tenant) = (Arc::new(place.store), place.tenant);
+    let tasks: Vec<_> = (0..500)
+        .map(|_| {
+            let (store, new) = (Arc::clone(&store), running(&tenant));
+            tokio::spawn(async move { (new.id.clone(), store.begin_execution(new).await) })
+        })
+        .collect();
+    let mut served = 0;
+    for task in tasks {
+        let (id, begun) = task.await.unwrap();
+        if let Err(error) = &begun {
+            assert_eq!(error.fault(), Fault::Capacity, "{error}");
+        }
+        let there = loop {
+            // Readers have a queue of the same length.
+            match store.execution(&tenant, &id).await {
+                Ok(found) => break found.is_some(),
+                Err(error) => assert_eq!(error.fault(), Fault::Capacity, "{error}"),
+            }
+        };
+        assert_eq!(there, begun.is_ok());
+        served += usize::from(there);
+    }
+    assert!(served >= 8, "{served}");
+}

@@ -1,0 +1,147 @@
+//! What is too old or too much goes; what runs stays; nobody waits long for it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use belljar_store::executions::Filter;
+use belljar_store::{AuditEntry, AuditOutcome, Options, Retention, Store, TenantName};
+
+use crate::common::{at, begin, finish, place, place_with, running, tenant};
+
+async fn finished(store: &Store, tenant: &TenantName, ended: i64, bytes: usize) {
+    let id = begin(store, running(tenant)).await;
+    finish(store, tenant, &id, ended, bytes).await;
+}
+
+async fn count(store: &Store, tenant: &TenantName) -> usize {
+    store.executions(tenant, Filter::default(), None, 200).await.unwrap().executions.len()
+}
+
+async fn stored(store: &Store, tenant: &TenantName) -> u64 {
+    store.tenant(tenant).await.unwrap().unwrap().stored_bytes
+}
+
+#[tokio::test]
+async fn the_old_goes_and_the_unfinished_stays() {
+    let place = place().await;
+    let (store, tenant) = (&place.store, &place.tenant);
+    for ended in 0..150 {
+        finished(store, tenant, 2_000 + ended, 100).await;
+    }
+    begin(store, running(tenant)).await;
+    let retention = Retention { max_age: Some(Duration::from_secs(10)), ..Retention::default() };
+    let first = store.prune_step(retention, at(12_120)).await.unwrap();
+    assert_eq!((first.executions, first.more), (100, true), "small steps");
+    let rest = store.prune(retention, at(12_120)).await.unwrap();
+    assert_eq!(rest.executions, 20);
+    assert_eq!(count(store, tenant).await, 31);
+    let last = store.prune(retention, at(1 << 40)).await.unwrap();
+    assert_eq!(last.executions, 30);
+    assert_eq!((count(store, tenant).await, stored(store, tenant).await), (1, 0));
+}
+
+#[tokio::test]
+async fn too_much_goes_from_whoever_has_the_most() {
+    let place = place().await;
+    let (store, large) = (&place.store, &place.tenant);
+    let small = tenant(store, "small").await;
+    finished(store, &small, 1_000, 50_000).await;
+    for ended in 0..40 {
+        finished(store, large, 2_000 + ended, 50_000).await;
+    }
+    let retention = Retention { max_bytes: Some(1_000_000), ..Retention::default() };
+    let pruned = store.prune(retention, at(3_000)).await.unwrap();
+    assert!(pruned.bytes > 1_000_000, "{pruned:?}");
+    assert_eq!(count(store, &small).await, 1);
+    let kept = stored(store, large).await + stored(store, &small).await;
+    assert!((900_000..=1_000_000).contains(&kept), "{kept}");
+    let page = store.executions(large, Filter::default(), None, 200).await.unwrap();
+    assert_eq!(page.executions[0].ended, Some(at(2_039)), "the newest stay");
+}
+
+#[tokio::test]
+async fn a_database_at_its_bound_says_so_and_heals() {
+    let place = place_with(&Options { max_bytes: Some(4 << 20), ..Options::default() }).await;
+    let (store, tenant) = (&place.store, &place.tenant);
+    let mut waiting = None;
+    for _ in 0..100 {
+        let id = begin(store, running(tenant)).await;
+        let json = serde_json::json!({"stdout": "x".repeat(200_000)});
+        let done = belljar_store::executions::Finished::failed(&json, at(2_000)).unwrap();
+        if let Err(error) = store.finish_execution(tenant, &id, done.clone()).await {
+            assert_eq!(error.fault(), belljar_engine::Fault::Host);
+            assert!(error.to_string().starts_with("no room for the database"), "{error}");
+            waiting = Some((id, done));
+            break;
+        }
+    }
+    let (id, done) = waiting.expect("the bound was never reached");
+    assert!(count(store, tenant).await > 10, "reading goes on");
+    let half = Retention { max_bytes: Some(1 << 20), ..Retention::default() };
+    store.prune(half, at(3_000)).await.unwrap();
+    store.finish_execution(tenant, &id, done).await.unwrap();
+    store.probe(at(4_000)).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_file_shrinks_again() {
+    let place = place().await;
+    let (store, tenant) = (&place.store, &place.tenant);
+    for _ in 0..40 {
+        finished(store, tenant, 2_000, 500_000).await;
+    }
+    store.prune(Retention { max_bytes: Some(0), ..Retention::default() }, at(3_000)).await.unwrap();
+    let path = place.folder.path().join("belljar.db");
+    place.store.close().await;
+    let size = std::fs::metadata(path).unwrap().len();
+    assert!(size < 4 << 20, "{size}");
+}
+
+#[tokio::test]
+async fn the_audit_log_goes_by_age_only() {
+    let place = place().await;
+    for number in 0..3 {
+        let entry = AuditEntry {
+            at: at(number * 1_000),
+            actor: "cli".to_owned(),
+            tenant: None,
+            action: "tenant.create".to_owned(),
+            target: None,
+            outcome: AuditOutcome::Done,
+            request_id: None,
+            detail: None,
+        };
+        place.store.audit(entry).await.unwrap();
+    }
+    let old = Retention { audit_age: Some(Duration::from_secs(1)), ..Retention::default() };
+    assert_eq!(place.store.prune(old, at(2_500)).await.unwrap().audit, 2);
+    let path = place.folder.path().join("belljar.db");
+    place.store.close().await;
+    let connection = rusqlite::Connection::open(path).unwrap();
+    for sql in ["DELETE FROM audit", "UPDATE audit SET actor = 'somebody else'"] {
+        let error = connection.execute(sql, []).unwrap_err().to_string();
+        assert_eq!(error, "the audit log is append-only");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writers_do_not_wait_long_for_retention() {
+    let place = place().await;
+    let (store, tenant) = (Arc::new(place.store), place.tenant);
+    for _ in 0..400 {
+        finished(&store, &tenant, 2_000, 50_000).await;
+    }
+    let pruning = {
+        let store = Arc::clone(&store);
+        let all = Retention { max_age: Some(Duration::ZERO), ..Retention::default() };
+        tokio::spawn(async move { store.prune(all, at(3_000)).await.unwrap() })
+    };
+    let mut slowest = Duration::ZERO;
+    while !pruning.is_finished() {
+        let begun = Instant::now();
+        begin(&store, running(&tenant)).await;
+        slowest = slowest.max(begun.elapsed());
+    }
+    assert_eq!(pruning.await.unwrap().executions, 400);
+    println!("the slowest write beside retention took {slowest:?}");
+}
