@@ -4,6 +4,7 @@
 
 mod archives;
 mod files;
+mod jailed;
 mod life;
 mod limits;
 mod ports;
@@ -18,10 +19,12 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
+    belljar_jail::launcher::run_if_asked();
     belljar_guest::run_if_asked();
     let trials: Vec<Trial> = [
         archives::trials(),
         files::trials(),
+        jailed::trials(),
         life::trials(),
         limits::trials(),
         ports::trials(),
