@@ -3,10 +3,12 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
 use tar::EntryType;
 use zip::ZipArchive;
 use zip::read::ZipReadOptions;
@@ -91,15 +93,29 @@ fn drain(mut source: impl Read) -> Result<(), Refusal> {
 /// A zip is read from its end, so all of it has to be there first: in a file without a name, on the same disk.
 fn spool(path: &Path, limits: ArchiveLimits, source: impl Read) -> Result<File, Refusal> {
     let failed = |error| Refusal::Io { entry: "the archive".to_owned(), error };
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o600));
-    let mut file = file.map(File::from).map_err(|errno| failed(errno.into()))?;
+    let mut file = nameless(path).map(File::from).map_err(|errno| failed(errno.into()))?;
     let copied = io::copy(&mut source.take(limits.bytes.saturating_add(1)), &mut file).map_err(failed)?;
     if copied > limits.bytes {
         return Err(Refusal::TooLarge("the archive is longer than what it may unpack to"));
     }
     file.seek(SeekFrom::Start(0)).map_err(failed)?;
     Ok(file)
+}
+
+/// A file without a name, in a folder.
+fn nameless(path: &Path) -> Result<OwnedFd, Errno> {
+    let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::from_raw_mode(0o600));
+    match rustix::fs::openat(CWD, path, flags | OFlags::TMPFILE, mode) {
+        // Where there is no such thing, one whose name is taken away at once.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+            let name = path.join(format!(".belljar-{}.zip", std::process::id()));
+            let new = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+            let file = rustix::fs::openat(CWD, &name, new, mode)?;
+            rustix::fs::unlinkat(CWD, &name, AtFlags::empty())?;
+            Ok(file)
+        }
+        file => file,
+    }
 }
 
 /// What the two places in which a zip names its entries do not agree on is refused. The list at its end is in memory as
@@ -135,4 +151,51 @@ fn unpack_zip(ground: &mut Ground, file: File, read: &Cell<u64>) -> Result<(), R
 /// A regular file, or one without a kind, as systems without these bits write it.
 fn is_plain(mode: Option<u32>) -> bool {
     matches!(mode.unwrap_or(0) & 0o170_000, 0 | 0o100_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::archive::pack::pack;
+    use proptest::prelude::{ProptestConfig, any};
+
+    const FORMATS: [ArchiveFormat; 3] = [ArchiveFormat::Tar, ArchiveFormat::TarGz, ArchiveFormat::Zip];
+
+    /// A folder of every kind of thing, packed.
+    fn packed(format: ArchiveFormat) -> Vec<u8> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("d")).unwrap();
+        std::fs::write(folder.path().join("d/f"), "hello".repeat(100)).unwrap();
+        std::fs::write(folder.path().join("n".repeat(150)), "").unwrap();
+        std::os::unix::fs::symlink("d/f", folder.path().join("l")).unwrap();
+        let mut archive = Vec::new();
+        pack(folder.path(), format, &mut archive).unwrap();
+        archive
+    }
+
+    proptest::proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        #[test]
+        fn no_archive_makes_it_panic_or_leave_the_folder(
+            format in 0..3_usize,
+            changes in proptest::collection::vec((any::<u16>(), any::<u8>()), 0..12),
+            cut in any::<u16>(),
+        ) {
+            let format = FORMATS[format];
+            let mut archive = packed(format);
+            let len = archive.len();
+            for (place, byte) in changes {
+                archive[usize::from(place) % len] = byte;
+            }
+            if cut % 4 == 0 {
+                archive.truncate(usize::from(cut) % len);
+            }
+            let around = tempfile::tempdir().unwrap();
+            let inner = around.path().join("inner");
+            std::fs::create_dir(&inner).unwrap();
+            let _either = unpack(&inner, format, ArchiveLimits::default(), archive.as_slice());
+            assert_eq!(std::fs::read_dir(around.path()).unwrap().count(), 1);
+        }
+    }
 }

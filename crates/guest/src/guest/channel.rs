@@ -22,7 +22,7 @@ pub(super) struct Channel {
 }
 
 /// Sends on a channel.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Sender {
     pub(super) channel: u32,
     pub(super) outbox: Outbox,

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinHandle, spawn_local};
 
 use super::channel::{Channel, Incoming, Receiver, Sender};
 use super::{World, archives, files, ports, process, watches};
@@ -80,17 +81,39 @@ impl Dispatch {
             return None;
         }
         entries.insert(number, Entry { incoming, credit, window, cancel: Some(cancel), ended: false });
-        let (world, entries) = (Rc::clone(&self.world), Rc::clone(&self.entries));
-        tokio::task::spawn_local(async move {
-            let result = tokio::select! {
-                result = answer(&world, request, &mut channel) => result,
-                Ok(()) = cancelled => Err(Failure::new(FailureKind::Cancelled, "request", "cancelled")),
-            };
+        let sender = channel.sender.clone();
+        let world = Rc::clone(&self.world);
+        let work = spawn_local(async move { answer(&world, request, &mut channel).await });
+        let entries = Rc::clone(&self.entries);
+        spawn_local(async move {
+            let result = finish(work, cancelled).await;
             entries.borrow_mut().remove(&number);
-            channel.sender.done(&result.map_err(Failure::bounded));
+            sender.done(&result.map_err(Failure::bounded));
         });
         Some(())
     }
+}
+
+/// Waits for a request's task, or ends it. Whatever becomes of it, even a bug of ours, there is an answer.
+async fn finish(
+    mut work: JoinHandle<Result<Reply, Failure>>,
+    cancelled: oneshot::Receiver<()>,
+) -> Result<Reply, Failure> {
+    let joined = tokio::select! {
+        joined = &mut work => joined,
+        Ok(()) = cancelled => {
+            work.abort();
+            work.await
+        }
+    };
+    joined.unwrap_or_else(|error| {
+        let (kind, message) = if error.is_cancelled() {
+            (FailureKind::Cancelled, "cancelled")
+        } else {
+            (FailureKind::Io, "the guest failed at it; this is a bug")
+        };
+        Err(Failure::new(kind, "request", message))
+    })
 }
 
 /// One arm a request.

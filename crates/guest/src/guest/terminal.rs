@@ -2,6 +2,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 
@@ -12,10 +14,19 @@ pub(super) fn open(size: TerminalSize) -> rustix::io::Result<(OwnedFd, OwnedFd)>
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let ours = rustix::pty::openpt(flags)?;
     rustix::pty::unlockpt(&ours)?;
-    // Not by its name, which the tenant could put something else under.
-    let theirs = rustix::pty::ioctl_tiocgptpeer(&ours, flags)?;
+    // Not by its name, where the kernel can do without; some that are none, such as gVisor's, cannot.
+    let theirs = match rustix::pty::ioctl_tiocgptpeer(&ours, flags) {
+        Err(Errno::NOTTY | Errno::INVAL | Errno::NOSYS) => by_name(&ours)?,
+        theirs => theirs?,
+    };
     resize(&ours, size)?;
     Ok((ours, theirs))
+}
+
+fn by_name(ours: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    let name = rustix::pty::ptsname(ours, Vec::new())?;
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    rustix::fs::open(name, flags, Mode::empty())
 }
 
 /// Sets its size; the program in front of it is told by the kernel.

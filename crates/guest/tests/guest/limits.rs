@@ -3,17 +3,19 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use belljar_guest::protocol::{Attach, FailureKind, Settings, Stdin, WriteOptions};
+use belljar_guest::protocol::{ArchiveFormat, Attach, FailureKind, Settings, Stdin, WriteOptions};
 use libtest_mimic::Trial;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
-use crate::world::{World, collect, shell, trial, trial_with};
+use crate::world::{HAS_NAMESPACES, World, collect, shell, trial, trial_with, until};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_big_file_takes_no_memory", a_big_file_takes_no_memory),
         trial("who_never_reads_holds_nobody_up", who_never_reads_holds_nobody_up),
         trial("who_never_takes_input_holds_nobody_up", who_never_takes_input_holds_nobody_up),
+        trial("who_goes_away_leaves_nothing", who_goes_away_leaves_nothing)
+            .with_ignored_flag(!*HAS_NAMESPACES),
         trial_with(
             "channels_are_bounded",
             Settings { channels: 8, ..Settings::default() },
@@ -96,6 +98,30 @@ async fn who_never_takes_input_holds_nobody_up(world: World) {
     assert_eq!(stuck.await.unwrap().unwrap_err().kind(), Some(FailureKind::Ended));
     let most = world.memory_kb("VmHWM").await;
     assert!(most < 24 << 10, "{most} kB");
+}
+
+async fn who_goes_away_leaves_nothing(world: World) {
+    world.shell("head -c 10000000 /dev/zero > big; mkdir d").await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let process = world.guest.start(shell("yes")).await.unwrap();
+    let open = async || world.shell("ls /proc/1/fd | wc -l").await.text().parse::<u32>().unwrap();
+    let before = open().await;
+    for _ in 0..30 {
+        let guest = &world.guest;
+        let streams = tokio::join!(
+            guest.read_file("big", 0, None),
+            guest.create_file("new", WriteOptions { atomic: true, ..WriteOptions::default() }),
+            guest.attach(process, Attach { from: 0, hold: true }),
+            guest.watch("d", true),
+            guest.open_port(port),
+            guest.download_archive("", ArchiveFormat::Tar),
+            guest.stdin(process),
+        );
+        assert!(streams.0.is_ok() && streams.1.is_ok() && streams.2.is_ok() && streams.3.is_ok());
+        assert!(streams.4.is_ok() && streams.5.is_ok() && streams.6.is_ok());
+    }
+    until("all are closed", async || open().await == before).await;
 }
 
 async fn channels_are_bounded(world: World) {
