@@ -20,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("output_is_seen_again", output_is_seen_again),
         trial("lost_output_is_told", lost_output_is_told),
         trial("who_holds_loses_nothing", who_holds_loses_nothing),
+        trial("what_is_in_the_pipe_at_the_end_is_seen", what_is_in_the_pipe_at_the_end_is_seen),
         trial("two_viewers_see_the_same", two_viewers_see_the_same),
         trial("input_is_written_and_closed", input_is_written_and_closed),
         trial("a_signal_reaches_the_group", a_signal_reaches_the_group),
@@ -126,6 +127,15 @@ async fn who_holds_loses_nothing(world: World) {
     assert_eq!(ran.lost, 0);
     assert!(ran.stdout == expected.as_bytes(), "{} bytes", ran.stdout.len());
     assert_eq!(ran.stderr.len(), 18);
+}
+
+async fn what_is_in_the_pipe_at_the_end_is_seen(world: World) {
+    // More than window and ring take together, and no more than fits into the pipe behind them.
+    let command = StartCommand { keep_bytes: 40 << 10, ..shell("head -c 335000 /dev/zero") };
+    let (_, output) = world.guest.start_attached(command, Attach { from: 0, hold: true }).await.unwrap();
+    until("it has ended", async || world.guest.processes().await.unwrap()[0].ending.is_some()).await;
+    let ran = collect(output).await.unwrap();
+    assert_eq!((ran.stdout.len(), ran.lost), (335_000, 0));
 }
 
 async fn two_viewers_see_the_same(world: World) {
