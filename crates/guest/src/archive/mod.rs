@@ -29,6 +29,9 @@ pub(crate) const WORKER: &str = "belljar-archive";
 /// A name in an archive can claim to be a gigabyte long: memory ends here, and with it the worker.
 const MEMORY: u64 = 128 << 20;
 
+/// What is said then.
+pub(crate) const NEEDS_MEMORY: &str = "the archive needs more memory than it may";
+
 /// What to do.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Job {
@@ -110,6 +113,9 @@ impl Refusal {
             Self::Bad { entry, why } => Failure::new(FailureKind::BadArchive, entry, why),
             Self::TooLarge(why) => Failure::new(FailureKind::TooLarge, said, why),
             Self::Io { entry, error } => Failure::of_io(&error, entry),
+            Self::Archive(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
+                Failure::new(FailureKind::BadArchive, said, NEEDS_MEMORY)
+            }
             Self::Archive(error) => Failure::new(FailureKind::BadArchive, said, error.to_string()),
         }
     }

@@ -115,7 +115,7 @@ impl Worker {
         self.ended().await;
         match decode::<Report>(&text) {
             Some(report) => report,
-            None => Err(target.failure(FailureKind::BadArchive, "the archive needs more memory than it may")),
+            None => Err(target.failure(FailureKind::BadArchive, archive::NEEDS_MEMORY)),
         }
     }
 }

@@ -70,6 +70,8 @@ struct Watch<'a> {
     /// What is watched, by the kernel's numbers, relative to the target.
     folders: HashMap<i32, PathBuf>,
     root: i32,
+    /// A folder that has just been moved away; the next news may say where to.
+    leaving: Option<(u32, PathBuf)>,
     waiting: VecDeque<Change>,
     most_waiting: usize,
     most_folders: usize,
@@ -93,6 +95,7 @@ impl<'a> Watch<'a> {
             kernel,
             folders: HashMap::from([(root, PathBuf::new())]),
             root,
+            leaving: None,
             waiting: VecDeque::new(),
             most_waiting: bounds.0,
             most_folders: bounds.1,
@@ -143,6 +146,7 @@ impl<'a> Watch<'a> {
             self.folders.remove(&told.folder);
             return;
         }
+        let arrived = self.arrives(&told);
         let Some(folder) = self.folders.get(&told.folder) else { return };
         let path = told.name.as_ref().map_or_else(|| folder.clone(), |name| folder.join(name));
         if told.flags.intersects(ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) {
@@ -156,29 +160,48 @@ impl<'a> Watch<'a> {
         let directory = told.flags.contains(ReadFlags::ISDIR);
         if let Some(kind) = kind(told.flags, told.cookie) {
             self.add(kind, &path, directory);
-            if directory && self.recursive {
-                self.follow(kind, path);
+            match arrived {
+                Some(old) => self.move_along(&old, &path),
+                None if directory && self.recursive => self.follow(kind, path),
+                None => {}
             }
         }
     }
 
-    /// Folders that come are watched, and those that went are not.
+    /// Folders that come are watched. What is in them already came before the watch did, and is told of.
     fn follow(&mut self, kind: ChangeKind, path: PathBuf) {
         match kind {
-            // What is in it already came before the watch did.
-            ChangeKind::Created => self.coming.push((path, true)),
-            ChangeKind::MovedTo(_) => self.coming.push((path, false)),
-            ChangeKind::MovedFrom(_) => {
-                let kernel = self.kernel.fd();
-                self.folders.retain(|number, folder| {
-                    let stays = !folder.starts_with(&path);
-                    if !stays {
-                        let _gone = inotify::remove_watch(kernel, *number);
-                    }
-                    stays
-                });
-            }
+            ChangeKind::Created | ChangeKind::MovedTo(_) => self.coming.push((path, true)),
+            ChangeKind::MovedFrom(cookie) => self.leaving = Some((cookie, path)),
             _ => {}
+        }
+    }
+
+    /// Where the folder that arrives with these news was before. One that left and does not arrive is no longer watched.
+    fn arrives(&mut self, told: &Told) -> Option<PathBuf> {
+        let (cookie, old) = self.leaving.take()?;
+        let here = self.folders.contains_key(&told.folder);
+        if here && told.flags.contains(ReadFlags::MOVED_TO) && told.cookie == cookie {
+            return Some(old);
+        }
+        let kernel = self.kernel.fd();
+        self.folders.retain(|number, folder| {
+            let stays = !folder.starts_with(&old);
+            if !stays {
+                let _gone = inotify::remove_watch(kernel, *number);
+            }
+            stays
+        });
+        None
+    }
+
+    /// Watches go with their folders; only the names change.
+    fn move_along(&mut self, old: &Path, new: &Path) {
+        for folder in self.folders.values_mut() {
+            if let Ok(rest) = folder.strip_prefix(old) {
+                // Not `join("")`, which would leave a slash at the end.
+                *folder = if rest.as_os_str().is_empty() { new.to_owned() } else { new.join(rest) };
+            }
         }
     }
 
