@@ -113,8 +113,12 @@ impl Worker {
             }
         }
         self.ended().await;
+        let signal = self.ended.and_then(WaitStatus::terminating_signal);
         match decode::<Report>(&text) {
             Some(report) => report,
+            None if signal == Some(Signal::XFSZ.as_raw()) => {
+                Err(target.failure(FailureKind::TooLarge, "a file in it is longer than one may be"))
+            }
             None => Err(target.failure(FailureKind::BadArchive, archive::NEEDS_MEMORY)),
         }
     }

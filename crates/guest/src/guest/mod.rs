@@ -19,10 +19,11 @@ use std::path::Path;
 use std::process::Command;
 use std::rc::Rc;
 
-use rustix::process::{DumpableBehavior, Pid, WaitStatus};
+use rustix::process::{DumpableBehavior, Pid, Signal, WaitStatus};
 use tokio::io::BufReader;
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
@@ -112,6 +113,9 @@ async fn serve(line: OwnedFd, score: OomScore) -> Option<()> {
         score,
         settings,
     });
+    // A file that grows beyond the limit is an error, and not the end of everybody. What is handled, and not ignored,
+    // is as it should be again in programs.
+    let _survived = signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).ok()?;
     let dispatch = Dispatch::new(world, outbox);
     while let Some(frame) = read_frame(&mut reader).await.ok()? {
         dispatch.take(frame)?;

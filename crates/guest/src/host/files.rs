@@ -26,7 +26,8 @@ impl Guest {
         }
     }
 
-    /// Reads a regular file, or a part of it.
+    /// Reads a regular file, or a part of it. Without a length it is read to its end, also where it grows meanwhile or,
+    /// like those in `/proc`, does not know its size.
     ///
     /// # Errors
     /// As the guest tells; `NotAFile` for devices and pipes, `IsADirectory` for folders.

@@ -54,6 +54,10 @@ pub struct Failure {
     pub message: String,
 }
 
+/// Too many open files, of all and of one process: numbers that are the same on every system.
+const NFILE: i32 = 23;
+const MFILE: i32 = 24;
+
 /// Texts from the guest are cut to this; an honest guest sends none that long.
 const MAX_TEXT: usize = 8 << 10;
 
@@ -65,7 +69,10 @@ impl Failure {
 
     /// What the kernel said about a subject.
     pub fn of_io(error: &std::io::Error, subject: impl Into<String>) -> Self {
-        let kind = kind_of(error.kind());
+        let kind = match error.raw_os_error() {
+            Some(NFILE | MFILE) => FailureKind::Busy,
+            _ => kind_of(error.kind()),
+        };
         let message = match kind {
             FailureKind::NotFound => "no such file or folder".to_owned(),
             FailureKind::Denied => "permission denied".to_owned(),

@@ -46,7 +46,7 @@ impl Default for Settings {
         Self {
             workdir: "/workspace".to_owned(),
             processes: 64,
-            kept_bytes: 16 << 20,
+            kept_bytes: 64 << 20,
             channels: 256,
             changes: 1024,
             watched_folders: 8192,

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use belljar_guest::Guest;
 use belljar_guest::protocol::{
-    ArchiveFormat, ArchiveLimits, Ending, FailureKind, Settings, StartCommand, TerminalSize, WriteOptions,
+    ArchiveFormat, ArchiveLimits, Ending, FailureKind, Settings, StartCommand, TerminalSize, WriteMode,
+    WriteOptions,
 };
 use belljar_jail::launcher::Launcher;
 use belljar_jail::spec::{HOME, INBOX, Jail, Limits, Network, RootEntry, WORKSPACE};
@@ -169,6 +170,13 @@ async fn jailed_files_are_kept() {
     assert_eq!(guest.list("a", None, 9).await.unwrap().entries.len(), 3);
     let denied = guest.write_file("/usr/x", WriteOptions::default(), b"x".as_slice()).await.unwrap_err();
     assert_eq!(denied.kind(), std::io::ErrorKind::PermissionDenied);
+    // Beyond what one file may have, where programs are ended by a signal.
+    let far = WriteOptions { mode: WriteMode::At(1 << 40), ..WriteOptions::default() };
+    let mut writer = guest.create_file("far", far).await.unwrap();
+    writer.write(b"x").await.unwrap();
+    assert_eq!(writer.finish().await.unwrap_err().kind(), Some(FailureKind::TooLarge));
+    let ran = run(guest, shell("exec truncate -s 1T far")).await.unwrap();
+    assert_eq!(ran.ending, Some(Ending::Signalled(25)));
     let full = guest.write_file("full", WriteOptions::default(), tokio::io::repeat(1)).await.unwrap_err();
     assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
 }
