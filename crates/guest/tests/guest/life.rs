@@ -56,7 +56,7 @@ async fn it_cannot_be_killed_from_inside(world: World) {
 async fn programs_are_killed_before_it(world: World) {
     let score = world.shell("cat /proc/self/oom_score_adj").await.text().parse::<i32>().unwrap();
     let own: i32 = if *HAS_NAMESPACES {
-        world.shell("cat /proc/1/oom_score_adj").await.text().parse().unwrap()
+        world.shell("sleep 0.2; cat /proc/1/oom_score_adj").await.text().parse().unwrap()
     } else {
         std::fs::read_to_string(format!("/proc/{}/oom_score_adj", world.child.id()))
             .unwrap()

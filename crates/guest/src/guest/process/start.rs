@@ -59,24 +59,11 @@ fn spawn(world: &World, start: &StartCommand) -> Result<Rc<Process>, Failure> {
     world.processes.make_room(keep)?;
     let (mut command, name) = command(world, start)?;
     let of_io = |error: std::io::Error| Failure::of_io(&error, name.as_str());
-    let terminal = start.terminal.map(terminal::open).transpose().map_err(|errno| of_io(errno.into()))?;
-    let (ours, spawned) = match terminal {
-        Some((ours, theirs)) => {
-            let both = theirs.try_clone().and_then(|error| Ok((theirs.try_clone()?, error)));
-            let (output, error) = both.map_err(of_io)?;
-            command.stdin(theirs).stdout(output).stderr(error);
-            (Some(ours), world.spawn(&mut command).map_err(of_io)?)
-        }
-        None => {
-            let stdin = if start.stdin == Stdin::Open { Stdio::piped() } else { Stdio::null() };
-            command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-            (None, world.spawn(&mut command).map_err(of_io)?)
-        }
-    };
+    let terminal = connect(&mut command, start).map_err(of_io)?;
+    let Spawned { mut child, pid, status } = world.spawn(&mut command).map_err(of_io)?;
     // It holds the program's ends as well, and the end of output is when nobody has them.
     drop(command);
-    let Spawned { mut child, pid, status } = spawned;
-    let ends = ends(ours, &mut child).map_err(|error| {
+    let ends = ends(terminal, &mut child).map_err(|error| {
         let _gone = rustix::process::kill_process_group(pid, Signal::KILL);
         of_io(error)
     })?;
@@ -102,6 +89,18 @@ fn spawn(world: &World, start: &StartCommand) -> Result<Rc<Process>, Failure> {
     }
     world.processes.add(Rc::clone(&process));
     Ok(process)
+}
+
+/// Connects a command to pipes, or to a terminal, our end of which this gives.
+fn connect(command: &mut Command, start: &StartCommand) -> std::io::Result<Option<OwnedFd>> {
+    let Some(size) = start.terminal else {
+        let stdin = if start.stdin == Stdin::Open { Stdio::piped() } else { Stdio::null() };
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+        return Ok(None);
+    };
+    let (ours, theirs) = terminal::open(size)?;
+    command.stdin(theirs.try_clone()?).stdout(theirs.try_clone()?).stderr(theirs);
+    Ok(Some(ours))
 }
 
 /// The command, and what to call it in errors.
