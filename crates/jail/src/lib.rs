@@ -13,6 +13,7 @@ mod inside;
 pub mod launcher;
 pub mod payload;
 pub mod seccomp;
+pub mod session;
 pub mod spec;
 mod step;
 mod sys;

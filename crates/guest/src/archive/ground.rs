@@ -1,0 +1,182 @@
+//! Where an archive is unpacked: every name is looked up in a folder that is held open, no link is ever followed, and
+//! everything is counted.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::io::Errno;
+
+use super::Refusal;
+use super::path::{InnerPath, shown};
+use crate::line::CHUNK;
+use crate::protocol::{ArchiveLimits, Unpacked};
+
+/// What may always come out, whatever the ratio: small archives compress well.
+const UNSUSPICIOUS: u64 = 1 << 20;
+
+const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// What an archive says about a file.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct About {
+    pub(super) mode: Option<u32>,
+    pub(super) modified: Option<i64>,
+}
+
+/// The folder, and what has come out so far.
+#[derive(Debug)]
+pub(super) struct Ground {
+    root: OwnedFd,
+    limits: ArchiveLimits,
+    made: Unpacked,
+}
+
+impl Ground {
+    pub(super) fn open(path: &Path, limits: ArchiveLimits) -> Result<Self, Refusal> {
+        let flags = FOLDER.difference(OFlags::NOFOLLOW);
+        let root = rustix::fs::openat(CWD, path, flags, Mode::empty())
+            .map_err(|errno| Refusal::Io { entry: path.display().to_string(), error: errno.into() })?;
+        Ok(Self { root, limits, made: Unpacked::default() })
+    }
+
+    pub(super) fn made(&self) -> Unpacked {
+        self.made
+    }
+
+    /// One more entry.
+    pub(super) fn count(&mut self) -> Result<(), Refusal> {
+        self.made.entries += 1;
+        if self.made.entries > self.limits.entries {
+            return Err(Refusal::TooLarge("more entries than an archive may have"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn folder(&mut self, path: &InnerPath<'_>, about: About) -> Result<(), Refusal> {
+        let folder = self.descend(path, path.parts())?;
+        if let Some(mode) = about.mode {
+            // Whoever unpacks must be able to put things into it.
+            let mode = Mode::from_raw_mode((mode & 0o777) | 0o700);
+            rustix::fs::fchmod(&folder, mode).map_err(|errno| io(path, errno))?;
+        }
+        Ok(())
+    }
+
+    /// `packed` says how many bytes of the archive were needed so far.
+    pub(super) fn file(
+        &mut self,
+        path: &InnerPath<'_>,
+        about: About,
+        content: &mut dyn Read,
+        packed: &dyn Fn() -> u64,
+    ) -> Result<(), Refusal> {
+        let (folders, name) = path.split();
+        let folder = self.descend(path, folders)?;
+        let mode = Mode::from_raw_mode(about.mode.map_or(0o644, |mode| mode & 0o777));
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = replacing(&folder, name, || rustix::fs::openat(&folder, name, flags, mode))
+            .map_err(|errno| io(path, errno))?;
+        let mut file = File::from(file);
+        self.copy(path, content, &mut file, packed)?;
+        if let Some(modified) = about.modified {
+            let times = Timestamps {
+                last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+                last_modification: Timespec { tv_sec: modified, tv_nsec: 0 },
+            };
+            // A time that this file system cannot have is no reason to refuse.
+            let _best_effort = rustix::fs::futimens(&file, &times);
+        }
+        Ok(())
+    }
+
+    fn copy(
+        &mut self,
+        path: &InnerPath<'_>,
+        content: &mut dyn Read,
+        file: &mut File,
+        packed: &dyn Fn() -> u64,
+    ) -> Result<(), Refusal> {
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            let len = match content.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(len) => len,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(Refusal::Archive(error)),
+            };
+            self.made.bytes += len as u64;
+            if self.made.bytes > self.limits.bytes {
+                return Err(Refusal::TooLarge("more bytes than an archive may unpack to"));
+            }
+            let allowed = packed().saturating_mul(self.limits.ratio.into()).max(UNSUSPICIOUS);
+            if self.made.bytes > allowed {
+                return Err(Refusal::TooLarge("it grows too much when unpacked"));
+            }
+            let written = file.write_all(&buffer[..len]);
+            written.map_err(|error| Refusal::Io { entry: path.shown(), error })?;
+        }
+    }
+
+    pub(super) fn link(&mut self, path: &InnerPath<'_>, target: &[u8]) -> Result<(), Refusal> {
+        if !path.may_link_to(target) {
+            return Err(Refusal::Bad { entry: path.shown(), why: "a link that leads out of the folder" });
+        }
+        let (folders, name) = path.split();
+        let folder = self.descend(path, folders)?;
+        replacing(&folder, name, || rustix::fs::symlinkat(target, &folder, name))
+            .map_err(|errno| io(path, errno))
+    }
+
+    /// A second name for what was unpacked before.
+    pub(super) fn hard_link(&mut self, path: &InnerPath<'_>, target: &InnerPath<'_>) -> Result<(), Refusal> {
+        let (from_folders, from_name) = target.split();
+        let from = self.descend(target, from_folders)?;
+        let (folders, name) = path.split();
+        let folder = self.descend(path, folders)?;
+        // Without AT_SYMLINK_FOLLOW, the second name of a link is a link.
+        replacing(&folder, name, || rustix::fs::linkat(&from, from_name, &folder, name, AtFlags::empty()))
+            .map_err(|errno| io(path, errno))
+    }
+
+    /// Opens folders below the root, one by one, and makes those that are missing.
+    fn descend(&self, path: &InnerPath<'_>, parts: &[&[u8]]) -> Result<OwnedFd, Refusal> {
+        let mut folder = self.root.try_clone().map_err(|error| Refusal::Io { entry: path.shown(), error })?;
+        for part in parts {
+            let mut inner = rustix::fs::openat(&folder, *part, FOLDER, Mode::empty());
+            if matches!(inner, Err(Errno::NOENT)) {
+                match rustix::fs::mkdirat(&folder, *part, Mode::from_raw_mode(0o755)) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(errno) => return Err(io(path, errno)),
+                }
+                inner = rustix::fs::openat(&folder, *part, FOLDER, Mode::empty());
+            }
+            folder = match inner {
+                Ok(inner) => inner,
+                Err(Errno::LOOP | Errno::NOTDIR) => {
+                    let entry = format!("{} ({})", path.shown(), shown(part));
+                    return Err(Refusal::Bad { entry, why: "its path leads through a link or a file" });
+                }
+                Err(errno) => return Err(io(path, errno)),
+            };
+        }
+        Ok(folder)
+    }
+}
+
+/// Makes something where perhaps something is; a folder stays.
+fn replacing<T>(folder: &OwnedFd, name: &[u8], make: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    match make() {
+        Err(Errno::EXIST) => match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => make(),
+            Err(errno) => Err(errno),
+        },
+        made => made,
+    }
+}
+
+fn io(path: &InnerPath<'_>, errno: Errno) -> Refusal {
+    Refusal::Io { entry: path.shown(), error: errno.into() }
+}

@@ -1,0 +1,115 @@
+//! Writing archives, straight to whoever reads them.
+
+use std::ffi::OsStr;
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
+
+use super::Refusal;
+use super::path::shown;
+use super::tree::{Found, Node, walk};
+use crate::line::CHUNK;
+use crate::protocol::ArchiveFormat;
+
+/// From here on a zip needs wider fields.
+const LARGE: u64 = u32::MAX as u64;
+
+pub(super) fn pack(path: &Path, format: ArchiveFormat, sink: impl Write) -> Result<(), Refusal> {
+    let sink = BufWriter::with_capacity(CHUNK, sink);
+    let finished = match format {
+        ArchiveFormat::Tar => tar(path, sink)?.flush(),
+        ArchiveFormat::TarGz => {
+            let encoder = flate2::write::GzEncoder::new(sink, flate2::Compression::default());
+            tar(path, encoder)?.finish().and_then(|mut sink| sink.flush())
+        }
+        ArchiveFormat::Zip => return zip(path, sink),
+    };
+    finished.map_err(Refusal::Archive)
+}
+
+fn tar<W: Write>(path: &Path, sink: W) -> Result<W, Refusal> {
+    let mut archive = tar::Builder::new(sink);
+    walk(path, &mut |found| {
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(found.mode);
+        header.set_mtime(found.modified);
+        let name = Path::new(OsStr::from_bytes(&found.path));
+        match found.node {
+            Node::Folder => {
+                header.set_entry_type(tar::EntryType::Directory);
+                header.set_size(0);
+                archive.append_data(&mut header, name, io::empty())
+            }
+            Node::Link(target) => {
+                header.set_entry_type(tar::EntryType::Symlink);
+                header.set_size(0);
+                archive.append_link(&mut header, name, Path::new(OsStr::from_bytes(&target)))
+            }
+            Node::File(file, size) => {
+                header.set_size(size);
+                archive.append_data(&mut header, name, Exactly { inner: file, left: size })
+            }
+        }
+    })?;
+    archive.into_inner().map_err(Refusal::Archive)
+}
+
+/// As many bytes as were promised, whatever becomes of the file meanwhile: the rest is zeros.
+struct Exactly<R> {
+    inner: R,
+    left: u64,
+}
+
+impl<R: Read> Read for Exactly<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let wanted = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let mut len = self.inner.read(&mut buffer[..wanted])?;
+        if len == 0 {
+            buffer[..wanted].fill(0);
+            len = wanted;
+        }
+        self.left -= len as u64;
+        Ok(len)
+    }
+}
+
+fn zip(path: &Path, sink: impl Write) -> Result<(), Refusal> {
+    let mut archive = ZipWriter::new_stream(sink);
+    let mut buffer = vec![0; CHUNK];
+    walk(path, &mut |found| add_to_zip(&mut archive, found, &mut buffer))?;
+    let sink = archive.finish().map_err(|error| Refusal::Archive(error.into()))?;
+    sink.into_inner().flush().map_err(Refusal::Archive)
+}
+
+fn add_to_zip<W: Write + io::Seek>(
+    archive: &mut ZipWriter<W>,
+    found: Found,
+    buffer: &mut [u8],
+) -> io::Result<()> {
+    let name = shown(&found.path);
+    let options = SimpleFileOptions::default()
+        .compression_method(CompressionMethod::Deflated)
+        .unix_permissions(found.mode);
+    match found.node {
+        Node::Folder => archive.add_directory(name, options)?,
+        Node::Link(target) => archive.add_symlink(name, shown(&target), options)?,
+        Node::File(mut file, size) => {
+            archive.start_file(name, options.large_file(size >= LARGE))?;
+            // A file that grows while it is read must not outgrow the fields chosen for it.
+            let mut left = size;
+            while left > 0 {
+                let wanted = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                let len = file.read(&mut buffer[..wanted])?;
+                if len == 0 {
+                    break;
+                }
+                archive.write_all(&buffer[..len])?;
+                left -= len as u64;
+            }
+        }
+    }
+    Ok(())
+}

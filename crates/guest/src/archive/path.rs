@@ -1,0 +1,110 @@
+//! Names in archives, and which of them are believed.
+
+use super::Refusal;
+
+/// Folders in folders, at most.
+const MOST_PARTS: usize = 128;
+
+/// A name in an archive, taken apart: no way up, not from the top, and not the folder itself.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct InnerPath<'a> {
+    parts: Vec<&'a [u8]>,
+}
+
+impl<'a> InnerPath<'a> {
+    /// `None` of a path that is the folder itself.
+    pub(super) fn parse(name: &'a [u8]) -> Result<Option<Self>, Refusal> {
+        let bad = |why| Refusal::Bad { entry: shown(name), why };
+        if name.starts_with(b"/") {
+            return Err(bad("an absolute path in the archive"));
+        }
+        if name.contains(&0) {
+            return Err(bad("a path with a NUL in the archive"));
+        }
+        let parts: Vec<&[u8]> =
+            name.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
+        if parts.contains(&b"..".as_slice()) {
+            return Err(bad("a path that leads out of the folder"));
+        }
+        if parts.len() > MOST_PARTS {
+            return Err(bad("too many folders in folders"));
+        }
+        Ok((!parts.is_empty()).then_some(Self { parts }))
+    }
+
+    /// The folders on the way, and the name in the last of them.
+    pub(super) fn split(&self) -> (&[&'a [u8]], &'a [u8]) {
+        match self.parts.split_last() {
+            Some((name, folders)) => (folders, name),
+            None => (&[], b"."),
+        }
+    }
+
+    pub(super) fn parts(&self) -> &[&'a [u8]] {
+        &self.parts
+    }
+
+    pub(super) fn shown(&self) -> String {
+        shown(&self.parts.join(&b'/'))
+    }
+
+    /// Whether a link here may point there: up only at its beginning, and not out of the folder. A way up behind a name
+    /// could lead through another link, and from there anywhere.
+    pub(super) fn may_link_to(&self, target: &[u8]) -> bool {
+        if target.is_empty() || target.starts_with(b"/") || target.contains(&0) {
+            return false;
+        }
+        let mut up = 0;
+        let mut down = false;
+        for part in target.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
+            match part {
+                b".." if down => return false,
+                b".." => up += 1,
+                _ => down = true,
+            }
+        }
+        up < self.parts.len()
+    }
+}
+
+pub(super) fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_out_are_refused() {
+        for name in ["/etc/passwd", "../a", "a/../../b", "a/..", "..", "a\0b", "//a"] {
+            assert!(InnerPath::parse(name.as_bytes()).is_err(), "{name}");
+        }
+        assert_eq!(InnerPath::parse(b"./").unwrap(), None);
+        let path = InnerPath::parse(b"./a//b/c").unwrap().unwrap();
+        assert_eq!(path.split(), ([b"a".as_slice(), b"b"].as_slice(), b"c".as_slice()));
+    }
+
+    #[test]
+    fn links_stay_inside() {
+        let link = InnerPath::parse(b"a/b/link").unwrap().unwrap();
+        for good in ["x", "x/y", "..", "../..", "../../z", "./x"] {
+            assert!(link.may_link_to(good.as_bytes()), "{good}");
+        }
+        for bad in ["", "/", "/etc", "../../..", "x/..", "up/../..", "../x/../y"] {
+            assert!(!link.may_link_to(bad.as_bytes()), "{bad}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_name_makes_a_way_up(name in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..64)) {
+            if let Ok(Some(path)) = InnerPath::parse(&name) {
+                let free_of_ways_up = path.parts().iter().all(|part| {
+                    !part.is_empty() && *part != b"." && *part != b".." && !part.contains(&b'/')
+                });
+                proptest::prop_assert!(free_of_ways_up);
+            }
+        }
+    }
+}

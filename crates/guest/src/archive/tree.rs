@@ -1,0 +1,135 @@
+//! Walking a folder to pack it: no link followed, nothing but files, folders and links seen.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::Refusal;
+use super::path::shown;
+
+/// Folders in folders, at most; one descriptor is open for each.
+const DEEPEST: usize = 128;
+/// Entries, at most: a zip keeps a list of all until its end.
+const MOST: usize = 200_000;
+
+const SAFELY: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
+/// What was found.
+pub(super) enum Node {
+    Folder,
+    File(File, u64),
+    Link(Vec<u8>),
+}
+
+/// Something in the folder.
+pub(super) struct Found {
+    /// Relative to the folder, without a slash at the end.
+    pub(super) path: Vec<u8>,
+    pub(super) mode: u32,
+    pub(super) modified: u64,
+    pub(super) node: Node,
+}
+
+/// Where found things go.
+pub(super) type Take<'a> = dyn FnMut(Found) -> io::Result<()> + 'a;
+
+/// Shows everything in a folder, folders before what is in them.
+pub(super) fn walk(path: &Path, take: &mut Take<'_>) -> Result<(), Refusal> {
+    let flags = SAFELY.difference(OFlags::NOFOLLOW) | OFlags::DIRECTORY;
+    let root = rustix::fs::openat(CWD, path, flags, Mode::empty())
+        .map_err(|errno| Refusal::Io { entry: path.display().to_string(), error: errno.into() })?;
+    let mut walk = Walk { take, seen: 0 };
+    walk.folder(root, &mut Vec::new(), 0)
+}
+
+struct Walk<'a, 'b> {
+    take: &'a mut Take<'b>,
+    seen: usize,
+}
+
+impl Walk<'_, '_> {
+    fn folder(&mut self, folder: OwnedFd, path: &mut Vec<u8>, depth: usize) -> Result<(), Refusal> {
+        if depth > DEEPEST {
+            return Err(Refusal::TooLarge("too many folders in folders"));
+        }
+        let io = |path: &[u8], errno: Errno| Refusal::Io { entry: shown(path), error: errno.into() };
+        let mut entries = Dir::read_from(&folder).map_err(|errno| io(path, errno))?;
+        let len = path.len();
+        while let Some(entry) = entries.read() {
+            let name: CString = entry.map_err(|errno| io(path, errno))?.file_name().to_owned();
+            if name.as_c_str() == c"." || name.as_c_str() == c".." {
+                continue;
+            }
+            path.truncate(len);
+            if len > 0 {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name.as_bytes());
+            match self.entry(&folder, &name, path, depth) {
+                // What is gone by now, or somebody else's, is not in the archive.
+                Err(Refusal::Io { error, .. })
+                    if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
+                other => other?,
+            }
+        }
+        path.truncate(len);
+        Ok(())
+    }
+
+    fn entry(
+        &mut self,
+        folder: &OwnedFd,
+        name: &CString,
+        path: &mut Vec<u8>,
+        depth: usize,
+    ) -> Result<(), Refusal> {
+        let io = |errno: Errno| Refusal::Io { entry: shown(path), error: errno.into() };
+        let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map_err(io)?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let node = match kind {
+            FileType::Symlink => {
+                Node::Link(rustix::fs::readlinkat(folder, name, Vec::new()).map_err(io)?.into_bytes())
+            }
+            FileType::Directory => Node::Folder,
+            FileType::RegularFile => {
+                let file = rustix::fs::openat(folder, name, SAFELY, Mode::empty()).map_err(io)?;
+                // It may be another one by now; this is the one that is read.
+                let stat = rustix::fs::fstat(&file).map_err(io)?;
+                if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                    return Ok(());
+                }
+                Node::File(File::from(file), u64::try_from(stat.st_size).unwrap_or(0))
+            }
+            _ => return Ok(()),
+        };
+        let below = match &node {
+            Node::Folder => Some(
+                rustix::fs::openat(folder, name, SAFELY | OFlags::DIRECTORY, Mode::empty()).map_err(io)?,
+            ),
+            _ => None,
+        };
+        self.seen += 1;
+        if self.seen > MOST {
+            return Err(Refusal::TooLarge("more entries than an archive may have"));
+        }
+        (self.take)(found(path, &stat, node)).map_err(Refusal::Archive)?;
+        match below {
+            Some(below) => self.folder(below, path, depth + 1),
+            None => Ok(()),
+        }
+    }
+}
+
+fn found(path: &[u8], stat: &Stat, node: Node) -> Found {
+    Found {
+        path: path.to_vec(),
+        mode: stat.st_mode & 0o777,
+        modified: u64::try_from(stat.st_mtime).unwrap_or(0),
+        node,
+    }
+}

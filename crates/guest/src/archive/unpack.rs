@@ -1,0 +1,201 @@
+//! Reading archives. Entries come from `tar` and `zip`; what becomes of them is the ground's business.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
+use tar::EntryType;
+use zip::ZipArchive;
+use zip::read::ZipReadOptions;
+
+use super::Refusal;
+use super::ground::{About, Ground};
+use super::path::{InnerPath, shown};
+use crate::line::CHUNK;
+use crate::protocol::{ArchiveFormat, ArchiveLimits, Unpacked};
+
+/// The longest target that a link can have.
+const LONGEST_TARGET: u64 = 4096;
+
+/// A reader that counts.
+struct Counted<R> {
+    inner: R,
+    read: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.inner.read(buffer)?;
+        self.read.set(self.read.get() + len as u64);
+        Ok(len)
+    }
+}
+
+pub(super) fn unpack(
+    path: &Path,
+    format: ArchiveFormat,
+    limits: ArchiveLimits,
+    source: impl Read,
+) -> Result<Unpacked, Refusal> {
+    let mut ground = Ground::open(path, limits)?;
+    let read = Rc::new(Cell::new(0));
+    let source = Counted { inner: BufReader::with_capacity(CHUNK, source), read: Rc::clone(&read) };
+    match format {
+        ArchiveFormat::Tar => unpack_tar(&mut ground, source, &read)?,
+        ArchiveFormat::TarGz => unpack_tar(&mut ground, flate2::read::MultiGzDecoder::new(source), &read)?,
+        ArchiveFormat::Zip => unpack_zip(&mut ground, spool(path, limits, source)?, &read)?,
+    }
+    Ok(ground.made())
+}
+
+fn unpack_tar(ground: &mut Ground, mut source: impl Read, read: &Cell<u64>) -> Result<(), Refusal> {
+    let mut archive = tar::Archive::new(&mut source);
+    for entry in archive.entries().map_err(Refusal::Archive)? {
+        let mut entry = entry.map_err(Refusal::Archive)?;
+        ground.count()?;
+        let name = entry.path_bytes().into_owned();
+        let Some(path) = InnerPath::parse(&name)? else { continue };
+        let header = entry.header();
+        let about = About {
+            mode: header.mode().ok(),
+            modified: header.mtime().ok().and_then(|time| i64::try_from(time).ok()),
+        };
+        let bad = |why| Refusal::Bad { entry: path.shown(), why };
+        let target = || entry.link_name_bytes().ok_or_else(|| bad("a link to nothing"));
+        match header.entry_type() {
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+                ground.file(&path, about, &mut entry, &|| read.get())?;
+            }
+            EntryType::Directory => ground.folder(&path, about)?,
+            EntryType::Symlink => ground.link(&path, &target()?)?,
+            EntryType::Link => {
+                let target = target()?;
+                let target = InnerPath::parse(&target)?.ok_or_else(|| bad("a link to nothing"))?;
+                ground.hard_link(&path, &target)?;
+            }
+            EntryType::XGlobalHeader => {}
+            _ => return Err(bad("only files, folders and links are unpacked")),
+        }
+    }
+    // What follows the end is read nevertheless: whoever sends it should not find the pipe closed.
+    drain(source)
+}
+
+fn drain(mut source: impl Read) -> Result<(), Refusal> {
+    io::copy(&mut source, &mut io::sink()).map(drop).map_err(Refusal::Archive)
+}
+
+/// A zip is read from its end, so all of it has to be there first: in a file without a name, on the same disk.
+fn spool(path: &Path, limits: ArchiveLimits, source: impl Read) -> Result<File, Refusal> {
+    let failed = |error| Refusal::Io { entry: "the archive".to_owned(), error };
+    let mut file = nameless(path).map(File::from).map_err(|errno| failed(errno.into()))?;
+    let copied = io::copy(&mut source.take(limits.bytes.saturating_add(1)), &mut file).map_err(failed)?;
+    if copied > limits.bytes {
+        return Err(Refusal::TooLarge("the archive is longer than what it may unpack to"));
+    }
+    file.seek(SeekFrom::Start(0)).map_err(failed)?;
+    Ok(file)
+}
+
+/// A file without a name, in a folder.
+fn nameless(path: &Path) -> Result<OwnedFd, Errno> {
+    let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::from_raw_mode(0o600));
+    match rustix::fs::openat(CWD, path, flags | OFlags::TMPFILE, mode) {
+        // Where there is no such thing, one whose name is taken away at once.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+            let name = path.join(format!(".belljar-{}.zip", std::process::id()));
+            let new = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+            let file = rustix::fs::openat(CWD, &name, new, mode)?;
+            rustix::fs::unlinkat(CWD, &name, AtFlags::empty())?;
+            Ok(file)
+        }
+        file => file,
+    }
+}
+
+/// What the two places in which a zip names its entries do not agree on is refused. The list at its end is in memory as
+/// a whole, within what this process may have.
+fn unpack_zip(ground: &mut Ground, file: File, read: &Cell<u64>) -> Result<(), Refusal> {
+    let reader = BufReader::with_capacity(CHUNK, file);
+    let mut archive = ZipArchive::new(reader).map_err(|error| Refusal::Archive(error.into()))?;
+    for index in 0..archive.len() {
+        let options = ZipReadOptions::new().enforce_header_consistency(true);
+        let mut entry =
+            archive.by_index_with_options(index, options).map_err(|error| Refusal::Archive(error.into()))?;
+        ground.count()?;
+        let name = entry.name_raw().to_vec();
+        let Some(path) = InnerPath::parse(&name)? else { continue };
+        let mode = entry.unix_mode();
+        let about = About { mode, modified: None };
+        if entry.is_symlink() {
+            let mut target = Vec::new();
+            entry.take(LONGEST_TARGET).read_to_end(&mut target).map_err(Refusal::Archive)?;
+            ground.link(&path, &target)?;
+        } else if entry.is_dir() {
+            ground.folder(&path, about)?;
+        } else if is_plain(mode) {
+            ground.file(&path, about, &mut entry, &|| read.get())?;
+        } else {
+            let why = "only files, folders and links are unpacked";
+            return Err(Refusal::Bad { entry: shown(&name), why });
+        }
+    }
+    Ok(())
+}
+
+/// A regular file, or one without a kind, as systems without these bits write it.
+fn is_plain(mode: Option<u32>) -> bool {
+    matches!(mode.unwrap_or(0) & 0o170_000, 0 | 0o100_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::archive::pack::pack;
+    use proptest::prelude::{ProptestConfig, any};
+
+    const FORMATS: [ArchiveFormat; 3] = [ArchiveFormat::Tar, ArchiveFormat::TarGz, ArchiveFormat::Zip];
+
+    /// A folder of every kind of thing, packed.
+    fn packed(format: ArchiveFormat) -> Vec<u8> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("d")).unwrap();
+        std::fs::write(folder.path().join("d/f"), "hello".repeat(100)).unwrap();
+        std::fs::write(folder.path().join("n".repeat(150)), "").unwrap();
+        std::os::unix::fs::symlink("d/f", folder.path().join("l")).unwrap();
+        let mut archive = Vec::new();
+        pack(folder.path(), format, &mut archive).unwrap();
+        archive
+    }
+
+    proptest::proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        #[test]
+        fn no_archive_makes_it_panic_or_leave_the_folder(
+            format in 0..3_usize,
+            changes in proptest::collection::vec((any::<u16>(), any::<u8>()), 0..12),
+            cut in any::<u16>(),
+        ) {
+            let format = FORMATS[format];
+            let mut archive = packed(format);
+            let len = archive.len();
+            for (place, byte) in changes {
+                archive[usize::from(place) % len] = byte;
+            }
+            if cut % 4 == 0 {
+                archive.truncate(usize::from(cut) % len);
+            }
+            let around = tempfile::tempdir().unwrap();
+            let inner = around.path().join("inner");
+            std::fs::create_dir(&inner).unwrap();
+            let _either = unpack(&inner, format, ArchiveLimits::default(), archive.as_slice());
+            assert_eq!(std::fs::read_dir(around.path()).unwrap().count(), 1);
+        }
+    }
+}

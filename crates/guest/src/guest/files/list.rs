@@ -1,0 +1,70 @@
+//! A page of a folder. However many entries it has, no more than a page of them is ever in memory.
+
+use std::collections::BinaryHeap;
+use std::ffi::CString;
+
+use rustix::fs::{AtFlags, Dir};
+
+use super::{Target, link_target, metadata, open};
+use crate::protocol::{Entry, Failure, FailureKind, FileKind, Page, Reply};
+
+/// Entries of one page, at most.
+const MOST: u32 = 256;
+/// Bytes of one page, about; names and links can be long.
+const MOST_BYTES: usize = 128 << 10;
+/// How many names are looked at before others have their turn.
+const BATCH: usize = 512;
+
+pub(in crate::guest) async fn list(
+    target: &Target,
+    after: Option<Vec<u8>>,
+    limit: u32,
+) -> Result<Reply, Failure> {
+    if limit == 0 || limit > MOST {
+        return Err(target.failure(FailureKind::Invalid, "a page has from 1 to 256 entries"));
+    }
+    let folder = open::folder(target)?;
+    let entries = Dir::read_from(&folder).map_err(|errno| target.failed(errno))?;
+    let names = first_after(entries, &after.unwrap_or_default(), limit as usize).await;
+    let full = names.len() == limit as usize;
+    let (mut page, mut bytes) = (Page { entries: Vec::new(), next: None }, 0);
+    for (index, name) in names.iter().enumerate() {
+        // What is gone by now was gone.
+        if let Ok(stat) = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            let mut metadata = metadata(&stat);
+            if metadata.kind == FileKind::Link {
+                metadata.target = link_target(&folder, name);
+            }
+            let name = String::from_utf8_lossy(name.as_bytes()).into_owned();
+            bytes += name.len() + metadata.target.as_ref().map_or(0, String::len) + 64;
+            page.entries.push(Entry { name, metadata });
+        }
+        let last = index + 1 == names.len();
+        if bytes > MOST_BYTES || (last && full) {
+            page.next = Some(name.as_bytes().to_vec());
+            break;
+        }
+    }
+    Ok(Reply::Page(page))
+}
+
+/// The first names after one, sorted.
+async fn first_after(mut entries: Dir, after: &[u8], limit: usize) -> Vec<CString> {
+    let mut names = BinaryHeap::new();
+    let mut looked_at = 0;
+    while let Some(Ok(entry)) = entries.read() {
+        let name = entry.file_name();
+        let wanted = name != c"." && name != c".." && name.to_bytes() > after;
+        if wanted && (names.len() < limit || names.peek().is_some_and(|largest: &CString| name < largest)) {
+            names.push(name.to_owned());
+            if names.len() > limit {
+                names.pop();
+            }
+        }
+        looked_at += 1;
+        if looked_at % BATCH == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    names.into_sorted_vec()
+}

@@ -1,0 +1,46 @@
+//! Opening regular files, and nothing else: a pipe or a device could hold up the whole sandbox, or never end.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::Target;
+use crate::protocol::{Failure, FailureKind};
+
+/// Opens a regular file; `None` of a mode where it must be there already.
+pub(super) fn regular(
+    target: &Target,
+    flags: OFlags,
+    mode: Option<Mode>,
+) -> Result<(OwnedFd, Stat), Failure> {
+    // Looked at first, since opening alone can have consequences: a pipe's writer would believe in a reader.
+    match rustix::fs::statat(CWD, target.path(), AtFlags::empty()) {
+        Ok(stat) => must_be_regular(target, &stat)?,
+        Err(Errno::NOENT) if mode.is_some() => {}
+        Err(errno) => return Err(target.failed(errno)),
+    }
+    // And not trusted then, since it may be something else by now; what it is when it is open, it stays.
+    let safely = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let create = if mode.is_some() { OFlags::CREATE } else { OFlags::empty() };
+    let file = rustix::fs::open(target.path(), flags | safely | create, mode.unwrap_or(Mode::empty()))
+        .map_err(|errno| target.failed(errno))?;
+    let stat = rustix::fs::fstat(&file).map_err(|errno| target.failed(errno))?;
+    must_be_regular(target, &stat)?;
+    Ok((file, stat))
+}
+
+/// Refuses folders, pipes, sockets and devices.
+pub(super) fn must_be_regular(target: &Target, stat: &Stat) -> Result<(), Failure> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(()),
+        FileType::Directory => Err(target.failure(FailureKind::IsADirectory, "is a folder")),
+        _ => Err(target.failure(FailureKind::NotAFile, "not a regular file")),
+    }
+}
+
+/// Opens a folder to look into it.
+pub(super) fn folder(target: &Target) -> Result<OwnedFd, Failure> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open(target.path(), flags, Mode::empty()).map_err(|errno| target.failed(errno))
+}

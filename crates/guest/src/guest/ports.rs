@@ -1,0 +1,58 @@
+//! Ports: a connection to the sandbox's own loopback, both ways, each with an end of its own.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+
+use super::channel::{Channel, Receiver, Sender};
+use crate::line::CHUNK;
+use crate::protocol::{Failure, FailureKind, Reply};
+
+pub(super) async fn connect(port: u16, channel: &mut Channel) -> Result<Reply, Failure> {
+    let failed = |error: std::io::Error| {
+        let mut failure = Failure::of_io(&error, format!("port {port}"));
+        if failure.kind == FailureKind::Refused {
+            failure.message = "nobody listens there".to_owned();
+        }
+        failure
+    };
+    let mut stream = match TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
+        Ok(stream) => stream,
+        Err(error) => TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.map_err(|_| failed(error))?,
+    };
+    // What is written here was gathered on the way already.
+    let _best_effort = stream.set_nodelay(true);
+    channel.sender.answer(&Reply::Ok);
+    let (reader, writer) = stream.split();
+    let (inward, outward) =
+        tokio::join!(send_in(&mut channel.receiver, writer), send_out(reader, &channel.sender));
+    outward.map_err(failed)??;
+    inward.map_err(failed)?;
+    Ok(Reply::Ok)
+}
+
+async fn send_in(receiver: &mut Receiver, mut writer: WriteHalf<'_>) -> std::io::Result<()> {
+    let mut broken = false;
+    while let Some(bytes) = receiver.next().await {
+        // A program that reads no more may still have something to say: the rest is taken, and dropped.
+        broken = broken || writer.write_all(&bytes).await.is_err();
+    }
+    if broken { Ok(()) } else { writer.shutdown().await }
+}
+
+async fn send_out(mut reader: ReadHalf<'_>, sender: &Sender) -> std::io::Result<Result<(), Failure>> {
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let len = reader.read(&mut buffer).await?;
+        if len == 0 {
+            sender.end();
+            return Ok(Ok(()));
+        }
+        // A copy that is as long as it has to be: what waits to be sent is counted by its length.
+        if let Err(failure) = sender.data(buffer[..len].to_vec()).await {
+            return Ok(Err(failure));
+        }
+    }
+}

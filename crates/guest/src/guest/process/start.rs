@@ -1,0 +1,189 @@
+//! Starting a process.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::process::{Signal, WaitStatus};
+use tokio::sync::{Mutex, Notify, oneshot};
+use tokio::task::spawn_local;
+
+use super::collect::collect;
+use super::input::Input;
+use super::ring::{PIECE, Ring};
+use super::{Process, view};
+use crate::guest::channel::Sender;
+use crate::guest::descriptor::Descriptor;
+use crate::guest::files::Place;
+use crate::guest::{Spawned, World, terminal};
+use crate::protocol::{
+    Attach, CommandLine, Ending, Failure, FailureKind, Reply, StartCommand, Stdin, Stream,
+};
+
+/// Less would not hold two pieces.
+const LEAST_KEPT: u32 = 2 * PIECE as u32 + (2 << 10);
+/// How much of a command line is shown in lists.
+const SHOWN: usize = 200;
+
+/// Our ends of what a process reads and writes.
+struct Ends {
+    terminal: Option<Rc<Descriptor>>,
+    input: Option<Input>,
+    outputs: Vec<(Stream, Rc<Descriptor>)>,
+}
+
+/// Starts a process, and shows it where that is wanted.
+pub(in crate::guest) async fn start(
+    world: &Rc<World>,
+    start: StartCommand,
+    attach: Option<Attach>,
+    sender: &Sender,
+) -> Result<Reply, Failure> {
+    let process = spawn(world, &start)?;
+    let started = Reply::Started(process.id);
+    let Some(attach) = attach else { return Ok(started) };
+    sender.answer(&started);
+    view::view(&process, attach, sender).await
+}
+
+fn spawn(world: &World, start: &StartCommand) -> Result<Rc<Process>, Failure> {
+    let keep = u64::from(start.keep_bytes);
+    if start.keep_bytes < LEAST_KEPT || keep > world.settings.kept_bytes {
+        let range = format!("from {LEAST_KEPT} to {} bytes can be kept", world.settings.kept_bytes);
+        return Err(Failure::new(FailureKind::Invalid, "keep_bytes", range));
+    }
+    world.processes.make_room(keep)?;
+    let (mut command, name) = command(world, start)?;
+    let of_io = |error: std::io::Error| Failure::of_io(&error, name.as_str());
+    let terminal = connect(&mut command, start).map_err(of_io)?;
+    let Spawned { mut child, pid, status } = world.spawn(&mut command).map_err(of_io)?;
+    // It holds the program's ends as well, and the end of output is when nobody has them.
+    drop(command);
+    let ends = ends(terminal, &mut child).map_err(|error| {
+        let _gone = rustix::process::kill_process_group(pid, Signal::KILL);
+        of_io(error)
+    })?;
+    let process = Rc::new(Process {
+        id: world.processes.next_id(),
+        pid,
+        command: shown(&start.command),
+        terminal: ends.terminal,
+        input: Mutex::new(ends.input),
+        ring: RefCell::new(Ring::new(start.keep_bytes as usize)),
+        unread: Cell::new(ends.outputs.len()),
+        ending: Cell::new(None),
+        changed: Notify::new(),
+        viewers: Cell::new(0),
+        holders: RefCell::new(BTreeMap::new()),
+        tasks: RefCell::default(),
+    });
+    let timeout = start.timeout_ms.map(Duration::from_millis);
+    spawn_local(await_end(Rc::clone(&process), status, timeout));
+    for (stream, source) in ends.outputs {
+        let task = spawn_local(collect(Rc::clone(&process), source, stream));
+        process.tasks.borrow_mut().push(task.abort_handle());
+    }
+    world.processes.add(Rc::clone(&process));
+    Ok(process)
+}
+
+/// Connects a command to pipes, or to a terminal, our end of which this gives.
+fn connect(command: &mut Command, start: &StartCommand) -> std::io::Result<Option<OwnedFd>> {
+    let Some(size) = start.terminal else {
+        let stdin = if start.stdin == Stdin::Open { Stdio::piped() } else { Stdio::null() };
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+        return Ok(None);
+    };
+    let (ours, theirs) = terminal::open(size)?;
+    command.stdin(theirs.try_clone()?).stdout(theirs.try_clone()?).stderr(theirs);
+    Ok(Some(ours))
+}
+
+/// The command, and what to call it in errors.
+fn command(world: &World, start: &StartCommand) -> Result<(Command, String), Failure> {
+    let (name, arguments): (&str, Vec<&str>) = match &start.command {
+        CommandLine::Shell(line) => ("/bin/sh", vec!["-c", line]),
+        CommandLine::Program(argv) => match argv.split_first() {
+            Some((name, rest)) if !name.is_empty() => (name, rest.iter().map(String::as_str).collect()),
+            _ => return Err(Failure::new(FailureKind::Invalid, "command", "it is empty")),
+        },
+    };
+    let odd = start.env.iter().find(|(name, _)| name.is_empty() || name.contains('='));
+    if let Some((name, _)) = odd {
+        return Err(Failure::new(FailureKind::Invalid, format!("env {name}"), "not the name of a variable"));
+    }
+    let place = Place::new(&world.settings.workdir);
+    let workdir = place.at(start.workdir.clone().unwrap_or_default())?;
+    // Otherwise a missing folder would look like a missing program.
+    if !workdir.path().is_dir() {
+        let kind = if workdir.path().exists() { FailureKind::NotADirectory } else { FailureKind::NotFound };
+        return Err(Failure::new(kind, workdir.said(), "no such folder to start in"));
+    }
+    let mut command = Command::new(OsStr::new(name));
+    command.args(arguments).env_clear().envs(start.env.iter().map(|(name, value)| (name, value)));
+    command.current_dir(workdir.path());
+    belljar_jail::session::own_session(&mut command, start.terminal.is_some());
+    Ok((command, name.to_owned()))
+}
+
+fn ends(terminal: Option<OwnedFd>, child: &mut std::process::Child) -> std::io::Result<Ends> {
+    if let Some(terminal) = terminal {
+        let terminal = Rc::new(Descriptor::new(terminal)?);
+        return Ok(Ends {
+            input: Some(Input::Terminal(Rc::clone(&terminal))),
+            outputs: vec![(Stream::Stdout, Rc::clone(&terminal))],
+            terminal: Some(terminal),
+        });
+    }
+    let input = child.stdin.take().map(|stdin| Descriptor::new(stdin.into())).transpose()?;
+    let stdout = child.stdout.take().map(|stdout| Descriptor::new(stdout.into())).transpose()?;
+    let stderr = child.stderr.take().map(|stderr| Descriptor::new(stderr.into())).transpose()?;
+    let outputs = stdout.map(|end| (Stream::Stdout, Rc::new(end))).into_iter();
+    Ok(Ends {
+        terminal: None,
+        input: input.map(Input::Pipe),
+        outputs: outputs.chain(stderr.map(|end| (Stream::Stderr, Rc::new(end)))).collect(),
+    })
+}
+
+async fn await_end(
+    process: Rc<Process>,
+    mut status: oneshot::Receiver<WaitStatus>,
+    timeout: Option<Duration>,
+) {
+    let mut timed_out = false;
+    let first = match timeout {
+        Some(timeout) => tokio::time::timeout(timeout, &mut status).await.ok(),
+        None => Some((&mut status).await),
+    };
+    let status = match first {
+        Some(status) => status,
+        None => {
+            timed_out = process.signal(Signal::KILL).is_ok();
+            status.await
+        }
+    };
+    // The reaper lives as long as this process does, so there always is a status.
+    process.end(status.map_or(Ending::Signalled(Signal::KILL.as_raw()), |status| ending(status, timed_out)));
+}
+
+fn ending(status: WaitStatus, timed_out: bool) -> Ending {
+    match status.terminating_signal() {
+        Some(signal) if timed_out && signal == Signal::KILL.as_raw() => Ending::TimedOut,
+        Some(signal) => Ending::Signalled(signal),
+        None => Ending::Exited(status.exit_status().unwrap_or_default().to_le_bytes()[0]),
+    }
+}
+
+fn shown(command: &CommandLine) -> String {
+    let mut text = match command {
+        CommandLine::Program(argv) => argv.join(" "),
+        CommandLine::Shell(line) => line.clone(),
+    };
+    text.truncate(text.floor_char_boundary(SHOWN));
+    text
+}

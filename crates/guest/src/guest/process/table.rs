@@ -1,0 +1,74 @@
+//! All processes that run or are remembered, within bounds.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use tokio::task::AbortHandle;
+
+use super::Process;
+use crate::protocol::{Failure, FailureKind, ProcessId, ProcessInfo, Settings};
+
+/// The table.
+#[derive(Debug)]
+pub(in crate::guest) struct Processes {
+    entries: RefCell<BTreeMap<ProcessId, Rc<Process>>>,
+    last: Cell<u64>,
+    bound: usize,
+    kept_bytes: u64,
+}
+
+impl Processes {
+    pub(in crate::guest) fn new(settings: &Settings) -> Self {
+        Self {
+            entries: RefCell::default(),
+            last: Cell::new(0),
+            bound: settings.processes as usize,
+            kept_bytes: settings.kept_bytes,
+        }
+    }
+
+    pub(in crate::guest) fn list(&self) -> Vec<ProcessInfo> {
+        self.entries.borrow().values().map(|process| process.info()).collect()
+    }
+
+    pub(super) fn get(&self, id: ProcessId) -> Result<Rc<Process>, Failure> {
+        let missing = || Failure::new(FailureKind::NotFound, format!("process {}", id.0), "no such process");
+        self.entries.borrow().get(&id).cloned().ok_or_else(missing)
+    }
+
+    pub(super) fn next_id(&self) -> ProcessId {
+        self.last.set(self.last.get() + 1);
+        ProcessId(self.last.get())
+    }
+
+    pub(super) fn add(&self, process: Rc<Process>) {
+        self.entries.borrow_mut().insert(process.id, process);
+    }
+
+    /// Makes room for one more that keeps so many bytes: forgets the oldest that ended and at which nobody looks.
+    pub(super) fn make_room(&self, keep: u64) -> Result<(), Failure> {
+        while !self.has_room(keep) {
+            let mut entries = self.entries.borrow_mut();
+            let idle = |process: &&Rc<Process>| process.over().is_some() && process.viewers.get() == 0;
+            let Some(id) = entries.values().find(idle).map(|process| process.id) else {
+                return Err(Failure::new(
+                    FailureKind::Busy,
+                    "processes",
+                    "as many as there may be at one time",
+                ));
+            };
+            if let Some(process) = entries.remove(&id) {
+                // What still writes to its pipes finds them closed.
+                process.tasks.borrow().iter().for_each(AbortHandle::abort);
+            }
+        }
+        Ok(())
+    }
+
+    fn has_room(&self, keep: u64) -> bool {
+        let entries = self.entries.borrow();
+        let kept: u64 = entries.values().map(|process| process.ring.borrow().bound() as u64).sum();
+        entries.len() < self.bound && kept + keep <= self.kept_bytes
+    }
+}

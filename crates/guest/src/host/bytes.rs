@@ -1,0 +1,71 @@
+//! Bytes from the guest, as they come.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, ReadBuf};
+
+use super::channel::{Came, Channel};
+use super::error::GuestError;
+use crate::protocol::Reply;
+
+/// Bytes of a file or an archive. Dropping it ends the transfer.
+///
+/// As [`AsyncRead`] its errors are [`GuestError`]s inside of [`io::Error`]s.
+#[derive(Debug)]
+pub struct ByteReader {
+    channel: Channel,
+    chunk: Vec<u8>,
+    at: usize,
+    over: bool,
+}
+
+impl ByteReader {
+    pub(super) fn new(channel: Channel) -> Self {
+        Self { channel, chunk: Vec::new(), at: 0, over: false }
+    }
+
+    /// The next piece, as it came; `None` at the end.
+    ///
+    /// # Errors
+    /// Why the rest does not come.
+    pub async fn next_chunk(&mut self) -> Result<Option<Vec<u8>>, GuestError> {
+        poll_fn(|context| self.poll_chunk(context)).await?;
+        let rest = self.chunk.split_off(self.at);
+        self.chunk.clear();
+        self.at = 0;
+        Ok((!rest.is_empty()).then_some(rest))
+    }
+
+    /// Ready when there are bytes, or there will be no more.
+    fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Result<(), GuestError>> {
+        while self.at == self.chunk.len() && !self.over {
+            match ready!(self.channel.poll_next(context))? {
+                Came::Data(bytes) => {
+                    self.chunk = bytes;
+                    self.at = 0;
+                }
+                Came::End => {}
+                Came::Done(Reply::Ok) => self.over = true,
+                _ => return Poll::Ready(Err(self.channel.wrong())),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for ByteReader {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.poll_chunk(context))?;
+        let len = buffer.remaining().min(self.chunk.len() - self.at);
+        buffer.put_slice(&self.chunk[self.at..self.at + len]);
+        self.at += len;
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,133 @@
+//! A caller's end of a channel.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use super::Connection;
+use super::error::{GuestError, Violation};
+use super::table::{Item, Opened};
+use crate::line::CHUNK;
+use crate::protocol::{Event, Frame, Kind, Reply};
+
+/// An open channel; dropping it tells the guest that nobody waits any longer.
+#[derive(Debug)]
+pub(super) struct Channel {
+    connection: Arc<Connection>,
+    opened: Opened,
+    sent_end: bool,
+    finished: bool,
+}
+
+/// What a caller sees of what came.
+#[derive(Debug)]
+pub(super) enum Came {
+    Answer(Reply),
+    Data(Vec<u8>),
+    Event(Event, Vec<u8>),
+    End,
+    Done(Reply),
+}
+
+impl Channel {
+    pub(super) fn new(connection: Arc<Connection>, opened: Opened) -> Self {
+        Self { connection, opened, sent_end: false, finished: false }
+    }
+
+    /// What comes next. After an error, or [`Came::Done`], nothing does.
+    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Came, GuestError>> {
+        let Some(item) = ready!(self.opened.items.poll_recv(context)) else {
+            self.finished = true;
+            return Poll::Ready(Err(GuestError::Gone(self.connection.table.loss())));
+        };
+        Poll::Ready(Ok(match item {
+            Item::Answer(reply) => Came::Answer(reply),
+            Item::Data(bytes) => {
+                self.used(Frame::cost_of(bytes.len()));
+                Came::Data(bytes)
+            }
+            Item::Event(event, rest, cost) => {
+                self.used(cost);
+                Came::Event(event, rest)
+            }
+            Item::End => Came::End,
+            Item::Done(result) => {
+                self.finished = true;
+                match result {
+                    Ok(reply) => Came::Done(reply),
+                    Err(failure) => return Poll::Ready(Err(failure.into())),
+                }
+            }
+        }))
+    }
+
+    pub(super) async fn next(&mut self) -> Result<Came, GuestError> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// Memory for what came is free again.
+    fn used(&self, cost: u32) {
+        self.opened.window.used(cost, &self.connection.outbox);
+    }
+
+    /// The answer before bytes or events.
+    pub(super) async fn answer(&mut self) -> Result<Reply, GuestError> {
+        match self.next().await? {
+            Came::Answer(reply) => Ok(reply),
+            _ => Err(self.wrong()),
+        }
+    }
+
+    /// The final answer, which must be that there is nothing to say.
+    pub(super) async fn done_ok(mut self) -> Result<(), GuestError> {
+        match self.next().await? {
+            Came::Done(Reply::Ok) => Ok(()),
+            _ => Err(self.wrong()),
+        }
+    }
+
+    /// The guest answered something else than was asked.
+    pub(super) fn wrong(&mut self) -> GuestError {
+        self.finished = true;
+        self.connection.violated(Violation::WrongAnswer)
+    }
+
+    /// Sends some of these bytes, at least one; how many. `None` where the guest takes no more, and has said why.
+    pub(super) fn poll_send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Option<usize>> {
+        if self.sent_end {
+            return Poll::Ready(None);
+        }
+        let taken = ready!(self.opened.credit.poll_take_some(context, bytes.len().min(CHUNK)));
+        if let Some(taken) = taken {
+            let body = bytes[..taken].to_vec();
+            self.connection.outbox.send(Frame { channel: self.opened.channel, kind: Kind::Data, body });
+        }
+        Poll::Ready(taken)
+    }
+
+    /// Sends all of these bytes; whether the guest takes them.
+    pub(super) async fn send(&mut self, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() {
+            match poll_fn(|context| self.poll_send(context, bytes)).await {
+                Some(sent) => bytes = &bytes[sent..],
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// No more bytes from this side.
+    pub(super) fn end(&mut self) {
+        if !std::mem::replace(&mut self.sent_end, true) {
+            self.connection.outbox.send(Frame::bare(self.opened.channel, Kind::End));
+        }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.connection.outbox.send(Frame::bare(self.opened.channel, Kind::Cancel));
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The host's half: a [`Guest`] to ask, from as many tasks as like to.
+//!
+//! Whatever comes from the guest may come from the tenant. It is bounded by the protocol, checked before it is
+//! believed, and never worth a panic; a guest that breaks the rules is no longer listened to ([`Loss::Violation`]).
+
+mod archives;
+mod bytes;
+mod channel;
+mod error;
+mod files;
+mod ports;
+mod processes;
+mod table;
+#[cfg(test)]
+mod tests;
+mod watches;
+
+use std::sync::Arc;
+
+use tokio::io::{AsyncRead, AsyncWrite, BufReader};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::AbortHandle;
+
+pub use bytes::ByteReader;
+pub use error::{GuestError, Loss, Violation};
+pub use files::FileWriter;
+pub use ports::PortStream;
+pub use processes::{Output, OutputEvent, StdinWriter};
+pub use watches::Watch;
+
+use crate::line::{CHUNK, Outbox, outbox, write_out};
+use crate::protocol::{
+    Frame, Hello, Kind, MAGIC, MAX_BODY, Request, Settings, VERSION, decode, encode, read_frame,
+};
+use channel::Channel;
+use table::Table;
+
+/// A guest to ask. Clones ask the same one; when the last of them is gone, and every stream from it, so is the line,
+/// and with it the sandbox.
+#[derive(Debug, Clone)]
+pub struct Guest(Arc<Connection>);
+
+#[derive(Debug)]
+struct Connection {
+    outbox: Outbox,
+    table: Arc<Table>,
+    slots: Arc<Semaphore>,
+    gone: watch::Receiver<bool>,
+    tasks: [AbortHandle; 2],
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl Guest {
+    /// Greets the guest at the other end of a line.
+    ///
+    /// # Errors
+    /// [`GuestError::Gone`] where there is none, or none of this version.
+    pub async fn connect<S>(line: S, settings: Settings) -> Result<Self, GuestError>
+    where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        let (reader, writer) = tokio::io::split(line);
+        let mut reader = BufReader::with_capacity(CHUNK, reader);
+        let (outbox, queue) = outbox();
+        let slots = Arc::new(Semaphore::new(settings.channels as usize));
+        let hello = Hello { magic: MAGIC, version: VERSION, settings };
+        outbox.send(Frame { channel: 0, kind: Kind::Hello, body: encode(&hello) });
+        let (went, gone) = watch::channel(false);
+        let table = Arc::new(Table::default());
+        let writing = tokio::spawn({
+            let table = Arc::clone(&table);
+            async move {
+                if let Err(error) = write_out(writer, queue).await {
+                    table.lose(Loss::Line(error.kind()));
+                }
+            }
+        });
+        if let Err(loss) = greet(&mut reader).await {
+            writing.abort();
+            return Err(GuestError::Gone(loss));
+        }
+        let reading = tokio::spawn({
+            let table = Arc::clone(&table);
+            async move {
+                let loss = listen(&mut reader, &table).await;
+                table.lose(loss);
+                let _watched = went.send(true);
+            }
+        });
+        let tasks = [writing.abort_handle(), reading.abort_handle()];
+        Ok(Self(Arc::new(Connection { outbox, table, slots, gone, tasks })))
+    }
+
+    /// Waits until the guest is gone, and says why.
+    pub async fn gone(&self) -> Loss {
+        let mut gone = self.0.gone.clone();
+        // An error says that the reader is gone, which is the same.
+        let _gone = gone.wait_for(|gone| *gone).await;
+        self.0.table.loss()
+    }
+
+    /// Opens a channel with a request.
+    async fn open(&self, request: &Request) -> Result<Channel, GuestError> {
+        let body = encode(request);
+        if body.len() > MAX_BODY {
+            return Err(GuestError::RequestTooLarge);
+        }
+        let slot = Arc::clone(&self.0.slots).acquire_owned();
+        let slot = tokio::select! {
+            slot = slot => slot.map_err(|_| GuestError::Gone(self.0.table.loss()))?,
+            loss = self.gone() => return Err(GuestError::Gone(loss)),
+        };
+        let opened = self.0.table.open(slot).map_err(GuestError::Gone)?;
+        self.0.outbox.send(Frame { channel: opened.channel, kind: Kind::Request, body });
+        Ok(Channel::new(Arc::clone(&self.0), opened))
+    }
+}
+
+impl Connection {
+    /// The guest broke a rule that only the caller of a request knows: it is not listened to any longer.
+    fn violated(&self, violation: Violation) -> GuestError {
+        self.table.lose(Loss::Violation(violation));
+        self.tasks.iter().for_each(AbortHandle::abort);
+        GuestError::Gone(self.table.loss())
+    }
+}
+
+async fn greet<R: AsyncRead + Unpin>(line: &mut R) -> Result<(), Loss> {
+    let frame = read_frame(line).await?.ok_or(Loss::Ended)?;
+    let hello: Hello = Some(frame)
+        .filter(|frame| frame.kind == Kind::Hello && frame.channel == 0)
+        .and_then(|frame| decode(&frame.body))
+        .filter(|hello: &Hello| hello.magic == MAGIC)
+        .ok_or(Loss::Violation(Violation::NoHello))?;
+    if hello.version != VERSION {
+        return Err(Loss::Violation(Violation::Version(hello.version)));
+    }
+    Ok(())
+}
+
+/// Reads until there is nothing more to be had, and says why.
+async fn listen<R: AsyncRead + Unpin>(line: &mut R, table: &Table) -> Loss {
+    loop {
+        match read_frame(line).await {
+            Ok(Some(frame)) => {
+                if let Err(violation) = table.deliver(frame) {
+                    return Loss::Violation(violation);
+                }
+            }
+            Ok(None) => return Loss::Ended,
+            Err(error) => return error.into(),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! TCP ports of the sandbox's loopback.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::Guest;
+use super::channel::{Came, Channel};
+use super::error::GuestError;
+use crate::protocol::{Reply, Request};
+
+impl Guest {
+    /// Connects to a port on the loopback inside.
+    ///
+    /// # Errors
+    /// As the guest tells; `Refused` where nobody listens.
+    pub async fn open_port(&self, port: u16) -> Result<PortStream, GuestError> {
+        let mut channel = self.open(&Request::Port { port }).await?;
+        match channel.answer().await? {
+            Reply::Ok => Ok(PortStream { channel, chunk: Vec::new(), at: 0, ended: false }),
+            _ => Err(channel.wrong()),
+        }
+    }
+}
+
+/// A connection to a program inside. Either side may end its half and go on with the other.
+#[derive(Debug)]
+pub struct PortStream {
+    channel: Channel,
+    chunk: Vec<u8>,
+    at: usize,
+    ended: bool,
+}
+
+impl AsyncRead for PortStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.at == self.chunk.len() && !self.ended {
+            match ready!(self.channel.poll_next(context))? {
+                Came::Data(bytes) => {
+                    self.chunk = bytes;
+                    self.at = 0;
+                }
+                Came::End | Came::Done(Reply::Ok) => self.ended = true,
+                _ => return Poll::Ready(Err(self.channel.wrong().into())),
+            }
+        }
+        let len = buffer.remaining().min(self.chunk.len() - self.at);
+        buffer.put_slice(&self.chunk[self.at..self.at + len]);
+        self.at += len;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for PortStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let sent = ready!(self.channel.poll_send(context, bytes));
+        Poll::Ready(sent.ok_or_else(|| io::ErrorKind::BrokenPipe.into()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.channel.end();
+        Poll::Ready(Ok(()))
+    }
+}

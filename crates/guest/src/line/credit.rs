@@ -1,0 +1,104 @@
+//! How much may still be sent on a channel.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use crate::protocol::{FRAME_COST, WINDOW};
+
+/// Below this a sender rather waits than sends crumbs. More comes in quarters of a window, so it never waits in vain.
+const CRUMB: u32 = 4 << 10;
+
+#[derive(Debug)]
+struct State {
+    available: u32,
+    closed: bool,
+    waiting: Option<Waker>,
+}
+
+/// Credit of one channel, with one sender.
+#[derive(Debug)]
+pub(crate) struct Credit(Mutex<State>);
+
+impl Credit {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(State { available: WINDOW, closed: false, waiting: None }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// More to send; whether that is no more than was ever taken.
+    pub(crate) fn add(&self, amount: u32) -> bool {
+        let mut state = self.state();
+        let Some(sum) = state.available.checked_add(amount).filter(|sum| *sum <= WINDOW) else {
+            return false;
+        };
+        state.available = sum;
+        if let Some(waker) = state.waiting.take() {
+            waker.wake();
+        }
+        true
+    }
+
+    /// Nothing can be sent any more.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        if let Some(waker) = state.waiting.take() {
+            waker.wake();
+        }
+    }
+
+    /// Takes credit for one frame of up to `wanted` bytes, and at least `least`; how many it may have. `None` when
+    /// nothing can be sent any more.
+    pub(crate) fn poll_take(
+        &self,
+        context: &mut Context<'_>,
+        least: usize,
+        wanted: usize,
+    ) -> Poll<Option<usize>> {
+        let mut state = self.state();
+        if state.closed {
+            return Poll::Ready(None);
+        }
+        let room = state.available.saturating_sub(FRAME_COST);
+        let least = u32::try_from(least).unwrap_or(u32::MAX);
+        if state.available < FRAME_COST || room < least {
+            state.waiting = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        let taken = room.min(u32::try_from(wanted).unwrap_or(u32::MAX));
+        state.available -= taken + FRAME_COST;
+        Poll::Ready(Some(taken as usize))
+    }
+
+    /// The same for as much of `wanted` bytes as is worth a frame.
+    pub(crate) fn poll_take_some(&self, context: &mut Context<'_>, wanted: usize) -> Poll<Option<usize>> {
+        self.poll_take(context, wanted.min(CRUMB as usize), wanted)
+    }
+
+    /// Waits for credit for a frame of exactly so many bytes; whether it can be sent.
+    #[cfg(any(test, target_os = "linux"))]
+    pub(crate) async fn take(&self, len: usize) -> bool {
+        std::future::poll_fn(|context| self.poll_take(context, len, len)).await.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn credit_runs_out_and_comes_back() {
+        let credit = Credit::new();
+        assert!(credit.take((WINDOW - FRAME_COST) as usize).await);
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(credit.poll_take_some(&mut context, 1).is_pending());
+        assert!(credit.add(FRAME_COST + 10));
+        assert_eq!(credit.poll_take_some(&mut context, 10), Poll::Ready(Some(10)));
+        assert!(!credit.add(WINDOW + 1));
+        credit.close();
+        assert_eq!(credit.poll_take_some(&mut context, 1), Poll::Ready(None));
+    }
+}

@@ -1,0 +1,53 @@
+//! What a guest, which may use no `unsafe`, needs of the kernel: the line it was started with, and children in
+//! sessions of their own.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::{Errno, FdFlags};
+
+/// Where a guest finds its line.
+pub const LINE: i32 = 3;
+
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// The line that this process was started with, as descriptor [`LINE`]; no program that it executes gets it, nor
+/// anything else that this process may have inherited beside it.
+///
+/// To be called as the first thing in `main`, and once: what is opened later may have that number.
+///
+/// # Errors
+/// `EBADF` where there is none, or it was taken before.
+pub fn inherited_line() -> Result<OwnedFd, Errno> {
+    if TAKEN.swap(true, Ordering::AcqRel) {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: takes numbers only.
+    if unsafe { libc::fcntl(LINE, libc::F_GETFD) } < 0 {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: the descriptor is open, it came by `execve`, so nothing in this process owns it, and the swap above
+    // lets nobody else get here.
+    let line = unsafe { OwnedFd::from_raw_fd(LINE) };
+    // SAFETY: takes numbers only, and closes nothing before `execve`.
+    let marked = unsafe { libc::syscall(libc::SYS_close_range, LINE, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if marked != 0 {
+        // An old kernel; the line itself at least.
+        rustix::io::fcntl_setfd(&line, FdFlags::CLOEXEC)?;
+    }
+    Ok(line)
+}
+
+/// Lets a command lead a session of its own, and a process group with it. `terminal` makes what it reads from its
+/// controlling terminal.
+pub fn own_session(command: &mut Command, terminal: bool) {
+    // SAFETY: between fork and exec only two system calls are made that take numbers, and no memory is touched.
+    unsafe {
+        command.pre_exec(move || {
+            let led = libc::setsid() >= 0 && (!terminal || libc::ioctl(0, libc::TIOCSCTTY, 0) >= 0);
+            if led { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        });
+    }
+}
