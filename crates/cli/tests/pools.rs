@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         ),
         ("a_zygote_that_is_killed_is_replaced", a_zygote_that_is_killed_is_replaced),
         ("a_zygote_that_hangs_is_replaced", a_zygote_that_hangs_is_replaced),
-        ("a_guest_that_is_killed_is_not_missed", a_guest_that_is_killed_is_not_missed),
+        ("a_child_that_is_killed_is_not_missed", a_child_that_is_killed_is_not_missed),
         ("a_launcher_that_is_killed_is_replaced", a_launcher_that_is_killed_is_replaced),
         ("a_zygote_has_no_rights", a_zygote_has_no_rights),
         ("modules_are_imported_ahead_of_time_or_refused", modules_are_imported_ahead_of_time_or_refused),
@@ -307,7 +307,7 @@ fn a_zygote_that_hangs_is_replaced() -> Verdict {
     Ok(())
 }
 
-fn a_guest_that_is_killed_is_not_missed() -> Verdict {
+fn a_child_that_is_killed_is_not_missed() -> Verdict {
     let world = World::usual();
     world.until("default", None, Warmth::Pool)?;
     for which in [0, 1] {

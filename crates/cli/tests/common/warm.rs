@@ -60,7 +60,7 @@ impl Conversation {
         panic!("nothing was ever served by {warm}");
     }
 
-    /// One line, served like this: a busy machine may have had no guest ready, and then it is asked again.
+    /// One line, served like this: a busy machine may have had no child ready, and then it is asked again.
     pub(crate) fn ask_warm(&mut self, warm: &str, line: &Value) -> Value {
         for _ in 0..20 {
             self.until(warm);

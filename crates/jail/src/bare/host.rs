@@ -1,4 +1,4 @@
-//! PID 1 of a guest's jail. It sets the place up, opens what the guest will need, gives up everything, and from then on
+//! PID 1 of a child's jail. It sets the place up, opens what the child will need, gives up everything, and from then on
 //! only is there: the kernel reaps for it, and it ends when the launcher lets go of its leash.
 //!
 //! It shares the zygote's memory, which is why it costs next to nothing, and like the zygote it is not dumpable. While it

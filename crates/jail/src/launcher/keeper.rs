@@ -1,10 +1,10 @@
-//! One zygote, or the wish for one, and the guests that came of it.
+//! One zygote, or the wish for one, and the children that came of it.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::guest::{Dying, Guest, Pending};
+use super::child::{Child, Dying, Pending};
 use super::home::Home;
 use super::run::Run;
 use super::zygote::Zygote;
@@ -13,9 +13,9 @@ use crate::template::Root;
 
 /// How many children of one zygote may be due at a time; more requests wait in line.
 const MOST_DUE: usize = 8;
-/// How many guests of a kind wait at most, whatever the demand.
+/// How many children of a kind wait at most, whatever the demand.
 const MOST_WAITING: usize = 64;
-/// How many times longer than its guests a zygote waits.
+/// How many times longer than its children a zygote waits.
 const PATIENCE: u32 = 10;
 /// What is assumed where no control group counts.
 const USUAL_MEMORY: u64 = 2 << 20;
@@ -23,10 +23,10 @@ const USUAL_MEMORY: u64 = 2 << 20;
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(60);
 
-/// Guests with the same limits.
+/// Children with the same limits.
 pub(super) struct Shelf {
     pub(super) limits: Limits,
-    pub(super) waiting: Vec<Guest>,
+    pub(super) waiting: Vec<Child>,
     pub(super) wanted: usize,
     /// The fewest that waited in this season.
     pub(super) fewest: usize,
@@ -45,7 +45,7 @@ pub(super) struct Keeper {
     pub(super) refused: Vec<String>,
     pub(super) shelves: Vec<Shelf>,
     /// Children that are due, and for whom, if for anybody.
-    pub(super) due: Vec<(Guest, Option<Pending>)>,
+    pub(super) due: Vec<(Child, Option<Pending>)>,
     /// Requests for which no child was asked yet.
     pub(super) line: VecDeque<Pending>,
     pub(super) requests: u64,
@@ -93,7 +93,7 @@ impl Keeper {
         &mut self.shelves[at]
     }
 
-    /// Runs a request with a guest that waits, if one does.
+    /// Runs a request with a child that waits, if one does.
     pub(super) fn take_waiting(
         &mut self,
         home: &Home,
@@ -102,13 +102,13 @@ impl Keeper {
     ) -> Result<Run, Pending> {
         let shelf = self.shelf(&pending.jail.limits);
         shelf.used = Instant::now();
-        while let Some(guest) = shelf.waiting.pop() {
+        while let Some(child) = shelf.waiting.pop() {
             shelf.fewest = shelf.fewest.min(shelf.waiting.len());
-            if !guest.is_well() {
-                dying.push(guest.discard());
+            if !child.is_well() {
+                dying.push(child.discard());
                 continue;
             }
-            match guest.order(home, &mut pending, Warmth::Pool) {
+            match child.order(home, &mut pending, Warmth::Pool) {
                 Ok(run) => {
                     self.state.hits += 1;
                     return Ok(run);
@@ -120,8 +120,8 @@ impl Keeper {
         Err(pending)
     }
 
-    pub(super) fn park(&mut self, guest: Guest) {
-        self.shelf(&guest.limits.clone()).waiting.push(guest);
+    pub(super) fn park(&mut self, child: Child) {
+        self.shelf(&child.limits.clone()).waiting.push(child);
     }
 
     pub(super) fn room(&self) -> bool {
@@ -169,7 +169,7 @@ impl Keeper {
     /// What one more that waits would hold, as far as can be told.
     pub(super) fn memory_of_another(&self) -> u64 {
         let waiting = self.shelves.iter().flat_map(|shelf| &shelf.waiting);
-        waiting.map(|guest| guest.memory_bytes).max().unwrap_or(0).max(USUAL_MEMORY)
+        waiting.map(|child| child.memory_bytes).max().unwrap_or(0).max(USUAL_MEMORY)
     }
 
     /// The limits of a shelf on which more should wait than do.
@@ -181,7 +181,7 @@ impl Keeper {
     /// What those that wait hold, and those that will.
     pub(super) fn memory(&self) -> u64 {
         let waiting = self.shelves.iter().flat_map(|shelf| &shelf.waiting);
-        let waiting: u64 = waiting.map(|guest| guest.memory_bytes.max(USUAL_MEMORY)).sum();
+        let waiting: u64 = waiting.map(|child| child.memory_bytes.max(USUAL_MEMORY)).sum();
         waiting + self.due_for_nobody() as u64 * self.memory_of_another()
     }
 
@@ -196,7 +196,7 @@ impl Keeper {
     }
 
     /// Fewer are kept where some were never needed, and none where nobody came; gives those that are too many.
-    pub(super) fn turn_season(&mut self, now: Instant, idle: Duration) -> Vec<Guest> {
+    pub(super) fn turn_season(&mut self, now: Instant, idle: Duration) -> Vec<Child> {
         let mut surplus = Vec::new();
         for shelf in &mut self.shelves {
             if now - shelf.used >= idle {
@@ -213,12 +213,12 @@ impl Keeper {
     }
 
     pub(super) fn state(&self) -> PoolState {
-        let waiting: Vec<&Guest> = self.shelves.iter().flat_map(|shelf| &shelf.waiting).collect();
+        let waiting: Vec<&Child> = self.shelves.iter().flat_map(|shelf| &shelf.waiting).collect();
         PoolState {
             size: waiting.len(),
             wanted: self.shelves.iter().map(|shelf| shelf.wanted).sum(),
-            memory_bytes: waiting.iter().map(|guest| guest.memory_bytes).sum(),
-            processes: waiting.iter().flat_map(|guest| guest.processes()).collect(),
+            memory_bytes: waiting.iter().map(|child| child.memory_bytes).sum(),
+            processes: waiting.iter().flat_map(|child| child.processes()).collect(),
             ..self.state.clone()
         }
     }

@@ -2,7 +2,7 @@
 //! that started it is gone, however that went, the control socket is at its end: the launcher then ends every jail,
 //! removes their groups and ends itself. When the launcher itself is killed, the kernel kills every jail.
 
-mod guest;
+mod child;
 mod habits;
 mod home;
 mod idmap;

@@ -1,7 +1,7 @@
-//! Everything that is kept warm: zygotes by what they are, and below each the guests that wait, by the limits that hold
+//! Everything that is kept warm: zygotes by what they are, and below each the children that wait, by the limits that hold
 //! them.
 //!
-//! A zygote is started when something is run for the second time. The number of guests that wait follows demand: one
+//! A zygote is started when something is run for the second time. The number of children that wait follows demand: one
 //! more whenever a run found none, one less whenever some were never needed for a while, none when nobody came for
 //! long. Making them is idle work: under full load nobody waits for requests, so each request has its own
 //! child made, which is cheaper for all.
@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::guest::{Dying, Guest, Pending};
+use super::child::{Child, Dying, Pending};
 use super::home::Home;
 use super::keeper::Keeper;
 use super::plot::Plot;
@@ -24,7 +24,7 @@ use crate::template::Root;
 
 /// How many zygotes there are at most; the one that was not used for longest makes room.
 const MOST_ZYGOTES: usize = 32;
-/// How long demand is looked at before fewer are kept, as a part of how long guests wait.
+/// How long demand is looked at before fewer are kept, as a part of how long children wait.
 const SEASONS: u32 = 6;
 
 /// What came of a request.
@@ -50,7 +50,7 @@ pub(super) enum News {
 pub(super) enum Crib {
     Zygote(u64),
     Successor(u64),
-    Guest(u64),
+    Child(u64),
 }
 
 pub(super) struct Nursery {
@@ -59,7 +59,7 @@ pub(super) struct Nursery {
     keepers: Vec<Keeper>,
     next: u64,
     season: Instant,
-    /// Guests that were killed.
+    /// Children that were killed.
     pub(super) dying: Vec<Dying>,
     pub(super) leftover: Vec<Group>,
     /// What the loop has to deal with.
@@ -116,10 +116,10 @@ impl Nursery {
     fn ask_for_next(&mut self, home: &mut Home, at: usize) {
         while let Some(limits) = self.keepers[at].next_in_line() {
             match self.ask(home, at, &limits, true) {
-                Ok(guest) => {
+                Ok(child) => {
                     let keeper = &mut self.keepers[at];
                     let pending = keeper.line.pop_front();
-                    keeper.due.push((guest, pending));
+                    keeper.due.push((child, pending));
                 }
                 Err(failed) => {
                     self.give_up(home, at, &failed.to_string());
@@ -135,14 +135,14 @@ impl Nursery {
         at: usize,
         limits: &Limits,
         awaited: bool,
-    ) -> Result<Guest, StepFailed> {
+    ) -> Result<Child, StepFailed> {
         let number = self.next_number();
         let keeper = &mut self.keepers[at];
         let zygote = keeper
             .zygote
             .as_mut()
             .ok_or_else(|| StepFailed::new(Step::Fork, "", rustix::io::Errno::CHILD))?;
-        Guest::ask_for(number, home, zygote, &keeper.root, limits, awaited)
+        Child::ask_for(number, home, zygote, &keeper.root, limits, awaited)
     }
 
     /// Takes back what a jail stood on, for the next one of the same zygote; what cannot be used again is given up.
@@ -163,7 +163,7 @@ impl Nursery {
         }
     }
 
-    /// What the one who collects a guest's artifacts wears.
+    /// What the one who collects a child's artifacts wears.
     pub(super) fn collectors_filter(&self) -> &Filter {
         self.filters.collector()
     }
@@ -219,8 +219,8 @@ impl Nursery {
             let zygote = zygote.map(|fd| (fd, Crib::Zygote(keeper.number)));
             let successor = keeper.successor.iter().flat_map(Zygote::watched);
             let successor = successor.map(|fd| (fd, Crib::Successor(keeper.number)));
-            let due = keeper.due.iter().filter(|(guest, _)| !guest.is_ready());
-            let due = due.map(|(guest, _)| (guest.watched(), Crib::Guest(guest.number)));
+            let due = keeper.due.iter().filter(|(child, _)| !child.is_ready());
+            let due = due.map(|(child, _)| (child.watched(), Crib::Child(child.number)));
             zygote.chain(successor).chain(due)
         })
     }
@@ -229,13 +229,13 @@ impl Nursery {
     pub(super) fn handle(&mut self, home: &mut Home, crib: Crib) {
         let is_it = |keeper: &Keeper| match crib {
             Crib::Zygote(number) | Crib::Successor(number) => keeper.number == number,
-            Crib::Guest(number) => keeper.due.iter().any(|(guest, _)| guest.number == number),
+            Crib::Child(number) => keeper.due.iter().any(|(child, _)| child.number == number),
         };
         let Some(at) = self.keepers.iter().position(is_it) else { return };
         match crib {
             Crib::Zygote(_) => self.hear_zygote(home, at),
             Crib::Successor(_) => self.hear_successor(home, at),
-            Crib::Guest(number) => self.hear_guest(home, at, number),
+            Crib::Child(number) => self.hear_child(home, at, number),
         }
     }
 
@@ -252,12 +252,12 @@ impl Nursery {
                     self.end_zygote(home, at);
                 }
             }
-            Said::Born { child, born } => {
-                match keeper.due.iter_mut().find(|(guest, _)| guest.number == child) {
-                    Some((guest, _)) => guest.born(*born),
+            Said::Born { number, born } => {
+                match keeper.due.iter_mut().find(|(child, _)| child.number == number) {
+                    Some((child, _)) => child.born(*born),
                     None => return,
                 }
-                self.settle(home, at, child);
+                self.settle(home, at, number);
             }
             Said::Barren(failed) => self.give_up(home, at, &failed.to_string()),
             Said::Gone(reason) => self.give_up(home, at, &reason),
@@ -284,25 +284,25 @@ impl Nursery {
         }
     }
 
-    fn hear_guest(&mut self, home: &mut Home, at: usize, number: u64) {
+    fn hear_child(&mut self, home: &mut Home, at: usize, number: u64) {
         let mut due = self.keepers[at].due.iter_mut();
-        let Some((guest, _)) = due.find(|(guest, _)| guest.number == number) else { return };
-        match guest.hear(home) {
+        let Some((child, _)) = due.find(|(child, _)| child.number == number) else { return };
+        match child.hear(home) {
             Ok(()) => self.settle(home, at, number),
             Err(failed) => self.give_up(home, at, &failed.to_string()),
         }
     }
 
-    /// A guest that is ready runs what it was asked for, or waits.
+    /// A child that is ready runs what it was asked for, or waits.
     fn settle(&mut self, home: &mut Home, at: usize, number: u64) {
         let keeper = &mut self.keepers[at];
-        let ready = |(guest, _): &(Guest, _)| guest.number == number && guest.is_ready();
+        let ready = |(child, _): &(Child, _)| child.number == number && child.is_ready();
         let Some(found) = keeper.due.iter().position(ready) else { return };
-        let (guest, pending) = keeper.due.swap_remove(found);
-        keeper.state.refill = guest.took;
+        let (child, pending) = keeper.due.swap_remove(found);
+        keeper.state.refill = child.took;
         match pending {
-            None => keeper.park(guest),
-            Some(mut pending) => match guest.order(home, &mut pending, Warmth::Fork) {
+            None => keeper.park(child),
+            Some(mut pending) => match child.order(home, &mut pending, Warmth::Fork) {
                 Ok(run) => self.news.push(News::Started(pending.run, Box::new(run))),
                 Err(failed) => {
                     self.dying.push(failed.1.discard());
@@ -325,8 +325,8 @@ impl Nursery {
     fn end_zygote(&mut self, home: &Home, at: usize) {
         let keeper = &mut self.keepers[at];
         self.leftover.extend(keeper.zygote.take().and_then(|zygote| zygote.end(home)));
-        for (guest, pending) in keeper.due.drain(..) {
-            self.dying.push(guest.discard());
+        for (child, pending) in keeper.due.drain(..) {
+            self.dying.push(child.discard());
             keeper.line.extend(pending);
         }
     }
@@ -400,7 +400,7 @@ impl Nursery {
             let surplus = keeper.turn_season(now, self.settings.idle);
             let forgotten = keeper.is_forgotten(now, self.settings.idle);
             let old = keeper.zygote.as_ref().is_some_and(Zygote::is_old) && keeper.successor.is_none();
-            self.dying.extend(surplus.into_iter().map(Guest::discard));
+            self.dying.extend(surplus.into_iter().map(Child::discard));
             if now - keeper.used >= self.settings.idle
                 && let Some(zygote) = keeper.zygote.as_mut()
             {
@@ -445,7 +445,7 @@ impl Nursery {
         let found = self.keepers.iter().enumerate().find_map(|(at, keeper)| Some((at, fillable(keeper)?)));
         let Some((at, limits)) = found else { return };
         match self.ask(home, at, &limits, false) {
-            Ok(guest) => self.keepers[at].due.push((guest, None)),
+            Ok(child) => self.keepers[at].due.push((child, None)),
             Err(failed) => {
                 self.give_up(home, at, &failed.to_string());
             }
@@ -484,13 +484,13 @@ impl Nursery {
         self.keepers.iter().any(|keeper| {
             let zygotes = keeper.zygote.iter().chain(&keeper.successor);
             let waiting = keeper.shelves.iter().flat_map(|shelf| &shelf.waiting);
-            let mut guests = keeper.due.iter().map(|(guest, _)| guest).chain(waiting);
+            let mut children = keeper.due.iter().map(|(child, _)| child).chain(waiting);
             zygotes.map(Zygote::pid).any(|zygote| zygote as u32 == pid)
-                || guests.any(|guest| guest.processes().contains(&pid))
+                || children.any(|child| child.processes().contains(&pid))
         })
     }
 
-    /// Whether a guest waits for every kind of request that came so far.
+    /// Whether a child waits for every kind of request that came so far.
     pub(super) fn none_waits(&self) -> bool {
         self.keepers.iter().flat_map(|keeper| &keeper.shelves).any(|shelf| shelf.waiting.is_empty())
     }
@@ -507,7 +507,7 @@ impl Nursery {
             let successor = self.keepers[at].successor.take();
             self.leftover.extend(successor.and_then(|zygote| zygote.end(home)));
             let waiting = self.keepers[at].shelves.drain(..).flat_map(|shelf| shelf.waiting);
-            self.dying.extend(waiting.map(Guest::discard));
+            self.dying.extend(waiting.map(Child::discard));
         }
         self.keepers.clear();
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! started ──report──▶ answered ──PID 1 is gone──▶ tidied
 //!    ├──deadline, out of memory, kill: answered, and PID 1 killed──┘
-//!    └──a guest's ending, with artifacts: PID 1 killed──gone──▶ collected ──▶ answered and tidied
+//!    └──a child's ending, with artifacts: PID 1 killed──gone──▶ collected ──▶ answered and tidied
 //! ```
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::guest::RunningGuest;
+use super::child::RunningChild;
 use super::home::Home;
 use super::plot::Plot;
 use super::start::{Lodging, Parts, Remains};
@@ -36,14 +36,14 @@ pub(super) struct Run {
     pub(super) answered: bool,
     /// To be killed as soon as the answer is on its way.
     pub(super) doomed: bool,
-    pub(super) guest: Option<RunningGuest>,
+    pub(super) child: Option<RunningChild>,
     pub(super) collecting: Collecting,
-    /// What a guest had used at its end, where no control group counts.
+    /// What a child had used at its end, where no control group counts.
     seen: Usage,
     warmth: Warmth,
 }
 
-/// How far the artifacts of a guest are, and how that had ended.
+/// How far the artifacts of a child are, and how that had ended.
 pub(super) enum Collecting {
     No,
     /// As soon as everybody in the jail is gone.
@@ -64,7 +64,7 @@ impl Run {
             deadline: started + timeout,
             answered: false,
             doomed: false,
-            guest: None,
+            child: None,
             collecting: Collecting::No,
             seen: Usage::default(),
             warmth: Warmth::Cold,
@@ -72,8 +72,8 @@ impl Run {
     }
 
     /// The same, with a zygote's child for a program.
-    pub(super) fn with_guest(self, guest: RunningGuest, warmth: Warmth) -> Self {
-        Self { guest: Some(guest), warmth, ..self }
+    pub(super) fn with_child(self, child: RunningChild, warmth: Warmth) -> Self {
+        Self { child: Some(child), warmth, ..self }
     }
 
     pub(super) fn group(&self) -> Option<&Group> {
@@ -84,11 +84,11 @@ impl Run {
         self.remains
     }
 
-    /// A guest that waits to be killed, and where it lives.
-    pub(super) fn spent_guest(&self) -> Option<(&Plot, i32)> {
-        let guest = self.guest.as_ref().filter(|guest| !guest.is_reaped())?;
+    /// A child that waits to be killed, and where it lives.
+    pub(super) fn spent_child(&self) -> Option<(&Plot, i32)> {
+        let child = self.child.as_ref().filter(|child| !child.is_reaped())?;
         match &self.remains.lodging {
-            Lodging::Plot(plot) => Some((plot, guest.pid())),
+            Lodging::Plot(plot) => Some((plot, child.pid())),
             Lodging::Ids(_) => None,
         }
     }
@@ -105,7 +105,7 @@ impl Run {
     }
 
     pub(super) fn knows(&self, pid: i32) -> bool {
-        self.pid == pid || self.guest.as_ref().is_some_and(|guest| guest.pid() == pid)
+        self.pid == pid || self.child.as_ref().is_some_and(|child| child.pid() == pid)
     }
 
     pub(super) fn out_of_memory(&self) -> bool {
@@ -135,9 +135,9 @@ impl Run {
     pub(super) fn ended(&mut self, run: u64, ending: Ending, seen: Usage) -> Notice {
         self.answered = true;
         let group = self.group().map(Group::usage).unwrap_or_default();
-        // What a guest took to get ready is not the program's; nor is PID 1, where it is in the same group.
-        let before = self.guest.as_ref().map(|guest| guest.cpu_before).unwrap_or_default();
-        let ours = u64::from(self.guest.is_none());
+        // What a child took to get ready is not the program's; nor is PID 1, where it is in the same group.
+        let before = self.child.as_ref().map(|child| child.cpu_before).unwrap_or_default();
+        let ours = u64::from(self.child.is_none());
         let usage = Usage {
             cpu: group.cpu.unwrap_or(seen.cpu).saturating_sub(before),
             peak_memory_bytes: group.peak_memory_bytes.unwrap_or(seen.peak_memory_bytes),
@@ -154,16 +154,16 @@ impl Run {
 
     pub(super) fn usage_where_uncounted(&self, home: &Home) -> Usage {
         let counted = self.group().is_some() && home.has(Controller::Memory);
-        let guest = self.guest.as_ref().filter(|guest| !counted && !guest.is_reaped());
-        guest.map(|guest| guest.usage(home)).unwrap_or_default()
+        let child = self.child.as_ref().filter(|child| !counted && !child.is_reaped());
+        child.map(|child| child.usage(home)).unwrap_or_default()
     }
 
-    /// What a guest's status comes to: an answer, or first its artifacts.
+    /// What a child's status comes to: an answer, or first its artifacts.
     pub(super) fn conclude(&mut self, number: u64, status: i32, seen: Usage) -> Option<Notice> {
         self.seen = seen;
-        let guest = self.guest.as_ref()?;
-        let ending = self.judge(status, status != 0 && guest.disk_is_full());
-        if !guest.left_artifacts() {
+        let child = self.child.as_ref()?;
+        let ending = self.judge(status, status != 0 && child.disk_is_full());
+        if !child.left_artifacts() {
             self.doomed = true;
             return Some(self.ended(number, ending, seen));
         }
@@ -173,7 +173,7 @@ impl Run {
         None
     }
 
-    /// Begins to collect what the guest left; nobody lives in the jail any more. Gives the ending where that cannot be.
+    /// Begins to collect what the child left; nobody lives in the jail any more. Gives the ending where that cannot be.
     pub(super) fn collect(&mut self, ending: Ending, filter: &Filter) -> Option<Ending> {
         match self.start_collector(filter) {
             Ok(collector) => {
@@ -186,11 +186,11 @@ impl Run {
 
     fn start_collector(&mut self, filter: &Filter) -> Result<OwnedFd, Errno> {
         let Lodging::Plot(plot) = &self.remains.lodging else { return Err(Errno::INVAL) };
-        let guest = self.guest.as_mut().ok_or(Errno::INVAL)?;
+        let child = self.child.as_mut().ok_or(Errno::INVAL)?;
         // Closed here when this is over: the pipe is at its end when the collector is.
-        let pipe = guest.take_collector_pipe().ok_or(Errno::BADF)?;
-        let rules = guest.artifact_rules().ok_or(Errno::INVAL)?;
-        let (user, mounts, disk) = (&plot.user, &plot.mounts, guest.disk());
+        let pipe = child.take_collector_pipe().ok_or(Errno::BADF)?;
+        let rules = child.artifact_rules().ok_or(Errno::INVAL)?;
+        let (user, mounts, disk) = (&plot.user, &plot.mounts, child.disk());
         let collector = Collector { rules, user, mounts, disk, pipe: &pipe, filter };
         match sys::clone(0, None)? {
             Cloned::Child => inside::enter_collector(&collector),

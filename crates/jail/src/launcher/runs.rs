@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::guest::{Dying, Pending};
+use super::child::{Dying, Pending};
 use super::home::Home;
 use super::nursery::{Crib, News, Nursery, Served};
 use super::run::{Collecting, Run};
@@ -164,10 +164,10 @@ impl Runs {
             if let Some(report) = run.report.as_ref().filter(|_| !quiet) {
                 watched.push((report.as_fd(), Watched::Report(*number)));
             }
-            if let Some(guest) = &run.guest {
-                let listener = guest.listener.as_ref().filter(|_| !quiet);
+            if let Some(child) = &run.child {
+                let listener = child.listener.as_ref().filter(|_| !quiet);
                 watched.extend(listener.map(|fd| (fd.as_fd(), Watched::Leaving(*number))));
-                let ended = (!guest.is_reaped()).then_some((guest.pidfd.as_fd(), Watched::Ended(*number)));
+                let ended = (!child.is_reaped()).then_some((child.pidfd.as_fd(), Watched::Ended(*number)));
                 watched.extend(ended);
             }
             if let Some(event) = run.group().and_then(Group::oom_event).filter(|_| !run.answered) {
@@ -194,7 +194,7 @@ impl Runs {
             Watched::Memory(number) => self.out_of_memory(number),
             Watched::Gone(number) => self.bury(number),
             Watched::Leaving(number) => self.hear_leaving(number),
-            Watched::Ended(number) => self.guest_ended(number),
+            Watched::Ended(number) => self.child_ended(number),
             Watched::Collected(number) => self.collected(number),
             Watched::Warm(crib) => {
                 self.nursery.handle(&mut self.home, crib);
@@ -212,7 +212,7 @@ impl Runs {
     pub(super) fn end_doomed(&mut self) {
         for (_, run) in self.running.iter_mut().filter(|(_, run)| run.doomed) {
             run.doomed = false;
-            if let Some((plot, child)) = run.spent_guest() {
+            if let Some((plot, child)) = run.spent_child() {
                 self.nursery.look_at(&self.home, plot, child);
             }
             run.kill();
@@ -232,22 +232,22 @@ impl Runs {
     /// A zygote's child says that it is about to end: that is its ending, whatever the tearing down of its memory takes.
     fn hear_leaving(&mut self, number: u64) -> Option<Notice> {
         let (run, home) = self.find_at_home(number)?;
-        let guest = run.guest.as_mut()?;
-        let status = guest.leaving()?;
+        let child = run.child.as_mut()?;
+        let status = child.leaving()?;
         let seen = run.usage_where_uncounted(home);
         run.conclude(number, status, seen)
     }
 
     /// A zygote's child has ended, said so before or not.
-    fn guest_ended(&mut self, number: u64) -> Option<Notice> {
+    fn child_ended(&mut self, number: u64) -> Option<Notice> {
         let (run, home) = self.find_at_home(number)?;
         let seen = run.usage_where_uncounted(home);
-        let guest = run.guest.as_mut()?;
-        let status = guest.reap();
+        let child = run.child.as_mut()?;
+        let status = child.reap();
         if run.answered || matches!(run.collecting, Collecting::Due(_)) {
             return None;
         }
-        if let Some(failure) = guest.failure() {
+        if let Some(failure) = child.failure() {
             run.kill();
             return Some(run.failed(number, failure));
         }
@@ -289,8 +289,8 @@ impl Runs {
         let last_words = self.read_report(number);
         let at = self.running.iter().position(|(found, _)| *found == number)?;
         let run = &mut self.running[at].1;
-        if let Some(guest) = &mut run.guest {
-            guest.reap();
+        if let Some(child) = &mut run.child {
+            child.reap();
         }
         let _reaped = sys::wait_for(run.pidfd.as_fd());
         let mut ending = None;
@@ -314,7 +314,7 @@ impl Runs {
         notice
     }
 
-    /// What a guest left is collected, and with that its run is over.
+    /// What a child left is collected, and with that its run is over.
     fn collected(&mut self, number: u64) -> Option<Notice> {
         let at = self.running.iter().position(|(found, _)| *found == number)?;
         let (_, mut run) = self.running.swap_remove(at);
@@ -360,7 +360,7 @@ impl Runs {
     }
 
     /// How long nothing must happen before idle work is done. A run that has just been started is not to compete with the
-    /// making of spares; but guests are made for requests that come every few milliseconds.
+    /// making of spares; but children are made for requests that come every few milliseconds.
     pub(super) fn quiet(&self) -> Duration {
         if self.nursery.has_idle_work() { BREATH } else { QUIET }
     }
@@ -382,7 +382,7 @@ impl Runs {
         }
     }
 
-    /// Waits for guests that were killed, and removes groups that were still busy when their run was over.
+    /// Waits for children that were killed, and removes groups that were still busy when their run was over.
     pub(super) fn sweep(&mut self) {
         if self.nursery.dying.iter().any(Dying::has_stray) {
             self.reap_stray();
@@ -418,8 +418,8 @@ impl Runs {
             run.kill();
         }
         for (_, mut run) in self.running.drain(..) {
-            if let Some(guest) = &mut run.guest {
-                guest.reap();
+            if let Some(child) = &mut run.child {
+                child.reap();
             }
             let _reaped = sys::wait_for(run.pidfd.as_fd());
             let _collected = run.collected(0);

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
-use super::guest::{self, Born, Process};
+use super::child::{self, Born, Process};
 use super::habits::{self, Habits};
 use super::home::Home;
 use super::ids::Taken;
@@ -64,7 +64,7 @@ impl Filters {
         }
     }
 
-    /// For the one who collects what a guest left.
+    /// For the one who collects what a child left.
     pub(super) fn collector(&self) -> &Filter {
         &self.collector
     }
@@ -79,7 +79,7 @@ pub(super) enum Said {
     /// A module cannot be kept warm, for this reason; the zygote goes on without it, or has to be started anew.
     CannotImport { module: String, reason: String, start_anew: bool },
     /// It had the child that was asked for first.
-    Born { child: u64, born: Box<Born> },
+    Born { number: u64, born: Box<Born> },
     /// It could not have the child that was asked for first.
     Barren(StepFailed),
     /// It is of no further use.
@@ -327,7 +327,7 @@ impl Zygote {
                 let _killed = rustix::process::kill_process(init, Signal::KILL);
                 let _reaped = rustix::process::waitpid(Some(init), rustix::process::WaitOptions::empty());
             }
-            let step = BirthStep::of(delivered.step).map_or(Step::Fork, guest::step_of);
+            let step = BirthStep::of(delivered.step).map_or(Step::Fork, child::step_of);
             return Said::Barren(StepFailed::new(step, "", Errno::from_raw_os_error(delivered.errno)));
         }
         let Ok([main, init, disk]) = <[OwnedFd; 3]>::try_from(fds) else {
@@ -335,7 +335,7 @@ impl Zygote {
         };
         let main = Process { pid: delivered.child, pidfd: main };
         let init = Process { pid: delivered.init, pidfd: init };
-        Said::Born { child, born: Box::new(Born { main, init, disk }) }
+        Said::Born { number: child, born: Box::new(Born { main, init, disk }) }
     }
 
     /// A module that has threads or open descriptors would not survive a fork, or would share them with every child.

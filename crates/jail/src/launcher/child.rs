@@ -39,7 +39,7 @@ pub(super) struct Pending {
 }
 
 /// A child that is due or waits.
-pub(super) struct Guest {
+pub(super) struct Child {
     pub(super) number: u64,
     pub(super) limits: Limits,
     group: Option<Group>,
@@ -83,7 +83,7 @@ impl Process {
     }
 }
 
-impl Guest {
+impl Child {
     /// Asks for a child.
     pub(super) fn ask_for(
         number: u64,
@@ -204,7 +204,7 @@ impl Guest {
         home: &Home,
         pending: &mut Pending,
         warmth: Warmth,
-    ) -> Result<Run, Box<(StepFailed, Guest)>> {
+    ) -> Result<Run, Box<(StepFailed, Child)>> {
         if let Err(failed) = self.tell(pending) {
             return Err(Box::new((failed, self)));
         }
@@ -216,7 +216,7 @@ impl Guest {
         let lodging = Lodging::Plot(Box::new(self.plot));
         let remains = Remains { group: self.group, lodging };
         let parts = Parts { pid: born.init.pid, pidfd: born.init.pidfd, told: None, remains };
-        let guest = RunningGuest {
+        let child = RunningChild {
             pid: born.main.pid,
             pidfd: born.main.pidfd,
             reaped: None,
@@ -229,7 +229,7 @@ impl Guest {
             cpu_before: self.cpu_before,
         };
         let run = Run::new(parts, layers, pending.started, jail.limits.timeout);
-        Ok(run.with_guest(guest, warmth))
+        Ok(run.with_child(child, warmth))
     }
 
     fn tell(&mut self, pending: &Pending) -> Result<(), StepFailed> {
@@ -255,7 +255,7 @@ fn programs(pending: &Pending) -> usize {
     pending.fds.len() - usize::from(pending.jail.artifacts.is_some())
 }
 
-/// A guest that was killed. PID 1 is gone when the launcher has waited for everybody else in there.
+/// A child that was killed. PID 1 is gone when the launcher has waited for everybody else in there.
 pub(super) struct Dying {
     main: Option<Process>,
     init: Option<Process>,
@@ -382,7 +382,7 @@ fn seen(home: &Home, pid: i32) -> Usage {
 }
 
 /// A child that was told what to run.
-pub(super) struct RunningGuest {
+pub(super) struct RunningChild {
     pid: i32,
     pub(super) pidfd: OwnedFd,
     /// As `wait` gives it, once it was waited for.
@@ -398,7 +398,7 @@ pub(super) struct RunningGuest {
     pub(super) cpu_before: Duration,
 }
 
-impl RunningGuest {
+impl RunningChild {
     /// Hears the filter: whether the program is about to end, and with which status, as `wait` would give it.
     pub(super) fn leaving(&mut self) -> Option<i32> {
         let listener = self.listener.as_ref()?;
