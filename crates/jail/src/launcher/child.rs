@@ -192,10 +192,14 @@ impl Child {
         self.born.as_ref().is_some_and(|born| !born.main.is_gone() && !born.init.is_gone())
     }
 
-    /// Host numbers of its process and of its PID 1.
-    pub(super) fn processes(&self) -> Vec<u32> {
-        let processes = self.born.iter().flat_map(|born| [&born.main, &born.init]);
-        processes.map(|process| process.pid as u32).collect()
+    /// Its number on the host. Its PID 1 has no memory of its own.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.born.as_ref().map(|born| born.main.pid as u32)
+    }
+
+    /// Whether a process is its own or its PID 1.
+    pub(super) fn knows(&self, pid: u32) -> bool {
+        self.born.iter().flat_map(|born| [&born.main, &born.init]).any(|process| process.pid as u32 == pid)
     }
 
     /// Tells it what to run. On failure it is of no further use.

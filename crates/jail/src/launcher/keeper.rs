@@ -218,7 +218,7 @@ impl Keeper {
             size: waiting.len(),
             wanted: self.shelves.iter().map(|shelf| shelf.wanted).sum(),
             memory_bytes: waiting.iter().map(|child| child.memory_bytes).sum(),
-            processes: waiting.iter().flat_map(|child| child.processes()).collect(),
+            processes: waiting.iter().filter_map(|child| child.pid()).collect(),
             ..self.state.clone()
         }
     }

@@ -486,7 +486,7 @@ impl Nursery {
             let waiting = keeper.shelves.iter().flat_map(|shelf| &shelf.waiting);
             let mut children = keeper.due.iter().map(|(child, _)| child).chain(waiting);
             zygotes.map(Zygote::pid).any(|zygote| zygote as u32 == pid)
-                || children.any(|child| child.processes().contains(&pid))
+                || children.any(|child| child.knows(pid))
         })
     }
 
