@@ -178,6 +178,14 @@ pub(crate) fn wait_for(pidfd: BorrowedFd<'_>) -> Result<i32, Errno> {
     Ok(exited.or(ended.terminating_signal()).unwrap_or(libc::SIGKILL))
 }
 
+/// Kills a process and waits for its end, which may have come already. Never long: whoever was killed ends, and for
+/// whoever is nobody's child there is no waiting.
+pub(crate) fn put_an_end_to(pidfd: BorrowedFd<'_>) -> Result<i32, Errno> {
+    // Only a process that is gone already cannot be killed, and that is what is wanted.
+    let _killed = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
+    wait_for(pidfd)
+}
+
 /// A child that has ended and was not waited for, if there is one; it still is to be waited for.
 pub(crate) fn dead_child() -> Option<i32> {
     // SAFETY: an all-zero siginfo is a valid value of that plain struct.

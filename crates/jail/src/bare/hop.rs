@@ -28,7 +28,7 @@ const CLONE_NEWUSER: usize = 0x1000_0000;
 const CLONE_NEWPID: usize = 0x2000_0000;
 const CLONE_NEWNET: usize = 0x4000_0000;
 const CLONE_CLEAR_SIGHAND: usize = 0x1_0000_0000;
-const BETWEEN: usize = CLONE_VM | CLONE_FILES | CLONE_VFORK | CLONE_PARENT;
+const BETWEEN: usize = CLONE_VM | CLONE_FILES | CLONE_PIDFD | CLONE_VFORK | CLONE_PARENT;
 const INIT: usize =
     CLONE_VM | CLONE_FILES | CLONE_PARENT | CLONE_PIDFD | CLONE_NEWPID | CLONE_CLEAR_SIGHAND;
 
@@ -40,26 +40,16 @@ pub(crate) struct Hop<'a> {
     pub(crate) host: Host<'a>,
     /// Where the library keeps the number of its thread.
     pub(crate) tid: usize,
-    /// PID 1 and the child, by the launcher's numbers, and as descriptors of the zygote's.
-    pub(crate) init: Process,
-    pub(crate) child: Process,
+    /// The processes, as descriptors of the zygote's: this one, PID 1 and the child.
+    pub(crate) between: i32,
+    pub(crate) init: i32,
+    pub(crate) child: i32,
     pub(crate) failed: Option<(BirthStep, Refused)>,
-}
-
-#[derive(Clone, Copy)]
-pub(crate) struct Process {
-    pub(crate) pid: i32,
-    pub(crate) pidfd: i32,
-}
-
-impl Process {
-    pub(crate) const NONE: Self = Self { pid: 0, pidfd: -1 };
 }
 
 /// Who comes back from a hop.
 pub(crate) enum Side {
-    /// The zygote; the process in between is to be reaped.
-    Zygote { between: i32 },
+    Zygote,
     Child,
 }
 
@@ -67,10 +57,10 @@ pub(crate) enum Side {
 pub(crate) fn hop(hop: &mut Hop<'_>) -> Answer<Side> {
     // SAFETY: the process in between uses the stack below this frame only, while this process stands still
     // (CLONE_VFORK), and writes nothing but `hop`; the child has a copy.
-    match unsafe { between(hop) } {
+    match unsafe { between(hop, &raw mut hop.between) } {
         0 => Ok(Side::Child),
         refused if refused < 0 => Err(Refused(-refused as i32)),
-        pid => Ok(Side::Zygote { between: pid as i32 }),
+        _ => Ok(Side::Zygote),
     }
 }
 
@@ -78,13 +68,13 @@ pub(crate) fn hop(hop: &mut Hop<'_>) -> Answer<Side> {
 /// nothing of ours below the stack pointer that the other could overwrite.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
-unsafe extern "C" fn between(hop: *mut Hop<'_>) -> isize {
+unsafe extern "C" fn between(hop: *mut Hop<'_>, pidfd: *mut i32) -> isize {
     naked_asm!(
         "push rdi",
+        "mov rdx, rsi",
         "mov eax, {clone}",
         "mov edi, {flags}",
         "xor esi, esi",
-        "xor edx, edx",
         "xor r10d, r10d",
         "xor r8d, r8d",
         "syscall",
@@ -104,14 +94,14 @@ unsafe extern "C" fn between(hop: *mut Hop<'_>) -> isize {
 /// As above.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
-unsafe extern "C" fn between(hop: *mut Hop<'_>) -> isize {
+unsafe extern "C" fn between(hop: *mut Hop<'_>, pidfd: *mut i32) -> isize {
     naked_asm!(
         "stp x29, x30, [sp, #-32]!",
         "str x0, [sp, #16]",
+        "mov x2, x1",
         "mov x8, {clone}",
         "mov x0, {flags}",
         "mov x1, xzr",
-        "mov x2, xzr",
         "mov x3, xzr",
         "mov x4, xzr",
         "svc 0",
@@ -131,7 +121,7 @@ unsafe extern "C" fn between(hop: *mut Hop<'_>) -> isize {
 extern "C" fn inside(hop: &mut Hop<'_>) -> isize {
     match cross(hop) {
         Ok(Side::Child) => return 0,
-        Ok(Side::Zygote { .. }) => {}
+        Ok(Side::Zygote) => {}
         Err(failed) => hop.failed = Some(failed),
     }
     loop {
@@ -162,7 +152,7 @@ fn enter(hop: &Hop<'_>) -> Answer<()> {
 }
 
 /// Has PID 1 begin.
-fn found(host: &mut Host<'_>) -> Answer<Process> {
+fn found(host: &mut Host<'_>) -> Answer<i32> {
     let mut pidfd = -1_i32;
     let stack = STACK.0.get() as u64;
     // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls
@@ -175,7 +165,7 @@ fn found(host: &mut Host<'_>) -> Answer<Process> {
         return Err(Refused(-pid as i32));
     }
     // SAFETY: the kernel changed it behind the compiler's back.
-    Ok(Process { pid: pid as i32, pidfd: unsafe { (&raw const pidfd).read_volatile() } })
+    Ok(unsafe { (&raw const pidfd).read_volatile() })
 }
 
 #[repr(C, align(16))]
@@ -242,6 +232,6 @@ fn fork(hop: &mut Hop<'_>) -> Answer<Side> {
         return Ok(Side::Child);
     }
     // SAFETY: the kernel changed it behind the compiler's back.
-    hop.child = Process { pid: child as i32, pidfd: unsafe { (&raw const pidfd).read_volatile() } };
-    Ok(Side::Zygote { between: 0 })
+    hop.child = unsafe { (&raw const pidfd).read_volatile() };
+    Ok(Side::Zygote)
 }

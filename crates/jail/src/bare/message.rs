@@ -82,15 +82,11 @@ pub(crate) struct Birth {
     pub(crate) fail: u32,
 }
 
-/// Zygote to launcher: it had one, or not. Descriptors of the child, of its PID 1 and of its disk come along.
+/// Zygote to launcher: it had one, or not. Descriptors come along of the process in between, of PID 1, of the child and of
+/// the disk, as many of them as there are. No numbers: the launcher would have to believe them.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Delivered {
-    /// The process that was in between, to be reaped; 0 where there was none.
-    pub(crate) between: i32,
-    /// By the launcher's numbers.
-    pub(crate) init: i32,
-    pub(crate) child: i32,
     /// 0, or the step that failed and why.
     pub(crate) step: u32,
     pub(crate) errno: i32,

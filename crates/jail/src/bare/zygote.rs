@@ -6,7 +6,7 @@ use core::sync::atomic::AtomicU32;
 
 use super::born::{self, Program};
 use super::call::{Answer, BAD_MESSAGE, GONE, Refused, call, close, number, plain, prctl};
-use super::hop::{self, Hop, Process, Side};
+use super::hop::{self, Hop, Side};
 use super::host::Host;
 use super::message::{
     Birth, BirthStep, Customs, Delivered, Guard, Habit, LEAVING, LEASH, LINE, MAX_HABITS, MAX_INSTRUCTIONS, MAX_KEPT_BYTES, MOUNTS, NETWORK,
@@ -195,8 +195,9 @@ pub(crate) fn have_children(before: impl Fn(), after: impl Fn()) -> Result<bool,
                 done: AtomicU32::new(0),
             },
             tid: state.tid,
-            init: Process::NONE,
-            child: Process::NONE,
+            between: -1,
+            init: -1,
+            child: -1,
             failed: None,
         };
         match hop::hop(&mut hop) {
@@ -208,10 +209,10 @@ pub(crate) fn have_children(before: impl Fn(), after: impl Fn()) -> Result<bool,
                 }
                 return Ok(awaited || state.habits_len > 0);
             }
-            Ok(Side::Zygote { between }) => deliver(&hop, between)?,
+            Ok(Side::Zygote) => deliver(&hop)?,
             Err(why) => {
                 hop.failed = Some((BirthStep::Namespaces, why));
-                deliver(&hop, 0)?;
+                deliver(&hop)?;
             }
         }
         after();
@@ -220,12 +221,13 @@ pub(crate) fn have_children(before: impl Fn(), after: impl Fn()) -> Result<bool,
 }
 
 /// Tells the launcher what came of it.
-fn deliver(hop: &Hop<'_>, between: i32) -> Answer<()> {
+fn deliver(hop: &Hop<'_>) -> Answer<()> {
     let (step, errno) = hop.failed.map_or((0, 0), |(step, why)| (step as u32, why.0));
-    let delivered = Delivered { between, init: hop.init.pid, child: hop.child.pid, step, errno };
-    let fds = [hop.child.pidfd, hop.init.pidfd, hop.host.disk];
-    let sent = socket::send(LINE, bytes_of(&delivered), &[], if errno == 0 { &fds } else { &[] });
-    fds.into_iter().chain(hop.host.rules).for_each(close);
+    let fds = [hop.between, hop.init, hop.child, hop.host.disk];
+    // The first ones are there when a later one is.
+    let there = fds.iter().take_while(|fd| **fd >= 0).count();
+    let sent = socket::send(LINE, bytes_of(&Delivered { step, errno }), &[], &fds[..there]);
+    fds.into_iter().filter(|fd| *fd >= 0).chain(hop.host.rules).for_each(close);
     sent
 }
 

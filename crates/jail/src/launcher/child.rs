@@ -422,9 +422,9 @@ impl RunningChild {
         }
     }
 
-    /// Waits for it; it has ended.
+    /// Waits for it; it has ended, or everybody in its jail has.
     pub(super) fn reap(&mut self) -> i32 {
-        *self.reaped.get_or_insert_with(|| sys::wait_for(self.pidfd.as_fd()).unwrap_or(libc::SIGKILL))
+        *self.reaped.get_or_insert_with(|| sys::put_an_end_to(self.pidfd.as_fd()).unwrap_or(libc::SIGKILL))
     }
 
     pub(super) fn pid(&self) -> i32 {

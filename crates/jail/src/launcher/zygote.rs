@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Dir, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use rustix::process::{Signal, WaitId, WaitIdOptions};
 
 use super::child::{self, Born, Process};
 use super::habits::{self, Habits};
@@ -294,7 +294,7 @@ impl Zygote {
         };
         let (len, fds) = heard;
         if self.fertile {
-            return self.delivered(&packet[..len], fds);
+            return self.delivered(home, &packet[..len], fds);
         }
         let Some((word, text)) = from_bytes::<Word>(&packet[..len]) else { return Said::Nothing };
         let text = String::from_utf8_lossy(text).into_owned();
@@ -311,31 +311,31 @@ impl Zygote {
         }
     }
 
-    fn delivered(&mut self, packet: &[u8], fds: Vec<OwnedFd>) -> Said {
+    fn delivered(&mut self, home: &Home, packet: &[u8], fds: Vec<OwnedFd>) -> Said {
         let (Some((delivered, _)), Some(child)) = (from_bytes::<Delivered>(packet), self.due.pop_front())
         else {
             return Said::Gone("it said something that nobody understands".to_owned());
         };
         self.heard = Instant::now();
-        if let Some(between) = Pid::from_raw(delivered.between) {
-            // It has ended already, or there would be no word.
-            let _reaped = rustix::process::waitpid(Some(between), rustix::process::WaitOptions::empty());
+        let mut fds = fds.into_iter();
+        if let Some(between) = fds.next() {
+            let _reaped = sys::put_an_end_to(between.as_fd());
         }
         if delivered.errno != 0 {
-            if let Some(init) = Pid::from_raw(delivered.init) {
-                // It ends when its own set-up has failed, and when its leash is gone.
-                let _killed = rustix::process::kill_process(init, Signal::KILL);
-                let _reaped = rustix::process::waitpid(Some(init), rustix::process::WaitOptions::empty());
+            for process in fds {
+                let _reaped = sys::put_an_end_to(process.as_fd());
             }
             let step = BirthStep::of(delivered.step).map_or(Step::Fork, child::step_of);
             return Said::Barren(StepFailed::new(step, "", Errno::from_raw_os_error(delivered.errno)));
         }
-        let Ok([main, init, disk]) = <[OwnedFd; 3]>::try_from(fds) else {
+        let (Some(init), Some(main), Some(disk)) = (fds.next(), fds.next(), fds.next()) else {
             return Said::Gone("it said something that nobody understands".to_owned());
         };
-        let main = Process { pid: delivered.child, pidfd: main };
-        let init = Process { pid: delivered.init, pidfd: init };
-        Said::Born { number: child, born: Box::new(Born { main, init, disk }) }
+        let process = |pidfd: OwnedFd| home.pid_of(&pidfd).map(|pid| Process { pid, pidfd });
+        match (process(init), process(main)) {
+            (Ok(init), Ok(main)) => Said::Born { number: child, born: Box::new(Born { main, init, disk }) },
+            _ => Said::Barren(StepFailed::new(Step::Fork, "(it was killed)", Errno::CHILD)),
+        }
     }
 
     /// A module that has threads or open descriptors would not survive a fork, or would share them with every child.
