@@ -1,9 +1,9 @@
 //! A zygote's child, from its first moment to the first byte of the tenant's: the steps that confine, in an order that is
 //! its own documentation.
 
-use super::call::{Answer, Refused, call, close, number, plain, prctl, write_all};
-use super::message::{Birth, BirthStep, DOORS, LINE, OWN_LINE, without};
-use super::rights;
+use super::call::{Answer, BAD_MESSAGE, HERE, Refused, at, call, close, number, plain, prctl, write_all};
+use super::message::{Birth, BirthStep, DOORS, LINE, OWN_LINE, Word, from_bytes, kind, without};
+use super::{rights, socket};
 
 const CLONE_NEWCGROUP: usize = 0x0200_0000;
 const PR_SET_PDEATHSIG: usize = 1;
@@ -12,6 +12,7 @@ const SIGKILL: usize = 9;
 const SECCOMP_SET_MODE_FILTER: usize = 1;
 const SECCOMP_FILTER_FLAG_NEW_LISTENER: usize = 8;
 const O_CLOEXEC: usize = 0o2_000_000;
+const O_PATH: usize = 0o10_000_000;
 const BUSY: Refused = Refused(16);
 
 /// A step that failed.
@@ -28,13 +29,16 @@ pub(crate) struct Program {
     pub(crate) instructions: usize,
 }
 
-/// Confines this process, which is in its namespaces already; gives the listener of its filter where it has one.
-pub(crate) fn enter(
-    birth: &Birth,
-    fds: &[i32],
-    rules: Option<i32>,
-    filter: &Program,
-) -> Result<Option<i32>, Failed> {
+/// What a child that is confined has to tell the launcher.
+pub(crate) struct Born {
+    /// The workspace, through which the launcher looks at the disk without a path in it.
+    pub(crate) disk: i32,
+    /// Of its filter, where it has one.
+    pub(crate) listener: Option<i32>,
+}
+
+/// Confines this process, which is in its namespaces already. PID 1 says at `place` when those are finished.
+pub(crate) fn enter(birth: &Birth, fds: &[i32], place: i32, filter: &Program) -> Result<Born, Failed> {
     let left_out = |layer: u32| cfg!(feature = "faults") && birth.without & layer != 0;
     let step = |step: BirthStep, perform: &mut dyn FnMut() -> Answer<()>| {
         if cfg!(feature = "faults") && birth.fail == step as u32 {
@@ -72,12 +76,18 @@ pub(crate) fn enter(
     if !left_out(without::NO_NEW_PRIVS) {
         step(BirthStep::NoNewPrivs, &mut rights::forbid_new_privileges)?;
     }
+    let rules = await_place(place)?;
     if let Some(rules) = rules.filter(|_| !left_out(without::LANDLOCK)) {
         step(BirthStep::Landlock, &mut || plain(number::LANDLOCK_RESTRICT_SELF, &[rules as usize, 0]).map(drop))?;
     }
     step(BirthStep::Order, &mut || {
         plain(number::DUP3, &[fds[OWN_LINE] as usize, LINE as usize, O_CLOEXEC])?;
         plain(number::CLOSE_RANGE, &[LINE as usize + 1, u32::MAX as usize, 0]).map(drop)
+    })?;
+    let mut disk = -1;
+    step(BirthStep::Disk, &mut || {
+        disk = out_of_the_way(at(number::OPENAT, HERE, c"/workspace", &[O_PATH | O_CLOEXEC])?)? as i32;
+        Ok(())
     })?;
     let mut listener = None;
     // Last: the filter would forbid the steps above.
@@ -87,7 +97,20 @@ pub(crate) fn enter(
             Ok(())
         })?;
     }
-    Ok(listener)
+    Ok(Born { disk, listener })
+}
+
+/// Waits until PID 1 has finished the place; gives the rules of the second guard on files.
+fn await_place(place: i32) -> Result<Option<i32>, Failed> {
+    let failed = |step: BirthStep| move |why: Refused| Failed { step, why };
+    let mut packet = [0; size_of::<Word>()];
+    let received = socket::receive(place, &mut packet).map_err(failed(BirthStep::Init))?;
+    let word = from_bytes::<Word>(&packet[..received.bytes]);
+    let (word, _) = word.ok_or(BAD_MESSAGE).map_err(failed(BirthStep::Init))?;
+    if word.kind != kind::READY {
+        return Err(Failed { step: BirthStep::of(word.step).unwrap_or(BirthStep::Init), why: Refused(word.errno) });
+    }
+    Ok((received.fds_len > 0).then_some(received.fds[0]))
 }
 
 /// Low numbers are the interpreter's, which may have something to put there before the listener is sent away.

@@ -134,7 +134,7 @@ fn cross(hop: &mut Hop<'_>) -> Result<Side, (BirthStep, Refused)> {
     let namespaces = |why| (BirthStep::Namespaces, why);
     enter(hop).map_err(namespaces)?;
     hop.init = found(&mut hop.host).map_err(namespaces)?;
-    host::await_settled(&hop.host.done).map_err(|why| (BirthStep::Init, why))?;
+    host::await_stage(&hop.host.stage, host::ENTERED).map_err(|why| (BirthStep::Init, why))?;
     if let Some(failed) = hop.host.failed {
         return Err(failed);
     }
@@ -158,8 +158,7 @@ fn found(host: &mut Host<'_>) -> Answer<i32> {
     // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls
     let arguments = [INIT as u64, &raw mut pidfd as u64, 0, 0, 0, stack, size_of::<Stack>() as u64, 0];
     // SAFETY: the kernel writes one descriptor to `pidfd`. The new process has a stack that is nobody else's by now: the one
-    // before it has left it when the process in between was let go on. `host` outlives its need for it, because this process
-    // waits until it has none.
+    // before it has left it before the zygote went on. `host` outlives its need for it for the same reason.
     let pid = unsafe { begin(arguments.as_ptr(), size_of_val(&arguments), host) };
     if pid < 0 {
         return Err(Refused(-pid as i32));

@@ -1,9 +1,9 @@
 //! PID 1 of a child's jail. It sets the place up, opens what the child will need, gives up everything, and from then on
 //! only is there: the kernel reaps for it, and it ends when the launcher lets go of its leash.
 //!
-//! It shares the zygote's memory, which is why it costs next to nothing, and like the zygote it is not dumpable. While it
-//! sets up, the zygote and the process in between stand still. Afterwards it uses no memory at all, not even its
-//! stack: that is the next one's by then.
+//! It shares the zygote's memory, which is why it costs next to nothing, and like the zygote it is not dumpable. The child
+//! comes into being while it sets up, and waits for it; so does the zygote before it has the next one. Afterwards it uses no memory at
+//! all, not even its stack: that is the next one's by then.
 
 use core::arch::asm;
 use core::ffi::CStr;
@@ -11,8 +11,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::born::{self, Program};
 use super::call::{Answer, HERE, INVALID, Refused, at, call, close, number, plain, prctl};
-use super::message::{Birth, BirthStep, Guard, MAX_KEPT, without};
-use super::{mounts, rights};
+use super::message::{Birth, BirthStep, Guard, MAX_KEPT, Word, bytes_of, kind, without};
+use super::{mounts, rights, socket};
 
 const O_PATH: usize = 0o10_000_000;
 const O_CLOEXEC: usize = 0o2_000_000;
@@ -31,28 +31,35 @@ pub(crate) struct Host<'a> {
     /// Paths that are to stay visible, each with `d` before it, or `f`, and a NUL behind it.
     pub(crate) kept: &'a [u8],
     pub(crate) leash: i32,
-    /// The pid namespace, the rules of the second guard on files, and the disk: descriptors that it shares.
+    /// Where the child waits for the place to be finished, and for the rules of the second guard on files.
+    pub(crate) place: i32,
+    /// The pid namespace, as a descriptor that it shares.
     pub(crate) pids: i32,
-    pub(crate) rules: Option<i32>,
-    pub(crate) disk: i32,
     pub(crate) failed: Option<(BirthStep, Refused)>,
-    /// 1 as soon as all of the above is true.
-    pub(crate) done: AtomicU32,
+    pub(crate) stage: AtomicU32,
 }
+
+/// The pid namespace can be entered, or there is none because something failed.
+pub(crate) const ENTERED: u32 = 1;
+/// Nothing of this is in use any more, nor is the stack.
+pub(crate) const DONE: u32 = 2;
 
 /// Runs as PID 1; never comes back.
 pub(crate) extern "C" fn live(host: &mut Host<'_>) -> ! {
-    host.failed = settle(host).err();
-    if host.failed.is_some() {
+    if let Err((step, why)) = settle(host) {
+        host.failed = Some((step, why));
+        let word = Word { kind: kind::FAILED, step: step as u32, errno: why.0 };
+        // Where there is no child yet, the process in between tells of it.
+        let _told = socket::send(host.place, bytes_of(&word), &[], &[]);
         // With a table of its own, nothing is at the number of the leash: the wait is over at once.
         let _alone = plain(number::UNSHARE, &[CLONE_FILES]);
         close(0);
     }
-    wait(&host.done)
+    wait(&host.stage)
 }
 
 fn settle(host: &mut Host<'_>) -> Result<(), (BirthStep, Refused)> {
-    let Host { birth, guard, filter, kept, leash, .. } = *host;
+    let Host { birth, guard, filter, kept, leash, place, .. } = *host;
     let left_out = |layer: u32| cfg!(feature = "faults") && birth.without & layer != 0;
     let step = |step: BirthStep, perform: &mut dyn FnMut() -> Answer<()>| {
         if cfg!(feature = "faults") && birth.fail == step as u32 {
@@ -65,23 +72,25 @@ fn settle(host: &mut Host<'_>) -> Result<(), (BirthStep, Refused)> {
         // Lost at every change of ids. Whoever died before this has let go of the leash, too.
         prctl(PR_SET_PDEATHSIG, SIGKILL).map(drop)
     })?;
+    step(BirthStep::Proc, &mut mounts::proc)?;
+    step(BirthStep::Namespaces, &mut || {
+        host.pids = at(number::OPENAT, HERE, c"proc/self/ns/pid", &[O_CLOEXEC])? as i32;
+        Ok(())
+    })?;
+    // From here on the child comes into being beside it.
+    reach(&host.stage, ENTERED);
+    step(BirthStep::Masks, &mut mounts::masks)?;
     step(BirthStep::Hostname, &mut || {
         let name = c"sandbox";
         // SAFETY: the kernel reads no further than the name goes.
         unsafe { call(number::SETHOSTNAME, [name.as_ptr() as usize, name.count_bytes(), 0, 0, 0, 0]) }.map(drop)
     })?;
     step(BirthStep::Disk, &mut || lay(birth, kept))?;
-    step(BirthStep::Proc, &mut mounts::proc)?;
-    step(BirthStep::Masks, &mut mounts::masks)?;
     step(BirthStep::Terminals, &mut mounts::terminals)?;
-    step(BirthStep::Namespaces, &mut || {
-        host.pids = at(number::OPENAT, HERE, c"proc/self/ns/pid", &[O_CLOEXEC])? as i32;
-        host.disk = at(number::OPENAT, HERE, c"workspace", &[O_PATH | O_CLOEXEC])? as i32;
-        Ok(())
-    })?;
+    let mut ruleset = None;
     if guard.handled != 0 {
         step(BirthStep::Landlock, &mut || {
-            host.rules = Some(rules(guard)?);
+            ruleset = Some(rules(guard)?);
             Ok(())
         })?;
     }
@@ -89,14 +98,22 @@ fn settle(host: &mut Host<'_>) -> Result<(), (BirthStep, Refused)> {
         // Children that it inherits leave nothing to wait for.
         ignore(SIGCHLD)?;
         plain(number::UNSHARE, &[CLONE_FILES])?;
-        plain(number::DUP3, &[leash as usize, 0, O_CLOEXEC])?;
-        plain(number::CLOSE_RANGE, &[1, u32::MAX as usize, 0])?;
+        let kept = [Some(leash), Some(place), ruleset];
+        for (number, fd) in kept.into_iter().enumerate().filter_map(|(number, fd)| Some((number, fd?))) {
+            plain(number::DUP3, &[fd as usize, number, O_CLOEXEC])?;
+        }
+        plain(number::CLOSE_RANGE, &[3, u32::MAX as usize, 0])?;
         if !left_out(without::CAPABILITIES) {
             rights::drop_capabilities()?;
         }
         rights::forbid_new_privileges()?;
         if left_out(without::SECCOMP) { Ok(()) } else { born::install(&filter, 0).map(drop) }
-    })
+    })?;
+    // The place is finished, and nobody in it has any right: the child may go on.
+    let ready = Word { kind: kind::READY, step: 0, errno: 0 };
+    let told = socket::send(1, bytes_of(&ready), &[], if ruleset.is_some() { &[2] } else { &[] });
+    [1, 2].into_iter().for_each(close);
+    told.map_err(|why| (BirthStep::Init, why))
 }
 
 /// The disk, in the places of which the old ones go out of sight, and the inbox of the zygote with them.
@@ -155,6 +172,13 @@ fn ignore(signal: usize) -> Answer<()> {
     unsafe { call(number::RT_SIGACTION, [signal, action.as_ptr() as usize, 0, size_of::<u64>(), 0, 0]) }.map(drop)
 }
 
+/// Says how far it is.
+fn reach(stage: &AtomicU32, reached: u32) {
+    stage.store(reached, Ordering::Release);
+    // SAFETY: the kernel looks only at who waits there.
+    let _woken = unsafe { call(number::FUTEX, [stage.as_ptr() as usize, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0]) };
+}
+
 /// What it polls: only whether the other end of its leash is gone.
 #[repr(C)]
 struct Polled {
@@ -166,14 +190,14 @@ struct Polled {
 /// All of them poll the same, and nobody reads what was found.
 static mut POLLED: Polled = Polled { fd: 0, events: 0, found: 0 };
 
-/// Lets the process in between go on, and ends when the leash is let go of. From the first instruction to the last
+/// Lets the zygote go on, and ends when the leash is let go of. From the first instruction to the last
 /// there is no memory that it relies on: the moment the other one goes on, this stack may be somebody else's.
 #[cfg(target_arch = "x86_64")]
-fn wait(done: &AtomicU32) -> ! {
-    // SAFETY: nothing is left to be dropped; the kernel writes to `done` never, and to `POLLED` only.
+fn wait(stage: &AtomicU32) -> ! {
+    // SAFETY: nothing is left to be dropped; the kernel writes to `stage` never, and to `POLLED` only.
     unsafe {
         asm!(
-            "mov dword ptr [rdi], 1",
+            "mov dword ptr [rdi], {done}",
             "mov eax, {futex}",
             "syscall",
             "2:",
@@ -190,11 +214,12 @@ fn wait(done: &AtomicU32) -> ! {
             "xor edi, edi",
             "syscall",
             "ud2",
+            done = const DONE,
             futex = const number::FUTEX,
             ppoll = const number::PPOLL,
             exit = const number::EXIT_GROUP,
             interrupted = const -4,
-            in("rdi") done.as_ptr(),
+            in("rdi") stage.as_ptr(),
             in("rsi") FUTEX_WAKE_PRIVATE,
             in("rdx") 1,
             in("r10") 0,
@@ -208,11 +233,11 @@ fn wait(done: &AtomicU32) -> ! {
 
 /// As above.
 #[cfg(target_arch = "aarch64")]
-fn wait(done: &AtomicU32) -> ! {
+fn wait(stage: &AtomicU32) -> ! {
     // SAFETY: as above.
     unsafe {
         asm!(
-            "mov w9, 1",
+            "mov w9, {done}",
             "stlr w9, [x0]",
             "mov x8, {futex}",
             "svc 0",
@@ -230,10 +255,11 @@ fn wait(done: &AtomicU32) -> ! {
             "mov x0, xzr",
             "svc 0",
             "brk 1",
+            done = const DONE,
             futex = const number::FUTEX,
             ppoll = const number::PPOLL,
             exit = const number::EXIT_GROUP,
-            in("x0") done.as_ptr(),
+            in("x0") stage.as_ptr(),
             in("x1") FUTEX_WAKE_PRIVATE,
             in("x2") 1,
             in("x3") 0,
@@ -245,18 +271,21 @@ fn wait(done: &AtomicU32) -> ! {
     }
 }
 
-/// Waits until `wait` has been reached, or the process that was to reach it is not heard of.
-pub(crate) fn await_settled(done: &AtomicU32) -> Answer<()> {
+/// Waits until it is that far, unless it is not heard of at all.
+pub(crate) fn await_stage(stage: &AtomicU32, wanted: u32) -> Answer<()> {
     const TIMED_OUT: Refused = Refused(110);
     // Longer than the launcher has patience.
     let patience = [1_u64, 0];
-    while done.load(Ordering::Acquire) == 0 {
-        let arguments =
-            [done.as_ptr() as usize, FUTEX_WAIT_PRIVATE, 0, patience.as_ptr() as usize, 0, 0];
+    loop {
+        let reached = stage.load(Ordering::Acquire);
+        if reached >= wanted {
+            return Ok(());
+        }
+        let word = stage.as_ptr() as usize;
+        let arguments = [word, FUTEX_WAIT_PRIVATE, reached as usize, patience.as_ptr() as usize, 0, 0];
         // SAFETY: the word and the time live across the call.
         if unsafe { call(number::FUTEX, arguments) } == Err(TIMED_OUT) {
             return Err(TIMED_OUT);
         }
     }
-    Ok(())
 }

@@ -82,8 +82,8 @@ pub(crate) struct Birth {
     pub(crate) fail: u32,
 }
 
-/// Zygote to launcher: it had one, or not. Descriptors come along of the process in between, of PID 1, of the child and of
-/// the disk, as many of them as there are. No numbers: the launcher would have to believe them.
+/// Zygote to launcher: it had one, or not. Descriptors come along of the process in between, of PID 1 and of the child, as
+/// many of them as there are. No numbers: the launcher would have to believe them.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Delivered {
@@ -103,7 +103,8 @@ pub(crate) struct Word {
 
 /// Kinds of a [`Word`].
 pub(crate) mod kind {
-    /// Confined, and waiting for what to run. The listener of its filter comes along.
+    /// A child is confined, and waits for what to run: its disk and the listener of its filter come along. Said by PID 1 to
+    /// a child: the place is finished; the rules of the second guard on files come along.
     pub(crate) const READY: u32 = 1;
     /// A step failed.
     pub(crate) const FAILED: u32 = 2;

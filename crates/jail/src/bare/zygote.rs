@@ -4,10 +4,10 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::AtomicU32;
 
-use super::born::{self, Program};
+use super::born::{self, Born, Program};
 use super::call::{Answer, BAD_MESSAGE, GONE, Refused, call, close, number, plain, prctl};
 use super::hop::{self, Hop, Side};
-use super::host::Host;
+use super::host::{self, Host};
 use super::message::{
     Birth, BirthStep, Customs, Delivered, Guard, Habit, LEAVING, LEASH, LINE, MAX_HABITS, MAX_INSTRUCTIONS, MAX_KEPT_BYTES, MOUNTS, NETWORK,
     OWN_LINE, USER, Word, bytes_of, from_bytes, kind,
@@ -60,7 +60,7 @@ struct State {
     /// Where the library keeps the number of its thread, and its list of locks to let go.
     tid: usize,
     robust: (usize, usize),
-    listener: Option<i32>,
+    born: Option<Born>,
     /// Number of the child's process; what it forks has others.
     pid: usize,
 }
@@ -103,7 +103,7 @@ static STATE: Only = Only(UnsafeCell::new(State {
     habits_len: 0,
     tid: 0,
     robust: (0, 0),
-    listener: None,
+    born: None,
     pid: 0,
 }));
 
@@ -178,6 +178,7 @@ pub(crate) fn have_children(before: impl Fn(), after: impl Fn()) -> Result<bool,
         let (birth, _) = from_bytes::<Birth>(&packet[..received.bytes]).ok_or(BAD_MESSAGE)?;
         before();
         let fds = &received.fds[..received.fds_len.max(OWN_LINE + 1)];
+        let [place, childs_place] = socket::pair()?;
         let mut hop = Hop {
             user: fds[USER],
             network: fds[NETWORK],
@@ -188,11 +189,10 @@ pub(crate) fn have_children(before: impl Fn(), after: impl Fn()) -> Result<bool,
                 filter: state.for_hosts.program(),
                 kept: &state.kept[..state.kept_len],
                 leash: fds[LEASH],
+                place,
                 pids: -1,
-                rules: None,
-                disk: -1,
                 failed: None,
-                done: AtomicU32::new(0),
+                stage: AtomicU32::new(0),
             },
             tid: state.tid,
             between: -1,
@@ -202,42 +202,49 @@ pub(crate) fn have_children(before: impl Fn(), after: impl Fn()) -> Result<bool,
         };
         match hop::hop(&mut hop) {
             Ok(Side::Child) => {
-                be_born(&birth, fds, hop.host.rules)?;
+                close(place);
+                be_born(&birth, fds, childs_place)?;
                 let awaited = birth.awaited != 0;
                 if !awaited {
                     state.prepare();
                 }
                 return Ok(awaited || state.habits_len > 0);
             }
-            Ok(Side::Zygote) => deliver(&hop)?,
+            Ok(Side::Zygote) => {
+                deliver(&hop)?;
+                if hop.init >= 0 {
+                    // It has the use of this frame until then. One that is not heard of is the end of this zygote.
+                    host::await_stage(&hop.host.stage, host::DONE)?;
+                }
+            }
             Err(why) => {
                 hop.failed = Some((BirthStep::Namespaces, why));
                 deliver(&hop)?;
             }
         }
         after();
-        received.fds[..received.fds_len].iter().for_each(|fd| close(*fd));
+        received.fds[..received.fds_len].iter().chain(&[place, childs_place]).for_each(|fd| close(*fd));
     }
 }
 
 /// Tells the launcher what came of it.
 fn deliver(hop: &Hop<'_>) -> Answer<()> {
     let (step, errno) = hop.failed.map_or((0, 0), |(step, why)| (step as u32, why.0));
-    let fds = [hop.between, hop.init, hop.child, hop.host.disk];
+    let fds = [hop.between, hop.init, hop.child];
     // The first ones are there when a later one is.
     let there = fds.iter().take_while(|fd| **fd >= 0).count();
     let sent = socket::send(LINE, bytes_of(&Delivered { step, errno }), &[], &fds[..there]);
-    fds.into_iter().filter(|fd| *fd >= 0).chain(hop.host.rules).for_each(close);
+    fds.into_iter().filter(|fd| *fd >= 0).for_each(close);
     sent
 }
 
 /// Confines the child; does not come back where that fails.
-fn be_born(birth: &Birth, fds: &[i32], rules: Option<i32>) -> Result<(), Refused> {
+fn be_born(birth: &Birth, fds: &[i32], place: i32) -> Result<(), Refused> {
     let state = state();
     restore_thread(state);
-    match born::enter(birth, fds, rules, &state.for_children.program()) {
-        Ok(listener) => {
-            state.listener = listener;
+    match born::enter(birth, fds, place, &state.for_children.program()) {
+        Ok(born) => {
+            state.born = Some(born);
             state.pid = plain(number::GETPID, &[])?;
             Ok(())
         }
@@ -269,9 +276,13 @@ fn end(status: usize) -> ! {
 /// Says that the child is ready, and waits for what to run; what is not to be told any more ends quietly.
 pub(crate) fn await_task() -> Task {
     let word = Word { kind: kind::READY, step: 0, errno: 0 };
-    let listener = state().listener.take();
-    let told = socket::send(LINE, bytes_of(&word), &[], listener.as_slice());
-    listener.into_iter().for_each(close);
+    let told = state().born.take().map_or(Ok(()), |born| {
+        let fds = [born.disk, born.listener.unwrap_or(-1)];
+        let there = 1 + usize::from(born.listener.is_some());
+        let told = socket::send(LINE, bytes_of(&word), &[], &fds[..there]);
+        fds[..there].iter().for_each(|fd| close(*fd));
+        told
+    });
     let mut workdir = [0; 4_096];
     let order = told.and_then(|()| socket::receive(LINE, &mut workdir));
     match order {

@@ -49,7 +49,8 @@ pub(super) struct Child {
     /// Until it runs.
     line: OwnedFd,
     born: Option<Born>,
-    ready: bool,
+    /// The workspace, through which the launcher looks at the disk without a path in it; there when it is ready.
+    disk: Option<OwnedFd>,
     listener: Option<OwnedFd>,
     asked: Instant,
     /// From being asked for to being ready.
@@ -62,8 +63,6 @@ pub(super) struct Child {
 pub(super) struct Born {
     pub(super) main: Process,
     pub(super) init: Process,
-    /// The workspace, through which the launcher looks at the disk without a path in it.
-    pub(super) disk: OwnedFd,
 }
 
 /// A process of a jail.
@@ -104,7 +103,7 @@ impl Child {
                 leash,
                 line,
                 born: None,
-                ready: false,
+                disk: None,
                 listener: None,
                 asked,
                 took: Duration::ZERO,
@@ -164,7 +163,10 @@ impl Child {
         };
         match from_bytes::<Word>(&packet[..len]) {
             Some((word, _)) if word.kind == kind::READY => {
-                self.settle(home, fds.into_iter().next());
+                let mut fds = fds.into_iter();
+                self.disk = fds.next();
+                self.listener = fds.next();
+                self.settle(home);
                 Ok(())
             }
             Some((word, detail)) => Err(failure_of(word, detail)),
@@ -172,9 +174,7 @@ impl Child {
         }
     }
 
-    fn settle(&mut self, home: &Home, listener: Option<OwnedFd>) {
-        self.ready = true;
-        self.listener = listener;
+    fn settle(&mut self, home: &Home) {
         self.took = self.asked.elapsed();
         self.memory_bytes = self.group.as_ref().and_then(Group::memory).unwrap_or(0);
         let counted = self.group.as_ref().and_then(|group| group.usage().cpu);
@@ -184,7 +184,7 @@ impl Child {
 
     /// Whether it can be told what to run.
     pub(super) fn is_ready(&self) -> bool {
-        self.ready && self.born.is_some()
+        self.disk.is_some() && self.born.is_some()
     }
 
     /// Whether it still waits and is well.
@@ -212,7 +212,7 @@ impl Child {
         if let Err(failed) = self.tell(pending) {
             return Err(Box::new((failed, self)));
         }
-        let Some(born) = self.born.take() else {
+        let (Some(born), Some(disk)) = (self.born.take(), self.disk.take()) else {
             return Err(Box::new((StepFailed::new(Step::Order, "", Errno::BADF), self)));
         };
         let jail = &pending.jail;
@@ -227,7 +227,7 @@ impl Child {
             listener: self.listener,
             line: self.line,
             _leash: self.leash,
-            disk: born.disk,
+            disk,
             collector: pending.fds.drain(programs(pending)..).next(),
             rules: jail.artifacts.clone(),
             cpu_before: self.cpu_before,

@@ -328,12 +328,12 @@ impl Zygote {
             let step = BirthStep::of(delivered.step).map_or(Step::Fork, child::step_of);
             return Said::Barren(StepFailed::new(step, "", Errno::from_raw_os_error(delivered.errno)));
         }
-        let (Some(init), Some(main), Some(disk)) = (fds.next(), fds.next(), fds.next()) else {
+        let (Some(init), Some(main)) = (fds.next(), fds.next()) else {
             return Said::Gone("it said something that nobody understands".to_owned());
         };
         let process = |pidfd: OwnedFd| home.pid_of(&pidfd).map(|pid| Process { pid, pidfd });
         match (process(init), process(main)) {
-            (Ok(init), Ok(main)) => Said::Born { number: child, born: Box::new(Born { main, init, disk }) },
+            (Ok(init), Ok(main)) => Said::Born { number: child, born: Box::new(Born { main, init }) },
             _ => Said::Barren(StepFailed::new(Step::Fork, "(it was killed)", Errno::CHILD)),
         }
     }

@@ -54,7 +54,8 @@ pub(super) const FOR_BIRTHS: &[&str] = &[
 ];
 
 /// All that a PID 1 needs that only waits for its end.
-pub(super) const FOR_HOSTS: &[&str] = &["exit_group", "futex", "ppoll", "restart_syscall"];
+pub(super) const FOR_HOSTS: &[&str] =
+    &["close", "exit_group", "futex", "ppoll", "restart_syscall", "sendmsg"];
 
 /// All that it takes to read files and write them to a pipe.
 pub(super) const FOR_COLLECTORS: &[&str] = &[
