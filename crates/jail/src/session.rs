@@ -59,6 +59,16 @@ pub fn inherited_score() -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
+/// Forgets the handlers by which the standard library tells of a stack that overflowed. Anybody inside can send those
+/// signals, and two at once take more than the small stack that they are handled on: that would be the end of a PID 1, whom
+/// a signal without a handler does nothing.
+pub fn forget_fault_handlers() {
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: installs no handler.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
 /// Lets a command lead a session of its own, and a process group with it. `terminal` makes what it reads from its
 /// controlling terminal.
 pub fn own_session(command: &mut Command, terminal: bool) {

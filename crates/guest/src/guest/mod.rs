@@ -83,6 +83,7 @@ struct Spawned {
 
 fn run() -> u8 {
     let Ok(line) = belljar_jail::session::inherited_line() else { return 1 };
+    belljar_jail::session::forget_fault_handlers();
     let score = OomScore::open(belljar_jail::session::inherited_score());
     // Nothing of this process is readable for the tenant: not its memory, not its descriptors.
     let _kept = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);

@@ -8,6 +8,7 @@ mod limits;
 mod tasks;
 
 use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use belljar_engine::sandbox::{AdmittedSandbox, SandboxRequest};
 use libtest_mimic::Trial;
 use serde_json::Value;
 
-use crate::world::{Verdict, World};
+use crate::world::{Verdict, World, check};
 
 pub(crate) type Case = fn(World) -> Pin<Box<dyn Future<Output = Verdict>>>;
 
@@ -39,7 +40,8 @@ pub(crate) fn trials(world: &World) -> Vec<Trial> {
         ("confinement", confinement::all()),
         ("ends", ends::all()),
     ];
-    let mut trials = Vec::new();
+    let mut trials =
+        vec![Trial::test("living::as_an_ordinary_user", || as_an_ordinary_user().map_err(Into::into))];
     for (group, cases) in groups {
         for (name, case) in cases {
             let world = world.clone();
@@ -48,6 +50,36 @@ pub(crate) fn trials(world: &World) -> Vec<Trial> {
         }
     }
     trials
+}
+
+/// Somebody who is nobody else on this machine.
+const PERSON: u32 = 64_123;
+
+/// All of this once more for somebody without rights, where there is somebody with all of them to begin with.
+fn as_an_ordinary_user() -> Verdict {
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let home = tempfile::tempdir().map_err(text)?;
+    let (folder, program) = (home.path(), home.path().join("conformance"));
+    std::fs::copy(std::env::current_exe().map_err(text)?, &program).map_err(text)?;
+    for path in [folder, &program] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).map_err(text)?;
+    }
+    std::os::unix::fs::chown(folder, Some(PERSON), Some(PERSON)).map_err(text)?;
+    let mut command = std::process::Command::new(program);
+    command
+        .env_clear()
+        .env("HOME", folder)
+        .env("PATH", "/usr/bin:/bin")
+        .env("TMPDIR", "/tmp")
+        .current_dir(folder);
+    command.args(["living::", "--test-threads", "2"]).uid(PERSON).gid(PERSON);
+    let output = command.output().map_err(text)?;
+    let _kept_by_nobody = std::fs::remove_dir_all(format!("/tmp/belljar-{PERSON}"));
+    check!(output.status.success(), String::from_utf8_lossy(&output.stdout));
+    Ok(())
 }
 
 /// An open sandbox.
@@ -86,7 +118,10 @@ impl World {
 impl Open {
     /// Runs a line of shell to its end.
     pub(crate) async fn shell(&self, line: &str) -> Result<Ran, String> {
-        self.run(StartCommand::shell(line)).await.map_err(text)
+        match self.run(StartCommand::shell(line)).await {
+            Err(LivingError::Gone(_)) => Err(format!("{line}: it is gone: {}", self.living.ended().await)),
+            ran => ran.map_err(text),
+        }
     }
 
     /// What a line of shell that succeeds writes, without the end of its last line.
