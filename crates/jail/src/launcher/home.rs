@@ -52,7 +52,7 @@ impl Home {
     /// What PID 1 of a living jail becomes.
     pub(super) fn guest(&self) -> Result<&OwnedFd, StepFailed> {
         if self.guest.get().is_none() {
-            let binary = step(Step::Guest, "", || sealed_binary(self))?;
+            let binary = step(Step::Guest, "", || sealed_binary(&self.proc))?;
             let _first = self.guest.set(binary);
         }
         self.guest.get().ok_or_else(|| StepFailed::new(Step::Guest, "", Errno::NOENT))

@@ -57,7 +57,11 @@ pub(super) async fn run(
         let _removed = living.remove(&format!("{WORKSPACE}/{temporary}"), false).await;
     }
     let ending = ran?;
-    let (result, artifacts) = after?;
+    let (result, artifacts) = match after {
+        // Its time ran out while it stood still, and it leaves nothing.
+        Err(LivingError::Paused) => Left::default(),
+        after => after?,
+    };
     Ok(Outcome {
         ending: judge(ending, &before.0, &stats),
         duration: started.elapsed(),

@@ -17,6 +17,7 @@ pub(super) fn all() -> Vec<(&'static str, Case)> {
         results_and_artifacts_leave,
         limits_of_a_task_are_told_apart,
         a_task_is_cancelled,
+        a_task_that_stands_still_is_over_in_time,
         programs_are_compiled,
         nothing_of_a_task_is_left,
     ]
@@ -125,6 +126,20 @@ async fn a_task_is_cancelled(world: World) -> Verdict {
     let report = run_until(&world, &open, python("import time; time.sleep(60)"), cancel).await?;
     check!(report.status == Status::Cancelled && report.exit_code.is_none(), report);
     check!(open.says("pgrep -c python3 || true").await? == "0", "it goes on");
+    open.close().await
+}
+
+async fn a_task_that_stands_still_is_over_in_time(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    let pause = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        open.living.pause().await
+    };
+    let request =
+        json!({"language": "python", "code": "import time; time.sleep(60)", "limits": {"timeout_ms": 900}});
+    let (report, _paused) = tokio::join!(run(&world, &open, request), pause);
+    let report = report?;
+    check!((report.status, report.duration_ms < 20_000.0) == (Status::TimedOut, true), report);
     open.close().await
 }
 
