@@ -44,9 +44,9 @@ mod native {
 
     use super::{Failure, FoundLanguage};
 
-    /// Does not return where this process was started to be the launcher.
+    /// Does not return where this process was started to be the launcher, or the inside of a living sandbox.
     pub(crate) fn become_launcher_if_asked() {
-        belljar_jail::launcher::run_if_asked();
+        belljar_providers::native::run_if_asked();
     }
 
     /// Starts the launcher; before any other thread, and on the one that stays to the end.

@@ -49,7 +49,7 @@ impl Admitted {
 }
 
 /// What admission decides by.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Rules<'a> {
     /// Profiles by name.
     pub profiles: &'a Profiles,
@@ -82,9 +82,7 @@ pub fn admit(request: Request, paths: HostPaths, rules: &Rules<'_>) -> Result<Ad
     let code = text_or_base64("code", request.code, request.code_base64.as_deref())?;
     let program = admit_program(request.language, code, request.command, request.arguments, &paths)?;
     refuse_name_clash(&program, &files)?;
-    if serde_json::to_string(&request.metadata).map_or(0, |text| text.len()) > MAX_METADATA {
-        return Err(Error::invalid("metadata", "more than 16 KB"));
-    }
+    admit_metadata(&request.metadata)?;
     let plan = Plan {
         image,
         playground: paths.playground,
@@ -98,6 +96,13 @@ pub fn admit(request: Request, paths: HostPaths, rules: &Rules<'_>) -> Result<Ad
     };
     let task = Task { program, stdin, env, files, workdir };
     Ok(Admitted { plan, task, overflow: profile.output_overflow, metadata: request.metadata })
+}
+
+pub(crate) fn admit_metadata(metadata: &Map<String, Value>) -> Result<(), Error> {
+    if serde_json::to_string(metadata).map_or(0, |text| text.len()) > MAX_METADATA {
+        return Err(Error::invalid("metadata", "more than 16 KB"));
+    }
+    Ok(())
 }
 
 fn refuse_what_is_not_there(request: &Request) -> Result<(), Error> {
@@ -116,7 +121,7 @@ fn refuse_what_is_not_there(request: &Request) -> Result<(), Error> {
     }
 }
 
-fn admit_layers(names: &[String], capabilities: &Capabilities) -> Result<Vec<Layer>, Error> {
+pub(crate) fn admit_layers(names: &[String], capabilities: &Capabilities) -> Result<Vec<Layer>, Error> {
     let mut layers = Vec::new();
     for name in names {
         let layer: Layer = name.parse().map_err(|message| Error::Invalid { field: "require", message })?;
@@ -129,7 +134,11 @@ fn admit_layers(names: &[String], capabilities: &Capabilities) -> Result<Vec<Lay
     Ok(layers)
 }
 
-fn admit_image(name: Option<&str>, folder: Option<PathBuf>, profile: &Profile) -> Result<Image, Error> {
+pub(crate) fn admit_image(
+    name: Option<&str>,
+    folder: Option<PathBuf>,
+    profile: &Profile,
+) -> Result<Image, Error> {
     match (folder, name, profile.image.as_deref()) {
         (Some(folder), _, _) => Ok(Image::Folder(folder)),
         (None, Some("host"), _) | (None, None, None | Some("host")) => Ok(Image::Host),
@@ -167,7 +176,7 @@ pub fn parse_mount(text: &str) -> Result<Mount, Error> {
     Ok(Mount { source: source.into(), destination: destination.to_owned(), writable })
 }
 
-fn admit_network(spec: Option<&NetworkSpec>) -> Result<Network, Error> {
+pub(crate) fn admit_network(spec: Option<&NetworkSpec>) -> Result<Network, Error> {
     let Some(spec) = spec else { return Ok(Network::None) };
     match spec.mode.as_str() {
         "none" if spec.hosts.is_empty() => Ok(Network::None),
@@ -181,7 +190,10 @@ fn admit_network(spec: Option<&NetworkSpec>) -> Result<Network, Error> {
     }
 }
 
-fn admit_env(given: &BTreeMap<String, String>, profile: &Profile) -> Result<BTreeMap<String, String>, Error> {
+pub(crate) fn admit_env(
+    given: &BTreeMap<String, String>,
+    profile: &Profile,
+) -> Result<BTreeMap<String, String>, Error> {
     let mut env = profile.env.clone();
     env.extend(given.iter().map(|(key, value)| (key.clone(), value.clone())));
     for (key, value) in &env {
@@ -210,7 +222,7 @@ fn admit_workdir(given: Option<&str>) -> Result<String, Error> {
 }
 
 /// Holds a path that stays below where it is put.
-fn check_relative(path: &str) -> Result<(), String> {
+pub(crate) fn check_relative(path: &str) -> Result<(), String> {
     if path.contains('\0') {
         return Err("a path cannot contain NUL".to_owned());
     }

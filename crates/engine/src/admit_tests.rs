@@ -14,6 +14,7 @@ fn check_with(json: serde_json::Value, paths: HostPaths) -> Result<Admitted, Err
             remedy: "mount it".to_owned(),
         }],
         host_paths: true,
+        living: None,
     };
     let rules = Rules { profiles: &profiles, ceiling: &Limits::CEILING, capabilities: &capabilities };
     admit(request, paths, &rules)

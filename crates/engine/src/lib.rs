@@ -4,6 +4,8 @@
 //! Request → admit → Admitted → Plan + Task → provider.open(plan) → sandbox.run(task, sink) → Outcome → Report
 //! ```
 //!
+//! A living sandbox is opened once and asked many times: see [`sandbox`] for what is asked for, [`living`] for the port.
+//!
 //! Every stage is a type that only the stage before it can make. This crate touches memory only: disk, network and
 //! processes are behind the ports in [`provider`].
 
@@ -16,6 +18,7 @@ mod explain;
 pub mod language;
 pub mod layer;
 pub mod limits;
+pub mod living;
 pub mod outcome;
 mod pipeline;
 pub mod plan;
@@ -24,6 +27,7 @@ pub mod provider;
 pub mod quantity;
 pub mod report;
 pub mod request;
+pub mod sandbox;
 pub mod warm;
 
 pub use capture::Capture;

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use crate::admit::{Admitted, Rules, admit};
 use crate::limits::Limits;
+use crate::living::{Living, LivingError};
 use crate::plan::Overflow;
 use crate::profile::Profiles;
 use crate::provider::{BoxFuture, Capabilities, Flow, PoolMetrics, Provider, Sink, Stream};
 use crate::report::Report;
 use crate::request::{HostPaths, Request};
+use crate::sandbox::{AdmittedSandbox, SandboxRequest, admit_inside, admit_sandbox};
 use crate::{Capture, Error};
 
 /// Runs requests.
@@ -37,13 +39,66 @@ impl Engine {
     /// # Errors
     /// Names what is wrong with it.
     pub fn admit(&self, request: Request, paths: HostPaths) -> Result<Admitted, Error> {
-        if let Some(name) = request.provider.as_deref().filter(|name| *name != self.provider.name()) {
-            let message = format!("'{name}' is not configured; this one is '{}'", self.provider.name());
-            return Err(Error::Unsupported { field: "provider", message });
+        self.check_provider(request.provider.as_deref())?;
+        admit(request, paths, &self.rules())
+    }
+
+    fn check_provider(&self, name: Option<&str>) -> Result<(), Error> {
+        match name.filter(|name| *name != self.provider.name()) {
+            Some(name) => {
+                let message = format!("'{name}' is not configured; this one is '{}'", self.provider.name());
+                Err(Error::Unsupported { field: "provider", message })
+            }
+            None => Ok(()),
         }
-        let rules =
-            Rules { profiles: &self.profiles, ceiling: &self.ceiling, capabilities: &self.capabilities };
-        admit(request, paths, &rules)
+    }
+
+    fn rules(&self) -> Rules<'_> {
+        Rules { profiles: &self.profiles, ceiling: &self.ceiling, capabilities: &self.capabilities }
+    }
+
+    /// Checks a request for a living sandbox without opening it.
+    ///
+    /// # Errors
+    /// Names what is wrong with it.
+    pub fn admit_sandbox(&self, request: SandboxRequest) -> Result<AdmittedSandbox, Error> {
+        self.check_provider(request.provider.as_deref())?;
+        admit_sandbox(request, &self.rules())
+    }
+
+    /// Opens a living sandbox.
+    ///
+    /// # Errors
+    /// Says why there is none.
+    pub async fn open_sandbox(&self, admitted: &AdmittedSandbox) -> Result<Box<dyn Living>, Error> {
+        Ok(self.provider.open_living(&admitted.plan).await?)
+    }
+
+    /// Checks a task that is to run in a sandbox.
+    ///
+    /// # Errors
+    /// Names what is wrong with it.
+    pub fn admit_inside(&self, sandbox: &AdmittedSandbox, request: Request) -> Result<Admitted, Error> {
+        admit_inside(sandbox, request, &self.rules())
+    }
+
+    /// Runs a task in a sandbox that is open.
+    ///
+    /// # Errors
+    /// Says why nothing ran, or what became of the sandbox meanwhile.
+    pub async fn execute_inside(
+        &self,
+        sandbox: &dyn Living,
+        id: String,
+        admitted: Admitted,
+        view: &mut dyn Sink,
+        cancel: BoxFuture<'_, ()>,
+    ) -> Result<Report, LivingError> {
+        let limits = admitted.plan.limits;
+        let mut recorder = Recorder::new(view, &limits, admitted.overflow);
+        let outcome = sandbox.run(&admitted.task, &limits, &mut recorder, cancel).await?;
+        let (stdout, stderr) = recorder.finish();
+        Ok(Report::new(id, outcome, &limits, &stdout, &stderr, admitted.metadata))
     }
 
     /// Runs a request; `view` sees output as it comes, up to what will be kept of its beginning.

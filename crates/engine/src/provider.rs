@@ -4,9 +4,11 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::layer::Layer;
+use crate::living::{Living, LivingCapabilities};
 use crate::outcome::Outcome;
 use crate::plan::{Plan, Task};
 
@@ -14,7 +16,7 @@ use crate::plan::{Plan, Task};
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// One of the two output streams.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stream {
     /// Standard output.
     Stdout,
@@ -74,6 +76,8 @@ pub struct Capabilities {
     pub missing: Vec<MissingLayer>,
     /// Whether host folders can be made visible.
     pub host_paths: bool,
+    /// What living sandboxes can do; absent where there are none.
+    pub living: Option<LivingCapabilities>,
 }
 
 /// What a provider failed to do.
@@ -122,7 +126,7 @@ pub enum ProviderError {
 }
 
 /// One pool of sandboxes that were made ahead of time.
-#[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PoolMetrics {
     /// What runs in it: `python`, or `python+numpy+pandas`.
     pub name: String,
@@ -158,6 +162,11 @@ pub trait Provider: Debug + Send + Sync {
     fn capabilities(&self) -> Capabilities;
     /// Makes a place.
     fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>>;
+    /// Makes a place that stays. Refused where [`Capabilities::living`] is absent.
+    fn open_living<'a>(&'a self, _plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Living>, ProviderError>> {
+        let message = format!("provider '{}' has no living sandboxes", self.name());
+        Box::pin(std::future::ready(Err(ProviderError::Unsupported { field: "provider", message })))
+    }
     /// What it keeps ready, and how often that was of use.
     fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>>;
     /// Ends everything and waits until nothing is left.

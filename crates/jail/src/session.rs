@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{Errno, FdFlags};
 
+/// How a guest is told that it is one: its own name.
+pub const GUEST: &str = "belljar-guest";
 /// Where a guest finds its line.
 pub const LINE: i32 = 3;
 
@@ -38,6 +40,33 @@ pub fn inherited_line() -> Result<OwnedFd, Errno> {
         rustix::io::fcntl_setfd(&line, FdFlags::CLOEXEC)?;
     }
     Ok(line)
+}
+
+/// Its own place in the order of out-of-memory kills, opened for writing where the jail does not let it open that itself: its
+/// first argument is the number.
+///
+/// To be called before anything else is opened, and once.
+pub fn inherited_score() -> Option<OwnedFd> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let number: i32 = std::env::args().nth(1)?.parse().ok()?;
+    // SAFETY: takes numbers only.
+    let open = unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0;
+    if number <= LINE || !open || TAKEN.swap(true, Ordering::AcqRel) {
+        return None;
+    }
+    // SAFETY: the descriptor is open, it came by `execve` under the number that the one who did that has named, so
+    // nothing in this process owns it, and the swap above lets nobody else get here.
+    Some(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Forgets the handlers by which the standard library tells of a stack that overflowed. Anybody inside can send those
+/// signals, and two at once take more than the small stack that they are handled on: that would be the end of a PID 1, whom
+/// a signal without a handler does nothing.
+pub fn forget_fault_handlers() {
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: installs no handler.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
 }
 
 /// Lets a command lead a session of its own, and a process group with it. `terminal` makes what it reads from its

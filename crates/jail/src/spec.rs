@@ -81,8 +81,8 @@ pub struct HostBind {
 /// Limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// From the request to the kill.
-    pub timeout: Duration,
+    /// From the request to the kill, where there is one.
+    pub timeout: Option<Duration>,
     /// Of the group.
     pub memory_bytes: u64,
     /// Thousandths of a core.
@@ -100,6 +100,9 @@ pub struct Limits {
 pub struct Jail {
     /// The read-only root, by the number under which it was told of.
     pub root: u64,
+    /// Whether it stays: PID 1 itself becomes the guest, confined as any program, and runs whatever it is told to. Such a jail
+    /// has no commands, no result pipe and no artifacts; and a process that runs out of memory is no end of it.
+    pub living: bool,
     /// Commands, run in order until one fails; the last one is the program.
     pub commands: Vec<Vec<String>>,
     /// `KEY=VALUE`, all of it.
@@ -208,6 +211,49 @@ pub struct Usage {
     pub peak_memory_bytes: u64,
     /// The most processes and threads at one time.
     pub peak_processes: Option<u64>,
+}
+
+/// What a living jail uses now; a figure that this kernel does not keep is absent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the engine's figures of the same names say what each one means")]
+pub struct Stats {
+    pub cpu: Option<Duration>,
+    pub memory_bytes: Option<u64>,
+    pub peak_memory_bytes: Option<u64>,
+    pub processes: Option<u64>,
+    pub peak_processes: Option<u64>,
+    pub disk_bytes: Option<u64>,
+    pub memory_kills: u64,
+    pub forks_refused: u64,
+    pub disk_full: bool,
+}
+
+/// What can be asked of a living jail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ask {
+    /// What is in force.
+    Layers,
+    /// What it uses.
+    Stats,
+    /// To stand still.
+    Pause,
+    /// To go on.
+    Resume,
+}
+
+/// What comes of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// What is in force.
+    Layers(Vec<Layer>),
+    /// What it uses.
+    Stats(Stats),
+    /// It does.
+    Done,
+    /// It cannot, and why.
+    Refused(String),
+    /// There is no such jail any more.
+    Gone,
 }
 
 /// A layer that was in force, or is missing. The names of receipts, as far as the jail knows them.

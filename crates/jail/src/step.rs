@@ -27,6 +27,7 @@ steps! {
     LauncherNamespaces "enter the launcher's own namespaces",
     LauncherRoot "set up the launcher's own root",
     Root "build the root",
+    Guest "seal the guest",
     HostFolder "open host folder",
     Owners "map the owners of host folder",
     UserId "take a user id",

@@ -13,7 +13,9 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{Ending, Jail, Layer, MissingLayer, PoolState, RootTree, Settings, Usage, Warmth};
+use crate::spec::{
+    Answer, Ask, Ending, Jail, Layer, MissingLayer, PoolState, RootTree, Settings, Usage, Warmth,
+};
 use crate::step::StepFailed;
 
 /// The largest packet; a jail with its environment and commands fits many times over.
@@ -38,7 +40,7 @@ pub enum Order {
         tree: RootTree,
     },
     /// Start a jail. Descriptors: payload, stdin, stdout, stderr, then the result pipe and the artifacts pipe where
-    /// the jail has them.
+    /// the jail has them; for a living one, only the guest's line.
     Start {
         /// Number of the run.
         run: u64,
@@ -50,6 +52,15 @@ pub enum Order {
         /// Number of the run.
         run: u64,
     },
+    /// Ask something of a living jail.
+    Ask {
+        /// Number of the question.
+        run: u64,
+        /// Number of the run that is the jail.
+        of: u64,
+        /// What.
+        what: Ask,
+    },
 }
 
 /// From the launcher.
@@ -59,6 +70,8 @@ pub enum Notice {
     Ready {
         /// Layers that this host does not give.
         missing: Vec<MissingLayer>,
+        /// Why no jail can be paused, where none can.
+        no_freezer: Option<String>,
     },
     /// The launcher cannot work here.
     Broken(StepFailed),
@@ -83,6 +96,13 @@ pub enum Notice {
         run: u64,
         /// Each pool.
         pools: Vec<PoolState>,
+    },
+    /// What came of a question.
+    Answered {
+        /// Number of the question.
+        run: u64,
+        /// The answer.
+        answer: Answer,
     },
     /// A run could not be set up; nothing of it ran.
     Failed {

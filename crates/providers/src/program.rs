@@ -8,10 +8,23 @@ use belljar_engine::limits::Limits;
 use belljar_engine::plan::{Plan, Program, Source, Task, WORKSPACE};
 use serde_json::{Map, Value};
 
-/// Where a runner and its arguments are, read-only.
-pub(crate) const INBOX: &str = "/run/belljar";
-/// Where a compiler puts what it makes.
-const COMPILED: &str = "/home/sandbox/program";
+/// Where a run's own files are.
+#[derive(Debug)]
+pub(crate) struct Spots {
+    /// Names the code's file where the workspace holds files of somebody's, so that nothing of theirs is overwritten.
+    pub(crate) hidden: Option<String>,
+    /// A runner and its arguments.
+    pub(crate) inbox: String,
+    /// What a compiler makes.
+    pub(crate) compiled: String,
+}
+
+impl Spots {
+    /// In a place that is made for one run; with the code under another name where that has a playground.
+    pub(crate) fn fresh(hidden: Option<String>) -> Self {
+        Self { hidden, inbox: "/run/belljar".to_owned(), compiled: "/home/sandbox/program".to_owned() }
+    }
+}
 
 /// A runtime that was found.
 #[derive(Debug, Clone)]
@@ -60,14 +73,13 @@ pub(crate) struct WarmTask {
 /// Variables that hold the number of threads worth starting, for a program of unknown kind.
 const THREAD_VARIABLES: &[&str] = &["OMP_NUM_THREADS", "GOMAXPROCS", "RAYON_NUM_THREADS"];
 
-/// Prepares a task. `path` is the search path inside; `playground` names the code's file where the workspace is
-/// somebody's own folder, so that nothing of theirs is overwritten.
+/// Prepares a task. `path` is the search path inside.
 pub(crate) fn prepare(
     task: &Task,
     plan: &Plan,
     found: Option<&Found>,
     path: &str,
-    playground: Option<String>,
+    spots: &Spots,
 ) -> Prepared {
     let mut env = base_environment(path);
     let mut files: Vec<File> = task
@@ -93,12 +105,13 @@ pub(crate) fn prepare(
             thread_variables(&mut env, language.thread_variables, &plan.limits);
             env.extend(found.runtime.env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
             let source =
-                place_source(source, language, arguments.is_some(), playground, &mut files, &mut prepared);
-            prepared.commands = commands(found, &source, &plan.limits);
+                place_source(source, language, arguments.is_some(), spots, &mut files, &mut prepared);
+            prepared.commands = commands(found, &source, &spots.compiled, &plan.limits);
             env.extend(plan.env.clone());
             prepared.warm = warm_task(task, language, found, &env, &source, &prepared);
             if let Some(arguments) = arguments {
-                add_arguments(language, arguments, &source, found, &mut env, &mut files, &mut prepared);
+                let called = Called { language, arguments, source: &source, found, inbox: &spots.inbox };
+                add_arguments(&called, &mut env, &mut files, &mut prepared);
             }
         }
         (Program::Command(command), _) => {
@@ -133,7 +146,7 @@ fn warm_task(
     Some(WarmTask { language, program, env: env.clone(), source })
 }
 
-fn base_environment(path: &str) -> BTreeMap<String, String> {
+pub(crate) fn base_environment(path: &str) -> BTreeMap<String, String> {
     let fixed = [
         ("PATH", path),
         ("HOME", "/home/sandbox"),
@@ -155,7 +168,7 @@ fn place_source(
     source: &Source,
     language: &Language,
     called: bool,
-    playground: Option<String>,
+    spots: &Spots,
     files: &mut Vec<File>,
     prepared: &mut Prepared,
 ) -> String {
@@ -163,7 +176,7 @@ fn place_source(
         Source::Existing(path) => return format!("{WORKSPACE}/{path}"),
         Source::Text { name, code } => (name, code),
     };
-    let name = match playground {
+    let name = match &spots.hidden {
         Some(unique) => {
             let hidden = format!(".{unique}-{name}");
             prepared.temporary = Some(hidden.clone());
@@ -179,26 +192,33 @@ fn place_source(
     format!("{WORKSPACE}/{name}")
 }
 
-fn commands(found: &Found, source: &str, limits: &Limits) -> Vec<Vec<String>> {
+fn commands(found: &Found, source: &str, compiled: &str, limits: &Limits) -> Vec<Vec<String>> {
     let fill = |word: &&str| {
         word.replace("{program}", &found.program)
             .replace("{source}", source)
-            .replace("{out}", COMPILED)
+            .replace("{out}", compiled)
             .replace("{memory}", &limits.memory_bytes.to_string())
             .replace("{cpus}", &limits.whole_cpus().to_string())
     };
     found.runtime.steps.iter().map(|step| step.iter().map(fill).collect()).collect()
 }
 
+/// Code that is called with arguments.
+struct Called<'a> {
+    language: &'a Language,
+    arguments: &'a Map<String, Value>,
+    source: &'a str,
+    found: &'a Found,
+    inbox: &'a str,
+}
+
 fn add_arguments(
-    language: &Language,
-    arguments: &Map<String, Value>,
-    source: &str,
-    found: &Found,
+    called: &Called<'_>,
     env: &mut BTreeMap<String, String>,
     files: &mut Vec<File>,
     prepared: &mut Prepared,
 ) {
+    let Called { language, arguments, source, found, inbox: folder } = *called;
     match language.calls {
         Calls::Main { runner, file, .. } => {
             let text = Value::Object(arguments.clone()).to_string();
@@ -211,12 +231,12 @@ fn add_arguments(
             files.push(inbox(file, runner));
             files.push(inbox("arguments.json", &text));
             // The runner stands where the code stood, and gets the code and the arguments as its own.
-            let runner = format!("{INBOX}/{file}");
+            let runner = format!("{folder}/{file}");
             let step: Vec<String> = found.runtime.steps.last().map_or_else(Vec::new, |step| {
                 let words = step
                     .iter()
                     .map(|word| word.replace("{program}", &found.program).replace("{source}", &runner));
-                words.chain([source.to_owned(), format!("{INBOX}/arguments.json")]).collect()
+                words.chain([source.to_owned(), format!("{folder}/arguments.json")]).collect()
             });
             prepared.commands = vec![step];
             prepared.result = true;

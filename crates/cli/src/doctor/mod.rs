@@ -149,7 +149,11 @@ mod tests {
     fn missing() -> Capabilities {
         let gap =
             |layer| MissingLayer { layer, reason: "no controller".to_owned(), remedy: "mount it".to_owned() };
-        Capabilities { missing: vec![gap(Layer::CgroupMemory), gap(Layer::CgroupPids)], host_paths: true }
+        Capabilities {
+            missing: vec![gap(Layer::CgroupMemory), gap(Layer::CgroupPids)],
+            host_paths: true,
+            living: None,
+        }
     }
 
     fn text(findings: &Findings) -> String {

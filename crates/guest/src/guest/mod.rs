@@ -36,7 +36,7 @@ use reaper::Reaper;
 use score::OomScore;
 
 /// How a guest is told that it is one: its own name, in any folder. Its line is descriptor 3.
-pub const NAME: &str = "belljar-guest";
+pub const NAME: &str = belljar_jail::session::GUEST;
 
 /// Runs the guest, or one of its workers, if this process was started as one, and then never comes back.
 ///
@@ -83,7 +83,8 @@ struct Spawned {
 
 fn run() -> u8 {
     let Ok(line) = belljar_jail::session::inherited_line() else { return 1 };
-    let score = OomScore::open();
+    belljar_jail::session::forget_fault_handlers();
+    let score = OomScore::open(belljar_jail::session::inherited_score());
     // Nothing of this process is readable for the tenant: not its memory, not its descriptors.
     let _kept = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     if rustix::process::getpid() != Pid::INIT {

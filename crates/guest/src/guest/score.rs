@@ -2,6 +2,7 @@
 //! with it.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
 const OWN: &str = "/proc/self/oom_score_adj";
@@ -14,8 +15,8 @@ pub(super) struct OomScore(Option<(File, i32)>);
 
 impl OomScore {
     /// Where it cannot be written, everybody has the same.
-    pub(super) fn open() -> Self {
-        Self(try_open())
+    pub(super) fn open(inherited: Option<OwnedFd>) -> Self {
+        Self(try_open(inherited))
     }
 
     /// Children of this moment have a higher one. Lowering it again needs no right: it is what it was.
@@ -34,7 +35,11 @@ impl OomScore {
     }
 }
 
-fn try_open() -> Option<(File, i32)> {
+fn try_open(inherited: Option<OwnedFd>) -> Option<(File, i32)> {
     let own = std::fs::read_to_string(OWN).ok()?.trim().parse().ok()?;
-    Some((File::options().write(true).open(OWN).ok()?, own))
+    let file = match inherited {
+        Some(inherited) => File::from(inherited),
+        None => File::options().write(true).open(OWN).ok()?,
+    };
+    Some((file, own))
 }

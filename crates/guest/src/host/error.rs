@@ -89,13 +89,7 @@ impl From<GuestError> for io::Error {
         let kind = match &error {
             GuestError::Gone(_) => io::ErrorKind::BrokenPipe,
             GuestError::RequestTooLarge => io::ErrorKind::InvalidInput,
-            GuestError::Failed(failure) => match failure.kind {
-                FailureKind::NotFound => io::ErrorKind::NotFound,
-                FailureKind::Denied => io::ErrorKind::PermissionDenied,
-                FailureKind::NoSpace => io::ErrorKind::StorageFull,
-                FailureKind::Refused => io::ErrorKind::ConnectionRefused,
-                _ => io::ErrorKind::Other,
-            },
+            GuestError::Failed(failure) => failure.kind.to_io(),
         };
         Self::new(kind, error)
     }

@@ -21,11 +21,12 @@ use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 
+pub use belljar_engine::living::OutputEvent;
 pub use bytes::ByteReader;
 pub use error::{GuestError, Loss, Violation};
 pub use files::FileWriter;
 pub use ports::PortStream;
-pub use processes::{Output, OutputEvent, StdinWriter};
+pub use processes::{Output, StdinWriter};
 pub use watches::Watch;
 
 use crate::line::{CHUNK, Outbox, outbox, write_out};
@@ -102,6 +103,12 @@ impl Guest {
         // An error says that the reader is gone, which is the same.
         let _gone = gone.wait_for(|gone| *gone).await;
         self.0.table.loss()
+    }
+
+    /// Whether the guest is gone.
+    pub fn is_gone(&self) -> bool {
+        // An error says that the reader is gone, which is the same.
+        *self.0.gone.borrow() || self.0.gone.has_changed().is_err()
     }
 
     /// Opens a channel with a request.

@@ -1,11 +1,11 @@
 //! Processes of the sandbox.
 
+use belljar_engine::living::OutputEvent;
+
 use super::Guest;
 use super::channel::{Came, Channel};
 use super::error::GuestError;
-use crate::protocol::{
-    Attach, Ending, Event, ProcessId, ProcessInfo, Reply, Request, StartCommand, Stream, TerminalSize,
-};
+use crate::protocol::{Attach, Event, ProcessId, ProcessInfo, Reply, Request, StartCommand, TerminalSize};
 
 impl Guest {
     /// Starts a process that goes on by itself; look at it with [`Guest::attach`].
@@ -105,34 +105,6 @@ impl Guest {
             _ => Err(channel.wrong()),
         }
     }
-}
-
-/// What a viewer sees.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OutputEvent {
-    /// Output.
-    Bytes {
-        /// Where from.
-        stream: Stream,
-        /// The number of the first byte, over both streams together.
-        offset: u64,
-        /// The bytes.
-        bytes: Vec<u8>,
-    },
-    /// Output that is no longer kept.
-    Lost {
-        /// The number of the first byte.
-        offset: u64,
-        /// How many.
-        bytes: u64,
-    },
-    /// The process ended; the last event.
-    Ended {
-        /// How.
-        ending: Ending,
-        /// How many bytes it has written.
-        output_bytes: u64,
-    },
 }
 
 /// A viewer of a process. Dropping it leaves the process alone.

@@ -22,19 +22,14 @@
 //! A side may send as much on a channel as the other has given it credit for ([`WINDOW`] at first). A frame costs its
 //! length and [`FRAME_COST`]: so a reader that never reads costs a known amount of memory, and never holds up others.
 
-mod failure;
-mod files;
 mod frame;
 mod message;
-mod process;
 
-pub use failure::{Failure, FailureKind};
-pub use files::{
-    ArchiveFormat, ArchiveLimits, Change, ChangeKind, Entry, FileKind, Metadata, Page, Unpacked, WriteMode,
-    WriteOptions,
+pub use belljar_engine::living::{
+    ArchiveFormat, ArchiveLimits, Attach, Change, ChangeKind, CommandLine, Ending, Entry, Failure,
+    FailureKind, FileKind, Metadata, Page, ProcessId, ProcessInfo, StartCommand, Stdin, TerminalSize,
+    Unpacked, WriteMode, WriteOptions,
 };
+pub use belljar_engine::provider::Stream;
 pub use frame::{FRAME_COST, Frame, FrameError, Kind, MAX_BODY, WINDOW, read_frame};
 pub use message::{Event, Hello, MAGIC, Reply, Request, Settings, VERSION, decode, encode, split};
-pub use process::{
-    Attach, CommandLine, Ending, ProcessId, ProcessInfo, StartCommand, Stdin, Stream, TerminalSize,
-};

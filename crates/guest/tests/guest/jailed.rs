@@ -62,11 +62,12 @@ fn tree() -> Vec<RootEntry> {
 fn jail() -> Jail {
     Jail {
         root: 1,
+        living: false,
         commands: vec![vec![GUEST.into()]],
         env: Vec::new(),
         workdir: WORKSPACE.into(),
         limits: Limits {
-            timeout: Duration::from_secs(100),
+            timeout: Some(Duration::from_secs(100)),
             memory_bytes: 256 << 20,
             cpu_millis: 1000,
             processes: 16,

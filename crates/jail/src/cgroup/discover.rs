@@ -6,10 +6,12 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fs::{CWD, fstatfs};
 use rustix::io::Errno;
 
+use super::freezer::Freezer;
 use super::obstacle::{Obstacle, Setting};
 use super::owner::{Owner, REFUGE, abandoned};
 use super::parse::{self, Membership, Mount, Version};
@@ -21,6 +23,8 @@ use super::{Controller, Missing, files, v1, v2};
 pub(super) struct Found {
     pub(super) places: Vec<Place>,
     pub(super) missing: Vec<Missing>,
+    /// Where groups can be made to stand still.
+    pub(super) freezer: Freezer,
     /// Folders of dead launchers, each with the index of the place beside which it lies.
     pub(super) abandoned: Vec<(usize, String)>,
 }
@@ -60,6 +64,7 @@ pub(super) fn discover() -> Found {
     let setting = Setting::read();
     let Some(host) = Host::read(setting) else {
         found.lack(&Controller::ALL, &Obstacle::NoProc, Version::V2, setting);
+        found.freezer.obstacle = Some(Obstacle::NoProc.reason(v1::FREEZER));
         return found;
     };
     for own in host.memberships.iter().filter(|own| own.version == Version::V1) {
@@ -70,6 +75,9 @@ pub(super) fn discover() -> Found {
         Controller::ALL.into_iter().filter(|controller| !on_v1(controller)).collect();
     if !wanted.is_empty() {
         found.search_v2(&host, &wanted);
+    }
+    if !found.places.iter().any(Place::can_freeze) {
+        found.search_freezer(&host);
     }
     found.missing.sort_by_key(|missing| missing.controller);
     found
@@ -99,6 +107,7 @@ impl Found {
             Err(obstacle) => return self.lack(&wanted, &obstacle, Version::V1, host.setting),
         };
         place.accounting = accounting;
+        place.freezer = own.has(v1::FREEZER);
         for controller in wanted {
             if v1::offers(place.home.as_fd(), controller) {
                 place.controllers.push(controller);
@@ -109,6 +118,19 @@ impl Found {
         }
         if accounting || !place.controllers.is_empty() {
             self.keep(place);
+        }
+    }
+
+    /// v1 has the freezer in a tree of its own as a rule; it limits nothing, so only its absence is told.
+    fn search_freezer(&mut self, host: &Host) {
+        let own = host.memberships.iter().find(|own| own.has(v1::FREEZER));
+        match own.ok_or(Obstacle::NotMounted).and_then(|own| v1_place(host, own)) {
+            Ok(mut place) => {
+                place.freezer = true;
+                self.freezer.abandoned = abandoned(place.base.as_fd());
+                self.freezer.place = Some(Arc::new(place));
+            }
+            Err(obstacle) => self.freezer.obstacle = Some(obstacle.reason(v1::FREEZER)),
         }
     }
 

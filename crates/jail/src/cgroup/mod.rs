@@ -11,10 +11,12 @@
 //! | `obstacle` | why a controller cannot be used, and what mends it |
 //! | `place` | this launcher's folder in one hierarchy |
 //! | `owner` | telling a living launcher's folder from an abandoned one |
+//! | `freezer` | groups that can be made to stand still |
 //! | `v1`, `v2` | the files of each interface |
 
 mod discover;
 mod files;
+mod freezer;
 mod obstacle;
 mod owner;
 mod parse;
@@ -37,6 +39,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use files::Gauges;
+use freezer::Freezer;
 use parse::Version;
 use place::Place;
 
@@ -148,18 +151,20 @@ pub struct Hierarchy {
     free: RefCell<VecDeque<(Instant, Group)>>,
     /// Folders of dead launchers in which something was still dying, with the place beside which they lie.
     abandoned: Vec<(usize, String)>,
+    freezer: Freezer,
 }
 
 impl Hierarchy {
     /// Finds where groups can be made, and removes what dead launchers left there. Never fails: what cannot be
     /// used is in the list.
     pub fn discover() -> (Hierarchy, Vec<Missing>) {
-        let discover::Found { places, missing, abandoned } = discover::discover();
+        let discover::Found { places, missing, abandoned, freezer } = discover::discover();
         let mut hierarchy = Hierarchy {
             places: Arc::new(places),
             made: AtomicU64::new(0),
             free: RefCell::default(),
             abandoned,
+            freezer,
         };
         hierarchy.sweep();
         (hierarchy, missing)
@@ -176,15 +181,19 @@ impl Hierarchy {
     pub fn sweep(&mut self) -> usize {
         let places = &self.places;
         self.abandoned.retain(|(place, name)| !owner::remove_abandoned(places[*place].base.as_fd(), name));
-        self.abandoned.len()
+        self.abandoned.len() + self.freezer.sweep()
     }
 
     /// A group with everything set that does not depend on the run: one that was used before and shows nothing of it,
     /// or a fresh one. `ours` processes in it will be ours and not the program's.
     pub fn create(&self, ours: u32) -> Result<Group, Error> {
-        if let Some(group) = self.rested(ours) {
-            return Ok(group);
+        match self.rested(ours) {
+            Some(group) => Ok(group),
+            None => self.make(ours),
         }
+    }
+
+    fn make(&self, ours: u32) -> Result<Group, Error> {
         let number = self.made.fetch_add(1, Ordering::Relaxed).to_string();
         let places = Arc::clone(&self.places);
         // From here on dropping the group removes the folders that were made, if a later step fails.
@@ -197,6 +206,7 @@ impl Hierarchy {
             folder: None,
             oom: None,
             removed: false,
+            freezer: None,
             gauges: Box::default(),
             limits: Cell::new(None),
         };
@@ -209,7 +219,8 @@ impl Hierarchy {
     /// Takes a group back that no run needs any more: it is kept if it is as good as new, and removed otherwise; or given
     /// back while a process in it is still dying, to be tried again later.
     pub fn take_back(&self, group: Group) -> Result<(), Group> {
-        if self.free.borrow().len() < MOST_FREE && group.is_as_good_as_new() {
+        let plain = group.freezer.is_none();
+        if plain && self.free.borrow().len() < MOST_FREE && group.is_as_good_as_new() {
             self.free.borrow_mut().push_back((Instant::now(), group));
             return Ok(());
         }
@@ -249,6 +260,8 @@ pub struct Group {
     folder: Option<OwnedFd>,
     oom: Option<OwnedFd>,
     removed: bool,
+    /// A place of its own in which it can be made to stand still.
+    freezer: Option<Arc<Place>>,
     gauges: Box<Gauges>,
     /// What it holds its processes to.
     limits: Cell<Option<Limits>>,
@@ -372,7 +385,7 @@ impl Group {
 
     /// Whether no process is left in it.
     pub fn is_empty(&self) -> bool {
-        self.places.iter().all(|place| place.is_empty(self))
+        self.everywhere().all(|place| place.is_empty(self))
     }
 
     /// Removes the group, or gives it back while a process in it is still dying, to be tried again later.
@@ -383,7 +396,7 @@ impl Group {
     fn remove_folders(&mut self) -> bool {
         let gone = |place: &Place| owner::remove_folder(place.home.as_fd(), &self.number);
         // Not `all`: a folder that is busy is no reason to keep the next.
-        self.removed = self.places.iter().filter(|place| !gone(place)).count() == 0;
+        self.removed = self.everywhere().filter(|place| !gone(place)).count() == 0;
         self.removed
     }
 
@@ -394,7 +407,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if !self.removed && self.places.iter().all(Place::is_ours) {
+        if !self.removed && self.everywhere().all(Place::is_ours) {
             self.remove_folders();
         }
     }

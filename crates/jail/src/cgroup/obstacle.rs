@@ -1,5 +1,7 @@
 //! Why a controller cannot be used, and the command that mends it.
 
+use std::fmt::Display;
+
 use rustix::io::Errno;
 
 use super::parse::Version;
@@ -67,7 +69,8 @@ impl Obstacle {
         }
     }
 
-    fn reason(&self, controller: Controller) -> String {
+    /// Why `controller` cannot be used.
+    pub(super) fn reason(&self, controller: impl Display) -> String {
         match self {
             Obstacle::NoProc => "/proc does not say which control group this process is in".to_owned(),
             Obstacle::NotMounted => {

@@ -20,6 +20,8 @@ pub(super) struct Place {
     pub(super) controllers: Vec<Controller>,
     /// v1 only: this tree counts CPU time.
     pub(super) accounting: bool,
+    /// v1 only: this tree can have its groups stand still. On v2 every group can.
+    pub(super) freezer: bool,
     /// v2 only: the child of `base` into which its processes moved to make way.
     pub(super) refuge: Option<String>,
     pub(super) base: OwnedFd,
@@ -40,6 +42,7 @@ impl Place {
             version,
             controllers: Vec::new(),
             accounting: false,
+            freezer: false,
             refuge: None,
             base,
             home,
@@ -95,6 +98,27 @@ impl Place {
         match self.version {
             Version::V1 => v1::peak_memory(self.slot(group)),
             Version::V2 => v2::peak_memory(self.slot(group)),
+        }
+    }
+
+    pub(super) fn can_freeze(&self) -> bool {
+        match self.version {
+            Version::V1 => self.freezer,
+            Version::V2 => true,
+        }
+    }
+
+    pub(super) fn freeze(&self, group: &Group, frozen: bool) -> Result<(), Error> {
+        match self.version {
+            Version::V1 => v1::freeze(self.slot(group), frozen),
+            Version::V2 => v2::freeze(self.slot(group), frozen),
+        }
+    }
+
+    pub(super) fn is_frozen(&self, group: &Group) -> bool {
+        match self.version {
+            Version::V1 => v1::is_frozen(self.slot(group)),
+            Version::V2 => v2::is_frozen(self.slot(group)),
         }
     }
 

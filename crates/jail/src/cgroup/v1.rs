@@ -94,6 +94,27 @@ pub(super) fn forget_peak(slot: Slot<'_>) -> rustix::io::Result<()> {
     slot.set_back("memory.max_usage_in_bytes", "0")
 }
 
+/// The name by which cgroup v1 knows the controller that has groups stand still, which v2 has in every group.
+pub(super) const FREEZER: &str = "freezer";
+const FREEZER_STATE: &str = "freezer.state";
+
+pub(super) fn freeze(slot: Slot<'_>, frozen: bool) -> Result<(), Error> {
+    slot.write(FREEZER_STATE, if frozen { "FROZEN" } else { THAWED })
+}
+
+/// What is on the way there says so.
+pub(super) fn is_frozen(slot: Slot<'_>) -> bool {
+    slot.read(FREEZER_STATE).is_some_and(|state| state.trim() == "FROZEN")
+}
+
+const THAWED: &str = "THAWED";
+
+/// Lets a group of a dead launcher go on, so that those in it can die: a signal that ends a process waits, on v1, until it
+/// is thawed. Where there is no freezer there is nothing to thaw.
+pub(super) fn thaw(home: BorrowedFd<'_>, group: &str) {
+    let _thawed = super::files::write(home, &format!("{group}/{FREEZER_STATE}"), THAWED);
+}
+
 /// The name by which cgroup v1 knows CPU accounting, which v2 has in every group.
 pub(super) const ACCOUNTING: &str = "cpuacct";
 

@@ -38,6 +38,19 @@ pub(super) fn limit(slot: Slot<'_>, controller: Controller, limits: &Limits) -> 
     }
 }
 
+/// A process that runs out of memory is not to take the others with it.
+pub(super) fn let_others_live(slot: Slot<'_>) -> Result<(), Error> {
+    slot.write("memory.oom.group", "0")
+}
+
+pub(super) fn freeze(slot: Slot<'_>, frozen: bool) -> Result<(), Error> {
+    slot.write("cgroup.freeze", if frozen { "1" } else { "0" })
+}
+
+pub(super) fn is_frozen(slot: Slot<'_>) -> bool {
+    slot.value_in("cgroup.events", "frozen") == Some(1)
+}
+
 /// The larger, not the sum: a process killed with its whole group is in both counts.
 pub(super) fn oom_kills(slot: Slot<'_>) -> Option<u64> {
     let events = slot.read("memory.events")?;

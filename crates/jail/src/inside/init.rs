@@ -8,7 +8,9 @@ use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::process::DumpableBehavior;
 
-use super::{Shell, Told, artifacts, await_byte, await_order, mounts, program, rights, tell, write_once};
+use super::{
+    Shell, Told, artifacts, await_byte, await_order, guest, mounts, program, rights, tell, write_once,
+};
 use crate::fault;
 use crate::spec::{INNER_UID, Jail, Layer, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
@@ -30,6 +32,10 @@ impl Started {
 pub(super) fn live(shell: &Shell<'_>) -> Result<i32, StepFailed> {
     let uid = rights::init_uid(shell.own_init_uid);
     let inbox = set_up(shell, uid)?;
+    if let Some(binary) = shell.guest {
+        drop(inbox);
+        return guest::live(shell, binary);
+    }
     let started =
         (0..shell.seats.len()).map(|seat| start(shell, &inbox, seat)).collect::<Result<Vec<_>, _>>()?;
     drop(inbox);
@@ -116,7 +122,7 @@ fn close_all_but_own(shell: &Shell<'_>) -> Result<(), Errno> {
     let binds = shell.ground.binds.iter().map(|(mount, _)| mount);
     // The numbers that will be the program's stay taken, so that nothing else of ours can come to lie there.
     sys::occupy_standard_numbers()?;
-    close_all_but(4, own.chain(&shell.seats).chain(shell.groups).chain(binds))
+    close_all_but(4, own.chain(&shell.seats).chain(shell.groups).chain(binds).chain(shell.guest))
 }
 
 pub(super) fn close_all_but<'a>(
@@ -133,7 +139,7 @@ pub(super) fn close_all_but<'a>(
 }
 
 /// The launcher may have died between two settings of the death signal; then nobody reads the report any more.
-fn launcher_is_gone(report: &OwnedFd) -> bool {
+pub(super) fn launcher_is_gone(report: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(report, PollFlags::empty())];
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
     rustix::event::poll(&mut polled, Some(&now)).is_err() || polled[0].revents().contains(PollFlags::ERR)

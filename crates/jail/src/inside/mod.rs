@@ -3,6 +3,7 @@
 //! ```text
 //! PID 1:    id map → cgroup → host name → mounts → pivot → fork → drop rights → ⋯ order ⋯ → supervise
 //! program:  ⋯ order ⋯ → stdio → rlimits → ids → files → capabilities → no_new_privs → landlock → seccomp → turn → execve
+//! guest:    PID 1 … → pivot → ⋯ order ⋯ → stdio → rlimits → ids → capabilities → no_new_privs → landlock → seccomp → execve
 //! ```
 //!
 //! What comes before the order depends on nothing but the root tree, so it is done ahead of time. The order may be
@@ -10,6 +11,7 @@
 
 mod artifacts;
 mod collector;
+mod guest;
 mod init;
 mod landlock;
 mod mounts;
@@ -72,6 +74,8 @@ pub(crate) struct Shell<'a> {
     /// Where failures and the ending are told.
     pub(crate) report: OwnedFd,
     pub(crate) filter: &'a Filter,
+    /// What PID 1 becomes, where the jail stays.
+    pub(crate) guest: Option<&'a OwnedFd>,
     pub(crate) landlock: bool,
     /// Whether PID 1 has a user id other than the program's.
     pub(crate) own_init_uid: bool,

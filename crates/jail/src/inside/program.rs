@@ -68,24 +68,35 @@ fn take<'a>(shell: &'a Shell<'a>, seat: usize, jail: Jail, fds: Vec<OwnedFd>) ->
 
 fn confine(cell: &Cell<'_>, payload: Payload<'_>) -> Result<(), StepFailed> {
     step(Step::Stdio, "", || stdio(cell))?;
-    step(Step::Rlimits, "", || rlimits(cell))?;
+    give_up(cell.shell, &cell.jail, processes_of_ours(cell), || {
+        if cell.seat == 0 { files(payload) } else { Ok(()) }
+    })
+}
+
+/// Everything that a process of the sandbox user's gives up before it is anybody's; `as_user` happens as that user.
+pub(super) fn give_up(
+    shell: &Shell<'_>,
+    jail: &Jail,
+    processes_of_ours: u64,
+    as_user: impl FnOnce() -> Result<(), StepFailed>,
+) -> Result<(), StepFailed> {
+    let limits = super::resource_limits(&jail.limits, processes_of_ours, shell.hold_each_process);
+    step(Step::Rlimits, "", || rights::limit(&limits))?;
     step(Step::Ids, "", || rights::become_user(INNER_UID, INNER_UID))?;
     // ── below this line we are nobody ──
-    if cell.seat == 0 {
-        files(payload)?;
-    }
-    step(Step::Workdir, &cell.jail.workdir, || rustix::process::chdir(cell.jail.workdir.as_str()))?;
+    as_user()?;
+    step(Step::Workdir, &jail.workdir, || rustix::process::chdir(jail.workdir.as_str()))?;
     step(Step::Capabilities, "", rights::drop_capabilities)?;
     step(Step::NoNewPrivs, "", rights::forbid_new_privileges)?;
-    if cell.shell.landlock && !fault::without(Layer::Landlock) {
-        step(Step::Landlock, "", || landlock::apply(&cell.jail))?;
+    if shell.landlock && !fault::without(Layer::Landlock) {
+        step(Step::Landlock, "", || landlock::apply(jail))?;
     }
     // Last: the filter would forbid the steps above.
     step(Step::Seccomp, "", || {
         if fault::without(Layer::Seccomp) {
             return Ok(());
         }
-        cell.shell.filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+        shell.filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
     })
 }
 
@@ -105,16 +116,10 @@ fn stdio(cell: &Cell<'_>) -> Result<(), Errno> {
     close_on_exec_from(first_closed)
 }
 
-fn close_on_exec_from(first: u32) -> Result<(), Errno> {
+pub(super) fn close_on_exec_from(first: u32) -> Result<(), Errno> {
     // SAFETY: only marks descriptors; none is closed before `execve`.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if result == 0 { Ok(()) } else { Err(Errno::BADF) }
-}
-
-fn rlimits(cell: &Cell<'_>) -> Result<(), Errno> {
-    let limits =
-        super::resource_limits(&cell.jail.limits, processes_of_ours(cell), cell.shell.hold_each_process);
-    rights::limit(&limits)
 }
 
 /// How many more processes the kernel counts for this user: commands that wait for their turn, and what is ours.

@@ -38,6 +38,12 @@ pub(super) struct Pending {
     pub(super) started: Instant,
 }
 
+impl Pending {
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.jail.limits.timeout.and_then(|timeout| self.started.checked_add(timeout))
+    }
+}
+
 /// A child that is due or waits.
 pub(super) struct Child {
     pub(super) number: u64,

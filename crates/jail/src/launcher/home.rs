@@ -1,6 +1,7 @@
 //! The launcher's own place: for an ordinary user a user namespace around everything, for all a mount namespace in
 //! which the host is at `/host` and root trees are built beside it.
 
+use std::cell::OnceCell;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
@@ -10,6 +11,7 @@ use rustix::thread::CapabilitySet;
 
 use super::idmap::{self, Existing, Range};
 use super::ids::Ids;
+use super::living::sealed_binary;
 use crate::cgroup::{self, Controller, Group, Hierarchy};
 use crate::fault;
 use crate::inside;
@@ -28,6 +30,8 @@ pub(super) struct Home {
     /// Whether it can leave that and come back: an ordinary user cannot, so its jails make their own as they start.
     pub(super) can_change_network: bool,
     pub(super) landlock: bool,
+    /// What PID 1 of a living jail becomes, once there was one.
+    guest: OnceCell<OwnedFd>,
     pub(super) missing: Vec<MissingLayer>,
 }
 
@@ -37,13 +41,21 @@ impl Home {
         if self.groups.controllers().is_empty() {
             return Ok(None);
         }
-        step(Step::Cgroup, "", || {
-            self.groups.create(ours).map(Some).map_err(|error| match error {
-                cgroup::Error::Make { errno }
-                | cgroup::Error::Open { errno, .. }
-                | cgroup::Error::Write { errno, .. } => errno,
-            })
-        })
+        step(Step::Cgroup, "", || self.groups.create(ours).map(Some).map_err(errno_of))
+    }
+
+    /// A group for one living jail, where the host has any.
+    pub(super) fn make_living_group(&self) -> Result<Option<Group>, StepFailed> {
+        step(Step::Cgroup, "", || self.groups.create_living().map_err(errno_of))
+    }
+
+    /// What PID 1 of a living jail becomes.
+    pub(super) fn guest(&self) -> Result<&OwnedFd, StepFailed> {
+        if self.guest.get().is_none() {
+            let binary = step(Step::Guest, "", || sealed_binary(&self.proc))?;
+            let _first = self.guest.set(binary);
+        }
+        self.guest.get().ok_or_else(|| StepFailed::new(Step::Guest, "", Errno::NOENT))
     }
 
     /// A network namespace for one jail, with loopback up.
@@ -72,6 +84,14 @@ impl Home {
 
     pub(super) fn has(&self, controller: Controller) -> bool {
         self.groups.controllers().contains(&controller)
+    }
+}
+
+fn errno_of(error: cgroup::Error) -> Errno {
+    match error {
+        cgroup::Error::Make { errno }
+        | cgroup::Error::Open { errno, .. }
+        | cgroup::Error::Write { errno, .. } => errno,
     }
 }
 
@@ -106,7 +126,7 @@ pub(super) fn set_up() -> Result<Home, StepFailed> {
     let can_change_network = ids.is_host_root() && may_administer;
     // Where this is refused, shells for warm interpreters are too, and the receipt of a run says that it was cold.
     let _kept = sys::keep_rights_as_another_user();
-    Ok(Home { groups, ids, proc, network, can_change_network, landlock, missing })
+    Ok(Home { groups, ids, proc, network, can_change_network, landlock, guest: OnceCell::new(), missing })
 }
 
 pub(super) fn controller_layer(controller: Controller) -> Layer {

@@ -84,7 +84,7 @@ impl Keeper {
 
     fn shelf(&mut self, limits: &Limits) -> &mut Shelf {
         // The time that a run may take is the launcher's own business.
-        let limits = Limits { timeout: Duration::ZERO, ..*limits };
+        let limits = Limits { timeout: None, ..*limits };
         let at = self.shelves.iter().position(|shelf| shelf.limits == limits).unwrap_or_else(|| {
             let used = Instant::now();
             self.shelves.push(Shelf { limits, waiting: Vec::new(), wanted: 1, fewest: 0, used });

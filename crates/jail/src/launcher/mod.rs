@@ -8,6 +8,7 @@ mod home;
 mod idmap;
 mod ids;
 mod keeper;
+mod living;
 mod nursery;
 mod plot;
 mod run;
@@ -106,9 +107,9 @@ fn serve(control: &OwnedFd) {
     let _raised = crate::sys::limit(libc::RLIMIT_NOFILE, u64::MAX, u64::MAX);
     match home::set_up() {
         Ok(home) => {
-            let missing = home.missing.clone();
+            let (missing, no_freezer) = (home.missing.clone(), home.groups.no_freezer());
             let mut runs = Runs::new(home);
-            if wire::send(control.as_fd(), &Notice::Ready { missing }, &[]).is_ok() {
+            if wire::send(control.as_fd(), &Notice::Ready { missing, no_freezer }, &[]).is_ok() {
                 work(control, &mut runs);
             }
             runs.end_all();
@@ -166,6 +167,9 @@ fn obey(control: &OwnedFd, runs: &mut Runs, order: Order, fds: Vec<OwnedFd>) {
             if let Err(failure) = runs.start(run, jail, fds) {
                 notify(control, &Notice::Failed { run, failure });
             }
+        }
+        Order::Ask { run, of, what } => {
+            notify(control, &Notice::Answered { run, answer: living::answer(runs.find(of), what) });
         }
         Order::Kill { run } => {
             if let Some(notice) = runs.kill(run) {

@@ -348,7 +348,7 @@ impl Nursery {
 
     /// A request that waits and whose time is over.
     pub(super) fn expired(&mut self, now: Instant) -> Option<Pending> {
-        self.take_pending(|pending| pending.started + pending.jail.limits.timeout <= now)
+        self.take_pending(|pending| pending.deadline().is_some_and(|at| at <= now))
     }
 
     fn take_pending(&mut self, wanted: impl Fn(&Pending) -> bool) -> Option<Pending> {
@@ -369,7 +369,7 @@ impl Nursery {
         let zygotes = self.keepers.iter().filter_map(|keeper| keeper.zygote.as_ref()?.deadline());
         let pending = self.keepers.iter().flat_map(|keeper| {
             let due = keeper.due.iter().filter_map(|(_, pending)| pending.as_ref());
-            due.chain(&keeper.line).map(|pending| pending.started + pending.jail.limits.timeout)
+            due.chain(&keeper.line).filter_map(Pending::deadline)
         });
         let season = (!self.keepers.is_empty()).then_some(self.season + self.season_length());
         let retry = self

@@ -14,6 +14,7 @@ use rustix::process::Signal;
 
 use super::child::RunningChild;
 use super::home::Home;
+use super::living::Life;
 use super::plot::Plot;
 use super::start::{Lodging, Parts, Remains};
 use crate::cgroup::{Controller, Group};
@@ -32,7 +33,7 @@ pub(super) struct Run {
     remains: Remains,
     layers: Vec<Layer>,
     started: Instant,
-    pub(super) deadline: Instant,
+    pub(super) deadline: Option<Instant>,
     pub(super) answered: bool,
     /// To be killed as soon as the answer is on its way.
     pub(super) doomed: bool,
@@ -41,6 +42,8 @@ pub(super) struct Run {
     /// What a child had used at its end, where no control group counts.
     seen: Usage,
     warmth: Warmth,
+    /// What it has where it stays.
+    life: Option<Life>,
 }
 
 /// How far the artifacts of a child are, and how that had ended.
@@ -53,7 +56,7 @@ pub(super) enum Collecting {
 }
 
 impl Run {
-    pub(super) fn new(parts: Parts, layers: Vec<Layer>, started: Instant, timeout: Duration) -> Self {
+    pub(super) fn new(parts: Parts, layers: Vec<Layer>, started: Instant, timeout: Option<Duration>) -> Self {
         Self {
             pid: parts.pid,
             pidfd: parts.pidfd,
@@ -61,14 +64,45 @@ impl Run {
             remains: parts.remains,
             layers,
             started,
-            deadline: started + timeout,
+            deadline: timeout.and_then(|timeout| started.checked_add(timeout)),
             answered: false,
             doomed: false,
             child: None,
             collecting: Collecting::No,
             seen: Usage::default(),
             warmth: Warmth::Cold,
+            life: None,
         }
+    }
+
+    /// The same as a jail that stays.
+    pub(super) fn living(self) -> Self {
+        Self { life: Some(Life::default()), ..self }
+    }
+
+    pub(super) fn layers(&self) -> &[Layer] {
+        &self.layers
+    }
+
+    pub(super) fn is_living(&self) -> bool {
+        self.life.is_some()
+    }
+
+    /// What it has where it stays, and its group.
+    pub(super) fn life(&mut self) -> Option<(&mut Life, Option<&Group>)> {
+        Some((self.life.as_mut()?, self.remains.group.as_ref()))
+    }
+
+    /// PID 1 of one that stays says no more: it has become the guest, or is gone.
+    pub(super) fn settle(&mut self, home: &Home) {
+        if let Some(life) = &mut self.life {
+            life.settle(home, self.pid);
+        }
+    }
+
+    /// How one that stays has ended.
+    pub(super) fn fate(&self, status: i32) -> Option<Ending> {
+        self.life.as_ref().map(|life| life.ending(status, self.out_of_memory()))
     }
 
     /// The same, with a zygote's child for a program.
@@ -101,6 +135,9 @@ impl Run {
         for process in collector.into_iter().chain([&self.pidfd]) {
             // Only a process that is gone already cannot be killed, and that is what is wanted.
             let _killed = rustix::process::pidfd_send_signal(process, Signal::KILL);
+        }
+        if let Some(life) = &self.life {
+            life.let_die(self.group());
         }
     }
 

@@ -85,6 +85,9 @@ impl Runs {
     /// Starts a run, warm where something is.
     pub(super) fn start(&mut self, run: u64, jail: Box<Jail>, fds: Vec<OwnedFd>) -> Result<(), StepFailed> {
         let started = Instant::now();
+        if jail.living {
+            return self.start_cold(&Pending { run, jail, fds, started });
+        }
         let root = self.templates.place(jail.root)?;
         let pending = Pending { run, jail, fds, started };
         match self.nursery.serve(&mut self.home, &root, pending) {
@@ -110,7 +113,8 @@ impl Runs {
             Some(waiting) => waiting,
             None => {
                 let commands = jail.commands.len();
-                let wanted = Wanted { root: &root, network: jail.network, binds, commands };
+                let (network, living) = (jail.network, jail.living);
+                let wanted = Wanted { root: &root, network, binds, commands, living };
                 start::prepare(&mut self.home, &self.filter, &wanted)?
             }
         };
@@ -170,7 +174,8 @@ impl Runs {
                 let ended = (!child.is_reaped()).then_some((child.pidfd.as_fd(), Watched::Ended(*number)));
                 watched.extend(ended);
             }
-            if let Some(event) = run.group().and_then(Group::oom_event).filter(|_| !run.answered) {
+            let memory_ends_it = !run.answered && !run.is_living();
+            if let Some(event) = run.group().and_then(Group::oom_event).filter(|_| memory_ends_it) {
                 watched.push((event, Watched::Memory(*number)));
             }
             watched.push((run.pidfd.as_fd(), Watched::Gone(*number)));
@@ -184,7 +189,7 @@ impl Runs {
         Some((run, &self.home))
     }
 
-    fn find(&mut self, number: u64) -> Option<&mut Run> {
+    pub(super) fn find(&mut self, number: u64) -> Option<&mut Run> {
         self.running.iter_mut().find(|(found, _)| *found == number).map(|(_, run)| run)
     }
 
@@ -255,16 +260,17 @@ impl Runs {
     }
 
     fn read_report(&mut self, number: u64) -> Option<Notice> {
-        let run = self.find(number)?;
+        let (run, home) = self.find_at_home(number)?;
         if run.answered {
             return None;
         }
         let mut buffer = [0; rustix::pipe::PIPE_BUF];
         let read = run.report.as_ref().map_or(Ok(0), |report| rustix::io::read(report, &mut buffer[..]));
         match read {
-            // PID 1 is gone without a word; its pidfd says so too, and that is where it is dealt with.
+            // PID 1 is gone without a word; its pidfd says so too, and that is where it is dealt with. Or it is the guest.
             Ok(0) => {
                 run.report = None;
+                run.settle(home);
                 None
             }
             Ok(read) => Some(match postcard::from_bytes(&buffer[..read]) {
@@ -292,8 +298,8 @@ impl Runs {
         if let Some(child) = &mut run.child {
             child.reap();
         }
-        let _reaped = sys::wait_for(run.pidfd.as_fd());
-        let mut ending = None;
+        let status = sys::wait_for(run.pidfd.as_fd()).unwrap_or(libc::SIGKILL);
+        let mut ending = run.fate(status);
         if let (Collecting::Due(due), false) = (&run.collecting, run.answered) {
             ending = Some(run.collect(*due, self.nursery.collectors_filter())?);
         }
@@ -302,10 +308,10 @@ impl Runs {
             if run.answered {
                 return None;
             }
-            Some(if run.out_of_memory() {
-                run.ended(number, Ending::Memory, Usage::default())
-            } else if let Some(ending) = ending {
+            Some(if let Some(ending) = ending.filter(|_| run.is_living() || !run.out_of_memory()) {
                 run.ended(number, ending, Usage::default())
+            } else if run.out_of_memory() {
+                run.ended(number, Ending::Memory, Usage::default())
             } else {
                 run.failed(number, StepFailed::new(Step::Init, "(it was killed)", Errno::CHILD))
             })
@@ -328,6 +334,12 @@ impl Runs {
             return Some(never_started(&pending, Ending::Killed));
         }
         let run = self.find(number)?;
+        if let Some((life, _)) = run.life() {
+            // Whoever closes one waits until nothing is left: that is told when it is buried.
+            life.doom.get_or_insert(Ending::Killed);
+            run.kill();
+            return None;
+        }
         run.kill();
         (!run.answered).then(|| run.ended(number, Ending::Killed, Usage::default()))
     }
@@ -339,7 +351,10 @@ impl Runs {
         while let Some(pending) = self.nursery.expired(now) {
             notices.push(never_started(&pending, Ending::TimedOut));
         }
-        let late = self.running.iter_mut().filter(|(_, run)| !run.answered && run.deadline <= now);
+        let late = self
+            .running
+            .iter_mut()
+            .filter(|(_, run)| !run.answered && run.deadline.is_some_and(|at| at <= now));
         notices.extend(late.map(|(number, run)| {
             run.kill();
             run.ended(*number, Ending::TimedOut, Usage::default())
@@ -349,7 +364,8 @@ impl Runs {
 
     /// How long nothing has to be done by itself; `None` is for ever.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        let deadline = self.running.iter().filter(|(_, run)| !run.answered).map(|(_, run)| run.deadline);
+        let deadline =
+            self.running.iter().filter(|(_, run)| !run.answered).filter_map(|(_, run)| run.deadline);
         let deadline = deadline.chain(self.nursery.next_deadline()).min();
         let deadline = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         match (deadline, self.leftover.is_empty() && self.nursery.dying.is_empty()) {
@@ -368,7 +384,8 @@ impl Runs {
     /// Making spares takes a processor and interrupts the others: not while something runs, unless none is left; and
     /// never while more runs than there are processors, because then everybody pays for it.
     pub(super) fn has_idle_work(&self) -> bool {
-        let busy = self.running.iter().filter(|(_, run)| !run.answered).count() + self.nursery.awaited();
+        let runs = self.running.iter().filter(|(_, run)| !run.answered && !run.is_living()).count();
+        let busy = runs + self.nursery.awaited();
         (self.spares.wanting() && (busy == 0 || self.spares.none_left()))
             || (self.nursery.has_idle_work()
                 && (busy == 0 || (busy <= self.processors && self.nursery.none_waits())))

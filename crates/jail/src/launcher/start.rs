@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
@@ -33,6 +33,8 @@ pub(super) struct Wanted<'a> {
     pub(super) binds: Vec<HostBind>,
     /// How many commands will run in it.
     pub(super) commands: usize,
+    /// Whether it stays, and PID 1 becomes the guest.
+    pub(super) living: bool,
 }
 
 /// A PID 1 that has set up its place and waits to be told what to run. Used once.
@@ -44,6 +46,8 @@ pub(super) struct Waiting {
     told: OwnedFd,
     orders: OwnedFd,
     seats: Vec<OwnedFd>,
+    /// Where the guest says how soon a process is to go when memory runs out.
+    score: Option<OwnedFd>,
     group: Option<Group>,
     /// What the group holds it to so far.
     limits: Option<cgroup::Limits>,
@@ -86,7 +90,8 @@ fn prepare_as(
     taken: Taken,
 ) -> Result<Waiting, StepFailed> {
     let binds = host_binds(home, &wanted.binds, taken)?;
-    let group = home.make_group(1)?;
+    let guest = wanted.living.then(|| home.guest()).transpose()?;
+    let group = if wanted.living { home.make_living_group() } else { home.make_group(1) }?;
     let own_network = wanted.network == Network::Own && !fault::without(Layer::NetNs);
     let make_network = own_network && home.can_change_network;
     let network = make_network.then(|| home.make_network()).transpose()?;
@@ -110,6 +115,7 @@ fn prepare_as(
         seats,
         report,
         filter,
+        guest,
         landlock: home.landlock,
         own_init_uid: taken.separate(),
         new_network: own_network && network.is_none(),
@@ -125,17 +131,24 @@ fn prepare_as(
     };
     let pidfd = pidfd.map_err(|errno| StepFailed::new(Step::Namespaces, "", errno))?;
     drop(shell);
-    let waiting = Waiting {
+    let mut waiting = Waiting {
         root: wanted.root.number,
         pid,
         pidfd,
         told,
         orders: our_orders,
         seats: our_seats,
+        score: None,
         group,
         limits: None,
         taken,
     };
+    if wanted.living {
+        // Now it still is what this process may change. Where it is not, everybody inside has the same score.
+        let path = format!("{}/oom_score_adj", waiting.pid);
+        waiting.score =
+            rustix::fs::openat(&home.proc, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).ok();
+    }
     match let_in(home, &waiting, &let_go) {
         Ok(()) => Ok(waiting),
         Err(failed) => {
@@ -281,23 +294,31 @@ impl Waiting {
             return Err(Box::new((failed, self)));
         }
         let layers = layers(home, jail, self.taken);
-        Ok(Run::new(self.into_parts(), layers, started, jail.limits.timeout))
+        let run = Run::new(self.into_parts(), layers, started, jail.limits.timeout);
+        Ok(if jail.living { run.living() } else { run })
     }
 
     fn tell(&mut self, jail: &Jail, fds: &[OwnedFd]) -> Result<(), StepFailed> {
         if jail.require_separate_uid && !self.taken.separate() {
             return Err(StepFailed::new(Step::UserId, "of its own, as required", Errno::PERM));
         }
-        hand_over(fds, self.taken)?;
         self.limit(group_limits(&jail.limits, jail.commands.len()))?;
+        if jail.living {
+            let fds: Vec<_> = fds.iter().chain(&self.score).map(AsFd::as_fd).collect();
+            return self.sent(wire::send(self.orders.as_fd(), jail, &fds));
+        }
+        hand_over(fds, self.taken)?;
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         // The artifacts pipe, the last one, is PID 1's; all others are the program's.
         let (programs, collectors) = fds.split_at(fds.len() - usize::from(jail.artifacts.is_some()));
-        let sent = step(Step::Order, "", || {
-            wire::send(self.orders.as_fd(), jail, collectors)?;
-            self.seats.iter().try_for_each(|seat| wire::send(seat.as_fd(), jail, programs))
-        });
-        // Where nobody takes the order, somebody has told why.
+        let sent = wire::send(self.orders.as_fd(), jail, collectors)
+            .and_then(|()| self.seats.iter().try_for_each(|seat| wire::send(seat.as_fd(), jail, programs)));
+        self.sent(sent)
+    }
+
+    /// Where nobody takes the order, somebody has told why.
+    fn sent(&self, sent: Result<(), Errno>) -> Result<(), StepFailed> {
+        let sent = step(Step::Order, "", || sent);
         sent.map_err(|failed| inside::read_failure(self.told.as_fd()).unwrap_or(failed))
     }
 
@@ -344,7 +365,7 @@ pub(super) fn group_failed(error: cgroup::Error) -> StepFailed {
 /// What the group of a jail has to hold it to.
 pub(super) fn group_limits(limits: &Limits, commands: usize) -> cgroup::Limits {
     // PID 1 is ours and not the program's, and so is every command that only waits for its turn.
-    let pids = limits.processes + commands as u32;
+    let pids = limits.processes + commands.max(1) as u32;
     cgroup::Limits {
         memory_bytes: if fault::without(Layer::CgroupMemory) { 1 << 40 } else { limits.memory_bytes },
         cpu_millis: if fault::without(Layer::CgroupCpu) { 1_000_000 } else { limits.cpu_millis },

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_engine::provider::ProviderError;
-use belljar_jail::spec::{self, Jail, MissingLayer, PoolState};
+use belljar_jail::spec::{self, Answer, Ask, Jail, MissingLayer, PoolState};
 use belljar_jail::wire::{self, Notice, Order};
 use rustix::io::Errno;
 use tokio::io::Interest;
@@ -31,6 +31,15 @@ struct Line {
 #[derive(Debug, Clone)]
 pub(super) struct Connection(Arc<Line>);
 
+/// What a launcher says of its host.
+#[derive(Debug)]
+pub(super) struct Host {
+    /// Layers that it does not give.
+    pub(super) missing: Vec<MissingLayer>,
+    /// Why nothing can be paused, where nothing can.
+    pub(super) no_freezer: Option<String>,
+}
+
 /// A run that was ordered. Dropped early, it is killed.
 #[derive(Debug)]
 pub(super) struct Ordered {
@@ -41,7 +50,7 @@ pub(super) struct Ordered {
 }
 
 impl Connection {
-    pub(super) async fn open(control: OwnedFd) -> Result<(Self, Vec<MissingLayer>), ProviderError> {
+    pub(super) async fn open(control: OwnedFd) -> Result<(Self, Host), ProviderError> {
         let broken =
             |message: String| ProviderError::Setup { step: "start the launcher".to_owned(), cause: message };
         let control = UnixStream::from_std(control.into()).map_err(|error| broken(error.to_string()))?;
@@ -52,8 +61,8 @@ impl Connection {
             told: Mutex::default(),
         };
         let mut buffer = Vec::new();
-        let missing = match line.receive(&mut buffer).await {
-            Ok(Some(Notice::Ready { missing })) => missing,
+        let host = match line.receive(&mut buffer).await {
+            Ok(Some(Notice::Ready { missing, no_freezer })) => Host { missing, no_freezer },
             Ok(Some(Notice::Broken(failed))) => {
                 return Err(failure_of(&failed));
             }
@@ -62,7 +71,7 @@ impl Connection {
         };
         let connection = Self(Arc::new(line));
         tokio::spawn(listen(Arc::clone(&connection.0), buffer));
-        Ok((connection, missing))
+        Ok((connection, host))
     }
 
     /// Orders a run.
@@ -123,6 +132,25 @@ impl Connection {
         }
     }
 
+    /// Asks something of a living jail.
+    pub(super) async fn ask(&self, of: u64, what: Ask) -> Answer {
+        let Some((run, notice)) = self.0.expect() else { return Answer::Gone };
+        let mut asked = Ordered { line: self.clone(), run, notice, over: true };
+        if self.0.send(&Order::Ask { run, of, what }, &[]).await.is_err() {
+            return Answer::Gone;
+        }
+        match (&mut asked.notice).await {
+            Ok(Notice::Answered { answer, .. }) => answer,
+            _ => Answer::Gone,
+        }
+    }
+
+    /// Ends a run.
+    pub(super) fn kill(&self, run: u64) {
+        // A full socket is retried by nobody, but it holds hundreds of orders; and the deadline stands anyway.
+        let _sent = wire::send(self.0.control.as_fd(), &Order::Kill { run }, &[]);
+    }
+
     /// Whether the launcher is gone.
     pub(super) fn is_lost(&self) -> bool {
         self.0.waiting().is_none()
@@ -140,11 +168,13 @@ pub(super) fn lost() -> ProviderError {
 }
 
 impl Ordered {
-    /// A name for this run that no other run on this machine has at the moment.
     pub(super) fn kill(&self) {
-        let order = Order::Kill { run: self.run };
-        // A full socket is retried by nobody, but it holds hundreds of orders; and the deadline stands anyway.
-        let _sent = wire::send(self.line.0.control.as_fd(), &order, &[]);
+        self.line.kill(self.run);
+    }
+
+    /// Its number.
+    pub(super) fn number(&self) -> u64 {
+        self.run
     }
 
     /// The launcher has answered; nothing is left to kill.
@@ -215,7 +245,10 @@ fn errno(error: &std::io::Error) -> Errno {
 /// Passes notices on until the launcher is gone; then every run that still waits learns of it.
 async fn listen(line: Arc<Line>, mut buffer: Vec<u8>) {
     while let Ok(Some(notice)) = line.receive(&mut buffer).await {
-        let (Notice::Ended { run, .. } | Notice::Failed { run, .. } | Notice::Pools { run, .. }) = notice
+        let (Notice::Ended { run, .. }
+        | Notice::Failed { run, .. }
+        | Notice::Pools { run, .. }
+        | Notice::Answered { run, .. }) = notice
         else {
             continue;
         };

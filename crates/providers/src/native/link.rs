@@ -4,10 +4,10 @@ use std::process::Child;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use belljar_engine::provider::ProviderError;
-use belljar_jail::spec::{self, MissingLayer};
+use belljar_jail::spec;
 
 use super::Launched;
-use super::connection::{Connection, lost};
+use super::connection::{Connection, Host, lost};
 
 #[derive(Debug)]
 pub(super) struct Link {
@@ -27,10 +27,10 @@ impl Link {
     pub(super) async fn open(
         launched: Launched,
         settings: spec::Settings,
-    ) -> Result<(Self, Vec<MissingLayer>), ProviderError> {
-        let (connected, missing) = connect(launched, settings).await?;
+    ) -> Result<(Self, Host), ProviderError> {
+        let (connected, host) = connect(launched, settings).await?;
         let link = Self { settings, now: Mutex::new(Some(connected)), renewing: tokio::sync::Mutex::new(()) };
-        Ok((link, missing))
+        Ok((link, host))
     }
 
     fn now(&self) -> MutexGuard<'_, Option<Connected>> {
@@ -67,14 +67,11 @@ impl Link {
     }
 }
 
-async fn connect(
-    launched: Launched,
-    settings: spec::Settings,
-) -> Result<(Connected, Vec<MissingLayer>), ProviderError> {
+async fn connect(launched: Launched, settings: spec::Settings) -> Result<(Connected, Host), ProviderError> {
     let (control, launcher) = launched.0.into_parts();
-    let (connection, missing) = Connection::open(control).await?;
+    let (connection, host) = Connection::open(control).await?;
     connection.configure(settings).await?;
-    Ok((Connected { connection, launcher }, missing))
+    Ok((Connected { connection, launcher }, host))
 }
 
 async fn wait_for(mut launcher: Child) {

@@ -3,6 +3,7 @@
 mod connection;
 mod image;
 mod link;
+mod living;
 mod paths;
 mod run;
 mod runtimes;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use belljar_engine::language::{LANGUAGES, Language};
 use belljar_engine::layer::Layer;
+use belljar_engine::living::{Living, LivingCapabilities};
 use belljar_engine::outcome::Outcome;
 use belljar_engine::plan::{Image, Network, Plan, Program, Task};
 use belljar_engine::provider::{
@@ -24,6 +26,14 @@ use belljar_jail::spec;
 use image::{NumberedRoot, Roots};
 use link::Link;
 use run::Artifacts;
+
+/// Runs the launcher, or the guest of a living sandbox, if this process was started as one, and then never comes back.
+///
+/// The first thing in `main`: no thread may exist yet, and nothing may be open.
+pub fn run_if_asked() {
+    belljar_jail::launcher::run_if_asked();
+    belljar_guest::run_if_asked();
+}
 
 /// A launcher that was started and not yet spoken to: it sets itself up while this process goes on.
 #[derive(Debug)]
@@ -57,6 +67,7 @@ fn settings_of(warm: WarmSettings) -> spec::Settings {
 pub struct Native {
     shared: Arc<Shared>,
     missing: Vec<MissingLayer>,
+    no_freezer: Option<String>,
 }
 
 /// What every sandbox of one provider uses.
@@ -84,8 +95,8 @@ impl Native {
     pub async fn connect(launched: Launched, warm: WarmSettings) -> Result<Self, ProviderError> {
         // Looked at while the launcher sets itself up.
         let roots = Roots::new();
-        let (link, missing) = Link::open(launched, settings_of(warm)).await?;
-        let missing = missing.into_iter().map(|gap| MissingLayer {
+        let (link, host) = Link::open(launched, settings_of(warm)).await?;
+        let missing = host.missing.into_iter().map(|gap| MissingLayer {
             layer: engine_layer(gap.layer),
             reason: gap.reason,
             remedy: gap.remedy,
@@ -93,6 +104,7 @@ impl Native {
         Ok(Self {
             shared: Arc::new(Shared { link, roots, artifacts: Artifacts::default() }),
             missing: missing.collect(),
+            no_freezer: host.no_freezer,
         })
     }
 
@@ -117,7 +129,8 @@ impl Provider for Native {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { missing: self.missing.clone(), host_paths: true }
+        let living = LivingCapabilities { cannot_pause: self.no_freezer.clone() };
+        Capabilities { missing: self.missing.clone(), host_paths: true, living: Some(living) }
     }
 
     fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
@@ -129,11 +142,15 @@ impl Provider for Native {
 
     fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
         Box::pin(async move {
-            refuse_what_this_plan_lacks(plan)?;
-            let playground = plan.playground.as_deref().map(paths::playground).transpose()?;
-            let binds = plan.mounts.iter().map(paths::bind).collect::<Result<_, _>>()?;
-            let place = Place { plan: plan.clone(), playground, binds };
+            let place = Place::of(plan)?;
             Ok(Box::new(NativeSandbox { shared: Arc::clone(&self.shared), place }) as Box<dyn Sandbox>)
+        })
+    }
+
+    fn open_living<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Living>, ProviderError>> {
+        Box::pin(async move {
+            let living = living::open(&self.shared, Place::of(plan)?).await?;
+            Ok(Box::new(living) as Box<dyn Living>)
         })
     }
 
@@ -178,6 +195,13 @@ struct NativeSandbox {
 }
 
 impl Place {
+    fn of(plan: &Plan) -> Result<Self, ProviderError> {
+        refuse_what_this_plan_lacks(plan)?;
+        let playground = plan.playground.as_deref().map(paths::playground).transpose()?;
+        let binds = plan.mounts.iter().map(paths::bind).collect::<Result<_, _>>()?;
+        Ok(Self { plan: plan.clone(), playground, binds })
+    }
+
     /// Whether nothing outside the sandbox can have changed, whatever the program did.
     fn is_sealed(&self) -> bool {
         let writable = self.playground.is_some() || self.binds.iter().any(|bind| bind.writable);

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use belljar_engine::limits::Limits;
 use belljar_engine::outcome::{Artifact, Ending, Kernel, Limit, Outcome, Receipt, Usage, Warmth};
 use belljar_engine::plan::{Network, Task};
 use belljar_engine::provider::{BoxFuture, Flow, ProviderError, Sink, Stream};
@@ -18,11 +19,11 @@ use tokio::net::unix::pipe;
 
 use super::connection::{Ordered, lost};
 use super::{Place, Shared, engine_layer, root_for};
-use crate::program::{self, Prepared, WarmTask};
+use crate::program::{self, Prepared, Spots, WarmTask};
 
 const OPEN_FILES: u64 = 1_024;
 /// What `main` may return, as JSON.
-const MAX_RESULT: usize = 16 << 20;
+pub(super) const MAX_RESULT: usize = 16 << 20;
 /// What is read at once.
 const BUFFER: usize = 32 << 10;
 /// How long the output of a run is left in its pipes.
@@ -32,7 +33,7 @@ const MAX_DRAIN: usize = 1 << 20;
 
 /// What may leave as artifacts.
 #[derive(Debug)]
-pub(super) struct Artifacts(ArtifactRules);
+pub(super) struct Artifacts(pub(super) ArtifactRules);
 
 impl Default for Artifacts {
     fn default() -> Self {
@@ -101,7 +102,7 @@ async fn attempt(
 ) -> Result<Outcome, ProviderError> {
     let (root, found) = root_for(&shared.roots, place, task)?;
     let unique = place.playground.is_some().then(unique_name);
-    let prepared = program::prepare(task, &place.plan, found.as_ref(), &root.path, unique);
+    let prepared = program::prepare(task, &place.plan, found.as_ref(), &root.path, &Spots::fresh(unique));
     let _leftover = Leftover::of(place, &prepared)?;
     let pipes = Pipes::new(prepared.result).map_err(|error| setup("make pipes", &error))?;
     let payload = pack(&prepared).map_err(|error| setup("pack the files", &error))?;
@@ -139,12 +140,12 @@ impl Drop for Leftover {
     }
 }
 
-fn setup(step: &str, error: &std::io::Error) -> ProviderError {
+pub(super) fn setup(step: &str, error: &std::io::Error) -> ProviderError {
     ProviderError::Setup { step: step.to_owned(), cause: error.to_string() }
 }
 
 /// Part of a file name that no other run has.
-fn unique_name() -> String {
+pub(super) fn unique_name() -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("belljar-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -185,30 +186,38 @@ fn interpreter(place: &Place, warm: WarmTask) -> Option<Interpreter> {
 }
 
 fn jail(shared: &Shared, place: &Place, task: &Task, prepared: Prepared, root: u64) -> Jail {
-    let limits = &place.plan.limits;
     Jail {
         root,
+        living: false,
         commands: prepared.commands,
         env: prepared.env.iter().map(|(key, value)| format!("{key}={value}")).collect(),
         workdir: task.workdir.clone(),
-        limits: spec::Limits {
-            timeout: limits.timeout,
-            memory_bytes: limits.memory_bytes,
-            cpu_millis: limits.cpu_millis,
-            processes: limits.processes,
-            disk_bytes: limits.disk_bytes,
-            open_files: OPEN_FILES,
-        },
-        network: match place.plan.network {
-            Network::None => spec::Network::Own,
-            Network::Full => spec::Network::Host,
-        },
+        limits: limits(&place.plan.limits),
+        network: network(place.plan.network),
         playground: place.playground.clone(),
         binds: place.binds.clone(),
         result_pipe: prepared.result,
         artifacts: Some(shared.artifacts.0.clone()),
         require_separate_uid: place.plan.require.contains(&Layer::SeparateUid),
         interpreter: prepared.warm.and_then(|warm| interpreter(place, warm)),
+    }
+}
+
+pub(super) fn limits(limits: &Limits) -> spec::Limits {
+    spec::Limits {
+        timeout: Some(limits.timeout),
+        memory_bytes: limits.memory_bytes,
+        cpu_millis: limits.cpu_millis,
+        processes: limits.processes,
+        disk_bytes: limits.disk_bytes,
+        open_files: OPEN_FILES,
+    }
+}
+
+pub(super) fn network(network: Network) -> spec::Network {
+    match network {
+        Network::None => spec::Network::Own,
+        Network::Full => spec::Network::Host,
     }
 }
 
@@ -419,7 +428,9 @@ impl Attending<'_> {
                 (ending, usage, duration, layers, warmth)
             }
             Notice::Failed { failure, .. } => return Err(failure_of(&failure)),
-            Notice::Ready { .. } | Notice::Broken(_) | Notice::Pools { .. } => return Err(lost()),
+            Notice::Ready { .. } | Notice::Broken(_) | Notice::Pools { .. } | Notice::Answered { .. } => {
+                return Err(lost());
+            }
         };
         let mut isolation: Vec<Layer> = layers.into_iter().map(engine_layer).collect();
         isolation.sort();

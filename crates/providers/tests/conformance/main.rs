@@ -4,17 +4,24 @@
 
 mod cases;
 mod endings;
+mod living;
 mod world;
 
 use std::process::ExitCode;
 
 use belljar_engine::warm::Warming;
 use libtest_mimic::{Arguments, Trial};
-use world::World;
+use living::ends;
+use world::{Verdict, World};
 
 fn main() -> ExitCode {
     #[cfg(target_os = "linux")]
-    belljar_jail::launcher::run_if_asked();
+    belljar_providers::native::run_if_asked();
+    for (variable, alone) in [(ends::ALONE, ends::leaks as fn() -> _), (ends::KILLED, ends::killed)] {
+        if std::env::var_os(variable).is_some() {
+            return alone_in_a_process(alone());
+        }
+    }
     let arguments = Arguments::from_args();
     // The same must hold however warm an interpreter is.
     let worlds = [("native", Warming::Off), ("fork", Warming::Fork), ("pool", Warming::Pool)];
@@ -26,7 +33,20 @@ fn main() -> ExitCode {
             trials.push(Trial::test(format!("{kind}::{name}"), move || case(&world).map_err(Into::into)));
         }
     }
+    trials.extend(living::trials(&worlds[0].1));
     let conclusion = libtest_mimic::run(&arguments, trials);
     worlds.iter().for_each(|(_, world)| world.shut_down());
     conclusion.exit_code()
+}
+
+/// What a case says that needs a process of its own.
+#[expect(clippy::print_stderr, reason = "whoever started this process reads it there")]
+fn alone_in_a_process(verdict: Verdict) -> ExitCode {
+    match verdict {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -131,6 +131,18 @@ impl World {
         }
     }
 
+    /// The engine, for cases that ask it themselves.
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Runs a case that waits, unless it waits for ever.
+    pub(crate) fn block_on(&self, case: impl Future<Output = Verdict>) -> Verdict {
+        let patience = std::time::Duration::from_secs(120);
+        let case = async { tokio::time::timeout(patience, case).await };
+        self.runtime.block_on(case).unwrap_or_else(|_| Err("it hangs".to_owned()))
+    }
+
     /// Whether a layer is enforced here; cases that need one say so and pass over it otherwise.
     pub(crate) fn has(&self, layer: Layer) -> bool {
         self.engine.capabilities().missing.iter().all(|missing| missing.layer != layer)

@@ -42,6 +42,20 @@ pub enum FailureKind {
     Io,
 }
 
+impl FailureKind {
+    /// The nearest kind that the standard library knows.
+    pub fn to_io(self) -> std::io::ErrorKind {
+        use std::io::ErrorKind;
+        match self {
+            Self::NotFound => ErrorKind::NotFound,
+            Self::Denied => ErrorKind::PermissionDenied,
+            Self::NoSpace => ErrorKind::StorageFull,
+            Self::Refused => ErrorKind::ConnectionRefused,
+            _ => ErrorKind::Other,
+        }
+    }
+}
+
 /// Why a request came to nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Error)]
 #[error("{subject}: {message}")]

@@ -1,6 +1,8 @@
-//! Words about processes.
+//! Words about commands that run in a sandbox.
 
 use serde::{Deserialize, Serialize};
+
+use crate::provider::Stream;
 
 /// A process that the guest started; never used for another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -38,7 +40,7 @@ pub struct TerminalSize {
 pub struct StartCommand {
     /// What to execute.
     pub command: CommandLine,
-    /// All of its environment.
+    /// Its environment, beside what every process of the sandbox has.
     pub env: Vec<(String, String)>,
     /// Where it starts; the workspace otherwise.
     pub workdir: Option<String>,
@@ -85,16 +87,8 @@ pub struct Attach {
     pub hold: bool,
 }
 
-/// Where output comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Stream {
-    /// Standard output, and everything from a terminal.
-    Stdout,
-    /// Standard error.
-    Stderr,
-}
-
-/// How a process ended.
+/// How a process in a sandbox ended, as far as its parent can tell. What a limit had to do with it is told of whole tasks,
+/// by [`outcome::Ending`](crate::outcome::Ending).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ending {
     /// By itself.
@@ -120,4 +114,32 @@ pub struct ProcessInfo {
     pub ending: Option<Ending>,
     /// How many bytes of output it has written so far.
     pub output_bytes: u64,
+}
+
+/// What a viewer sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OutputEvent {
+    /// Output.
+    Bytes {
+        /// Where from; everything from a terminal is standard output.
+        stream: Stream,
+        /// The number of the first byte, over both streams together.
+        offset: u64,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// Output that is no longer kept.
+    Lost {
+        /// The number of the first byte.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// The process ended; the last event.
+    Ended {
+        /// How.
+        ending: Ending,
+        /// How many bytes it has written.
+        output_bytes: u64,
+    },
 }

@@ -1,0 +1,275 @@
+//! A living sandbox as callers ask for it, its admission, and the admission of tasks that run in it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::Error;
+use crate::admit::{
+    Admitted, DEFAULT_TENANT, Rules, admit, admit_env, admit_image, admit_layers, admit_metadata,
+    admit_network, check_relative, parse_mount,
+};
+use crate::limits::{Limits, LimitsSpec};
+use crate::plan::{Mount, Overflow, Plan};
+use crate::quantity::show_duration;
+use crate::request::{HostPaths, NetworkSpec, Request};
+
+/// How long a sandbox lives where nobody says anything.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3_600);
+/// How long a command in one may take where nobody says anything.
+pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
+/// The most volumes of one sandbox.
+pub const MAX_VOLUMES: usize = 16;
+const MAX_VOLUME_NAME: usize = 64;
+
+/// What happens to a sandbox when its time is over.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnTimeout {
+    /// It ends.
+    #[default]
+    Kill,
+    /// It is paused, and can be resumed.
+    Pause,
+}
+
+/// A sandbox to open. Nothing is needed; unknown fields are refused by name.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SandboxRequest {
+    /// Name of an image.
+    pub image: Option<String>,
+    /// Name of a profile.
+    pub profile: Option<String>,
+    /// Name of a provider.
+    pub provider: Option<String>,
+    /// Limits of everything in it together; `timeout_ms` is that of a command which has none of its own.
+    pub limits: LimitsSpec,
+    /// What may be reached.
+    pub network: Option<NetworkSpec>,
+    /// Environment of every command.
+    pub env: BTreeMap<String, String>,
+    /// Layers without which nothing may run.
+    pub require: Vec<String>,
+    /// Said back.
+    pub metadata: Map<String, Value>,
+    /// How long it lives.
+    pub timeout_ms: Option<i64>,
+    /// What happens then.
+    pub on_timeout: OnTimeout,
+    /// Volumes of the tenant's.
+    pub volumes: Vec<VolumeSpec>,
+}
+
+/// A volume to mount.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct VolumeSpec {
+    /// Its name.
+    pub name: String,
+    /// Where it is to be seen, absolute.
+    pub path: String,
+    /// Whether it may only be read.
+    pub read_only: bool,
+}
+
+/// A sandbox that may be opened.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct AdmittedSandbox {
+    /// The place to make.
+    pub plan: Plan,
+    /// How long it lives.
+    pub timeout: Duration,
+    /// What happens then.
+    pub on_timeout: OnTimeout,
+    /// Volumes; see [`AdmittedSandbox::with_volumes`].
+    pub volumes: Vec<VolumeSpec>,
+    /// Said back.
+    pub metadata: Map<String, Value>,
+    overflow: Overflow,
+}
+
+impl AdmittedSandbox {
+    /// The same for another tenant than the usual one.
+    #[must_use]
+    pub fn for_tenant(mut self, tenant: &str) -> Self {
+        tenant.clone_into(&mut self.plan.tenant);
+        self
+    }
+
+    /// Says where its volumes are on this host: whoever keeps them knows, and knows whose they are.
+    ///
+    /// # Errors
+    /// Names the first volume that `folder_of` does not know.
+    pub fn with_volumes(mut self, folder_of: impl Fn(&str) -> Option<PathBuf>) -> Result<Self, Error> {
+        for volume in &self.volumes {
+            let source = folder_of(&volume.name)
+                .ok_or_else(|| Error::invalid("volumes", format!("there is no volume '{}'", volume.name)))?;
+            let (destination, writable) = (volume.path.clone(), !volume.read_only);
+            self.plan.mounts.push(Mount { source, destination, writable });
+        }
+        Ok(self)
+    }
+}
+
+/// Checks a sandbox request and resolves it against its profile.
+///
+/// # Errors
+/// Names the field that is wrong and what to do about it.
+pub fn admit_sandbox(request: SandboxRequest, rules: &Rules<'_>) -> Result<AdmittedSandbox, Error> {
+    let profile = rules.profiles.named(request.profile.as_deref().unwrap_or("default"))?;
+    let mut limits = request.limits.over(&profile.limits);
+    limits.timeout_ms.get_or_insert(DEFAULT_COMMAND_TIMEOUT.as_millis() as i64);
+    let plan = Plan {
+        image: admit_image(request.image.as_deref(), None, profile)?,
+        playground: None,
+        mounts: profile.mounts.iter().map(|text| parse_mount(text)).collect::<Result<_, _>>()?,
+        limits: Limits::admit(&limits, rules.ceiling)?,
+        network: admit_network(request.network.as_ref().or(profile.network.as_ref()))?,
+        require: admit_layers(&request.require, rules.capabilities)?,
+        tenant: DEFAULT_TENANT.to_owned(),
+        env: admit_env(&request.env, profile)?,
+        preimports: Vec::new(),
+    };
+    admit_metadata(&request.metadata)?;
+    let admitted = AdmittedSandbox {
+        timeout: admit_timeout(request.timeout_ms, rules.ceiling.timeout)?,
+        on_timeout: admit_on_timeout(request.on_timeout, rules)?,
+        volumes: admit_volumes(request.volumes)?,
+        metadata: request.metadata,
+        overflow: profile.output_overflow,
+        plan,
+    };
+    Ok(admitted)
+}
+
+/// Checks a task that is to run in a sandbox: what the sandbox decides cannot be asked for again.
+///
+/// # Errors
+/// Names the field that is wrong and what to do about it.
+pub fn admit_inside(
+    sandbox: &AdmittedSandbox,
+    mut request: Request,
+    rules: &Rules<'_>,
+) -> Result<Admitted, Error> {
+    refuse_what_the_sandbox_decides(&request)?;
+    let own = &sandbox.plan.limits;
+    request.limits = LimitsSpec {
+        timeout_ms: request.limits.timeout_ms.or(Some(own.timeout.as_millis() as i64)),
+        output_bytes: request.limits.output_bytes.or(Some(own.output_bytes as i64)),
+        // Its files have to fit there, and that is all that these are needed for.
+        disk_bytes: Some(own.disk_bytes as i64),
+        ..LimitsSpec::default()
+    };
+    let given = std::mem::take(&mut request.env);
+    let mut env = sandbox.plan.env.clone();
+    env.extend(given);
+    request.env = env;
+    let inside = Rules { ceiling: &Limits { disk_bytes: u64::MAX, ..*rules.ceiling }, ..*rules };
+    let mut admitted = admit(request, HostPaths::default(), &inside)?;
+    let Limits { timeout, output_bytes, .. } = admitted.plan.limits;
+    admitted.plan = sandbox.plan.clone();
+    admitted.plan.limits = Limits { timeout, output_bytes, ..*own };
+    admitted.overflow = sandbox.overflow;
+    Ok(admitted)
+}
+
+fn refuse_what_the_sandbox_decides(request: &Request) -> Result<(), Error> {
+    let limits = &request.limits;
+    let decided = [
+        ("image", request.image.is_some()),
+        ("profile", request.profile.is_some()),
+        ("provider", request.provider.is_some()),
+        ("network", request.network.is_some()),
+        ("require", !request.require.is_empty()),
+        ("limits.memory_bytes", limits.memory_bytes.is_some()),
+        ("limits.cpus", limits.cpus.is_some()),
+        ("limits.disk_bytes", limits.disk_bytes.is_some()),
+        ("limits.processes", limits.processes.is_some()),
+    ];
+    match decided.into_iter().find(|(_, given)| *given) {
+        Some((field, _)) => Err(Error::invalid(
+            field,
+            "was decided when the sandbox was opened; leave it out, or open another",
+        )),
+        None => Ok(()),
+    }
+}
+
+fn admit_timeout(given: Option<i64>, most: Duration) -> Result<Duration, Error> {
+    let Some(given) = given else { return Ok(DEFAULT_TIMEOUT.min(most)) };
+    let timeout = u64::try_from(given).ok().filter(|ms| *ms > 0).map(Duration::from_millis);
+    let Some(timeout) = timeout else {
+        return Err(Error::invalid("timeout_ms", "must be above zero: there is no 'for ever'"));
+    };
+    if timeout > most {
+        let (given, most) = (show_duration(timeout), show_duration(most));
+        return Err(Error::invalid("timeout_ms", format!("{given} is above the ceiling of {most}")));
+    }
+    Ok(timeout)
+}
+
+fn admit_on_timeout(wanted: OnTimeout, rules: &Rules<'_>) -> Result<OnTimeout, Error> {
+    let unsupported = |field, message: &str| Err(Error::Unsupported { field, message: message.to_owned() });
+    let Some(living) = &rules.capabilities.living else {
+        return unsupported("provider", "this one has no living sandboxes");
+    };
+    match (wanted, &living.cannot_pause) {
+        (OnTimeout::Pause, Some(why)) => {
+            unsupported("on_timeout", &format!("nothing can be paused here: {why}"))
+        }
+        _ => Ok(wanted),
+    }
+}
+
+/// Whether a volume may have this name: it is also the name of its folder.
+pub fn is_volume_name(name: &str) -> bool {
+    let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.');
+    !name.is_empty()
+        && name.len() <= MAX_VOLUME_NAME
+        && !name.starts_with(['.', '-'])
+        && name.chars().all(fine)
+}
+
+fn admit_volumes(volumes: Vec<VolumeSpec>) -> Result<Vec<VolumeSpec>, Error> {
+    if volumes.len() > MAX_VOLUMES {
+        return Err(Error::invalid("volumes", format!("more than {MAX_VOLUMES}")));
+    }
+    for (at, volume) in volumes.iter().enumerate() {
+        let wrong = |why: &str| Error::invalid("volumes", format!("'{}': {why}", volume.path.escape_debug()));
+        if !is_volume_name(&volume.name) {
+            let name = volume.name.escape_debug();
+            return Err(Error::invalid(
+                "volumes",
+                format!(
+                    "'{name}' is no name of a volume: up to {MAX_VOLUME_NAME} of a-z, 0-9, '-', '_' and '.'"
+                ),
+            ));
+        }
+        // Below the workspace or in a place of its own: nothing that a root has is ever hidden.
+        let inside = volume.path.strip_prefix('/').ok_or_else(|| wrong("must be absolute"))?;
+        check_relative(inside).map_err(|why| wrong(&why))?;
+        let ours = ["workspace", "mnt", "data", "volumes"];
+        let mut parts = inside.split('/');
+        let (top, deeper) = (parts.next().unwrap_or_default(), parts.next().is_some());
+        if !ours.contains(&top) || (!deeper && top != "data") {
+            return Err(wrong("must be /data, or below /workspace, /data, /mnt or /volumes"));
+        }
+        let clash = |other: &VolumeSpec| {
+            let (a, b) = (format!("{}/", other.path), format!("{}/", volume.path));
+            a.starts_with(&b) || b.starts_with(&a)
+        };
+        if volumes[..at].iter().any(clash) {
+            return Err(wrong("two volumes lie at or in the same place"));
+        }
+    }
+    Ok(volumes)
+}
+
+#[cfg(test)]
+#[path = "sandbox_tests.rs"]
+mod tests;

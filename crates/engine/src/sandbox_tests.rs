@@ -1,0 +1,98 @@
+use serde_json::json;
+
+use super::*;
+use crate::living::LivingCapabilities;
+use crate::plan::{Network, Program};
+use crate::profile::Profiles;
+use crate::provider::Capabilities;
+
+fn with<T>(cannot_pause: Option<&str>, act: impl FnOnce(&Rules<'_>) -> T) -> T {
+    let living = LivingCapabilities { cannot_pause: cannot_pause.map(str::to_owned) };
+    let capabilities = Capabilities { living: Some(living), ..Capabilities::default() };
+    let profiles = Profiles::shipped();
+    act(&Rules { profiles: &profiles, ceiling: &Limits::CEILING, capabilities: &capabilities })
+}
+
+fn admitted(request: Value) -> Result<AdmittedSandbox, String> {
+    let request = serde_json::from_value(request).map_err(|error| error.to_string())?;
+    with(None, |rules| admit_sandbox(request, rules)).map_err(|error| error.to_string())
+}
+
+fn refused(request: Value) -> String {
+    admitted(request).unwrap_err()
+}
+
+#[test]
+fn nothing_is_needed() {
+    let sandbox = admitted(json!({})).unwrap();
+    assert_eq!((sandbox.timeout, sandbox.on_timeout), (DEFAULT_TIMEOUT, OnTimeout::Kill));
+    assert_eq!(sandbox.plan.limits, Limits { timeout: DEFAULT_COMMAND_TIMEOUT, ..Limits::DEFAULT });
+    assert_eq!(sandbox.plan.network, Network::None);
+    let terminal =
+        admitted(json!({"profile": "terminal", "env": {"A": "b"}, "on_timeout": "pause"})).unwrap();
+    assert_eq!(terminal.plan.limits.timeout.as_secs(), 120);
+    assert_eq!((terminal.plan.env["A"].as_str(), terminal.on_timeout), ("b", OnTimeout::Pause));
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_never_clamped() {
+    assert!(refused(json!({"timeout_ms": 0})).contains("timeout_ms: must be above zero"));
+    assert!(refused(json!({"timeout_ms": -5})).contains("timeout_ms: must be above zero"));
+    assert!(refused(json!({"timeout_ms": 1_i64 << 60})).contains("above the ceiling of"));
+    assert!(refused(json!({"limits": {"memory_bytes": 0}})).contains("limits.memory_bytes"));
+    assert!(refused(json!({"image": "nope"})).contains("unknown image"));
+    assert!(refused(json!({"playground": "/"})).contains("unknown field `playground`"));
+    assert!(refused(json!({"on_timeout": "sleep"})).contains("unknown variant `sleep`"));
+    assert!(refused(json!({"env": {"A=B": ""}})).contains("is not a variable"));
+    let request = SandboxRequest { on_timeout: OnTimeout::Pause, ..SandboxRequest::default() };
+    let why = with(Some("no freezer"), |rules| admit_sandbox(request, rules)).unwrap_err().to_string();
+    assert_eq!(why, "on_timeout: nothing can be paused here: no freezer");
+}
+
+#[test]
+fn volumes_have_names_and_places_of_their_own() {
+    let volume = |name: &str, path: &str| json!({"volumes": [{"name": name, "path": path}]});
+    for path in ["/data", "/data/x", "/workspace/cache", "/mnt/a"] {
+        assert!(admitted(volume("cache", path)).is_ok(), "{path}");
+    }
+    for path in ["data", "/", "/workspace", "/usr/lib", "/tmp/x", "/data/../etc", "/data//x", "/run/belljar"]
+    {
+        assert!(refused(volume("cache", path)).starts_with("volumes: "), "{path}");
+    }
+    for name in ["", "..", ".x", "a/b", "A", "-a", "a\0", &"x".repeat(65)] {
+        assert!(refused(volume(name, "/data")).contains("is no name of a volume"), "{name}");
+    }
+    let twice = json!({"volumes": [{"name": "a", "path": "/data/x"}, {"name": "b", "path": "/data"}]});
+    assert!(refused(twice).contains("in the same place"));
+    let sandbox = admitted(volume("cache", "/data")).unwrap();
+    assert!(sandbox.clone().with_volumes(|_| None).unwrap_err().to_string().contains("no volume 'cache'"));
+    let sandbox = sandbox.with_volumes(|name| Some(format!("/srv/{name}").into())).unwrap();
+    assert_eq!(sandbox.plan.mounts[0].source, PathBuf::from("/srv/cache"));
+    assert!(sandbox.plan.mounts[0].writable);
+}
+
+#[test]
+fn a_task_inside_has_the_sandboxes_limits() {
+    let sandbox = admitted(json!({"env": {"A": "1", "B": "1"}, "limits": {"disk_bytes": 1 << 20}})).unwrap();
+    let inside = |request: Value| {
+        let request = serde_json::from_value(request).unwrap();
+        with(None, |rules| admit_inside(&sandbox, request, rules)).map_err(|error| error.to_string())
+    };
+    let task = inside(json!({"command": ["ls"], "env": {"B": "2"}, "limits": {"timeout_ms": 5}})).unwrap();
+    assert_eq!((task.task.env["A"].as_str(), task.task.env["B"].as_str()), ("1", "2"));
+    assert_eq!(task.plan.limits, Limits { timeout: Duration::from_millis(5), ..sandbox.plan.limits });
+    assert!(matches!(task.task.program, Program::Command(_)));
+    for (field, request) in [
+        ("image", json!({"image": "host"})),
+        ("network", json!({"network": {"mode": "full"}})),
+        ("profile", json!({"profile": "data"})),
+        ("limits.memory_bytes", json!({"limits": {"memory_bytes": 1 << 30}})),
+        ("limits.timeout_ms", json!({"limits": {"timeout_ms": 0}})),
+    ] {
+        let mut whole = json!({"command": ["ls"]});
+        whole.as_object_mut().unwrap().extend(request.as_object().unwrap().clone());
+        assert!(inside(whole).unwrap_err().starts_with(field), "{field}");
+    }
+    let much = json!({"command": ["ls"], "files": [{"path": "a", "content": "x".repeat(2 << 20)}]});
+    assert!(inside(much).unwrap_err().contains("do not fit"));
+}

@@ -1,0 +1,92 @@
+//! Having a group stand still, and what only living jails need of theirs.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::parse::Version;
+use super::place::Place;
+use super::{Controller, Error, Group, Hierarchy, owner, v2};
+
+/// How often it is looked whether a group stands still, and how long between two looks.
+const LOOKS: u32 = 100;
+const BETWEEN: Duration = Duration::from_micros(200);
+
+/// Where groups can be made to stand still, where that is none of the places that limit.
+#[derive(Debug, Default)]
+pub(super) struct Freezer {
+    pub(super) place: Option<Arc<Place>>,
+    /// Why nothing can be.
+    pub(super) obstacle: Option<String>,
+    /// Folders of dead launchers there.
+    pub(super) abandoned: Vec<String>,
+}
+
+impl Freezer {
+    /// Removes what dead launchers left; how many folders remain.
+    pub(super) fn sweep(&mut self) -> usize {
+        if let Some(place) = &self.place {
+            self.abandoned.retain(|name| !owner::remove_abandoned(place.base.as_fd(), name));
+        }
+        self.abandoned.len()
+    }
+}
+
+impl Hierarchy {
+    /// Why no group can be made to stand still, where none can.
+    pub fn no_freezer(&self) -> Option<String> {
+        self.freezer.obstacle.clone()
+    }
+
+    /// A group for a jail that stays: it can be made to stand still, and a process in it that runs out of memory takes
+    /// nobody with it. `None` where this host has no groups at all.
+    pub fn create_living(&self) -> Result<Option<Group>, Error> {
+        if self.places.is_empty() && self.freezer.place.is_none() {
+            return Ok(None);
+        }
+        let mut group = self.make(1)?;
+        group.let_others_live()?;
+        if let Some(place) = &self.freezer.place {
+            group.freezer = Some(Arc::clone(place));
+            group.open_in(place)?;
+        }
+        Ok(Some(group))
+    }
+}
+
+impl Group {
+    /// Every place in which it has a folder.
+    pub(super) fn everywhere(&self) -> impl Iterator<Item = &Place> {
+        self.places.iter().chain(self.freezer.as_deref())
+    }
+
+    fn let_others_live(&self) -> Result<(), Error> {
+        match self.with(Controller::Memory) {
+            Some(place) if place.version == Version::V2 => v2::let_others_live(place.slot(self)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has all its processes stand still, or go on. They do when this returns, but for one that is deep in the kernel,
+    /// which does as soon as it comes out.
+    pub fn freeze(&self, frozen: bool) -> Result<(), Error> {
+        let unable = Error::Open { file: "freezer", errno: Errno::NOSYS };
+        let place = self.everywhere().find(|place| place.can_freeze()).ok_or(unable)?;
+        place.freeze(self, frozen)?;
+        for _ in 0..if frozen { LOOKS } else { 0 } {
+            if place.is_frozen(self) {
+                break;
+            }
+            sleep(BETWEEN);
+        }
+        Ok(())
+    }
+
+    /// Processes and threads now.
+    pub fn processes(&self) -> Option<u64> {
+        self.with(Controller::Pids).and_then(|place| place.slot(self).number_in("pids.current"))
+    }
+}

@@ -1,0 +1,144 @@
+//! Living jails: what the launcher keeps for one, and what can be asked of it.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
+
+use super::home::Home;
+use super::run::Run;
+use super::start::group_failed;
+use crate::cgroup::Group;
+use crate::spec::{Answer, Ask, Ending, Stats};
+
+/// What a run has that is a living jail.
+#[derive(Default)]
+pub(super) struct Life {
+    /// Its disk, once there is a guest.
+    disk: Option<OwnedFd>,
+    paused: bool,
+    /// Why it was killed.
+    pub(super) doom: Option<Ending>,
+}
+
+impl Life {
+    /// The guest runs: its disk is looked at from here. Whatever the tenant does, `/tmp` is that mount of ours.
+    pub(super) fn settle(&mut self, home: &Home, pid: i32) {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        self.disk = rustix::fs::openat(&home.proc, format!("{pid}/root/tmp"), flags, Mode::empty()).ok();
+    }
+
+    /// A process that stands still does not die before it goes on.
+    pub(super) fn let_die(&self, group: Option<&Group>) {
+        if self.paused {
+            // Where there is no group any more nothing stands still.
+            let _thawed = group.map(|group| group.freeze(false));
+        }
+    }
+
+    /// How it ended, by the status of its PID 1.
+    pub(super) fn ending(&self, status: i32, out_of_memory: bool) -> Ending {
+        match self.doom {
+            Some(ending) => ending,
+            None if libc::WIFEXITED(status) => Ending::Exited(libc::WEXITSTATUS(status) as u8),
+            None if out_of_memory => Ending::Memory,
+            None => Ending::Signalled(libc::WTERMSIG(status)),
+        }
+    }
+
+    fn pause(&mut self, group: Option<&Group>, paused: bool) -> Answer {
+        let Some(group) = group else { return Answer::Refused("there is no control group here".to_owned()) };
+        match group.freeze(paused) {
+            Ok(()) => {
+                self.paused = paused;
+                Answer::Done
+            }
+            Err(error) => Answer::Refused(group_failed(error).to_string()),
+        }
+    }
+
+    fn stats(&self, group: Option<&Group>) -> Stats {
+        let disk = self.disk.as_ref().and_then(|disk| rustix::fs::fstatfs(disk).ok());
+        let usage = group.map(Group::usage).unwrap_or_default();
+        Stats {
+            cpu: usage.cpu,
+            memory_bytes: group.and_then(Group::memory),
+            peak_memory_bytes: usage.peak_memory_bytes,
+            // PID 1 is ours.
+            processes: group.and_then(Group::processes).map(|all| all.saturating_sub(1)),
+            peak_processes: usage.peak_processes.map(|all| all.saturating_sub(1)),
+            disk_bytes: disk.map(|disk| (disk.f_blocks - disk.f_bfree) * disk.f_bsize as u64),
+            memory_kills: group.map_or(0, Group::oom_kills),
+            forks_refused: group.map_or(0, Group::forks_refused),
+            disk_full: disk.is_some_and(|disk| disk.f_bfree == 0 || disk.f_ffree == 0),
+        }
+    }
+}
+
+/// Answers a question.
+pub(super) fn answer(run: Option<&mut Run>, what: Ask) -> Answer {
+    let Some(run) = run else { return Answer::Gone };
+    let layers = run.layers().to_vec();
+    let Some((life, group)) = run.life() else { return Answer::Gone };
+    match what {
+        Ask::Layers => Answer::Layers(layers),
+        Ask::Stats => Answer::Stats(life.stats(group)),
+        Ask::Pause => life.pause(group, true),
+        Ask::Resume => life.pause(group, false),
+    }
+}
+
+/// This binary as a memory file that nobody can write to, and that has no path anywhere. It can be executed and not read,
+/// so whoever executes it is from its first instruction on a process that nobody may look into.
+pub(super) fn sealed_binary(proc: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let mut own = File::from(rustix::fs::openat(proc, "self/exe", flags, Mode::empty())?);
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let made = match rustix::fs::memfd_create("belljar", flags | MemfdFlags::EXEC) {
+        // A kernel that does not know that flag needs none.
+        Err(Errno::INVAL) => rustix::fs::memfd_create("belljar", flags)?,
+        made => made?,
+    };
+    let mut memory = File::from(made);
+    std::io::copy(&mut own, &mut memory)
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    rustix::fs::fchmod(&memory, Mode::from_raw_mode(0o111))?;
+    let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&memory, seals)?;
+    // What is open for writing cannot be executed.
+    let path = format!("self/fd/{}", memory.as_raw_fd());
+    rustix::fs::openat(proc, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_can_write_to_what_guests_execute() {
+        let proc = rustix::fs::open("/proc", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let binary = sealed_binary(&proc).unwrap();
+        let mode = rustix::fs::fstat(&binary).unwrap().st_mode & 0o7777;
+        assert_eq!(mode, 0o111, "it can be executed and not read");
+        let path = format!("/proc/self/fd/{}", binary.as_raw_fd());
+        // Root may open anything; even then nothing can be changed.
+        if let Ok(file) = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+            assert_eq!(rustix::io::write(&file, b"x"), Err(Errno::PERM));
+            assert_eq!(rustix::fs::ftruncate(&file, 0), Err(Errno::PERM));
+            assert_eq!(rustix::fs::fcntl_add_seals(&file, SealFlags::empty()), Err(Errno::PERM));
+        }
+        let ran = std::process::Command::new(path).arg("--list").output().unwrap();
+        assert!(ran.status.success(), "it is this program");
+    }
+
+    #[test]
+    fn how_it_ended_is_told_by_its_first_process() {
+        let life = Life::default();
+        assert_eq!(life.ending(3 << 8, true), Ending::Exited(3));
+        assert_eq!(life.ending(libc::SIGKILL, true), Ending::Memory);
+        assert_eq!(life.ending(libc::SIGKILL, false), Ending::Signalled(libc::SIGKILL));
+        let closed = Life { doom: Some(Ending::Killed), ..Life::default() };
+        assert_eq!(closed.ending(libc::SIGKILL, true), Ending::Killed);
+    }
+}

@@ -1,0 +1,188 @@
+//! Commands: exact endings, output as it comes and again later, input, signals, terminals, and what stays between them.
+
+use std::time::{Duration, Instant};
+
+use belljar_engine::living::{
+    Attach, Ending, FailureKind, OutputEvent, StartCommand, State, Stdin, TerminalSize,
+};
+use serde_json::json;
+
+use super::{Case, cases, collect, text, until};
+use crate::world::{Verdict, World, check};
+
+pub(super) fn all() -> Vec<(&'static str, Case)> {
+    cases![
+        endings_are_exact,
+        output_streams_as_it_comes,
+        background_and_replay,
+        input_is_fed,
+        signals_reach_the_group,
+        terminals_resize,
+        state_stays_between_commands,
+        environment_is_the_sandboxes,
+        missing_programs_are_told,
+        two_sandboxes_do_not_meet,
+        ports_are_reachable,
+    ]
+}
+
+async fn endings_are_exact(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    check!(open.living.state() == State::Running, open.living);
+    for (line, ending) in [
+        ("exit 0", Ending::Exited(0)),
+        ("exit 7", Ending::Exited(7)),
+        ("exit 255", Ending::Exited(255)),
+        ("kill -11 $$", Ending::Signalled(11)),
+        ("kill -9 $$", Ending::Signalled(9)),
+    ] {
+        let ran = open.shell(line).await?;
+        check!(ran.ending == Some(ending), (line, ran));
+    }
+    let ran = open.shell("echo out; echo err >&2").await?;
+    check!((ran.stdout.as_str(), ran.stderr.as_str()) == ("out\n", "err\n"), ran);
+    let command = StartCommand { timeout_ms: Some(200), ..StartCommand::shell("sleep 100") };
+    let started = Instant::now();
+    let ran = open.run(command).await.map_err(text)?;
+    check!(ran.ending == Some(Ending::TimedOut) && started.elapsed() < Duration::from_secs(10), ran);
+    open.close().await
+}
+
+async fn output_streams_as_it_comes(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    let command = StartCommand::shell("for i in 1 2 3; do echo $i; sleep 0.2; done");
+    let started = open.living.commands().start_attached(command, Attach::default()).await;
+    let (_, mut output) = started.map_err(text)?;
+    let mut arrivals = Vec::new();
+    while let Some(event) = output.next().await.map_err(text)? {
+        if let OutputEvent::Bytes { .. } = event {
+            arrivals.push(Instant::now());
+        }
+    }
+    check!(arrivals.len() >= 3 && arrivals[2] - arrivals[0] > Duration::from_millis(200), arrivals);
+    open.close().await
+}
+
+async fn background_and_replay(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    let commands = open.living.commands();
+    let process = commands.start(StartCommand::shell("echo one; sleep 0.3; echo two")).await.map_err(text)?;
+    let running = commands.list().await.map_err(text)?;
+    check!(running.len() == 1 && running[0].ending.is_none(), running);
+    let first = collect(commands.attach(process, Attach::default()).await.map_err(text)?).await;
+    let first = first.map_err(text)?;
+    check!(first.stdout == "one\ntwo\n" && first.ending == Some(Ending::Exited(0)), first);
+    // Again when it has ended, and from the middle.
+    let later = commands.attach(process, Attach { from: 4, hold: false }).await.map_err(text)?;
+    let later = collect(later).await.map_err(text)?;
+    check!(later.stdout == "two\n" && later.ending == Some(Ending::Exited(0)), later);
+    let unknown = commands.attach(belljar_engine::living::ProcessId(999), Attach::default()).await;
+    check!(unknown.as_ref().is_err_and(|error| error.kind() == Some(FailureKind::NotFound)), unknown);
+    open.close().await
+}
+
+async fn input_is_fed(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    let commands = open.living.commands();
+    let command = StartCommand { stdin: Stdin::Open, ..StartCommand::shell("tr a-z A-Z") };
+    let started = commands.start_attached(command, Attach::default()).await;
+    let (process, output) = started.map_err(text)?;
+    for piece in ["some ", "words"] {
+        commands.write_stdin(process, piece.as_bytes()).await.map_err(text)?;
+    }
+    commands.close_stdin(process).await.map_err(text)?;
+    let ran = collect(output).await.map_err(text)?;
+    check!(ran.stdout == "SOME WORDS" && ran.ending == Some(Ending::Exited(0)), ran);
+    open.close().await
+}
+
+async fn signals_reach_the_group(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    let commands = open.living.commands();
+    let process = commands.start(StartCommand::shell("sleep 100 & sleep 100")).await.map_err(text)?;
+    commands.signal(process, 15).await.map_err(text)?;
+    let ran = collect(commands.attach(process, Attach::default()).await.map_err(text)?).await;
+    check!(ran.as_ref().is_ok_and(|ran| ran.ending == Some(Ending::Signalled(15))), ran);
+    let late = commands.signal(process, 15).await;
+    check!(late.as_ref().is_err_and(|error| error.kind() == Some(FailureKind::Ended)), late);
+    check!(open.says("pgrep -c sleep || true").await? == "0", "a sleeper is left");
+    open.close().await
+}
+
+async fn terminals_resize(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    let commands = open.living.commands();
+    let size = TerminalSize { rows: 30, columns: 90 };
+    let line = "stty size; read line; stty size; echo got $line; test -t 0 && test -t 1";
+    let command = StartCommand { terminal: Some(size), ..StartCommand::shell(line) };
+    let (process, output) =
+        commands.start_attached(command, Attach { from: 0, hold: true }).await.map_err(text)?;
+    commands.resize(process, TerminalSize { rows: 10, columns: 20 }).await.map_err(text)?;
+    commands.write_stdin(process, b"x\n").await.map_err(text)?;
+    let ran = collect(output).await.map_err(text)?;
+    check!(ran.stdout.contains("10 20\r\ngot x") && ran.ending == Some(Ending::Exited(0)), ran);
+    let plain = commands.start(StartCommand::shell("sleep 9")).await.map_err(text)?;
+    let refused = commands.resize(plain, size).await;
+    check!(refused.as_ref().is_err_and(|error| error.kind() == Some(FailureKind::Invalid)), refused);
+    open.close().await
+}
+
+async fn state_stays_between_commands(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    open.says("echo kept > file; (sleep 100 &) ; echo $$ > /tmp/pid").await?;
+    check!(open.says("cat file; pwd; id -u; hostname").await? == "kept\n/workspace\n1000\nsandbox", "state");
+    check!(open.says("pgrep -c sleep").await? == "1", "what was left running is gone");
+    open.close().await
+}
+
+async fn environment_is_the_sandboxes(world: World) -> Verdict {
+    let open = world.open(json!({"env": {"GREETING": "hi", "OTHER": "a"}})).await?;
+    let mut command = StartCommand::shell("echo $GREETING $OTHER $HOME $USER; env | grep -c -i belljar");
+    command.env = vec![("OTHER".to_owned(), "b".to_owned())];
+    let ran = open.run(command).await.map_err(text)?;
+    check!(ran.stdout == "hi b /home/sandbox sandbox\n0\n", ran);
+    open.close().await
+}
+
+async fn missing_programs_are_told(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    let missing = open.run(StartCommand::program(["no-such-program"])).await;
+    check!(missing.as_ref().is_err_and(|error| error.kind() == Some(FailureKind::NotFound)), missing);
+    let nowhere = StartCommand { workdir: Some("/nope".to_owned()), ..StartCommand::program(["true"]) };
+    check!(open.run(nowhere).await.is_err(), "a folder that is not there");
+    check!(open.says("echo fine").await? == "fine", "it goes on");
+    open.close().await
+}
+
+async fn two_sandboxes_do_not_meet(world: World) -> Verdict {
+    let (one, two) = (world.open(json!({})).await?, world.open(json!({})).await?);
+    let map = "cut -c1-30 /proc/self/uid_map | tr -s ' '";
+    one.says("echo secret > /tmp/x; echo secret > /dev/shm/x; echo secret > x; (sleep 321 &)").await?;
+    for path in ["/tmp/x", "/dev/shm/x", "/workspace/x"] {
+        check!(two.living.files().stat(path, false).await.is_err(), path);
+    }
+    check!(two.says("pgrep -c sleep || true").await? == "0", "the other one's processes");
+    if world.has(belljar_engine::layer::Layer::SeparateUid) {
+        check!(one.says(map).await? != two.says(map).await?, "the same user");
+    }
+    one.says("(python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 &)").await?;
+    until("it listens", async || Ok(one.living.open_port(8000).await.is_ok())).await?;
+    let other = two.living.open_port(8000).await;
+    check!(other.as_ref().is_err_and(|error| error.kind() == Some(FailureKind::Refused)), other);
+    one.close().await?;
+    two.close().await
+}
+
+async fn ports_are_reachable(world: World) -> Verdict {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let open = world.open(json!({})).await?;
+    open.put("index.txt", b"over the port").await?;
+    open.says("(python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 &)").await?;
+    until("it listens", async || Ok(open.living.open_port(8000).await.is_ok())).await?;
+    let mut port = open.living.open_port(8000).await.map_err(text)?;
+    port.write_all(b"GET /index.txt HTTP/1.0\r\n\r\n").await.map_err(text)?;
+    let mut answer = String::new();
+    port.read_to_string(&mut answer).await.map_err(text)?;
+    check!(answer.starts_with("HTTP/1.0 200") && answer.ends_with("over the port"), answer);
+    open.close().await
+}

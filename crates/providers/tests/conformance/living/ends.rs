@@ -1,0 +1,199 @@
+//! How sandboxes end, and that nothing of them is left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use belljar_engine::living::{LivingError, StartCommand, State};
+use belljar_engine::warm::Warming;
+use serde_json::json;
+
+use super::{Case, cases, host_processes, mark, text, until};
+use crate::world::{Verdict, World, check};
+
+pub(super) fn all() -> Vec<(&'static str, Case)> {
+    cases![
+        closed_is_gone_at_once,
+        dropped_is_killed,
+        nothing_is_left_behind,
+        the_launcher_is_killed,
+        set_up_that_fails_is_told,
+    ]
+}
+
+async fn closed_is_gone_at_once(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    let mark = mark();
+    open.says(&format!("(setsid sh -c 'while :; do sleep 1; done' {mark} >/dev/null 2>&1 &)")).await?;
+    check!(host_processes(&mark).len() == 1, mark);
+    let waiting = tokio::spawn({
+        let living = Arc::clone(&open.living);
+        async move { living.ended().await }
+    });
+    open.living.close().await;
+    check!(host_processes(&mark).is_empty(), mark);
+    check!(open.living.state() == State::Ended, open.living);
+    let why = waiting.await.map_err(text)?;
+    check!(why == "it was closed", why);
+    let asked = open.living.commands().start(StartCommand::shell("true")).await;
+    check!(matches!(&asked, Err(LivingError::Gone(why)) if why == "it was closed"), asked);
+    check!(open.living.stats().await.is_err() && open.living.pause().await.is_err(), "it is gone");
+    open.living.close().await;
+    Ok(())
+}
+
+async fn dropped_is_killed(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    let mark = mark();
+    open.says(&format!("(sh -c 'while :; do sleep 1; done' {mark} &)")).await?;
+    check!(host_processes(&mark).len() == 1, mark);
+    drop(open);
+    until("it is gone", async || Ok(host_processes(&mark).is_empty())).await
+}
+
+/// Control groups of launchers, mounts and descriptors of this process.
+fn traces() -> (usize, usize, usize) {
+    let groups = ["memory", "pids", "cpu", "cpuacct", "freezer", "unified", ""].map(|name| {
+        let launchers = std::fs::read_dir(format!("/sys/fs/cgroup/{name}")).into_iter().flatten().flatten();
+        let launchers = launchers.filter(|entry| entry.file_name().to_string_lossy().starts_with("belljar-"));
+        launchers
+            .map(|entry| {
+                std::fs::read_dir(entry.path())
+                    .into_iter()
+                    .flatten()
+                    .flatten()
+                    .filter(|e| e.path().is_dir())
+                    .count()
+            })
+            .sum::<usize>()
+    });
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default().lines().count();
+    let fds = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    (groups.iter().sum(), mounts, fds)
+}
+
+async fn nothing_is_left_behind(_: World) -> Verdict {
+    // A launcher of its own, in a process of its own: other cases run meanwhile.
+    let program = std::env::current_exe().map_err(text)?;
+    let alone =
+        tokio::task::spawn_blocking(move || std::process::Command::new(program).env(ALONE, "1").output());
+    let output = alone.await.map_err(text)?.map_err(text)?;
+    check!(output.status.success(), String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// Says that this program is to look only at what sandboxes leave behind.
+pub(crate) const ALONE: &str = "BELLJAR_CONFORMANCE_LEAKS";
+
+/// What [`nothing_is_left_behind`] does in a process of its own.
+pub(crate) fn leaks() -> Verdict {
+    let world = World::native(Warming::Off);
+    let verdict = world.clone().block_on(async {
+        let round = async |world: &World| {
+            let open = world.open(json!({})).await?;
+            open.says("echo x > f; (sleep 77 &)").await?;
+            let _port = open.living.open_port(1).await;
+            open.put("g", &[7; 100_000]).await?;
+            open.close().await
+        };
+        round(&world).await?;
+        // Groups of others come and go; ours do not grow.
+        let launcher = launchers().first().copied().ok_or("no launcher")?;
+        let before =
+            (own_groups(launcher), traces().1, traces().2, descriptors(launcher), children(launcher));
+        for _ in 0..10 {
+            round(&world).await?;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let after = (own_groups(launcher), traces().1, traces().2, descriptors(launcher), children(launcher));
+        check!(after == before, (before, after));
+        Ok(())
+    });
+    world.shut_down();
+    verdict
+}
+
+fn own_groups(launcher: u32) -> usize {
+    let trees = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
+    let homes = trees.flat_map(|tree| std::fs::read_dir(tree).into_iter().flatten().flatten());
+    let own = homes
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&format!("belljar-{launcher}-")));
+    own.map(|home| {
+        std::fs::read_dir(home.path()).into_iter().flatten().flatten().filter(|e| e.path().is_dir()).count()
+    })
+    .sum()
+}
+
+fn descriptors(process: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{process}/fd")).map_or(0, Iterator::count)
+}
+
+fn children(process: u32) -> usize {
+    std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"))
+        .unwrap_or_default()
+        .split(' ')
+        .count()
+}
+
+/// The launchers that this process started.
+fn launchers() -> Vec<u32> {
+    let me = format!("PPid:\t{}", std::process::id());
+    let is_ours = |pid: &u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| status.contains(&me))
+    };
+    host_processes("belljar-launcher").into_iter().filter(is_ours).collect()
+}
+
+/// A process that nobody else may end: the launcher of a world that is this case's own.
+async fn the_launcher_is_killed(_: World) -> Verdict {
+    let program = std::env::current_exe().map_err(text)?;
+    let alone =
+        tokio::task::spawn_blocking(move || std::process::Command::new(program).env(KILLED, "1").output());
+    let output = alone.await.map_err(text)?.map_err(text)?;
+    check!(output.status.success(), String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// Says that this program is to look only at what becomes of sandboxes without their launcher.
+pub(crate) const KILLED: &str = "BELLJAR_CONFORMANCE_KILLED";
+
+/// What [`the_launcher_is_killed`] does in a process of its own.
+pub(crate) fn killed() -> Verdict {
+    let world = World::native(Warming::Off);
+    let verdict = world.clone().block_on(async {
+        let (awake, asleep) = (world.open(json!({})).await?, world.open(json!({})).await?);
+        let marks = (mark(), mark());
+        for (open, mark) in [(&awake, &marks.0), (&asleep, &marks.1)] {
+            open.says(&format!("(sh -c 'while :; do sleep 1; done' {mark} &)")).await?;
+        }
+        let paused = asleep.living.pause().await.is_ok();
+        let launcher = launchers().first().copied().ok_or("no launcher")?;
+        let killed = std::process::Command::new("kill").args(["-9", &launcher.to_string()]).status();
+        check!(killed.as_ref().is_ok_and(std::process::ExitStatus::success), killed);
+        until("everything died with it", async || Ok(host_processes(&marks.0).is_empty())).await?;
+        let why = awake.living.ended().await;
+        check!(why == "the launcher was killed under it", why);
+        let asked = awake.living.commands().list().await;
+        check!(matches!(&asked, Err(LivingError::Gone(why)) if why.contains("launcher")), asked);
+        check!(asleep.living.stats().await.is_err(), "who should know");
+        // The next sandbox has another launcher; what stood still when the first one died is found and ended.
+        let next = world.open(json!({})).await?;
+        check!(next.says("echo fine").await? == "fine", "another one");
+        let what = format!("what was paused ({paused}) is gone");
+        until(&what, async || Ok(host_processes(&marks.1).is_empty())).await?;
+        next.close().await
+    });
+    world.shut_down();
+    verdict
+}
+
+async fn set_up_that_fails_is_told(world: World) -> Verdict {
+    let request =
+        serde_json::from_value(json!({"volumes": [{"name": "v", "path": "/data"}]})).map_err(text)?;
+    let admitted = world.engine().admit_sandbox(request).map_err(text)?;
+    let admitted = admitted.with_volumes(|_| Some("/nonexistent/folder".into())).map_err(text)?;
+    let error = world.open_admitted(admitted).await.err();
+    check!(error.as_deref().is_some_and(|error| error.contains("/nonexistent/folder")), error);
+    let error = world.open(json!({"limits": {"memory_bytes": 0}})).await.err();
+    check!(error.as_deref().is_some_and(|error| error.starts_with("limits.memory_bytes")), error);
+    Ok(())
+}

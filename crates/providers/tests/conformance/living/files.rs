@@ -1,0 +1,205 @@
+//! Files: ranges, pages, big ones in constant memory, archives that behave and that do not, changes, volumes.
+
+use std::os::unix::fs::PermissionsExt;
+
+use belljar_engine::living::{
+    ArchiveFormat, ArchiveLimits, ChangeKind, FailureKind, FileKind, LivingError, WriteMode, WriteOptions,
+};
+use serde_json::json;
+use tokio::io::AsyncReadExt;
+
+use super::{Case, cases, text};
+use crate::world::{Verdict, World, check};
+
+pub(super) fn all() -> Vec<(&'static str, Case)> {
+    cases![
+        files_are_read_and_written,
+        folders_are_listed_in_pages,
+        what_is_not_theirs_is_denied,
+        big_files_take_constant_memory,
+        archives_go_both_ways,
+        hostile_archives_are_refused,
+        changes_are_told,
+        volumes_outlive_sandboxes,
+    ]
+}
+
+fn is(error: &LivingError, kind: FailureKind) -> bool {
+    error.kind() == Some(kind)
+}
+
+async fn files_are_read_and_written(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    let files = open.living.files();
+    check!(open.put("a/b.txt", b"0123456789").await? == 10, "written");
+    check!(open.get("a/b.txt", 3, Some(4)).await? == b"3456", "a range");
+    check!(open.get("/workspace/a/b.txt", 8, None).await? == b"89", "a tail");
+    check!(open.get("a/b.txt", 100, None).await?.is_empty(), "beyond the end");
+    let append = WriteOptions { mode: WriteMode::Append, ..WriteOptions::default() };
+    files.write("a/b.txt", append, Box::pin(&b"ab"[..])).await.map_err(text)?;
+    let create = WriteOptions { mode: WriteMode::Create, ..WriteOptions::default() };
+    let exists = files.write("a/b.txt", create, Box::pin(&b"x"[..])).await;
+    check!(exists.as_ref().is_err_and(|error| is(error, FailureKind::Exists)), exists);
+    files.set_mode("a/b.txt", 0o640).await.map_err(text)?;
+    let metadata = files.stat("a/b.txt", false).await.map_err(text)?;
+    check!((metadata.kind, metadata.size, metadata.mode & 0o777) == (FileKind::File, 12, 0o640), metadata);
+    files.rename("a/b.txt", "a/c", false).await.map_err(text)?;
+    files.make_folder("a/d/e", true, Some(0o755)).await.map_err(text)?;
+    check!(
+        open.says("ls a; cat a/c; stat -c %U a/c").await? == "c\nd\n0123456789absandbox",
+        "as seen inside"
+    );
+    let full = files.remove("a", false).await;
+    check!(full.as_ref().is_err_and(|error| is(error, FailureKind::NotEmpty)), full);
+    files.remove("a", true).await.map_err(text)?;
+    let gone = files.stat("a", false).await;
+    check!(gone.as_ref().is_err_and(|error| is(error, FailureKind::NotFound)), gone);
+    open.close().await
+}
+
+async fn folders_are_listed_in_pages(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    open.says("mkdir many; cd many; seq -w 0 299 | xargs touch").await?;
+    let (mut names, mut after) = (Vec::new(), None);
+    loop {
+        let page = open.living.files().list("many", after, 100).await.map_err(text)?;
+        check!(page.entries.len() <= 100, page.entries.len());
+        names.extend(page.entries.into_iter().map(|entry| entry.name));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    check!(names.len() == 300 && names[0] == "000" && names.is_sorted(), names);
+    open.close().await
+}
+
+async fn what_is_not_theirs_is_denied(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    let files = open.living.files();
+    for path in ["/usr/x", "/etc/x", "/x", "/run/belljar/x", "/proc/sys/kernel/hostname"] {
+        let denied = files.write(path, WriteOptions::default(), Box::pin(&b"x"[..])).await;
+        check!(denied.is_err(), path);
+    }
+    // A link to elsewhere leads to elsewhere inside, and never out here.
+    open.says("ln -s /etc/shadow shadow; ln -s /proc/1/environ environ; ln -s / root").await?;
+    for path in ["shadow", "environ", "root/root/.ssh", "root/home/agent"] {
+        check!(open.get(path, 0, None).await.is_err(), path);
+    }
+    for path in ["/dev/zero", "/dev/tty", "/proc/1/mem"] {
+        check!(open.get(path, 0, Some(1)).await.is_err(), path);
+    }
+    open.close().await
+}
+
+/// So many bytes, none of them in memory.
+const BIG: u64 = 64 << 20;
+
+async fn big_files_take_constant_memory(world: World) -> Verdict {
+    // What is on the disk is memory as well, and beside it there is little.
+    let open = world.open(json!({"limits": {"memory_bytes": 80 << 20, "disk_bytes": 70 << 20}})).await?;
+    let files = open.living.files();
+    let source = tokio::io::repeat(7).take(BIG);
+    let written = files.write("big", WriteOptions::default(), Box::pin(source)).await.map_err(text)?;
+    check!(written == BIG, written);
+    let (metadata, mut source) = files.read("big", 0, None).await.map_err(text)?;
+    check!(metadata.size == BIG, metadata);
+    let read = tokio::io::copy(&mut source, &mut tokio::io::sink()).await.map_err(text)?;
+    check!(read == BIG, read);
+    let stats = open.living.stats().await.map_err(text)?;
+    check!(stats.memory_kills == 0, stats);
+    check!(stats.peak_memory_bytes.is_none_or(|bytes| bytes < BIG + (12 << 20)), stats);
+    check!(stats.disk_bytes.is_none_or(|bytes| (BIG..BIG + (4 << 20)).contains(&bytes)), stats);
+    open.close().await
+}
+
+async fn archives_go_both_ways(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    let files = open.living.files();
+    open.says("mkdir -p a/b; echo one > a/b/1; echo two > a/2; chmod 700 a/2; ln -s 2 a/link").await?;
+    for format in [ArchiveFormat::Tar, ArchiveFormat::TarGz, ArchiveFormat::Zip] {
+        let mut packed = Vec::new();
+        let mut source = files.download_archive("a", format).await.map_err(text)?;
+        source.read_to_end(&mut packed).await.map_err(text)?;
+        // What was packed in one can be unpacked in another: that is what a snapshot is for.
+        let other = world.open(json!({})).await?;
+        let limits = ArchiveLimits::default();
+        let unpacked =
+            other.living.files().upload_archive("copy", format, limits, Box::pin(&packed[..])).await;
+        let unpacked = unpacked.map_err(text)?;
+        check!(unpacked.bytes == 8, (format, unpacked));
+        let seen = other.says("cat copy/b/1 copy/2; readlink copy/link; stat -c %a copy/2").await?;
+        check!(seen == "one\ntwo\n2\n700", (format, seen));
+        other.close().await?;
+    }
+    open.close().await
+}
+
+async fn hostile_archives_are_refused(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    let make = "import tarfile, io\n\
+        def tar(name, *entries):\n\
+        \x20   with tarfile.open(name, 'w') as t:\n\
+        \x20       for path, kind, link in entries:\n\
+        \x20           i = tarfile.TarInfo(path); i.type = kind; i.linkname = link; i.size = 1 if kind == b'0' else 0\n\
+        \x20           t.addfile(i, io.BytesIO(b'x'))\n\
+        tar('up', ('../../tmp/escaped', b'0', ''))\n\
+        tar('absolute', ('/tmp/escaped', b'0', ''))\n\
+        tar('link', ('l', b'2', '/tmp'), ('l/escaped', b'0', ''))\n\
+        tar('device', ('d', b'3', ''))\n";
+    open.put("make.py", make.as_bytes()).await?;
+    open.says("python3 make.py").await?;
+    let files = open.living.files();
+    for name in ["up", "absolute", "link", "device"] {
+        let tar = open.get(name, 0, None).await?;
+        let limits = ArchiveLimits::default();
+        let refused = files.upload_archive("into", ArchiveFormat::Tar, limits, Box::pin(&tar[..])).await;
+        check!(refused.as_ref().is_err_and(|error| is(error, FailureKind::BadArchive)), (name, refused));
+    }
+    check!(files.stat("/tmp/escaped", false).await.is_err(), "it got out");
+    let small = ArchiveLimits { bytes: 1 << 20, ..ArchiveLimits::default() };
+    open.says("truncate -s 2M zeros; tar cf fat zeros").await?;
+    let fat = open.get("fat", 0, None).await?;
+    let refused = files.upload_archive("into", ArchiveFormat::Tar, small, Box::pin(&fat[..])).await;
+    check!(refused.as_ref().is_err_and(|error| is(error, FailureKind::TooLarge)), refused);
+    open.close().await
+}
+
+async fn changes_are_told(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    let mut watch = open.living.files().watch("", true).await.map_err(text)?;
+    open.says("mkdir d; echo x > d/f; mv d/f d/g; rm d/g").await?;
+    let mut seen = Vec::new();
+    while !seen.iter().any(|(kind, path)| *kind == ChangeKind::Removed && path == "d/g") {
+        let change = watch.next().await.map_err(text)?.ok_or("the watch ended")?;
+        seen.push((change.kind, change.path));
+    }
+    check!(seen.contains(&(ChangeKind::Created, "d".to_owned())), seen);
+    open.close().await
+}
+
+async fn volumes_outlive_sandboxes(world: World) -> Verdict {
+    let folder = tempfile::tempdir().map_err(text)?;
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).map_err(text)?;
+    let request = |read_only: bool| {
+        let json = json!({"volumes": [{"name": "cache", "path": "/data/cache", "read_only": read_only}]});
+        let request = serde_json::from_value(json).map_err(text)?;
+        let admitted = world.engine().admit_sandbox(request).map_err(text)?;
+        let path = folder.path().to_owned();
+        admitted.with_volumes(move |name| (name == "cache").then(|| path.clone())).map_err(text)
+    };
+    let one = world.open_admitted(request(false)?).await?;
+    one.says("echo from one > /data/cache/f; mkdir /data/cache/d").await?;
+    one.put("/data/cache/d/g", b"by the guest").await?;
+    one.close().await?;
+    use std::os::unix::fs::MetadataExt;
+    let owner = |path: &str| std::fs::metadata(folder.path().join(path)).map(|m| m.uid()).map_err(text);
+    check!(owner("f")? == owner("")? && owner("d/g")? == owner("")?, "what it leaves is the owner's");
+    let two = world.open_admitted(request(true)?).await?;
+    check!(two.says("cat /data/cache/f /data/cache/d/g").await? == "from one\nby the guest", "it is there");
+    check!(
+        two.shell("echo x > /data/cache/h").await?.ending != Some(belljar_engine::living::Ending::Exited(0)),
+        "read-only"
+    );
+    two.close().await
+}

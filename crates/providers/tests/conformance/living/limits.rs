@@ -1,0 +1,172 @@
+//! Limits bite, programs go before the sandbox does, and what is paused uses nothing.
+
+use std::time::Duration;
+
+use belljar_engine::layer::Layer;
+use belljar_engine::living::{Attach, Ending, FailureKind, LivingError, StartCommand, State, WriteOptions};
+use serde_json::json;
+
+use super::{Case, cases, collect, text, until};
+use crate::world::{Verdict, World, check};
+
+pub(super) fn all() -> Vec<(&'static str, Case)> {
+    cases![
+        memory_takes_the_program_only,
+        forks_run_out_and_come_back,
+        the_disk_is_full_and_empty_again,
+        processor_share_bites,
+        paused_uses_nothing,
+        paused_can_be_closed,
+        figures_are_live,
+    ]
+}
+
+const HOG: &str = "python3 -c 'b = bytearray(300 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1'";
+
+async fn memory_takes_the_program_only(world: World) -> Verdict {
+    if !world.has(Layer::CgroupMemory) {
+        return Ok(());
+    }
+    let open = world.open(json!({"limits": {"memory_bytes": 64 << 20}})).await?;
+    open.says("echo kept > file; (sleep 555 &)").await?;
+    for round in 1..=3 {
+        let ran = open.shell(HOG).await?;
+        check!(ran.ending == Some(Ending::Exited(137)) || ran.ending == Some(Ending::Signalled(9)), ran);
+        check!(open.says("cat file; pgrep -c sleep").await? == "kept\n1", round);
+    }
+    // Many small ones together: whoever goes, it is never the first process.
+    let many = "for i in 1 2 3 4 5 6 7 8; do python3 -c 'b = bytearray(30 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1\nimport time; time.sleep(1)' & done; wait";
+    open.shell(many).await?;
+    check!(open.living.state() == State::Running, open.living);
+    let stats = open.living.stats().await.map_err(text)?;
+    check!(stats.memory_kills >= 4, stats);
+    open.close().await
+}
+
+async fn forks_run_out_and_come_back(world: World) -> Verdict {
+    let open = world.open(json!({"limits": {"processes": 12}})).await?;
+    let commands = open.living.commands();
+    let bomb = StartCommand::shell("exec bash -c 'while :; do sleep 100 & done 2>/dev/null'");
+    let bomb = commands.start(bomb).await.map_err(text)?;
+    let refused = async || {
+        let started = commands.start(StartCommand::shell("true")).await;
+        Ok(started.is_err_and(|error| error.kind() == Some(FailureKind::Busy)))
+    };
+    until("forks have run out", refused).await?;
+    // What needs no process goes on.
+    open.put("f", b"x").await?;
+    let stats = open.living.stats().await.map_err(text)?;
+    check!(stats.processes.is_none_or(|count| count <= 12), stats);
+    commands.signal(bomb, 9).await.map_err(text)?;
+    until("there is room again", async || Ok(commands.start(StartCommand::shell("true")).await.is_ok()))
+        .await?;
+    open.close().await
+}
+
+async fn the_disk_is_full_and_empty_again(world: World) -> Verdict {
+    let open = world.open(json!({"limits": {"disk_bytes": 4 << 20}})).await?;
+    let source = Box::pin(tokio::io::repeat(1));
+    let full = open.living.files().write("full", WriteOptions::default(), source).await;
+    check!(
+        full.as_ref()
+            .is_err_and(|error| matches!(error.kind(), Some(FailureKind::NoSpace | FailureKind::TooLarge))),
+        full
+    );
+    let ran = open.shell("head -c 3M /dev/zero > /tmp/a && head -c 3M /dev/zero > /dev/shm/b").await?;
+    check!(ran.ending == Some(Ending::Exited(1)) && ran.stderr.contains("No space"), ran);
+    open.says("rm -f full /tmp/a /dev/shm/b; head -c 3M /dev/zero > again").await?;
+    open.close().await
+}
+
+async fn processor_share_bites(world: World) -> Verdict {
+    if !world.has(Layer::CgroupCpu) {
+        return Ok(());
+    }
+    let open = world.open(json!({"limits": {"cpus": 0.2}})).await?;
+    let before = open.living.stats().await.map_err(text)?.cpu.unwrap_or_default();
+    let busy = "timeout 1 sh -c 'while :; do :; done'";
+    open.shell(busy).await?;
+    let used = open.living.stats().await.map_err(text)?.cpu.unwrap_or_default() - before;
+    check!(used < Duration::from_millis(600), used);
+    open.close().await
+}
+
+fn can_pause(world: &World) -> bool {
+    world.engine().capabilities().living.as_ref().is_some_and(|living| living.cannot_pause.is_none())
+}
+
+async fn paused_uses_nothing(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    let living = &open.living;
+    if !can_pause(&world) {
+        let refused = living.pause().await;
+        check!(matches!(refused, Err(LivingError::Provider(_))) && living.state() == State::Running, refused);
+        return open.close().await;
+    }
+    // A program that starts itself again whatever it is sent, and one that counts.
+    let spin = "trap '' TERM INT HUP CONT TSTP; while :; do kill -CONT $$; done";
+    living.commands().start(StartCommand::shell(spin)).await.map_err(text)?;
+    let count = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done";
+    let counter = living.commands().start(StartCommand::shell(count)).await.map_err(text)?;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    living.pause().await.map_err(text)?;
+    check!(living.state() == State::Paused, living);
+    let cpu = async || living.stats().await.map(|stats| stats.cpu).map_err(text);
+    let before = cpu().await?;
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    check!(cpu().await? == before, (before, cpu().await));
+    let asked = living.commands().list().await;
+    check!(matches!(asked, Err(LivingError::Paused)), asked);
+    living.pause().await.map_err(text)?;
+    living.resume().await.map_err(text)?;
+    check!(living.state() == State::Running, living);
+    let lines = async || {
+        let list = living.commands().list().await.map_err(text)?;
+        Ok::<_, String>(
+            list.iter().find(|process| process.id == counter).map_or(0, |process| process.output_bytes),
+        )
+    };
+    let seen = lines().await?;
+    until("it goes on", async || Ok(lines().await? > seen)).await?;
+    check!(cpu().await? > before, "it uses none");
+    open.close().await
+}
+
+async fn paused_can_be_closed(world: World) -> Verdict {
+    if !can_pause(&world) {
+        return Ok(());
+    }
+    let open = world.open(json!({})).await?;
+    let mark = super::mark();
+    open.says(&format!("(sh -c 'while :; do :; done' {mark} &)")).await?;
+    check!(super::host_processes(&mark).len() == 1, mark);
+    open.living.pause().await.map_err(text)?;
+    open.living.close().await;
+    check!(super::host_processes(&mark).is_empty(), mark);
+    check!(open.living.state() == State::Ended, open.living);
+    Ok(())
+}
+
+async fn figures_are_live(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    let idle = open.living.stats().await.map_err(text)?;
+    let hold = "b = bytearray(40 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1\nprint('ready', flush=True)\nimport time; time.sleep(100)";
+    let command = StartCommand::program(["python3", "-c", hold]);
+    let started = open.living.commands().start_attached(command, Attach::default()).await;
+    let (process, mut output) = started.map_err(text)?;
+    output.next().await.map_err(text)?;
+    let busy = open.living.stats().await.map_err(text)?;
+    check!(
+        busy.memory_bytes.is_none_or(|bytes| bytes > idle.memory_bytes.unwrap_or(0) + (40 << 20)),
+        (idle, busy)
+    );
+    check!(
+        busy.processes.is_none_or(|count| count == 1) && idle.processes.is_none_or(|count| count == 0),
+        (idle, busy)
+    );
+    check!(busy.cpu.is_none_or(|cpu| Some(cpu) > idle.cpu), (idle, busy));
+    open.living.commands().signal(process, 9).await.map_err(text)?;
+    let ran = collect(output).await.map_err(text)?;
+    check!(ran.ending == Some(Ending::Signalled(9)), ran);
+    open.close().await
+}

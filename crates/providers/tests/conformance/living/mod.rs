@@ -1,0 +1,208 @@
+//! Living sandboxes: what every provider must do that has them.
+
+mod commands;
+mod confinement;
+pub(crate) mod ends;
+mod files;
+mod limits;
+mod tasks;
+
+use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use belljar_engine::living::{Attach, Ending, Living, LivingError, Output, OutputEvent, StartCommand};
+use belljar_engine::provider::Stream;
+use belljar_engine::sandbox::{AdmittedSandbox, SandboxRequest};
+use libtest_mimic::Trial;
+use serde_json::Value;
+
+use crate::world::{Verdict, World, check};
+
+pub(crate) type Case = fn(World) -> Pin<Box<dyn Future<Output = Verdict>>>;
+
+/// Names a case that waits.
+macro_rules! cases {
+    ($($case:ident),+ $(,)?) => {
+        vec![$((stringify!($case), (|world| Box::pin($case(world))) as crate::living::Case)),+]
+    };
+}
+pub(crate) use cases;
+
+pub(crate) fn trials(world: &World) -> Vec<Trial> {
+    let groups = [
+        ("commands", commands::all()),
+        ("files", files::all()),
+        ("tasks", tasks::all()),
+        ("limits", limits::all()),
+        ("confinement", confinement::all()),
+        ("ends", ends::all()),
+    ];
+    let mut trials =
+        vec![Trial::test("living::as_an_ordinary_user", || as_an_ordinary_user().map_err(Into::into))];
+    for (group, cases) in groups {
+        for (name, case) in cases {
+            let world = world.clone();
+            let run = move || world.block_on(case(world.clone())).map_err(Into::into);
+            trials.push(Trial::test(format!("living::{group}::{name}"), run));
+        }
+    }
+    trials
+}
+
+/// Somebody who is nobody else on this machine.
+const PERSON: u32 = 64_123;
+
+/// All of this once more for somebody without rights, where there is somebody with all of them to begin with.
+fn as_an_ordinary_user() -> Verdict {
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let home = tempfile::tempdir().map_err(text)?;
+    let (folder, program) = (home.path(), home.path().join("conformance"));
+    std::fs::copy(std::env::current_exe().map_err(text)?, &program).map_err(text)?;
+    for path in [folder, &program] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).map_err(text)?;
+    }
+    std::os::unix::fs::chown(folder, Some(PERSON), Some(PERSON)).map_err(text)?;
+    let mut command = std::process::Command::new(program);
+    command
+        .env_clear()
+        .env("HOME", folder)
+        .env("PATH", "/usr/bin:/bin")
+        .env("TMPDIR", "/tmp")
+        .current_dir(folder);
+    command.args(["living::", "--test-threads", "2"]).uid(PERSON).gid(PERSON);
+    let output = command.output().map_err(text)?;
+    let _kept_by_nobody = std::fs::remove_dir_all(format!("/tmp/belljar-{PERSON}"));
+    check!(output.status.success(), String::from_utf8_lossy(&output.stdout));
+    Ok(())
+}
+
+/// An open sandbox.
+#[derive(Clone)]
+pub(crate) struct Open {
+    pub(crate) living: Arc<dyn Living>,
+    pub(crate) admitted: AdmittedSandbox,
+}
+
+/// What came of a command.
+#[derive(Debug, Default)]
+pub(crate) struct Ran {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) lost: u64,
+    pub(crate) ending: Option<Ending>,
+}
+
+pub(crate) fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+impl World {
+    pub(crate) async fn open(&self, request: Value) -> Result<Open, String> {
+        let request: SandboxRequest = serde_json::from_value(request).map_err(text)?;
+        let admitted = self.engine().admit_sandbox(request).map_err(text)?;
+        self.open_admitted(admitted).await
+    }
+
+    pub(crate) async fn open_admitted(&self, admitted: AdmittedSandbox) -> Result<Open, String> {
+        let living = self.engine().open_sandbox(&admitted).await.map_err(text)?;
+        Ok(Open { living: living.into(), admitted })
+    }
+}
+
+impl Open {
+    /// Runs a line of shell to its end.
+    pub(crate) async fn shell(&self, line: &str) -> Result<Ran, String> {
+        match self.run(StartCommand::shell(line)).await {
+            Err(LivingError::Gone(_)) => Err(format!("{line}: it is gone: {}", self.living.ended().await)),
+            ran => ran.map_err(text),
+        }
+    }
+
+    /// What a line of shell that succeeds writes, without the end of its last line.
+    pub(crate) async fn says(&self, line: &str) -> Result<String, String> {
+        let ran = self.shell(line).await?;
+        match ran.ending {
+            Some(Ending::Exited(0)) => Ok(ran.stdout.trim_end().to_owned()),
+            _ => Err(format!("{line}: {ran:?}")),
+        }
+    }
+
+    pub(crate) async fn run(&self, command: StartCommand) -> Result<Ran, LivingError> {
+        let attach = Attach { from: 0, hold: true };
+        let (_, output) = self.living.commands().start_attached(command, attach).await?;
+        collect(output).await
+    }
+
+    pub(crate) async fn put(&self, path: &str, bytes: &[u8]) -> Result<u64, String> {
+        let files = self.living.files();
+        files.write(path, Default::default(), Box::pin(bytes)).await.map_err(text)
+    }
+
+    pub(crate) async fn get(&self, path: &str, from: u64, len: Option<u64>) -> Result<Vec<u8>, String> {
+        use tokio::io::AsyncReadExt;
+        let (_, mut source) = self.living.files().read(path, from, len).await.map_err(text)?;
+        let mut bytes = Vec::new();
+        source.read_to_end(&mut bytes).await.map_err(text)?;
+        Ok(bytes)
+    }
+
+    pub(crate) async fn close(self) -> Verdict {
+        self.living.close().await;
+        Ok(())
+    }
+}
+
+/// Everything that a viewer sees.
+pub(crate) async fn collect(mut output: Box<dyn Output>) -> Result<Ran, LivingError> {
+    let mut ran = Ran::default();
+    while let Some(event) = output.next().await? {
+        match event {
+            OutputEvent::Bytes { stream: Stream::Stdout, bytes, .. } => {
+                ran.stdout.push_str(&String::from_utf8_lossy(&bytes));
+            }
+            OutputEvent::Bytes { stream: Stream::Stderr, bytes, .. } => {
+                ran.stderr.push_str(&String::from_utf8_lossy(&bytes));
+            }
+            OutputEvent::Lost { bytes, .. } => ran.lost += bytes,
+            OutputEvent::Ended { ending, .. } => ran.ending = Some(ending),
+        }
+    }
+    Ok(ran)
+}
+
+/// Waits until something holds.
+pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> Result<bool, String>) -> Verdict {
+    let start = Instant::now();
+    while !holds().await? {
+        if start.elapsed() > Duration::from_secs(20) {
+            return Err(format!("never: {what}"));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
+}
+
+/// Looks through all processes of the host; where the provider keeps them elsewhere there are none to see.
+pub(crate) fn host_processes(mark: &str) -> Vec<u32> {
+    let me = std::process::id();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let has_mark = |pid: &u32| {
+        std::fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| String::from_utf8_lossy(&line).contains(mark))
+    };
+    numbers.filter(|pid| *pid != me).filter(has_mark).collect()
+}
+
+/// A word that nothing else on this machine has.
+pub(crate) fn mark() -> String {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("belljar-living-{}-{}-", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
