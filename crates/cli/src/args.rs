@@ -8,6 +8,7 @@ use belljar_engine::quantity::{parse_bytes, parse_millis};
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchArgs;
+use crate::serve::ServeArgs;
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -24,6 +25,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Runs a piece of code, or a program, in a fresh sandbox
     Run(Box<RunArgs>),
+    /// Runs code for others, over HTTP
+    Serve(ServeArgs),
     /// Says what isolates on this machine, what is missing and how to mend it
     Doctor(DoctorArgs),
     /// Measures runs on this machine beside the same commands without a sandbox
@@ -35,6 +38,7 @@ impl Command {
     pub(crate) fn json(&self) -> bool {
         match self {
             Self::Run(args) => args.json,
+            Self::Serve(_) => false,
             Self::Doctor(args) => args.json,
             Self::Bench(args) => args.json,
         }
@@ -194,7 +198,7 @@ mod tests {
         let cli = Cli::try_parse_from(["belljar", "run"].iter().chain(words)).unwrap();
         match cli.command {
             Command::Run(args) => *args,
-            Command::Doctor(_) | Command::Bench(_) => panic!("not run"),
+            _ => panic!("not run"),
         }
     }
 

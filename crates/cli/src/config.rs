@@ -22,6 +22,7 @@ use serde::Deserialize;
 
 use crate::env::Environment;
 use crate::failure::{Failure, shown};
+use crate::serve::ServerSpec;
 
 const NAME: &str = "belljar.toml";
 const MACHINE: &str = "/etc/belljar/belljar.toml";
@@ -33,6 +34,7 @@ pub(crate) struct Config {
     pub(crate) profiles: Profiles,
     pub(crate) ceiling: Limits,
     pub(crate) warm: WarmSettings,
+    pub(crate) server: ServerSpec,
 }
 
 /// The file as it is written.
@@ -42,13 +44,18 @@ struct ConfigFile {
     profiles: BTreeMap<String, Profile>,
     ceiling: LimitsSpec,
     warm: WarmSpec,
+    server: ServerSpec,
 }
 
 /// Finds and reads the configuration.
 pub(crate) fn load(flag: Option<&Path>, environment: &Environment) -> Result<Config, Failure> {
     let named = flag.or(environment.config.as_deref());
-    let config =
-        Config { profiles: Profiles::shipped(), ceiling: Limits::CEILING, warm: WarmSettings::default() };
+    let config = Config {
+        profiles: Profiles::shipped(),
+        ceiling: Limits::CEILING,
+        warm: WarmSettings::default(),
+        server: ServerSpec::default(),
+    };
     if let Some(path) = named {
         let text = read(path).map_err(|error| unreadable(path, &error))?;
         return config.trusting(path, &text);
@@ -73,6 +80,7 @@ impl Config {
         self.ceiling = raise(self.ceiling, &file.ceiling)
             .map_err(|why| Failure::invalid(format!("{}: [ceiling] {why}", shown(path))))?;
         self.warm = file.warm.admit().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
+        self.server = file.server;
         Ok(self)
     }
 
@@ -89,6 +97,9 @@ impl Config {
         }
         if file.warm != WarmSpec::default() {
             return refuse("sets [warm]".to_owned());
+        }
+        if file.server != ServerSpec::default() {
+            return refuse("sets [server]".to_owned());
         }
         for (name, profile) in file.profiles {
             if self.profiles.named(&name).is_ok() {
@@ -208,6 +219,7 @@ mod tests {
         for (text, why) in [
             ("[ceiling]\nprocesses = 9\n", "sets [ceiling]"),
             ("[warm]\nmode = \"off\"\n", "sets [warm]"),
+            ("[server]\nqueue = 1\n", "sets [server]"),
             ("[profiles.default]\n", "replaces profile 'default'"),
             ("[profiles.x]\nmounts = [\"/:/host\"]\n", "sets mounts, image or network"),
             ("[profiles.x]\nimage = \"/\"\n", "sets mounts, image or network"),

@@ -19,6 +19,7 @@ mod language;
 mod os;
 mod run;
 mod say;
+mod serve;
 mod view;
 
 use std::ffi::OsString;
@@ -49,6 +50,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
     let config = config::load(cli.config.as_deref(), &environment)?;
     match cli.command {
         Command::Run(args) => run::run(*args, &environment, config),
+        Command::Serve(args) => serve::run(args, &environment, config),
         Command::Doctor(args) => doctor::run(args, config),
         Command::Bench(args) => bench::run(&args),
     }

@@ -1,6 +1,6 @@
 //! The one way through: request in, report out.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::admit::{Admitted, Rules, admit};
 use crate::limits::Limits;
@@ -16,7 +16,7 @@ use crate::{Capture, Error};
 pub struct Engine {
     provider: Arc<dyn Provider>,
     capabilities: Capabilities,
-    profiles: Profiles,
+    profiles: RwLock<Arc<Profiles>>,
     ceiling: Limits,
 }
 
@@ -24,7 +24,16 @@ impl Engine {
     /// An engine over one provider.
     pub fn new(provider: Arc<dyn Provider>, profiles: Profiles, ceiling: Limits) -> Self {
         let capabilities = provider.capabilities();
-        Self { provider, capabilities, profiles, ceiling }
+        Self { provider, capabilities, profiles: RwLock::new(Arc::new(profiles)), ceiling }
+    }
+
+    /// Requests from now on know these profiles, and no others.
+    pub fn set_profiles(&self, profiles: Profiles) {
+        *self.profiles.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(profiles);
+    }
+
+    fn profiles(&self) -> Arc<Profiles> {
+        Arc::clone(&self.profiles.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// What the provider can do here.
@@ -41,8 +50,8 @@ impl Engine {
             let message = format!("'{name}' is not configured; this one is '{}'", self.provider.name());
             return Err(Error::Unsupported { field: "provider", message });
         }
-        let rules =
-            Rules { profiles: &self.profiles, ceiling: &self.ceiling, capabilities: &self.capabilities };
+        let profiles = self.profiles();
+        let rules = Rules { profiles: &profiles, ceiling: &self.ceiling, capabilities: &self.capabilities };
         admit(request, paths, &rules)
     }
 
