@@ -8,6 +8,7 @@ use belljar_engine::quantity::{parse_bytes, parse_millis};
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchArgs;
+use crate::remote::{ExecutionsArgs, KeyArgs, ProfileArgs, TenantArgs};
 use crate::serve::ServeArgs;
 
 /// The whole command line.
@@ -27,6 +28,14 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// Runs code for others, over HTTP
     Serve(ServeArgs),
+    /// Lists, shows and cancels executions of a server
+    Executions(ExecutionsArgs),
+    /// Adds, changes and removes tenants of a server
+    Tenant(TenantArgs),
+    /// Makes, rotates and revokes API keys of a server
+    Key(KeyArgs),
+    /// Sets and removes profiles of a server
+    Profile(ProfileArgs),
     /// Says what isolates on this machine, what is missing and how to mend it
     Doctor(DoctorArgs),
     /// Measures runs on this machine beside the same commands without a sandbox
@@ -39,6 +48,10 @@ impl Command {
         match self {
             Self::Run(args) => args.json,
             Self::Serve(_) => false,
+            Self::Executions(args) => args.server.json,
+            Self::Tenant(args) => args.server.json,
+            Self::Key(args) => args.server.json,
+            Self::Profile(args) => args.server.json,
             Self::Doctor(args) => args.json,
             Self::Bench(args) => args.json,
         }
@@ -142,6 +155,9 @@ pub(crate) struct RunArgs {
     /// How many of a batch run at a time, up to 1024 [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = parse_jobs, allow_hyphen_values = true, requires = "batch")]
     pub(crate) jobs: Option<NonZeroUsize>,
+    /// Run it on this server; its key is in BELLJAR_API_KEY
+    #[arg(long, value_name = "URL", conflicts_with = "batch")]
+    pub(crate) server: Option<String>,
     /// Only the program's own output
     #[arg(long)]
     pub(crate) quiet: bool,

@@ -50,12 +50,7 @@ struct ConfigFile {
 /// Finds and reads the configuration.
 pub(crate) fn load(flag: Option<&Path>, environment: &Environment) -> Result<Config, Failure> {
     let named = flag.or(environment.config.as_deref());
-    let config = Config {
-        profiles: Profiles::shipped(),
-        ceiling: Limits::CEILING,
-        warm: WarmSettings::default(),
-        server: ServerSpec::default(),
-    };
+    let config = Config::usual();
     if let Some(path) = named {
         let text = read(path).map_err(|error| unreadable(path, &error))?;
         return config.trusting(path, &text);
@@ -72,6 +67,16 @@ pub(crate) fn load(flag: Option<&Path>, environment: &Environment) -> Result<Con
 }
 
 impl Config {
+    /// What holds without any file.
+    fn usual() -> Self {
+        Self {
+            profiles: Profiles::shipped(),
+            ceiling: Limits::CEILING,
+            warm: WarmSettings::default(),
+            server: ServerSpec::default(),
+        }
+    }
+
     fn trusting(mut self, path: &Path, text: &str) -> Result<Self, Failure> {
         let file = parse(path, text)?;
         for (name, profile) in file.profiles {
@@ -180,7 +185,7 @@ mod tests {
     use super::*;
 
     fn shipped() -> Config {
-        Config { profiles: Profiles::shipped(), ceiling: Limits::CEILING, warm: WarmSettings::default() }
+        Config::usual()
     }
 
     fn trusting(text: &str) -> Result<Config, Failure> {

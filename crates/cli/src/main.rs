@@ -17,6 +17,7 @@ mod input;
 mod intent;
 mod language;
 mod os;
+mod remote;
 mod run;
 mod say;
 mod serve;
@@ -51,6 +52,10 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
     match cli.command {
         Command::Run(args) => run::run(*args, &environment, config),
         Command::Serve(args) => serve::run(args, &environment, config),
+        Command::Executions(args) => remote::executions(args, &environment),
+        Command::Tenant(args) => remote::tenant(args, &environment),
+        Command::Key(args) => remote::key(args, &environment),
+        Command::Profile(args) => remote::profile(args, &environment),
         Command::Doctor(args) => doctor::run(args, config),
         Command::Bench(args) => bench::run(&args),
     }

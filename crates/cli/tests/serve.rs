@@ -159,3 +159,45 @@ fn a_server_that_must_not_start_says_why() {
     let _first = Server::start(folder.path(), Some(KEY), &[]);
     assert!(serve(&["--listen", "127.0.0.1:0"], KEY).contains("another belljar uses this data folder"));
 }
+
+#[test]
+fn the_command_line_is_a_client() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), Some(KEY), &[]);
+    let belljar = |arguments: &[&str], key: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
+        command.args(arguments).env("BELLJAR_SERVER", &server.url).env("BELLJAR_API_KEY", key);
+        let output = command.output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+        (output.status.code().unwrap(), text)
+    };
+    let run = |arguments: &[&str]| belljar(&[&["run", "--server", &server.url], arguments].concat(), KEY);
+    assert_eq!(run(&["-c", "print(6 * 7)"]), (0, "42\n".to_owned()));
+    assert_eq!(run(&["-c", "exit 3", "--language", "bash"]).0, 3);
+    assert_eq!(run(&["-c", "kill -SEGV $$", "--language", "bash"]).0, 139);
+    assert_eq!(run(&["-c", "import time; time.sleep(9)", "--timeout", "200ms"]).0, 124);
+    assert_eq!(run(&["-c", "def main(n): return n + 1", "--args", r#"{"n": 1}"#]).1, "2\n");
+    let (status, text) = run(&["-c", "print(1)", "--json"]);
+    assert_eq!((status, serde_json::from_str::<Value>(&text).unwrap()["stdout"].as_str()), (0, Some("1\n")));
+    assert_eq!(run(&["-c", "1", "--memory", "0"]).0, 125);
+    assert!(run(&["-c", "1", "--workspace", "."]).1.contains("folders of this machine"));
+
+    let (status, list) = belljar(&["executions", "list", "--limit", "2"], KEY);
+    assert!(status == 0 && list.contains("exec_") && list.contains("there are more"), "{list}");
+    let id = list.split_whitespace().find(|word| word.starts_with("exec_")).unwrap();
+    assert!(belljar(&["executions", "show", id], KEY).1.contains("\"status\""));
+    assert!(belljar(&["executions", "cancel", id], KEY).1.contains("has ended already"));
+    assert_eq!(belljar(&["tenant", "create", "ada", "--concurrency", "2"], KEY).0, 0);
+    let (_, made) = belljar(&["key", "create", "--tenant", "ada", "--scopes", "run"], KEY);
+    let made: Value = serde_json::from_str(&made).unwrap();
+    let key = made["key"].as_str().unwrap();
+    assert_eq!(belljar(&["executions", "list"], key).0, 0);
+    assert!(belljar(&["tenant", "list"], key).1.contains("does not have the scope 'admin'"));
+    let id = made["record"]["id"].as_str().unwrap();
+    assert_eq!(belljar(&["key", "revoke", id, "--tenant", "ada"], KEY).0, 0);
+    assert!(belljar(&["executions", "list"], key).1.contains("a valid API key is needed"));
+    let profile = folder.path().join("tight.json");
+    std::fs::write(&profile, r#"{"limits":{"timeout_ms":1000}}"#).unwrap();
+    assert_eq!(belljar(&["profile", "set", "tight", profile.to_str().unwrap()], KEY).0, 0);
+    assert_eq!(run(&["-c", "print(1)", "--profile", "tight"]).0, 0);
+}

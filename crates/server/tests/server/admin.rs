@@ -45,7 +45,7 @@ async fn keys_open_what_they_say_and_nothing_when_revoked() {
     assert_eq!(admin.delete(&format!("/v1/tenants/ada/keys/{id}")).await.status, 204);
     assert_eq!(new.run("print x").await.status, 401);
     let log = admin.get("/v1/audit").await.json();
-    let acts: Vec<_> = log["entries"].as_array().unwrap().iter().map(|entry| words(entry)).collect();
+    let acts: Vec<_> = log["entries"].as_array().unwrap().iter().map(words).collect();
     for act in [
         "tenant.create done",
         "key.create done",
