@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::bench::BenchArgs;
 use crate::remote::{ExecutionsArgs, KeyArgs, ProfileArgs, TenantArgs};
 use crate::serve::ServeArgs;
+use crate::shown_config::ConfigArgs;
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -36,6 +37,8 @@ pub(crate) enum Command {
     Key(KeyArgs),
     /// Sets and removes profiles of a server
     Profile(ProfileArgs),
+    /// Shows settings, and where each came from
+    Config(ConfigArgs),
     /// Says what isolates on this machine, what is missing and how to mend it
     Doctor(DoctorArgs),
     /// Measures runs on this machine beside the same commands without a sandbox
@@ -48,6 +51,7 @@ impl Command {
         match self {
             Self::Run(args) => args.json,
             Self::Serve(_) => false,
+            Self::Config(args) => args.json,
             Self::Executions(args) => args.server.json,
             Self::Tenant(args) => args.server.json,
             Self::Key(args) => args.server.json,

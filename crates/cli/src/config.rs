@@ -35,6 +35,16 @@ pub(crate) struct Config {
     pub(crate) ceiling: Limits,
     pub(crate) warm: WarmSettings,
     pub(crate) server: ServerSpec,
+    /// Every value that a file set, in the order in which they count.
+    pub(crate) written: Vec<Written>,
+}
+
+/// A value, and the file that set it.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) name: String,
+    pub(crate) value: String,
+    pub(crate) file: PathBuf,
 }
 
 /// The file as it is written.
@@ -74,11 +84,20 @@ impl Config {
             ceiling: Limits::CEILING,
             warm: WarmSettings::default(),
             server: ServerSpec::default(),
+            written: Vec::new(),
+        }
+    }
+
+    /// Remembers where values came from.
+    fn note(&mut self, path: &Path, text: &str) {
+        if let Ok(table) = text.parse::<toml::Table>() {
+            note_table(&mut self.written, path, "", &table);
         }
     }
 
     fn trusting(mut self, path: &Path, text: &str) -> Result<Self, Failure> {
         let file = parse(path, text)?;
+        self.note(path, text);
         for (name, profile) in file.profiles {
             self.profiles.insert(name, profile);
         }
@@ -115,7 +134,25 @@ impl Config {
             }
             self.profiles.insert(name, profile);
         }
+        self.note(path, text);
         Ok(self)
+    }
+}
+
+fn note_table(written: &mut Vec<Written>, path: &Path, above: &str, table: &toml::Table) {
+    for (key, value) in table {
+        let name = format!("{above}{key}");
+        match value {
+            toml::Value::Table(table) => note_table(written, path, &format!("{name}."), table),
+            // What a profile puts into the environment may be a secret.
+            _ if name.contains(".env.") => {
+                written.push(Written { name, value: "(set)".to_owned(), file: path.to_owned() });
+            }
+            toml::Value::String(text) => {
+                written.push(Written { name, value: text.clone(), file: path.to_owned() });
+            }
+            other => written.push(Written { name, value: other.to_string(), file: path.to_owned() }),
+        }
     }
 }
 

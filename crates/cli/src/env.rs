@@ -104,6 +104,25 @@ impl Environment {
             limits,
         })
     }
+
+    /// What it sets, as the setting, the variable and the value; of a secret only that it is set.
+    pub(crate) fn set(&self) -> Vec<(&'static str, &'static str, String)> {
+        let hidden = |secret: &Option<Hidden>| secret.as_ref().map(|_| "(set)".to_owned());
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let all = [
+            ("config", CONFIG, path(&self.config)),
+            ("profile", PROFILE, self.profile.clone()),
+            ("limits.timeout_ms", TIMEOUT, self.limits.timeout_ms.map(|value| value.to_string())),
+            ("limits.memory_bytes", MEMORY_MB, self.limits.memory_bytes.map(|value| value.to_string())),
+            ("limits.cpus", CPU_CORES, self.limits.cpus.map(|value| value.to_string())),
+            ("server.data_dir", DATA_DIR, path(&self.data_dir)),
+            ("admin_key", ADMIN_KEY, hidden(&self.admin_key)),
+            ("api_key", API_KEY, hidden(&self.api_key)),
+            ("server", SERVER, self.server.clone()),
+            ("log", LOG, self.log.clone()),
+        ];
+        all.into_iter().filter_map(|(name, variable, value)| Some((name, variable, value?))).collect()
+    }
 }
 
 fn positive(name: &str, text: &OsString) -> Result<f64, Failure> {

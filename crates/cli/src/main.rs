@@ -21,6 +21,7 @@ mod remote;
 mod run;
 mod say;
 mod serve;
+mod shown_config;
 mod view;
 
 use std::ffi::OsString;
@@ -56,6 +57,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Tenant(args) => remote::tenant(args, &environment),
         Command::Key(args) => remote::key(args, &environment),
         Command::Profile(args) => remote::profile(args, &environment),
+        Command::Config(args) => shown_config::run(&args, &environment, &config),
         Command::Doctor(args) => doctor::run(args, config),
         Command::Bench(args) => bench::run(&args),
     }

@@ -201,3 +201,27 @@ fn the_command_line_is_a_client() {
     assert_eq!(belljar(&["profile", "set", "tight", profile.to_str().unwrap()], KEY).0, 0);
     assert_eq!(run(&["-c", "print(1)", "--profile", "tight"]).0, 0);
 }
+
+#[test]
+fn every_setting_says_where_it_came_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("belljar.toml");
+    std::fs::write(&file, "[server]\nqueue = 7\n[profiles.x]\nenv = { TOKEN = \"hush\" }\n").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
+    command.args(["config", "show", "--json", "--config"]).arg(&file);
+    command.env("BELLJAR_DATA_DIR", "/d").env("BELLJAR_ADMIN_KEY", KEY);
+    let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    let settings: Vec<Value> = serde_json::from_str(&text).unwrap();
+    let origin = |name: &str| {
+        let found =
+            settings.iter().find(|setting| setting["name"] == name).unwrap_or_else(|| panic!("{name}"));
+        (found["value"].as_str().unwrap().to_owned(), found["origin"].as_str().unwrap().to_owned())
+    };
+    let file = file.display().to_string();
+    assert_eq!(origin("server.queue"), ("7".to_owned(), file.clone()));
+    assert_eq!(origin("server.data_dir"), ("/d".to_owned(), "BELLJAR_DATA_DIR".to_owned()));
+    assert_eq!(origin("ceiling.processes").1, "default");
+    assert_eq!(origin("profiles.x.env.TOKEN"), ("(set)".to_owned(), file));
+    assert_eq!(origin("admin_key").0, "(set)");
+    assert!(!text.contains("hush") && !text.contains(KEY));
+}

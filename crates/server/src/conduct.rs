@@ -102,11 +102,8 @@ impl Work {
     /// Runs while it is being recorded that it does.
     async fn beside(self, new: NewExecution, entry: Entry, listed: Listed) {
         let store = Arc::clone(&self.world.store);
-        let running = Arc::clone(&self.running);
         let begin = async move { store.begin_execution(new).await.map_err(Error::from) };
-        let done = both(begin, self.perform(entry)).await;
-        drop(listed);
-        running.finish(done);
+        listed.end(both(begin, self.perform(entry)).await);
     }
 
     /// Runs when it is recorded that it will, and only if nobody asked for the same before.
@@ -122,10 +119,7 @@ impl Work {
         // Whoever asked may be gone; the execution is known by its key all the same.
         let _ = tell.send(begun);
         if fresh {
-            let running = Arc::clone(&self.running);
-            let done = self.perform(entry).await;
-            drop(listed);
-            running.finish(done);
+            listed.end(self.perform(entry).await);
         }
     }
 

@@ -23,7 +23,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::error::Error;
-use crate::live::{Done, Leash, Running};
+use crate::live::{Done, Leash, Place, Running};
 
 /// So that nobody in between takes silence for the end.
 const HEARTBEAT: Duration = Duration::from_secs(10);
@@ -36,7 +36,8 @@ pub(crate) fn wanted(headers: &HeaderMap) -> bool {
 
 /// Follows an execution. With a leash, it ends when the client goes away.
 pub(crate) fn response(running: Arc<Running>, leash: Option<Leash>) -> Response {
-    let viewer = Viewer { running, _leash: leash, place: 0, texts: Default::default(), over: false };
+    let (place, texts) = (Place::default(), Default::default());
+    let viewer = Viewer { running, _leash: leash, place, texts, last: None, over: false };
     let events = stream::unfold(viewer, |mut viewer| async {
         let event = viewer.next().await?;
         Some((Ok::<_, Infallible>(event), viewer))
@@ -61,8 +62,9 @@ fn as_events(body: Body) -> Response {
 struct Viewer {
     running: Arc<Running>,
     _leash: Option<Leash>,
-    place: usize,
+    place: Place,
     texts: [Text; 2],
+    last: Option<Done>,
     over: bool,
 }
 
@@ -74,22 +76,19 @@ impl Viewer {
             }
             let running = Arc::clone(&self.running);
             let Some(transcript) = &running.transcript else { return Some(self.end(running.done().await)) };
-            if let Some((stream, bytes)) = transcript.piece(self.place) {
-                self.place += 1;
-                match self.show(stream, &bytes) {
-                    Some(event) => return Some(event),
-                    None => continue,
+            while let Some((stream, bytes)) = transcript.next(&mut self.place) {
+                if let Some(event) = self.show(stream, &bytes) {
+                    return Some(event);
                 }
+            }
+            if let Some(done) = self.last.take() {
+                return Some(self.end(done));
             }
             tokio::select! {
                 biased;
-                () = transcript.reaches(self.place) => {}
-                done = running.done() => {
-                    // The last output was written before the end was known.
-                    if transcript.piece(self.place).is_none() {
-                        return Some(self.end(done));
-                    }
-                }
+                () = transcript.goes_beyond(&self.place) => {}
+                // Everything was written before the end is known, so one more look shows it all.
+                done = running.done() => self.last = Some(done),
                 () = sleep(HEARTBEAT) => return Some(Bytes::from_static(b": still running\n\n")),
             }
         }

@@ -46,6 +46,8 @@ pub(crate) async fn create(
     let idempotency = idempotency(&headers, &body.bytes)?;
     let mut request = Request::parse(&body.bytes)?;
     let detached = request.wait.take() == Some(false);
+    // Whoever sends a key will ask again; without one, nobody ever could.
+    let holds_leash = idempotency.is_none();
     let mut job = admit(&world, &caller, request, body.share)?;
     (job.idempotency, job.detached, job.watched) = (idempotency, detached, detached || wants_events);
     check_quota(&world, &caller).await?;
@@ -56,9 +58,9 @@ pub(crate) async fn create(
     if detached {
         return Ok(accepted(&running.id));
     }
-    let leash = Leash(Arc::clone(&running));
+    let leash = holds_leash.then(|| Leash(Arc::clone(&running)));
     if wants_events {
-        return Ok(events::response(running, Some(leash)));
+        return Ok(events::response(running, leash));
     }
     running.done().await.map(result)
 }

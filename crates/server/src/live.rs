@@ -12,6 +12,9 @@ use tokio::sync::watch;
 use crate::error::Error;
 use crate::world::World;
 
+/// The most that a viewer takes at once.
+const PIECE: usize = 64 << 10;
+
 /// What came of an execution: its result object, committed; or why nothing ran.
 pub(crate) type Done = Result<Bytes, Error>;
 
@@ -44,7 +47,7 @@ pub(crate) struct Running {
 #[derive(Debug)]
 pub(crate) struct Listed {
     world: Arc<World>,
-    id: ExecutionId,
+    running: Arc<Running>,
 }
 
 impl Live {
@@ -86,15 +89,31 @@ impl Listed {
         let mut table = world.live.lock();
         table.insert(running.id.clone(), Arc::clone(running));
         world.live.count.send_replace(table.len());
-        Self { world: Arc::clone(world), id: running.id.clone() }
+        Self { world: Arc::clone(world), running: Arc::clone(running) }
+    }
+
+    /// It has ended so: first it is no longer under way, then whoever waits is told.
+    pub(crate) fn end(self, done: Done) {
+        self.leave();
+        self.running.finish(done);
+    }
+
+    fn leave(&self) {
+        let mut table = self.world.live.lock();
+        table.remove(&self.running.id);
+        self.world.live.count.send_replace(table.len());
     }
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        let mut table = self.world.live.lock();
-        table.remove(&self.id);
-        self.world.live.count.send_replace(table.len());
+        self.leave();
+        // Whoever waits for a task that is gone is told so, and does not wait for ever.
+        self.running.done.send_if_modified(|done| {
+            let forgotten = done.is_none();
+            done.get_or_insert(Err(Error::Internal));
+            forgotten
+        });
     }
 }
 
@@ -118,7 +137,7 @@ impl Running {
         let _ = self.cancel.subscribe().wait_for(|cancelled| *cancelled).await;
     }
 
-    pub(crate) fn finish(&self, done: Done) {
+    fn finish(&self, done: Done) {
         self.done.send_replace(Some(done));
     }
 
@@ -142,11 +161,26 @@ impl Drop for Leash {
     }
 }
 
-/// Output so far, for any number of viewers, each at its own place. No longer than what the result will keep.
+/// Output so far, for any number of viewers, each at its own place. No longer than what the result will keep, and with
+/// little beside it even where a program writes a byte at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Transcript {
-    pieces: Mutex<Vec<(Stream, Bytes)>>,
+    log: Mutex<Log>,
     length: watch::Sender<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    bytes: Vec<u8>,
+    /// Whose the bytes are, up to which.
+    marks: Vec<(Stream, usize)>,
+}
+
+/// How far a viewer has read.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    bytes: usize,
+    marks: usize,
 }
 
 impl Transcript {
@@ -154,23 +188,41 @@ impl Transcript {
         if bytes.is_empty() {
             return;
         }
-        let mut pieces = self.lock();
-        pieces.push((stream, Bytes::copy_from_slice(bytes)));
-        self.length.send_replace(pieces.len());
+        let mut log = self.lock();
+        log.bytes.extend_from_slice(bytes);
+        let end = log.bytes.len();
+        match log.marks.last_mut() {
+            Some((last, mark)) if *last == stream => *mark = end,
+            _ => log.marks.push((stream, end)),
+        }
+        self.length.send_replace(end);
     }
 
-    /// The piece at a place, if it is there.
-    pub(crate) fn piece(&self, place: usize) -> Option<(Stream, Bytes)> {
-        self.lock().get(place).cloned()
+    /// What comes next for a viewer, if it is there.
+    pub(crate) fn next(&self, place: &mut Place) -> Option<(Stream, Vec<u8>)> {
+        let log = self.lock();
+        while let Some((stream, mark)) = log.marks.get(place.marks) {
+            if place.bytes < *mark {
+                let end = (*mark).min(place.bytes + PIECE);
+                let bytes = log.bytes[place.bytes..end].to_vec();
+                place.bytes = end;
+                return Some((*stream, bytes));
+            }
+            if log.marks.len() == place.marks + 1 {
+                return None;
+            }
+            place.marks += 1;
+        }
+        None
     }
 
-    /// Completes when there is a piece at this place.
-    pub(crate) async fn reaches(&self, place: usize) {
-        let _ = self.length.subscribe().wait_for(|length| *length > place).await;
+    /// Completes when there is more than a viewer has read.
+    pub(crate) async fn goes_beyond(&self, place: &Place) {
+        let _ = self.length.subscribe().wait_for(|length| *length > place.bytes).await;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(Stream, Bytes)>> {
-        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -188,6 +240,6 @@ impl Sink for Scribe<'_> {
 
     /// What somebody may have seen cannot be taken back.
     fn restart(&mut self) -> bool {
-        self.0.is_none_or(|transcript| transcript.lock().is_empty())
+        self.0.is_none_or(|transcript| transcript.lock().bytes.is_empty())
     }
 }

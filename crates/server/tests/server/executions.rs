@@ -193,6 +193,18 @@ async fn a_client_that_goes_away_takes_its_run_with_it() {
 }
 
 #[tokio::test]
+async fn with_a_key_the_run_outlives_its_client() {
+    let place = Place::new().await;
+    let client = place.client();
+    let (headers, body) = ("Idempotency-Key: k\r\n", request("sleep 300\nprint done"));
+    let head = format!("{headers}Content-Type: application/json\r\n");
+    drop(client.start("POST", "/v1/executions", &head, body.to_string().as_bytes()).await);
+    sleep(Duration::from_millis(100)).await;
+    let again = client.post_with("/v1/executions", headers, &body).await;
+    assert_eq!((again.status, again.json()["stdout"].as_str()), (200, Some("done\n")));
+}
+
+#[tokio::test]
 async fn a_batch_streams_and_goes_on_after_a_bad_line() {
     let place = Place::with(|settings| settings.max_body = 64 << 10).await;
     let client = place.client();
