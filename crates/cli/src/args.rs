@@ -8,6 +8,9 @@ use belljar_engine::quantity::{parse_bytes, parse_millis};
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchArgs;
+use crate::remote::{ExecutionsArgs, KeyArgs, ProfileArgs, TenantArgs};
+use crate::serve::ServeArgs;
+use crate::shown_config::ConfigArgs;
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -24,6 +27,18 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Runs a piece of code, or a program, in a fresh sandbox
     Run(Box<RunArgs>),
+    /// Runs code for others, over HTTP
+    Serve(ServeArgs),
+    /// Lists, shows and cancels executions of a server
+    Executions(ExecutionsArgs),
+    /// Adds, changes and removes tenants of a server
+    Tenant(TenantArgs),
+    /// Makes, rotates and revokes API keys of a server
+    Key(KeyArgs),
+    /// Sets and removes profiles of a server
+    Profile(ProfileArgs),
+    /// Shows settings, and where each came from
+    Config(ConfigArgs),
     /// Says what isolates on this machine, what is missing and how to mend it
     Doctor(DoctorArgs),
     /// Measures runs on this machine beside the same commands without a sandbox
@@ -35,6 +50,12 @@ impl Command {
     pub(crate) fn json(&self) -> bool {
         match self {
             Self::Run(args) => args.json,
+            Self::Serve(_) => false,
+            Self::Config(args) => args.json,
+            Self::Executions(args) => args.server.json,
+            Self::Tenant(args) => args.server.json,
+            Self::Key(args) => args.server.json,
+            Self::Profile(args) => args.server.json,
             Self::Doctor(args) => args.json,
             Self::Bench(args) => args.json,
         }
@@ -138,6 +159,9 @@ pub(crate) struct RunArgs {
     /// How many of a batch run at a time, up to 1024 [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = parse_jobs, allow_hyphen_values = true, requires = "batch")]
     pub(crate) jobs: Option<NonZeroUsize>,
+    /// Run it on this server; its key is in BELLJAR_API_KEY
+    #[arg(long, value_name = "URL", conflicts_with = "batch")]
+    pub(crate) server: Option<String>,
     /// Only the program's own output
     #[arg(long)]
     pub(crate) quiet: bool,
@@ -194,7 +218,7 @@ mod tests {
         let cli = Cli::try_parse_from(["belljar", "run"].iter().chain(words)).unwrap();
         match cli.command {
             Command::Run(args) => *args,
-            Command::Doctor(_) | Command::Bench(_) => panic!("not run"),
+            _ => panic!("not run"),
         }
     }
 

@@ -22,6 +22,7 @@ use serde::Deserialize;
 
 use crate::env::Environment;
 use crate::failure::{Failure, shown};
+use crate::serve::ServerSpec;
 
 const NAME: &str = "belljar.toml";
 const MACHINE: &str = "/etc/belljar/belljar.toml";
@@ -33,6 +34,17 @@ pub(crate) struct Config {
     pub(crate) profiles: Profiles,
     pub(crate) ceiling: Limits,
     pub(crate) warm: WarmSettings,
+    pub(crate) server: ServerSpec,
+    /// Every value that a file set, in the order in which they count.
+    pub(crate) written: Vec<Written>,
+}
+
+/// A value, and the file that set it.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) name: String,
+    pub(crate) value: String,
+    pub(crate) file: PathBuf,
 }
 
 /// The file as it is written.
@@ -42,13 +54,13 @@ struct ConfigFile {
     profiles: BTreeMap<String, Profile>,
     ceiling: LimitsSpec,
     warm: WarmSpec,
+    server: ServerSpec,
 }
 
 /// Finds and reads the configuration.
 pub(crate) fn load(flag: Option<&Path>, environment: &Environment) -> Result<Config, Failure> {
     let named = flag.or(environment.config.as_deref());
-    let config =
-        Config { profiles: Profiles::shipped(), ceiling: Limits::CEILING, warm: WarmSettings::default() };
+    let config = Config::usual();
     if let Some(path) = named {
         let text = read(path).map_err(|error| unreadable(path, &error))?;
         return config.trusting(path, &text);
@@ -65,14 +77,34 @@ pub(crate) fn load(flag: Option<&Path>, environment: &Environment) -> Result<Con
 }
 
 impl Config {
+    /// What holds without any file.
+    fn usual() -> Self {
+        Self {
+            profiles: Profiles::shipped(),
+            ceiling: Limits::CEILING,
+            warm: WarmSettings::default(),
+            server: ServerSpec::default(),
+            written: Vec::new(),
+        }
+    }
+
+    /// Remembers where values came from.
+    fn note(&mut self, path: &Path, text: &str) {
+        if let Ok(table) = text.parse::<toml::Table>() {
+            note_table(&mut self.written, path, "", &table);
+        }
+    }
+
     fn trusting(mut self, path: &Path, text: &str) -> Result<Self, Failure> {
         let file = parse(path, text)?;
+        self.note(path, text);
         for (name, profile) in file.profiles {
             self.profiles.insert(name, profile);
         }
         self.ceiling = raise(self.ceiling, &file.ceiling)
             .map_err(|why| Failure::invalid(format!("{}: [ceiling] {why}", shown(path))))?;
         self.warm = file.warm.admit().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
+        self.server = file.server;
         Ok(self)
     }
 
@@ -90,6 +122,9 @@ impl Config {
         if file.warm != WarmSpec::default() {
             return refuse("sets [warm]".to_owned());
         }
+        if file.server != ServerSpec::default() {
+            return refuse("sets [server]".to_owned());
+        }
         for (name, profile) in file.profiles {
             if self.profiles.named(&name).is_ok() {
                 return refuse(format!("replaces profile '{}'", name.escape_debug()));
@@ -99,7 +134,25 @@ impl Config {
             }
             self.profiles.insert(name, profile);
         }
+        self.note(path, text);
         Ok(self)
+    }
+}
+
+fn note_table(written: &mut Vec<Written>, path: &Path, above: &str, table: &toml::Table) {
+    for (key, value) in table {
+        let name = format!("{above}{key}");
+        match value {
+            toml::Value::Table(table) => note_table(written, path, &format!("{name}."), table),
+            // What a profile puts into the environment may be a secret.
+            _ if name.contains(".env.") => {
+                written.push(Written { name, value: "(set)".to_owned(), file: path.to_owned() });
+            }
+            toml::Value::String(text) => {
+                written.push(Written { name, value: text.clone(), file: path.to_owned() });
+            }
+            other => written.push(Written { name, value: other.to_string(), file: path.to_owned() }),
+        }
     }
 }
 
@@ -169,7 +222,7 @@ mod tests {
     use super::*;
 
     fn shipped() -> Config {
-        Config { profiles: Profiles::shipped(), ceiling: Limits::CEILING, warm: WarmSettings::default() }
+        Config::usual()
     }
 
     fn trusting(text: &str) -> Result<Config, Failure> {
@@ -208,6 +261,7 @@ mod tests {
         for (text, why) in [
             ("[ceiling]\nprocesses = 9\n", "sets [ceiling]"),
             ("[warm]\nmode = \"off\"\n", "sets [warm]"),
+            ("[server]\nqueue = 1\n", "sets [server]"),
             ("[profiles.default]\n", "replaces profile 'default'"),
             ("[profiles.x]\nmounts = [\"/:/host\"]\n", "sets mounts, image or network"),
             ("[profiles.x]\nimage = \"/\"\n", "sets mounts, image or network"),

@@ -1,6 +1,7 @@
 //! Every environment variable that Belljar reads, read once.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
 
 use belljar_engine::limits::LimitsSpec;
@@ -17,9 +18,21 @@ const TIMEOUT: &str = "CODE_EXECUTION_TIMEOUT";
 const MEMORY_MB: &str = "CODE_EXECUTION_MEMORY_MB";
 /// Cores; below `--cpus`, above the profile.
 const CPU_CORES: &str = "CODE_EXECUTION_CPU_CORES";
+/// Where a server keeps its state, as `--data-dir`.
+const DATA_DIR: &str = "BELLJAR_DATA_DIR";
+/// A key with all scopes in tenant `default`, for automation; 32 bytes or more.
+const ADMIN_KEY: &str = "BELLJAR_ADMIN_KEY";
+/// The key with which commands call a server.
+const API_KEY: &str = "BELLJAR_API_KEY";
+/// The server that commands call, as `--server`.
+const SERVER: &str = "BELLJAR_SERVER";
+/// What a server logs: off, error, warn, info, debug.
+const LOG: &str = "BELLJAR_LOG";
+/// Where a person's state folders are.
+const XDG_STATE_HOME: &str = "XDG_STATE_HOME";
 /// Where a person's configuration folders are.
 const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
-/// Where `.config` is when the one above is absent.
+/// Where `.config` and `.local/state` are when the ones above are absent.
 const HOME: &str = "HOME";
 /// Set by some container runtimes; `doctor` reads it.
 pub(crate) const CONTAINER: &str = "container";
@@ -32,14 +45,38 @@ pub(crate) struct Environment {
     pub(crate) config: Option<PathBuf>,
     /// The person's own configuration folder.
     pub(crate) config_home: Option<PathBuf>,
+    /// The person's own state folder.
+    pub(crate) state_home: Option<PathBuf>,
+    pub(crate) data_dir: Option<PathBuf>,
+    pub(crate) admin_key: Option<Hidden>,
+    pub(crate) api_key: Option<Hidden>,
+    pub(crate) server: Option<String>,
+    pub(crate) log: Option<String>,
     pub(crate) profile: Option<String>,
     pub(crate) limits: LimitsSpec,
+}
+
+/// A secret that cannot be printed by accident.
+#[derive(Clone, Default)]
+pub(crate) struct Hidden(String);
+
+impl Hidden {
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hidden(…)")
+    }
 }
 
 impl Environment {
     /// Reads the variables through `get`; an empty one counts as absent.
     pub(crate) fn read(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, Failure> {
         let given = |name: &str| get(name).filter(|value| !value.is_empty());
+        let text = |name: &str| given(name).map(|value| value.to_string_lossy().into_owned());
         let number = |name: &str, factor: f64| match given(name) {
             None => Ok(None),
             Some(text) => positive(name, &text).map(|value| Some(value * factor)),
@@ -56,9 +93,35 @@ impl Environment {
             config: given(CONFIG).map(PathBuf::from),
             config_home: absolute(XDG_CONFIG_HOME)
                 .or_else(|| absolute(HOME).map(|home| home.join(".config"))),
-            profile: given(PROFILE).map(|name| name.to_string_lossy().into_owned()),
+            state_home: absolute(XDG_STATE_HOME)
+                .or_else(|| absolute(HOME).map(|home| home.join(".local").join("state"))),
+            data_dir: given(DATA_DIR).map(PathBuf::from),
+            admin_key: text(ADMIN_KEY).map(Hidden),
+            api_key: text(API_KEY).map(Hidden),
+            server: text(SERVER),
+            log: text(LOG),
+            profile: text(PROFILE),
             limits,
         })
+    }
+
+    /// What it sets, as the setting, the variable and the value; of a secret only that it is set.
+    pub(crate) fn set(&self) -> Vec<(&'static str, &'static str, String)> {
+        let hidden = |secret: &Option<Hidden>| secret.as_ref().map(|_| "(set)".to_owned());
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let all = [
+            ("config", CONFIG, path(&self.config)),
+            ("profile", PROFILE, self.profile.clone()),
+            ("limits.timeout_ms", TIMEOUT, self.limits.timeout_ms.map(|value| value.to_string())),
+            ("limits.memory_bytes", MEMORY_MB, self.limits.memory_bytes.map(|value| value.to_string())),
+            ("limits.cpus", CPU_CORES, self.limits.cpus.map(|value| value.to_string())),
+            ("server.data_dir", DATA_DIR, path(&self.data_dir)),
+            ("admin_key", ADMIN_KEY, hidden(&self.admin_key)),
+            ("api_key", API_KEY, hidden(&self.api_key)),
+            ("server", SERVER, self.server.clone()),
+            ("log", LOG, self.log.clone()),
+        ];
+        all.into_iter().filter_map(|(name, variable, value)| Some((name, variable, value?))).collect()
     }
 }
 

@@ -17,8 +17,11 @@ mod input;
 mod intent;
 mod language;
 mod os;
+mod remote;
 mod run;
 mod say;
+mod serve;
+mod shown_config;
 mod view;
 
 use std::ffi::OsString;
@@ -49,6 +52,12 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
     let config = config::load(cli.config.as_deref(), &environment)?;
     match cli.command {
         Command::Run(args) => run::run(*args, &environment, config),
+        Command::Serve(args) => serve::run(args, &environment, config),
+        Command::Executions(args) => remote::executions(args, &environment),
+        Command::Tenant(args) => remote::tenant(args, &environment),
+        Command::Key(args) => remote::key(args, &environment),
+        Command::Profile(args) => remote::profile(args, &environment),
+        Command::Config(args) => shown_config::run(&args, &environment, &config),
         Command::Doctor(args) => doctor::run(args, config),
         Command::Bench(args) => bench::run(&args),
     }

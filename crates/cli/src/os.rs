@@ -14,9 +14,13 @@ pub(crate) use native::{Started, become_launcher_if_asked, launch};
 pub(crate) use nowhere::{Started, become_launcher_if_asked, launch};
 
 #[cfg(not(unix))]
-pub(crate) use elsewhere::{Interrupts, effective_uid, in_its_own_group, permissions, room_for_files};
+pub(crate) use elsewhere::{
+    Interrupts, effective_uid, in_its_own_group, permissions, private_folder, room_for_files,
+};
 #[cfg(unix)]
-pub(crate) use posix::{Interrupts, effective_uid, in_its_own_group, permissions, room_for_files};
+pub(crate) use posix::{
+    Interrupts, effective_uid, in_its_own_group, permissions, private_folder, room_for_files,
+};
 
 /// A language and the program that would run it.
 #[derive(Debug)]
@@ -28,6 +32,14 @@ pub(crate) struct FoundLanguage {
 /// The runtime for one command: a single thread, because one run is all it waits for.
 pub(crate) fn runtime() -> Result<Runtime, Failure> {
     Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::host(format!("start the event loop: {error}")))
+}
+
+/// The runtime of a server: a thread for each core.
+pub(crate) fn server_runtime() -> Result<Runtime, Failure> {
+    Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::host(format!("start the event loop: {error}")))
@@ -124,8 +136,11 @@ mod nowhere {
 
 #[cfg(unix)]
 mod posix {
-    use std::os::unix::fs::PermissionsExt;
+    use std::fs::DirBuilder;
+    use std::io;
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
     use std::os::unix::process::CommandExt;
+    use std::path::Path;
     use std::process::Command;
 
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -148,6 +163,11 @@ mod posix {
         let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
         let room = if raised.is_ok() { limit.maximum } else { limit.current };
         room.unwrap_or(u64::MAX)
+    }
+
+    /// Makes a folder that only its owner may look into, where there is none.
+    pub(crate) fn private_folder(path: &Path) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(path)
     }
 
     /// Keeps a terminal's Ctrl-C from a command.
@@ -198,6 +218,10 @@ mod elsewhere {
 
     pub(crate) fn room_for_files() -> u64 {
         u64::MAX
+    }
+
+    pub(crate) fn private_folder(path: &std::path::Path) -> std::io::Result<()> {
+        std::fs::create_dir_all(path)
     }
 
     pub(crate) fn in_its_own_group(_command: &mut Command) {}

@@ -15,7 +15,7 @@ use crate::identity::execution_id;
 use crate::intent::{Form, Intent, Output};
 use crate::os::{self, Interrupts};
 use crate::view::View;
-use crate::{batch, input, say};
+use crate::{batch, input, remote, say};
 
 /// Runs, and gives the exit status.
 pub(crate) fn run(args: RunArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
@@ -23,7 +23,11 @@ pub(crate) fn run(args: RunArgs, environment: &Environment, config: Config) -> R
     if let Some(path) = &args.batch {
         return batch::run(input::requests(path)?, args, environment, config);
     }
+    let server = args.server.clone();
     let intent = Intent::of(args, environment)?;
+    if let Some(url) = server {
+        return remote::run(&url, intent, environment);
+    }
     on_engine(config, async |engine| perform(engine, intent).await)
 }
 

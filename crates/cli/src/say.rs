@@ -42,6 +42,11 @@ pub(crate) fn note(message: &str) {
     let _ = writeln!(anstream::stderr().lock(), "belljar: {message}");
 }
 
+/// A line that somebody asked for.
+pub(crate) fn answer(message: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{message}");
+}
+
 /// A line about how things stand, in place of the one before; for terminals only.
 pub(crate) fn progress(message: &str) {
     let _ = write!(std::io::stderr().lock(), "\r\x1b[2Kbelljar: {message}");

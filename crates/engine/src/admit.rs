@@ -113,6 +113,9 @@ fn refuse_what_is_not_there(request: &Request) -> Result<(), Error> {
             "this version installs no packages; the image must have them",
         );
     }
+    if request.wait == Some(false) {
+        return unsupported("wait", "only a server can answer before the end");
+    }
     match request.policy.as_deref() {
         None | Some("off") => Ok(()),
         Some(_) => {

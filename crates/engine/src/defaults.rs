@@ -50,6 +50,7 @@ impl Defaults {
             stdin: own.stdin,
             stdin_base64: own.stdin_base64,
             metadata: own.metadata,
+            wait: own.wait,
         };
         (request, paths)
     }

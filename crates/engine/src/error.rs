@@ -17,7 +17,7 @@ pub enum Fault {
 }
 
 /// The closed list of `code` values in `{"error":{"code","message"}}`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
     /// A field is missing, malformed or contradicts another.

@@ -9,7 +9,7 @@ use crate::quantity::{show_bytes, show_duration};
 
 /// Limits as a request, a profile or a flag gives them; what is absent comes from the next one in line.
 /// Signed, so that a negative number is refused by name and not by a parser.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LimitsSpec {
     /// Wall-clock time.

@@ -1,6 +1,6 @@
 //! The one way through: request in, report out.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::admit::{Admitted, Rules, admit};
 use crate::limits::Limits;
@@ -18,7 +18,7 @@ use crate::{Capture, Error};
 pub struct Engine {
     provider: Arc<dyn Provider>,
     capabilities: Capabilities,
-    profiles: Profiles,
+    profiles: RwLock<Arc<Profiles>>,
     ceiling: Limits,
 }
 
@@ -26,7 +26,16 @@ impl Engine {
     /// An engine over one provider.
     pub fn new(provider: Arc<dyn Provider>, profiles: Profiles, ceiling: Limits) -> Self {
         let capabilities = provider.capabilities();
-        Self { provider, capabilities, profiles, ceiling }
+        Self { provider, capabilities, profiles: RwLock::new(Arc::new(profiles)), ceiling }
+    }
+
+    /// Requests from now on know these profiles, and no others.
+    pub fn set_profiles(&self, profiles: Profiles) {
+        *self.profiles.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(profiles);
+    }
+
+    fn profiles(&self) -> Arc<Profiles> {
+        Arc::clone(&self.profiles.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// What the provider can do here.
@@ -40,7 +49,7 @@ impl Engine {
     /// Names what is wrong with it.
     pub fn admit(&self, request: Request, paths: HostPaths) -> Result<Admitted, Error> {
         self.check_provider(request.provider.as_deref())?;
-        admit(request, paths, &self.rules())
+        admit(request, paths, &self.rules(&self.profiles()))
     }
 
     fn check_provider(&self, name: Option<&str>) -> Result<(), Error> {
@@ -53,8 +62,8 @@ impl Engine {
         }
     }
 
-    fn rules(&self) -> Rules<'_> {
-        Rules { profiles: &self.profiles, ceiling: &self.ceiling, capabilities: &self.capabilities }
+    fn rules<'a>(&'a self, profiles: &'a Profiles) -> Rules<'a> {
+        Rules { profiles, ceiling: &self.ceiling, capabilities: &self.capabilities }
     }
 
     /// Checks a request for a living sandbox without opening it.
@@ -63,7 +72,7 @@ impl Engine {
     /// Names what is wrong with it.
     pub fn admit_sandbox(&self, request: SandboxRequest) -> Result<AdmittedSandbox, Error> {
         self.check_provider(request.provider.as_deref())?;
-        admit_sandbox(request, &self.rules())
+        admit_sandbox(request, &self.rules(&self.profiles()))
     }
 
     /// Opens a living sandbox.
@@ -79,7 +88,7 @@ impl Engine {
     /// # Errors
     /// Names what is wrong with it.
     pub fn admit_inside(&self, sandbox: &AdmittedSandbox, request: Request) -> Result<Admitted, Error> {
-        admit_inside(sandbox, request, &self.rules())
+        admit_inside(sandbox, request, &self.rules(&self.profiles()))
     }
 
     /// Runs a task in a sandbox that is open.

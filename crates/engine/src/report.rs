@@ -189,12 +189,16 @@ impl Report {
             (Status::Cancelled, ..) => 130,
             (Status::LimitExceeded, Some(Limit::Memory), ..) => 137,
             (_, _, Some(code), _) => code,
-            (_, _, None, Some(name)) => (1..=64)
-                .find(|signal| explain::signal_name(*signal) == name)
-                .map_or(137, |signal| 128 + signal as u8),
+            (_, _, None, Some(name)) => signalled_status(name),
             (_, _, None, None) => 137,
         }
     }
+}
+
+/// What stands for the end by a signal of this name.
+pub fn signalled_status(name: &str) -> u8 {
+    let signal = (1..=64).find(|signal| explain::signal_name(*signal) == name);
+    signal.map_or(137, |signal| 128 + signal as u8)
 }
 
 type EndingFields = (Status, Option<u8>, Option<String>, Option<Limit>);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::Error;
@@ -13,7 +13,7 @@ use crate::limits::LimitsSpec;
 use crate::plan::Mount;
 
 /// What a caller asks for. Only `language` and `code` are needed, or `command`.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Request {
     /// Language of `code`.
@@ -54,6 +54,8 @@ pub struct Request {
     pub require: Vec<String>,
     /// Echoed in the result.
     pub metadata: Map<String, Value>,
+    /// Whether the answer is the result; only a server can answer before there is one.
+    pub wait: Option<bool>,
 }
 
 impl Request {
@@ -90,7 +92,7 @@ fn malformed(error: &serde_json::Error) -> Error {
 }
 
 /// A file for the workspace.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FileSpec {
     /// Relative to the workspace.
@@ -104,7 +106,7 @@ pub struct FileSpec {
 }
 
 /// Packages that a run needs.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Dependencies {
     /// Whether to read imports from the code.
@@ -114,7 +116,7 @@ pub struct Dependencies {
 }
 
 /// What may be reached.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkSpec {
     /// `none`, `hosts` or `full`.

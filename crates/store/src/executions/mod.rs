@@ -135,6 +135,16 @@ impl Finished {
         Self::unrun(Status::Failed, result, ended)
     }
 
+    /// The result object as it will be kept.
+    pub fn json(&self) -> &str {
+        &self.json
+    }
+
+    /// How it ended.
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
     fn unrun(status: Status, result: &Value, ended: Timestamp) -> Result<Self, Error> {
         let json = bound::json("result", result, MAX_RESULT)?;
         Ok(Self { status, exit_code: None, cpu_ms: 0, json, ended })

@@ -1,0 +1,146 @@
+//! A small HTTP client: one connection for one call, to the server that was named.
+
+use std::time::Duration;
+
+use belljar_engine::ErrorCode;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper::{Method, Request, Response, header};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::env::{Environment, Hidden};
+use crate::failure::Failure;
+
+const USUAL: &str = "http://127.0.0.1:7117";
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest answer that is taken: the longest result, and some.
+const LONGEST: usize = 256 << 20;
+
+/// The server to call.
+#[derive(Debug)]
+pub(super) struct Server {
+    authority: String,
+    key: Option<Hidden>,
+}
+
+impl Server {
+    /// The flag counts, then the environment.
+    pub(super) fn of(flag: Option<&str>, environment: &Environment) -> Result<Self, Failure> {
+        let url = flag.or(environment.server.as_deref()).unwrap_or(USUAL);
+        let refused = |why: &str| Failure::invalid(format!("--server: '{}': {why}", url.escape_debug()));
+        let rest = url.strip_prefix("http://").ok_or_else(|| {
+            refused("must begin with http://; for a server behind TLS, let a proxy on this machine speak it")
+        })?;
+        let authority = rest.strip_suffix('/').unwrap_or(rest);
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]_".contains(&byte);
+        if authority.is_empty() || !authority.bytes().all(plain) {
+            return Err(refused("is no server; write http://HOST:PORT"));
+        }
+        Ok(Self { authority: authority.to_owned(), key: environment.api_key.clone() })
+    }
+
+    /// Calls, and gives the whole answer; nothing is null.
+    pub(super) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, Failure> {
+        let response = self.send(method, path, "application/json", body).await?;
+        read(response).await
+    }
+
+    /// Calls, and gives the answer as it comes. What is no success is an error.
+    pub(super) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        accept: &str,
+        body: Option<&Value>,
+    ) -> Result<Response<Incoming>, Failure> {
+        let failed = |why: String| Failure::host(format!("call http://{}: {why}", self.authority));
+        let address =
+            if has_port(&self.authority) { self.authority.clone() } else { format!("{}:80", self.authority) };
+        let connecting = timeout(PATIENCE, TcpStream::connect(address));
+        let stream = connecting.await.map_err(|_| failed("no answer".to_owned()))?;
+        let stream = TokioIo::new(stream.map_err(|error| failed(error.to_string()))?);
+        let (mut sender, connection) =
+            http1::handshake(stream).await.map_err(|error| failed(error.to_string()))?;
+        // Ends with the answer; what goes wrong on it is seen there.
+        tokio::spawn(connection);
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, &self.authority)
+            .header(header::ACCEPT, accept)
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some(key) = &self.key {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {}", key.reveal()));
+        }
+        let body = body.map_or(Bytes::new(), |body| body.to_string().into());
+        let request = request.body(Full::new(body)).map_err(|error| failed(error.to_string()))?;
+        let response = sender.send_request(request).await.map_err(|error| failed(error.to_string()))?;
+        if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
+    }
+}
+
+fn has_port(authority: &str) -> bool {
+    authority.rsplit_once(':').is_some_and(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+async fn read(response: Response<Incoming>) -> Result<Value, Failure> {
+    let limited = http_body_util::Limited::new(response.into_body(), LONGEST);
+    let lost = |why: String| Failure::host(format!("read the server's answer: {why}"));
+    let bytes = limited.collect().await.map_err(|error| lost(error.to_string()))?.to_bytes();
+    if bytes.is_empty() {
+        return Ok(Value::Null);
+    }
+    serde_json::from_slice(&bytes).map_err(|error| lost(error.to_string()))
+}
+
+async fn refusal(response: Response<Incoming>) -> Failure {
+    let status = response.status();
+    let answer = read(response).await.unwrap_or_default();
+    refused(&answer["error"], &format!("the server answered {status}"))
+}
+
+/// What the server says went wrong, in its own words.
+pub(super) fn refused(error: &Value, otherwise: &str) -> Failure {
+    let code = serde_json::from_value(error["code"].clone()).unwrap_or(ErrorCode::SetupFailed);
+    let message = error["message"].as_str().unwrap_or(otherwise);
+    Failure { code, message: format!("server: {message}") }
+}
+
+/// A query of these names and values.
+pub(super) fn query(pairs: &[(String, String)]) -> String {
+    let pairs: Vec<_> = pairs.iter().map(|(name, value)| format!("{}={}", part(name), part(value))).collect();
+    pairs.join("&")
+}
+
+/// Text as one part of a path or query.
+pub(super) fn part(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let encode = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(encode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_named_plainly() {
+        let environment = Environment::default();
+        for good in ["http://127.0.0.1:7117", "http://localhost:1/", "http://[::1]:7117"] {
+            assert!(Server::of(Some(good), &environment).is_ok(), "{good}");
+        }
+        for bad in ["", "127.0.0.1", "https://x", "http://", "http://a/b", "http://a b", "http://u@h"] {
+            assert!(Server::of(Some(bad), &environment).is_err(), "{bad}");
+        }
+        assert_eq!(query(&[("metadata.a b".to_owned(), "é&=".to_owned())]), "metadata.a%20b=%C3%A9%26%3D");
+    }
+}

@@ -1,0 +1,136 @@
+//! `belljar serve`: wires engine, store and server, and ends them in order.
+
+mod log;
+mod service;
+mod spec;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use belljar_engine::Engine;
+use belljar_engine::layer::Layer;
+use belljar_engine::profile::Profiles;
+use belljar_engine::provider::{Blind, Capabilities};
+use belljar_engine::report::Status;
+use belljar_engine::request::{HostPaths, Request};
+use belljar_server::World;
+use belljar_store::{Options, Store};
+use clap::Args;
+use tokio::net::TcpListener;
+
+use crate::config::Config;
+use crate::env::Environment;
+use crate::failure::{Failure, shown};
+use crate::os::{self, Interrupts, Started};
+use crate::say;
+
+use service::Service;
+pub(crate) use spec::ServerSpec;
+
+/// `belljar serve`.
+#[derive(Debug, Default, Args)]
+pub(crate) struct ServeArgs {
+    /// Address and port to listen on [default: 127.0.0.1:7117]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// Folder for everything that is kept [default: belljar in the state folder]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Serve although layers are missing on this host; receipts say which held
+    #[arg(long)]
+    allow_degraded: bool,
+    /// Ask nobody for a key; on a loopback address only
+    #[arg(long)]
+    without_keys: bool,
+}
+
+/// Serves until it is asked to end.
+pub(crate) fn run(args: ServeArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
+    let service = Service::of(args, environment, &config.server)?;
+    log::start(service.level);
+    os::room_for_files();
+    let started = os::launch()?;
+    os::server_runtime()?.block_on(serve(started, service, config)).map(|()| 0)
+}
+
+async fn serve(started: Started, service: Service, config: Config) -> Result<(), Failure> {
+    let mut interrupts = Interrupts::listen()?;
+    let mut impatience = Interrupts::listen()?;
+    let store = open(&service)?;
+    let listener = TcpListener::bind(service.listen)
+        .await
+        .map_err(|error| Failure::host(format!("listen on {}: {error}", service.listen)))?;
+    let host = started.connect(config.warm).await?;
+    let engine = Arc::new(Engine::new(host.provider(), config.profiles.clone(), config.ceiling));
+    let ready = match prove(&engine, service.allow_degraded).await {
+        Ok(()) => prepare(&engine, store, config.profiles, service, &listener).await,
+        Err(failure) => Err(failure),
+    };
+    if let Ok(world) = &ready {
+        let serving = belljar_server::run(listener, Arc::clone(world), async { interrupts.next().await });
+        tokio::select! {
+            () = serving => {}
+            // The first one asks for an end, the second for one at once.
+            () = async { impatience.next().await; impatience.next().await } => {}
+        }
+    }
+    engine.shut_down().await;
+    ready.map(drop)
+}
+
+fn open(service: &Service) -> Result<Arc<Store>, Failure> {
+    let folder = &service.data_dir;
+    os::private_folder(folder)
+        .map_err(|error| Failure::host(format!("make the data folder {}: {error}", shown(folder))))?;
+    let options = Options { durability: service.durability, ..Options::default() };
+    let store = Store::open(&folder.join("belljar.db"), &options);
+    store.map(Arc::new).map_err(|error| Failure::host(error.to_string()))
+}
+
+async fn prepare(
+    engine: &Arc<Engine>,
+    store: Arc<Store>,
+    profiles: Profiles,
+    service: Service,
+    listener: &TcpListener,
+) -> Result<Arc<World>, Failure> {
+    let failed = |error: belljar_server::Error| Failure::host(error.to_string());
+    let prepared =
+        belljar_server::prepare(Arc::clone(engine), store, profiles, service.settings, service.admin_key);
+    let (world, first_key) = prepared.await.map_err(failed)?;
+    if let Some(key) = first_key {
+        say::answer(&format!("admin key, shown this once: {}", key.reveal()));
+    }
+    let address = listener.local_addr().map_err(|error| Failure::host(format!("listen: {error}")))?;
+    say::answer(&format!("listening on http://{address}"));
+    Ok(world)
+}
+
+/// Serves others only where every layer holds, or somebody said that less will do; the floor always has to.
+async fn prove(engine: &Engine, allow_degraded: bool) -> Result<(), Failure> {
+    if let Some(missing) = missing_layers(engine.capabilities()) {
+        if !allow_degraded {
+            let advice = "'belljar doctor' says how to mend that; --allow-degraded serves all the same";
+            return Err(Failure::host(format!("not enforced here: {missing}; {advice}")));
+        }
+        say::warning(&format!("not enforced here: {missing} (belljar doctor says why)"));
+    }
+    let request = Request { command: Some(vec!["true".to_owned()]), ..Request::default() };
+    let admitted = engine.admit(request, HostPaths::default())?;
+    let never = Box::pin(std::future::pending());
+    let report = engine.execute("proof".to_owned(), admitted, &mut Blind, never).await?;
+    let holds = |layer: &&Layer| !report.receipt.isolation.contains(layer);
+    match Layer::FLOOR.iter().find(holds) {
+        None if report.status == Status::Succeeded => Ok(()),
+        None => {
+            Err(Failure::host(format!("'true' did not succeed inside: {}", report.error.unwrap_or_default())))
+        }
+        Some(layer) => Err(Failure::host(format!("the floor does not hold: {layer}"))),
+    }
+}
+
+fn missing_layers(capabilities: &Capabilities) -> Option<String> {
+    let names: Vec<_> = capabilities.missing.iter().map(|missing| missing.layer.name()).collect();
+    (!names.is_empty()).then(|| names.join(", "))
+}

@@ -1,0 +1,106 @@
+//! What was typed, the file and the environment become one service; the nearer word counts.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use belljar_server::{AdminKey, Settings};
+use belljar_store::Durability;
+use tracing::level_filters::LevelFilter;
+
+use super::{ServeArgs, ServerSpec};
+use crate::env::Environment;
+use crate::failure::Failure;
+
+const PORT: u16 = 7117;
+
+/// How to serve.
+#[derive(Debug)]
+pub(crate) struct Service {
+    pub(crate) listen: SocketAddr,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) durability: Durability,
+    pub(crate) settings: Settings,
+    pub(crate) admin_key: Option<AdminKey>,
+    pub(crate) allow_degraded: bool,
+    pub(crate) level: LevelFilter,
+}
+
+impl Service {
+    pub(crate) fn of(args: ServeArgs, environment: &Environment, spec: &ServerSpec) -> Result<Self, Failure> {
+        let listen = args.listen.or(spec.listen).unwrap_or((Ipv4Addr::LOCALHOST, PORT).into());
+        if args.without_keys && !listen.ip().is_loopback() {
+            return Err(Failure::invalid(format!(
+                "--without-keys: {listen} can be reached from elsewhere; listen on 127.0.0.1, or leave it out"
+            )));
+        }
+        let settings = Settings { without_keys: args.without_keys, ..spec.settings()? };
+        let key = environment.admin_key.as_ref().map(|key| key.reveal().parse());
+        Ok(Self {
+            listen,
+            data_dir: data_dir(args.data_dir, environment, spec)?,
+            durability: spec.durability(),
+            settings,
+            admin_key: key
+                .transpose()
+                .map_err(|error: belljar_server::Error| Failure::invalid(error.to_string()))?,
+            allow_degraded: args.allow_degraded,
+            level: level(environment.log.as_deref())?,
+        })
+    }
+}
+
+fn data_dir(flag: Option<PathBuf>, environment: &Environment, spec: &ServerSpec) -> Result<PathBuf, Failure> {
+    let usual = || environment.state_home.as_ref().map(|state| state.join("belljar"));
+    flag.or_else(|| environment.data_dir.clone())
+        .or_else(|| spec.data_dir.clone())
+        .or_else(usual)
+        .ok_or_else(|| Failure::invalid("there is no home folder to keep data in; give --data-dir DIR"))
+}
+
+fn level(text: Option<&str>) -> Result<LevelFilter, Failure> {
+    let Some(text) = text else { return Ok(LevelFilter::INFO) };
+    text.parse().map_err(|_| {
+        let shown = text.escape_debug();
+        Failure::invalid(format!("BELLJAR_LOG: '{shown}' is none of off, error, warn, info, debug, trace"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(variables: &[(&str, &str)]) -> Environment {
+        let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
+        Environment::read(find).unwrap()
+    }
+
+    fn service(args: ServeArgs, variables: &[(&str, &str)]) -> Result<Service, Failure> {
+        Service::of(args, &environment(variables), &ServerSpec::default())
+    }
+
+    #[test]
+    fn the_nearer_word_counts() {
+        let home = [("HOME", "/h")];
+        let usual = service(ServeArgs::default(), &home).unwrap();
+        assert_eq!(usual.listen.to_string(), "127.0.0.1:7117");
+        assert_eq!(usual.data_dir, PathBuf::from("/h/.local/state/belljar"));
+        let set = [("HOME", "/h"), ("BELLJAR_DATA_DIR", "/d")];
+        assert_eq!(service(ServeArgs::default(), &set).unwrap().data_dir, PathBuf::from("/d"));
+        let flag = ServeArgs { data_dir: Some("/f".into()), ..ServeArgs::default() };
+        assert_eq!(service(flag, &set).unwrap().data_dir, PathBuf::from("/f"));
+        assert!(service(ServeArgs::default(), &[]).unwrap_err().message.contains("--data-dir"));
+    }
+
+    #[test]
+    fn nobody_is_let_in_by_mistake() {
+        let home = ("HOME", "/h");
+        let listen = |text: &str| Some(text.parse().unwrap());
+        let open = ServeArgs { listen: listen("0.0.0.0:7117"), without_keys: true, ..ServeArgs::default() };
+        assert!(service(open, &[home]).unwrap_err().message.contains("can be reached from elsewhere"));
+        let local = ServeArgs { listen: listen("[::1]:7117"), without_keys: true, ..ServeArgs::default() };
+        assert!(service(local, &[home]).is_ok());
+        let short = [home, ("BELLJAR_ADMIN_KEY", "too short")];
+        assert!(service(ServeArgs::default(), &short).unwrap_err().message.contains("32 bytes or more"));
+        assert!(service(ServeArgs::default(), &[home, ("BELLJAR_LOG", "loud")]).is_err());
+    }
+}

@@ -1,0 +1,122 @@
+//! `[server]` in `belljar.toml`, as it is written.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use belljar_engine::quantity::{parse_bytes, parse_millis};
+use belljar_server::Settings;
+use belljar_store::Durability;
+use serde::Deserialize;
+
+use crate::failure::Failure;
+
+/// What an administrator may set about the service; what is absent is as usual.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ServerSpec {
+    pub(super) listen: Option<SocketAddr>,
+    pub(super) data_dir: Option<PathBuf>,
+    /// Executions at one time.
+    concurrency: Option<usize>,
+    /// Executions of one tenant that may wait.
+    queue: Option<usize>,
+    /// Such as `32M`.
+    max_body: Option<String>,
+    /// How long running work may go on after the request to end, such as `30s`.
+    drain: Option<String>,
+    /// How long results are kept, such as `168h`.
+    keep: Option<String>,
+    /// How much results may take, such as `1G`.
+    keep_bytes: Option<String>,
+    /// What a committed result survives: `process`, or also `power`.
+    durability: Option<DurabilitySpec>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum DurabilitySpec {
+    Process,
+    Power,
+}
+
+impl ServerSpec {
+    /// Checks what was given; what was not is as usual.
+    pub(super) fn settings(&self) -> Result<Settings, Failure> {
+        let mut settings = Settings::default();
+        set(&mut settings.concurrency, count("concurrency", self.concurrency)?);
+        set(&mut settings.queue, count("queue", self.queue)?);
+        set(&mut settings.max_body, bytes("max_body", self.max_body.as_deref())?.map(|bytes| bytes as usize));
+        set(&mut settings.drain, time("drain", self.drain.as_deref())?);
+        settings.bodies_total = settings.bodies_total.max(2 * settings.max_body);
+        if let Some(age) = time("keep", self.keep.as_deref())? {
+            settings.retention.max_age = Some(age);
+        }
+        if let Some(bytes) = bytes("keep_bytes", self.keep_bytes.as_deref())? {
+            settings.retention.max_bytes = Some(bytes);
+        }
+        Ok(settings)
+    }
+
+    pub(super) fn durability(&self) -> Durability {
+        match self.durability {
+            Some(DurabilitySpec::Power) => Durability::Power,
+            Some(DurabilitySpec::Process) | None => Durability::Process,
+        }
+    }
+}
+
+fn set<T>(value: &mut T, given: Option<T>) {
+    if let Some(given) = given {
+        *value = given;
+    }
+}
+
+fn refused(name: &str, why: &str) -> Failure {
+    Failure::invalid(format!("[server] {name}: {why}"))
+}
+
+fn count(name: &str, given: Option<usize>) -> Result<Option<usize>, Failure> {
+    match given {
+        Some(0) => Err(refused(name, "must be above zero")),
+        Some(many) if many > 100_000 => Err(refused(name, "is too much")),
+        given => Ok(given),
+    }
+}
+
+fn bytes(name: &str, given: Option<&str>) -> Result<Option<u64>, Failure> {
+    let parse =
+        |text| parse_bytes(text).map_err(|why| refused(name, &why)).and_then(|size| above_zero(name, size));
+    given.map(parse).transpose()
+}
+
+fn time(name: &str, given: Option<&str>) -> Result<Option<Duration>, Failure> {
+    let parse =
+        |text| parse_millis(text).map_err(|why| refused(name, &why)).and_then(|ms| above_zero(name, ms));
+    Ok(given.map(parse).transpose()?.map(Duration::from_millis))
+}
+
+fn above_zero(name: &str, value: i64) -> Result<u64, Failure> {
+    u64::try_from(value).ok().filter(|value| *value > 0).ok_or_else(|| refused(name, "must be above zero"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(text: &str) -> Result<Settings, Failure> {
+        toml::from_str::<ServerSpec>(text).unwrap().settings()
+    }
+
+    #[test]
+    fn what_is_given_counts_and_nonsense_is_refused() {
+        let set = settings("concurrency = 3\nmax_body = \"1M\"\ndrain = \"5s\"\nkeep = \"1h\"").unwrap();
+        assert_eq!((set.concurrency, set.max_body, set.drain.as_secs()), (3, 1 << 20, 5));
+        for wrong in
+            ["concurrency = 0", "queue = 0", "max_body = \"x\"", "drain = \"-1s\"", "keep_bytes = \"0\""]
+        {
+            assert!(settings(wrong).unwrap_err().message.starts_with("[server] "), "{wrong}");
+        }
+        assert!(toml::from_str::<ServerSpec>("port = 1").is_err());
+    }
+}

@@ -1,0 +1,227 @@
+//! `belljar serve` as a person starts it: the real binary, real sandboxes, curl, `kill -9`.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const KEY: &str = "a-key-for-tests-that-is-long-enough-to-be-one";
+
+struct Server {
+    child: Child,
+    url: String,
+    lines: Vec<String>,
+}
+
+impl Server {
+    fn start(folder: &Path, key: Option<&str>, flags: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
+        command
+            .args(["serve", "--listen", "127.0.0.1:0", "--allow-degraded", "--data-dir"])
+            .arg(folder)
+            .args(flags);
+        command.env_remove("BELLJAR_ADMIN_KEY").env("BELLJAR_LOG", "warn");
+        if let Some(key) = key {
+            command.env("BELLJAR_ADMIN_KEY", key);
+        }
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut server = Self { child, url: String::new(), lines: Vec::new() };
+        let stdout = BufReader::new(server.child.stdout.take().unwrap());
+        for line in stdout.lines() {
+            server.lines.push(line.unwrap());
+            if let Some(url) = server.lines.last().unwrap().strip_prefix("listening on ") {
+                server.url = url.to_owned();
+                return server;
+            }
+        }
+        panic!("the server did not start: {:?}", server.lines);
+    }
+
+    /// What curl says: the status and the body.
+    fn curl(&self, arguments: &[&str], path: &str) -> (String, String) {
+        let output = Command::new("curl")
+            .args([
+                "-sS",
+                "--max-time",
+                "30",
+                "-w",
+                "\n%{http_code}",
+                "-H",
+                &format!("Authorization: Bearer {KEY}"),
+            ])
+            .args(arguments)
+            .arg(format!("{}{path}", self.url))
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (body, status) =
+            text.rsplit_once('\n').unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+        (status.to_owned(), body.to_owned())
+    }
+
+    fn run(&self, json: &str) -> (String, Value) {
+        let (status, body) = self.curl(&["--json", json], "/v1/executions");
+        (status, serde_json::from_str(&body).unwrap_or_else(|_| panic!("{body}")))
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn code_runs_over_http_and_the_server_ends_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Server::start(folder.path(), Some(KEY), &[]);
+    let (status, result) = server.run(r#"{"language":"python","code":"print(6 * 7)"}"#);
+    assert_eq!(
+        (status.as_str(), &result["stdout"], &result["exit_code"]),
+        ("200", &"42\n".into(), &0.into())
+    );
+    assert!(result["receipt"]["isolation"].as_array().unwrap().iter().any(|layer| layer == "seccomp"));
+    let (status, result) = server.run(r#"{"language":"bash","code":"exit 3"}"#);
+    assert_eq!((status.as_str(), &result["status"]), ("200", &"failed".into()));
+    let events =
+        ["-N", "-H", "Accept: text/event-stream", "--json", r#"{"language":"bash","code":"echo hi"}"#];
+    let (_, text) = server.curl(&events, "/v1/executions");
+    assert!(text.contains("event: output") && text.contains("event: result"), "{text}");
+    let (status, text) = server.curl(&[], "/healthz?ready");
+    assert_eq!((status.as_str(), text.as_str()), ("200", r#"{"status":"ready"}"#));
+    server.signal("-TERM");
+    assert!(server.child.wait().unwrap().success());
+}
+
+#[test]
+fn the_first_start_shows_a_key_and_the_second_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), None, &[]);
+    let key = server.lines.iter().find_map(|line| line.strip_prefix("admin key, shown this once: ")).unwrap();
+    let header = format!("Authorization: Bearer {key}");
+    let tenants =
+        Command::new("curl").args(["-s", "-H", &header]).arg(format!("{}/v1/tenants", server.url)).output();
+    assert!(String::from_utf8(tenants.unwrap().stdout).unwrap().contains("\"default\""));
+    drop(server);
+    let again = Server::start(folder.path(), None, &[]);
+    assert_eq!(again.lines.len(), 1, "{:?}", again.lines);
+}
+
+#[test]
+fn a_killed_server_loses_nothing_that_it_acknowledged() {
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..2 {
+        let mut server = Server::start(folder.path(), Some(KEY), &[]);
+        let (_, done) = server.run(r#"{"language":"bash","code":"echo kept"}"#);
+        let long = r#"{"language":"bash","code":"sleep 60","wait":false}"#;
+        let ids: Vec<_> = (0..6).map(|_| server.run(long).1["id"].as_str().unwrap().to_owned()).collect();
+        server.signal("-KILL");
+        server.child.wait().unwrap();
+        let started = Instant::now();
+        let server = Server::start(folder.path(), Some(KEY), &[]);
+        assert!(started.elapsed() < Duration::from_secs(5), "round {round}: {:?}", started.elapsed());
+        let (status, kept) = server.curl(&[], &format!("/v1/executions/{}", done["id"].as_str().unwrap()));
+        assert_eq!((status.as_str(), serde_json::from_str::<Value>(&kept).unwrap()), ("200", done));
+        for id in ids {
+            let (_, text) = server.curl(&[], &format!("/v1/executions/{id}"));
+            assert!(text.contains(r#""status":"interrupted""#), "{text}");
+        }
+        let (_, list) = server.curl(&[], "/v1/executions?status=interrupted");
+        let list: Value = serde_json::from_str(&list).unwrap();
+        assert_eq!(list["executions"].as_array().unwrap().len(), 6 * (round + 1));
+    }
+}
+
+#[test]
+fn a_server_that_must_not_start_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let serve = |flags: &[&str], key: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
+        command.args(["serve", "--data-dir"]).arg(folder.path()).args(flags).env("BELLJAR_ADMIN_KEY", key);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(125));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(
+        serve(&["--listen", "0.0.0.0:0", "--without-keys"], "").contains("can be reached from elsewhere")
+    );
+    assert!(serve(&[], "short").contains("BELLJAR_ADMIN_KEY: must be 32 bytes or more"));
+    let _first = Server::start(folder.path(), Some(KEY), &[]);
+    assert!(serve(&["--listen", "127.0.0.1:0"], KEY).contains("another belljar uses this data folder"));
+}
+
+#[test]
+fn the_command_line_is_a_client() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), Some(KEY), &[]);
+    let belljar = |arguments: &[&str], key: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
+        command.args(arguments).env("BELLJAR_SERVER", &server.url).env("BELLJAR_API_KEY", key);
+        let output = command.output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+        (output.status.code().unwrap(), text)
+    };
+    let run = |arguments: &[&str]| belljar(&[&["run", "--server", &server.url], arguments].concat(), KEY);
+    assert_eq!(run(&["-c", "print(6 * 7)"]), (0, "42\n".to_owned()));
+    assert_eq!(run(&["-c", "exit 3", "--language", "bash"]).0, 3);
+    assert_eq!(run(&["-c", "kill -SEGV $$", "--language", "bash"]).0, 139);
+    assert_eq!(run(&["-c", "import time; time.sleep(9)", "--timeout", "200ms"]).0, 124);
+    assert_eq!(run(&["-c", "def main(n): return n + 1", "--args", r#"{"n": 1}"#]).1, "2\n");
+    let (status, text) = run(&["-c", "print(1)", "--json"]);
+    assert_eq!((status, serde_json::from_str::<Value>(&text).unwrap()["stdout"].as_str()), (0, Some("1\n")));
+    assert_eq!(run(&["-c", "1", "--memory", "0"]).0, 125);
+    assert!(run(&["-c", "1", "--workspace", "."]).1.contains("folders of this machine"));
+
+    let (status, list) = belljar(&["executions", "list", "--limit", "2"], KEY);
+    assert!(status == 0 && list.contains("exec_") && list.contains("there are more"), "{list}");
+    let id = list.split_whitespace().find(|word| word.starts_with("exec_")).unwrap();
+    assert!(belljar(&["executions", "show", id], KEY).1.contains("\"status\""));
+    assert!(belljar(&["executions", "cancel", id], KEY).1.contains("has ended already"));
+    assert_eq!(belljar(&["tenant", "create", "ada", "--concurrency", "2"], KEY).0, 0);
+    let (_, made) = belljar(&["key", "create", "--tenant", "ada", "--scopes", "run"], KEY);
+    let made: Value = serde_json::from_str(&made).unwrap();
+    let key = made["key"].as_str().unwrap();
+    assert_eq!(belljar(&["executions", "list"], key).0, 0);
+    assert!(belljar(&["tenant", "list"], key).1.contains("does not have the scope 'admin'"));
+    let id = made["record"]["id"].as_str().unwrap();
+    assert_eq!(belljar(&["key", "revoke", id, "--tenant", "ada"], KEY).0, 0);
+    assert!(belljar(&["executions", "list"], key).1.contains("a valid API key is needed"));
+    let profile = folder.path().join("tight.json");
+    std::fs::write(&profile, r#"{"limits":{"timeout_ms":1000}}"#).unwrap();
+    assert_eq!(belljar(&["profile", "set", "tight", profile.to_str().unwrap()], KEY).0, 0);
+    assert_eq!(run(&["-c", "print(1)", "--profile", "tight"]).0, 0);
+}
+
+#[test]
+fn every_setting_says_where_it_came_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("belljar.toml");
+    std::fs::write(&file, "[server]\nqueue = 7\n[profiles.x]\nenv = { TOKEN = \"hush\" }\n").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
+    command.args(["config", "show", "--json", "--config"]).arg(&file);
+    command.env("BELLJAR_DATA_DIR", "/d").env("BELLJAR_ADMIN_KEY", KEY);
+    let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    let settings: Vec<Value> = serde_json::from_str(&text).unwrap();
+    let origin = |name: &str| {
+        let found =
+            settings.iter().find(|setting| setting["name"] == name).unwrap_or_else(|| panic!("{name}"));
+        (found["value"].as_str().unwrap().to_owned(), found["origin"].as_str().unwrap().to_owned())
+    };
+    let file = file.display().to_string();
+    assert_eq!(origin("server.queue"), ("7".to_owned(), file.clone()));
+    assert_eq!(origin("server.data_dir"), ("/d".to_owned(), "BELLJAR_DATA_DIR".to_owned()));
+    assert_eq!(origin("ceiling.processes").1, "default");
+    assert_eq!(origin("profiles.x.env.TOKEN"), ("(set)".to_owned(), file));
+    assert_eq!(origin("admin_key").0, "(set)");
+    assert!(!text.contains("hush") && !text.contains(KEY));
+}

@@ -1,0 +1,166 @@
+//! Who calls: a key becomes a tenant, its scopes and its quotas.
+//!
+//! What was found is remembered for a second, and forgotten at once when an administrator changes something: a key that
+//! is revoked opens nothing from the next request on.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::extract::FromRequestParts;
+use axum::http::{HeaderMap, header, request::Parts};
+use belljar_store::{Digest, Quotas, Scope, Scopes, Store, TenantName, Timestamp};
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::world::World;
+
+/// How long what was found counts: an expired key opens no longer than that.
+const REMEMBERED: Duration = Duration::from_secs(1);
+/// The most that are remembered.
+const MOST: usize = 1_024;
+
+/// On whose behalf a request is.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    /// The id of the key, or what stands for one.
+    pub(crate) actor: String,
+    pub(crate) tenant: TenantName,
+    pub(crate) scopes: Scopes,
+    pub(crate) quotas: Quotas,
+}
+
+impl Caller {
+    fn needs(self, scope: Scope) -> Result<Self, Error> {
+        if self.scopes.contains(scope) { Ok(self) } else { Err(Error::Forbidden(scope)) }
+    }
+}
+
+/// A caller who may run things.
+#[derive(Debug)]
+pub(crate) struct Runner(pub(crate) Caller);
+
+/// A caller who may change tenants, keys and profiles.
+#[derive(Debug)]
+pub(crate) struct Admin(pub(crate) Caller);
+
+impl FromRequestParts<Arc<World>> for Runner {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, world: &Arc<World>) -> Result<Self, Error> {
+        world.accounts.caller(&world.store, &parts.headers).await?.needs(Scope::Run).map(Self)
+    }
+}
+
+impl FromRequestParts<Arc<World>> for Admin {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, world: &Arc<World>) -> Result<Self, Error> {
+        let caller = world.accounts.caller(&world.store, &parts.headers).await?;
+        let refused = crate::admin::Act::refused(&caller, parts);
+        match caller.needs(Scope::Admin) {
+            Ok(caller) => Ok(Self(caller)),
+            Err(error) => {
+                refused.record(&world.store).await?;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Keys, and what is remembered of them.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    home: TenantName,
+    /// The digest of the key that automation set.
+    set_key: Option<Digest>,
+    without_keys: bool,
+    known: Mutex<HashMap<String, Known>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    digest: Digest,
+    caller: Caller,
+    since: Instant,
+}
+
+impl Accounts {
+    /// `home` is the tenant of those who come without a key of the database.
+    pub(crate) fn new(home: TenantName, set_key: Option<Digest>, without_keys: bool) -> Self {
+        Self { home, set_key, without_keys, known: Mutex::default() }
+    }
+
+    /// Who presents these headers.
+    pub(crate) async fn caller(&self, store: &Store, headers: &HeaderMap) -> Result<Caller, Error> {
+        let Some(presented) = bearer(headers) else { return self.keyless(store, headers).await };
+        let digest = Digest::of(presented.as_bytes());
+        if self.set_key.is_some_and(|key| key.matches(&digest)) {
+            return self.at_home(store, "BELLJAR_ADMIN_KEY", Scopes::all()).await;
+        }
+        // The part of a key that may be seen; the rest is compared by its digest, in constant time.
+        let name = presented.rsplit_once('_').map_or("", |(name, _)| name);
+        if let Some(caller) = self.remembered(name, &digest) {
+            return Ok(caller);
+        }
+        let holder = store.verify_key(presented, Timestamp::now()).await?.ok_or(Error::Unauthorized)?;
+        let tenant = store.tenant(&holder.tenant).await?.ok_or(Error::Unauthorized)?;
+        let caller = Caller {
+            actor: holder.key.to_string(),
+            tenant: holder.tenant,
+            scopes: holder.scopes,
+            quotas: tenant.quotas,
+        };
+        self.remember(name, digest, &caller);
+        Ok(caller)
+    }
+
+    /// Whoever sends a wrong key is told so; without any, it depends on how the server was started.
+    async fn keyless(&self, store: &Store, headers: &HeaderMap) -> Result<Caller, Error> {
+        if !self.without_keys || headers.contains_key(header::AUTHORIZATION) {
+            return Err(Error::Unauthorized);
+        }
+        self.at_home(store, "anonymous", [Scope::Run, Scope::Sandboxes].into_iter().collect()).await
+    }
+
+    async fn at_home(&self, store: &Store, actor: &str, scopes: Scopes) -> Result<Caller, Error> {
+        let digest = Digest::of(actor.as_bytes());
+        if let Some(caller) = self.remembered(actor, &digest) {
+            return Ok(caller);
+        }
+        let tenant = store.tenant(&self.home).await?.ok_or(Error::Unauthorized)?;
+        let (actor, quotas) = (actor.to_owned(), tenant.quotas);
+        let caller = Caller { actor, tenant: self.home.clone(), scopes, quotas };
+        self.remember(&caller.actor, digest, &caller);
+        Ok(caller)
+    }
+
+    fn remembered(&self, name: &str, digest: &Digest) -> Option<Caller> {
+        let known = self.lock();
+        let found = known.get(name)?;
+        (found.since.elapsed() < REMEMBERED && found.digest.matches(digest)).then(|| found.caller.clone())
+    }
+
+    fn remember(&self, name: &str, digest: Digest, caller: &Caller) {
+        let mut known = self.lock();
+        if known.len() >= MOST {
+            known.clear();
+        }
+        known.insert(name.to_owned(), Known { digest, caller: caller.clone(), since: Instant::now() });
+    }
+
+    /// After a change to tenants or keys.
+    pub(crate) fn forget(&self) {
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, key) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+}

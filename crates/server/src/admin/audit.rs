@@ -1,0 +1,23 @@
+//! `/v1/audit`.
+
+use axum::Json;
+use axum::extract::RawQuery;
+use belljar_store::AuditPage;
+
+use super::Desk;
+use crate::error::Error;
+use crate::query::Query;
+use crate::schema;
+
+const PAGE: u32 = 50;
+
+/// Every administrative act, and every one that was refused, newest first.
+#[utoipa::path(get, path = "/v1/audit", tag = "administration",
+    params(("tenant" = Option<String>, Query), ("limit" = Option<u32>, Query), ("cursor" = Option<i64>, Query)),
+    responses((status = 200, description = "A page", body = schema::AuditPage)))]
+pub(crate) async fn list(desk: Desk, query: RawQuery) -> Result<Json<AuditPage>, Error> {
+    let query = Query::parse(query, &["tenant", "limit", "cursor"])?;
+    let (tenant, cursor) = (query.get("tenant").map(str::to_owned), query.parsed("cursor")?);
+    let limit = query.parsed("limit")?.unwrap_or(PAGE);
+    Ok(Json(desk.world.store.audit_log(tenant, cursor, limit).await?))
+}

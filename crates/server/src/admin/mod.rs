@@ -1,0 +1,114 @@
+//! What administrators do. Every act, and every one that was refused, is in the audit log.
+
+pub(crate) mod audit;
+pub(crate) mod keys;
+pub(crate) mod profiles;
+pub(crate) mod tenants;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, MatchedPath};
+use axum::http::request::Parts;
+use belljar_store::{AuditEntry, AuditOutcome, Store, Timestamp};
+use serde::de::DeserializeOwned;
+
+use crate::accounts::{Admin, Caller};
+use crate::body::Whole;
+use crate::edge::RequestId;
+use crate::error::Error;
+use crate::world::World;
+
+/// The longest target that the log takes; a longer name is nobody's.
+const TARGET: usize = 200;
+
+/// An administrator at a route.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    world: Arc<World>,
+    caller: Caller,
+    request_id: Option<String>,
+}
+
+impl FromRequestParts<Arc<World>> for Desk {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, world: &Arc<World>) -> Result<Self, Error> {
+        let Admin(caller) = Admin::from_request_parts(parts, world).await?;
+        Ok(Self { world: Arc::clone(world), caller, request_id: request_id(parts) })
+    }
+}
+
+impl Desk {
+    /// Does something, and enters it into the log with what came of it.
+    async fn act<T>(
+        &self,
+        action: &str,
+        target: &str,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let done = work.await;
+        // What was remembered may be about what has changed.
+        self.world.accounts.forget();
+        let (outcome, detail) = match &done {
+            Ok(_) => (AuditOutcome::Done, None),
+            Err(error) => (AuditOutcome::Failed, Some(error.code().word())),
+        };
+        let act = Act {
+            caller: self.caller.clone(),
+            action: action.to_owned(),
+            target: Some(target.chars().take(TARGET).collect()),
+            request_id: self.request_id.clone(),
+        };
+        act.enter(&self.world.store, outcome, detail).await?;
+        done
+    }
+}
+
+/// Something that was done, or was to be.
+#[derive(Debug)]
+pub(crate) struct Act {
+    caller: Caller,
+    action: String,
+    target: Option<String>,
+    request_id: Option<String>,
+}
+
+impl Act {
+    /// What a request would have done, had its key been allowed to.
+    pub(crate) fn refused(caller: &Caller, parts: &Parts) -> Self {
+        let route = parts.extensions.get::<MatchedPath>().map_or("none", MatchedPath::as_str);
+        Self {
+            caller: caller.clone(),
+            action: format!("{} {route}", parts.method),
+            target: Some(parts.uri.path().chars().take(TARGET / 2).collect()),
+            request_id: request_id(parts),
+        }
+    }
+
+    pub(crate) async fn record(self, store: &Store) -> Result<(), Error> {
+        self.enter(store, AuditOutcome::Refused, None).await
+    }
+
+    async fn enter(self, store: &Store, outcome: AuditOutcome, detail: Option<String>) -> Result<(), Error> {
+        let Self { caller, action, target, request_id } = self;
+        let (at, actor, tenant) = (Timestamp::now(), caller.actor, Some(caller.tenant.to_string()));
+        tracing::info!(%actor, %action, on = target.as_deref(), %outcome, "administration");
+        let entry = AuditEntry { at, actor, tenant, action, target, outcome, request_id, detail };
+        Ok(store.audit(entry).await?)
+    }
+}
+
+fn request_id(parts: &Parts) -> Option<String> {
+    parts.extensions.get::<RequestId>().map(RequestId::to_string)
+}
+
+/// Reads a body of a few known fields; an empty one has none of them.
+fn parse<T: DeserializeOwned>(body: &Whole) -> Result<T, Error> {
+    let bytes = if body.bytes.trim_ascii().is_empty() { b"{}" } else { body.bytes.as_slice() };
+    let refused = |message: String| Error::Invalid { field: "request", message };
+    if !bytes.trim_ascii_start().starts_with(b"{") {
+        return Err(refused("is not a JSON object".to_owned()));
+    }
+    serde_json::from_slice(bytes).map_err(|error| refused(error.to_string()))
+}

@@ -1,0 +1,104 @@
+//! `/v1/profiles`: profiles in the database lie on top of those of the configuration.
+//!
+//! Folders of the host are for the configuration file alone: no profile that comes over HTTP can show one.
+
+use axum::Json;
+use axum::extract::Path;
+use axum::http::StatusCode;
+use belljar_engine::limits::Limits;
+use belljar_engine::profile::Profile;
+use belljar_store::{ProfileName, StoredProfile, Timestamp};
+use serde_json::{Map, Value, json};
+
+use super::{Desk, parse};
+use crate::body::Whole;
+use crate::error::Error;
+use crate::schema;
+use crate::world::World;
+
+/// Lets the engine know all profiles.
+///
+/// # Errors
+/// The database cannot answer.
+pub(crate) async fn load(world: &World) -> Result<(), Error> {
+    let mut profiles = world.profiles.clone();
+    for stored in world.store.profiles().await? {
+        match serde_json::from_str(&stored.json) {
+            Ok(profile) => profiles.insert(stored.name.to_string(), profile),
+            // Another version wrote it; the others count all the same.
+            Err(error) => tracing::warn!(profile = %stored.name, %error, "a profile cannot be used"),
+        }
+    }
+    world.engine.set_profiles(profiles);
+    Ok(())
+}
+
+/// The profiles that were set over HTTP.
+#[utoipa::path(get, path = "/v1/profiles", tag = "administration",
+    responses((status = 200, description = "By name", body = schema::ProfileList)))]
+pub(crate) async fn list(desk: Desk) -> Result<Json<Value>, Error> {
+    let profiles: Vec<Value> = desk.world.store.profiles().await?.iter().map(shown).collect();
+    Ok(Json(json!({"profiles": profiles})))
+}
+
+/// One of them.
+#[utoipa::path(get, path = "/v1/profiles/{profile}", tag = "administration", params(("profile" = String, Path)),
+    responses((status = 200, description = "It", body = schema::StoredProfile),
+        (status = 404, description = "There is none", body = schema::Problem)))]
+pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Value>, Error> {
+    let found = desk.world.store.profile(&known(&name)?).await?;
+    Ok(Json(shown(&found.ok_or(Error::NotFound("profile"))?)))
+}
+
+/// Adds or replaces a profile. It counts from the next request on.
+#[utoipa::path(put, path = "/v1/profiles/{profile}", tag = "administration", params(("profile" = String, Path)),
+    request_body = schema::Profile,
+    responses((status = 200, description = "As it is now", body = schema::StoredProfile),
+        (status = 422, description = "Something is wrong with it", body = schema::Problem)))]
+pub(crate) async fn set(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Value>, Error> {
+    let profile: ProfileName = name.parse()?;
+    check(&parse(&body)?)?;
+    let json: Map<String, Value> = parse(&body)?;
+    let work = async {
+        desk.world.store.set_profile(&profile, &json, Timestamp::now()).await?;
+        load(&desk.world).await
+    };
+    desk.act("profile.set", &name, work).await?;
+    Ok(Json(json!({"name": profile, "profile": json})))
+}
+
+/// Removes a profile; one of the configuration of the same name counts again.
+#[utoipa::path(delete, path = "/v1/profiles/{profile}", tag = "administration", params(("profile" = String, Path)),
+    responses((status = 204, description = "It is gone"),
+        (status = 404, description = "There is none", body = schema::Problem)))]
+pub(crate) async fn remove(desk: Desk, Path(name): Path<String>) -> Result<StatusCode, Error> {
+    let profile = known(&name)?;
+    let work = async {
+        desk.world.store.remove_profile(&profile).await?;
+        load(&desk.world).await
+    };
+    desk.act("profile.remove", &name, work).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn check(profile: &Profile) -> Result<(), Error> {
+    let refused = |field, message: &str| Err(Error::Invalid { field, message: message.to_owned() });
+    if !profile.mounts.is_empty() {
+        return refused("mounts", "folders of the host are set in belljar.toml");
+    }
+    if profile.image.as_deref().is_some_and(|image| image != "host") {
+        return refused("image", "folders of the host are set in belljar.toml");
+    }
+    // The ceiling of this server is checked by every request; here only what is wrong everywhere.
+    Limits::admit(&profile.limits, &Limits::CEILING)?;
+    Ok(())
+}
+
+fn known(name: &str) -> Result<ProfileName, Error> {
+    name.parse().map_err(|_| Error::NotFound("profile"))
+}
+
+fn shown(stored: &StoredProfile) -> Value {
+    let profile: Value = serde_json::from_str(&stored.json).unwrap_or_default();
+    json!({"name": stored.name, "profile": profile, "changed": stored.changed})
+}

@@ -1,0 +1,99 @@
+//! `/v1/tenants`.
+
+use axum::Json;
+use axum::extract::Path;
+use axum::http::StatusCode;
+use belljar_store::{Quotas, Tenant, TenantName, Timestamp};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Desk, parse};
+use crate::body::Whole;
+use crate::error::Error;
+use crate::schema;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct New {
+    name: String,
+    #[serde(default)]
+    quotas: Quotas,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Change {
+    quotas: Option<Quotas>,
+    disabled: Option<bool>,
+}
+
+/// All tenants.
+#[utoipa::path(get, path = "/v1/tenants", tag = "administration",
+    responses((status = 200, description = "By name", body = schema::TenantList)))]
+pub(crate) async fn list(desk: Desk) -> Result<Json<Value>, Error> {
+    Ok(Json(json!({"tenants": desk.world.store.tenants().await?})))
+}
+
+/// Adds a tenant.
+#[utoipa::path(post, path = "/v1/tenants", tag = "administration", request_body = schema::NewTenant,
+    responses((status = 201, description = "It is there", body = schema::Tenant),
+        (status = 409, description = "There is one of this name", body = schema::Problem),
+        (status = 422, description = "Something is wrong with it", body = schema::Problem)))]
+pub(crate) async fn create(desk: Desk, body: Whole) -> Result<(StatusCode, Json<Tenant>), Error> {
+    let new: New = parse(&body)?;
+    let name = new.name.parse()?;
+    let store = &desk.world.store;
+    desk.act("tenant.create", &new.name, async {
+        Ok(store.add_tenant(&name, new.quotas, Timestamp::now()).await?)
+    })
+    .await?;
+    Ok((StatusCode::CREATED, Json(find(&desk, &name).await?)))
+}
+
+/// One tenant.
+#[utoipa::path(get, path = "/v1/tenants/{tenant}", tag = "administration", params(("tenant" = String, Path)),
+    responses((status = 200, description = "It", body = schema::Tenant),
+        (status = 404, description = "There is none", body = schema::Problem)))]
+pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Tenant>, Error> {
+    Ok(Json(find(&desk, &known(&name)?).await?))
+}
+
+/// Changes what a tenant may have, or whether its keys open anything.
+#[utoipa::path(patch, path = "/v1/tenants/{tenant}", tag = "administration", params(("tenant" = String, Path)),
+    request_body = schema::TenantChange,
+    responses((status = 200, description = "As it is now", body = schema::Tenant),
+        (status = 404, description = "There is none", body = schema::Problem)))]
+pub(crate) async fn change(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Tenant>, Error> {
+    let (tenant, change): (_, Change) = (known(&name)?, parse(&body)?);
+    let store = &desk.world.store;
+    let work = async {
+        if let Some(quotas) = change.quotas {
+            store.set_quotas(&tenant, quotas).await?;
+        }
+        if let Some(disabled) = change.disabled {
+            store.disable_tenant(&tenant, disabled.then(Timestamp::now)).await?;
+        }
+        Ok(())
+    };
+    desk.act("tenant.change", &name, work).await?;
+    Ok(Json(find(&desk, &tenant).await?))
+}
+
+/// Removes a tenant that has nothing any more.
+#[utoipa::path(delete, path = "/v1/tenants/{tenant}", tag = "administration", params(("tenant" = String, Path)),
+    responses((status = 204, description = "It is gone"),
+        (status = 404, description = "There is none", body = schema::Problem),
+        (status = 409, description = "Something still belongs to it", body = schema::Problem)))]
+pub(crate) async fn remove(desk: Desk, Path(name): Path<String>) -> Result<StatusCode, Error> {
+    let tenant = known(&name)?;
+    desk.act("tenant.remove", &name, async { Ok(desk.world.store.remove_tenant(&tenant).await?) }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) fn known(name: &str) -> Result<TenantName, Error> {
+    name.parse().map_err(|_| Error::NotFound("tenant"))
+}
+
+async fn find(desk: &Desk, name: &TenantName) -> Result<Tenant, Error> {
+    desk.world.store.tenant(name).await?.ok_or(Error::NotFound("tenant"))
+}

@@ -1,0 +1,210 @@
+//! `POST /v1/batches`: a request a line in, a result a line out, as they finish and in bounded memory.
+//!
+//! The next line is read when there is room to run it, and the next result is taken when the one before has been sent: a
+//! client that does not read holds up its own batch and nothing else.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use belljar_engine::provider::BoxFuture;
+use belljar_engine::request::Request as Wanted;
+use futures_util::StreamExt;
+use futures_util::stream::{self, FuturesUnordered};
+use http_body_util::BodyExt;
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+use crate::accounts::{Caller, Runner};
+use crate::body::{Share, check_type, too_large};
+use crate::conduct::{self, Started};
+use crate::error::Error;
+use crate::executions::{admit, check_quota};
+use crate::live::{Done, Leash};
+use crate::schema;
+use crate::world::World;
+
+/// How often a line whose tenant has too much waiting looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Runs many requests.
+#[utoipa::path(
+    post, path = "/v1/batches", tag = "executions",
+    request_body(content = schema::Request, content_type = "application/x-ndjson", description = "A request a line"),
+    responses(
+        (status = 200, description = "A result a line, as they finish, each with the number of its request as `index`",
+            body = schema::Result, content_type = "application/x-ndjson"),
+        (status = "4XX", description = "Something about the request", body = schema::Problem),
+    )
+)]
+pub(crate) async fn create(
+    State(world): State<Arc<World>>,
+    Runner(caller): Runner,
+    request: Request,
+) -> Result<Response, Error> {
+    check_type(request.headers(), &["x-ndjson", "jsonl", "json"])?;
+    let lines = Lines::new(request.into_body(), &world);
+    let (sender, results) = mpsc::channel(1);
+    tokio::spawn(Batch { world, caller, lines }.run(sender));
+    let results = stream::unfold(results, |mut results| async {
+        let line: Bytes = results.recv().await?;
+        Some((Ok::<_, Infallible>(line), results))
+    });
+    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(results)).into_response())
+}
+
+struct Batch {
+    world: Arc<World>,
+    caller: Caller,
+    lines: Lines,
+}
+
+impl Batch {
+    async fn run(mut self, results: mpsc::Sender<Bytes>) {
+        let mut running: FuturesUnordered<BoxFuture<'static, Bytes>> = FuturesUnordered::new();
+        let (mut open, mut index) = (true, 0);
+        while open || !running.is_empty() {
+            let room = running.len() < self.world.settings.batch_jobs;
+            let line = tokio::select! {
+                biased;
+                // Whoever is gone wants nothing any more: what runs is on a leash, and ends with this.
+                () = results.closed() => return,
+                Some(line) = running.next(), if !running.is_empty() => line,
+                next = self.lines.next(), if open && room => match next {
+                    None => { open = false; continue }
+                    Some(wanted) => {
+                        running.push(Box::pin(one(Arc::clone(&self.world), self.caller.clone(), index, wanted)));
+                        index += 1;
+                        continue;
+                    }
+                },
+                () = sleep(self.world.settings.body_timeout), if running.is_empty() => {
+                    open = false;
+                    as_line(index, Err(Error::SlowBody))
+                }
+            };
+            if results.send(line).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+async fn one(
+    world: Arc<World>,
+    caller: Caller,
+    index: u64,
+    wanted: Result<(Vec<u8>, Share), Error>,
+) -> Bytes {
+    as_line(index, attempt(&world, &caller, wanted).await)
+}
+
+async fn attempt(world: &Arc<World>, caller: &Caller, wanted: Result<(Vec<u8>, Share), Error>) -> Done {
+    let (line, share) = wanted?;
+    let mut request = Wanted::parse(&line)?;
+    drop(line);
+    request.wait = None;
+    let job = admit(world, caller, request, share)?;
+    check_quota(world, caller).await?;
+    while !world.gate.has_room(&caller.tenant) {
+        sleep(LOOK_AGAIN).await;
+    }
+    match conduct::start(world, caller, job).await? {
+        Started::Running(running) => Leash(running).0.done().await,
+        Started::Known(_) => Err(Error::Internal),
+    }
+}
+
+/// The result object, or the error object, with `index` in front.
+fn as_line(index: u64, done: Done) -> Bytes {
+    let object = done.unwrap_or_else(|error| {
+        json!({"error": {"code": error.code(), "message": error.message(), "request_id": null}})
+            .to_string()
+            .into()
+    });
+    let rest = object.strip_prefix(b"{").unwrap_or(&object);
+    [format!("{{\"index\":{index},").as_bytes(), rest, b"\n"].concat().into()
+}
+
+/// The lines of a body, each no longer than a body may be.
+struct Lines {
+    body: Body,
+    ready: VecDeque<u8>,
+    /// Where the search for the end of the line goes on.
+    searched: usize,
+    /// The rest of a line that was too long is passed over.
+    skipping: bool,
+    ended: bool,
+    limit: usize,
+    world: Arc<World>,
+    share: Share,
+}
+
+impl Lines {
+    fn new(body: Body, world: &Arc<World>) -> Self {
+        let share = Share::new(&world.bodies);
+        let (limit, world) = (world.settings.max_body, Arc::clone(world));
+        Self { body, ready: VecDeque::new(), searched: 0, skipping: false, ended: false, limit, world, share }
+    }
+
+    /// The next line that is not blank. Dropping this future loses nothing.
+    async fn next(&mut self) -> Option<Result<(Vec<u8>, Share), Error>> {
+        loop {
+            match self.take_line() {
+                Some(line) if std::mem::take(&mut self.skipping) || line.trim_ascii().is_empty() => continue,
+                Some(line) if line.len() > self.limit => return Some(Err(too_large(self.limit))),
+                Some(line) => {
+                    let share = std::mem::replace(&mut self.share, Share::new(&self.world.bodies));
+                    return Some(Ok((line, share)));
+                }
+                None if self.ended => return None,
+                None => {}
+            }
+            if self.ready.len() > self.limit {
+                self.ready.clear();
+                self.searched = 0;
+                if !std::mem::replace(&mut self.skipping, true) {
+                    return Some(Err(too_large(self.limit)));
+                }
+            }
+            if let Err(error) = self.read_on().await {
+                return Some(Err(error));
+            }
+        }
+    }
+
+    async fn read_on(&mut self) -> Result<(), Error> {
+        let Some(Ok(frame)) = self.body.frame().await else {
+            self.ended = true;
+            return Ok(());
+        };
+        self.ready.extend(frame.data_ref().into_iter().flatten());
+        let covered = self.share.cover(self.ready.len());
+        if covered.is_err() {
+            self.ended = true;
+            self.ready.clear();
+        }
+        covered
+    }
+
+    fn take_line(&mut self) -> Option<Vec<u8>> {
+        let found = self.ready.iter().skip(self.searched).position(|byte| *byte == b'\n');
+        let length = match found {
+            Some(place) => self.searched + place + 1,
+            // The last line may have no end.
+            None if self.ended && !self.ready.is_empty() => self.ready.len(),
+            None => {
+                self.searched = self.ready.len();
+                return None;
+            }
+        };
+        self.searched = 0;
+        Some(self.ready.drain(..length).collect())
+    }
+}

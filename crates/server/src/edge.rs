@@ -1,0 +1,137 @@
+//! What is the same for every request: its id, who may send it from where, the one shape of errors, a line in the log.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use serde_json::json;
+
+use crate::error::Error;
+use crate::world::World;
+
+/// Names a request in answers, in the log and in the audit log.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestId(String);
+
+impl RequestId {
+    fn new() -> Self {
+        let mut bytes = [0; 8];
+        // Without random numbers the id is poor, and the request is served all the same.
+        let _ = getrandom::fill(&mut bytes);
+        Self(format!("req_{:016x}", u64::from_be_bytes(bytes)))
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Lies around every handler.
+pub(crate) async fn edge(State(world): State<Arc<World>>, mut request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let id = RequestId::new();
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    request.extensions_mut().insert(id.clone());
+    let response = match check(&world, &request) {
+        Ok(()) => next.run(request).await,
+        Err(error) => axum::response::IntoResponse::into_response(error),
+    };
+    let route = route.as_ref().map_or("none", MatchedPath::as_str);
+    let response = finish(&world, response, &id);
+    world.meters.answered(&method, route, response.status());
+    tracing::debug!(
+        request_id = %id, %method, route, status = response.status().as_u16(),
+        ms = started.elapsed().as_micros() as f64 / 1_000.0, "answered"
+    );
+    response
+}
+
+fn check(world: &World, request: &Request) -> Result<(), Error> {
+    let text = |name| request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let host = text(header::HOST).unwrap_or_default();
+    // Without keys, a web page that calls its own name 127.0.0.1 must not get in.
+    if world.settings.without_keys && !is_loopback(host) {
+        return Err(Error::Misdirected);
+    }
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    match request.headers().get(header::ORIGIN) {
+        Some(origin) if !reads && !same_place(origin.to_str().unwrap_or_default(), host) => {
+            Err(Error::ForeignOrigin)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn same_place(origin: &str, host: &str) -> bool {
+    let place = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    place.is_some_and(|place| place.eq_ignore_ascii_case(host))
+}
+
+fn is_loopback(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    matches!(name, "localhost" | "127.0.0.1" | "::1")
+}
+
+/// Gives an error its body, and every answer its id.
+fn finish(world: &World, mut response: Response, id: &RequestId) -> Response {
+    let status = response.status();
+    if status.is_client_error() || status.is_server_error() {
+        let error = response.extensions_mut().remove::<Error>().unwrap_or_else(|| foreign(status));
+        if error.code().status().is_server_error() {
+            tracing::warn!(request_id = %id, code = ?error.code(), detail = %error, "refused");
+        }
+        world.meters.refused(error.code());
+        let object = json!({"error": {"code": error.code(), "message": error.message(), "request_id": id.0}});
+        *response.status_mut() = error.code().status();
+        *response.body_mut() = Body::from(object.to_string());
+        let headers = response.headers_mut();
+        headers.remove(header::CONTENT_LENGTH);
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    }
+    let headers = response.headers_mut();
+    if let Ok(value) = HeaderValue::from_str(&id.0) {
+        headers.insert("x-request-id", value);
+    }
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// What axum itself refuses.
+fn foreign(status: StatusCode) -> Error {
+    match status {
+        StatusCode::METHOD_NOT_ALLOWED => Error::MethodNotAllowed,
+        StatusCode::NOT_FOUND => Error::NotFound("place"),
+        status if status.is_client_error() => {
+            Error::Invalid { field: "request", message: "its path cannot be read".to_owned() }
+        }
+        _ => Error::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_and_origins() {
+        for ours in ["localhost", "127.0.0.1:7117", "[::1]:7117"] {
+            assert!(is_loopback(ours), "{ours}");
+        }
+        for theirs in ["", "evil.test", "127.0.0.1.evil.test:7117", "localhost.evil.test"] {
+            assert!(!is_loopback(theirs), "{theirs}");
+        }
+        assert!(same_place("http://127.0.0.1:7117", "127.0.0.1:7117"));
+        assert!(!same_place("http://evil.test", "127.0.0.1:7117") && !same_place("null", "null"));
+    }
+}

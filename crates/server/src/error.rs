@@ -1,0 +1,287 @@
+//! Every way in which a request can be refused or fail, and what each looks like outside.
+//!
+//! The text of an error is for the caller: no path of this machine, no message of the system or of the database is in
+//! it. Those go to the log, beside the request's id.
+
+use std::sync::Arc;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use belljar_engine::ErrorCode as Engine;
+use belljar_store::{Error as Store, Scope};
+use serde::Serialize;
+use thiserror::Error as ThisError;
+use utoipa::ToSchema;
+
+/// The closed list of `code` in `{"error":{"code","message","request_id"}}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// A field is missing, malformed or contradicts another.
+    InvalidRequest,
+    /// A limit is zero, negative or above the ceiling.
+    InvalidLimit,
+    /// No such language.
+    UnknownLanguage,
+    /// A known language whose runtime the image does not have.
+    LanguageUnavailable,
+    /// No such profile.
+    UnknownProfile,
+    /// Known, but not possible with this provider or version.
+    Unsupported,
+    /// A demanded layer is not enforced here.
+    LayerUnavailable,
+    /// The sandbox could not be set up; nothing ran.
+    SetupFailed,
+    /// No key, or none that opens anything.
+    Unauthorized,
+    /// The key does not open this.
+    Forbidden,
+    /// A browser sent this from another site.
+    ForeignOrigin,
+    /// The request is for another host name.
+    Misdirected,
+    /// There is none, or it is another tenant's.
+    NotFound,
+    /// There is something here, but not by this method.
+    MethodNotAllowed,
+    /// It is there already, in use, or has ended already.
+    Conflict,
+    /// Another request came with this `Idempotency-Key`.
+    IdempotencyConflict,
+    /// The body is too long.
+    TooLarge,
+    /// The body is no JSON by its `Content-Type`.
+    UnsupportedMediaType,
+    /// The body did not arrive in time.
+    RequestTimeout,
+    /// As many of this tenant's executions wait as may.
+    TooManyRequests,
+    /// What the tenant may use in a day is used up.
+    QuotaExceeded,
+    /// The server has as much to do as it can hold.
+    Overloaded,
+    /// The server is about to end.
+    ShuttingDown,
+    /// There is no room for results.
+    StorageFull,
+    /// Results can be neither kept nor found.
+    StorageUnavailable,
+    /// A mistake of ours.
+    Internal,
+}
+
+/// Why a request was not served.
+#[derive(Debug, Clone, ThisError)]
+pub enum Error {
+    /// The engine refuses the request, or could not do its part.
+    #[error(transparent)]
+    Engine(Arc<belljar_engine::Error>),
+    /// The store refuses, or could not do its part.
+    #[error(transparent)]
+    Store(Arc<Store>),
+    /// A part of the request that cannot be used as it is.
+    #[error("{field}: {message}")]
+    Invalid {
+        /// What part.
+        field: &'static str,
+        /// What is wrong and what to do.
+        message: String,
+    },
+    /// No key, or none that opens anything.
+    #[error("a valid API key is needed: send 'Authorization: Bearer KEY'")]
+    Unauthorized,
+    /// The key lacks a scope.
+    #[error("this key does not have the scope '{0}'")]
+    Forbidden(Scope),
+    /// A browser sent this from another site.
+    #[error("requests from other sites are refused")]
+    ForeignOrigin,
+    /// Not our name.
+    #[error("this server does not answer to that host name; use 127.0.0.1 or localhost")]
+    Misdirected,
+    /// There is none, or it is another tenant's.
+    #[error("no such {0}")]
+    NotFound(&'static str),
+    /// There is something here, but not by this method.
+    #[error("this method is not possible here")]
+    MethodNotAllowed,
+    /// It has ended already.
+    #[error("the execution has ended already")]
+    Ended,
+    /// Another request came with this key.
+    #[error("another request came with this Idempotency-Key")]
+    IdempotencyConflict,
+    /// The body is too long.
+    #[error("the body is longer than {0}; leave out some of its input")]
+    TooLarge(String),
+    /// The body is no JSON by its `Content-Type`.
+    #[error("send JSON, with 'Content-Type: application/json' ('application/x-ndjson' for a batch)")]
+    MediaType,
+    /// The body did not arrive in time.
+    #[error("the body did not arrive in time")]
+    SlowBody,
+    /// As many of this tenant's executions wait as may.
+    #[error("too many executions of this tenant are waiting already; try again later")]
+    QueueFull,
+    /// What the tenant may use in a day is used up.
+    #[error("the processor time of this day is used up; it is fresh again at midnight, UTC")]
+    QuotaSpent {
+        /// Seconds until then.
+        retry_after: u64,
+    },
+    /// The server has as much to do as it can hold.
+    #[error("the server has too much to do; try again later")]
+    Overloaded,
+    /// The server is about to end.
+    #[error("the server is shutting down; try again later")]
+    ShuttingDown,
+    /// A mistake of ours: what was to answer is gone.
+    #[error("an internal error; the log says more")]
+    Internal,
+}
+
+impl From<belljar_engine::Error> for Error {
+    fn from(error: belljar_engine::Error) -> Self {
+        Self::Engine(Arc::new(error))
+    }
+}
+
+impl From<Store> for Error {
+    fn from(error: Store) -> Self {
+        Self::Store(Arc::new(error))
+    }
+}
+
+impl Error {
+    /// The machine-readable name of this error.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Engine(error) => engine_code(error.code()),
+            Self::Store(error) => store_code(error),
+            Self::Invalid { .. } => Code::InvalidRequest,
+            Self::Unauthorized => Code::Unauthorized,
+            Self::Forbidden(_) => Code::Forbidden,
+            Self::ForeignOrigin => Code::ForeignOrigin,
+            Self::Misdirected => Code::Misdirected,
+            Self::NotFound(_) => Code::NotFound,
+            Self::MethodNotAllowed => Code::MethodNotAllowed,
+            Self::Ended => Code::Conflict,
+            Self::IdempotencyConflict => Code::IdempotencyConflict,
+            Self::TooLarge(_) => Code::TooLarge,
+            Self::MediaType => Code::UnsupportedMediaType,
+            Self::SlowBody => Code::RequestTimeout,
+            Self::QueueFull => Code::TooManyRequests,
+            Self::QuotaSpent { .. } => Code::QuotaExceeded,
+            Self::Overloaded => Code::Overloaded,
+            Self::ShuttingDown => Code::ShuttingDown,
+            Self::Internal => Code::Internal,
+        }
+    }
+
+    /// What the caller is told.
+    pub(crate) fn message(&self) -> String {
+        match self.code() {
+            Code::SetupFailed => "the sandbox could not be set up; nothing ran".to_owned(),
+            Code::LayerUnavailable => "require: a demanded layer is not enforced here".to_owned(),
+            Code::StorageFull => "there is no room for results; try again later".to_owned(),
+            Code::StorageUnavailable => {
+                "results can be neither kept nor found now; try again later".to_owned()
+            }
+            _ => self.to_string(),
+        }
+    }
+
+    fn retry_after(&self) -> Option<u64> {
+        match self {
+            Self::QuotaSpent { retry_after } => Some(*retry_after),
+            _ => match self.code() {
+                Code::TooManyRequests | Code::Overloaded => Some(1),
+                Code::ShuttingDown | Code::StorageFull | Code::StorageUnavailable => Some(5),
+                _ => None,
+            },
+        }
+    }
+}
+
+fn engine_code(code: Engine) -> Code {
+    match code {
+        Engine::InvalidRequest => Code::InvalidRequest,
+        Engine::InvalidLimit => Code::InvalidLimit,
+        Engine::UnknownLanguage => Code::UnknownLanguage,
+        Engine::LanguageUnavailable => Code::LanguageUnavailable,
+        Engine::UnknownProfile => Code::UnknownProfile,
+        Engine::Unsupported => Code::Unsupported,
+        Engine::LayerUnavailable => Code::LayerUnavailable,
+        Engine::SetupFailed => Code::SetupFailed,
+    }
+}
+
+fn store_code(error: &Store) -> Code {
+    match error {
+        Store::NotFound(_) => Code::NotFound,
+        Store::Exists(_) | Store::InUse(_) => Code::Conflict,
+        Store::Invalid { .. } | Store::TooLarge { .. } => Code::InvalidRequest,
+        Store::QueueFull | Store::TooSlow | Store::Busy | Store::BackingUp => Code::Overloaded,
+        Store::NoSpace => Code::StorageFull,
+        Store::Closed => Code::ShuttingDown,
+        Store::Locked { .. }
+        | Store::Open { .. }
+        | Store::Foreign { .. }
+        | Store::TooNew { .. }
+        | Store::Disk(_)
+        | Store::Damaged(_)
+        | Store::Database(_)
+        | Store::Random(_) => Code::StorageUnavailable,
+    }
+}
+
+impl Code {
+    /// The status line that goes with it.
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::InvalidRequest
+            | Self::InvalidLimit
+            | Self::UnknownLanguage
+            | Self::LanguageUnavailable
+            | Self::UnknownProfile
+            | Self::Unsupported
+            | Self::LayerUnavailable => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Forbidden | Self::ForeignOrigin => StatusCode::FORBIDDEN,
+            Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Conflict | Self::IdempotencyConflict => StatusCode::CONFLICT,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::TooManyRequests | Self::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,
+            Self::SetupFailed | Self::Overloaded | Self::ShuttingDown | Self::StorageUnavailable => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::StorageFull => StatusCode::INSUFFICIENT_STORAGE,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// The word, as JSON has it.
+    pub fn word(self) -> String {
+        serde_json::to_value(self).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
+    }
+}
+
+/// The head alone; the body is written at the edge, where the request's id is known.
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        let mut response = self.code().status().into_response();
+        if let Some(seconds) = self.retry_after() {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if matches!(self, Self::Unauthorized) {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response.extensions_mut().insert(self);
+        response
+    }
+}

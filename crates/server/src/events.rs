@@ -1,0 +1,179 @@
+//! Server-sent events: output as it comes, then the result.
+//!
+//! ```text
+//! event: output
+//! data: {"stream":"stdout","text":"…"}
+//!
+//! event: result            (or error, with the error object)
+//! data: {…the result object…}
+//! ```
+//!
+//! A viewer has a place in the transcript and nothing else, so one that does not read costs nothing.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use belljar_engine::provider::Stream;
+use futures_util::stream;
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::error::Error;
+use crate::live::{Done, Leash, Place, Running};
+
+/// So that nobody in between takes silence for the end.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// Whether a client asks for events.
+pub(crate) fn wanted(headers: &HeaderMap) -> bool {
+    let accepts = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    accepts.split(',').any(|kind| kind.split(';').next().unwrap_or_default().trim() == "text/event-stream")
+}
+
+/// Follows an execution. With a leash, it ends when the client goes away.
+pub(crate) fn response(running: Arc<Running>, leash: Option<Leash>) -> Response {
+    let (place, texts) = (Place::default(), Default::default());
+    let viewer = Viewer { running, _leash: leash, place, texts, last: None, over: false };
+    let events = stream::unfold(viewer, |mut viewer| async {
+        let event = viewer.next().await?;
+        Some((Ok::<_, Infallible>(event), viewer))
+    });
+    as_events(Body::from_stream(events))
+}
+
+/// The result of an execution that has ended.
+pub(crate) fn only_result(json: &Bytes) -> Response {
+    as_events(Body::from(event("result", json)))
+}
+
+fn as_events(body: Body) -> Response {
+    let head = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    (head, body).into_response()
+}
+
+struct Viewer {
+    running: Arc<Running>,
+    _leash: Option<Leash>,
+    place: Place,
+    texts: [Text; 2],
+    last: Option<Done>,
+    over: bool,
+}
+
+impl Viewer {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if self.over {
+                return None;
+            }
+            let running = Arc::clone(&self.running);
+            let Some(transcript) = &running.transcript else { return Some(self.end(running.done().await)) };
+            while let Some((stream, bytes)) = transcript.next(&mut self.place) {
+                if let Some(event) = self.show(stream, &bytes) {
+                    return Some(event);
+                }
+            }
+            if let Some(done) = self.last.take() {
+                return Some(self.end(done));
+            }
+            tokio::select! {
+                biased;
+                () = transcript.goes_beyond(&self.place) => {}
+                // Everything was written before the end is known, so one more look shows it all.
+                done = running.done() => self.last = Some(done),
+                () = sleep(HEARTBEAT) => return Some(Bytes::from_static(b": still running\n\n")),
+            }
+        }
+    }
+
+    fn show(&mut self, stream: Stream, bytes: &[u8]) -> Option<Bytes> {
+        let (text, name) = match stream {
+            Stream::Stdout => (&mut self.texts[0], "stdout"),
+            Stream::Stderr => (&mut self.texts[1], "stderr"),
+        };
+        let text = text.take(bytes);
+        let object = json!({"stream": name, "text": text}).to_string();
+        (!text.is_empty()).then(|| event("output", object.as_bytes()))
+    }
+
+    fn end(&mut self, done: Done) -> Bytes {
+        self.over = true;
+        match done {
+            Ok(json) => event("result", &json),
+            Err(error) => event("error", problem(&error).as_bytes()),
+        }
+    }
+}
+
+fn problem(error: &Error) -> String {
+    json!({"error": {"code": error.code(), "message": error.message(), "request_id": null}}).to_string()
+}
+
+/// JSON has no line end in it, so it is one line of data.
+fn event(name: &str, json: &[u8]) -> Bytes {
+    [b"event: ", name.as_bytes(), b"\ndata: ", json, b"\n\n"].concat().into()
+}
+
+/// Bytes become text piece by piece; a character that is cut in two waits for its other half.
+#[derive(Debug, Default)]
+struct Text(Vec<u8>);
+
+impl Text {
+    fn take(&mut self, bytes: &[u8]) -> String {
+        self.0.extend_from_slice(bytes);
+        let whole = self.0.len() - cut_short(&self.0);
+        let rest = self.0.split_off(whole);
+        let text = String::from_utf8_lossy(&self.0).into_owned();
+        self.0 = rest;
+        text
+    }
+}
+
+/// How many bytes at the end are the beginning of a character.
+fn cut_short(bytes: &[u8]) -> usize {
+    let tail = &bytes[bytes.len().saturating_sub(3)..];
+    (1..=tail.len())
+        .rev()
+        .find(|count| {
+            let end = &tail[tail.len() - count..];
+            matches!(std::str::from_utf8(end), Err(error) if error.valid_up_to() == 0 && error.error_len().is_none())
+        })
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_stay_whole() {
+        let all = "aé€😀z".as_bytes();
+        for cut in 0..=all.len() {
+            let mut text = Text::default();
+            assert_eq!(text.take(&all[..cut]) + &text.take(&all[cut..]), "aé€😀z", "{cut}");
+        }
+        let mut text = Text::default();
+        assert_eq!(text.take(b"\xff\xffa"), "\u{fffd}\u{fffd}a");
+        assert_eq!(text.take(b"\xe2\x82"), "");
+        assert_eq!(text.take(b"x"), "\u{fffd}x");
+    }
+
+    #[test]
+    fn events_are_asked_for_by_name() {
+        let ask = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT, text.parse().unwrap());
+            wanted(&headers)
+        };
+        assert!(ask("text/event-stream") && ask("application/json, text/event-stream;q=0.9"));
+        assert!(!ask("*/*") && !ask("application/json"));
+    }
+}

@@ -1,0 +1,218 @@
+//! `/v1/executions`: run, look, list, cancel.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use belljar_engine::language::Language;
+use belljar_engine::request::{HostPaths, Request};
+use belljar_store::executions::{Execution, Filter, Idempotency, Page, Status};
+use belljar_store::{Digest, ExecutionId, Timestamp};
+use serde_json::json;
+
+use crate::accounts::{Caller, Runner};
+use crate::body::{Share, Whole};
+use crate::conduct::{self, Job, Started};
+use crate::error::Error;
+use crate::live::Leash;
+use crate::query::Query;
+use crate::world::World;
+use crate::{events, object, schema};
+
+const PAGE: u32 = 50;
+
+/// Runs a piece of code or a program in a fresh sandbox.
+#[utoipa::path(
+    post, path = "/v1/executions", tag = "executions", request_body = schema::Request,
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same request with the same key is run once")),
+    responses(
+        (status = 200, description = "What the program did, whatever that was; with `Accept: text/event-stream` its \
+            output as it comes (`output` events) and then that (`result`)", body = schema::Result),
+        (status = 202, description = "With `\"wait\": false`: it will run", body = schema::Accepted),
+        (status = "4XX", description = "Something about the request", body = schema::Problem),
+        (status = "5XX", description = "Something about the server", body = schema::Problem),
+    )
+)]
+pub(crate) async fn create(
+    State(world): State<Arc<World>>,
+    Runner(caller): Runner,
+    headers: HeaderMap,
+    body: Whole,
+) -> Result<Response, Error> {
+    let wants_events = events::wanted(&headers);
+    let idempotency = idempotency(&headers, &body.bytes)?;
+    let mut request = Request::parse(&body.bytes)?;
+    let detached = request.wait.take() == Some(false);
+    // Whoever sends a key will ask again; without one, nobody ever could.
+    let holds_leash = idempotency.is_none();
+    let mut job = admit(&world, &caller, request, body.share)?;
+    (job.idempotency, job.detached, job.watched) = (idempotency, detached, detached || wants_events);
+    check_quota(&world, &caller).await?;
+    let running = match conduct::start(&world, &caller, job).await? {
+        Started::Running(running) => running,
+        Started::Known(id) => return again(&world, &caller, &id, detached, wants_events).await,
+    };
+    if detached {
+        return Ok(accepted(&running.id));
+    }
+    let leash = holds_leash.then(|| Leash(Arc::clone(&running)));
+    if wants_events {
+        return Ok(events::response(running, leash));
+    }
+    running.done().await.map(result)
+}
+
+/// Resolves a request as the caller's tenant.
+pub(crate) fn admit(world: &World, caller: &Caller, request: Request, share: Share) -> Result<Job, Error> {
+    let language = match &request.language {
+        Some(name) => Language::named(name)?.name,
+        None => "command",
+    };
+    let metadata = request.metadata.clone();
+    let admitted = world.engine.admit(request, HostPaths::default())?.for_tenant(caller.tenant.as_str());
+    Ok(Job { admitted, language, metadata, idempotency: None, detached: false, watched: false, share })
+}
+
+/// Refuses a tenant that has used up its day.
+pub(crate) async fn check_quota(world: &World, caller: &Caller) -> Result<(), Error> {
+    let Some(seconds) = caller.quotas.cpu_seconds_per_day else { return Ok(()) };
+    let now = Timestamp::now();
+    let used = world.store.usage(&caller.tenant, now.day()).await?;
+    if used.cpu_ms < seconds.saturating_mul(1_000) {
+        return Ok(());
+    }
+    let left = now.day().next().start().millis() - now.millis();
+    Err(Error::QuotaSpent { retry_after: left.unsigned_abs().div_ceil(1_000) })
+}
+
+fn idempotency(headers: &HeaderMap, body: &[u8]) -> Result<Option<Idempotency>, Error> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    let key = value.to_str().unwrap_or_default().parse()?;
+    Ok(Some(Idempotency { key, request: Digest::of(body) }))
+}
+
+/// The same request has come before: its answer is the answer.
+async fn again(
+    world: &Arc<World>,
+    caller: &Caller,
+    id: &ExecutionId,
+    detached: bool,
+    wants_events: bool,
+) -> Result<Response, Error> {
+    let mut response = match world.live.find(&caller.tenant, id) {
+        _ if detached => accepted(id),
+        Some(running) if wants_events => events::response(running, None),
+        Some(running) => running.done().await.map(result)?,
+        None => stored(world, caller, id, wants_events).await?,
+    };
+    response.headers_mut().insert("idempotency-replayed", HeaderValue::from_static("true"));
+    Ok(response)
+}
+
+/// One execution: its result, or how it stands.
+#[utoipa::path(
+    get, path = "/v1/executions/{id}", tag = "executions", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "The result, or how it stands; with `Accept: text/event-stream` its output from \
+            the beginning, where it was asked for with `\"wait\": false` or as events", body = schema::Result),
+        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
+    )
+)]
+pub(crate) async fn show(
+    State(world): State<Arc<World>>,
+    Runner(caller): Runner,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Error> {
+    let id = known_id(&id)?;
+    match world.live.find(&caller.tenant, &id) {
+        Some(running) if events::wanted(&headers) => Ok(events::response(running, None)),
+        _ => stored(&world, &caller, &id, events::wanted(&headers)).await,
+    }
+}
+
+/// Ends an execution that waits or runs.
+#[utoipa::path(
+    delete, path = "/v1/executions/{id}", tag = "executions", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "It has ended", body = schema::Result),
+        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
+        (status = 409, description = "It had ended before", body = schema::Problem),
+    )
+)]
+pub(crate) async fn cancel(
+    State(world): State<Arc<World>>,
+    Runner(caller): Runner,
+    Path(id): Path<String>,
+) -> Result<Response, Error> {
+    let id = known_id(&id)?;
+    let Some(running) = world.live.find(&caller.tenant, &id) else {
+        world.store.execution(&caller.tenant, &id).await?.ok_or(Error::NotFound("execution"))?;
+        return Err(Error::Ended);
+    };
+    running.cancel();
+    running.done().await.map(result)
+}
+
+/// The tenant's executions, newest first.
+#[utoipa::path(
+    get, path = "/v1/executions", tag = "executions",
+    params(
+        ("status" = Option<String>, Query), ("language" = Option<String>, Query),
+        ("metadata.KEY" = Option<String>, Query, description = "With this value in their metadata; up to eight of them"),
+        ("limit" = Option<u32>, Query, description = "From 1 to 200; 50 unless said otherwise"),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+    ),
+    responses(
+        (status = 200, description = "A page", body = schema::ExecutionPage),
+        (status = 422, description = "A parameter is wrong", body = schema::Problem),
+    )
+)]
+pub(crate) async fn list(
+    State(world): State<Arc<World>>,
+    Runner(caller): Runner,
+    query: RawQuery,
+) -> Result<Json<Page>, Error> {
+    let query = Query::parse(query, &["status", "language", "metadata.", "limit", "cursor"])?;
+    let filter = Filter {
+        status: query.parsed::<Status>("status")?,
+        language: query.get("language").map(canonical),
+        metadata: query.below("metadata."),
+    };
+    let cursor = query.parsed::<ExecutionId>("cursor")?;
+    let limit = query.parsed("limit")?.unwrap_or(PAGE);
+    Ok(Json(world.store.executions(&caller.tenant, filter, cursor, limit).await?))
+}
+
+/// An alias finds what was asked for by its own name.
+fn canonical(language: &str) -> String {
+    Language::named(language).map_or(language, |language| language.name).to_owned()
+}
+
+/// What is no id is nobody's.
+fn known_id(text: &str) -> Result<ExecutionId, Error> {
+    text.parse().map_err(|_| Error::NotFound("execution"))
+}
+
+async fn stored(
+    world: &World,
+    caller: &Caller,
+    id: &ExecutionId,
+    wants_events: bool,
+) -> Result<Response, Error> {
+    let found: Option<Execution> = world.store.execution(&caller.tenant, id).await?;
+    let json = Bytes::from(object::of(found.ok_or(Error::NotFound("execution"))?));
+    Ok(if wants_events { events::only_result(&json) } else { result(json) })
+}
+
+fn result(json: Bytes) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], Body::from(json)).into_response()
+}
+
+fn accepted(id: &ExecutionId) -> Response {
+    let place = [(header::LOCATION, format!("/v1/executions/{id}"))];
+    (StatusCode::ACCEPTED, place, Json(json!({"id": id, "status": "queued"}))).into_response()
+}

@@ -1,0 +1,79 @@
+//! `/healthz`: whether the server lives, and whether it could run something now.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::extract::{RawQuery, State};
+use belljar_engine::provider::Blind;
+use belljar_engine::report::Status;
+use belljar_engine::request::{HostPaths, Request};
+use belljar_store::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use crate::error::Error;
+use crate::query::Query;
+use crate::schema;
+use crate::world::World;
+
+/// How long the last probe counts: whoever asks more often learns the same.
+const COUNTS: Duration = Duration::from_secs(5);
+/// How long a probe may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the last probe said, and when.
+#[derive(Debug, Default)]
+pub(crate) struct Readiness(Mutex<Option<(Instant, Result<(), Error>)>>);
+
+/// Whether the server lives; with `?ready`, whether it could run something now.
+#[utoipa::path(
+    get, path = "/healthz", tag = "service", security(()),
+    params(("ready" = Option<String>, Query, description = "Ask as `/healthz/ready` does")),
+    responses(
+        (status = 200, description = "It lives", body = schema::Health),
+        (status = 503, description = "It cannot run anything now", body = schema::Problem),
+    )
+)]
+pub(crate) async fn show(State(world): State<Arc<World>>, query: RawQuery) -> Result<Json<Value>, Error> {
+    if Query::parse(query, &["ready"])?.has("ready") {
+        return ready(State(world)).await;
+    }
+    Ok(Json(json!({"status": "live"})))
+}
+
+/// Whether the server could run something now: a real run, and a real write, not older than five seconds.
+#[utoipa::path(
+    get, path = "/healthz/ready", tag = "service", security(()),
+    responses(
+        (status = 200, description = "It could", body = schema::Health),
+        (status = 503, description = "It could not", body = schema::Problem),
+    )
+)]
+pub(crate) async fn ready(State(world): State<Arc<World>>) -> Result<Json<Value>, Error> {
+    if world.live.is_closed() {
+        return Err(Error::ShuttingDown);
+    }
+    let mut last = world.readiness.0.lock().await;
+    let known = last.as_ref().filter(|(since, _)| since.elapsed() < COUNTS).map(|(_, found)| found.clone());
+    let found = match known {
+        Some(found) => found,
+        None => {
+            let found = timeout(PATIENCE, probe(&world)).await.unwrap_or(Err(Error::Overloaded));
+            *last = Some((Instant::now(), found.clone()));
+            found
+        }
+    };
+    found.map(|()| Json(json!({"status": "ready"})))
+}
+
+/// Runs the smallest program there is, and writes a number.
+async fn probe(world: &World) -> Result<(), Error> {
+    let request = Request { command: Some(vec!["true".to_owned()]), ..Request::default() };
+    let admitted = world.engine.admit(request, HostPaths::default())?;
+    let never = Box::pin(std::future::pending());
+    let report = world.engine.execute("probe".to_owned(), admitted, &mut Blind, never).await?;
+    world.store.probe(Timestamp::now()).await?;
+    if report.status == Status::Succeeded { Ok(()) } else { Err(Error::Internal) }
+}

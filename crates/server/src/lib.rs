@@ -1,0 +1,43 @@
+//! The service: executions, batches, tenants, keys and profiles over HTTP.
+//!
+//! ```text
+//! connection ─▶ edge (request id, Host, Origin, one shape of error)
+//!   ─▶ handler: two conversions and a call ─▶ Caller (key → tenant, scopes, quotas)
+//!   ─▶ gate (turns between tenants) ─▶ engine ─▶ store: committed ─▶ answer
+//! ```
+//!
+//! - What a program did is an answer (200); an error is about the request or about us, with a code of a closed list.
+//! - Another tenant's id is an unknown id.
+//! - A client that waits and goes away takes its execution with it.
+//! - Everything has a bound: connections, bodies, what waits, what runs, how long anybody may be slow.
+
+mod accounts;
+mod admin;
+mod batches;
+mod body;
+mod conduct;
+mod connection;
+mod edge;
+mod error;
+mod events;
+mod executions;
+mod gate;
+mod health;
+mod live;
+mod metrics;
+mod object;
+mod openapi;
+mod query;
+mod routes;
+mod schema;
+mod serve;
+mod settings;
+mod start;
+mod world;
+
+pub use error::{Code, Error};
+pub use openapi::document;
+pub use serve::run;
+pub use settings::Settings;
+pub use start::{AdminKey, FirstKey, prepare};
+pub use world::World;

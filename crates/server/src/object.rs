@@ -1,0 +1,44 @@
+//! The result object of an execution that has no report: it waits, runs, was interrupted or never started.
+
+use belljar_store::ExecutionId;
+use belljar_store::executions::{Execution, Status};
+use serde_json::{Map, Value, json};
+
+/// The fixed names of a result, without anything to tell but the status and, where there is one, the reason.
+pub(crate) fn blank(
+    id: &ExecutionId,
+    status: Status,
+    error: Option<&str>,
+    metadata: &Map<String, Value>,
+) -> Value {
+    json!({
+        "id": id,
+        "status": status,
+        "exit_code": null,
+        "signal": null,
+        "limit": null,
+        "stdout": "",
+        "stderr": "",
+        "stdout_truncated": false,
+        "stderr_truncated": false,
+        "result": {"present": false, "value": null},
+        "artifacts": [],
+        "error": error,
+        "findings": [],
+        "dependencies": {"packages": [], "cache": "none", "install_ms": 0},
+        "duration_ms": 0.0,
+        "usage": {"cpu_ms": 0.0, "peak_memory_bytes": 0, "processes_peak": null},
+        "receipt": null,
+        "metadata": metadata,
+    })
+}
+
+/// What an execution of the store looks like: its result, or how it stands.
+pub(crate) fn of(execution: Execution) -> String {
+    let Execution { summary, result } = execution;
+    result.unwrap_or_else(|| {
+        let error =
+            (summary.status == Status::Interrupted).then_some("the server ended while this was running");
+        blank(&summary.id, summary.status, error, &summary.metadata).to_string()
+    })
+}

@@ -1,0 +1,38 @@
+//! The one list of routes.
+
+use std::sync::Arc;
+
+use axum::middleware::from_fn_with_state;
+use axum::routing::{delete, get, post};
+use axum::{Router, extract::DefaultBodyLimit};
+
+use crate::admin::{audit, keys, profiles, tenants};
+use crate::edge::edge;
+use crate::error::Error;
+use crate::world::World;
+use crate::{batches, executions, health, metrics, openapi};
+
+pub(crate) fn router(world: Arc<World>) -> Router {
+    Router::new()
+        .route("/v1/executions", get(executions::list).post(executions::create))
+        .route("/v1/executions/{id}", get(executions::show).delete(executions::cancel))
+        .route("/v1/batches", post(batches::create))
+        .route("/v1/tenants", get(tenants::list).post(tenants::create))
+        .route("/v1/tenants/{tenant}", get(tenants::show).patch(tenants::change).delete(tenants::remove))
+        .route("/v1/tenants/{tenant}/keys", get(keys::list).post(keys::create))
+        .route("/v1/tenants/{tenant}/keys/{key}", delete(keys::revoke))
+        .route("/v1/tenants/{tenant}/keys/{key}/rotate", post(keys::rotate))
+        .route("/v1/profiles", get(profiles::list))
+        .route("/v1/profiles/{profile}", get(profiles::show).put(profiles::set).delete(profiles::remove))
+        .route("/v1/audit", get(audit::list))
+        .route("/healthz", get(health::show))
+        .route("/healthz/ready", get(health::ready))
+        .route("/metrics", get(metrics::show))
+        .route("/openapi.json", get(openapi::show))
+        .fallback(async || Error::NotFound("place"))
+        .method_not_allowed_fallback(async || Error::MethodNotAllowed)
+        // Bodies have bounds of their own.
+        .layer(DefaultBodyLimit::disable())
+        .layer(from_fn_with_state(Arc::clone(&world), edge))
+        .with_state(world)
+}

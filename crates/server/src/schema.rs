@@ -1,0 +1,404 @@
+//! What goes over the wire, for the OpenAPI document. The types that are really read and written are the engine's and the
+//! store's; a test holds the names here against theirs.
+
+#![expect(dead_code, reason = "these types are read by the document's generator only")]
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::error::Code;
+
+/// What to run: `language` and `code`, or `command`.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Request {
+    /// Language of the code: python, javascript, bash and so on.
+    language: Option<String>,
+    /// The code.
+    code: Option<String>,
+    /// The code, base64.
+    code_base64: Option<String>,
+    /// A program and its arguments, instead of language and code.
+    command: Option<Vec<String>>,
+    /// Where it starts; `/workspace` unless said otherwise.
+    workdir: Option<String>,
+    /// Given to `main`; what it returns is the result's `result`.
+    arguments: Option<BTreeMap<String, Value>>,
+    /// Standard input.
+    stdin: Option<String>,
+    /// Standard input, base64.
+    stdin_base64: Option<String>,
+    /// Environment.
+    env: Option<BTreeMap<String, String>>,
+    /// Files put into the workspace.
+    files: Option<Vec<File>>,
+    /// Packages.
+    dependencies: Option<Dependencies>,
+    /// Limits; what is absent comes from the profile.
+    limits: Option<Limits>,
+    /// What may be reached; nothing unless said otherwise.
+    network: Option<Network>,
+    /// Name of a profile.
+    profile: Option<String>,
+    /// Name of a policy.
+    policy: Option<String>,
+    /// Name of a provider.
+    provider: Option<String>,
+    /// Name of an image.
+    image: Option<String>,
+    /// Layers without which nothing may run.
+    require: Option<Vec<String>>,
+    /// Echoed in the result; lists can be filtered by it.
+    metadata: Option<BTreeMap<String, Value>>,
+    /// `false` answers with 202 and the id, before the end.
+    wait: Option<bool>,
+}
+
+/// A file for the workspace.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct File {
+    /// Relative to the workspace.
+    path: String,
+    /// Text.
+    content: Option<String>,
+    /// Bytes, base64.
+    content_base64: Option<String>,
+    /// Permission bits, octal.
+    #[schema(example = "0644")]
+    mode: Option<String>,
+}
+
+/// Packages that a run needs.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Dependencies {
+    /// Whether to read imports from the code.
+    detect: Option<bool>,
+    /// Named packages.
+    packages: Option<Vec<String>>,
+}
+
+/// Limits. Zero, negative or above the ceiling is refused.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Limits {
+    /// Wall-clock time.
+    #[schema(minimum = 1)]
+    timeout_ms: Option<i64>,
+    /// Memory of the whole sandbox.
+    #[schema(minimum = 1)]
+    memory_bytes: Option<i64>,
+    /// Processor share in cores.
+    cpus: Option<f64>,
+    /// Everything that can be written, together.
+    #[schema(minimum = 1)]
+    disk_bytes: Option<i64>,
+    /// Processes and threads at one time.
+    #[schema(minimum = 1)]
+    processes: Option<i64>,
+    /// Kept of each output stream.
+    #[schema(minimum = 1)]
+    output_bytes: Option<i64>,
+}
+
+/// What may be reached.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Network {
+    /// none, hosts or full.
+    mode: String,
+    /// For `hosts`.
+    hosts: Option<Vec<String>>,
+}
+
+/// How an execution stands.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Status {
+    Queued,
+    Running,
+    Succeeded,
+    Failed,
+    TimedOut,
+    LimitExceeded,
+    Refused,
+    Cancelled,
+    Interrupted,
+}
+
+/// What a program did.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Result {
+    /// Name of this run.
+    id: String,
+    status: Status,
+    /// Null when signalled or killed.
+    #[schema(required)]
+    exit_code: Option<u8>,
+    /// `SIGSEGV` and its kin.
+    #[schema(required)]
+    signal: Option<String>,
+    /// The limit that ended it: memory, processes, disk or output.
+    #[schema(required)]
+    limit: Option<String>,
+    /// Head and tail.
+    stdout: String,
+    /// Head and tail.
+    stderr: String,
+    stdout_truncated: bool,
+    stderr_truncated: bool,
+    /// Only where the bytes were not UTF-8.
+    stdout_base64: Option<String>,
+    /// Only where the bytes were not UTF-8.
+    stderr_base64: Option<String>,
+    result: Returned,
+    artifacts: Vec<Artifact>,
+    /// One line a person can act on.
+    #[schema(required)]
+    error: Option<String>,
+    findings: Vec<Value>,
+    dependencies: Installed,
+    duration_ms: f64,
+    usage: Usage,
+    /// What enforced it; null where nothing ran or it has not ended.
+    #[schema(required)]
+    receipt: Option<Receipt>,
+    metadata: BTreeMap<String, Value>,
+    /// In a batch: the number of the request's line, from 0.
+    index: Option<u64>,
+}
+
+/// What `main` returned.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Returned {
+    present: bool,
+    value: Value,
+}
+
+/// A file that the program left in `./artifacts`.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Artifact {
+    name: String,
+    mime_type: String,
+    size: u64,
+    content_base64: String,
+}
+
+/// What was installed for the run.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Installed {
+    packages: Vec<String>,
+    cache: String,
+    install_ms: u64,
+}
+
+/// What a run used.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Usage {
+    cpu_ms: f64,
+    peak_memory_bytes: u64,
+    #[schema(required)]
+    processes_peak: Option<u64>,
+}
+
+/// What really enforced a run.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Receipt {
+    provider: String,
+    kernel: String,
+    isolation: Vec<String>,
+    /// `"pool"`, `"fork"` or `false`.
+    warm: Value,
+    simulated: bool,
+}
+
+/// It will run.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Accepted {
+    id: String,
+    status: Status,
+}
+
+/// Executions without their results.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ExecutionPage {
+    executions: Vec<Summary>,
+    #[schema(required)]
+    next_cursor: Option<String>,
+}
+
+/// An execution without its result. Times are milliseconds since 1970.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Summary {
+    id: String,
+    status: Status,
+    language: String,
+    metadata: BTreeMap<String, Value>,
+    created: i64,
+    #[schema(required)]
+    started: Option<i64>,
+    #[schema(required)]
+    ended: Option<i64>,
+    #[schema(required)]
+    exit_code: Option<u8>,
+    cpu_ms: u64,
+    size_bytes: u64,
+}
+
+/// Why a request was not served.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Problem {
+    error: Reason,
+}
+
+/// Why.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Reason {
+    code: Code,
+    /// For people.
+    message: String,
+    /// By which the log knows it.
+    #[schema(required)]
+    request_id: Option<String>,
+}
+
+/// How the server is.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Health {
+    /// live or ready.
+    status: String,
+}
+
+/// What a tenant may have; null is the server's own default.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Quotas {
+    concurrency: Option<u32>,
+    sandboxes: Option<u32>,
+    cpu_seconds_per_day: Option<u64>,
+    memory_bytes: Option<u64>,
+    disk_bytes: Option<u64>,
+}
+
+/// A tenant.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Tenant {
+    name: String,
+    quotas: Quotas,
+    created: i64,
+    #[schema(required)]
+    disabled: Option<i64>,
+    stored_bytes: u64,
+}
+
+/// Tenants by name.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct TenantList {
+    tenants: Vec<Tenant>,
+}
+
+/// A tenant to add.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct NewTenant {
+    name: String,
+    quotas: Option<Quotas>,
+}
+
+/// What to change about a tenant.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct TenantChange {
+    quotas: Option<Quotas>,
+    disabled: Option<bool>,
+}
+
+/// A key to make.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct NewKey {
+    /// What it is for.
+    label: Option<String>,
+    /// run, sandboxes, admin; the first two unless said otherwise.
+    scopes: Option<Vec<String>>,
+    expires_in_seconds: Option<u64>,
+}
+
+/// How to rotate a key.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct KeyRotation {
+    /// How long the old one still opens; not at all unless said otherwise.
+    old_valid_seconds: Option<u64>,
+}
+
+/// What may be known of a key.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Key {
+    id: String,
+    tenant: String,
+    label: String,
+    scopes: Vec<String>,
+    created: i64,
+    #[schema(required)]
+    expires: Option<i64>,
+    #[schema(required)]
+    last_used: Option<i64>,
+    #[schema(required)]
+    revoked: Option<i64>,
+}
+
+/// A key, this once.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ShownKey {
+    key: String,
+    record: Key,
+}
+
+/// Keys of a tenant.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct KeyList {
+    keys: Vec<Key>,
+}
+
+/// Named limits, network and environment.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Profile {
+    limits: Option<Limits>,
+    network: Option<Network>,
+    env: Option<BTreeMap<String, String>>,
+    preimports: Option<Vec<String>>,
+    /// truncate or kill.
+    output_overflow: Option<String>,
+}
+
+/// A profile and its name.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct StoredProfile {
+    name: String,
+    profile: Profile,
+    changed: Option<i64>,
+}
+
+/// Profiles by name.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ProfileList {
+    profiles: Vec<StoredProfile>,
+}
+
+/// Entries of the audit log, newest first.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct AuditPage {
+    entries: Vec<AuditEntry>,
+    #[schema(required)]
+    next_cursor: Option<i64>,
+}
+
+/// Who did what.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct AuditEntry {
+    seq: i64,
+    at: i64,
+    actor: String,
+    tenant: Option<String>,
+    action: String,
+    target: Option<String>,
+    /// done, refused or failed.
+    outcome: String,
+    request_id: Option<String>,
+    detail: Option<String>,
+}

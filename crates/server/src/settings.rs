@@ -1,0 +1,58 @@
+//! What an administrator can set about the service. Every value is a bound.
+
+use std::time::Duration;
+
+use belljar_store::Retention;
+
+/// How the service behaves.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Executions at one time, of all tenants together.
+    pub concurrency: usize,
+    /// Executions of one tenant that may wait for their turn.
+    pub queue: usize,
+    /// Executions of all tenants that may wait.
+    pub queue_total: usize,
+    /// The longest body, and the longest line of a batch.
+    pub max_body: usize,
+    /// What all bodies and requests under way may hold together.
+    pub bodies_total: usize,
+    /// Executions of one batch at one time.
+    pub batch_jobs: usize,
+    /// Connections at one time.
+    pub connections: usize,
+    /// How long a client may take for a request's head, and how long an idle connection is kept.
+    pub head_timeout: Duration,
+    /// How long a client may take for a whole body, for the next piece of a batch, and for reading what it is sent.
+    pub body_timeout: Duration,
+    /// How long running work may go on after the request to end.
+    pub drain: Duration,
+    /// Whether callers need no key. Only for a server that nobody but this machine reaches.
+    pub without_keys: bool,
+    /// What is kept of finished work.
+    pub retention: Retention,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            concurrency: (4 * cores).max(8),
+            queue: 256,
+            queue_total: 4_096,
+            max_body: 32 << 20,
+            bodies_total: 256 << 20,
+            batch_jobs: (2 * cores).max(4),
+            connections: 10_000,
+            head_timeout: Duration::from_secs(15),
+            body_timeout: Duration::from_secs(30),
+            drain: Duration::from_secs(30),
+            without_keys: false,
+            retention: Retention {
+                max_age: Some(Duration::from_secs(7 * 24 * 3_600)),
+                max_bytes: Some(1 << 30),
+                audit_age: Some(Duration::from_secs(365 * 24 * 3_600)),
+            },
+        }
+    }
+}

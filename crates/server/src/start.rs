@@ -1,0 +1,77 @@
+//! The start: what an earlier server left is settled, and there is a tenant and a way in.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use belljar_engine::Engine;
+use belljar_engine::admit::DEFAULT_TENANT;
+use belljar_engine::profile::Profiles;
+use belljar_store::{Digest, Quotas, Scope, Scopes, Secret, Store, TenantName, Timestamp};
+
+use crate::accounts::Accounts;
+use crate::admin::profiles;
+use crate::error::Error;
+use crate::settings::Settings;
+use crate::world::World;
+
+/// The shortest key that may be set.
+const SHORTEST: usize = 32;
+
+/// A key with all scopes that was set from outside, known by its digest only.
+#[derive(Debug, Clone, Copy)]
+pub struct AdminKey(Digest);
+
+impl FromStr for AdminKey {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let plain = text.bytes().all(|byte| byte.is_ascii_graphic());
+        if plain && text.len() >= SHORTEST {
+            return Ok(Self(Digest::of(text.as_bytes())));
+        }
+        let message = format!("must be {SHORTEST} bytes or more of visible ASCII");
+        Err(Error::Invalid { field: "BELLJAR_ADMIN_KEY", message })
+    }
+}
+
+/// The key that was made because there was none; to be shown this once.
+pub type FirstKey = Option<Secret>;
+
+/// Makes the world of a server.
+///
+/// # Errors
+/// The database cannot answer or write.
+pub async fn prepare(
+    engine: Arc<Engine>,
+    store: Arc<Store>,
+    configured: Profiles,
+    settings: Settings,
+    set_key: Option<AdminKey>,
+) -> Result<(Arc<World>, FirstKey), Error> {
+    let interrupted = store.interrupt_unfinished(Timestamp::now()).await?;
+    if interrupted > 0 {
+        tracing::warn!(executions = interrupted, "were under way when an earlier server ended: interrupted");
+    }
+    let home: TenantName = DEFAULT_TENANT.parse()?;
+    if store.tenant(&home).await?.is_none() {
+        store.add_tenant(&home, Quotas::default(), Timestamp::now()).await?;
+    }
+    let needs_key = set_key.is_none() && !settings.without_keys && !has_admin(&store, &home).await?;
+    let first = if needs_key { Some(first_key(&store, &home).await?) } else { None };
+    let accounts = Accounts::new(home, set_key.map(|key| key.0), settings.without_keys);
+    let world = Arc::new(World::new(engine, store, configured, settings, accounts));
+    profiles::load(&world).await?;
+    Ok((world, first))
+}
+
+async fn has_admin(store: &Store, home: &TenantName) -> Result<bool, Error> {
+    let now = Timestamp::now();
+    let opens = |key: &belljar_store::KeyRecord| {
+        key.scopes.contains(Scope::Admin) && key.revoked.is_none() && key.expires.is_none_or(|end| now < end)
+    };
+    Ok(store.keys(home).await?.iter().any(opens))
+}
+
+async fn first_key(store: &Store, home: &TenantName) -> Result<Secret, Error> {
+    Ok(store.add_key(home, "made at the first start", Scopes::all(), None, Timestamp::now()).await?.secret)
+}

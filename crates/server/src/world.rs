@@ -1,0 +1,55 @@
+//! What every handler reaches: handed in once, by whoever starts the server.
+
+use std::sync::Arc;
+
+use belljar_engine::Engine;
+use belljar_engine::profile::Profiles;
+use belljar_store::Store;
+use tokio::sync::Semaphore;
+
+use crate::accounts::Accounts;
+use crate::gate::Gate;
+use crate::health::Readiness;
+use crate::live::Live;
+use crate::metrics::Meters;
+use crate::settings::Settings;
+
+/// The service's world.
+#[derive(Debug)]
+pub struct World {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) settings: Settings,
+    pub(crate) accounts: Accounts,
+    pub(crate) gate: Gate,
+    pub(crate) live: Live,
+    pub(crate) meters: Meters,
+    pub(crate) readiness: Readiness,
+    /// Kilobytes that bodies may still take.
+    pub(crate) bodies: Arc<Semaphore>,
+    /// The profiles of the configuration, on which those of the database lie.
+    pub(crate) profiles: Profiles,
+}
+
+impl World {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        store: Arc<Store>,
+        profiles: Profiles,
+        settings: Settings,
+        accounts: Accounts,
+    ) -> Self {
+        Self {
+            gate: Gate::new(settings.concurrency, settings.queue, settings.queue_total),
+            bodies: Arc::new(Semaphore::new(settings.bodies_total >> 10)),
+            live: Live::default(),
+            meters: Meters::new(),
+            readiness: Readiness::default(),
+            engine,
+            store,
+            profiles,
+            settings,
+            accounts,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Tenants, keys, scopes, profiles, the audit log, and who may see what.
+
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::place::Place;
+
+#[tokio::test]
+async fn two_tenants_cannot_see_each_other() {
+    let place = Place::new().await;
+    let (ada, bob) = (place.tenant("ada", json!({})).await, place.tenant("bob", json!({})).await);
+    let id = ada.run("print secret").await.json()["id"].as_str().unwrap().to_owned();
+    let unknown = id.replace(&id[id.len() - 4..], "0000");
+    for (method, headers) in [("GET", ""), ("GET", "Accept: text/event-stream\r\n"), ("DELETE", "")] {
+        let theirs = bob.send(method, &format!("/v1/executions/{id}"), headers, b"").await;
+        let nobodys = bob.send(method, &format!("/v1/executions/{unknown}"), headers, b"").await;
+        assert_eq!((theirs.status, nobodys.status), (404, 404));
+        assert_eq!(theirs.json()["error"]["message"], nobodys.json()["error"]["message"]);
+    }
+    assert_eq!(bob.get("/v1/executions").await.json()["executions"], json!([]));
+    assert_eq!(ada.get(&format!("/v1/executions/{id}")).await.status, 200);
+}
+
+#[tokio::test]
+async fn keys_open_what_they_say_and_nothing_when_revoked() {
+    let place = Place::new().await;
+    let (admin, ada) = (place.client(), place.tenant("ada", json!({})).await);
+    for key in ["", "x", "bj_000000000000_0000000000000000000000000000000000000000000000000000"] {
+        let refused = place.with_key(key).run("print x").await;
+        assert_eq!((refused.status, refused.code().as_str()), (401, "unauthorized"));
+    }
+    assert_eq!(Client::new(place.address, None).get("/v1/executions").await.status, 401);
+    for path in ["/v1/tenants", "/v1/audit", "/metrics", "/v1/profiles", "/v1/tenants/ada/keys"] {
+        let refused = ada.get(path).await;
+        assert_eq!((refused.status, refused.code().as_str()), (403, "forbidden"), "{path}");
+    }
+    let keys = admin.get("/v1/tenants/ada/keys").await;
+    assert!(!keys.text().contains("hash"));
+    let id = keys.json()["keys"][0]["id"].as_str().unwrap().to_owned();
+    let rotated = admin.post(&format!("/v1/tenants/ada/keys/{id}/rotate"), &json!({})).await;
+    assert_eq!((rotated.status, ada.run("print x").await.status), (201, 401));
+    let new = place.with_key(rotated.json()["key"].as_str().unwrap());
+    assert_eq!(new.run("print x").await.status, 200);
+    let id = rotated.json()["record"]["id"].as_str().unwrap().to_owned();
+    assert_eq!(admin.delete(&format!("/v1/tenants/ada/keys/{id}")).await.status, 204);
+    assert_eq!(new.run("print x").await.status, 401);
+    let log = admin.get("/v1/audit").await.json();
+    let acts: Vec<_> = log["entries"].as_array().unwrap().iter().map(words).collect();
+    for act in [
+        "tenant.create done",
+        "key.create done",
+        "key.rotate done",
+        "key.revoke done",
+        "GET /metrics refused",
+    ] {
+        assert!(acts.iter().any(|seen| seen == act), "{act}: {acts:?}");
+    }
+}
+
+fn words(entry: &Value) -> String {
+    format!("{} {}", entry["action"].as_str().unwrap(), entry["outcome"].as_str().unwrap())
+}
+
+#[tokio::test]
+async fn tenants_are_changed_disabled_and_removed() {
+    let place = Place::new().await;
+    let (admin, ada) = (place.client(), place.tenant("ada", json!({})).await);
+    assert_eq!(admin.post("/v1/tenants", &json!({"name": "ada"})).await.code(), "conflict");
+    assert_eq!(admin.post("/v1/tenants", &json!({"name": "A B"})).await.status, 422);
+    let change = |body: Value| body.to_string().into_bytes();
+    let patch = async |body: Value| {
+        admin.send("PATCH", "/v1/tenants/ada", "Content-Type: application/json\r\n", &change(body)).await
+    };
+    assert_eq!(patch(json!({"quotas": {"concurrency": 7}})).await.json()["quotas"]["concurrency"], 7);
+    assert_eq!(patch(json!({"quota": {}})).await.status, 422);
+    patch(json!({"disabled": true})).await;
+    assert_eq!(ada.run("print x").await.status, 401);
+    patch(json!({"disabled": false})).await;
+    assert_eq!(ada.run("print x").await.status, 200);
+    assert_eq!(admin.delete("/v1/tenants/ada").await.code(), "conflict");
+    assert_eq!(admin.delete("/v1/tenants/nobody").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_profile_counts_from_the_next_request_on() {
+    let place = Place::new().await;
+    let admin = place.client();
+    let put = async |name: &str, body: Value| {
+        let path = format!("/v1/profiles/{name}");
+        admin.send("PUT", &path, "Content-Type: application/json\r\n", body.to_string().as_bytes()).await
+    };
+    let run = async || {
+        let body = json!({"language": "python", "code": "print x", "profile": "tight"});
+        admin.post("/v1/executions", &body).await.status
+    };
+    assert_eq!(run().await, 422);
+    assert_eq!(put("tight", json!({"limits": {"timeout_ms": 1000}})).await.status, 200);
+    assert_eq!(run().await, 200);
+    assert_eq!(put("open", json!({"mounts": ["/:/host"]})).await.status, 422);
+    assert_eq!(put("open", json!({"image": "/"})).await.status, 422);
+    assert_eq!(put("zero", json!({"limits": {"timeout_ms": 0}})).await.code(), "invalid_limit");
+    assert_eq!(admin.delete("/v1/profiles/tight").await.status, 204);
+    assert_eq!(run().await, 422);
+}
+
+#[tokio::test]
+async fn health_metrics_and_the_document() {
+    let place = Place::new().await;
+    let nobody = Client::new(place.address, None);
+    assert_eq!(nobody.get("/healthz").await.json(), json!({"status": "live"}));
+    for path in ["/healthz/ready", "/healthz?ready"] {
+        assert_eq!(nobody.get(path).await.json(), json!({"status": "ready"}));
+    }
+    assert_eq!(nobody.get("/openapi.json").await.json()["info"]["title"], "Belljar");
+    assert_eq!(nobody.get("/metrics").await.status, 401);
+    place.client().run("print x").await;
+    let text = place.client().get("/metrics").await.text();
+    for line in [
+        r#"belljar_executions_total{status="succeeded",language="python"} 1"#,
+        r#"belljar_execution_seconds_count{warm="pool"} 1"#,
+        r#"belljar_rejections_total{code="unauthorized"} 1"#,
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+}

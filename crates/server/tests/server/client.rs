@@ -1,0 +1,137 @@
+//! A client that sends what it is told, byte for byte where that matters.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+pub(crate) struct Client {
+    address: SocketAddr,
+    key: Option<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).unwrap()
+    }
+
+    /// The error's code; the rest of its shape is checked on the way.
+    pub(crate) fn code(&self) -> String {
+        let json = self.json();
+        let error = &json["error"];
+        assert!(
+            error["message"].is_string() && error["request_id"].as_str().unwrap().starts_with("req_"),
+            "{json}"
+        );
+        error["code"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            key.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+}
+
+impl Client {
+    pub(crate) fn new(address: SocketAddr, key: Option<&str>) -> Self {
+        Self { address, key: key.map(str::to_owned) }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, "", b"").await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Answer {
+        self.send("DELETE", path, "", b"").await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.post_with(path, "", body).await
+    }
+
+    pub(crate) async fn post_with(&self, path: &str, headers: &str, body: &Value) -> Answer {
+        let headers = format!("{headers}Content-Type: application/json\r\n");
+        self.send("POST", path, &headers, body.to_string().as_bytes()).await
+    }
+
+    /// Runs a script of the player's.
+    pub(crate) async fn run(&self, script: &str) -> Answer {
+        self.post("/v1/executions", &request(script)).await
+    }
+
+    pub(crate) async fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
+        let mut stream = self.start(method, path, headers, body).await;
+        answer(&mut stream).await
+    }
+
+    /// Sends a request and leaves the answer to be read.
+    pub(crate) async fn start(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> TcpStream {
+        let head = self.head(method, path, &format!("{headers}Content-Length: {}\r\n", body.len()));
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(&[head.as_bytes(), body].concat()).await.unwrap();
+        stream
+    }
+
+    pub(crate) fn head(&self, method: &str, path: &str, headers: &str) -> String {
+        let key = self.key.as_ref().map_or(String::new(), |key| format!("Authorization: Bearer {key}\r\n"));
+        format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{key}{headers}\r\n",
+            self.address
+        )
+    }
+
+    pub(crate) async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+}
+
+pub(crate) fn request(script: &str) -> Value {
+    json!({"language": "python", "code": script})
+}
+
+pub(crate) async fn answer(stream: &mut TcpStream) -> Answer {
+    let mut bytes = Vec::new();
+    // A server that closes early may reset what it did not read; what it said before counts.
+    let _ =
+        timeout(Duration::from_secs(20), stream.read_to_end(&mut bytes)).await.expect("an answer in time");
+    parse(&bytes)
+}
+
+fn parse(bytes: &[u8]) -> Answer {
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
+    let end = end.unwrap_or_else(|| panic!("no head: {}", String::from_utf8_lossy(bytes)));
+    let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    let body = bytes[end + 4..].to_vec();
+    let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+    Answer { status, head, body: if chunked { unchunk(&body) } else { body } }
+}
+
+fn unchunk(mut bytes: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    while let Some(end) = bytes.windows(2).position(|two| two == b"\r\n") {
+        let size = usize::from_str_radix(std::str::from_utf8(&bytes[..end]).unwrap(), 16).unwrap();
+        if size == 0 {
+            break;
+        }
+        body.extend_from_slice(&bytes[end + 2..end + 2 + size]);
+        bytes = &bytes[end + 4 + size..];
+    }
+    body
+}

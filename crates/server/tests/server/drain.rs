@@ -1,0 +1,49 @@
+//! The end, and what comes after it.
+
+use std::time::{Duration, Instant};
+
+use belljar_server::Settings;
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::client::{answer, request};
+use crate::place::{Place, world};
+
+const JSON: &str = "Content-Type: application/json\r\n";
+
+#[tokio::test]
+async fn what_runs_may_finish_and_nothing_new_begins() {
+    let mut place = Place::new().await;
+    let client = place.client();
+    let body = request("sleep 500\nprint done").to_string();
+    let mut running = client.start("POST", "/v1/executions", JSON, body.as_bytes()).await;
+    sleep(Duration::from_millis(100)).await;
+    place.stop();
+    let done = answer(&mut running).await;
+    assert_eq!((done.status, done.json()["stdout"].as_str()), (200, Some("done\n")));
+    place.ended().await;
+}
+
+#[tokio::test]
+async fn what_takes_too_long_is_cancelled_and_recorded() {
+    let mut place = Place::with(|settings| settings.drain = Duration::from_millis(200)).await;
+    let client = place.client();
+    let mut body = request("sleep 30000");
+    let mut running = client.start("POST", "/v1/executions", JSON, body.to_string().as_bytes()).await;
+    body["wait"] = json!(false);
+    let detached = client.post("/v1/executions", &body).await.json()["id"].as_str().unwrap().to_owned();
+    let started = Instant::now();
+    place.stop();
+    assert_eq!(answer(&mut running).await.json()["status"], "cancelled");
+    let folder = place.ended().await;
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    let again = Place::serve(reopened(folder.path()).await, folder).await;
+    let kept = again.client().get(&format!("/v1/executions/{detached}")).await.json();
+    assert_eq!(kept["status"], "cancelled");
+}
+
+/// The store of the server before may take a moment to let go.
+async fn reopened(folder: &std::path::Path) -> std::sync::Arc<belljar_server::World> {
+    sleep(Duration::from_millis(300)).await;
+    world(folder, Settings::default()).await
+}

@@ -1,0 +1,60 @@
+//! Quotas, queues, and turns between tenants.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::client::request;
+use crate::place::Place;
+
+#[tokio::test]
+async fn a_full_queue_is_429_and_leaves_others_alone() {
+    let place = Place::with(|settings| (settings.concurrency, settings.queue) = (2, 2)).await;
+    let greedy = place.tenant("greedy", json!({"concurrency": 1})).await;
+    let modest = place.tenant("modest", json!({})).await;
+    let long = request("sleep 600").to_string();
+    let json = "Content-Type: application/json\r\n";
+    let mut streams = Vec::new();
+    for _ in 0..3 {
+        streams.push(greedy.start("POST", "/v1/executions", json, long.as_bytes()).await);
+        sleep(Duration::from_millis(30)).await;
+    }
+    let refused = greedy.run("print x").await;
+    assert_eq!((refused.status, refused.code().as_str()), (429, "too_many_requests"));
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    let queued = greedy.get("/v1/executions?status=queued").await.json();
+    assert_eq!(queued["executions"].as_array().unwrap().len(), 2);
+    let started = Instant::now();
+    assert_eq!(modest.run("print x").await.status, 200);
+    assert!(started.elapsed() < Duration::from_millis(400), "{:?}", started.elapsed());
+    for mut stream in streams {
+        assert_eq!(crate::client::answer(&mut stream).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_used_up_day_is_429_until_midnight() {
+    let place = Place::new().await;
+    let tenant = place.tenant("small", json!({"cpu_seconds_per_day": 2})).await;
+    assert_eq!(tenant.run("cpu 1500").await.status, 200);
+    assert_eq!(tenant.run("cpu 1500").await.status, 200);
+    let refused = tenant.run("print x").await;
+    assert_eq!((refused.status, refused.code().as_str()), (429, "quota_exceeded"));
+    let seconds: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=86_400).contains(&seconds));
+}
+
+#[tokio::test]
+async fn a_queued_execution_can_be_cancelled() {
+    let place = Place::with(|settings| settings.concurrency = 1).await;
+    let client = place.client();
+    let mut body = request("sleep 2000");
+    body["wait"] = json!(false);
+    let first = client.post("/v1/executions", &body).await.json()["id"].as_str().unwrap().to_owned();
+    let second = client.post("/v1/executions", &body).await.json()["id"].as_str().unwrap().to_owned();
+    let cancelled = client.delete(&format!("/v1/executions/{second}")).await;
+    assert_eq!((cancelled.status, &cancelled.json()["status"]), (200, &json!("cancelled")));
+    assert_eq!(client.delete(&format!("/v1/executions/{first}")).await.status, 200);
+    assert_eq!(client.run("print x").await.status, 200);
+}

@@ -1,0 +1,13 @@
+//! Drives the server over real sockets. Programs are played by a provider that understands a few words, so that what is
+//! tried here is the service; the command line's tests drive the real binary with real sandboxes.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod abuse;
+mod admin;
+mod client;
+mod drain;
+mod executions;
+mod fairness;
+mod place;
+mod player;

@@ -1,0 +1,85 @@
+//! A server of its own for each test.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use belljar_engine::Engine;
+use belljar_engine::limits::Limits;
+use belljar_engine::profile::Profiles;
+use belljar_server::{Settings, World, prepare, run};
+use belljar_store::{Options, Store};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::client::Client;
+use crate::player::Player;
+
+pub(crate) const ADMIN: &str = "an-admin-key-of-more-than-32-bytes-for-tests";
+
+pub(crate) struct Place {
+    pub(crate) address: std::net::SocketAddr,
+    pub(crate) folder: Option<TempDir>,
+    stop: Option<oneshot::Sender<()>>,
+    serving: JoinHandle<()>,
+}
+
+impl Place {
+    pub(crate) async fn new() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    pub(crate) async fn with(change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = Settings::default();
+        change(&mut settings);
+        let folder = tempfile::tempdir().unwrap();
+        let world = world(folder.path(), settings).await;
+        Self::serve(world, folder).await
+    }
+
+    pub(crate) async fn serve(world: Arc<World>, folder: TempDir) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let serving = tokio::spawn(run(listener, world, async {
+            // Dropped with its place: the test is over.
+            let _ = stopped.await;
+        }));
+        Self { address, folder: Some(folder), stop: Some(stop), serving }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::new(self.address, Some(ADMIN))
+    }
+
+    pub(crate) fn with_key(&self, key: &str) -> Client {
+        Client::new(self.address, Some(key))
+    }
+
+    /// A tenant of its own with a key that may run things.
+    pub(crate) async fn tenant(&self, name: &str, quotas: serde_json::Value) -> Client {
+        let admin = self.client();
+        let new = serde_json::json!({"name": name, "quotas": quotas});
+        assert_eq!(admin.post("/v1/tenants", &new).await.status, 201);
+        let key = admin.post(&format!("/v1/tenants/{name}/keys"), &serde_json::json!({})).await;
+        assert_eq!(key.status, 201);
+        self.with_key(key.json()["key"].as_str().unwrap())
+    }
+
+    /// Asks it to end, and gives what lets it be waited for.
+    pub(crate) fn stop(&mut self) {
+        self.stop.take().unwrap().send(()).unwrap();
+    }
+
+    pub(crate) async fn ended(self) -> TempDir {
+        self.serving.await.unwrap();
+        self.folder.unwrap()
+    }
+}
+
+pub(crate) async fn world(folder: &Path, settings: Settings) -> Arc<World> {
+    let store = Arc::new(Store::open(&folder.join("belljar.db"), &Options::default()).unwrap());
+    let engine = Arc::new(Engine::new(Arc::new(Player), Profiles::shipped(), Limits::CEILING));
+    prepare(engine, store, Profiles::shipped(), settings, Some(ADMIN.parse().unwrap())).await.unwrap().0
+}
