@@ -25,12 +25,21 @@ async fn closed_is_gone_at_once(world: World) -> Verdict {
     let mark = mark();
     open.says(&format!("(setsid sh -c 'while :; do sleep 1; done' {mark} >/dev/null 2>&1 &)")).await?;
     check!(host_processes(&mark).len() == 1, mark);
+    // Many of them, and one that is slow to go, so that whoever does not wait would be too early.
+    let hog = "python3 -c 'b = bytearray(300 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1\nprint(1, flush=True)\nimport time; time.sleep(99)'";
+    let many = format!(
+        "for i in $(seq 40); do sh -c 'sleep 99; :' {mark} & done; {hog} {mark} > ready & until grep -q 1 ready; do sleep 0.1; done"
+    );
+    open.says(&many).await?;
+    let processes = host_processes(&mark);
+    check!(processes.len() >= 42, processes);
     let waiting = tokio::spawn({
         let living = Arc::clone(&open.living);
         async move { living.ended().await }
     });
     open.living.close().await;
-    check!(host_processes(&mark).is_empty(), mark);
+    let left = processes.iter().filter(|pid| std::path::Path::new(&format!("/proc/{pid}")).exists()).count();
+    check!(left == 0, left);
     check!(open.living.state() == State::Ended, open.living);
     let why = waiting.await.map_err(text)?;
     check!(why == "it was closed", why);
