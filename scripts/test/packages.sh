@@ -14,6 +14,7 @@ FIRST_TIER=(
     g++:g++
     /usr/include/stdio.h:libc6-dev
     git:git
+    curl:curl
     newuidmap:uidmap
     busybox:busybox-static
     setpriv:util-linux

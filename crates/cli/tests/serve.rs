@@ -1,12 +1,15 @@
 //! `belljar serve` as a person starts it: the real binary, real sandboxes, curl, `kill -9`.
-
+#![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod common;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::host::alive_with;
 use serde_json::Value;
 
 const KEY: &str = "a-key-for-tests-that-is-long-enough-to-be-one";
@@ -123,10 +126,12 @@ fn a_killed_server_loses_nothing_that_it_acknowledged() {
     for round in 0..2 {
         let mut server = Server::start(folder.path(), Some(KEY), &[]);
         let (_, done) = server.run(r#"{"language":"bash","code":"echo kept"}"#);
-        let long = r#"{"language":"bash","code":"sleep 60","wait":false}"#;
-        let ids: Vec<_> = (0..6).map(|_| server.run(long).1["id"].as_str().unwrap().to_owned()).collect();
+        let token = format!("60.{}{round}", std::process::id());
+        let long = format!(r#"{{"command":["sleep","{token}"],"wait":false}}"#);
+        let ids: Vec<_> = (0..6).map(|_| server.run(&long).1["id"].as_str().unwrap().to_owned()).collect();
         server.signal("-KILL");
         server.child.wait().unwrap();
+        assert_eq!(alive_with(&token, Duration::from_secs(2)), Vec::<String>::new());
         let started = Instant::now();
         let server = Server::start(folder.path(), Some(KEY), &[]);
         assert!(started.elapsed() < Duration::from_secs(5), "round {round}: {:?}", started.elapsed());

@@ -81,6 +81,9 @@ impl Gate {
 
     /// Asks for a turn of a tenant that may have `limit` at one time.
     pub(crate) fn enter(&self, tenant: &TenantName, limit: Option<u32>) -> Result<Entry, Error> {
+        if limit == Some(0) {
+            return Err(Error::QueueFull);
+        }
         let mut table = lock(&self.0);
         let limit = limit.map_or(usize::MAX, |limit| limit as usize);
         let (free, queue) = (table.free, table.queue);

@@ -43,7 +43,7 @@ impl Default for Settings {
             max_body: 32 << 20,
             bodies_total: 256 << 20,
             batch_jobs: (2 * cores).max(4),
-            connections: 10_000,
+            connections: 16_384,
             head_timeout: Duration::from_secs(15),
             body_timeout: Duration::from_secs(30),
             drain: Duration::from_secs(30),

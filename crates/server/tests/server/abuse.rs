@@ -63,6 +63,7 @@ async fn who_is_slow_is_let_go() {
     let started = Instant::now();
     let mut slow_head = client.connect().await;
     slow_head.write_all(b"GET /healthz HTTP/1.1\r\nHo").await.unwrap();
+    let mut idle = client.connect().await;
     let mut slow_body = client.connect().await;
     let head = client.head("POST", "/v1/executions", &format!("{JSON}Content-Length: 100\r\n"));
     slow_body.write_all(format!("{head}{{").as_bytes()).await.unwrap();
@@ -70,6 +71,7 @@ async fn who_is_slow_is_let_go() {
     assert_eq!((refused.status, refused.code().as_str()), (408, "request_timeout"));
     let mut rest = Vec::new();
     slow_head.read_to_end(&mut rest).await.unwrap();
+    assert_eq!(idle.read_to_end(&mut rest).await.unwrap(), 0);
     assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
 }
 
