@@ -24,6 +24,7 @@ fn run_everything(fault: &str, playground: &Path, mounted: &Path) -> Answer {
 /// Why a step cannot fail here, if it is not taken on this host.
 fn not_taken(step: Step, usual: &Answer) -> Option<&'static str> {
     match step {
+        Step::Guest => Some("only living sandboxes take it; the conformance suite has them fail"),
         Step::Landlock if !usual.has_layer("landlock") => Some("this kernel has no landlock"),
         Step::Cgroup
             if !["memory", "cpu", "pids"].iter().any(|c| usual.has_layer(&format!("cgroup.{c}"))) =>

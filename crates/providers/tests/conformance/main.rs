@@ -17,7 +17,9 @@ use world::{Verdict, World};
 fn main() -> ExitCode {
     #[cfg(target_os = "linux")]
     belljar_providers::native::run_if_asked();
-    for (variable, alone) in [(ends::ALONE, ends::leaks as fn() -> _), (ends::KILLED, ends::killed)] {
+    for (variable, alone) in
+        [(ends::ALONE, ends::leaks as fn() -> _), (ends::KILLED, ends::killed), (ends::FAULT, ends::fault)]
+    {
         if std::env::var_os(variable).is_some() {
             return alone_in_a_process(alone());
         }

@@ -139,7 +139,7 @@ async fn paused_can_be_closed(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     let mark = super::mark();
     open.says(&format!("(sh -c 'while :; do :; done' {mark} &)")).await?;
-    check!(super::host_processes(&mark).len() == 1, mark);
+    until("it runs", async || Ok(super::host_processes(&mark).len() == 1)).await?;
     open.living.pause().await.map_err(text)?;
     open.living.close().await;
     check!(super::host_processes(&mark).is_empty(), mark);
