@@ -302,7 +302,9 @@ impl Waiting {
         if jail.require_separate_uid && !self.taken.separate() {
             return Err(StepFailed::new(Step::UserId, "of its own, as required", Errno::PERM));
         }
-        self.limit(group_limits(&jail.limits, jail.commands.len()))?;
+        // A guest is PID 1 and no command.
+        let ours = if jail.living { 1 } else { jail.commands.len() };
+        self.limit(group_limits(&jail.limits, ours))?;
         if jail.living {
             let fds: Vec<_> = fds.iter().chain(&self.score).map(AsFd::as_fd).collect();
             return self.sent(wire::send(self.orders.as_fd(), jail, &fds));
@@ -362,10 +364,10 @@ pub(super) fn group_failed(error: cgroup::Error) -> StepFailed {
     StepFailed::new(Step::Cgroup, file, errno)
 }
 
-/// What the group of a jail has to hold it to.
-pub(super) fn group_limits(limits: &Limits, commands: usize) -> cgroup::Limits {
-    // PID 1 is ours and not the program's, and so is every command that only waits for its turn.
-    let pids = limits.processes + commands.max(1) as u32;
+/// What the group of a jail has to hold it to. Of its processes so many are ours and not the program's: PID 1 where it is
+/// in there, and every command that only waits for its turn.
+pub(super) fn group_limits(limits: &Limits, ours: usize) -> cgroup::Limits {
+    let pids = limits.processes + ours as u32;
     cgroup::Limits {
         memory_bytes: if fault::without(Layer::CgroupMemory) { 1 << 40 } else { limits.memory_bytes },
         cpu_millis: if fault::without(Layer::CgroupCpu) { 1_000_000 } else { limits.cpu_millis },
