@@ -69,12 +69,16 @@ pub fn forget_fault_handlers() {
     }
 }
 
-/// Lets a command lead a session of its own, and a process group with it. `terminal` makes what it reads from its
+/// Lets a command lead a session of its own, and a process group with it, with every signal as it is by default. `terminal` makes what it reads from its
 /// controlling terminal.
 pub fn own_session(command: &mut Command, terminal: bool) {
-    // SAFETY: between fork and exec only two system calls are made that take numbers, and no memory is touched.
+    // SAFETY: between fork and exec only system calls are made that take numbers, and no memory is touched.
     unsafe {
         command.pre_exec(move || {
+            // What this process ignores, or was started with, is not the program's.
+            for signal in 1..=64 {
+                libc::signal(signal, libc::SIG_DFL);
+            }
             let led = libc::setsid() >= 0 && (!terminal || libc::ioctl(0, libc::TIOCSCTTY, 0) >= 0);
             if led { Ok(()) } else { Err(std::io::Error::last_os_error()) }
         });
