@@ -116,6 +116,17 @@ impl Channel {
         true
     }
 
+    /// Sends all of these bytes, or says why the guest does not take them.
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), GuestError> {
+        if self.send(bytes).await {
+            return Ok(());
+        }
+        match self.next().await {
+            Err(error) => Err(error),
+            Ok(_) => Err(self.wrong()),
+        }
+    }
+
     /// No more bytes from this side.
     pub(super) fn end(&mut self) {
         if !std::mem::replace(&mut self.sent_end, true) {

@@ -161,13 +161,7 @@ impl FileWriter {
     /// # Errors
     /// As the guest tells; `NoSpace` where the disk is full.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), GuestError> {
-        if self.channel.send(bytes).await {
-            return Ok(());
-        }
-        match self.channel.next().await {
-            Err(error) => Err(error),
-            Ok(_) => Err(self.channel.wrong()),
-        }
+        self.channel.write(bytes).await
     }
 
     /// Ends the file; how many bytes were written. Until then nothing is promised.

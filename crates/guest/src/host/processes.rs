@@ -165,13 +165,7 @@ impl StdinWriter {
     /// # Errors
     /// As the guest tells; `Ended` where nobody will read them.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), GuestError> {
-        if self.channel.send(bytes).await {
-            return Ok(());
-        }
-        match self.channel.next().await {
-            Err(error) => Err(error),
-            Ok(_) => Err(self.channel.wrong()),
-        }
+        self.channel.write(bytes).await
     }
 
     /// Waits until everything is written.
