@@ -116,7 +116,11 @@ async fn attempt(world: &Arc<World>, caller: &Caller, wanted: Result<(Vec<u8>, S
         sleep(LOOK_AGAIN).await;
     }
     match conduct::start(world, caller, job).await? {
-        Started::Running(running) => Leash(running).0.done().await,
+        Started::Running(running, carried) => {
+            let leash = Leash(running);
+            carried.await;
+            leash.0.done().await
+        }
         Started::Known(_) => Err(Error::Internal),
     }
 }

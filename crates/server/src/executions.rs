@@ -63,8 +63,8 @@ pub(crate) async fn run(
     let mut job = admit(world, caller, inside, request, body.share)?;
     (job.idempotency, job.detached, job.watched) = (idempotency, detached, detached || wants_events);
     check_quota(world, caller).await?;
-    let running = match conduct::start(world, caller, job).await? {
-        Started::Running(running) => running,
+    let (running, carried) = match conduct::start(world, caller, job).await? {
+        Started::Running(running, carried) => (running, carried),
         Started::Known(id) => return again(world, caller, &id, detached, wants_events).await,
     };
     if detached {
@@ -72,8 +72,10 @@ pub(crate) async fn run(
     }
     let leash = holds_leash.then(|| Leash(Arc::clone(&running)));
     if wants_events {
+        drop(carried);
         return Ok(events::response(running, leash));
     }
+    carried.await;
     running.done().await.map(result)
 }
 
