@@ -20,7 +20,7 @@ use belljar_engine::admit::Admitted;
 use belljar_engine::provider::BoxFuture;
 use belljar_engine::report::Report;
 use belljar_store::executions::{Begun, Finish, Finished, Idempotency, NewExecution, Status};
-use belljar_store::{Error as StoreError, ExecutionId, Timestamp};
+use belljar_store::{Error as StoreError, ExecutionId, Quotas, Timestamp};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 use tokio::time::{Duration, sleep};
@@ -74,9 +74,9 @@ pub(crate) async fn start(world: &Arc<World>, caller: &Caller, job: Job) -> Resu
         return Err(Error::ShuttingDown);
     }
     let entry = match &job.inside {
-        None => world.gate.enter(&caller.tenant, caller.quotas.concurrency)?,
+        None => world.gate.enter(&caller.tenant, &caller.quotas, job.admitted.limits().memory_bytes)?,
         // It has what it needs of the host already; only its order matters.
-        Some(sandbox) => sandbox.gate.enter(&caller.tenant, None)?,
+        Some(sandbox) => sandbox.gate.enter(&caller.tenant, &Quotas::default(), 0)?,
     };
     let running = Running::new(ExecutionId::generate()?, caller.tenant.clone(), job.watched);
     let new = NewExecution {

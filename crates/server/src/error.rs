@@ -58,7 +58,7 @@ pub enum Code {
     RequestTimeout,
     /// As many of this tenant's executions wait as may.
     TooManyRequests,
-    /// What the tenant may use in a day is used up.
+    /// What the tenant may use in a day, or have at one time, is used up.
     QuotaExceeded,
     /// The server has as much to do as it can hold.
     Overloaded,
@@ -130,6 +130,9 @@ pub enum Error {
     /// There are as many sandboxes as there may be.
     #[error("Maximum number of sandboxes ({0}) reached")]
     SandboxesFull(usize),
+    /// The tenant's memory is taken.
+    #[error("the memory that this tenant may have at one time is taken; end a sandbox, or ask for less")]
+    MemoryTaken,
     /// The sandbox has ended.
     #[error("the sandbox has ended; open another")]
     SandboxEnded,
@@ -203,6 +206,7 @@ impl Error {
             Self::MethodNotAllowed => Code::MethodNotAllowed,
             Self::Ended => Code::Conflict,
             Self::SandboxesFull(_) => Code::TooManySandboxes,
+            Self::MemoryTaken => Code::QuotaExceeded,
             Self::SandboxEnded => Code::SandboxEnded,
             Self::IdempotencyConflict => Code::IdempotencyConflict,
             Self::TooLarge(_) => Code::TooLarge,
@@ -234,7 +238,7 @@ impl Error {
             Self::QuotaSpent { retry_after } => Some(*retry_after),
             _ => match self.code() {
                 Code::TooManyRequests | Code::Overloaded => Some(1),
-                Code::TooManySandboxes => Some(10),
+                Code::TooManySandboxes | Code::QuotaExceeded => Some(10),
                 Code::ShuttingDown | Code::StorageFull | Code::StorageUnavailable => Some(5),
                 _ => None,
             },

@@ -19,6 +19,7 @@ use super::open::{Deadline, Open, Over, Used};
 use super::registry::Room;
 use crate::accounts::Caller;
 use crate::error::Error;
+use crate::gate::Held;
 use crate::world::World;
 
 /// How long the last look at a sandbox's figures may take.
@@ -36,7 +37,11 @@ pub(super) async fn open(
     let names = object::Names::of(&request);
     let admitted = world.engine.admit_sandbox(request)?.for_tenant(caller.tenant.as_str());
     check_life(world, admitted.timeout, world.settings.sandbox_life)?;
-    let room = world.sandboxes.reserve(&caller.tenant, caller.quotas.sandboxes)?;
+    let memory = admitted.plan.limits.memory_bytes;
+    let room = (
+        world.sandboxes.reserve(&caller.tenant, caller.quotas.sandboxes)?,
+        world.gate.hold(&caller.tenant, &caller.quotas, memory)?,
+    );
     let making = Making {
         id: SandboxId::generate()?,
         tenant: caller.tenant.clone(),
@@ -77,7 +82,7 @@ struct Making {
 }
 
 impl Making {
-    async fn make(self, world: &Arc<World>, room: Room) -> Result<(Arc<Open>, Sandbox), Error> {
+    async fn make(self, world: &Arc<World>, room: (Room, Held)) -> Result<(Arc<Open>, Sandbox), Error> {
         let created = Timestamp::now();
         let new = NewSandbox {
             id: self.id.clone(),
