@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{Sleep, sleep};
 
 use crate::world::World;
@@ -22,9 +22,19 @@ use crate::world::World;
 const HEAD_BYTES: usize = 64 << 10;
 const HEADERS: usize = 100;
 
+/// What a connection takes for as long as its stream is there, also when that becomes a WebSocket.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    /// One of so many connections.
+    pub(crate) _place: OwnedSemaphorePermit,
+    /// By which the server knows that there still is one.
+    pub(crate) _alive: mpsc::Sender<()>,
+}
+
 /// Serves a connection until it ends; after the request to end, until what is under way has been answered.
 pub(crate) async fn serve(
     stream: TcpStream,
+    taken: Taken,
     router: Router,
     world: Arc<World>,
     mut ending: watch::Receiver<bool>,
@@ -32,13 +42,14 @@ pub(crate) async fn serve(
     // Small answers are to leave at once.
     let _ = stream.set_nodelay(true);
     let settings = &world.settings;
-    let stream = TokioIo::new(Patient::new(stream, settings.body_timeout));
+    let stream = TokioIo::new(Patient::new(stream, taken, settings.body_timeout));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(settings.head_timeout)
         .max_buf_size(HEAD_BYTES)
         .max_headers(HEADERS)
-        .serve_connection(stream, TowerToHyperService::new(router));
+        .serve_connection(stream, TowerToHyperService::new(router))
+        .with_upgrades();
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         // What goes wrong on a connection is between it and its client.
@@ -54,11 +65,12 @@ struct Patient {
     stream: TcpStream,
     patience: Duration,
     stuck: Option<Pin<Box<Sleep>>>,
+    _taken: Taken,
 }
 
 impl Patient {
-    fn new(stream: TcpStream, patience: Duration) -> Self {
-        Self { stream, patience, stuck: None }
+    fn new(stream: TcpStream, taken: Taken, patience: Duration) -> Self {
+        Self { stream, patience, stuck: None, _taken: taken }
     }
 
     /// Counts from the first write that had to wait to the next that did not.

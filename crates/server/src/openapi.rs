@@ -17,6 +17,8 @@ use crate::{batches, executions, health, metrics, sandboxes};
         executions::create, executions::list, executions::show, executions::cancel, batches::create,
         sandboxes::create, sandboxes::list, sandboxes::show, sandboxes::close, sandboxes::extend, sandboxes::pause,
         sandboxes::resume, sandboxes::stats, sandboxes::execute,
+        sandboxes::start_command, sandboxes::list_commands, sandboxes::show_command, sandboxes::command_output,
+        sandboxes::write_stdin, sandboxes::signal_command, sandboxes::resize_terminal, sandboxes::terminal,
         tenants::list, tenants::create, tenants::show, tenants::change, tenants::remove,
         keys::list, keys::create, keys::rotate, keys::revoke,
         profiles::list, profiles::show, profiles::set, profiles::remove, audit::list,

@@ -17,6 +17,8 @@ const KEEP: std::ops::RangeInclusive<u64> = (64 << 10)..=(64 << 20);
 const USUAL_KEEP: u64 = 1 << 20;
 /// The part of a small sandbox's memory that is kept of each command instead.
 const KEEP_PART: u64 = 64;
+/// What a pipe takes at once, so that nothing of a command in the background waits out here.
+const MAX_LEFT_STDIN: usize = 64 << 10;
 const MAX_PATH: usize = 4_096;
 
 /// A command to start. Unknown fields are refused by name.
@@ -122,6 +124,12 @@ pub fn admit_command(
     let stdin = request.stdin.map(String::into_bytes);
     if stdin.as_ref().is_some_and(|stdin| stdin.len() > MAX_STDIN) {
         return Err(Error::invalid("stdin", "more than 64 MB; put it into a file instead"));
+    }
+    if request.background && stdin.as_ref().is_some_and(|stdin| stdin.len() > MAX_LEFT_STDIN) {
+        return Err(Error::invalid(
+            "stdin",
+            "more than 64 KB for a command in the background; write it later",
+        ));
     }
     let reads = stdin.is_some() || request.stdin_open;
     let limits = &sandbox.plan.limits;

@@ -62,6 +62,7 @@ fn what_cannot_be_is_refused_by_its_name() {
         (json!({"shell": "a", "keep_bytes": 1_u64 << 32}), "keep_bytes:"),
         (json!({"shell": "a", "terminal": {"rows": 0, "columns": 80}}), "terminal: rows and columns"),
         (json!({"shell": "a", "terminal": {"rows": -1, "columns": 80}}), "invalid value"),
+        (json!({"shell": "a", "background": true, "stdin": "x".repeat(70_000)}), "stdin: more than 64 KB"),
         (json!({"shell": "a", "tty": true}), "unknown field `tty`"),
     ];
     for (request, wanted) in cases {
