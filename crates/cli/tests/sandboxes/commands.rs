@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::common::host::alive_with;
 use crate::common::server::{KEY, Server};
+use crate::terminal::mute;
 use crate::wait_for;
 
 const JSON: &str = "Content-Type: application/json\r\n";
@@ -254,7 +255,7 @@ fn what_goes_on_by_itself_can_be_looked_at_from_any_byte() {
     assert!(page["stdout"] == all[lost as usize..] && page["command"]["state"] == "running");
     let now: Vec<_> = Events::get(&server, &format!("{own}/output?follow=false")).collect();
     assert_eq!(now[0], ("lost".to_owned(), json!({"offset": 0, "bytes": lost})));
-    assert!(joined(&now, 0) == all[lost as usize..].as_bytes() && now.last().unwrap().0 == "output");
+    assert!(joined(&now, 0) == all.as_bytes()[lost as usize..] && now.last().unwrap().0 == "output");
     let tail = server.get(&format!("{own}/output?from={}", size - 6)).json();
     assert_eq!((&tail["stdout"], &tail["lost_bytes"]), (&json!("30000\n"), &json!(0)));
     let nothing = server.get(&format!("{own}/output?from={size}")).json();
@@ -358,10 +359,14 @@ fn who_does_not_read_costs_nothing() {
     let before = resident_bytes(&server);
     let lazy: Vec<_> = (0..8).map(|_| Events::get(&server, &format!("{own}/output"))).collect();
     let held = Events::post(&server, &place, &json!({"command": ["yes"], "keep_bytes": 65536}));
+    let screen = json!({"command": ["yes"], "background": true, "terminal": {"rows": 24, "columns": 80}});
+    let screen = format!("{place}/{}/terminal", server.post(&place, &screen).json()["id"]);
+    let _blind: Vec<_> = (0..4).map(|_| mute(&server, &screen)).collect();
     let written = || server.get(&own).json()["output_bytes"].as_u64().unwrap();
     wait_for("a flood", || written() > 200 << 20);
     let listed = server.get(&place).json();
-    let held_up = listed["commands"].as_array().unwrap().iter().find(|command| command["command"] == "yes");
+    let is_held = |command: &&Value| command["command"] == "yes" && command["terminal"] == false;
+    let held_up = listed["commands"].as_array().unwrap().iter().find(is_held);
     // It waits for its reader: what is in the pipes and buffers between them is all that it could write.
     assert!(held_up.unwrap()["output_bytes"].as_u64().unwrap() < 32 << 20, "{listed}");
     let grown = resident_bytes(&server).saturating_sub(before);
@@ -459,6 +464,30 @@ fn nobody_elses_command_is_there() {
         assert_eq!(answer(&place).0, 404, "{method} {verb}");
     }
     assert_eq!(server.get(&own).json()["state"], "running");
+}
+
+#[test]
+fn starts_on_one_connection_keep_their_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::new(folder.path());
+    let place = format!("{}/commands", server.sandbox(&json!({})));
+    let address = server.url.trim_start_matches("http://");
+    let mut all = String::new();
+    for number in 0..20 {
+        let body = json!({"shell": format!("echo {number}"), "background": true}).to_string();
+        let last = if number == 19 { "Connection: close\r\n" } else { "" };
+        let (key, length) = (KEY, body.len());
+        all += &format!(
+            "POST {place} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {key}\r\n{JSON}{last}Content-Length: {length}\r\n\r\n{body}"
+        );
+    }
+    let mut stream = TcpStream::connect(address).unwrap();
+    std::io::Write::write_all(&mut stream, all.as_bytes()).unwrap();
+    std::io::Read::read_to_end(&mut stream, &mut Vec::new()).unwrap();
+    let listed = server.get(&place).json();
+    let lines: Vec<_> =
+        listed["commands"].as_array().unwrap().iter().map(|it| it["command"].clone()).collect();
+    assert_eq!(lines, (0..20).map(|number| json!(format!("echo {number}"))).collect::<Vec<_>>());
 }
 
 #[test]

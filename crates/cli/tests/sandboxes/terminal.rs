@@ -29,7 +29,9 @@ struct Terminal {
     closed: Option<u16>,
 }
 
-async fn open(server: &Server, path: &str, headers: &[(&'static str, &str)]) -> Result<Terminal, Error> {
+type Headers<'a> = Vec<(&'static str, &'a str)>;
+
+async fn open(server: &Server, path: &str, headers: &Headers<'_>) -> Result<Terminal, Error> {
     let mut request = format!("{}{path}", server.url.replacen("http", "ws", 1)).into_client_request()?;
     for (name, value) in headers {
         request.headers_mut().insert(*name, value.parse().unwrap());
@@ -42,7 +44,7 @@ impl Terminal {
     async fn new(server: &Server, command: &str, from: u64) -> Self {
         let bearer = format!("Bearer {KEY}");
         let path = format!("{command}/terminal?from={from}");
-        let mut terminal = open(server, &path, &[("authorization", &bearer)]).await.unwrap();
+        let mut terminal = open(server, &path, &vec![("authorization", bearer.as_str())]).await.unwrap();
         terminal.until("the greeting", |terminal| !terminal.said.is_empty()).await;
         assert_eq!(terminal.said.remove(0), json!({"attached": {"offset": from}}));
         terminal.from = from;
@@ -194,7 +196,7 @@ async fn a_terminal_opens_for_its_owner_only() {
     let plain =
         server.post(&format!("{sandbox}/commands"), &json!({"command": ["sleep", "60"], "background": true}));
     let plain = format!("{sandbox}/commands/{}/terminal", plain.json()["id"]);
-    let cases: [(&str, Vec<(&'static str, &str)>, u16); 8] = [
+    let cases: [(&str, Headers<'_>, u16); 8] = [
         (&path, vec![("authorization", &bearer)], 101),
         (&path, vec![("authorization", &bearer), ("origin", &same)], 101),
         (&path, vec![("authorization", &bearer), ("origin", "https://evil.test")], 403),
@@ -234,7 +236,7 @@ async fn what_a_client_must_not_say_ends_its_socket_alone() {
 }
 
 /// A WebSocket whose client never says anything.
-fn mute(server: &Server, path: &str) -> TcpStream {
+pub(crate) fn mute(server: &Server, path: &str) -> TcpStream {
     let headers =
         "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     let address = server.url.trim_start_matches("http://");
@@ -250,28 +252,28 @@ fn mute(server: &Server, path: &str) -> TcpStream {
 #[tokio::test]
 async fn who_answers_nothing_is_let_go() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::configured(folder.path(), "terminal_silence = \"800ms\"");
-    let (_, own) = shell(&server);
+    let idle = "sandbox_idle = \"600ms\"\nsandbox_sweep = \"50ms\"";
+    let server = Server::configured(folder.path(), &format!("terminal_silence = \"800ms\"\n{idle}"));
+    let (sandbox, own) = shell(&server);
     let mut honest = Terminal::new(&server, &own, 0).await;
     let mut stream = mute(&server, &format!("{own}/terminal"));
-    let gone = tokio::task::spawn_blocking(move || {
+    let mut gone = tokio::task::spawn_blocking(move || {
         let mut bytes = Vec::new();
         let _ = stream.read_to_end(&mut bytes);
         bytes
     });
-    // An honest client answers pings while it waits, for longer than that.
-    let end = tokio::time::sleep(Duration::from_secs(2));
-    tokio::pin!(end);
-    loop {
+    // An honest client answers pings while it waits, and so long the sandbox is in use.
+    let bytes = loop {
         tokio::select! {
             message = honest.socket.next() => assert!(message.unwrap().is_ok()),
-            () = &mut end => break,
+            bytes = &mut gone => break bytes.unwrap(),
         }
-    }
-    let bytes = timeout(PATIENCE, gone).await.unwrap().unwrap();
+    };
     assert!(bytes.starts_with(b"HTTP/1.1 101"));
     honest.type_in("echo he''re\n").await;
     honest.shows("here\r\n").await;
+    drop(honest);
+    wait_for("the end", || server.get(&sandbox).json()["ended_because"] == "idle");
 }
 
 #[tokio::test]

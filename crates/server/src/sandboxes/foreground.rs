@@ -2,7 +2,7 @@
 //! command's process group is killed.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use belljar_engine::living::{Attach, FailureKind, LivingError, OutputEvent, ProcessId};
 use belljar_engine::report::{CommandReport, Written};
@@ -10,7 +10,6 @@ use belljar_engine::sandbox::AdmittedCommand;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
 
 use super::look::Look;
 use super::open::{Open, Used};
@@ -20,8 +19,6 @@ use crate::live::Awaited;
 use crate::world::World;
 
 const KILL: i32 = 9;
-/// How often something is tried again that a paused sandbox refuses.
-pub(super) const AGAIN: Duration = Duration::from_millis(250);
 
 /// A command that has been started, and is killed when this is dropped before its end.
 #[derive(Debug)]
@@ -107,7 +104,7 @@ impl Started {
 /// Why nothing was started: a program or folder that is not there is a wrong request, and no missing place.
 fn refusal(error: LivingError) -> Error {
     match error {
-        LivingError::Failed(failure) if failure.kind != FailureKind::Busy => {
+        LivingError::Failed(failure) if !matches!(failure.kind, FailureKind::Busy | FailureKind::NoSpace) => {
             Error::Invalid { field: "command", message: failure.to_string() }
         }
         other => other.into(),
@@ -125,17 +122,11 @@ struct Leash {
 impl Drop for Leash {
     fn drop(&mut self) {
         if let (true, Ok(runtime)) = (self.tight, Handle::try_current()) {
-            runtime.spawn(kill(Arc::clone(&self.open), self.id));
-        }
-    }
-}
-
-/// In a sandbox that is paused, as soon as it goes on.
-async fn kill(open: Arc<Open>, id: ProcessId) {
-    while let Err(LivingError::Paused) = open.living.commands().signal(id, KILL).await {
-        tokio::select! {
-            () = open.ends() => return,
-            () = sleep(AGAIN) => {}
+            let (open, id) = (Arc::clone(&self.open), self.id);
+            // One that has ended meanwhile needs no killing.
+            runtime.spawn(async move {
+                let _killed = open.when_awake(|| open.living.commands().signal(id, KILL)).await;
+            });
         }
     }
 }
@@ -152,11 +143,11 @@ impl Feed {
         let open = Arc::clone(open);
         let task = tokio::spawn(async move {
             // A program that does not read, or has ended, wants no more.
-            let _fed = open.living.commands().write_stdin(id, &bytes).await;
-            drop((bytes, share));
+            let _fed = open.when_awake(|| open.living.commands().write_stdin(id, &bytes)).await;
             if close {
-                let _closed = open.living.commands().close_stdin(id).await;
+                let _closed = open.when_awake(|| open.living.commands().close_stdin(id)).await;
             }
+            drop(share);
         });
         Self { task, tight: true }
     }

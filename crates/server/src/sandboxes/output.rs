@@ -64,7 +64,8 @@ impl Telling {
 
     /// Of one that is there: up to its end, or what there is now.
     pub(super) fn watched(look: Look, follow: bool) -> Self {
-        let until = (!follow).then(|| what_there_is(&look)).flatten();
+        // One that has ended is shown up to its end all the same.
+        let until = (!follow && look.info().ending.is_none()).then_some(look.info().output_bytes);
         Self::of(Source::Watched(look), until)
     }
 
@@ -132,12 +133,6 @@ impl Teller for Telling {
     }
 }
 
-/// How far one has written that has not ended; one that has is shown up to its end.
-fn what_there_is(look: &Look) -> Option<u64> {
-    let info = look.info();
-    info.ending.is_none().then_some(info.output_bytes)
-}
-
 /// Output of one stream.
 #[derive(Debug, PartialEq, Eq)]
 struct Piece {
@@ -199,11 +194,11 @@ pub(super) struct Page {
 impl Page {
     /// Reads what there is now, and about `bound` bytes of it.
     pub(super) async fn read(mut look: Look, bound: u64) -> Result<Self, Error> {
-        let (from, until) = (look.offset(), what_there_is(&look));
+        let (from, until) = (look.offset(), look.info().output_bytes);
         let (mut seen, mut lost_bytes) = (0, 0);
         // Bounded by what is read; a page has no hole in its middle.
         let mut written = Written::new(u64::MAX);
-        while seen < bound && until.is_none_or(|until| look.offset() < until) {
+        while seen < bound && look.offset() < until {
             match look.next().await? {
                 Some(OutputEvent::Bytes { stream, bytes, .. }) => {
                     seen += bytes.len() as u64;

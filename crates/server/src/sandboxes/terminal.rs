@@ -12,15 +12,14 @@ use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
-use belljar_engine::living::{LivingError, OutputEvent, ProcessId};
+use belljar_engine::living::{OutputEvent, ProcessId};
 use belljar_engine::sandbox::SizeSpec;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::foreground::AGAIN;
 use super::life;
 use super::look::Look;
 use super::open::Open;
@@ -154,7 +153,7 @@ async fn listen(
                         return Some(CloseFrame { code: close_code::POLICY, reason: "resize".into() });
                     };
                     // One that has ended has no size.
-                    let _resized = open.living.commands().resize(command, size).await;
+                    let _resized = open.when_awake(|| open.living.commands().resize(command, size)).await;
                 }
                 Err(_) => input(open, command, text.as_bytes()).await,
             },
@@ -166,7 +165,5 @@ async fn listen(
 
 /// Writes what was typed. What is typed while the sandbox is paused waits; one that has ended wants no more.
 async fn input(open: &Open, command: ProcessId, bytes: &[u8]) {
-    while let Err(LivingError::Paused) = open.living.commands().write_stdin(command, bytes).await {
-        sleep(AGAIN).await;
-    }
+    let _typed = open.when_awake(|| open.living.commands().write_stdin(command, bytes)).await;
 }
