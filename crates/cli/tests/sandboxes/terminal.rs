@@ -26,7 +26,7 @@ struct Terminal {
     seen: Vec<u8>,
     /// Everything else so far.
     said: Vec<Value>,
-    closed: Option<u16>,
+    closed: Option<(u16, String)>,
 }
 
 type Headers<'a> = Vec<(&'static str, &'a str)>;
@@ -59,7 +59,9 @@ impl Terminal {
             match timeout(left, self.socket.next()).await {
                 Ok(Some(Ok(Message::Binary(bytes)))) => self.seen.extend_from_slice(&bytes),
                 Ok(Some(Ok(Message::Text(text)))) => self.said.push(serde_json::from_str(&text).unwrap()),
-                Ok(Some(Ok(Message::Close(frame)))) => self.closed = frame.map(|frame| frame.code.into()),
+                Ok(Some(Ok(Message::Close(frame)))) => {
+                    self.closed = frame.map(|frame| (frame.code.into(), frame.reason.to_string()))
+                }
                 Ok(Some(Ok(_))) => {}
                 other => panic!("never: {what}: {other:?}, {}", self.text()),
             }
@@ -134,7 +136,7 @@ async fn a_shell_has_a_terminal_of_its_own() {
     terminal.ends().await;
     let ended = &terminal.said.last().unwrap()["ended"];
     assert_eq!((&ended["exit_code"], &ended["output_bytes"]), (&json!(3), &json!(terminal.seen.len())));
-    assert_eq!(terminal.closed, Some(1000));
+    assert_eq!(terminal.closed, Some((1000, "ended".to_owned())));
     // Also when it has ended.
     let mut again = Terminal::new(&server, &own, 0).await;
     again.ends().await;
@@ -229,7 +231,7 @@ async fn what_a_client_must_not_say_ends_its_socket_alone() {
     let mut wrong = Terminal::new(&server, &own, 0).await;
     wrong.say(Message::text(r#"{"resize":{"rows":0,"columns":0}}"#)).await;
     wrong.ends().await;
-    assert_eq!(wrong.closed, Some(1008));
+    assert_eq!(wrong.closed, Some((1008, "resize".to_owned())));
     witness.type_in("echo fi''ne\n").await;
     witness.shows("fine\r\n").await;
     assert!(!witness.has(b"xxxx"));
@@ -285,7 +287,7 @@ async fn the_end_of_server_or_sandbox_is_told() {
     assert_eq!(server.delete(&sandbox).status, 200);
     terminal.ends().await;
     assert_eq!(terminal.said.last().unwrap()["error"]["code"], "sandbox_ended");
-    assert_eq!(terminal.closed, Some(1001));
+    assert_eq!(terminal.closed, Some((1001, "sandbox_ended".to_owned())));
 
     let (_, own) = shell(&server);
     let mut terminal = Terminal::new(&server, &own, 0).await;
@@ -293,7 +295,7 @@ async fn the_end_of_server_or_sandbox_is_told() {
     let started = Instant::now();
     server.signal("-TERM");
     terminal.ends().await;
-    assert_eq!(terminal.closed, Some(1001));
+    assert_eq!(terminal.closed, Some((1001, "shutting_down".to_owned())));
     assert!(server.child.wait().unwrap().success());
     // Neither of them is waited for.
     assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
