@@ -265,12 +265,15 @@ async fn who_answers_nothing_is_let_go() {
         bytes
     });
     // An honest client answers pings while it waits, and so long the sandbox is in use.
-    let bytes = loop {
-        tokio::select! {
-            message = honest.socket.next() => assert!(message.unwrap().is_ok()),
-            bytes = &mut gone => break bytes.unwrap(),
+    let waiting = async {
+        loop {
+            tokio::select! {
+                message = honest.socket.next() => assert!(message.unwrap().is_ok()),
+                bytes = &mut gone => return bytes.unwrap(),
+            }
         }
     };
+    let bytes = timeout(PATIENCE, waiting).await.unwrap();
     assert!(bytes.starts_with(b"HTTP/1.1 101"));
     honest.type_in("echo he''re\n").await;
     honest.shows("here\r\n").await;
