@@ -17,6 +17,11 @@ use crate::failure::Failure;
 pub(crate) struct ServerSpec {
     pub(super) listen: Option<SocketAddr>,
     pub(super) data_dir: Option<PathBuf>,
+    /// For metrics and health alone, without a key.
+    pub(super) metrics_listen: Option<SocketAddr>,
+    /// A PEM file, and one with its key.
+    pub(super) tls_cert: Option<PathBuf>,
+    pub(super) tls_key: Option<PathBuf>,
     /// Executions at one time.
     concurrency: Option<usize>,
     /// Executions of one tenant that may wait.

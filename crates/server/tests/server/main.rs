@@ -9,5 +9,7 @@ mod client;
 mod drain;
 mod executions;
 mod fairness;
+mod metrics;
 mod place;
 mod player;
+mod tls;
