@@ -17,6 +17,7 @@ mod batches;
 mod body;
 mod conduct;
 mod connection;
+mod docs;
 mod doors;
 mod edge;
 mod error;

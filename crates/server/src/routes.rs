@@ -10,7 +10,7 @@ use crate::admin::{audit, keys, profiles, tenants};
 use crate::edge::edge;
 use crate::error::Error;
 use crate::world::World;
-use crate::{batches, executions, health, metrics, openapi};
+use crate::{batches, docs, executions, health, metrics, openapi};
 
 pub(crate) fn router(world: Arc<World>) -> Router {
     Router::new()
@@ -29,6 +29,10 @@ pub(crate) fn router(world: Arc<World>) -> Router {
         .route("/healthz/ready", get(health::ready))
         .route("/metrics", get(metrics::show))
         .route("/openapi.json", get(openapi::show))
+        .route("/docs", get(docs::page))
+        .route("/docs/docs.css", get(docs::style))
+        .route("/docs/docs.js", get(docs::script))
+        .route("/docs/icon.svg", get(docs::icon))
         .within(world)
 }
 

@@ -6,6 +6,7 @@
 mod abuse;
 mod admin;
 mod client;
+mod docs;
 mod drain;
 mod executions;
 mod fairness;
