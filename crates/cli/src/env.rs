@@ -24,6 +24,8 @@ const DATA_DIR: &str = "BELLJAR_DATA_DIR";
 const TLS_CERT: &str = "BELLJAR_TLS_CERT";
 /// Its key, as `--tls-key`.
 const TLS_KEY: &str = "BELLJAR_TLS_KEY";
+/// The OpenTelemetry collector to which a server sends traces.
+const OTLP_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 /// Certificates of authorities that commands trust beside the system's when they call a server, a PEM file.
 const CA_CERT: &str = "BELLJAR_CA_CERT";
 /// A key with all scopes in tenant `default`, for automation; 32 bytes or more.
@@ -56,6 +58,7 @@ pub(crate) struct Environment {
     pub(crate) data_dir: Option<PathBuf>,
     pub(crate) tls_cert: Option<PathBuf>,
     pub(crate) tls_key: Option<PathBuf>,
+    pub(crate) otlp_endpoint: Option<String>,
     pub(crate) ca_cert: Option<PathBuf>,
     pub(crate) admin_key: Option<Hidden>,
     pub(crate) api_key: Option<Hidden>,
@@ -107,6 +110,7 @@ impl Environment {
             data_dir: given(DATA_DIR).map(PathBuf::from),
             tls_cert: given(TLS_CERT).map(PathBuf::from),
             tls_key: given(TLS_KEY).map(PathBuf::from),
+            otlp_endpoint: text(OTLP_ENDPOINT),
             ca_cert: given(CA_CERT).map(PathBuf::from),
             admin_key: text(ADMIN_KEY).map(Hidden),
             api_key: text(API_KEY).map(Hidden),
@@ -130,6 +134,7 @@ impl Environment {
             ("server.data_dir", DATA_DIR, path(&self.data_dir)),
             ("server.tls_cert", TLS_CERT, path(&self.tls_cert)),
             ("server.tls_key", TLS_KEY, path(&self.tls_key)),
+            ("server.otlp_endpoint", OTLP_ENDPOINT, self.otlp_endpoint.clone()),
             ("ca_cert", CA_CERT, path(&self.ca_cert)),
             ("admin_key", ADMIN_KEY, hidden(&self.admin_key)),
             ("api_key", API_KEY, hidden(&self.api_key)),

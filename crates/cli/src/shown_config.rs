@@ -108,6 +108,7 @@ fn usual(environment: &Environment) -> Vec<(&'static str, String)> {
         ("server.listen", "127.0.0.1:7117".to_owned()),
         ("server.data_dir", folder(&environment.state_home)),
         ("server.metrics_listen", String::new()),
+        ("server.otlp_endpoint", String::new()),
         ("server.tls_cert", String::new()),
         ("server.tls_key", String::new()),
         ("server.concurrency", server.concurrency.to_string()),

@@ -158,12 +158,13 @@ fn settings_of_the_edge_are_shown() {
     fs::write(&file, text).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
     command.args(["config", "show", "--config"]).arg(&file).env("BELLJAR_TLS_KEY", "/k.pem");
-    command.env_remove("BELLJAR_TLS_CERT");
+    command.env_remove("BELLJAR_TLS_CERT").env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
     let (_, shown) = said(&command.output().unwrap());
     for (name, value, origin) in [
         ("server.tls_cert", "/c.pem", "belljar.toml"),
         ("server.metrics_listen", "127.0.0.1:9117", "belljar.toml"),
         ("server.tls_key", "/k.pem", "BELLJAR_TLS_KEY"),
+        ("server.otlp_endpoint", "http://127.0.0.1:4318", "OTEL_EXPORTER_OTLP_ENDPOINT"),
     ] {
         let line = shown.lines().find(|line| line.trim_start().starts_with(&format!("{name} ")));
         assert!(line.is_some_and(|line| line.contains(value) && line.contains(origin)), "{name}: {shown}");

@@ -36,6 +36,7 @@ mod serve;
 mod settings;
 mod start;
 mod tls;
+mod trace;
 mod world;
 
 pub use doors::Doors;
@@ -45,4 +46,5 @@ pub use serve::run;
 pub use settings::Settings;
 pub use start::{AdminKey, FirstKey, prepare};
 pub use tls::Tls;
+pub use trace::Collector;
 pub use world::World;

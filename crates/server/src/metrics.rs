@@ -41,6 +41,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("belljar_pool_misses", "Runs that found none, and started cold"),
     ("belljar_pool_interpreters", "Interpreters that were started to fork from"),
     ("belljar_pool_refill_seconds", "How long making the last sandbox took, in the slowest pool"),
+    ("belljar_spans_dropped_total", "Spans that could not be sent to the collector"),
 ];
 
 /// The service's own counters: none are global, so that two servers in one process are two.
@@ -120,7 +121,7 @@ impl Meters {
     }
 }
 
-fn warmth(warm: Warmth) -> &'static str {
+pub(crate) fn warmth(warm: Warmth) -> &'static str {
     match warm {
         Warmth::Pool => "pool",
         Warmth::Fork => "fork",
@@ -150,5 +151,9 @@ async fn text(world: &World) -> ([(HeaderName, &'static str); 1], String) {
     meters.level("belljar_executions_waiting", vec![], world.gate.waiting() as f64);
     meters.level("belljar_executions_under_way", vec![], world.live.count() as f64);
     meters.pools(&world.engine.pools().await);
+    if let Some(tracer) = &world.tracer {
+        let key = Key::from_static_name("belljar_spans_dropped_total");
+        meters.0.register_counter(&key, &METADATA).absolute(tracer.dropped());
+    }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], meters.0.handle().render())
 }

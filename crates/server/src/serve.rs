@@ -53,6 +53,9 @@ pub async fn run(doors: impl Into<Doors>, world: Arc<World>, shutdown: impl Futu
     }
     let _ = timeout(LAST_WORDS, connections.recv()).await;
     sweeper.abort();
+    if let Some(tracer) = &world.tracer {
+        tracer.close().await;
+    }
 }
 
 /// Where somebody may come in, and what there is behind it.

@@ -13,6 +13,7 @@ use crate::health::Readiness;
 use crate::live::Live;
 use crate::metrics::Meters;
 use crate::settings::Settings;
+use crate::trace::Tracer;
 
 /// The service's world.
 #[derive(Debug)]
@@ -24,6 +25,7 @@ pub struct World {
     pub(crate) gate: Gate,
     pub(crate) live: Live,
     pub(crate) meters: Meters,
+    pub(crate) tracer: Option<Tracer>,
     pub(crate) readiness: Readiness,
     /// Kilobytes that bodies may still take.
     pub(crate) bodies: Arc<Semaphore>,
@@ -44,6 +46,7 @@ impl World {
             bodies: Arc::new(Semaphore::new(settings.bodies_total >> 10)),
             live: Live::default(),
             meters: Meters::new(),
+            tracer: settings.collector.clone().map(Tracer::new),
             readiness: Readiness::default(),
             engine,
             store,

@@ -43,7 +43,11 @@ impl Service {
             nearest(args.tls_key, &environment.tls_key, &spec.tls_key),
         )?;
         let failed = |error: belljar_server::Error| Failure::invalid(error.to_string());
-        let settings = Settings { without_keys: args.without_keys, ..spec.settings()? };
+        let endpoint = environment.otlp_endpoint.as_deref().or(spec.otlp_endpoint.as_deref());
+        let collector = endpoint.map(str::parse).transpose().map_err(|error: belljar_server::Error| {
+            Failure::invalid(format!("OTEL_EXPORTER_OTLP_ENDPOINT or [server] {error}"))
+        })?;
+        let settings = Settings { without_keys: args.without_keys, collector, ..spec.settings()? };
         let key = environment.admin_key.as_ref().map(|key| key.reveal().parse());
         Ok(Self {
             listen,
@@ -112,5 +116,8 @@ mod tests {
         let short = [home, ("BELLJAR_ADMIN_KEY", "too short")];
         assert!(service(ServeArgs::default(), &short).unwrap_err().message.contains("32 bytes or more"));
         assert!(service(ServeArgs::default(), &[home, ("BELLJAR_LOG", "loud")]).is_err());
+        let endpoint = |url| service(ServeArgs::default(), &[home, ("OTEL_EXPORTER_OTLP_ENDPOINT", url)]);
+        assert!(endpoint("http://127.0.0.1:4318").unwrap().settings.collector.is_some());
+        assert!(endpoint("https://x").unwrap_err().message.starts_with("OTEL_EXPORTER_OTLP_ENDPOINT"));
     }
 }

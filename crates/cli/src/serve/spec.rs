@@ -19,6 +19,8 @@ pub(crate) struct ServerSpec {
     pub(super) data_dir: Option<PathBuf>,
     /// For metrics and health alone, without a key.
     pub(super) metrics_listen: Option<SocketAddr>,
+    /// Where traces go, such as `http://127.0.0.1:4318`.
+    pub(super) otlp_endpoint: Option<String>,
     /// A PEM file, and one with its key.
     pub(super) tls_cert: Option<PathBuf>,
     pub(super) tls_key: Option<PathBuf>,

@@ -14,3 +14,4 @@ mod metrics;
 mod place;
 mod player;
 mod tls;
+mod traces;
