@@ -103,8 +103,11 @@ async fn executions_of_a_batch_belong_to_it_and_the_last_spans_are_sent_at_the_e
     let kind = "Content-Type: application/x-ndjson\r\n";
     let lines = format!("{line}\n{line}\n");
     assert_eq!(place.client().send("POST", "/v1/batches", kind, lines.as_bytes()).await.status, 200);
+    let collecting = tokio::spawn(async move { spans(&listener, 3).await });
     place.stop();
-    let (spans, _) = tokio::join!(spans(&listener, 3), place.ended());
+    place.ended().await;
+    assert!(collecting.is_finished(), "the server ended before its last spans were taken");
+    let spans = collecting.await.unwrap();
     let batch = named(&spans, "POST /v1/batches");
     let below = |span: &&Value| span["name"] == "execution" && span["parentSpanId"] == batch["spanId"];
     assert_eq!(spans.iter().filter(below).count(), 2, "{spans:?}");
