@@ -78,7 +78,7 @@ pub(crate) async fn start(world: &Arc<World>, caller: &Caller, job: Job) -> Resu
         // It has what it needs of the host already; only its order matters.
         Some(sandbox) => sandbox.gate.enter(&caller.tenant, &Quotas::default(), 0)?,
     };
-    let running = Running::new(ExecutionId::generate()?, caller.tenant.clone(), job.watched);
+    let running = Running::new(ExecutionId::generate()?, caller, job.watched);
     let new = NewExecution {
         id: running.id.clone(),
         tenant: caller.tenant.clone(),
@@ -257,6 +257,9 @@ struct End<'a> {
 impl End<'_> {
     async fn ran(self, report: &Report, language: &'static str) -> Done {
         self.world.meters.ran(report, language);
+        if let Some(tracer) = &self.world.tracer {
+            tracer.ran(self.running, report, language);
+        }
         let ended = Timestamp::now();
         let finished = match Finished::report(report, ended) {
             Ok(finished) => finished,

@@ -14,6 +14,7 @@ use crate::live::Live;
 use crate::metrics::Meters;
 use crate::sandboxes::Registry;
 use crate::settings::Settings;
+use crate::trace::Tracer;
 
 /// The service's world.
 #[derive(Debug)]
@@ -26,6 +27,7 @@ pub struct World {
     pub(crate) live: Live,
     pub(crate) sandboxes: Registry,
     pub(crate) meters: Meters,
+    pub(crate) tracer: Option<Tracer>,
     pub(crate) readiness: Readiness,
     /// Kilobytes that bodies may still take.
     pub(crate) bodies: Arc<Semaphore>,
@@ -47,6 +49,7 @@ impl World {
             live: Live::default(),
             sandboxes: Registry::new(settings.sandboxes),
             meters: Meters::new(),
+            tracer: settings.collector.clone().map(Tracer::new),
             readiness: Readiness::default(),
             engine,
             store,
