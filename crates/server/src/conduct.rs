@@ -168,8 +168,10 @@ impl Work {
     /// Runs; that it does is recorded when it takes longer than a moment.
     async fn beside(self, entry: Entry, listed: Listed) {
         let (store, unrecorded) = (Arc::clone(&self.world.store), self.unrecorded.clone());
+        // What has to wait takes longer for certain.
+        let moment = if matches!(entry, Entry::Now(_)) { MOMENT } else { Duration::ZERO };
         let begin = async move {
-            sleep(MOMENT).await;
+            sleep(moment).await;
             match unrecorded.take() {
                 Some(new) => store.begin_execution(new).await.map(drop).map_err(Error::from),
                 None => Ok(()),
