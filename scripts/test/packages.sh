@@ -15,6 +15,7 @@ FIRST_TIER=(
     /usr/include/stdio.h:libc6-dev
     git:git
     curl:curl
+    openssl:openssl
     newuidmap:uidmap
     busybox:busybox-static
     setpriv:util-linux

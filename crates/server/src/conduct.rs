@@ -78,7 +78,7 @@ pub(crate) async fn start(world: &Arc<World>, caller: &Caller, job: Job) -> Resu
         // It has what it needs of the host already; only its order matters.
         Some(sandbox) => sandbox.gate.enter(&caller.tenant, &Quotas::default(), 0)?,
     };
-    let running = Running::new(ExecutionId::generate()?, caller.tenant.clone(), job.watched);
+    let running = Running::new(ExecutionId::generate()?, caller, job.watched);
     let new = NewExecution {
         id: running.id.clone(),
         tenant: caller.tenant.clone(),
@@ -168,8 +168,10 @@ impl Work {
     /// Runs; that it does is recorded when it takes longer than a moment.
     async fn beside(self, entry: Entry, listed: Listed) {
         let (store, unrecorded) = (Arc::clone(&self.world.store), self.unrecorded.clone());
+        // What has to wait takes longer for certain.
+        let moment = if matches!(entry, Entry::Now(_)) { MOMENT } else { Duration::ZERO };
         let begin = async move {
-            sleep(MOMENT).await;
+            sleep(moment).await;
             match unrecorded.take() {
                 Some(new) => store.begin_execution(new).await.map(drop).map_err(Error::from),
                 None => Ok(()),
@@ -257,6 +259,9 @@ struct End<'a> {
 impl End<'_> {
     async fn ran(self, report: &Report, language: &'static str) -> Done {
         self.world.meters.ran(report, language);
+        if let Some(tracer) = &self.world.tracer {
+            tracer.ran(self.running, report, language);
+        }
         let ended = Timestamp::now();
         let finished = match Finished::report(report, ended) {
             Ok(finished) => finished,
@@ -298,7 +303,10 @@ async fn commit(
     let json = Bytes::copy_from_slice(finished.json().as_bytes());
     let id = &running.id;
     match put(world, running, unrecorded.clone(), finished.clone()).await {
-        Ok(_) => Ok(json),
+        Ok(_) => {
+            world.written.add(json.len());
+            Ok(json)
+        }
         Err(error) => {
             if error.fault() != Fault::Caller && !matches!(error, StoreError::Closed) {
                 tracing::error!(execution = %id, %error, "a result could not be committed; trying again");

@@ -1,4 +1,4 @@
-//! One connection: HTTP/1.1 over a stream whose peer may be slow, but not for ever.
+//! One connection: HTTP/1.1, inside TLS or not, over a stream whose peer may be slow, but not for ever.
 
 use std::future::Future;
 use std::io;
@@ -14,8 +14,10 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 
+use crate::settings::Settings;
 use crate::world::World;
 
 /// A head longer than this is no request.
@@ -35,6 +37,7 @@ pub(crate) struct Taken {
 pub(crate) async fn serve(
     stream: TcpStream,
     taken: Taken,
+    tls: Option<TlsAcceptor>,
     router: Router,
     world: Arc<World>,
     mut ending: watch::Receiver<bool>,
@@ -42,13 +45,31 @@ pub(crate) async fn serve(
     // Small answers are to leave at once.
     let _ = stream.set_nodelay(true);
     let settings = &world.settings;
-    let stream = TokioIo::new(Patient::new(stream, taken, settings.body_timeout));
+    let stream = Patient::new(stream, taken, settings.body_timeout);
+    let Some(tls) = tls else { return talk(stream, router, settings, ending).await };
+    let handshake = timeout(settings.head_timeout, tls.accept(stream));
+    let stream = tokio::select! {
+        shaken = handshake => shaken,
+        // Nothing is under way yet.
+        _ = ending.wait_for(|ending| *ending) => return,
+    };
+    if let Ok(Ok(stream)) = stream {
+        talk(stream, router, settings, ending).await;
+    }
+}
+
+async fn talk(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    router: Router,
+    settings: &Settings,
+    mut ending: watch::Receiver<bool>,
+) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(settings.head_timeout)
         .max_buf_size(HEAD_BYTES)
         .max_headers(HEADERS)
-        .serve_connection(stream, TowerToHyperService::new(router))
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);
     tokio::select! {

@@ -4,6 +4,7 @@ mod args;
 mod http;
 mod run;
 mod show;
+mod tls;
 
 use belljar_engine::quantity::parse_millis;
 use hyper::Method;

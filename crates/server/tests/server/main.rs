@@ -6,8 +6,12 @@
 mod abuse;
 mod admin;
 mod client;
+mod docs;
 mod drain;
 mod executions;
 mod fairness;
+mod metrics;
 mod place;
 mod player;
+mod tls;
+mod traces;
