@@ -43,12 +43,14 @@ pub(crate) async fn create(
     body: Whole,
 ) -> Result<Response, Error> {
     let wants_events = events::wanted(&headers);
-    let idempotency = idempotency(&headers, &body.bytes)?;
-    let mut request = Request::parse(&body.bytes)?;
+    let Whole { bytes, share } = body;
+    let idempotency = idempotency(&headers, &bytes)?;
+    let mut request = Request::parse(&bytes)?;
+    drop(bytes);
     let detached = request.wait.take() == Some(false);
     // Whoever sends a key will ask again; without one, nobody ever could.
     let holds_leash = idempotency.is_none();
-    let mut job = admit(&world, &caller, request, body.share)?;
+    let mut job = admit(&world, &caller, request, share)?;
     (job.idempotency, job.detached, job.watched) = (idempotency, detached, detached || wants_events);
     check_quota(&world, &caller).await?;
     let running = match conduct::start(&world, &caller, job).await? {
