@@ -39,8 +39,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
     request_body(content = schema::Request, content_type = "application/x-ndjson", description = "A request a line"),
     responses(
         (status = 200, description = "A result a line, as they finish, each with the number of its request as `index`",
-            body = schema::Result, content_type = "application/x-ndjson"),
-        (status = "4XX", description = "Something about the request", body = schema::Problem),
+            body = schema::Line, content_type = "application/x-ndjson"),
     )
 )]
 pub(crate) async fn create(

@@ -109,6 +109,9 @@ pub enum Error {
     /// It has ended already.
     #[error("the execution has ended already")]
     Ended,
+    /// Whoever has no key of the database belongs to it.
+    #[error("this is the server's own tenant, which cannot be removed; disable it instead")]
+    OwnTenant,
     /// Another request came with this key.
     #[error("another request came with this Idempotency-Key")]
     IdempotencyConflict,
@@ -166,7 +169,7 @@ impl Error {
             Self::Misdirected => Code::Misdirected,
             Self::NotFound(_) => Code::NotFound,
             Self::MethodNotAllowed => Code::MethodNotAllowed,
-            Self::Ended => Code::Conflict,
+            Self::Ended | Self::OwnTenant => Code::Conflict,
             Self::IdempotencyConflict => Code::IdempotencyConflict,
             Self::TooLarge(_) => Code::TooLarge,
             Self::MediaType => Code::UnsupportedMediaType,

@@ -32,8 +32,6 @@ const PAGE: u32 = 50;
         (status = 200, description = "What the program did, whatever that was; with `Accept: text/event-stream` its \
             output as it comes (`output` events) and then that (`result`)", body = schema::Result),
         (status = 202, description = "With `\"wait\": false`: it will run", body = schema::Accepted),
-        (status = "4XX", description = "Something about the request", body = schema::Problem),
-        (status = "5XX", description = "Something about the server", body = schema::Problem),
     )
 )]
 pub(crate) async fn create(

@@ -13,6 +13,7 @@ use crate::error::Code;
 
 /// What to run: `language` and `code`, or `command`.
 #[derive(Serialize, ToSchema)]
+#[schema(example = json!({"language": "python", "code": "print(6 * 7)"}))]
 pub(crate) struct Request {
     /// Language of the code: python, javascript, bash and so on.
     language: Option<String>,
@@ -167,6 +168,22 @@ pub(crate) struct Result {
     index: Option<u64>,
 }
 
+/// A line of what a batch answers: what a program did, or why it was not run.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum Line {
+    Ran(Box<Result>),
+    Refused(Refusal),
+}
+
+/// Why a line of a batch was not run.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Refusal {
+    /// The number of the line, from 0.
+    index: u64,
+    error: Reason,
+}
+
 /// What `main` returned.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Returned {
@@ -297,6 +314,7 @@ pub(crate) struct TenantList {
 
 /// A tenant to add.
 #[derive(Serialize, ToSchema)]
+#[schema(example = json!({"name": "ada", "quotas": {"concurrency": 4}}))]
 pub(crate) struct NewTenant {
     name: String,
     quotas: Option<Quotas>,
@@ -357,6 +375,7 @@ pub(crate) struct KeyList {
 
 /// Named limits, network and environment.
 #[derive(Serialize, ToSchema)]
+#[schema(example = json!({"limits": {"timeout_ms": 1000}, "output_overflow": "kill"}))]
 pub(crate) struct Profile {
     limits: Option<Limits>,
     network: Option<Network>,
