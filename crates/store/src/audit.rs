@@ -1,4 +1,6 @@
-//! The audit log: every administrative act and every refused one. It only grows.
+//! The audit log: every administrative act and every refused one. Nothing in it changes; what is old goes (see
+//! [`Retention`](crate::Retention)), and of a tenant's refusals the newest thousand stay, because whoever has a key can be
+//! refused as often as they like. The database itself lets nothing else go.
 
 use rusqlite::{Row, params};
 use serde::Serialize;
