@@ -1,8 +1,10 @@
 //! A small HTTP client: one connection for one call, to the server that was named.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use belljar_engine::ErrorCode;
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
@@ -19,6 +21,9 @@ const USUAL: &str = "http://127.0.0.1:7117";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest answer that is taken: the longest result, and some.
 const LONGEST: usize = 256 << 20;
+
+/// What is sent.
+pub(super) type Outgoing = UnsyncBoxBody<Bytes, Infallible>;
 
 /// The server to call.
 #[derive(Debug)]
@@ -62,6 +67,18 @@ impl Server {
         accept: &str,
         body: Option<&Value>,
     ) -> Result<Response<Incoming>, Failure> {
+        let body = body.map_or(Bytes::new(), |body| body.to_string().into());
+        self.exchange(method, path, [accept, "application/json"], Full::new(body).boxed_unsync()).await
+    }
+
+    /// The same with any body; the kinds are those of the answer and of the body.
+    pub(super) async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        [accept, kind]: [&str; 2],
+        body: Outgoing,
+    ) -> Result<Response<Incoming>, Failure> {
         let failed = |why: String| Failure::host(format!("call http://{}: {why}", self.authority));
         let address =
             if has_port(&self.authority) { self.authority.clone() } else { format!("{}:80", self.authority) };
@@ -77,12 +94,11 @@ impl Server {
             .uri(path)
             .header(header::HOST, &self.authority)
             .header(header::ACCEPT, accept)
-            .header(header::CONTENT_TYPE, "application/json");
+            .header(header::CONTENT_TYPE, kind);
         if let Some(key) = &self.key {
             request = request.header(header::AUTHORIZATION, format!("Bearer {}", key.reveal()));
         }
-        let body = body.map_or(Bytes::new(), |body| body.to_string().into());
-        let request = request.body(Full::new(body)).map_err(|error| failed(error.to_string()))?;
+        let request = request.body(body).map_err(|error| failed(error.to_string()))?;
         let response = sender.send_request(request).await.map_err(|error| failed(error.to_string()))?;
         if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
     }
