@@ -6,6 +6,7 @@ mod common;
 mod expect;
 #[path = "abuse"]
 mod suite {
+    mod disk;
     mod json;
 
     use crate::common::server::Server;
