@@ -6,6 +6,7 @@ mod common;
 mod expect;
 #[path = "abuse"]
 mod suite {
+    mod crowd;
     mod degraded;
     mod disk;
     mod json;
