@@ -4,7 +4,8 @@
 
 mod common;
 
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::host::{self, alive_with};
@@ -190,47 +191,44 @@ fn a_batch_on_a_server_is_a_batch() {
     assert!(code == Some(125) && none.is_empty() && said.contains("call http://127.0.0.1:9"), "{said}");
 }
 
-#[test]
-fn a_batch_on_a_server_flows_and_ends_with_whoever_asked_for_it() {
-    use std::io::{BufRead, BufReader, Write};
-    let folder = tempfile::tempdir().unwrap();
-    let mut server = Server::start(folder.path(), Some(KEY), &[]);
-    let start = || {
-        let mut command = common::belljar();
-        command.args(["run", "--batch", "-", "--quiet", "--server", &server.url]).env("BELLJAR_API_KEY", KEY);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().unwrap()
-    };
-    for end in ["-INT", "-KILL"] {
-        let mut client = start();
-        let (mut lines, mut results) =
-            (client.stdin.take().unwrap(), BufReader::new(client.stdout.take().unwrap()));
-        for _ in 0..2 {
-            // Each comes before the next is asked for.
-            writeln!(lines, r#"{{"command":["echo","hello"]}}"#).unwrap();
-            let mut line = String::new();
-            results.read_line(&mut line).unwrap();
-            assert!(line.contains("hello"), "{line}");
-        }
-        let token = format!("61.{}{}", std::process::id(), end.len());
-        writeln!(lines, r#"{{"command":["sleep","{token}"]}}"#).unwrap();
-        until(|| host::processes().values().any(|line| line.contains(&format!("sleep {token}"))));
-        if end == "-INT" {
-            signal(&client, end);
-            assert_eq!(client.wait().unwrap().code(), Some(130));
-            assert_eq!(alive_with(&format!("sleep {token}"), Duration::from_secs(5)), Vec::<String>::new());
-        } else {
-            server.signal(end);
-            server.child.wait().unwrap();
-            let output = client.wait_with_output().unwrap();
-            let said = String::from_utf8(output.stderr).unwrap();
-            assert!(output.status.code() == Some(125) && said.contains("the server's answer"), "{said}");
-            return;
-        }
+/// A batch from a pipe, of which two lines were answered one after the other and the third, which has this token, runs.
+fn under_way(server: &Server, token: &str) -> (Child, ChildStdin) {
+    let mut command = common::belljar();
+    command.args(["run", "--batch", "-", "--quiet", "--server", &server.url]).env("BELLJAR_API_KEY", KEY);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut client = command.spawn().unwrap();
+    let mut lines = client.stdin.take().unwrap();
+    let mut results = BufReader::new(client.stdout.take().unwrap());
+    for _ in 0..2 {
+        writeln!(lines, r#"{{"command":["echo","hello"]}}"#).unwrap();
+        let mut line = String::new();
+        results.read_line(&mut line).unwrap();
+        assert!(line.contains("hello"), "{line}");
     }
+    writeln!(lines, r#"{{"command":["sleep","{token}"]}}"#).unwrap();
+    until(|| host::processes().values().any(|line| line.contains(&format!("sleep {token}"))));
+    (client, lines)
 }
 
-fn signal(child: &std::process::Child, name: &str) {
+#[test]
+fn a_batch_on_a_server_ends_with_its_client_and_with_its_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Server::start(folder.path(), Some(KEY), &[]);
+    let token = format!("61.{}", std::process::id());
+    let (mut client, _lines) = under_way(&server, &token);
+    signal(&client, "-INT");
+    assert_eq!(client.wait().unwrap().code(), Some(130));
+    assert_eq!(alive_with(&format!("sleep {token}"), Duration::from_secs(5)), Vec::<String>::new());
+
+    let (client, _lines) = under_way(&server, &format!("62.{}", std::process::id()));
+    server.signal("-KILL");
+    server.child.wait().unwrap();
+    let output = client.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(125) && said.contains("the server's answer"), "{said}");
+}
+
+fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }
 
