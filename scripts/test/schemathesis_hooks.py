@@ -1,11 +1,24 @@
-"""Lines of JSON for schemathesis: a batch is a request a line in, and a result or an error a line out."""
+"""What schemathesis cannot know: which ids there are, and how lines of JSON are written and read."""
 
 import json
+import os
 
 import schemathesis
 
 # What stands for an answer without lines, which a batch without lines has.
 NOTHING = {"index": 0, "error": {"code": "invalid_request", "message": "", "request_id": None}}
+
+
+# Half of all names are made up, and nothing is found by them; the others are of something that is there.
+THERE = {"id": os.environ["EXECUTION"], "tenant": "default", "profile": "there"}
+
+
+@schemathesis.hook
+def map_path_parameters(ctx, path_parameters):
+    for name, value in (path_parameters or {}).items():
+        if name in THERE and len(str(value)) % 2:
+            path_parameters[name] = THERE[name]
+    return path_parameters
 
 
 @schemathesis.serializer("application/x-ndjson")

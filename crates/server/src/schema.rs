@@ -316,6 +316,7 @@ pub(crate) struct TenantList {
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"name": "ada", "quotas": {"concurrency": 4}}))]
 pub(crate) struct NewTenant {
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]*$", max_length = 63)]
     name: String,
     quotas: Option<Quotas>,
 }
@@ -332,9 +333,18 @@ pub(crate) struct TenantChange {
 pub(crate) struct NewKey {
     /// What it is for.
     label: Option<String>,
-    /// run, sandboxes, admin; the first two unless said otherwise.
-    scopes: Option<Vec<String>>,
+    /// The first two unless said otherwise.
+    scopes: Option<Vec<Scope>>,
     expires_in_seconds: Option<u64>,
+}
+
+/// What a key opens.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Scope {
+    Run,
+    Sandboxes,
+    Admin,
 }
 
 /// How to rotate a key.
@@ -350,7 +360,7 @@ pub(crate) struct Key {
     id: String,
     tenant: String,
     label: String,
-    scopes: Vec<String>,
+    scopes: Vec<Scope>,
     created: i64,
     #[schema(required)]
     expires: Option<i64>,
