@@ -3,6 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -93,5 +94,30 @@ fn ten_thousand_idle_and_slow_connections() {
         return skip(test, "fewer than 20000 open files are allowed here");
     }
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    // Half of the files are for connections, and somebody healthy has to be let in as well.
     crowd(9_900);
+}
+
+#[test]
+fn who_only_connects_leaves_files_to_what_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 256 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_belljar")]);
+    command.args(["serve", "--allow-degraded"]);
+    let server = Server::of(command, folder.path(), Some(KEY));
+    // Somebody who was there before, so that only the run itself is in question.
+    let mut early = connect(&server, 0);
+    // More than there are files for, and no more than may wait to be accepted.
+    let _crowd: Vec<_> = (0..240).map(|_| connect(&server, 0)).collect();
+    let body = r#"{"command":["echo","hello"]}"#;
+    let request = format!(
+        "POST /v1/executions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {KEY}\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    early.set_nonblocking(false).unwrap();
+    early.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    early.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("hello\\n"), "{answer}");
 }
