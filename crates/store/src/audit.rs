@@ -80,7 +80,7 @@ impl AuditEntry {
 }
 
 impl Store {
-    /// Adds to the log. When this returns, it is there.
+    /// Adds to the log. When this returns, it is there; of a tenant's refusals, the oldest beyond a thousand is not any more.
     ///
     /// # Errors
     /// Something in it is too long, or the database cannot write.

@@ -109,6 +109,12 @@ fn who_only_connects_leaves_files_to_what_runs() {
     let mut early = connect(&server, 0);
     // More than there are files for, and no more than may wait to be accepted.
     let _crowd: Vec<_> = (0..240).map(|_| connect(&server, 0)).collect();
+    // Until no more of them are let in.
+    let files = || std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap().count();
+    let mut open = 0;
+    while std::mem::replace(&mut open, files()) != open {
+        std::thread::sleep(Duration::from_millis(300));
+    }
     let body = r#"{"command":["echo","hello"]}"#;
     let request = format!(
         "POST /v1/executions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {KEY}\r\n\
