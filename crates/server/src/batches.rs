@@ -110,13 +110,17 @@ async fn attempt(world: &Arc<World>, caller: &Caller, wanted: Result<(Vec<u8>, S
     let mut request = Wanted::parse(&line)?;
     drop(line);
     request.wait = None;
-    let job = admit(world, caller, request, share)?;
+    let job = admit(world, caller, None, request, share)?;
     check_quota(world, caller).await?;
     while !world.gate.has_room(&caller.tenant) {
         sleep(LOOK_AGAIN).await;
     }
     match conduct::start(world, caller, job).await? {
-        Started::Running(running) => Leash(running).0.done().await,
+        Started::Running(running, carried) => {
+            let leash = Leash(running);
+            carried.await;
+            leash.0.done().await
+        }
         Started::Known(_) => Err(Error::Internal),
     }
 }

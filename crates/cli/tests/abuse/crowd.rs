@@ -52,7 +52,7 @@ fn healthy(server: &Server) {
 
 fn crowd(size: usize) {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(folder.path(), Some(KEY), &[]);
+    let server = Server::new(folder.path());
     healthy(&server);
     let before = memory(&server, "VmRSS");
     let mut streams: Vec<_> = (0..size).map(|number| connect(&server, number)).collect();
@@ -104,7 +104,7 @@ fn who_only_connects_leaves_files_to_what_runs() {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 256 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_belljar")]);
     command.args(["serve", "--allow-degraded"]);
-    let server = Server::of(command, folder.path(), Some(KEY));
+    let server = Server::by(command, folder.path());
     // Somebody who was there before, so that only the run itself is in question.
     let mut early = connect(&server, 0);
     // More than there are files for, and no more than may wait to be accepted.

@@ -35,7 +35,7 @@ fn a_missing_layer_refuses_the_start_unless_it_is_allowed() {
         assert!(said.contains(layer), "{layer}: {said}");
     }
 
-    let server = Server::of(serve_without_groups(&["--allow-degraded"]), folder.path(), Some(KEY));
+    let server = Server::by(serve_without_groups(&["--allow-degraded"]), folder.path());
     let (status, result) = server.run(r#"{"language":"bash","code":"echo it runs"}"#);
     assert_eq!((status.as_str(), &result["stdout"]), ("200", &"it runs\n".into()), "{result}");
     let receipt = result["receipt"]["isolation"].as_array().unwrap();

@@ -42,7 +42,7 @@ struct Place {
 impl Place {
     fn new(options: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let server = Server::of(belljar_on(options, folder.path()), folder.path(), Some(KEY));
+        let server = Server::by(belljar_on(options, folder.path()), folder.path());
         let data = format!("/proc/{}/root{}", server.child.id(), folder.path().display()).into();
         Self { server, data, folder }
     }

@@ -46,7 +46,7 @@ fn chunks(length: usize) -> impl Iterator<Item = Vec<u8>> {
 #[test]
 fn huge_bodies_are_refused_within_bounds() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(folder.path(), Some(KEY), &[]);
+    let server = Server::new(folder.path());
     assert_eq!(server.run(r#"{"command":["true"]}"#).0, "200");
     let before = memory(&server, "VmHWM");
     let path = "/v1/executions";
@@ -74,7 +74,7 @@ fn huge_bodies_are_refused_within_bounds() {
 #[test]
 fn a_batch_takes_no_such_line_and_goes_on() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(folder.path(), Some(KEY), &[]);
+    let server = Server::new(folder.path());
     let deep = format!("{{\"metadata\":{}\n", "{\"a\":".repeat(100_000));
     let (status, answer) = whole(&server, "/v1/batches", deep + "{\"command\":[\"true\"]}\n");
     assert_eq!(status, 200);

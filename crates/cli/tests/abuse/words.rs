@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::common::server::{KEY, Server};
+use crate::common::server::Server;
 
 const WORDS: [&str; 12] = [
     "-rf",
@@ -30,7 +30,7 @@ fn run(server: &Server, request: &Value) -> Value {
 #[test]
 fn no_word_is_an_option_or_a_command_of_ours() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(folder.path(), Some(KEY), &[]);
+    let server = Server::new(folder.path());
     let program = "import os, sys; print(ascii(sys.argv[1:]), ascii(os.environ['WORD']))";
     for word in WORDS {
         let command = json!(["python3", "-c", program, word, word]);
@@ -59,7 +59,7 @@ fn no_word_is_an_option_or_a_command_of_ours() {
 #[test]
 fn bytes_of_our_protocols_are_bytes() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(folder.path(), Some(KEY), &[]);
+    let server = Server::new(folder.path());
     let mut bytes: Vec<u8> = (0..=255).collect();
     for length in [0_u32, 1, 0xffff, u32::MAX] {
         bytes.extend_from_slice(&length.to_le_bytes());
