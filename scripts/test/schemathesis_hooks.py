@@ -9,15 +9,20 @@ import schemathesis
 NOTHING = {"index": 0, "error": {"code": "invalid_request", "message": "", "request_id": None}}
 
 
-# Half of all names are made up, and nothing is found by them; the others are of something that is there.
-THERE = {"id": os.environ["EXECUTION"], "tenant": "default", "profile": "there"}
+THERE = {"tenant": "default", "profile": "there"}
 
 
 @schemathesis.hook
 def map_path_parameters(ctx, path_parameters):
+    """Half of all names are made up, and nothing is found by them; the others are of something that is there."""
+    operation = ctx.operation
+    there = dict(THERE, id=os.environ["EXECUTION"])
+    if operation.path.startswith("/v1/sandboxes"):
+        # One that has ended would refuse everything else.
+        there["id"] = os.environ["SANDBOX"] if operation.method.upper() != "DELETE" else "sbx_gone"
     for name, value in (path_parameters or {}).items():
-        if name in THERE and len(str(value)) % 2:
-            path_parameters[name] = THERE[name]
+        if name in there and len(str(value)) % 2:
+            path_parameters[name] = there[name]
     return path_parameters
 
 
