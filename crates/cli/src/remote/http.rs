@@ -1,9 +1,11 @@
 //! A small HTTP client: one connection for one call, to the server that was named.
 
+use std::convert::Infallible;
 use std::io;
 use std::time::Duration;
 
 use belljar_engine::ErrorCode;
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
@@ -22,6 +24,9 @@ const USUAL: &str = "http://127.0.0.1:7117";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest answer that is taken: the longest result, and some.
 const LONGEST: usize = 256 << 20;
+
+/// What is sent.
+pub(super) type Outgoing = UnsyncBoxBody<Bytes, Infallible>;
 
 /// The server to call.
 #[derive(Debug)]
@@ -57,7 +62,7 @@ impl Server {
     }
 
     /// A connection that waits for a request.
-    async fn connect(&self) -> io::Result<SendRequest<Full<Bytes>>> {
+    async fn connect(&self) -> io::Result<SendRequest<Outgoing>> {
         let (_, port) = self.scheme();
         let address = if has_port(&self.authority) {
             self.authority.clone()
@@ -90,6 +95,18 @@ impl Server {
         accept: &str,
         body: Option<&Value>,
     ) -> Result<Response<Incoming>, Failure> {
+        let body = body.map_or(Bytes::new(), |body| body.to_string().into());
+        self.exchange(method, path, [accept, "application/json"], Full::new(body).boxed_unsync()).await
+    }
+
+    /// The same with any body; the kinds are those of the answer and of the body.
+    pub(super) async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        [accept, kind]: [&str; 2],
+        body: Outgoing,
+    ) -> Result<Response<Incoming>, Failure> {
         let failed =
             |why: String| Failure::host(format!("call {}://{}: {why}", self.scheme().0, self.authority));
         let connecting = timeout(PATIENCE, self.connect());
@@ -100,12 +117,11 @@ impl Server {
             .uri(path)
             .header(header::HOST, &self.authority)
             .header(header::ACCEPT, accept)
-            .header(header::CONTENT_TYPE, "application/json");
+            .header(header::CONTENT_TYPE, kind);
         if let Some(key) = &self.key {
             request = request.header(header::AUTHORIZATION, format!("Bearer {}", key.reveal()));
         }
-        let body = body.map_or(Bytes::new(), |body| body.to_string().into());
-        let request = request.body(Full::new(body)).map_err(|error| failed(error.to_string()))?;
+        let request = request.body(body).map_err(|error| failed(error.to_string()))?;
         let response = sender.send_request(request).await.map_err(|error| failed(error.to_string()))?;
         if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
     }
@@ -114,7 +130,7 @@ impl Server {
 /// What is asked for goes out over this stream.
 async fn greet(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-) -> io::Result<SendRequest<Full<Bytes>>> {
+) -> io::Result<SendRequest<Outgoing>> {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     // Ends with the answer; what goes wrong on it is seen there.
     tokio::spawn(connection);
