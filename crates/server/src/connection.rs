@@ -8,19 +8,37 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{Sleep, sleep};
 
 use crate::world::World;
 
 /// A head longer than this is no request.
-const HEAD_BYTES: usize = 64 << 10;
-const HEADERS: usize = 100;
+pub(crate) const HEAD_BYTES: usize = 64 << 10;
+/// Nor is one with more headers.
+pub(crate) const HEADERS: usize = 100;
+
+/// One of the connections that there may be: taken until the last clone is dropped, so that one that has become something
+/// else than HTTP still counts, and the server waits for its end.
+#[derive(Debug, Clone)]
+pub(crate) struct Seat {
+    _place: Arc<OwnedSemaphorePermit>,
+    _alive: mpsc::Sender<()>,
+}
+
+impl Seat {
+    pub(crate) fn new(place: OwnedSemaphorePermit, alive: mpsc::Sender<()>) -> Self {
+        Self { _place: Arc::new(place), _alive: alive }
+    }
+}
 
 /// Serves a connection until it ends; after the request to end, until what is under way has been answered.
 pub(crate) async fn serve(
@@ -28,17 +46,24 @@ pub(crate) async fn serve(
     router: Router,
     world: Arc<World>,
     mut ending: watch::Receiver<bool>,
+    seat: Seat,
 ) {
     // Small answers are to leave at once.
     let _ = stream.set_nodelay(true);
     let settings = &world.settings;
     let stream = TokioIo::new(Patient::new(stream, settings.body_timeout));
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(seat.clone());
+        router.call(request)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(settings.head_timeout)
         .max_buf_size(HEAD_BYTES)
         .max_headers(HEADERS)
-        .serve_connection(stream, TowerToHyperService::new(router));
+        .serve_connection(stream, service)
+        .with_upgrades();
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         // What goes wrong on a connection is between it and its client.

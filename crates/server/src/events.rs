@@ -26,7 +26,7 @@ use crate::error::Error;
 use crate::live::{Done, Leash, Place, Running};
 
 /// So that nobody in between takes silence for the end.
-const HEARTBEAT: Duration = Duration::from_secs(10);
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// Whether a client asks for events.
 pub(crate) fn wanted(headers: &HeaderMap) -> bool {
@@ -50,7 +50,8 @@ pub(crate) fn only_result(json: &Bytes) -> Response {
     as_events(Body::from(event("result", json)))
 }
 
-fn as_events(body: Body) -> Response {
+/// A body of events.
+pub(crate) fn as_events(body: Body) -> Response {
     let head = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-store"),
@@ -113,12 +114,13 @@ impl Viewer {
     }
 }
 
-fn problem(error: &Error) -> String {
+/// The object of an error, for an event.
+pub(crate) fn problem(error: &Error) -> String {
     json!({"error": {"code": error.code(), "message": error.message(), "request_id": null}}).to_string()
 }
 
 /// JSON has no line end in it, so it is one line of data.
-fn event(name: &str, json: &[u8]) -> Bytes {
+pub(crate) fn event(name: &str, json: &[u8]) -> Bytes {
     [b"event: ", name.as_bytes(), b"\ndata: ", json, b"\n\n"].concat().into()
 }
 

@@ -31,6 +31,7 @@ mod query;
 mod routes;
 mod sandboxes;
 mod schema;
+mod schema_files;
 mod serve;
 mod settings;
 mod start;

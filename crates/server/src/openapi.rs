@@ -6,6 +6,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 use crate::admin::{audit, keys, profiles, tenants};
+use crate::sandboxes::{archives, files, ports, watch};
 use crate::{batches, executions, health, metrics, sandboxes};
 
 #[derive(OpenApi)]
@@ -17,11 +18,14 @@ use crate::{batches, executions, health, metrics, sandboxes};
         executions::create, executions::list, executions::show, executions::cancel, batches::create,
         sandboxes::create, sandboxes::list, sandboxes::show, sandboxes::close, sandboxes::extend, sandboxes::pause,
         sandboxes::resume, sandboxes::stats, sandboxes::execute,
+        files::read, files::write, files::remove, files::stat, files::list, files::make_folder, files::rename,
+        files::set_permissions, archives::unpack, archives::pack, watch::start, ports::pass,
         tenants::list, tenants::create, tenants::show, tenants::change, tenants::remove,
         keys::list, keys::create, keys::rotate, keys::revoke,
         profiles::list, profiles::show, profiles::set, profiles::remove, audit::list,
         health::show, health::ready, metrics::show, show,
-    )
+    ),
+    components(schemas(crate::schema_files::Change))
 )]
 struct Document;
 

@@ -14,6 +14,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use crate::connection::Seat;
 use crate::world::World;
 use crate::{connection, routes, sandboxes};
 
@@ -68,12 +69,8 @@ async fn accept(
                 continue;
             }
         };
-        let (router, world, ending, alive) =
-            (router.clone(), Arc::clone(world), ending.clone(), alive.clone());
-        tokio::spawn(async move {
-            connection::serve(stream, router, world, ending).await;
-            drop((place, alive));
-        });
+        let seat = Seat::new(place, alive.clone());
+        tokio::spawn(connection::serve(stream, router.clone(), Arc::clone(world), ending.clone(), seat));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use belljar_engine::living::ArchiveLimits;
 use belljar_store::Retention;
 
 /// How the service behaves.
@@ -21,6 +22,8 @@ pub struct Settings {
     pub sandbox_sweep: Duration,
     /// How long any sandbox may live, however often it is extended or resumed.
     pub sandbox_life: Duration,
+    /// What an archive may grow to when it is unpacked; no more than the sandbox's disk in any case.
+    pub archives: ArchiveLimits,
     /// The longest body, and the longest line of a batch.
     pub max_body: usize,
     /// What all bodies and requests under way may hold together.
@@ -31,7 +34,7 @@ pub struct Settings {
     pub connections: usize,
     /// How long a client may take for a request's head, and how long an idle connection is kept.
     pub head_timeout: Duration,
-    /// How long a client may take for a whole body, for the next piece of a batch, and for reading what it is sent.
+    /// How long a client may take for a whole body, for the next piece of a batch or a file, and for reading what it is sent.
     pub body_timeout: Duration,
     /// How long running work may go on after the request to end.
     pub drain: Duration,
@@ -52,6 +55,7 @@ impl Default for Settings {
             sandbox_idle: Duration::from_secs(3_600),
             sandbox_sweep: Duration::from_secs(300),
             sandbox_life: Duration::from_secs(24 * 3_600),
+            archives: ArchiveLimits::default(),
             max_body: 32 << 20,
             bodies_total: 256 << 20,
             batch_jobs: (2 * cores).max(4),

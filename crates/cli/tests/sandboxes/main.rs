@@ -5,4 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod files;
 mod life;
+mod names;
+mod ports;

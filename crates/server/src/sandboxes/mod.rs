@@ -9,13 +9,22 @@
 //! Whoever works with one holds a [`Used`], so that it is not idle meanwhile. Pausing, resuming, extending and ending
 //! happen one after the other, in the order in which they were asked for; so do executions in one sandbox.
 
+pub(crate) mod archives;
+pub(crate) mod files;
 mod handlers;
 mod life;
 mod object;
 mod open;
+mod passing;
+mod paths;
+pub(crate) mod ports;
+mod range;
 mod registry;
+mod transfer;
+pub(crate) mod watch;
 
 pub(crate) use handlers::*;
 pub(crate) use life::{end_all, sweep};
 pub(crate) use open::Used;
+pub(crate) use passing::Passed;
 pub(crate) use registry::Registry;
