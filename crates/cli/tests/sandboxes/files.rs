@@ -228,7 +228,7 @@ fn an_upload_that_stands_still_is_cut_off_and_one_that_is_slow_is_not() {
     let begin = |name: &str| {
         let address = server.url.trim_start_matches("http://");
         let mut stream = std::net::TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(15))).unwrap();
         let path = place.at("", name, "&atomic=true");
         write!(stream, "PUT {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nAuthorization: Bearer {KEY}\r\nContent-Length: 10\r\n\r\nfirst").unwrap();
         stream

@@ -58,6 +58,8 @@ def serve(c):
             c.sendall(b"HTTP/1.1 200 OK\r\nX: " + b"y" * 200000 + b"\r\n\r\n")
         elif path.startswith(b"/no-http"):
             c.sendall(b"SSH-2.0-none\r\n\r\n")
+        elif path.startswith(b"/odd"):
+            c.sendall(b"HTTP/1.1 799 Odd\r\nContent-Length: 0\r\n\r\n")
         elif path.startswith(b"/hang-up"):
             pass
         elif path.startswith(b"/silent"):
@@ -155,6 +157,10 @@ fn requests_go_in_as_they_are_without_what_is_not_the_programs_business() {
     }
     let head = server.call("HEAD", &path, "", b"");
     assert_eq!((head.status, head.body.len(), head.header("content-length").is_some()), (418, 0, true));
+    // Numbers that a program makes up are not counted one by one.
+    assert_eq!(get(&place, "/odd").status, 799);
+    let metrics = server.get("/metrics").text();
+    assert!(metrics.contains("status=\"418\"") && !metrics.contains("status=\"799\""), "{metrics}");
     // A page's links are relative to a slash.
     let moved = server.get(&format!("{}/ports/8000?a=%20", place.path));
     let location = format!("{}/ports/8000/?a=%20", place.path);
