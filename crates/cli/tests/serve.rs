@@ -1,12 +1,9 @@
 //! `belljar serve` as a person starts it: the real binary, real sandboxes, curl, `kill -9`.
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod common;
 
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::host::alive_with;
