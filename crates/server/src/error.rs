@@ -221,6 +221,7 @@ fn store_code(error: &Store) -> Code {
     match error {
         Store::NotFound(_) => Code::NotFound,
         Store::Exists(_) | Store::InUse(_) => Code::Conflict,
+        Store::Quota { .. } => Code::QuotaExceeded,
         Store::Invalid { .. } | Store::TooLarge { .. } => Code::InvalidRequest,
         Store::QueueFull | Store::TooSlow | Store::Busy | Store::BackingUp => Code::Overloaded,
         Store::NoSpace => Code::StorageFull,

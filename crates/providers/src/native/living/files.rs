@@ -61,7 +61,7 @@ impl Files for NativeLiving {
     }
 
     fn write<'a>(&'a self, path: &'a str, options: WriteOptions, source: ByteSource<'a>) -> Asked<'a, u64> {
-        Box::pin(async move { self.told_io(self.awake()?.write_file(path, options, source).await).await })
+        Box::pin(async move { self.told_io(self.able()?.write_file(path, options, source).await).await })
     }
 
     fn list<'a>(&'a self, path: &'a str, after: Option<Vec<u8>>, limit: u32) -> Asked<'a, Page> {
@@ -69,7 +69,7 @@ impl Files for NativeLiving {
     }
 
     fn make_folder<'a>(&'a self, path: &'a str, parents: bool, permissions: Option<u32>) -> Asked<'a, ()> {
-        Box::pin(async move { self.told(self.awake()?.make_folder(path, parents, permissions).await).await })
+        Box::pin(async move { self.told(self.able()?.make_folder(path, parents, permissions).await).await })
     }
 
     fn rename<'a>(&'a self, from: &'a str, to: &'a str, replace: bool) -> Asked<'a, ()> {
@@ -92,7 +92,7 @@ impl Files for NativeLiving {
         source: ByteSource<'a>,
     ) -> Asked<'a, Unpacked> {
         Box::pin(async move {
-            self.told_io(self.awake()?.upload_archive(path, format, limits, source).await).await
+            self.told_io(self.able()?.upload_archive(path, format, limits, source).await).await
         })
     }
 
@@ -103,6 +103,13 @@ impl Files for NativeLiving {
     ) -> Asked<'a, ByteSource<'static>> {
         Box::pin(async move {
             let reader = self.told(self.awake()?.download_archive(path, format).await).await?;
+            Ok(Box::pin(Bytes(reader)) as ByteSource<'static>)
+        })
+    }
+
+    fn snapshot(&self) -> Asked<'_, ByteSource<'static>> {
+        Box::pin(async move {
+            let reader = self.told(self.awake()?.snapshot().await).await?;
             Ok(Box::pin(Bytes(reader)) as ByteSource<'static>)
         })
     }

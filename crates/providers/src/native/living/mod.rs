@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use belljar_engine::layer::Layer;
@@ -52,6 +52,7 @@ pub(super) struct NativeLiving {
     fate: OnceCell<String>,
     layers: OnceCell<Vec<Layer>>,
     paused: AtomicBool,
+    halted: StdMutex<Option<String>>,
     shared: Arc<Shared>,
     place: Place,
     root: Arc<NumberedRoot>,
@@ -82,6 +83,7 @@ pub(super) async fn open(shared: &Arc<Shared>, place: Place) -> Result<NativeLiv
         fate: OnceCell::new(),
         layers: OnceCell::new(),
         paused: AtomicBool::new(false),
+        halted: StdMutex::default(),
         shared: Arc::clone(shared),
         place,
         root,
@@ -149,6 +151,18 @@ impl NativeLiving {
     /// Whether it can be asked: one that is paused would answer only when it is resumed.
     fn awake(&self) -> Result<&Guest, LivingError> {
         if self.paused.load(Ordering::Acquire) { Err(LivingError::Paused) } else { Ok(&self.guest) }
+    }
+
+    /// The same for what starts or writes something.
+    fn able(&self) -> Result<&Guest, LivingError> {
+        match self.halted() {
+            Some(why) => Err(LivingError::Halted(why)),
+            None => self.awake(),
+        }
+    }
+
+    fn set_halted(&self, why: Option<String>) {
+        *self.halted.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
     /// Why it is gone; waits until it is.
@@ -270,6 +284,20 @@ impl Living for NativeLiving {
 
     fn resume(&self) -> Asked<'_, ()> {
         Box::pin(self.set_paused(false))
+    }
+
+    fn halt(&self, why: String) -> Asked<'_, ()> {
+        // First nobody starts anything any more. Whoever just did is found when this is done again.
+        self.set_halted(Some(why));
+        Box::pin(async { self.told(self.awake()?.end_all().await).await })
+    }
+
+    fn release(&self) {
+        self.set_halted(None);
+    }
+
+    fn halted(&self) -> Option<String> {
+        self.halted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn stats(&self) -> Asked<'_, Stats> {
