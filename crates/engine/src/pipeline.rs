@@ -1,6 +1,7 @@
 //! The one way through: request in, report out.
 
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use crate::admit::{Admitted, Rules, admit};
 use crate::limits::Limits;
@@ -10,7 +11,7 @@ use crate::profile::Profiles;
 use crate::provider::{BoxFuture, Capabilities, Flow, PoolMetrics, Provider, Sink, Stream};
 use crate::report::Report;
 use crate::request::{HostPaths, Request};
-use crate::sandbox::{AdmittedSandbox, SandboxRequest, admit_inside, admit_sandbox};
+use crate::sandbox::{AdmittedSandbox, SandboxRequest, admit_inside, admit_sandbox, admit_timeout};
 use crate::{Capture, Error};
 
 /// Runs requests.
@@ -73,6 +74,14 @@ impl Engine {
     pub fn admit_sandbox(&self, request: SandboxRequest) -> Result<AdmittedSandbox, Error> {
         self.check_provider(request.provider.as_deref())?;
         admit_sandbox(request, &self.rules(&self.profiles()))
+    }
+
+    /// Checks how long a sandbox is to live.
+    ///
+    /// # Errors
+    /// It is not above zero, or above the ceiling.
+    pub fn admit_timeout(&self, millis: i64) -> Result<Duration, Error> {
+        admit_timeout(Some(millis), self.ceiling.timeout)
     }
 
     /// Opens a living sandbox.

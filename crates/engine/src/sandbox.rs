@@ -200,7 +200,7 @@ fn refuse_what_the_sandbox_decides(request: &Request) -> Result<(), Error> {
     }
 }
 
-fn admit_timeout(given: Option<i64>, most: Duration) -> Result<Duration, Error> {
+pub(crate) fn admit_timeout(given: Option<i64>, most: Duration) -> Result<Duration, Error> {
     let Some(given) = given else { return Ok(DEFAULT_TIMEOUT.min(most)) };
     let timeout = u64::try_from(given).ok().filter(|ms| *ms > 0).map(Duration::from_millis);
     let Some(timeout) = timeout else {

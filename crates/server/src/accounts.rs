@@ -40,6 +40,10 @@ impl Caller {
 #[derive(Debug)]
 pub(crate) struct Runner(pub(crate) Caller);
 
+/// A caller who may keep sandboxes.
+#[derive(Debug)]
+pub(crate) struct Keeper(pub(crate) Caller);
+
 /// A caller who may change tenants, keys and profiles.
 #[derive(Debug)]
 pub(crate) struct Admin(pub(crate) Caller);
@@ -49,6 +53,14 @@ impl FromRequestParts<Arc<World>> for Runner {
 
     async fn from_request_parts(parts: &mut Parts, world: &Arc<World>) -> Result<Self, Error> {
         world.accounts.caller(&world.store, &parts.headers).await?.needs(Scope::Run).map(Self)
+    }
+}
+
+impl FromRequestParts<Arc<World>> for Keeper {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, world: &Arc<World>) -> Result<Self, Error> {
+        world.accounts.caller(&world.store, &parts.headers).await?.needs(Scope::Sandboxes).map(Self)
     }
 }
 

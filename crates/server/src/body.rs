@@ -6,6 +6,7 @@ use axum::http::{HeaderMap, header};
 use belljar_engine::quantity::show_bytes;
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
+use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
@@ -30,6 +31,16 @@ impl FromRequest<Arc<World>> for Whole {
         let reading = read(request.into_body(), settings.max_body, share);
         timeout(settings.body_timeout, reading).await.map_err(|_| Error::SlowBody)?
     }
+}
+
+/// Reads a body of a few known fields; an empty one has none of them.
+pub(crate) fn parse<T: DeserializeOwned>(body: &Whole) -> Result<T, Error> {
+    let bytes = if body.bytes.trim_ascii().is_empty() { b"{}" } else { body.bytes.as_slice() };
+    let refused = |message: String| Error::Invalid { field: "request", message };
+    if !bytes.trim_ascii_start().starts_with(b"{") {
+        return Err(refused("is not a JSON object".to_owned()));
+    }
+    serde_json::from_slice(bytes).map_err(|error| refused(error.to_string()))
 }
 
 /// Refuses what is plainly something else. A form of another site can be sent without asking, but not as JSON.

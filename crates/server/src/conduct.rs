@@ -28,6 +28,7 @@ use crate::error::Error;
 use crate::gate::{Entry, Turn};
 use crate::live::{Done, Listed, Running, Scribe};
 use crate::object;
+use crate::sandboxes::Used;
 use crate::world::World;
 
 /// How often a result that could not be committed is tried again, a second apart.
@@ -37,6 +38,8 @@ const TRIES: usize = 60;
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) admitted: Admitted,
+    /// The sandbox in which it runs, if not in a fresh one.
+    pub(crate) inside: Option<Used>,
     pub(crate) language: &'static str,
     pub(crate) metadata: Map<String, Value>,
     pub(crate) idempotency: Option<Idempotency>,
@@ -65,7 +68,11 @@ pub(crate) async fn start(world: &Arc<World>, caller: &Caller, job: Job) -> Resu
     if world.live.is_closed() {
         return Err(Error::ShuttingDown);
     }
-    let entry = world.gate.enter(&caller.tenant, caller.quotas.concurrency)?;
+    let entry = match &job.inside {
+        None => world.gate.enter(&caller.tenant, caller.quotas.concurrency)?,
+        // It has what it needs of the host already; only its order matters.
+        Some(sandbox) => sandbox.gate.enter(&caller.tenant, None)?,
+    };
     let running = Running::new(ExecutionId::generate()?, caller.tenant.clone(), job.watched);
     let new = NewExecution {
         id: running.id.clone(),
@@ -131,7 +138,14 @@ impl Work {
         let Self { world, running, job } = self;
         let mut scribe = Scribe(running.transcript.as_ref());
         let (id, cancel) = (running.id.to_string(), Box::pin(running.cancelled()));
-        let report = world.engine.execute(id, job.admitted, &mut scribe, cancel).await;
+        let report = match &job.inside {
+            None => world.engine.execute(id, job.admitted, &mut scribe, cancel).await.map_err(Error::from),
+            Some(sandbox) => {
+                let living = &*sandbox.living;
+                let ran = world.engine.execute_inside(living, id, job.admitted, &mut scribe, cancel).await;
+                ran.inspect(|report| sandbox.ran(report)).map_err(Error::from)
+            }
+        };
         // The next one may run while this one's result is written.
         drop((turn, job.share));
         let end = End { world: &world, running: &running, metadata: &job.metadata };
@@ -187,10 +201,9 @@ impl End<'_> {
     }
 
     /// A client that waits is told, and the same request may come again; for later, the reason is kept as a result.
-    async fn did_not_run(self, error: belljar_engine::Error, detached: bool) -> Done {
+    async fn did_not_run(self, error: Error, detached: bool) -> Done {
         let Running { tenant, id, .. } = &**self.running;
         tracing::warn!(execution = %id, code = ?error.code(), detail = %error, "nothing ran");
-        let error = Error::from(error);
         if detached {
             let finished = Finished::failed(&self.blank(&error.message()), Timestamp::now())?;
             return commit(self.world, self.running, finished).await;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use belljar_engine::ErrorCode as Engine;
+use belljar_engine::living::{FailureKind, LivingError};
 use belljar_store::{Error as Store, Scope};
 use serde::Serialize;
 use thiserror::Error as ThisError;
@@ -63,6 +64,20 @@ pub enum Code {
     Overloaded,
     /// The server is about to end.
     ShuttingDown,
+    /// There are as many sandboxes as there may be.
+    TooManySandboxes,
+    /// The sandbox has ended.
+    SandboxEnded,
+    /// The sandbox is paused.
+    SandboxPaused,
+    /// The sandbox's own user may not do this in it.
+    PermissionDenied,
+    /// The sandbox's disk is full.
+    DiskFull,
+    /// The archive is malformed, or tries something that archives must not.
+    BadArchive,
+    /// Nobody listens on that port of the sandbox.
+    PortClosed,
     /// There is no room for results.
     StorageFull,
     /// Results can be neither kept nor found.
@@ -80,6 +95,9 @@ pub enum Error {
     /// The store refuses, or could not do its part.
     #[error(transparent)]
     Store(Arc<Store>),
+    /// A living sandbox did not do what it was asked.
+    #[error(transparent)]
+    Living(Arc<LivingError>),
     /// A part of the request that cannot be used as it is.
     #[error("{field}: {message}")]
     Invalid {
@@ -109,6 +127,12 @@ pub enum Error {
     /// It has ended already.
     #[error("the execution has ended already")]
     Ended,
+    /// There are as many sandboxes as there may be.
+    #[error("Maximum number of sandboxes ({0}) reached")]
+    SandboxesFull(usize),
+    /// The sandbox has ended.
+    #[error("the sandbox has ended; open another")]
+    SandboxEnded,
     /// Another request came with this key.
     #[error("another request came with this Idempotency-Key")]
     IdempotencyConflict,
@@ -153,12 +177,23 @@ impl From<Store> for Error {
     }
 }
 
+impl From<LivingError> for Error {
+    fn from(error: LivingError) -> Self {
+        match error {
+            // What the provider could not do is the same whoever asked for it.
+            LivingError::Provider(error) => belljar_engine::Error::from(error).into(),
+            error => Self::Living(Arc::new(error)),
+        }
+    }
+}
+
 impl Error {
     /// The machine-readable name of this error.
     pub fn code(&self) -> Code {
         match self {
             Self::Engine(error) => engine_code(error.code()),
             Self::Store(error) => store_code(error),
+            Self::Living(error) => living_code(error),
             Self::Invalid { .. } => Code::InvalidRequest,
             Self::Unauthorized => Code::Unauthorized,
             Self::Forbidden(_) => Code::Forbidden,
@@ -167,6 +202,8 @@ impl Error {
             Self::NotFound(_) => Code::NotFound,
             Self::MethodNotAllowed => Code::MethodNotAllowed,
             Self::Ended => Code::Conflict,
+            Self::SandboxesFull(_) => Code::TooManySandboxes,
+            Self::SandboxEnded => Code::SandboxEnded,
             Self::IdempotencyConflict => Code::IdempotencyConflict,
             Self::TooLarge(_) => Code::TooLarge,
             Self::MediaType => Code::UnsupportedMediaType,
@@ -197,6 +234,7 @@ impl Error {
             Self::QuotaSpent { retry_after } => Some(*retry_after),
             _ => match self.code() {
                 Code::TooManyRequests | Code::Overloaded => Some(1),
+                Code::TooManySandboxes => Some(10),
                 Code::ShuttingDown | Code::StorageFull | Code::StorageUnavailable => Some(5),
                 _ => None,
             },
@@ -214,6 +252,39 @@ fn engine_code(code: Engine) -> Code {
         Engine::Unsupported => Code::Unsupported,
         Engine::LayerUnavailable => Code::LayerUnavailable,
         Engine::SetupFailed => Code::SetupFailed,
+    }
+}
+
+fn living_code(error: &LivingError) -> Code {
+    match error {
+        LivingError::Failed(failure) => failure_code(failure.kind),
+        LivingError::Paused => Code::SandboxPaused,
+        LivingError::Halted(_) => Code::DiskFull,
+        LivingError::Gone(_) => Code::SandboxEnded,
+        LivingError::Provider(_) => Code::SetupFailed,
+        LivingError::Source(_) => Code::RequestTimeout,
+    }
+}
+
+fn failure_code(kind: FailureKind) -> Code {
+    match kind {
+        FailureKind::NotFound => Code::NotFound,
+        FailureKind::Denied => Code::PermissionDenied,
+        FailureKind::NotADirectory
+        | FailureKind::IsADirectory
+        | FailureKind::NotAFile
+        | FailureKind::Exists
+        | FailureKind::NotEmpty
+        | FailureKind::OtherFileSystem
+        | FailureKind::Ended
+        | FailureKind::Io => Code::Conflict,
+        FailureKind::NoSpace => Code::DiskFull,
+        FailureKind::TooLarge => Code::TooLarge,
+        FailureKind::Invalid => Code::InvalidRequest,
+        FailureKind::BadArchive => Code::BadArchive,
+        FailureKind::Busy => Code::TooManyRequests,
+        FailureKind::Refused => Code::PortClosed,
+        FailureKind::Cancelled => Code::RequestTimeout,
     }
 }
 
@@ -247,17 +318,24 @@ impl Code {
             | Self::LanguageUnavailable
             | Self::UnknownProfile
             | Self::Unsupported
-            | Self::LayerUnavailable => StatusCode::UNPROCESSABLE_ENTITY,
+            | Self::LayerUnavailable
+            | Self::BadArchive => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::Forbidden | Self::ForeignOrigin => StatusCode::FORBIDDEN,
+            Self::Forbidden | Self::ForeignOrigin | Self::PermissionDenied => StatusCode::FORBIDDEN,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Conflict | Self::IdempotencyConflict => StatusCode::CONFLICT,
+            Self::Conflict | Self::IdempotencyConflict | Self::SandboxPaused | Self::DiskFull => {
+                StatusCode::CONFLICT
+            }
+            Self::SandboxEnded => StatusCode::GONE,
+            Self::PortClosed => StatusCode::BAD_GATEWAY,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::TooManyRequests | Self::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooManyRequests | Self::QuotaExceeded | Self::TooManySandboxes => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             Self::SetupFailed | Self::Overloaded | Self::ShuttingDown | Self::StorageUnavailable => {
                 StatusCode::SERVICE_UNAVAILABLE
             }

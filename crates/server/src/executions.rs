@@ -19,6 +19,7 @@ use crate::conduct::{self, Job, Started};
 use crate::error::Error;
 use crate::live::Leash;
 use crate::query::Query;
+use crate::sandboxes::Used;
 use crate::world::World;
 use crate::{events, object, schema};
 
@@ -42,18 +43,29 @@ pub(crate) async fn create(
     headers: HeaderMap,
     body: Whole,
 ) -> Result<Response, Error> {
-    let wants_events = events::wanted(&headers);
-    let idempotency = idempotency(&headers, &body.bytes)?;
+    run(&world, &caller, None, &headers, body).await
+}
+
+/// Runs what a body asks for, in a fresh sandbox or inside one that is there.
+pub(crate) async fn run(
+    world: &Arc<World>,
+    caller: &Caller,
+    inside: Option<Used>,
+    headers: &HeaderMap,
+    body: Whole,
+) -> Result<Response, Error> {
+    let wants_events = events::wanted(headers);
+    let idempotency = idempotency(headers, inside.as_ref(), &body.bytes)?;
     let mut request = Request::parse(&body.bytes)?;
     let detached = request.wait.take() == Some(false);
     // Whoever sends a key will ask again; without one, nobody ever could.
     let holds_leash = idempotency.is_none();
-    let mut job = admit(&world, &caller, request, body.share)?;
+    let mut job = admit(world, caller, inside, request, body.share)?;
     (job.idempotency, job.detached, job.watched) = (idempotency, detached, detached || wants_events);
-    check_quota(&world, &caller).await?;
-    let running = match conduct::start(&world, &caller, job).await? {
+    check_quota(world, caller).await?;
+    let running = match conduct::start(world, caller, job).await? {
         Started::Running(running) => running,
-        Started::Known(id) => return again(&world, &caller, &id, detached, wants_events).await,
+        Started::Known(id) => return again(world, caller, &id, detached, wants_events).await,
     };
     if detached {
         return Ok(accepted(&running.id));
@@ -66,14 +78,32 @@ pub(crate) async fn create(
 }
 
 /// Resolves a request as the caller's tenant.
-pub(crate) fn admit(world: &World, caller: &Caller, request: Request, share: Share) -> Result<Job, Error> {
+pub(crate) fn admit(
+    world: &World,
+    caller: &Caller,
+    inside: Option<Used>,
+    request: Request,
+    share: Share,
+) -> Result<Job, Error> {
     let language = match &request.language {
         Some(name) => Language::named(name)?.name,
         None => "command",
     };
     let metadata = request.metadata.clone();
-    let admitted = world.engine.admit(request, HostPaths::default())?.for_tenant(caller.tenant.as_str());
-    Ok(Job { admitted, language, metadata, idempotency: None, detached: false, watched: false, share })
+    let admitted = match &inside {
+        None => world.engine.admit(request, HostPaths::default())?.for_tenant(caller.tenant.as_str()),
+        Some(sandbox) => world.engine.admit_inside(&sandbox.admitted, request)?,
+    };
+    Ok(Job {
+        admitted,
+        inside,
+        language,
+        metadata,
+        idempotency: None,
+        detached: false,
+        watched: false,
+        share,
+    })
 }
 
 /// Refuses a tenant that has used up its day.
@@ -88,10 +118,19 @@ pub(crate) async fn check_quota(world: &World, caller: &Caller) -> Result<(), Er
     Err(Error::QuotaSpent { retry_after: left.unsigned_abs().div_ceil(1_000) })
 }
 
-fn idempotency(headers: &HeaderMap, body: &[u8]) -> Result<Option<Idempotency>, Error> {
+/// The same body in another place is another request.
+fn idempotency(
+    headers: &HeaderMap,
+    inside: Option<&Used>,
+    body: &[u8],
+) -> Result<Option<Idempotency>, Error> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let key = value.to_str().unwrap_or_default().parse()?;
-    Ok(Some(Idempotency { key, request: Digest::of(body) }))
+    let request = match inside {
+        None => Digest::of(body),
+        Some(sandbox) => Digest::of(&[sandbox.id.as_str().as_bytes(), body].concat()),
+    };
+    Ok(Some(Idempotency { key, request }))
 }
 
 /// The same request has come before: its answer is the answer.

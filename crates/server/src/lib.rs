@@ -1,4 +1,4 @@
-//! The service: executions, batches, tenants, keys and profiles over HTTP.
+//! The service: executions, batches, sandboxes, tenants, keys and profiles over HTTP.
 //!
 //! ```text
 //! connection ─▶ edge (request id, Host, Origin, one shape of error)
@@ -29,6 +29,7 @@ mod object;
 mod openapi;
 mod query;
 mod routes;
+mod sandboxes;
 mod schema;
 mod serve;
 mod settings;

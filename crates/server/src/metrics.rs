@@ -6,8 +6,10 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{Method, StatusCode, header};
 use axum::response::IntoResponse;
+use belljar_engine::living::State as Life;
 use belljar_engine::outcome::Warmth;
 use belljar_engine::report::Report;
+use belljar_store::SandboxEnd;
 use belljar_store::executions::Status;
 use metrics::{Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
@@ -52,6 +54,14 @@ impl Meters {
         self.0.register_histogram(&key, &METADATA).record(report.duration_ms / 1_000.0);
     }
 
+    pub(crate) fn opened(&self) {
+        self.count("belljar_sandboxes_opened_total", vec![]);
+    }
+
+    pub(crate) fn ended(&self, because: SandboxEnd) {
+        self.count("belljar_sandboxes_ended_total", vec![Label::new("because", because.as_str())]);
+    }
+
     pub(crate) fn refused(&self, code: Code) {
         self.count("belljar_rejections_total", vec![Label::new("code", code.word())]);
     }
@@ -90,6 +100,11 @@ pub(crate) async fn show(State(world): State<Arc<World>>, _admin: Admin) -> Resu
     let meters = &world.meters;
     meters.level("belljar_executions_waiting", vec![], world.gate.waiting() as f64);
     meters.level("belljar_executions_under_way", vec![], world.live.count() as f64);
+    let paused = world.sandboxes.all().iter().filter(|open| open.living.state() == Life::Paused).count();
+    let running = world.sandboxes.all().len() - paused;
+    for (state, count) in [("running", running), ("paused", paused)] {
+        meters.level("belljar_sandboxes", vec![Label::new("state", state)], count as f64);
+    }
     let (mut size, mut memory) = (0, 0);
     for pool in world.engine.pools().await {
         size += pool.size;

@@ -6,7 +6,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 use crate::admin::{audit, keys, profiles, tenants};
-use crate::{batches, executions, health, metrics};
+use crate::{batches, executions, health, metrics, sandboxes};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -15,6 +15,8 @@ use crate::{batches, executions, health, metrics};
     security(("key" = [])),
     paths(
         executions::create, executions::list, executions::show, executions::cancel, batches::create,
+        sandboxes::create, sandboxes::list, sandboxes::show, sandboxes::close, sandboxes::extend, sandboxes::pause,
+        sandboxes::resume, sandboxes::stats, sandboxes::execute,
         tenants::list, tenants::create, tenants::show, tenants::change, tenants::remove,
         keys::list, keys::create, keys::rotate, keys::revoke,
         profiles::list, profiles::show, profiles::set, profiles::remove, audit::list,

@@ -10,13 +10,20 @@ use crate::admin::{audit, keys, profiles, tenants};
 use crate::edge::edge;
 use crate::error::Error;
 use crate::world::World;
-use crate::{batches, executions, health, metrics, openapi};
+use crate::{batches, executions, health, metrics, openapi, sandboxes};
 
 pub(crate) fn router(world: Arc<World>) -> Router {
     Router::new()
         .route("/v1/executions", get(executions::list).post(executions::create))
         .route("/v1/executions/{id}", get(executions::show).delete(executions::cancel))
         .route("/v1/batches", post(batches::create))
+        .route("/v1/sandboxes", get(sandboxes::list).post(sandboxes::create))
+        .route("/v1/sandboxes/{id}", get(sandboxes::show).delete(sandboxes::close))
+        .route("/v1/sandboxes/{id}/extend", post(sandboxes::extend))
+        .route("/v1/sandboxes/{id}/pause", post(sandboxes::pause))
+        .route("/v1/sandboxes/{id}/resume", post(sandboxes::resume))
+        .route("/v1/sandboxes/{id}/stats", get(sandboxes::stats))
+        .route("/v1/sandboxes/{id}/executions", post(sandboxes::execute))
         .route("/v1/tenants", get(tenants::list).post(tenants::create))
         .route("/v1/tenants/{tenant}", get(tenants::show).patch(tenants::change).delete(tenants::remove))
         .route("/v1/tenants/{tenant}/keys", get(keys::list).post(keys::create))

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! accept … ─▶ asked to end ─▶ accepts no more, refuses new work, lets what runs finish
-//!          ─▶ its time is over ─▶ cancels what still runs ─▶ its results are committed ─▶ connections close
+//!          ─▶ its time is over ─▶ cancels what still runs ─▶ its results are committed ─▶ sandboxes end ─▶ connections close
 //! ```
 
 use std::future::Future;
@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::world::World;
-use crate::{connection, routes};
+use crate::{connection, routes, sandboxes};
 
 /// How long cancelled work has to be recorded, and answers to be sent.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -28,7 +29,8 @@ pub async fn run(listener: TcpListener, world: Arc<World>, shutdown: impl Future
     let (end, ending) = watch::channel(false);
     // Every connection holds a sender, so this ends with the last one.
     let (alive, mut connections) = mpsc::channel::<()>(1);
-    let sweeper = tokio::spawn(sweep(Arc::clone(&world)));
+    let sweepers =
+        [tokio::spawn(sweep(Arc::clone(&world))), tokio::spawn(sandboxes::sweep(Arc::clone(&world)))];
     let accepting = accept(listener, &world, ending, alive);
     tokio::select! {
         () = accepting => {}
@@ -42,8 +44,9 @@ pub async fn run(listener: TcpListener, world: Arc<World>, shutdown: impl Future
         world.live.cancel_all();
         let _ = timeout(LAST_WORDS, world.live.idle()).await;
     }
+    sandboxes::end_all(&world).await;
     let _ = timeout(LAST_WORDS, connections.recv()).await;
-    sweeper.abort();
+    sweepers.iter().for_each(JoinHandle::abort);
 }
 
 async fn accept(

@@ -13,6 +13,14 @@ pub struct Settings {
     pub queue: usize,
     /// Executions of all tenants that may wait.
     pub queue_total: usize,
+    /// Sandboxes at one time, of all tenants together.
+    pub sandboxes: usize,
+    /// How long nobody may use a sandbox before its time is over.
+    pub sandbox_idle: Duration,
+    /// How often sandboxes are looked after: those that are idle, and what all of them have used.
+    pub sandbox_sweep: Duration,
+    /// How long any sandbox may live, however often it is extended or resumed.
+    pub sandbox_life: Duration,
     /// The longest body, and the longest line of a batch.
     pub max_body: usize,
     /// What all bodies and requests under way may hold together.
@@ -40,6 +48,10 @@ impl Default for Settings {
             concurrency: (4 * cores).max(8),
             queue: 256,
             queue_total: 4_096,
+            sandboxes: 100,
+            sandbox_idle: Duration::from_secs(3_600),
+            sandbox_sweep: Duration::from_secs(300),
+            sandbox_life: Duration::from_secs(24 * 3_600),
             max_body: 32 << 20,
             bodies_total: 256 << 20,
             batch_jobs: (2 * cores).max(4),

@@ -52,6 +52,10 @@ pub async fn prepare(
     if interrupted > 0 {
         tracing::warn!(executions = interrupted, "were under way when an earlier server ended: interrupted");
     }
+    let ended = store.interrupt_sandboxes(Timestamp::now()).await?.len();
+    if ended > 0 {
+        tracing::warn!(sandboxes = ended, "were alive when an earlier server ended: interrupted");
+    }
     let home: TenantName = DEFAULT_TENANT.parse()?;
     if store.tenant(&home).await?.is_none() {
         store.add_tenant(&home, Quotas::default(), Timestamp::now()).await?;

@@ -12,6 +12,7 @@ use crate::gate::Gate;
 use crate::health::Readiness;
 use crate::live::Live;
 use crate::metrics::Meters;
+use crate::sandboxes::Registry;
 use crate::settings::Settings;
 
 /// The service's world.
@@ -23,6 +24,7 @@ pub struct World {
     pub(crate) accounts: Accounts,
     pub(crate) gate: Gate,
     pub(crate) live: Live,
+    pub(crate) sandboxes: Registry,
     pub(crate) meters: Meters,
     pub(crate) readiness: Readiness,
     /// Kilobytes that bodies may still take.
@@ -43,6 +45,7 @@ impl World {
             gate: Gate::new(settings.concurrency, settings.queue, settings.queue_total),
             bodies: Arc::new(Semaphore::new(settings.bodies_total >> 10)),
             live: Live::default(),
+            sandboxes: Registry::new(settings.sandboxes),
             meters: Meters::new(),
             readiness: Readiness::default(),
             engine,

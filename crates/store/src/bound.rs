@@ -14,6 +14,8 @@ pub(crate) const MAX_SETTINGS: usize = 64 << 10;
 pub(crate) const MAX_WORD: usize = 256;
 /// The longest detail of an audit entry.
 pub(crate) const MAX_DETAIL: usize = 1 << 10;
+/// The most values of metadata that one list looks for.
+const MAX_FILTER: usize = 8;
 /// The most that one page shows.
 pub(crate) const MAX_PAGE: u32 = 200;
 
@@ -41,6 +43,14 @@ pub(crate) fn page(limit: u32) -> Result<u32, Error> {
     match limit {
         1..=MAX_PAGE => Ok(limit),
         _ => Err(Error::invalid("limit", format!("must be from 1 to {MAX_PAGE}"))),
+    }
+}
+
+/// What a list looks for in metadata.
+pub(crate) fn metadata_filter(values: &[(String, String)]) -> Result<(), Error> {
+    match values.len() {
+        0..=MAX_FILTER => Ok(()),
+        _ => Err(Error::invalid("metadata", format!("at most {MAX_FILTER} values can be looked for"))),
     }
 }
 

@@ -46,7 +46,7 @@ pub use open::{Durability, Options};
 pub use places::{Snapshot, Volume};
 pub use profiles::StoredProfile;
 pub use retention::{Pruned, Retention};
-pub use sandboxes::{NewSandbox, Sandbox, SandboxEnd, SandboxPage, SandboxState};
+pub use sandboxes::{NewSandbox, Sandbox, SandboxEnd, SandboxFilter, SandboxPage, SandboxState};
 pub use scope::{Scope, Scopes};
 pub use secret::{Digest, Secret};
 pub use store::Store;

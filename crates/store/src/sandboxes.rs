@@ -82,6 +82,15 @@ pub struct Sandbox {
     pub ended: Option<(Timestamp, SandboxEnd)>,
 }
 
+/// Which sandboxes a list shows.
+#[derive(Debug, Clone, Default)]
+pub struct SandboxFilter {
+    /// That stand in one of these ways; none means in any.
+    pub states: Vec<SandboxState>,
+    /// With all of these in their metadata, numbers and truth values as text.
+    pub metadata: Vec<(String, String)>,
+}
+
 /// Some sandboxes, newest first.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SandboxPage {
@@ -204,21 +213,20 @@ impl Store {
         .await
     }
 
-    /// The sandboxes of a tenant that stand in one of these ways (none: in any), newest first, from below `cursor` on.
+    /// The sandboxes of a tenant, newest first, from below `cursor` on.
     ///
     /// # Errors
-    /// `limit` is not from 1 to 200, or the database cannot answer.
+    /// `limit` is not from 1 to 200, more than 8 values are looked for, or the database cannot answer.
     pub async fn sandboxes(
         &self,
         tenant: &TenantName,
-        states: &[SandboxState],
+        filter: SandboxFilter,
         cursor: Option<SandboxId>,
         limit: u32,
     ) -> Result<SandboxPage, Error> {
         let (tenant, limit) = (tenant.clone(), bound::page(limit)?);
-        let states: Vec<&str> = states.iter().map(|state| state.as_str()).collect();
-        let states = states.join(",");
-        self.read(move |db| page(db, &tenant, &states, cursor.as_ref(), limit)).await
+        bound::metadata_filter(&filter.metadata)?;
+        self.read(move |db| page(db, &tenant, &filter, cursor.as_ref(), limit)).await
     }
 
     /// How many sandboxes of a tenant are alive.
@@ -249,18 +257,23 @@ fn settings(settings: &Map<String, Value>) -> Result<String, Error> {
 fn page(
     db: &Connection,
     tenant: &TenantName,
-    states: &str,
+    filter: &SandboxFilter,
     cursor: Option<&SandboxId>,
     limit: u32,
 ) -> Result<SandboxPage, Error> {
+    let states: Vec<&str> = filter.states.iter().map(|state| state.as_str()).collect();
+    let wanted = Value::from_iter(filter.metadata.iter().cloned()).to_string();
     // No state is a part of another's word, and no id is above '~'.
     let sql = format!(
         "SELECT {COLUMNS} FROM sandboxes WHERE tenant = ?1 AND (?2 = '' OR instr(?2, state) > 0) AND id < ?3 \
-         ORDER BY id DESC LIMIT ?4"
+         AND NOT EXISTS (SELECT 1 FROM json_each(?4) wanted WHERE NOT EXISTS ( \
+             SELECT 1 FROM json_each(sandboxes.metadata) has WHERE has.key = wanted.key AND wanted.value = \
+             CASE has.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE CAST(has.atom AS TEXT) END)) \
+         ORDER BY id DESC LIMIT ?5"
     );
     let below = cursor.map_or("~", SandboxId::as_str);
     let mut statement = db.prepare_cached(&sql)?;
-    let rows = statement.query_map(params![tenant, states, below, limit + 1], from_row)?;
+    let rows = statement.query_map(params![tenant, states.join(","), below, wanted, limit + 1], from_row)?;
     let mut sandboxes = rows.collect::<Result<Vec<_>, _>>()?;
     let full = sandboxes.len() > limit as usize;
     sandboxes.truncate(limit as usize);

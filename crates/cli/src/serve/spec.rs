@@ -21,6 +21,14 @@ pub(crate) struct ServerSpec {
     concurrency: Option<usize>,
     /// Executions of one tenant that may wait.
     queue: Option<usize>,
+    /// Sandboxes at one time.
+    sandboxes: Option<usize>,
+    /// How long nobody may use a sandbox, such as `1h`.
+    sandbox_idle: Option<String>,
+    /// How often sandboxes are looked after.
+    sandbox_sweep: Option<String>,
+    /// How long any sandbox may live.
+    sandbox_life: Option<String>,
     /// Such as `32M`.
     max_body: Option<String>,
     /// How long running work may go on after the request to end, such as `30s`.
@@ -46,6 +54,10 @@ impl ServerSpec {
         let mut settings = Settings::default();
         set(&mut settings.concurrency, count("concurrency", self.concurrency)?);
         set(&mut settings.queue, count("queue", self.queue)?);
+        set(&mut settings.sandboxes, count("sandboxes", self.sandboxes)?);
+        set(&mut settings.sandbox_idle, time("sandbox_idle", self.sandbox_idle.as_deref())?);
+        set(&mut settings.sandbox_sweep, time("sandbox_sweep", self.sandbox_sweep.as_deref())?);
+        set(&mut settings.sandbox_life, time("sandbox_life", self.sandbox_life.as_deref())?);
         set(&mut settings.max_body, bytes("max_body", self.max_body.as_deref())?.map(|bytes| bytes as usize));
         set(&mut settings.drain, time("drain", self.drain.as_deref())?);
         settings.bodies_total = settings.bodies_total.max(2 * settings.max_body);

@@ -9,8 +9,8 @@ use belljar_store::{KeyId, NewKey, Scope, Scopes, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Desk, parse, tenants};
-use crate::body::Whole;
+use super::{Desk, tenants};
+use crate::body::{Whole, parse};
 use crate::error::Error;
 use crate::schema;
 

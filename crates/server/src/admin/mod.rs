@@ -11,10 +11,8 @@ use std::sync::Arc;
 use axum::extract::{FromRequestParts, MatchedPath};
 use axum::http::request::Parts;
 use belljar_store::{AuditEntry, AuditOutcome, Store, Timestamp};
-use serde::de::DeserializeOwned;
 
 use crate::accounts::{Admin, Caller};
-use crate::body::Whole;
 use crate::edge::RequestId;
 use crate::error::Error;
 use crate::world::World;
@@ -101,14 +99,4 @@ impl Act {
 
 fn request_id(parts: &Parts) -> Option<String> {
     parts.extensions.get::<RequestId>().map(RequestId::to_string)
-}
-
-/// Reads a body of a few known fields; an empty one has none of them.
-fn parse<T: DeserializeOwned>(body: &Whole) -> Result<T, Error> {
-    let bytes = if body.bytes.trim_ascii().is_empty() { b"{}" } else { body.bytes.as_slice() };
-    let refused = |message: String| Error::Invalid { field: "request", message };
-    if !bytes.trim_ascii_start().starts_with(b"{") {
-        return Err(refused("is not a JSON object".to_owned()));
-    }
-    serde_json::from_slice(bytes).map_err(|error| refused(error.to_string()))
 }

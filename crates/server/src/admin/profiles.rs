@@ -10,8 +10,8 @@ use belljar_engine::profile::Profile;
 use belljar_store::{ProfileName, StoredProfile, Timestamp};
 use serde_json::{Map, Value, json};
 
-use super::{Desk, parse};
-use crate::body::Whole;
+use super::Desk;
+use crate::body::{Whole, parse};
 use crate::error::Error;
 use crate::schema;
 use crate::world::World;

@@ -7,8 +7,8 @@ use belljar_store::{Quotas, Tenant, TenantName, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Desk, parse};
-use crate::body::Whole;
+use super::Desk;
+use crate::body::{Whole, parse};
 use crate::error::Error;
 use crate::schema;
 

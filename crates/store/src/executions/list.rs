@@ -58,12 +58,7 @@ impl Store {
         cursor: Option<ExecutionId>,
         limit: u32,
     ) -> Result<Page, Error> {
-        if filter.metadata.len() > metadata::MOST {
-            return Err(Error::invalid(
-                "metadata",
-                format!("at most {} values can be looked for", metadata::MOST),
-            ));
-        }
+        bound::metadata_filter(&filter.metadata)?;
         let (tenant, limit) = (tenant.clone(), bound::page(limit)?);
         self.read(move |db| page(db, &tenant, &filter, cursor.as_ref(), limit)).await
     }

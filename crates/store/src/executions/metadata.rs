@@ -17,8 +17,6 @@ pub(super) const LEADS: &str = "execution_metadata m CROSS JOIN executions e ON 
 /// The condition for each further value.
 pub(super) const HAS: &str = "EXISTS (SELECT 1 FROM execution_metadata o \
     WHERE o.tenant = e.tenant AND o.key = ? AND o.value = ? AND o.id = e.id)";
-/// The most values that one list looks for.
-pub(super) const MOST: usize = 8;
 
 pub(super) fn index_metadata(
     db: &Connection,

@@ -5,8 +5,8 @@ use std::time::Duration;
 use belljar_engine::Fault;
 use belljar_store::executions::{Filter, Finished, Status};
 use belljar_store::{
-    Error, Kind, NewSandbox, Quotas, SandboxEnd, SandboxId, SandboxState, Scope, Scopes, Snapshot,
-    SnapshotId, Store, TenantName, Volume, VolumeId,
+    Error, Kind, NewSandbox, Quotas, SandboxEnd, SandboxFilter, SandboxId, SandboxState, Scope, Scopes,
+    Snapshot, SnapshotId, Store, TenantName, Volume, VolumeId,
 };
 use serde_json::{Map, json};
 
@@ -88,7 +88,7 @@ async fn what_is_one_tenants_is_not_there_for_another() {
     // Another tenant's id is a place in the list like any other, and shows nothing.
     let page = store.executions(&b, Filter::default(), Some(execution.clone()), 10).await.unwrap();
     assert_eq!((page.executions.len(), page.next_cursor), (0, None));
-    assert!(store.sandboxes(&b, &[], None, 10).await.unwrap().sandboxes.is_empty());
+    assert!(store.sandboxes(&b, SandboxFilter::default(), None, 10).await.unwrap().sandboxes.is_empty());
     assert!(store.snapshots(&b).await.unwrap().is_empty() && store.volumes(&b).await.unwrap().is_empty());
 
     assert_eq!(store.execution(a, &execution).await.unwrap().unwrap().summary.status, Status::Running);
@@ -105,7 +105,8 @@ async fn sandboxes_end_once() {
     store.set_sandbox_state(tenant, &one, SandboxState::Running, at(2)).await.unwrap();
     assert_eq!(store.living_sandboxes(tenant).await.unwrap(), 2);
     let listed = async |states: &[SandboxState], cursor| {
-        let page = store.sandboxes(tenant, states, cursor, 1).await.unwrap();
+        let filter = SandboxFilter { states: states.to_vec(), ..SandboxFilter::default() };
+        let page = store.sandboxes(tenant, filter, cursor, 1).await.unwrap();
         (page.sandboxes.into_iter().map(|sandbox| sandbox.id).collect::<Vec<_>>(), page.next_cursor)
     };
     let (newer, older) = (one.clone().max(two.clone()), one.clone().min(two.clone()));
@@ -119,6 +120,28 @@ async fn sandboxes_end_once() {
     let ended = |sandbox: Option<belljar_store::Sandbox>| sandbox.unwrap().ended.unwrap();
     assert_eq!(ended(store.sandbox(tenant, &one).await.unwrap()), (at(3), SandboxEnd::Idle));
     assert_eq!(ended(store.sandbox(tenant, &two).await.unwrap()), (at(5), SandboxEnd::Interrupted));
+}
+
+#[tokio::test]
+async fn sandboxes_are_found_by_their_metadata() {
+    let place = place().await;
+    let metadata = object(json!({"agent": "a", "n": 7, "on": true, "deep": {"agent": "b"}}));
+    let id = SandboxId::generate().unwrap();
+    let (tenant, settings) = (place.tenant.clone(), Map::new());
+    let new = NewSandbox { id, tenant, settings, metadata, created: at(1), expires: None };
+    place.store.add_sandbox(new).await.unwrap();
+    let found = async |metadata: &[(&str, &str)]| {
+        let metadata = metadata.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        let filter = SandboxFilter { states: Vec::new(), metadata };
+        place.store.sandboxes(&place.tenant, filter, None, 10).await.map(|page| page.sandboxes.len())
+    };
+    for wanted in [&[][..], &[("agent", "a")], &[("n", "7"), ("on", "true")]] {
+        assert_eq!(found(wanted).await.unwrap(), 1, "{wanted:?}");
+    }
+    for wanted in [&[("agent", "b")][..], &[("agent", "a"), ("n", "8")], &[("'", "x")]] {
+        assert_eq!(found(wanted).await.unwrap(), 0, "{wanted:?}");
+    }
+    assert!(found(&[("k", "v"); 9]).await.is_err());
 }
 
 #[tokio::test]

@@ -1,0 +1,220 @@
+//! How they come to be, what they keep, and how they end.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::common::host::alive_with;
+use crate::common::server::{KEY, Server};
+
+fn python(code: &str) -> Value {
+    json!({"language": "python", "code": code})
+}
+
+/// Waits for what is about to be.
+fn wait_for(what: &str, mut seen: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !seen() {
+        assert!(started.elapsed() < Duration::from_secs(20), "never: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn state_survives_between_executions_and_ends_with_the_sandbox() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::new(folder.path());
+    let request = json!({"env": {"TOKEN": "s3cret", "HIDDEN": "never-stored"}, "metadata": {"agent": "a"}, "limits": {"memory_bytes": 268435456}});
+    let opened = server.post("/v1/sandboxes", &request);
+    let sandbox = opened.json();
+    let place = format!("/v1/sandboxes/{}", sandbox["id"].as_str().unwrap());
+    assert_eq!((opened.status, opened.header("location")), (201, Some(place.as_str())));
+    assert_eq!((&sandbox["state"], &sandbox["env_names"]), (&json!("running"), &json!(["HIDDEN", "TOKEN"])));
+    assert_eq!(sandbox["limits"]["memory_bytes"], 268435456);
+    let run = |request: &Value| server.post(&format!("{place}/executions"), request);
+    let wrote = run(&python("import os; open('kept','w').write(os.environ['TOKEN']); print('wrote')"));
+    assert_eq!((wrote.status, &wrote.json()["stdout"]), (200, &json!("wrote\n")));
+    let read = run(&json!({"command": ["cat", "kept"]})).json();
+    assert_eq!((&read["stdout"], &read["status"]), (&json!("s3cret"), &json!("succeeded")));
+    assert!(read["receipt"]["isolation"].as_array().unwrap().iter().any(|layer| layer == "seccomp"));
+    // It is an execution like any other.
+    let again = server.get(&format!("/v1/executions/{}", read["id"].as_str().unwrap())).json();
+    assert_eq!(again, read);
+    // What the sandbox decided cannot be asked for again.
+    let refused = run(&json!({"language": "python", "code": "", "network": {"mode": "full"}}));
+    assert_eq!((refused.status, refused.code().as_str()), (422, "invalid_request"));
+
+    let stats = server.get(&format!("{place}/stats")).json();
+    assert!(stats["disk_bytes"].as_u64().unwrap() > 0 && stats["output_bytes"] == 12, "{stats}");
+    let found = |query: &str| {
+        server.get(&format!("/v1/sandboxes?{query}")).json()["sandboxes"].as_array().unwrap().len()
+    };
+    assert_eq!((found("metadata.agent=a"), found("metadata.agent=b"), found("state=ended")), (1, 0, 0));
+    let ended = server.delete(&place);
+    assert_eq!((ended.status, &ended.json()["ended_because"]), (200, &json!("closed")));
+    assert_eq!(run(&python("")).code(), "sandbox_ended");
+    assert_eq!((server.delete(&place).status, found(""), found("state=ended")), (410, 0, 1));
+    assert_eq!(server.get(&place).json()["state"], "ended");
+    for file in std::fs::read_dir(folder.path()).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        assert!(
+            !bytes.windows(12).any(|part| part == b"never-stored"),
+            "a value of the environment was stored"
+        );
+    }
+}
+
+#[test]
+fn executions_in_one_sandbox_keep_their_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::new(folder.path());
+    let place = server.sandbox(&json!({}));
+    let ids: Vec<_> = (0..8)
+        .map(|number| {
+            let code = format!("echo {number} >> log; sleep 0.0{}", 8 - number);
+            let queued = server.post(
+                &format!("{place}/executions"),
+                &json!({"language": "bash", "code": code, "wait": false}),
+            );
+            assert_eq!(queued.status, 202);
+            queued.json()["id"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    let last = server.post(&format!("{place}/executions"), &json!({"command": ["cat", "log"]})).json();
+    assert_eq!(last["stdout"], "0\n1\n2\n3\n4\n5\n6\n7\n");
+    for id in ids {
+        assert_eq!(server.get(&format!("/v1/executions/{id}")).json()["status"], "succeeded");
+    }
+}
+
+#[test]
+fn a_paused_sandbox_uses_no_processor_and_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::new(folder.path());
+    let place = server.sandbox(&json!({}));
+    let spin = json!({"language": "python", "wait": false, "code":
+        "import signal\nfor n in range(1, 32):\n  try: signal.signal(n, signal.SIG_IGN)\n  except OSError: pass\nwhile True: pass"});
+    assert_eq!(server.post(&format!("{place}/executions"), &spin).status, 202);
+    let cpu = || server.get(&format!("{place}/stats")).json()["cpu_ms"].as_u64();
+    let Some(before) = cpu() else { return eprintln!("skipped: processor time is not counted here") };
+    wait_for("it spins", || cpu().unwrap() > before + 200);
+    let paused = server.post(&format!("{place}/pause"), &json!({}));
+    if paused.status == 422 {
+        return eprintln!("skipped: {}", paused.text());
+    }
+    assert_eq!((&paused.json()["state"], &paused.json()["expires"]), (&json!("paused"), &Value::Null));
+    let still = cpu();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(cpu(), still);
+    let refused = server.post(&format!("{place}/extend"), &json!({"timeout_ms": 1000}));
+    assert_eq!((refused.status, refused.code().as_str()), (409, "sandbox_paused"));
+    let resumed = server.post(&format!("{place}/resume"), &json!({})).json();
+    assert!(resumed["state"] == "running" && resumed["expires"].is_i64(), "{resumed}");
+    wait_for("it goes on", || cpu() > still);
+    assert_eq!(server.delete(&place).status, 200);
+}
+
+#[test]
+fn time_is_over_when_it_was_said_and_can_be_moved() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::configured(folder.path(), "sandbox_life = \"10m\"");
+    let place = server.sandbox(&json!({"timeout_ms": 400}));
+    let long = server.sandbox(&json!({"timeout_ms": 60000}));
+    let extended = server.post(&format!("{long}/extend"), &json!({"timeout_ms": 120000})).json();
+    assert!(extended["expires"].as_i64().unwrap() - extended["created"].as_i64().unwrap() >= 120000);
+    let why = |place: &str| server.get(place).json()["ended_because"].clone();
+    wait_for("the end", || why(&place) == "expired");
+    assert_eq!(why(&long), Value::Null);
+    let shortened = server.post(&format!("{long}/extend"), &json!({"timeout_ms": 100}));
+    assert_eq!(shortened.status, 200);
+    wait_for("the end", || why(&long) == "expired");
+    for (timeout, status) in [(0, 422), (-1, 422), (3_600_000, 422)] {
+        assert_eq!(server.post("/v1/sandboxes", &json!({"timeout_ms": timeout})).status, status, "{timeout}");
+    }
+    let pausing = server.post("/v1/sandboxes", &json!({"timeout_ms": 300, "on_timeout": "pause"}));
+    if pausing.status == 422 {
+        return eprintln!("skipped: {}", pausing.text());
+    }
+    let pausing = format!("/v1/sandboxes/{}", pausing.json()["id"].as_str().unwrap());
+    wait_for("the pause", || server.get(&pausing).json()["state"] == "paused");
+    assert_eq!(server.post(&format!("{pausing}/resume"), &json!({})).json()["state"], "running");
+}
+
+#[test]
+fn nobody_uses_it_so_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = "sandbox_idle = \"600ms\"\nsandbox_sweep = \"50ms\"\nsandboxes = 2";
+    let server = Server::configured(folder.path(), settings);
+    let (idle, used) = (server.sandbox(&json!({})), server.sandbox(&json!({})));
+    let full = server.post("/v1/sandboxes", &json!({}));
+    assert_eq!((full.status, full.code().as_str()), (429, "too_many_sandboxes"));
+    assert_eq!(full.json()["error"]["message"], "Maximum number of sandboxes (2) reached");
+    assert!(full.header("retry-after").is_some());
+    // An execution that takes longer is use.
+    let ran = server.post(&format!("{used}/executions"), &json!({"command": ["sleep", "1.5"]})).json();
+    assert_eq!(ran["status"], "succeeded");
+    assert_eq!(server.get(&idle).json()["ended_because"], "idle");
+    wait_for("the end", || server.get(&used).json()["ended_because"] == "idle");
+    server.sandbox(&json!({}));
+}
+
+#[test]
+fn another_tenants_sandbox_is_an_unknown_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::new(folder.path());
+    let other = server.tenant("other", json!({"sandboxes": 1}));
+    let place = server.sandbox(&json!({}));
+    let json = "Content-Type: application/json\r\n";
+    let unknown = "/v1/sandboxes/sbx_00000000000000000000000000000000000000";
+    let verbs = [
+        ("GET", ""),
+        ("DELETE", ""),
+        ("POST", "/extend"),
+        ("POST", "/pause"),
+        ("POST", "/resume"),
+        ("GET", "/stats"),
+        ("POST", "/executions"),
+    ];
+    for (method, verb) in verbs {
+        let body = br#"{"timeout_ms":1,"language":"python","code":""}"#;
+        let answer = |place: &str| {
+            let reply = server.call_as(&other, method, &format!("{place}{verb}"), json, body);
+            (reply.status, reply.json()["error"]["message"].clone())
+        };
+        assert_eq!(answer(&place), answer(unknown), "{method} {verb}");
+        assert_eq!(answer(&place).0, 404, "{method} {verb}");
+    }
+    let opened = server.call_as(&other, "POST", "/v1/sandboxes", json, b"{}");
+    assert_eq!(opened.status, 201);
+    let refused = server.call_as(&other, "POST", "/v1/sandboxes", json, b"{}");
+    assert_eq!(refused.json()["error"]["message"], "Maximum number of sandboxes (1) reached");
+    assert_eq!(server.get("/v1/sandboxes").json()["sandboxes"].as_array().unwrap().len(), 1);
+    // A key without the scope opens nothing here.
+    let key = server.post("/v1/tenants/other/keys", &json!({"scopes": ["run"]})).json()["key"].clone();
+    let refused = server.call_as(key.as_str().unwrap(), "GET", "/v1/sandboxes", "", b"");
+    assert_eq!((refused.status, refused.code().as_str()), (403, "forbidden"));
+}
+
+#[test]
+fn sandboxes_end_with_their_server_however_that_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = "sleep 98761";
+    for signal in ["-KILL", "-TERM"] {
+        let mut server = Server::new(folder.path());
+        let place = server.sandbox(&json!({}));
+        let sleeping = json!({"command": ["sleep", "98761"], "wait": false});
+        assert_eq!(server.post(&format!("{place}/executions"), &sleeping).status, 202);
+        wait_for("it runs", || !alive_with(mark, Duration::ZERO).is_empty());
+        server.signal(signal);
+        server.child.wait().unwrap();
+        wait_for("nothing is left", || alive_with(mark, Duration::ZERO).is_empty());
+        let again = Server::new(folder.path());
+        let ended = again.get(&place).json();
+        assert_eq!(
+            (&ended["state"], &ended["ended_because"]),
+            (&json!("ended"), &json!("interrupted")),
+            "{signal}"
+        );
+        assert_eq!(again.call_as(KEY, "GET", &format!("{place}/stats"), "", b"").status, 410);
+    }
+}

@@ -1,0 +1,272 @@
+//! How a sandbox comes to be, stands still, goes on and ends; and that every end is recorded once.
+//!
+//! What must not be left half done because a client hangs up happens in a task of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use belljar_engine::living::{LivingError, State, Stats};
+use belljar_engine::quantity::show_duration;
+use belljar_engine::sandbox::{AdmittedSandbox, OnTimeout, SandboxRequest};
+use belljar_store::{NewSandbox, Sandbox, SandboxEnd, SandboxId, SandboxState, TenantName, Timestamp, Usage};
+use futures_util::future::join_all;
+use serde_json::{Map, Value};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+
+use super::object;
+use super::open::{Deadline, Open, Over, Used};
+use super::registry::Room;
+use crate::accounts::Caller;
+use crate::error::Error;
+use crate::world::World;
+
+/// How long the last look at a sandbox's figures may take.
+const LAST_LOOK: Duration = Duration::from_secs(1);
+
+/// Opens a sandbox. One that nobody waits for any more is ended again.
+pub(super) async fn open(
+    world: &Arc<World>,
+    caller: &Caller,
+    request: SandboxRequest,
+) -> Result<Sandbox, Error> {
+    if world.live.is_closed() {
+        return Err(Error::ShuttingDown);
+    }
+    let names = object::Names::of(&request);
+    let admitted = world.engine.admit_sandbox(request)?.for_tenant(caller.tenant.as_str());
+    check_life(world, admitted.timeout, world.settings.sandbox_life)?;
+    let room = world.sandboxes.reserve(&caller.tenant, caller.quotas.sandboxes)?;
+    let making = Making {
+        id: SandboxId::generate()?,
+        tenant: caller.tenant.clone(),
+        settings: object::settings(names, &admitted),
+        deadline: Deadline::after(admitted.timeout),
+        admitted,
+    };
+    let (tell, told) = oneshot::channel();
+    let world = Arc::clone(world);
+    tokio::spawn(async move {
+        let made = making.make(&world, room).await;
+        let opened = made.as_ref().ok().map(|(open, _)| Arc::clone(open));
+        if tell.send(made.map(|(_, shown)| shown)).is_err()
+            && let Some(open) = opened
+        {
+            end(&world, &open, SandboxEnd::Closed).await;
+        }
+    });
+    told.await.map_err(|_| Error::Internal)?
+}
+
+fn check_life(world: &World, timeout: Duration, left: Duration) -> Result<(), Error> {
+    if timeout <= left {
+        return Ok(());
+    }
+    let (most, left) = (show_duration(world.settings.sandbox_life), show_duration(left));
+    let message = format!("no sandbox may live longer than {most}; for this one {left} are left");
+    Err(Error::Invalid { field: "timeout_ms", message })
+}
+
+/// A sandbox that is being made.
+struct Making {
+    id: SandboxId,
+    tenant: TenantName,
+    settings: Map<String, Value>,
+    deadline: Deadline,
+    admitted: AdmittedSandbox,
+}
+
+impl Making {
+    async fn make(self, world: &Arc<World>, room: Room) -> Result<(Arc<Open>, Sandbox), Error> {
+        let created = Timestamp::now();
+        let new = NewSandbox {
+            id: self.id.clone(),
+            tenant: self.tenant.clone(),
+            settings: self.settings.clone(),
+            metadata: self.admitted.metadata.clone(),
+            created,
+            expires: Some(self.deadline.shown),
+        };
+        // Recorded while it is made: one that comes to nothing is recorded as that.
+        let (recorded, opened) =
+            tokio::join!(world.store.add_sandbox(new), world.engine.open_sandbox(&self.admitted));
+        recorded?;
+        let (store, tenant, id) = (&world.store, &self.tenant, &self.id);
+        let living = match opened {
+            Ok(living) => living,
+            Err(error) => {
+                store.end_sandbox(tenant, id, SandboxEnd::Failed, Timestamp::now()).await?;
+                return Err(error.into());
+            }
+        };
+        let running = Timestamp::now();
+        store.set_sandbox_state(tenant, id, SandboxState::Running, running).await?;
+        let shown = Sandbox {
+            id: self.id.clone(),
+            tenant: self.tenant.clone(),
+            state: SandboxState::Running,
+            settings: self.settings,
+            metadata: self.admitted.metadata.clone(),
+            created,
+            changed: running,
+            expires: Some(self.deadline.shown),
+            ended: None,
+        };
+        let times = (self.deadline, world.settings.sandbox_life);
+        let queue = world.settings.queue;
+        let open = Arc::new(Open::new(self.id, self.tenant, living, self.admitted, room, times, queue));
+        world.sandboxes.insert(&open);
+        world.meters.opened();
+        tokio::spawn(keep(Arc::clone(world), Arc::clone(&open)));
+        Ok((open, shown))
+    }
+}
+
+/// Watches over one sandbox's time and end.
+async fn keep(world: Arc<World>, open: Arc<Open>) {
+    loop {
+        tokio::select! {
+            biased;
+            () = open.ends() => return,
+            why = open.living.ended() => {
+                tracing::warn!(sandbox = %open.id, why, "a sandbox has ended by itself");
+                end(&world, &open, SandboxEnd::Failed).await;
+            }
+            over = open.time_is_over() => time_is_over(&world, &open, over).await,
+        }
+    }
+}
+
+async fn time_is_over(world: &Arc<World>, open: &Arc<Open>, over: Over) {
+    let pauses = over == Over::Timeout && open.admitted.on_timeout == OnTimeout::Pause;
+    if pauses && pause(world, open).await.is_ok() {
+        return;
+    }
+    end(world, open, SandboxEnd::Expired).await;
+}
+
+/// Has nothing in it run any more. Its time stands still as well.
+pub(super) async fn pause(world: &World, open: &Open) -> Result<(), Error> {
+    let _step = open.steps.lock().await;
+    if is_paused(open)? {
+        return Ok(());
+    }
+    open.living.pause().await?;
+    record(world, open, SandboxState::Paused, None).await
+}
+
+/// Lets it go on, with its time from the beginning.
+pub(super) async fn resume(world: &World, open: &Open) -> Result<(), Error> {
+    let _step = open.steps.lock().await;
+    if !is_paused(open)? {
+        return Ok(());
+    }
+    open.living.resume().await?;
+    record(world, open, SandboxState::Running, Some(Deadline::after(open.admitted.timeout))).await
+}
+
+/// Lets it live so long from now on.
+pub(super) async fn extend(world: &World, open: &Open, timeout: Duration) -> Result<(), Error> {
+    let _step = open.steps.lock().await;
+    if is_paused(open)? {
+        return Err(LivingError::Paused.into());
+    }
+    check_life(world, timeout, open.last_moment.saturating_duration_since(Instant::now()))?;
+    record(world, open, SandboxState::Running, Some(Deadline::after(timeout))).await
+}
+
+fn is_paused(open: &Open) -> Result<bool, Error> {
+    if open.is_ended() {
+        return Err(Error::SandboxEnded);
+    }
+    Ok(open.living.state() == State::Paused)
+}
+
+async fn record(
+    world: &World,
+    open: &Open,
+    state: SandboxState,
+    deadline: Option<Deadline>,
+) -> Result<(), Error> {
+    open.set_deadline(deadline);
+    let (store, tenant, id) = (&world.store, &open.tenant, &open.id);
+    let expires = deadline.map(|deadline| deadline.shown);
+    let (state, expiry) = tokio::join!(
+        store.set_sandbox_state(tenant, id, state, Timestamp::now()),
+        store.set_sandbox_expiry(tenant, id, expires)
+    );
+    Ok(state.and(expiry)?)
+}
+
+/// Ends it; whether it was this that did. Completes when nothing of it is left and that is recorded.
+pub(super) async fn end(world: &Arc<World>, open: &Arc<Open>, because: SandboxEnd) -> bool {
+    let (world, open) = (Arc::clone(world), Arc::clone(open));
+    let ending = tokio::spawn(async move {
+        let _step = open.steps.lock().await;
+        if !open.begin_end() {
+            return false;
+        }
+        account(&world, &open).await;
+        open.living.close().await;
+        let ended = world.store.end_sandbox(&open.tenant, &open.id, because, Timestamp::now()).await;
+        if let Err(error) = ended {
+            tracing::error!(sandbox = %open.id, %error, "the end of a sandbox could not be recorded");
+        }
+        world.meters.ended(because);
+        world.sandboxes.remove(&open.id);
+        open.release();
+        true
+    });
+    ending.await.unwrap_or(false)
+}
+
+/// Records the processor time of its commands; executions are accounted for by themselves.
+async fn account(world: &World, open: &Open) {
+    let Ok(Ok(Stats { cpu: Some(cpu), .. })) = timeout(LAST_LOOK, open.living.stats()).await else { return };
+    let used = Usage { cpu_ms: open.unrecorded(cpu), executions: 0 };
+    if used.cpu_ms == 0 {
+        return;
+    }
+    if let Err(error) = world.store.add_usage(&open.tenant, Timestamp::now().day(), used).await {
+        tracing::warn!(sandbox = %open.id, %error, "processor time could not be recorded");
+    }
+}
+
+/// Looks after all of them now and then: what they used is recorded, and those that nobody uses end or are paused.
+pub(crate) async fn sweep(world: Arc<World>) {
+    loop {
+        tokio::time::sleep(world.settings.sandbox_sweep).await;
+        for open in world.sandboxes.all() {
+            account(&world, &open).await;
+            let idle = open.is_idle(world.settings.sandbox_idle) && open.living.state() == State::Running;
+            match open.admitted.on_timeout {
+                _ if !idle => {}
+                OnTimeout::Pause if pause(&world, &open).await.is_ok() => {}
+                OnTimeout::Pause | OnTimeout::Kill => drop(end(&world, &open, SandboxEnd::Idle).await),
+            }
+        }
+    }
+}
+
+/// The server ends, and they with it.
+pub(crate) async fn end_all(world: &Arc<World>) {
+    let all = world.sandboxes.all();
+    join_all(all.iter().map(|open| end(world, open, SandboxEnd::Interrupted))).await;
+}
+
+/// One of the caller's that is alive.
+pub(super) async fn find(world: &World, caller: &Caller, id: &str) -> Result<Used, Error> {
+    let id = known_id(id)?;
+    match world.sandboxes.find(&caller.tenant, &id).filter(|open| !open.is_ended()) {
+        Some(open) => Ok(Used::new(open)),
+        None => {
+            world.store.sandbox(&caller.tenant, &id).await?.ok_or(Error::NotFound("sandbox"))?;
+            Err(Error::SandboxEnded)
+        }
+    }
+}
+
+/// What is no id is nobody's.
+pub(super) fn known_id(text: &str) -> Result<SandboxId, Error> {
+    text.parse().map_err(|_| Error::NotFound("sandbox"))
+}

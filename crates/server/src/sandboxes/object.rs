@@ -1,0 +1,96 @@
+//! What a sandbox looks like outside.
+
+use belljar_engine::living::{State, Stats};
+use belljar_engine::plan::Network;
+use belljar_engine::sandbox::{AdmittedSandbox, OnTimeout, SandboxRequest};
+use belljar_store::{Sandbox, SandboxState};
+use serde_json::{Map, Value, json};
+
+use super::open::Open;
+
+/// What only the request knows by name.
+#[derive(Debug)]
+pub(super) struct Names {
+    image: String,
+    profile: String,
+}
+
+impl Names {
+    pub(super) fn of(request: &SandboxRequest) -> Self {
+        let named = |name: &Option<String>, usual: &str| name.as_deref().unwrap_or(usual).to_owned();
+        Self { image: named(&request.image, "host"), profile: named(&request.profile, "default") }
+    }
+}
+
+/// What is kept of a sandbox that was asked for. Of its environment only the names.
+pub(super) fn settings(names: Names, admitted: &AdmittedSandbox) -> Map<String, Value> {
+    let limits = &admitted.plan.limits;
+    let volumes = admitted
+        .volumes
+        .iter()
+        .map(|volume| json!({"name": volume.name, "path": volume.path, "read_only": volume.read_only}));
+    let settings = json!({
+        "image": names.image,
+        "profile": names.profile,
+        "limits": {
+            "timeout_ms": limits.timeout.as_millis() as u64,
+            "memory_bytes": limits.memory_bytes,
+            "cpus": f64::from(limits.cpu_millis) / 1_000.0,
+            "disk_bytes": limits.disk_bytes,
+            "processes": limits.processes,
+            "output_bytes": limits.output_bytes,
+        },
+        "network": {"mode": match admitted.plan.network { Network::None => "none", Network::Full => "full" }},
+        "env_names": admitted.plan.env.keys().collect::<Vec<_>>(),
+        "volumes": volumes.collect::<Vec<_>>(),
+        "timeout_ms": admitted.timeout.as_millis() as u64,
+        "on_timeout": match admitted.on_timeout { OnTimeout::Kill => "kill", OnTimeout::Pause => "pause" },
+    });
+    match settings {
+        Value::Object(settings) => settings,
+        _ => Map::new(),
+    }
+}
+
+/// A sandbox, as it was recorded; what only its life knows is told from there.
+pub(super) fn sandbox(recorded: Sandbox, open: Option<&Open>) -> Value {
+    let (mut state, mut expires) = (recorded.state, recorded.expires);
+    if let Some(open) = open.filter(|_| recorded.ended.is_none()) {
+        expires = open.deadline().map(|deadline| deadline.shown);
+        state = match open.living.state() {
+            State::Paused => SandboxState::Paused,
+            State::Running | State::Ended => SandboxState::Running,
+        };
+    }
+    let mut object =
+        Map::from_iter([("id".to_owned(), json!(recorded.id)), ("state".to_owned(), json!(state))]);
+    object.extend(recorded.settings);
+    let rest = json!({
+        "metadata": recorded.metadata,
+        "created": recorded.created,
+        "changed": recorded.changed,
+        "expires": expires,
+        "ended": recorded.ended.map(|(at, _)| at),
+        "ended_because": recorded.ended.map(|(_, because)| because),
+    });
+    if let Value::Object(rest) = rest {
+        object.extend(rest);
+    }
+    object.into()
+}
+
+/// What a sandbox uses now.
+pub(super) fn stats(stats: &Stats, output_bytes: Option<u64>) -> Value {
+    json!({
+        "cpu_ms": stats.cpu.map(|cpu| cpu.as_millis() as u64),
+        "memory_bytes": stats.memory_bytes,
+        "peak_memory_bytes": stats.peak_memory_bytes,
+        "processes": stats.processes,
+        "peak_processes": stats.peak_processes,
+        "disk_bytes": stats.disk_bytes,
+        "output_bytes": output_bytes,
+        "memory_kills": stats.memory_kills,
+        "forks_refused": stats.forks_refused,
+        "disk_full": stats.disk_full,
+    })
+}
