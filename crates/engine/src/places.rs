@@ -3,6 +3,7 @@
 
 use std::fmt::Debug;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -36,6 +37,15 @@ impl Measured {
             Self::Restless => Some("has folders that are moved faster than they can be counted"),
         }
     }
+}
+
+/// What came of measuring a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Measurement {
+    /// What it holds.
+    pub held: Measured,
+    /// How long that took, without waiting for others.
+    pub took: Duration,
 }
 
 /// A host folder that sandboxes may see.
@@ -95,7 +105,7 @@ pub trait Places: Debug + Send + Sync {
     fn volume_folder(&self, id: &str) -> PathBuf;
 
     /// How much a volume holds; counting ends at more than `most`.
-    fn measure_volume<'a>(&'a self, id: &'a str, most: u64) -> Kept<'a, Measured>;
+    fn measure_volume<'a>(&'a self, id: &'a str, most: u64) -> Kept<'a, Measurement>;
 
     /// How much room there is where volumes are.
     fn free_bytes(&self) -> Kept<'_, u64>;

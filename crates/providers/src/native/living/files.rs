@@ -61,7 +61,8 @@ impl Files for NativeLiving {
     }
 
     fn write<'a>(&'a self, path: &'a str, options: WriteOptions, source: ByteSource<'a>) -> Asked<'a, u64> {
-        Box::pin(async move { self.told_io(self.able()?.write_file(path, options, source).await).await })
+        let work = async move { self.told_io(self.awake()?.write_file(path, options, source).await).await };
+        Box::pin(self.unless_halted(work))
     }
 
     fn list<'a>(&'a self, path: &'a str, after: Option<Vec<u8>>, limit: u32) -> Asked<'a, Page> {
@@ -91,9 +92,10 @@ impl Files for NativeLiving {
         limits: ArchiveLimits,
         source: ByteSource<'a>,
     ) -> Asked<'a, Unpacked> {
-        Box::pin(async move {
-            self.told_io(self.able()?.upload_archive(path, format, limits, source).await).await
-        })
+        let work = async move {
+            self.told_io(self.awake()?.upload_archive(path, format, limits, source).await).await
+        };
+        Box::pin(self.unless_halted(work))
     }
 
     fn download_archive<'a>(

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use belljar_engine::layer::Layer;
@@ -25,7 +25,7 @@ use belljar_guest::{Guest, GuestError};
 use belljar_jail::spec::{Answer, Ask, Ending, Jail};
 use belljar_jail::wire::Notice;
 use tokio::net::UnixStream;
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::{Mutex, OnceCell, watch};
 
 use super::connection::{Connection, Ordered, lost};
 use super::image::NumberedRoot;
@@ -52,7 +52,7 @@ pub(super) struct NativeLiving {
     fate: OnceCell<String>,
     layers: OnceCell<Vec<Layer>>,
     paused: AtomicBool,
-    halted: StdMutex<Option<String>>,
+    halted: watch::Sender<Option<String>>,
     shared: Arc<Shared>,
     place: Place,
     root: Arc<NumberedRoot>,
@@ -83,7 +83,7 @@ pub(super) async fn open(shared: &Arc<Shared>, place: Place) -> Result<NativeLiv
         fate: OnceCell::new(),
         layers: OnceCell::new(),
         paused: AtomicBool::new(false),
-        halted: StdMutex::default(),
+        halted: watch::Sender::default(),
         shared: Arc::clone(shared),
         place,
         root,
@@ -161,8 +161,20 @@ impl NativeLiving {
         }
     }
 
-    fn set_halted(&self, why: Option<String>) {
-        *self.halted.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    /// Does what writes, until it is halted.
+    async fn unless_halted<T>(
+        &self,
+        work: impl Future<Output = Result<T, LivingError>>,
+    ) -> Result<T, LivingError> {
+        let mut halted = self.halted.subscribe();
+        tokio::select! {
+            biased;
+            // The sender is ours, so waiting cannot fail.
+            Ok(why) = halted.wait_for(Option::is_some) => {
+                Err(LivingError::Halted(why.clone().unwrap_or_default()))
+            }
+            done = work => done,
+        }
     }
 
     /// Why it is gone; waits until it is.
@@ -288,16 +300,16 @@ impl Living for NativeLiving {
 
     fn halt(&self, why: String) -> Asked<'_, ()> {
         // First nobody starts anything any more. Whoever just did is found when this is done again.
-        self.set_halted(Some(why));
+        self.halted.send_replace(Some(why));
         Box::pin(async { self.told(self.awake()?.end_all().await).await })
     }
 
     fn release(&self) {
-        self.set_halted(None);
+        self.halted.send_replace(None);
     }
 
     fn halted(&self) -> Option<String> {
-        self.halted.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.halted.borrow().clone()
     }
 
     fn stats(&self) -> Asked<'_, Stats> {

@@ -20,9 +20,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use belljar_engine::living::ByteSource;
-use belljar_engine::places::{HostFolder, Kept, Measured, Places, PlacesError};
+use belljar_engine::places::{HostFolder, Kept, Measurement, Places, PlacesError};
 use belljar_engine::provider::ProviderError;
 use rustix::fs::{Dir, Mode, OFlags};
 use rustix::io::Errno;
@@ -137,12 +138,14 @@ impl Places for Disk {
         self.folders.path.join("volumes").join(id)
     }
 
-    fn measure_volume<'a>(&'a self, id: &'a str, most: u64) -> Kept<'a, Measured> {
+    fn measure_volume<'a>(&'a self, id: &'a str, most: u64) -> Kept<'a, Measurement> {
         Box::pin(async move {
             let name = file_name(id, "")?;
             let _turn = self.measuring.lock().await;
             self.blocking("measure a volume", move |folders| {
-                measure::measure(|| walk::open_inside(folders.volumes.as_fd(), &name), most)
+                let started = Instant::now();
+                let held = measure::measure(|| walk::open_inside(folders.volumes.as_fd(), &name), most)?;
+                Ok(Measurement { held, took: started.elapsed() })
             })
             .await
         })
