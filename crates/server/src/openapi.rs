@@ -6,6 +6,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 use crate::admin::{audit, keys, profiles, tenants};
+use crate::places::{snapshots, volumes};
 use crate::{batches, executions, health, metrics, sandboxes};
 
 #[derive(OpenApi)]
@@ -17,6 +18,8 @@ use crate::{batches, executions, health, metrics, sandboxes};
         executions::create, executions::list, executions::show, executions::cancel, batches::create,
         sandboxes::create, sandboxes::list, sandboxes::show, sandboxes::close, sandboxes::extend, sandboxes::pause,
         sandboxes::resume, sandboxes::stats, sandboxes::execute,
+        volumes::create, volumes::list, volumes::show, volumes::remove,
+        snapshots::make, snapshots::list, snapshots::show, snapshots::remove,
         tenants::list, tenants::create, tenants::show, tenants::change, tenants::remove,
         keys::list, keys::create, keys::rotate, keys::revoke,
         profiles::list, profiles::show, profiles::set, profiles::remove, audit::list,

@@ -9,6 +9,7 @@ use axum::{Router, extract::DefaultBodyLimit};
 use crate::admin::{audit, keys, profiles, tenants};
 use crate::edge::edge;
 use crate::error::Error;
+use crate::places::{snapshots, volumes};
 use crate::world::World;
 use crate::{batches, executions, health, metrics, openapi, sandboxes};
 
@@ -24,6 +25,11 @@ pub(crate) fn router(world: Arc<World>) -> Router {
         .route("/v1/sandboxes/{id}/resume", post(sandboxes::resume))
         .route("/v1/sandboxes/{id}/stats", get(sandboxes::stats))
         .route("/v1/sandboxes/{id}/executions", post(sandboxes::execute))
+        .route("/v1/sandboxes/{id}/snapshots", post(snapshots::make))
+        .route("/v1/volumes", get(volumes::list).post(volumes::create))
+        .route("/v1/volumes/{name}", get(volumes::show).delete(volumes::remove))
+        .route("/v1/snapshots", get(snapshots::list))
+        .route("/v1/snapshots/{id}", get(snapshots::show).delete(snapshots::remove))
         .route("/v1/tenants", get(tenants::list).post(tenants::create))
         .route("/v1/tenants/{tenant}", get(tenants::show).patch(tenants::change).delete(tenants::remove))
         .route("/v1/tenants/{tenant}/keys", get(keys::list).post(keys::create))

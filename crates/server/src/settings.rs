@@ -21,6 +21,8 @@ pub struct Settings {
     pub sandbox_sweep: Duration,
     /// How long any sandbox may live, however often it is extended or resumed.
     pub sandbox_life: Duration,
+    /// What the volumes and snapshots of a tenant may take together that has no quota of its own.
+    pub tenant_disk: u64,
     /// The longest body, and the longest line of a batch.
     pub max_body: usize,
     /// What all bodies and requests under way may hold together.
@@ -52,6 +54,7 @@ impl Default for Settings {
             sandbox_idle: Duration::from_secs(3_600),
             sandbox_sweep: Duration::from_secs(300),
             sandbox_life: Duration::from_secs(24 * 3_600),
+            tenant_disk: 10 << 30,
             max_body: 32 << 20,
             bodies_total: 256 << 20,
             batch_jobs: (2 * cores).max(4),

@@ -12,7 +12,7 @@ fn python(code: &str) -> Value {
 }
 
 /// Waits for what is about to be.
-fn wait_for(what: &str, mut seen: impl FnMut() -> bool) {
+pub(crate) fn wait_for(what: &str, mut seen: impl FnMut() -> bool) {
     let started = Instant::now();
     while !seen() {
         assert!(started.elapsed() < Duration::from_secs(20), "never: {what}");

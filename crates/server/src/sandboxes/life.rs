@@ -5,10 +5,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use belljar_engine::living::{LivingError, State, Stats};
+use belljar_engine::living::{Living, LivingError, State, Stats};
 use belljar_engine::quantity::show_duration;
 use belljar_engine::sandbox::{AdmittedSandbox, OnTimeout, SandboxRequest};
-use belljar_store::{NewSandbox, Sandbox, SandboxEnd, SandboxId, SandboxState, TenantName, Timestamp, Usage};
+use belljar_store::{
+    NewSandbox, Sandbox, SandboxEnd, SandboxId, SandboxState, SnapshotId, TenantName, Timestamp, Usage,
+};
 use futures_util::future::join_all;
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
@@ -19,6 +21,7 @@ use super::open::{Deadline, Open, Over, Used};
 use super::registry::Room;
 use crate::accounts::Caller;
 use crate::error::Error;
+use crate::places::{Guard, mount, snapshots};
 use crate::world::World;
 
 /// How long the last look at a sandbox's figures may take.
@@ -36,13 +39,17 @@ pub(super) async fn open(
     let names = object::Names::of(&request);
     let admitted = world.engine.admit_sandbox(request)?.for_tenant(caller.tenant.as_str());
     check_life(world, admitted.timeout, world.settings.sandbox_life)?;
-    let room = world.sandboxes.reserve(&caller.tenant, caller.quotas.sandboxes)?;
+    let mut room = world.sandboxes.reserve(&caller.tenant, caller.quotas.sandboxes)?;
+    let snapshot = snapshots::known(world, caller, admitted.snapshot.as_deref()).await?;
+    let (admitted, mounts) = mount(world, &caller.tenant, admitted).await?;
+    room.mounts = mounts;
     let making = Making {
         id: SandboxId::generate()?,
         tenant: caller.tenant.clone(),
         settings: object::settings(names, &admitted),
         deadline: Deadline::after(admitted.timeout),
         admitted,
+        snapshot,
     };
     let (tell, told) = oneshot::channel();
     let world = Arc::clone(world);
@@ -74,6 +81,7 @@ struct Making {
     settings: Map<String, Value>,
     deadline: Deadline,
     admitted: AdmittedSandbox,
+    snapshot: Option<SnapshotId>,
 }
 
 impl Making {
@@ -92,11 +100,11 @@ impl Making {
             tokio::join!(world.store.add_sandbox(new), world.engine.open_sandbox(&self.admitted));
         recorded?;
         let (store, tenant, id) = (&world.store, &self.tenant, &self.id);
-        let living = match opened {
+        let living = match self.filled(world, opened).await {
             Ok(living) => living,
             Err(error) => {
                 store.end_sandbox(tenant, id, SandboxEnd::Failed, Timestamp::now()).await?;
-                return Err(error.into());
+                return Err(error);
             }
         };
         let running = Timestamp::now();
@@ -114,11 +122,35 @@ impl Making {
         };
         let times = (self.deadline, world.settings.sandbox_life);
         let queue = world.settings.queue;
+        let guard = Guard::of(&room.mounts);
         let open = Arc::new(Open::new(self.id, self.tenant, living, self.admitted, room, times, queue));
         world.sandboxes.insert(&open);
         world.meters.opened();
+        if let Some(mut guard) = guard {
+            // One that is opened on a volume which holds too much is halted from the start.
+            guard.look(world, &open).await;
+            guard.start(world, &open);
+        }
         tokio::spawn(keep(Arc::clone(world), Arc::clone(&open)));
         Ok((open, shown))
+    }
+
+    /// With the files of the snapshot that it is to start with.
+    async fn filled(
+        &self,
+        world: &World,
+        opened: Result<Box<dyn Living>, belljar_engine::Error>,
+    ) -> Result<Box<dyn Living>, Error> {
+        let living = opened?;
+        let Some(snapshot) = &self.snapshot else { return Ok(living) };
+        let disk_bytes = self.admitted.plan.limits.disk_bytes;
+        match snapshots::restore(world, &*living, snapshot, disk_bytes).await {
+            Ok(()) => Ok(living),
+            Err(error) => {
+                living.close().await;
+                Err(error)
+            }
+        }
     }
 }
 
@@ -248,6 +280,11 @@ pub(crate) async fn sweep(world: Arc<World>) {
     }
 }
 
+/// Ends one that cannot be kept within its bounds.
+pub(crate) async fn give_up(world: &Arc<World>, open: &Arc<Open>) {
+    end(world, open, SandboxEnd::Failed).await;
+}
+
 /// The server ends, and they with it.
 pub(crate) async fn end_all(world: &Arc<World>) {
     let all = world.sandboxes.all();
@@ -255,7 +292,7 @@ pub(crate) async fn end_all(world: &Arc<World>) {
 }
 
 /// One of the caller's that is alive.
-pub(super) async fn find(world: &World, caller: &Caller, id: &str) -> Result<Used, Error> {
+pub(crate) async fn find(world: &World, caller: &Caller, id: &str) -> Result<Used, Error> {
     let id = known_id(id)?;
     match world.sandboxes.find(&caller.tenant, &id).filter(|open| !open.is_ended()) {
         Some(open) => Ok(Used::new(open)),

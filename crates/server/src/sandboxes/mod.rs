@@ -16,6 +16,6 @@ mod open;
 mod registry;
 
 pub(crate) use handlers::*;
-pub(crate) use life::{end_all, sweep};
-pub(crate) use open::Used;
+pub(crate) use life::{end_all, find, give_up, sweep};
+pub(crate) use open::{Open, Used};
 pub(crate) use registry::Registry;

@@ -11,3 +11,5 @@ mod executions;
 mod fairness;
 mod place;
 mod player;
+mod shelf;
+mod volumes;
