@@ -194,7 +194,7 @@ pub(crate) async fn restore(
     disk_bytes: u64,
 ) -> Result<(), Error> {
     let source = world.places.read_snapshot(id.as_str()).await?;
-    let limits = ArchiveLimits { entries: ENTRIES, bytes: disk_bytes, ..ArchiveLimits::default() };
+    let limits = ArchiveLimits { entries: ENTRIES, bytes: disk_bytes, any_link: true, ..Default::default() };
     living.files().upload_archive(WORKSPACE, ArchiveFormat::Tar, limits, source).await?;
     Ok(())
 }
