@@ -13,7 +13,7 @@ use std::time::Duration;
 use belljar_engine::living::{LivingError, State};
 use belljar_engine::places::{Measured, Measurement, PlacesError};
 use belljar_store::Volume;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::mounts::Mount;
 use crate::sandboxes::{self, Open};
@@ -27,6 +27,8 @@ const REST: u32 = 20;
 const SHORT_REST: u32 = 2;
 /// Room on the disk that is not the tenants': the database needs it.
 const RESERVE: u64 = 256 << 20;
+/// How long a sandbox may take to say that everything in it was killed.
+const ANSWER: Duration = Duration::from_secs(10);
 /// How often a volume may be seen to grow although nothing should write to it any more.
 const PATIENCE: usize = 3;
 
@@ -62,7 +64,7 @@ impl Guard {
         let (world, open) = (Arc::clone(world), Arc::clone(open));
         tokio::spawn(async move {
             if self.watch(&world, &open).await {
-                tracing::error!(sandbox = %open.id, "its volume still grows though it was halted: ended");
+                tracing::error!(sandbox = %open.id, "it does not keep to the size of its volumes: ended");
                 sandboxes::give_up(&world, &open).await;
             }
         });
@@ -122,8 +124,12 @@ impl Guard {
         }
         let grown = if bytes > before { grown + 1 } else { 0 };
         self.halted = Some((bytes, grown));
-        let halted = open.living.halt(why).await;
-        grown < PATIENCE && matches!(halted, Ok(()) | Err(LivingError::Paused | LivingError::Gone(_)))
+        let obeys = match timeout(ANSWER, open.living.halt(why)).await {
+            Ok(halted) => matches!(halted, Ok(()) | Err(LivingError::Paused | LivingError::Gone(_))),
+            // One that was paused meanwhile answers later; any other is not believed to be halted.
+            Err(_) => open.living.state() == State::Paused,
+        };
+        obeys && grown < PATIENCE
     }
 
     async fn measure(&mut self, world: &World) -> Result<Seen, PlacesError> {
