@@ -139,7 +139,7 @@ fn a_new_sandbox_has_the_files_of_a_snapshot() {
     assert_eq!((theirs("GET"), theirs("DELETE")), (404, 404));
     let refused = server.call_as(&other, "POST", "/v1/sandboxes", JSON, from.to_string().as_bytes());
     assert_eq!(refused.status, 422);
-    let tight = server.tenant("tight", json!({"disk_bytes": 2048}));
+    let tight = server.tenant("tight", json!({"disk_bytes": 1500}));
     let opened = server.call_as(&tight, "POST", "/v1/sandboxes", JSON, b"{}").json();
     let place = format!("/v1/sandboxes/{}/snapshots", opened["id"].as_str().unwrap());
     let kept = server.call_as(&tight, "POST", &place, JSON, b"{}");
