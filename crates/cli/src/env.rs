@@ -20,6 +20,14 @@ const MEMORY_MB: &str = "CODE_EXECUTION_MEMORY_MB";
 const CPU_CORES: &str = "CODE_EXECUTION_CPU_CORES";
 /// Where a server keeps its state, as `--data-dir`.
 const DATA_DIR: &str = "BELLJAR_DATA_DIR";
+/// Certificate of a server, as `--tls-cert`.
+const TLS_CERT: &str = "BELLJAR_TLS_CERT";
+/// Its key, as `--tls-key`.
+const TLS_KEY: &str = "BELLJAR_TLS_KEY";
+/// The OpenTelemetry collector to which a server sends traces.
+const OTLP_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+/// Certificates of authorities that commands trust beside the system's when they call a server, a PEM file.
+const CA_CERT: &str = "BELLJAR_CA_CERT";
 /// A key with all scopes in tenant `default`, for automation; 32 bytes or more.
 const ADMIN_KEY: &str = "BELLJAR_ADMIN_KEY";
 /// The key with which commands call a server.
@@ -48,6 +56,10 @@ pub(crate) struct Environment {
     /// The person's own state folder.
     pub(crate) state_home: Option<PathBuf>,
     pub(crate) data_dir: Option<PathBuf>,
+    pub(crate) tls_cert: Option<PathBuf>,
+    pub(crate) tls_key: Option<PathBuf>,
+    pub(crate) otlp_endpoint: Option<String>,
+    pub(crate) ca_cert: Option<PathBuf>,
     pub(crate) admin_key: Option<Hidden>,
     pub(crate) api_key: Option<Hidden>,
     pub(crate) server: Option<String>,
@@ -96,6 +108,10 @@ impl Environment {
             state_home: absolute(XDG_STATE_HOME)
                 .or_else(|| absolute(HOME).map(|home| home.join(".local").join("state"))),
             data_dir: given(DATA_DIR).map(PathBuf::from),
+            tls_cert: given(TLS_CERT).map(PathBuf::from),
+            tls_key: given(TLS_KEY).map(PathBuf::from),
+            otlp_endpoint: text(OTLP_ENDPOINT),
+            ca_cert: given(CA_CERT).map(PathBuf::from),
             admin_key: text(ADMIN_KEY).map(Hidden),
             api_key: text(API_KEY).map(Hidden),
             server: text(SERVER),
@@ -116,6 +132,10 @@ impl Environment {
             ("limits.memory_bytes", MEMORY_MB, self.limits.memory_bytes.map(|value| value.to_string())),
             ("limits.cpus", CPU_CORES, self.limits.cpus.map(|value| value.to_string())),
             ("server.data_dir", DATA_DIR, path(&self.data_dir)),
+            ("server.tls_cert", TLS_CERT, path(&self.tls_cert)),
+            ("server.tls_key", TLS_KEY, path(&self.tls_key)),
+            ("server.otlp_endpoint", OTLP_ENDPOINT, self.otlp_endpoint.clone()),
+            ("ca_cert", CA_CERT, path(&self.ca_cert)),
             ("admin_key", ADMIN_KEY, hidden(&self.admin_key)),
             ("api_key", API_KEY, hidden(&self.api_key)),
             ("server", SERVER, self.server.clone()),

@@ -19,6 +19,9 @@ use crate::os;
 /// Files travel in memory; more than this is for `--mount`.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
+/// A chain of certificates is some kilobytes.
+const MAX_PEM: u64 = 1 << 20;
+
 /// Whether a path stands for our own standard input.
 pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
@@ -35,6 +38,14 @@ pub(crate) fn code(path: &Path) -> Result<Vec<u8>, Failure> {
 pub(crate) fn stdin(path: &Path) -> Result<Vec<u8>, Failure> {
     named_or_stdin(path, MAX_STDIN as u64, |size| {
         format!("stdin: {size} is more than 64 MB; put it into a file instead")
+    })
+}
+
+/// Reads a certificate or a key.
+pub(crate) fn pem(path: &Path) -> Result<Vec<u8>, Failure> {
+    let bytes = bounded(open(path)?.0, MAX_PEM).map_err(|error| cannot_read(path, &error))?;
+    bytes.ok_or_else(|| {
+        Failure::invalid(format!("{} is more than 1 MB, and so no certificate or key", shown(path)))
     })
 }
 

@@ -15,11 +15,11 @@ pub(crate) use nowhere::{Host, Started, become_launcher_if_asked, launch};
 
 #[cfg(not(unix))]
 pub(crate) use elsewhere::{
-    Interrupts, effective_uid, in_its_own_group, permissions, private_folder, room_for_files,
+    Hangups, Interrupts, effective_uid, in_its_own_group, permissions, private_folder, room_for_files,
 };
 #[cfg(unix)]
 pub(crate) use posix::{
-    Interrupts, effective_uid, in_its_own_group, permissions, private_folder, room_for_files,
+    Hangups, Interrupts, effective_uid, in_its_own_group, permissions, private_folder, room_for_files,
 };
 
 /// A language and the program that would run it.
@@ -205,6 +205,22 @@ mod posix {
         command.process_group(0);
     }
 
+    /// Requests to read files again, caught from the moment this exists.
+    #[derive(Debug)]
+    pub(crate) struct Hangups(Signal);
+
+    impl Hangups {
+        pub(crate) fn listen() -> Result<Self, Failure> {
+            let caught = signal(SignalKind::hangup());
+            caught.map(Self).map_err(|error| Failure::host(format!("listen for hangups: {error}")))
+        }
+
+        /// Completes when the next one arrives.
+        pub(crate) async fn next(&mut self) {
+            self.0.recv().await;
+        }
+    }
+
     /// Ctrl-C and the request to end, caught from the moment this exists.
     #[derive(Debug)]
     pub(crate) struct Interrupts {
@@ -255,6 +271,19 @@ mod elsewhere {
     }
 
     pub(crate) fn in_its_own_group(_command: &mut Command) {}
+
+    #[derive(Debug)]
+    pub(crate) struct Hangups;
+
+    impl Hangups {
+        pub(crate) fn listen() -> Result<Self, Failure> {
+            Ok(Self)
+        }
+
+        pub(crate) async fn next(&mut self) {
+            std::future::pending().await
+        }
+    }
 
     #[derive(Debug)]
     pub(crate) struct Interrupts;

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They look at the processes of this one.
     arguments.test_threads = Some(1);
-    let cases: [(&str, Case); 10] = [
+    let cases: [(&str, Case); 11] = [
         ("a_pool_follows_demand_and_ends_with_it", a_pool_follows_demand_and_ends_with_it),
         ("memory_bounds_a_pool", memory_bounds_a_pool),
         ("no_two_tenants_share_a_zygote", no_two_tenants_share_a_zygote),
@@ -50,6 +50,7 @@ fn main() -> ExitCode {
         ("a_child_that_is_killed_is_not_missed", a_child_that_is_killed_is_not_missed),
         ("a_launcher_that_is_killed_is_replaced", a_launcher_that_is_killed_is_replaced),
         ("a_zygote_has_no_rights", a_zygote_has_no_rights),
+        ("a_zygote_keeps_nothing_of_its_children", a_zygote_keeps_nothing_of_its_children),
         ("modules_are_imported_ahead_of_time_or_refused", modules_are_imported_ahead_of_time_or_refused),
     ];
     let trials = cases.map(|(name, case)| Trial::test(name, move || case().map_err(Into::into)));
@@ -367,6 +368,20 @@ fn a_zygote_has_no_rights() -> Verdict {
 }
 
 /// A module that keeps a thread or a descriptor would be broken in every child.
+/// Its children begin with a copy of what it has open, and close all of it.
+fn a_zygote_keeps_nothing_of_its_children() -> Verdict {
+    let world = World::usual();
+    world.until("default", None, Warmth::Pool)?;
+    let zygote = zygotes()[0];
+    let open = || std::fs::read_dir(format!("/proc/{zygote}/fd")).map_or(0, Iterator::count);
+    world.load(40, 4, || {})?;
+    let before = open();
+    world.load(80, 4, || {})?;
+    // A few are open while a child is on its way.
+    check!(zygotes() == [zygote] && open() < before + 20, (before, open()));
+    Ok(())
+}
+
 fn modules_are_imported_ahead_of_time_or_refused() -> Verdict {
     let mut profiles = Profiles::shipped();
     let mut profile = |name: &str, modules: &[&str]| {

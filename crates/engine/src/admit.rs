@@ -46,6 +46,11 @@ impl Admitted {
         tenant.clone_into(&mut self.plan.tenant);
         self
     }
+
+    /// What holds for it.
+    pub fn limits(&self) -> &Limits {
+        &self.plan.limits
+    }
 }
 
 /// What admission decides by.

@@ -13,6 +13,7 @@ use belljar_store::{Digest, Quotas, Scope, Scopes, Store, TenantName, Timestamp}
 use std::sync::Arc;
 
 use crate::error::Error;
+use crate::trace::{self, Context};
 use crate::world::World;
 
 /// How long what was found counts: an expired key opens no longer than that.
@@ -28,6 +29,8 @@ pub(crate) struct Caller {
     pub(crate) tenant: TenantName,
     pub(crate) scopes: Scopes,
     pub(crate) quotas: Quotas,
+    /// What is done for the caller is part of this, where traces are kept.
+    pub(crate) context: Option<Context>,
 }
 
 impl Caller {
@@ -103,8 +106,19 @@ impl Accounts {
         Self { home, set_key, without_keys, known: Mutex::default() }
     }
 
+    /// Whether this is the tenant of those who come without a key of the database.
+    pub(crate) fn is_home(&self, tenant: &TenantName) -> bool {
+        self.home == *tenant
+    }
+
     /// Who presents these headers.
     pub(crate) async fn caller(&self, store: &Store, headers: &HeaderMap) -> Result<Caller, Error> {
+        let caller = self.find(store, headers).await?;
+        let context = trace::on_behalf_of(&caller.tenant);
+        Ok(Caller { context, ..caller })
+    }
+
+    async fn find(&self, store: &Store, headers: &HeaderMap) -> Result<Caller, Error> {
         let Some(presented) = bearer(headers) else { return self.keyless(store, headers).await };
         let digest = Digest::of(presented.as_bytes());
         if self.set_key.is_some_and(|key| key.matches(&digest)) {
@@ -122,6 +136,7 @@ impl Accounts {
             tenant: holder.tenant,
             scopes: holder.scopes,
             quotas: tenant.quotas,
+            context: None,
         };
         self.remember(name, digest, &caller);
         Ok(caller)
@@ -142,7 +157,7 @@ impl Accounts {
         }
         let tenant = store.tenant(&self.home).await?.ok_or(Error::Unauthorized)?;
         let (actor, quotas) = (actor.to_owned(), tenant.quotas);
-        let caller = Caller { actor, tenant: self.home.clone(), scopes, quotas };
+        let caller = Caller { actor, tenant: self.home.clone(), scopes, quotas, context: None };
         self.remember(&caller.actor, digest, &caller);
         Ok(caller)
     }

@@ -4,20 +4,23 @@
 //! enter the gate ─▶ begin: recorded ─▶ run ─▶ finish: committed ─▶ known to whoever waits
 //! ```
 //!
-//! All of it happens in a task of its own, so that what runs is recorded whatever becomes of the client. Where nobody
-//! needs to know that it began (no idempotency key, and the client waits) that record is written beside the run; a
-//! result is never acknowledged before it is committed.
+//! What runs is recorded whatever becomes of the client: let go, it is carried on ([`Carried`]). Where nobody needs to
+//! know that it began (no idempotency key, and the client waits), that is recorded only if it takes longer than a
+//! moment, and otherwise together with its result. A result is never acknowledged before it is committed.
 
+use std::fmt;
 use std::future::Future;
-use std::pin::pin;
-use std::sync::Arc;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
 
 use axum::body::Bytes;
 use belljar_engine::Fault;
 use belljar_engine::admit::Admitted;
+use belljar_engine::provider::BoxFuture;
 use belljar_engine::report::Report;
-use belljar_store::executions::{Begun, Finished, Idempotency, NewExecution, Status};
-use belljar_store::{Error as StoreError, ExecutionId, Timestamp};
+use belljar_store::executions::{Begun, Finish, Finished, Idempotency, NewExecution, Status};
+use belljar_store::{Error as StoreError, ExecutionId, Quotas, Timestamp};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 use tokio::time::{Duration, sleep};
@@ -31,6 +34,8 @@ use crate::object;
 use crate::sandboxes::Used;
 use crate::world::World;
 
+/// What has not ended by then is recorded as running.
+const MOMENT: Duration = Duration::from_millis(20);
 /// How often a result that could not be committed is tried again, a second apart.
 const TRIES: usize = 60;
 
@@ -54,8 +59,8 @@ pub(crate) struct Job {
 /// What came of the wish to start.
 #[derive(Debug)]
 pub(crate) enum Started {
-    /// It is under way.
-    Running(Arc<Running>),
+    /// It is under way, as long as it is carried.
+    Running(Arc<Running>, Carried),
     /// The same request is under way, or was, under this name.
     Known(ExecutionId),
 }
@@ -69,11 +74,11 @@ pub(crate) async fn start(world: &Arc<World>, caller: &Caller, job: Job) -> Resu
         return Err(Error::ShuttingDown);
     }
     let entry = match &job.inside {
-        None => world.gate.enter(&caller.tenant, caller.quotas.concurrency)?,
+        None => world.gate.enter(&caller.tenant, &caller.quotas, job.admitted.limits().memory_bytes)?,
         // It has what it needs of the host already; only its order matters.
-        Some(sandbox) => sandbox.gate.enter(&caller.tenant, None)?,
+        Some(sandbox) => sandbox.gate.enter(&caller.tenant, &Quotas::default(), 0)?,
     };
-    let running = Running::new(ExecutionId::generate()?, caller.tenant.clone(), job.watched);
+    let running = Running::new(ExecutionId::generate()?, caller, job.watched);
     let new = NewExecution {
         id: running.id.clone(),
         tenant: caller.tenant.clone(),
@@ -85,17 +90,70 @@ pub(crate) async fn start(world: &Arc<World>, caller: &Caller, job: Job) -> Resu
     };
     let begin_first = job.detached || job.idempotency.is_some();
     let listed = Listed::new(world, &running);
-    let work = Work { world: Arc::clone(world), running: Arc::clone(&running), job };
+    let unrecorded = Unrecorded::default();
+    let work = Work { world: Arc::clone(world), running: Arc::clone(&running), job, unrecorded };
     if !begin_first {
-        tokio::spawn(async move { work.beside(new, entry, listed).await });
-        return Ok(Started::Running(running));
+        work.unrecorded.set(new);
+        return Ok(Started::Running(running, Carried::new(work.beside(entry, listed))));
     }
     let (tell, told) = oneshot::channel();
-    tokio::spawn(async move { work.behind(new, entry, listed, tell).await });
+    tokio::spawn(work.behind(new, entry, listed, tell));
     match told.await.map_err(|_| Error::Internal)?? {
-        Begun::Fresh => Ok(Started::Running(running)),
+        Begun::Fresh => Ok(Started::Running(running, Carried::default())),
         Begun::InProgress(id) | Begun::Done(id) => Ok(Started::Known(id)),
         Begun::Conflict => Err(Error::IdempotencyConflict),
+    }
+}
+
+/// Work that is done by whoever waits for it, as long as somebody does; let go, it goes on by itself. So what is over in
+/// a millisecond is not handed to another thread and back.
+#[derive(Default)]
+pub(crate) struct Carried(Option<BoxFuture<'static, ()>>);
+
+impl Carried {
+    fn new(work: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(Some(Box::pin(work)))
+    }
+}
+
+impl Future for Carried {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(work) = &mut self.0 {
+            ready!(work.as_mut().poll(cx));
+            self.0 = None;
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        if let Some(work) = self.0.take() {
+            tokio::spawn(work);
+        }
+    }
+}
+
+impl fmt::Debug for Carried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Carried")
+    }
+}
+
+/// What the store does not know of yet.
+#[derive(Debug, Clone, Default)]
+struct Unrecorded(Arc<Mutex<Option<NewExecution>>>);
+
+impl Unrecorded {
+    fn set(&self, new: NewExecution) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(new);
+    }
+
+    /// For whoever records it now.
+    fn take(&self) -> Option<NewExecution> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -103,13 +161,22 @@ struct Work {
     world: Arc<World>,
     running: Arc<Running>,
     job: Job,
+    unrecorded: Unrecorded,
 }
 
 impl Work {
-    /// Runs while it is being recorded that it does.
-    async fn beside(self, new: NewExecution, entry: Entry, listed: Listed) {
-        let store = Arc::clone(&self.world.store);
-        let begin = async move { store.begin_execution(new).await.map_err(Error::from) };
+    /// Runs; that it does is recorded when it takes longer than a moment.
+    async fn beside(self, entry: Entry, listed: Listed) {
+        let (store, unrecorded) = (Arc::clone(&self.world.store), self.unrecorded.clone());
+        // What has to wait takes longer for certain.
+        let moment = if matches!(entry, Entry::Now(_)) { MOMENT } else { Duration::ZERO };
+        let begin = async move {
+            sleep(moment).await;
+            match unrecorded.take() {
+                Some(new) => store.begin_execution(new).await.map(drop).map_err(Error::from),
+                None => Ok(()),
+            }
+        };
         listed.end(both(begin, self.perform(entry)).await);
     }
 
@@ -133,9 +200,10 @@ impl Work {
     async fn perform(self, entry: Entry) -> Done {
         let Some(turn) = self.turn(entry).await? else {
             let result = self.blank(Status::Cancelled, None);
-            return self.commit(Finished::cancelled(&result, Timestamp::now())?).await;
+            let finished = Finished::cancelled(&result, Timestamp::now())?;
+            return commit(&self.world, &self.running, self.unrecorded.take(), finished).await;
         };
-        let Self { world, running, job } = self;
+        let Self { world, running, job, unrecorded } = self;
         let mut scribe = Scribe(running.transcript.as_ref());
         let (id, cancel) = (running.id.to_string(), Box::pin(running.cancelled()));
         let report = match &job.inside {
@@ -148,7 +216,7 @@ impl Work {
         };
         // The next one may run while this one's result is written.
         drop((turn, job.share));
-        let end = End { world: &world, running: &running, metadata: &job.metadata };
+        let end = End { world: &world, running: &running, metadata: &job.metadata, unrecorded };
         match report {
             Ok(report) => end.ran(&report, job.language).await,
             Err(error) => end.did_not_run(error, job.detached).await,
@@ -165,17 +233,18 @@ impl Work {
             turn = waiting.turn() => turn?,
             () = self.running.cancelled() => return Ok(None),
         };
-        let Running { tenant, id, .. } = &*self.running;
-        self.world.store.start_execution(tenant, id, Timestamp::now()).await?;
+        match self.unrecorded.take() {
+            Some(new) => self.unrecorded.set(NewExecution { started: Some(Timestamp::now()), ..new }),
+            None => {
+                let Running { tenant, id, .. } = &*self.running;
+                self.world.store.start_execution(tenant, id, Timestamp::now()).await?;
+            }
+        }
         Ok(Some(turn))
     }
 
     fn blank(&self, status: Status, error: Option<&str>) -> Value {
         object::blank(&self.running.id, status, error, &self.job.metadata)
-    }
-
-    async fn commit(&self, finished: Finished) -> Done {
-        commit(&self.world, &self.running, finished).await
     }
 }
 
@@ -184,11 +253,15 @@ struct End<'a> {
     world: &'a Arc<World>,
     running: &'a Arc<Running>,
     metadata: &'a Map<String, Value>,
+    unrecorded: Unrecorded,
 }
 
 impl End<'_> {
     async fn ran(self, report: &Report, language: &'static str) -> Done {
         self.world.meters.ran(report, language);
+        if let Some(tracer) = &self.world.tracer {
+            tracer.ran(self.running, report, language);
+        }
         let ended = Timestamp::now();
         let finished = match Finished::report(report, ended) {
             Ok(finished) => finished,
@@ -197,7 +270,7 @@ impl End<'_> {
                 Finished::failed(&self.blank(&why), ended)?
             }
         };
-        commit(self.world, self.running, finished).await
+        commit(self.world, self.running, self.unrecorded.take(), finished).await
     }
 
     /// A client that waits is told, and the same request may come again; for later, the reason is kept as a result.
@@ -206,9 +279,11 @@ impl End<'_> {
         tracing::warn!(execution = %id, code = ?error.code(), detail = %error, "nothing ran");
         if detached {
             let finished = Finished::failed(&self.blank(&error.message()), Timestamp::now())?;
-            return commit(self.world, self.running, finished).await;
+            return commit(self.world, self.running, self.unrecorded.take(), finished).await;
         }
-        self.world.store.abandon_execution(tenant, id).await?;
+        if self.unrecorded.take().is_none() {
+            self.world.store.abandon_execution(tenant, id).await?;
+        }
         Err(error)
     }
 
@@ -217,34 +292,60 @@ impl End<'_> {
     }
 }
 
-/// Commits a result. Where the disk refuses, that is said at once, and the result is tried again behind it.
-async fn commit(world: &Arc<World>, running: &Arc<Running>, finished: Finished) -> Done {
+/// Commits a result, and with it that there was an execution, where that is still unrecorded. Where the disk refuses,
+/// that is said at once, and the result is tried again behind it.
+async fn commit(
+    world: &Arc<World>,
+    running: &Arc<Running>,
+    unrecorded: Option<NewExecution>,
+    finished: Finished,
+) -> Done {
     let json = Bytes::copy_from_slice(finished.json().as_bytes());
-    let Running { tenant, id, .. } = &**running;
-    match world.store.finish_execution(tenant, id, finished.clone()).await {
-        Ok(_) => Ok(json),
+    let id = &running.id;
+    match put(world, running, unrecorded.clone(), finished.clone()).await {
+        Ok(_) => {
+            world.written.add(json.len());
+            Ok(json)
+        }
         Err(error) => {
             if error.fault() != Fault::Caller && !matches!(error, StoreError::Closed) {
                 tracing::error!(execution = %id, %error, "a result could not be committed; trying again");
-                tokio::spawn(try_again(Arc::clone(world), Arc::clone(running), finished));
+                tokio::spawn(try_again(Arc::clone(world), Arc::clone(running), unrecorded, finished));
             }
             Err(error.into())
         }
     }
 }
 
-async fn try_again(world: Arc<World>, running: Arc<Running>, finished: Finished) {
+async fn put(
+    world: &World,
+    running: &Running,
+    unrecorded: Option<NewExecution>,
+    finished: Finished,
+) -> Result<Finish, StoreError> {
+    match unrecorded {
+        Some(new) => world.store.record_execution(new, finished).await,
+        None => world.store.finish_execution(&running.tenant, &running.id, finished).await,
+    }
+}
+
+async fn try_again(
+    world: Arc<World>,
+    running: Arc<Running>,
+    unrecorded: Option<NewExecution>,
+    finished: Finished,
+) {
     for _ in 0..TRIES {
         sleep(Duration::from_secs(1)).await;
-        if world.store.finish_execution(&running.tenant, &running.id, finished.clone()).await.is_ok() {
+        if put(&world, &running, unrecorded.clone(), finished.clone()).await.is_ok() {
             return;
         }
     }
     tracing::error!(execution = %running.id, "a result was lost: it could not be committed");
 }
 
-/// Both at once; when the first fails, the second is given up.
-async fn both<T>(begin: impl Future<Output = Result<T, Error>>, work: impl Future<Output = Done>) -> Done {
+/// Both at once. When the first fails, the second is given up; when the second has ended, the first is of no use.
+async fn both(begin: impl Future<Output = Result<(), Error>>, work: impl Future<Output = Done>) -> Done {
     let (mut begin, mut work) = (pin!(begin), pin!(work));
     tokio::select! {
         // The store takes what it is given in order, so the beginning has to be handed in before any end.
@@ -253,9 +354,6 @@ async fn both<T>(begin: impl Future<Output = Result<T, Error>>, work: impl Futur
             begun?;
             work.await
         }
-        done = &mut work => {
-            begin.await?;
-            done
-        }
+        done = &mut work => done,
     }
 }

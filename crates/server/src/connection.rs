@@ -1,4 +1,4 @@
-//! One connection: HTTP/1.1 over a stream whose peer may be slow, but not for ever.
+//! One connection: HTTP/1.1, inside TLS or not, over a stream whose peer may be slow, but not for ever.
 
 use std::future::Future;
 use std::io;
@@ -14,8 +14,10 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 
+use crate::settings::Settings;
 use crate::world::World;
 
 /// A head longer than this is no request.
@@ -25,6 +27,7 @@ const HEADERS: usize = 100;
 /// Serves a connection until it ends; after the request to end, until what is under way has been answered.
 pub(crate) async fn serve(
     stream: TcpStream,
+    tls: Option<TlsAcceptor>,
     router: Router,
     world: Arc<World>,
     mut ending: watch::Receiver<bool>,
@@ -32,13 +35,31 @@ pub(crate) async fn serve(
     // Small answers are to leave at once.
     let _ = stream.set_nodelay(true);
     let settings = &world.settings;
-    let stream = TokioIo::new(Patient::new(stream, settings.body_timeout));
+    let stream = Patient::new(stream, settings.body_timeout);
+    let Some(tls) = tls else { return talk(stream, router, settings, ending).await };
+    let handshake = timeout(settings.head_timeout, tls.accept(stream));
+    let stream = tokio::select! {
+        shaken = handshake => shaken,
+        // Nothing is under way yet.
+        _ = ending.wait_for(|ending| *ending) => return,
+    };
+    if let Ok(Ok(stream)) = stream {
+        talk(stream, router, settings, ending).await;
+    }
+}
+
+async fn talk(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    router: Router,
+    settings: &Settings,
+    mut ending: watch::Receiver<bool>,
+) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(settings.head_timeout)
         .max_buf_size(HEAD_BYTES)
         .max_headers(HEADERS)
-        .serve_connection(stream, TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         // What goes wrong on a connection is between it and its client.

@@ -40,13 +40,18 @@ pub(crate) async fn edge(State(world): State<Arc<World>>, mut request: Request, 
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
     request.extensions_mut().insert(id.clone());
-    let response = match check(&world, &request) {
-        Ok(()) => next.run(request).await,
-        Err(error) => axum::response::IntoResponse::into_response(error),
+    let traced = world.tracer.as_ref().map(|tracer| (tracer, tracer.request(request.headers())));
+    let response = match (check(&world, &request), &traced) {
+        (Ok(()), None) => next.run(request).await,
+        (Ok(()), Some((_, traced))) => traced.within(next.run(request)).await,
+        (Err(error), _) => axum::response::IntoResponse::into_response(error),
     };
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
     let response = finish(&world, response, &id);
     world.meters.answered(&method, route, response.status());
+    if let Some((tracer, request)) = traced {
+        tracer.answered(&request, id.to_string(), &method, route, response.status());
+    }
     tracing::debug!(
         request_id = %id, %method, route, status = response.status().as_u16(),
         ms = started.elapsed().as_micros() as f64 / 1_000.0, "answered"

@@ -59,7 +59,7 @@ pub enum Code {
     RequestTimeout,
     /// As many of this tenant's executions wait as may.
     TooManyRequests,
-    /// What the tenant may use in a day is used up.
+    /// What the tenant may use in a day, or have at one time, is used up.
     QuotaExceeded,
     /// The server has as much to do as it can hold.
     Overloaded,
@@ -131,9 +131,15 @@ pub enum Error {
     /// It has ended already.
     #[error("the execution has ended already")]
     Ended,
+    /// Whoever has no key of the database belongs to it.
+    #[error("this is the server's own tenant, which cannot be removed; disable it instead")]
+    OwnTenant,
     /// There are as many sandboxes as there may be.
     #[error("Maximum number of sandboxes ({0}) reached")]
     SandboxesFull(usize),
+    /// The tenant's memory is taken.
+    #[error("the memory that this tenant may have at one time is taken; end a sandbox, or ask for less")]
+    MemoryTaken,
     /// The sandbox has ended.
     #[error("the sandbox has ended; open another")]
     SandboxEnded,
@@ -227,9 +233,10 @@ impl Error {
             Self::Misdirected => Code::Misdirected,
             Self::NotFound(_) => Code::NotFound,
             Self::MethodNotAllowed => Code::MethodNotAllowed,
-            Self::Ended | Self::SnapshotUnderWay => Code::Conflict,
+            Self::Ended | Self::OwnTenant | Self::SnapshotUnderWay => Code::Conflict,
             Self::SnapshotTooSlow => Code::RequestTimeout,
             Self::SandboxesFull(_) => Code::TooManySandboxes,
+            Self::MemoryTaken => Code::QuotaExceeded,
             Self::SandboxEnded => Code::SandboxEnded,
             Self::IdempotencyConflict => Code::IdempotencyConflict,
             Self::TooLarge(_) => Code::TooLarge,
@@ -261,7 +268,7 @@ impl Error {
             Self::QuotaSpent { retry_after } => Some(*retry_after),
             _ => match self.code() {
                 Code::TooManyRequests | Code::Overloaded => Some(1),
-                Code::TooManySandboxes => Some(10),
+                Code::TooManySandboxes | Code::QuotaExceeded => Some(10),
                 Code::ShuttingDown | Code::StorageFull | Code::StorageUnavailable => Some(5),
                 _ => None,
             },

@@ -3,13 +3,16 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use axum::body::Bytes;
 use belljar_engine::provider::{Flow, Sink, Stream};
 use belljar_store::{ExecutionId, TenantName};
 use tokio::sync::watch;
 
+use crate::accounts::Caller;
 use crate::error::Error;
+use crate::trace::Context;
 use crate::world::World;
 
 /// The most that a viewer takes at once.
@@ -37,6 +40,9 @@ impl Default for Live {
 pub(crate) struct Running {
     pub(crate) id: ExecutionId,
     pub(crate) tenant: TenantName,
+    pub(crate) started: SystemTime,
+    /// The request to which it belongs, where traces are kept.
+    pub(crate) context: Option<Context>,
     /// What it has written so far, where somebody may want to see that before the end.
     pub(crate) transcript: Option<Transcript>,
     cancel: watch::Sender<bool>,
@@ -118,10 +124,12 @@ impl Drop for Listed {
 }
 
 impl Running {
-    pub(crate) fn new(id: ExecutionId, tenant: TenantName, watched: bool) -> Arc<Self> {
+    pub(crate) fn new(id: ExecutionId, caller: &Caller, watched: bool) -> Arc<Self> {
         Arc::new(Self {
             id,
-            tenant,
+            tenant: caller.tenant.clone(),
+            started: SystemTime::now(),
+            context: caller.context,
             transcript: watched.then(Transcript::default),
             cancel: watch::Sender::new(false),
             done: watch::Sender::new(None),

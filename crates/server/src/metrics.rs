@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{Method, StatusCode, header};
+use axum::http::{HeaderName, Method, StatusCode, header};
 use axum::response::IntoResponse;
 use belljar_engine::living::State as Life;
 use belljar_engine::outcome::Warmth;
+use belljar_engine::provider::PoolMetrics;
 use belljar_engine::report::Report;
 use belljar_store::SandboxEnd;
 use belljar_store::executions::Status;
@@ -15,13 +16,35 @@ use metrics::{Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
 use crate::accounts::Admin;
-use crate::error::{Code, Error};
+use crate::error::Code;
 use crate::world::World;
 
 /// Seconds: from a warm run to a long one.
 const SECONDS: &[f64] =
     &[0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0];
 const METADATA: Metadata<'static> = Metadata::new("belljar", Level::INFO, None);
+
+/// What pools are of.
+const RUNTIMES: &[&str] = &["python", "node"];
+/// What each number says.
+const MEANINGS: &[(&str, &str)] = &[
+    ("belljar_executions_total", "Executions that ran, by how they ended and their language"),
+    ("belljar_execution_seconds", "How long they ran, by how their sandbox came about: pool, fork or cold"),
+    ("belljar_executions_waiting", "Executions that wait for their turn"),
+    ("belljar_executions_under_way", "Executions that wait or run"),
+    ("belljar_rejections_total", "Answers that were errors, by code"),
+    ("belljar_http_requests_total", "Requests, by method, route and status"),
+    ("belljar_pools", "Pools that there are now; other numbers of pools are of these together"),
+    ("belljar_pool_sandboxes", "Sandboxes that were made ahead of time and wait"),
+    ("belljar_pool_sandboxes_wanted", "How many are to wait"),
+    ("belljar_pool_memory_bytes", "Memory that those that wait hold"),
+    ("belljar_pool_hits", "Runs that found a sandbox waiting"),
+    ("belljar_pool_forks", "Runs that found none, and had one forked"),
+    ("belljar_pool_misses", "Runs that found none, and started cold"),
+    ("belljar_pool_interpreters", "Interpreters that were started to fork from"),
+    ("belljar_pool_refill_seconds", "How long making the last sandbox took, in the slowest pool"),
+    ("belljar_spans_dropped_total", "Spans that could not be sent to the collector"),
+];
 
 /// The service's own counters: none are global, so that two servers in one process are two.
 pub(crate) struct Meters(PrometheusRecorder);
@@ -36,7 +59,12 @@ impl Meters {
     pub(crate) fn new() -> Self {
         // Only an empty list of buckets is refused.
         let builder = PrometheusBuilder::new();
-        Self(builder.set_buckets(SECONDS).unwrap_or_default().build_recorder())
+        let recorder = builder.set_buckets(SECONDS).unwrap_or_default().build_recorder();
+        for (name, meaning) in MEANINGS {
+            // What kind it is, the exporter knows from its use.
+            recorder.describe_gauge((*name).into(), None, (*meaning).into());
+        }
+        Self(recorder)
     }
 
     pub(crate) fn ran(&self, report: &Report, language: &'static str) {
@@ -45,12 +73,8 @@ impl Meters {
             "belljar_executions_total",
             vec![Label::new("status", status), Label::new("language", language)],
         );
-        let warm = match report.receipt.warm {
-            Warmth::Pool => "pool",
-            Warmth::Fork => "fork",
-            Warmth::Cold => "cold",
-        };
-        let key = Key::from_parts("belljar_execution_seconds", vec![Label::new("warm", warm)]);
+        let warm = Label::new("warm", warmth(report.receipt.warm));
+        let key = Key::from_parts("belljar_execution_seconds", vec![warm]);
         self.0.register_histogram(&key, &METADATA).record(report.duration_ms / 1_000.0);
     }
 
@@ -83,8 +107,35 @@ impl Meters {
         self.0.register_counter(&Key::from_parts(name, labels), &METADATA).increment(1);
     }
 
+    /// Pools of one runtime together: what a pool is for may tell about its tenant.
+    fn pools(&self, pools: &[PoolMetrics]) {
+        for runtime in RUNTIMES {
+            let of = || pools.iter().filter(|pool| pool.name.split('+').next() == Some(runtime));
+            let labels = || vec![Label::new("runtime", *runtime)];
+            let sum = |what: fn(&PoolMetrics) -> f64| of().map(what).fold(0.0, |sum, each| sum + each);
+            self.level("belljar_pools", labels(), of().count() as f64);
+            self.level("belljar_pool_sandboxes", labels(), sum(|pool| pool.size as f64));
+            self.level("belljar_pool_sandboxes_wanted", labels(), sum(|pool| pool.wanted as f64));
+            self.level("belljar_pool_memory_bytes", labels(), sum(|pool| pool.memory_bytes as f64));
+            self.level("belljar_pool_hits", labels(), sum(|pool| pool.hits as f64));
+            self.level("belljar_pool_forks", labels(), sum(|pool| pool.forks as f64));
+            self.level("belljar_pool_misses", labels(), sum(|pool| pool.misses as f64));
+            self.level("belljar_pool_interpreters", labels(), sum(|pool| pool.zygotes as f64));
+            let slowest = of().map(|pool| pool.refill_ms / 1_000.0).fold(0.0, f64::max);
+            self.level("belljar_pool_refill_seconds", labels(), slowest);
+        }
+    }
+
     fn level(&self, name: &'static str, labels: Vec<Label>, value: f64) {
         self.0.register_gauge(&Key::from_parts(name, labels), &METADATA).set(value);
+    }
+}
+
+pub(crate) fn warmth(warm: Warmth) -> &'static str {
+    match warm {
+        Warmth::Pool => "pool",
+        Warmth::Fork => "fork",
+        Warmth::Cold => "cold",
     }
 }
 
@@ -96,21 +147,28 @@ impl Meters {
         (status = 403, description = "The key has no scope 'admin'", body = crate::schema::Problem),
     )
 )]
-pub(crate) async fn show(State(world): State<Arc<World>>, _admin: Admin) -> Result<impl IntoResponse, Error> {
+pub(crate) async fn show(State(world): State<Arc<World>>, _admin: Admin) -> impl IntoResponse {
+    text(&world).await
+}
+
+/// The same for whoever reaches the address that is for nothing else.
+pub(crate) async fn unlocked(State(world): State<Arc<World>>) -> impl IntoResponse {
+    text(&world).await
+}
+
+async fn text(world: &World) -> ([(HeaderName, &'static str); 1], String) {
     let meters = &world.meters;
     meters.level("belljar_executions_waiting", vec![], world.gate.waiting() as f64);
     meters.level("belljar_executions_under_way", vec![], world.live.count() as f64);
-    let paused = world.sandboxes.all().iter().filter(|open| open.living.state() == Life::Paused).count();
-    let running = world.sandboxes.all().len() - paused;
-    for (state, count) in [("running", running), ("paused", paused)] {
+    let sandboxes = world.sandboxes.all();
+    let paused = sandboxes.iter().filter(|open| open.living.state() == Life::Paused).count();
+    for (state, count) in [("running", sandboxes.len() - paused), ("paused", paused)] {
         meters.level("belljar_sandboxes", vec![Label::new("state", state)], count as f64);
     }
-    let (mut size, mut memory) = (0, 0);
-    for pool in world.engine.pools().await {
-        size += pool.size;
-        memory += pool.memory_bytes;
+    meters.pools(&world.engine.pools().await);
+    if let Some(tracer) = &world.tracer {
+        let key = Key::from_static_name("belljar_spans_dropped_total");
+        meters.0.register_counter(&key, &METADATA).absolute(tracer.dropped());
     }
-    meters.level("belljar_pool_sandboxes", vec![], size as f64);
-    meters.level("belljar_pool_memory_bytes", vec![], memory as f64);
-    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], meters.0.handle().render()))
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], meters.0.handle().render())
 }

@@ -2,17 +2,24 @@
 
 use axum::http::header;
 use axum::response::IntoResponse;
+use serde_json::{Map, Value};
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::schema::Schema;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
 use crate::admin::{audit, keys, profiles, tenants};
 use crate::places::{snapshots, volumes};
-use crate::{batches, executions, health, metrics, sandboxes};
+use crate::{batches, docs, executions, health, metrics, sandboxes};
+
+/// Of schemas, by their names.
+const EXAMPLES: &str = include_str!("../docs/examples.json");
 
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Belljar", description = "Runs untrusted code under glass.", license(name = "Apache-2.0")),
-    modifiers(&Keys),
+    modifiers(&Keys, &Examples, &Refusals),
     security(("key" = [])),
     paths(
         executions::create, executions::list, executions::show, executions::cancel, batches::create,
@@ -23,10 +30,13 @@ use crate::{batches, executions, health, metrics, sandboxes};
         tenants::list, tenants::create, tenants::show, tenants::change, tenants::remove,
         keys::list, keys::create, keys::rotate, keys::revoke,
         profiles::list, profiles::show, profiles::set, profiles::remove, audit::list,
-        health::show, health::ready, metrics::show, show,
+        health::show, health::ready, metrics::show, show, docs::page,
     )
 )]
 struct Document;
+
+/// As it was when this program was built.
+pub(crate) const CHECKED_IN: &str = include_str!("../openapi.json");
 
 struct Keys;
 
@@ -35,6 +45,46 @@ impl Modify for Keys {
         let scheme = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
         document.components.get_or_insert_default().add_security_scheme("key", scheme);
     }
+}
+
+struct Examples;
+
+impl Modify for Examples {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        // Part of this program, and tested.
+        let examples: Map<String, Value> = serde_json::from_str(EXAMPLES).unwrap_or_default();
+        let schemas = &mut document.components.get_or_insert_default().schemas;
+        for (name, example) in examples {
+            if let Some(RefOr::T(Schema::Object(schema))) = schemas.get_mut(&name) {
+                schema.examples = vec![example];
+            }
+        }
+    }
+}
+
+/// Every place can refuse, and always in the same shape.
+struct Refusals;
+
+impl Modify for Refusals {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let places = document.paths.paths.values_mut();
+        for operation in places.flat_map(operations) {
+            for (statuses, about) in [("4XX", "the request"), ("5XX", "the server")] {
+                let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+                let response = ResponseBuilder::new()
+                    .description(format!("Something about {about}"))
+                    .content("application/json", content);
+                let known = &mut operation.responses.responses;
+                known.entry(statuses.to_owned()).or_insert(RefOr::T(response.build()));
+            }
+        }
+    }
+}
+
+fn operations(place: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    [&mut place.get, &mut place.put, &mut place.post, &mut place.patch, &mut place.delete]
+        .into_iter()
+        .flatten()
 }
 
 /// The document, as it is served.
@@ -48,13 +98,12 @@ pub fn document() -> String {
 #[utoipa::path(get, path = "/openapi.json", tag = "service", security(()),
     responses((status = 200, description = "OpenAPI", body = serde_json::Value)))]
 pub(crate) async fn show() -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "application/json")], include_str!("../openapi.json"))
+    ([(header::CONTENT_TYPE, "application/json")], CHECKED_IN)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
 
     #[test]
     fn the_document_that_is_checked_in_is_current() {
@@ -62,7 +111,7 @@ mod tests {
             std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json"), document()).unwrap();
         }
         assert!(
-            document() == include_str!("../openapi.json"),
+            document() == CHECKED_IN,
             "openapi.json is old: BELLJAR_WRITE_OPENAPI=1 cargo test -p belljar-server writes it anew"
         );
     }
@@ -71,6 +120,22 @@ mod tests {
         let document: Value = serde_json::from_str(&document()).unwrap();
         let properties = &document["components"]["schemas"][schema]["properties"];
         properties.as_object().unwrap().keys().cloned().collect()
+    }
+
+    #[test]
+    fn examples_are_of_schemas_and_have_what_these_demand() {
+        let document: Value = serde_json::from_str(&document()).unwrap();
+        let schemas = &document["components"]["schemas"];
+        for (name, example) in serde_json::from_str::<Map<String, Value>>(EXAMPLES).unwrap() {
+            let schema = &schemas[&name];
+            assert_eq!(schema["examples"][0], example, "{name}");
+            for field in example.as_object().unwrap().keys() {
+                assert!(schema["properties"].get(field).is_some(), "{name} has no {field}");
+            }
+            for field in schema["required"].as_array().into_iter().flatten() {
+                assert!(example.get(field.as_str().unwrap()).is_some(), "{name} lacks {field}");
+            }
+        }
     }
 
     #[test]

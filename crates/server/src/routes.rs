@@ -11,7 +11,7 @@ use crate::edge::edge;
 use crate::error::Error;
 use crate::places::{snapshots, volumes};
 use crate::world::World;
-use crate::{batches, executions, health, metrics, openapi, sandboxes};
+use crate::{batches, docs, executions, health, metrics, openapi, sandboxes};
 
 pub(crate) fn router(world: Arc<World>) -> Router {
     Router::new()
@@ -42,10 +42,30 @@ pub(crate) fn router(world: Arc<World>) -> Router {
         .route("/healthz/ready", get(health::ready))
         .route("/metrics", get(metrics::show))
         .route("/openapi.json", get(openapi::show))
-        .fallback(async || Error::NotFound("place"))
-        .method_not_allowed_fallback(async || Error::MethodNotAllowed)
-        // Bodies have bounds of their own.
-        .layer(DefaultBodyLimit::disable())
-        .layer(from_fn_with_state(Arc::clone(&world), edge))
-        .with_state(world)
+        .route("/docs", get(docs::page))
+        .route("/docs/docs.css", get(docs::style))
+        .route("/docs/docs.js", get(docs::script))
+        .route("/docs/icon.svg", get(docs::icon))
+        .within(world)
+}
+
+/// What the address for metrics serves.
+pub(crate) fn metrics(world: Arc<World>) -> Router {
+    Router::new().route("/metrics", get(metrics::unlocked)).route("/healthz", get(health::show)).within(world)
+}
+
+trait Within {
+    fn within(self, world: Arc<World>) -> Router;
+}
+
+/// What is the same for all routes.
+impl Within for Router<Arc<World>> {
+    fn within(self, world: Arc<World>) -> Router {
+        self.fallback(async || Error::NotFound("place"))
+            .method_not_allowed_fallback(async || Error::MethodNotAllowed)
+            // Bodies have bounds of their own.
+            .layer(DefaultBodyLimit::disable())
+            .layer(from_fn_with_state(Arc::clone(&world), edge))
+            .with_state(world)
+    }
 }

@@ -9,11 +9,14 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+use crate::doors::Doors;
+use crate::tls::Tls;
 use crate::world::World;
 use crate::{connection, routes, sandboxes};
 
@@ -21,21 +24,26 @@ use crate::{connection, routes, sandboxes};
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// When the system has no room for another connection, it may have in a moment.
 const BREATH: Duration = Duration::from_millis(50);
+/// Connections at one time to the address for metrics.
+const SCRAPERS: usize = 64;
 /// How often old results are looked for.
 const SWEEP: Duration = Duration::from_secs(300);
 
 /// Serves until `shutdown` completes, and then until everything has ended, within bounds.
-pub async fn run(listener: TcpListener, world: Arc<World>, shutdown: impl Future<Output = ()>) {
+pub async fn run(doors: impl Into<Doors>, world: Arc<World>, shutdown: impl Future<Output = ()>) {
+    let doors = doors.into();
     let (end, ending) = watch::channel(false);
     // Every connection holds a sender, so this ends with the last one.
     let (alive, mut connections) = mpsc::channel::<()>(1);
     let sweepers =
         [tokio::spawn(sweep(Arc::clone(&world))), tokio::spawn(sandboxes::sweep(Arc::clone(&world)))];
-    let accepting = accept(listener, &world, ending, alive);
-    tokio::select! {
-        () = accepting => {}
-        () = shutdown => {}
+    let mut accepting = JoinSet::new();
+    for door in open(doors, &world) {
+        accepting.spawn(accept(door, Arc::clone(&world), ending.clone(), alive.clone()));
     }
+    drop(alive);
+    shutdown.await;
+    accepting.shutdown().await;
     tracing::info!(under_way = world.live.count(), "ending");
     world.live.close();
     end.send_replace(true);
@@ -47,20 +55,36 @@ pub async fn run(listener: TcpListener, world: Arc<World>, shutdown: impl Future
     sandboxes::end_all(&world).await;
     let _ = timeout(LAST_WORDS, connections.recv()).await;
     sweepers.iter().for_each(JoinHandle::abort);
+    if let Some(tracer) = &world.tracer {
+        tracer.close().await;
+    }
 }
 
-async fn accept(
+/// Where somebody may come in, and what there is behind it.
+struct Door {
     listener: TcpListener,
-    world: &Arc<World>,
-    ending: watch::Receiver<bool>,
-    alive: mpsc::Sender<()>,
-) {
-    let router = routes::router(Arc::clone(world));
-    let room = Arc::new(Semaphore::new(world.settings.connections));
+    tls: Option<Arc<Tls>>,
+    router: Router,
+    connections: usize,
+}
+
+fn open(doors: Doors, world: &Arc<World>) -> Vec<Door> {
+    let Doors { api, tls, metrics } = doors;
+    let (router, connections) = (routes::router(Arc::clone(world)), world.settings.connections);
+    let mut open = vec![Door { listener: api, tls, router, connections }];
+    open.extend(metrics.map(|listener| {
+        let router = routes::metrics(Arc::clone(world));
+        Door { listener, tls: None, router, connections: SCRAPERS }
+    }));
+    open
+}
+
+async fn accept(door: Door, world: Arc<World>, ending: watch::Receiver<bool>, alive: mpsc::Sender<()>) {
+    let room = Arc::new(Semaphore::new(door.connections));
     loop {
         // The semaphore is never closed.
         let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
-        let stream = match listener.accept().await {
+        let stream = match door.listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
                 tracing::debug!(%error, "a connection could not be accepted");
@@ -68,10 +92,11 @@ async fn accept(
                 continue;
             }
         };
+        let tls = door.tls.as_ref().map(|tls| tls.acceptor());
         let (router, world, ending, alive) =
-            (router.clone(), Arc::clone(world), ending.clone(), alive.clone());
+            (door.router.clone(), Arc::clone(&world), ending.clone(), alive.clone());
         tokio::spawn(async move {
-            connection::serve(stream, router, world, ending).await;
+            connection::serve(stream, tls, router, world, ending).await;
             drop((place, alive));
         });
     }
@@ -80,6 +105,7 @@ async fn accept(
 /// Lets go of what is older or larger than is kept.
 async fn sweep(world: Arc<World>) {
     loop {
+        world.written.begin_anew();
         match world.store.prune(world.settings.retention, belljar_store::Timestamp::now()).await {
             Ok(pruned) if pruned.executions > 0 => {
                 tracing::info!(
@@ -91,6 +117,9 @@ async fn sweep(world: Arc<World>) {
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "old results could not be removed"),
         }
-        sleep(SWEEP).await;
+        tokio::select! {
+            () = sleep(SWEEP) => {}
+            () = world.written.is_much() => {}
+        }
     }
 }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use belljar_store::Retention;
 
+use crate::trace::Collector;
+
 /// How the service behaves.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -39,6 +41,8 @@ pub struct Settings {
     pub drain: Duration,
     /// Whether callers need no key. Only for a server that nobody but this machine reaches.
     pub without_keys: bool,
+    /// Where traces go.
+    pub collector: Option<Collector>,
     /// What is kept of finished work.
     pub retention: Retention,
 }
@@ -63,6 +67,7 @@ impl Default for Settings {
             body_timeout: Duration::from_secs(30),
             drain: Duration::from_secs(30),
             without_keys: false,
+            collector: None,
             retention: Retention {
                 max_age: Some(Duration::from_secs(7 * 24 * 3_600)),
                 max_bytes: Some(1 << 30),

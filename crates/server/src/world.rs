@@ -16,6 +16,8 @@ use crate::metrics::Meters;
 use crate::places::Mounts;
 use crate::sandboxes::Registry;
 use crate::settings::Settings;
+use crate::trace::Tracer;
+use crate::written::Written;
 
 /// The service's world.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub struct World {
     pub(crate) places: Arc<dyn Places>,
     pub(crate) mounts: Mounts,
     pub(crate) meters: Meters,
+    pub(crate) written: Written,
+    pub(crate) tracer: Option<Tracer>,
     pub(crate) readiness: Readiness,
     /// Kilobytes that bodies may still take.
     pub(crate) bodies: Arc<Semaphore>,
@@ -50,9 +54,11 @@ impl World {
             gate: Gate::new(settings.concurrency, settings.queue, settings.queue_total),
             bodies: Arc::new(Semaphore::new(settings.bodies_total >> 10)),
             live: Live::default(),
+            written: Written::new(settings.retention.max_bytes),
             sandboxes: Registry::new(settings.sandboxes),
             mounts: Mounts::default(),
             meters: Meters::new(),
+            tracer: settings.collector.clone().map(Tracer::new),
             readiness: Readiness::default(),
             engine,
             store,

@@ -10,6 +10,7 @@ Examples:
   belljar bench                                         everything, in about a minute
   belljar bench --only python,bash                      two workloads
   belljar bench --rounds 1000 --seconds 5               finer percentiles, steadier rates
+  belljar bench --http --only python                    a server, over kept connections
   belljar bench --pause 0                               a client that never waits
   belljar bench --json > bench.json                     for programs
 
@@ -32,6 +33,9 @@ pub(crate) struct BenchArgs {
     /// Only these workloads, with commas between them
     #[arg(long, value_name = "W", value_delimiter = ',', value_parser = names())]
     pub(super) only: Vec<String>,
+    /// Also over HTTP: a server of its own, and what its sandboxes cost
+    #[arg(long)]
+    pub(super) http: bool,
     /// No progress on standard error
     #[arg(long)]
     pub(super) quiet: bool,

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::args::BenchArgs;
 use super::idle::Idle;
+use super::living::LivingFinding;
 use super::machine::{Machine, now};
 use super::measure::{Throughput, Way};
 use super::sample::{Sample, Served, percentile};
@@ -23,6 +24,8 @@ pub(super) struct Findings {
     pub(super) pause_ms: u64,
     pub(super) seconds: f64,
     pub(super) workloads: Vec<WorkloadFinding>,
+    /// Living sandboxes, where a server was measured.
+    pub(super) living: Option<LivingFinding>,
     /// In force around every sandboxed run; a run with others would have ended the benchmark.
     pub(super) layers: Vec<Layer>,
     pub(super) left_out: Vec<LeftOut>,
@@ -86,6 +89,7 @@ impl Findings {
             pause_ms: args.pause,
             seconds: args.seconds,
             workloads: Vec::new(),
+            living: None,
             layers: Vec::new(),
             left_out: Vec::new(),
         }
@@ -115,7 +119,7 @@ impl Row {
             name: way.name(),
             command: match way {
                 Way::Outside(outside) => Some(outside.words.clone()),
-                Way::Inside(_) => None,
+                Way::Inside(_) | Way::Served(_) => None,
             },
             p50_ms,
             p99_ms: at(samples, 0.99),
@@ -136,9 +140,10 @@ impl Row {
 
 impl Cell {
     pub(super) fn new(way: &Way, workers: usize, measured: &Throughput) -> Self {
-        let served = way.wanted().map(|_| Served::of(&measured.samples));
+        let wanted = way.wanted();
+        let served = wanted.map(|_| Served::of(&measured.samples));
         // A pool that is emptied faster than it fills forks: still warm, and the counts say so.
-        let meant = match (way.wanted(), served) {
+        let meant = match (wanted, served) {
             (Some(Warmth::Pool | Warmth::Fork), Some(served)) => served.share(Warmth::Cold) <= 0.5,
             _ => true,
         };
@@ -153,8 +158,15 @@ mod tests {
 
     #[test]
     fn an_absence_is_told_once() {
-        let args =
-            BenchArgs { rounds: None, seconds: 1.0, pause: 5, only: Vec::new(), quiet: true, json: true };
+        let args = BenchArgs {
+            rounds: None,
+            seconds: 1.0,
+            pause: 5,
+            only: Vec::new(),
+            http: false,
+            quiet: true,
+            json: true,
+        };
         let mut findings = Findings::new(&args);
         findings.leave_out("bwrap", "python", "not installed".to_owned());
         findings.leave_out("bwrap", "bash", "not installed".to_owned());

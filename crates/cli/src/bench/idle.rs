@@ -22,7 +22,8 @@ pub(super) fn look(pools: &[PoolMetrics]) -> Option<Idle> {
     (sandboxes > 0 && total > 0).then(|| Idle { sandboxes, memory_bytes: total / sandboxes as u64 })
 }
 
-fn pss(pid: u32) -> Option<u64> {
+/// The proportional set size of a process.
+pub(super) fn pss(pid: u32) -> Option<u64> {
     parse(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?)
 }
 

@@ -12,6 +12,7 @@ use super::inside::Inside;
 use super::outside::Outside;
 use super::progress::Progress;
 use super::sample::Sample;
+use super::served::Served;
 use super::workload::Workload;
 use crate::failure::Failure;
 
@@ -20,6 +21,7 @@ use crate::failure::Failure;
 pub(super) enum Way {
     Outside(Arc<Outside>),
     Inside(Arc<Inside>),
+    Served(Arc<Served>),
 }
 
 impl Way {
@@ -31,6 +33,14 @@ impl Way {
                 Warmth::Fork => "fork",
                 Warmth::Cold => "cold",
             },
+            Self::Served(_) => "http",
+        }
+    }
+
+    pub(super) fn served(&self) -> Option<&Served> {
+        match self {
+            Self::Served(served) => Some(served),
+            Self::Outside(_) | Self::Inside(_) => None,
         }
     }
 
@@ -39,6 +49,7 @@ impl Way {
         match self {
             Self::Outside(_) => None,
             Self::Inside(inside) => Some(inside.wanted),
+            Self::Served(served) => Some(served.wanted),
         }
     }
 
@@ -47,6 +58,7 @@ impl Way {
         match self {
             Self::Outside(outside) => outside.once(0, &piece),
             Self::Inside(inside) => inside.once(&piece).await,
+            Self::Served(served) => served.once(workload, &piece).await,
         }
     }
 }
@@ -131,7 +143,7 @@ pub(super) async fn throughput(
     let end = started + Duration::from_secs_f64(seconds);
     let samples = match way {
         Way::Outside(outside) => threads(outside, workload, workers, end)?,
-        Way::Inside(inside) => tasks(inside, workload, workers, end).await?,
+        Way::Inside(_) | Way::Served(_) => tasks(way, workload, workers, end).await?,
     };
     let per_second = samples.len() as f64 / started.elapsed().as_secs_f64();
     Ok(Throughput { samples, per_second })
@@ -161,18 +173,18 @@ fn threads(
 
 /// Tasks on the one thread that the command line has as well.
 async fn tasks(
-    inside: &Arc<Inside>,
+    way: &Way,
     workload: &'static Workload,
     workers: usize,
     end: Instant,
 ) -> Result<Vec<Sample>, Failure> {
     let mut tasks = JoinSet::new();
     for _ in 0..workers {
-        let inside = Arc::clone(inside);
+        let way = way.clone();
         tasks.spawn(async move {
             let mut samples = Vec::new();
             while Instant::now() < end {
-                samples.push(inside.once(&workload.piece()).await?);
+                samples.push(way.once(workload).await?);
             }
             Ok::<_, Failure>(samples)
         });

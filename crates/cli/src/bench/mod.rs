@@ -12,6 +12,7 @@ mod figures;
 mod findings;
 mod idle;
 mod inside;
+mod living;
 mod machine;
 mod measure;
 mod outside;
@@ -19,6 +20,7 @@ mod place;
 mod progress;
 mod rivals;
 mod sample;
+mod served;
 mod show;
 #[cfg(test)]
 mod tests;
@@ -44,6 +46,7 @@ use measure::{Way, latency, throughput, warm_again};
 use outside::Outside;
 use place::Place;
 use progress::Progress;
+use served::Served;
 use workload::{WORKLOADS, Workload};
 
 const WORKERS: [usize; 3] = [1, 2, 8];
@@ -144,12 +147,18 @@ impl Bench<'_> {
         }
         let mut ways = vec![Way::Outside(Arc::new(control))];
         ways.extend(insides.iter().cloned().map(Way::Inside));
+        if self.args.http {
+            ways.push(Way::Served(Arc::new(Served::start(self.place, workload)?)));
+        }
         ways.extend(rivals.into_iter().map(Arc::new).map(Way::Outside));
         let samples = latency(&ways, workload, self.args, &mut self.progress).await?;
         let mut rows = Vec::new();
         for (way, own) in ways.iter().zip(&samples) {
             let row = Row::new(way, own, &samples[0]);
             rows.push(self.complete(row, way, workload).await?);
+        }
+        if let (None, Some(served)) = (&self.findings.living, ways.iter().find_map(Way::served)) {
+            self.findings.living = Some(living::look(served, &mut self.progress).await?);
         }
         let version = version(&program);
         let rounds = samples[0].len();

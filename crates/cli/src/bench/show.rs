@@ -8,6 +8,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use super::figures::{NONE, listed, millis, percent, rate, ratio, wrapped};
 use super::findings::{Findings, LeftOut, Row, WorkloadFinding};
+use super::living::LivingFinding;
 
 const WIDTH: usize = 100;
 const HEADER: [&str; 10] =
@@ -76,6 +77,7 @@ fn notes(findings: &Findings) -> Vec<String> {
                 .into(),
         );
     }
+    notes.extend(findings.living.as_ref().map(living));
     notes.extend(not_warm(&findings.workloads));
     notes.extend(rows(&findings.workloads).filter_map(|(workload, row)| emptied(workload, row)));
     notes.extend(findings.left_out.iter().map(|left_out| absence(left_out, findings.workloads.len())));
@@ -89,6 +91,18 @@ fn notes(findings: &Findings) -> Vec<String> {
         findings.seconds
     ));
     notes
+}
+
+fn living(found: &LivingFinding) -> String {
+    let idle = found.idle_bytes.map_or_else(|| NONE.to_owned(), show_bytes);
+    format!(
+        "Living sandboxes over HTTP: opened and first command done in {} (p99 {}); a file of 10 MB goes up at {:.0} MB/s \
+         and down at {:.0} MB/s; one that nobody uses takes {idle}.",
+        millis(found.first_command_p50_ms),
+        millis(found.first_command_p99_ms),
+        found.upload,
+        found.download,
+    )
 }
 
 fn rows(workloads: &[WorkloadFinding]) -> impl Iterator<Item = (&WorkloadFinding, &Row)> {

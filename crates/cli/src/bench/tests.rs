@@ -88,7 +88,15 @@ impl Sandbox for Claims {
 }
 
 fn args() -> BenchArgs {
-    BenchArgs { rounds: Some(8), seconds: 0.02, pause: 0, only: Vec::new(), quiet: true, json: false }
+    BenchArgs {
+        rounds: Some(8),
+        seconds: 0.02,
+        pause: 0,
+        only: Vec::new(),
+        http: false,
+        quiet: true,
+        json: false,
+    }
 }
 
 fn way(claims: Claims, wanted: Warmth, layers: &Layers) -> Way {

@@ -1,17 +1,22 @@
 //! A small HTTP client: one connection for one call, to the server that was named.
 
+use std::convert::Infallible;
+use std::io;
 use std::time::Duration;
 
 use belljar_engine::ErrorCode;
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1;
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Method, Request, Response, header};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::tls::{self, Secure};
 use crate::env::{Environment, Hidden};
 use crate::failure::Failure;
 
@@ -20,10 +25,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest answer that is taken: the longest result, and some.
 const LONGEST: usize = 256 << 20;
 
+/// What is sent.
+pub(super) type Outgoing = UnsyncBoxBody<Bytes, Infallible>;
+
 /// The server to call.
 #[derive(Debug)]
 pub(super) struct Server {
     authority: String,
+    /// Where HTTPS is spoken.
+    secure: Option<Secure>,
     key: Option<Hidden>,
 }
 
@@ -32,15 +42,38 @@ impl Server {
     pub(super) fn of(flag: Option<&str>, environment: &Environment) -> Result<Self, Failure> {
         let url = flag.or(environment.server.as_deref()).unwrap_or(USUAL);
         let refused = |why: &str| Failure::invalid(format!("--server: '{}': {why}", url.escape_debug()));
-        let rest = url.strip_prefix("http://").ok_or_else(|| {
-            refused("must begin with http://; for a server behind TLS, let a proxy on this machine speak it")
-        })?;
+        let (secure, rest) = match (url.strip_prefix("https://"), url.strip_prefix("http://")) {
+            (Some(rest), _) => (true, rest),
+            (None, Some(rest)) => (false, rest),
+            (None, None) => return Err(refused("must begin with https:// or http://")),
+        };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]_".contains(&byte);
         if authority.is_empty() || !authority.bytes().all(plain) {
-            return Err(refused("is no server; write http://HOST:PORT"));
+            return Err(refused("is no server; write https://HOST:PORT"));
         }
-        Ok(Self { authority: authority.to_owned(), key: environment.api_key.clone() })
+        let secure = secure.then(|| Secure::to(host(authority), environment)).transpose()?;
+        Ok(Self { authority: authority.to_owned(), secure, key: environment.api_key.clone() })
+    }
+
+    /// With its usual port.
+    fn scheme(&self) -> (&'static str, u16) {
+        if self.secure.is_some() { ("https", 443) } else { ("http", 80) }
+    }
+
+    /// A connection that waits for a request.
+    async fn connect(&self) -> io::Result<SendRequest<Outgoing>> {
+        let (_, port) = self.scheme();
+        let address = if has_port(&self.authority) {
+            self.authority.clone()
+        } else {
+            format!("{}:{port}", self.authority)
+        };
+        let stream = TcpStream::connect(address).await?;
+        match &self.secure {
+            Some(secure) => greet(secure.over(stream).await?).await,
+            None => greet(stream).await,
+        }
     }
 
     /// Calls, and gives the whole answer; nothing is null.
@@ -62,30 +95,56 @@ impl Server {
         accept: &str,
         body: Option<&Value>,
     ) -> Result<Response<Incoming>, Failure> {
-        let failed = |why: String| Failure::host(format!("call http://{}: {why}", self.authority));
-        let address =
-            if has_port(&self.authority) { self.authority.clone() } else { format!("{}:80", self.authority) };
-        let connecting = timeout(PATIENCE, TcpStream::connect(address));
-        let stream = connecting.await.map_err(|_| failed("no answer".to_owned()))?;
-        let stream = TokioIo::new(stream.map_err(|error| failed(error.to_string()))?);
-        let (mut sender, connection) =
-            http1::handshake(stream).await.map_err(|error| failed(error.to_string()))?;
-        // Ends with the answer; what goes wrong on it is seen there.
-        tokio::spawn(connection);
+        let body = body.map_or(Bytes::new(), |body| body.to_string().into());
+        self.exchange(method, path, [accept, "application/json"], Full::new(body).boxed_unsync()).await
+    }
+
+    /// The same with any body; the kinds are those of the answer and of the body.
+    pub(super) async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        [accept, kind]: [&str; 2],
+        body: Outgoing,
+    ) -> Result<Response<Incoming>, Failure> {
+        let failed =
+            |why: String| Failure::host(format!("call {}://{}: {why}", self.scheme().0, self.authority));
+        let connecting = timeout(PATIENCE, self.connect());
+        let connected = connecting.await.map_err(|_| failed("no answer".to_owned()))?;
+        let mut sender = connected.map_err(|error| failed(tls::advised(&error)))?;
         let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header(header::HOST, &self.authority)
             .header(header::ACCEPT, accept)
-            .header(header::CONTENT_TYPE, "application/json");
+            .header(header::CONTENT_TYPE, kind);
         if let Some(key) = &self.key {
             request = request.header(header::AUTHORIZATION, format!("Bearer {}", key.reveal()));
         }
-        let body = body.map_or(Bytes::new(), |body| body.to_string().into());
-        let request = request.body(Full::new(body)).map_err(|error| failed(error.to_string()))?;
+        let request = request.body(body).map_err(|error| failed(error.to_string()))?;
         let response = sender.send_request(request).await.map_err(|error| failed(error.to_string()))?;
         if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
     }
+}
+
+/// What is asked for goes out over this stream.
+async fn greet(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> io::Result<SendRequest<Outgoing>> {
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    // Ends with the answer; what goes wrong on it is seen there.
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+/// The name or address alone, an IPv6 one without its brackets.
+fn host(authority: &str) -> &str {
+    let host = if has_port(authority) {
+        authority.rsplit_once(':').map_or(authority, |(host, _)| host)
+    } else {
+        authority
+    };
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
 fn has_port(authority: &str) -> bool {
@@ -135,12 +194,21 @@ mod tests {
     #[test]
     fn servers_are_named_plainly() {
         let environment = Environment::default();
-        for good in ["http://127.0.0.1:7117", "http://localhost:1/", "http://[::1]:7117"] {
+        for good in [
+            "http://127.0.0.1:7117",
+            "http://localhost:1/",
+            "http://[::1]:7117",
+            "https://localhost",
+            "https://[::1]:1",
+        ] {
             assert!(Server::of(Some(good), &environment).is_ok(), "{good}");
         }
-        for bad in ["", "127.0.0.1", "https://x", "http://", "http://a/b", "http://a b", "http://u@h"] {
+        for bad in
+            ["", "127.0.0.1", "ftp://x", "https://", "http://", "http://a/b", "http://a b", "http://u@h"]
+        {
             assert!(Server::of(Some(bad), &environment).is_err(), "{bad}");
         }
+        assert_eq!(["a", "a:1", "[::1]:1", "[::1]"].map(host), ["a", "a", "::1", "::1"]);
         assert_eq!(query(&[("metadata.a b".to_owned(), "é&=".to_owned())]), "metadata.a%20b=%C3%A9%26%3D");
     }
 }

@@ -1,9 +1,11 @@
-//! The commands that call a server: executions, tenants, keys, profiles, and `run --server`.
+//! The commands that call a server: executions, tenants, keys, profiles, and `run --server`, batches included.
 
 mod args;
+mod batch;
 mod http;
 mod run;
 mod show;
+mod tls;
 
 use belljar_engine::quantity::parse_millis;
 use hyper::Method;
@@ -15,8 +17,9 @@ use crate::{input, os};
 
 pub(crate) use args::{ExecutionsArgs, KeyArgs, ProfileArgs, TenantArgs};
 use args::{ExecutionsCommand, KeyCommand, ProfileCommand, ServerArgs, TenantCommand};
+pub(crate) use batch::There;
 use http::Server;
-pub(crate) use run::run;
+pub(crate) use run::{refuse_folders, run};
 use show::Columns;
 
 const EXECUTIONS: Columns = &["id", "status", "language", "exit_code", "cpu_ms", "created"];

@@ -2,6 +2,7 @@
 
 use belljar_engine::provider::{Sink, Stream};
 use belljar_engine::report::signalled_status;
+use belljar_engine::request::HostPaths;
 use http_body_util::BodyExt;
 use hyper::Method;
 use hyper::body::Incoming;
@@ -23,11 +24,7 @@ const LONGEST: usize = 256 << 20;
 pub(crate) fn run(url: &str, intent: Intent, environment: &Environment) -> Result<u8, Failure> {
     let server = Server::of(Some(url), environment)?;
     let Intent { request, paths, output } = intent;
-    if paths.playground.is_some() || !paths.mounts.is_empty() || paths.image.is_some() {
-        let what =
-            "--workspace, --mount and --image name folders of this machine, which a server does not have";
-        return Err(Failure::invalid(what));
-    }
+    refuse_folders(&paths)?;
     let body = serde_json::to_value(&request).map_err(|error| Failure::invalid(error.to_string()))?;
     os::runtime()?.block_on(async {
         let mut interrupts = Interrupts::listen()?;
@@ -37,6 +34,15 @@ pub(crate) fn run(url: &str, intent: Intent, environment: &Environment) -> Resul
             () = interrupts.next() => Ok(130),
         }
     })
+}
+
+/// What only a run on this machine can have.
+pub(crate) fn refuse_folders(paths: &HostPaths) -> Result<(), Failure> {
+    if paths.playground.is_none() && paths.mounts.is_empty() && paths.image.is_none() {
+        return Ok(());
+    }
+    let what = "--workspace, --mount and --image name folders of this machine, which a server does not have";
+    Err(Failure::invalid(what))
 }
 
 async fn perform(server: &Server, body: &Value, output: Output) -> Result<u8, Failure> {

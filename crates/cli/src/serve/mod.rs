@@ -3,6 +3,7 @@
 mod log;
 mod service;
 mod spec;
+mod tls;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use belljar_engine::profile::Profiles;
 use belljar_engine::provider::{Blind, Capabilities};
 use belljar_engine::report::Status;
 use belljar_engine::request::{HostPaths, Request};
-use belljar_server::World;
+use belljar_server::{Doors, World};
 use belljar_store::{Options, Store};
 use clap::Args;
 use tokio::net::TcpListener;
@@ -27,6 +28,7 @@ use crate::say;
 
 use service::Service;
 pub(crate) use spec::{HostFolderSpec, ServerSpec};
+use tls::{Certificate, TlsFiles};
 
 /// `belljar serve`.
 #[derive(Debug, Default, Args)]
@@ -37,6 +39,15 @@ pub(crate) struct ServeArgs {
     /// Folder for everything that is kept [default: belljar in the state folder]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// Address and port for /metrics and /healthz alone, without a key
+    #[arg(long, value_name = "ADDR")]
+    metrics_listen: Option<SocketAddr>,
+    /// Certificate for HTTPS, a PEM file; read again on SIGHUP
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// Its key, a PEM file
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
     /// Serve although layers are missing on this host; receipts say which held
     #[arg(long)]
     allow_degraded: bool,
@@ -47,30 +58,37 @@ pub(crate) struct ServeArgs {
 
 /// Serves until it is asked to end.
 pub(crate) fn run(args: ServeArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
-    let service = Service::of(args, environment, &config.server)?;
+    let mut service = Service::of(args, environment, &config.server)?;
     log::start(service.level);
-    os::room_for_files();
+    // Half is for what runs: whoever only connects must not take the files that a sandbox needs.
+    let connections = usize::try_from(os::room_for_files() / 2).unwrap_or(usize::MAX);
+    service.settings.connections = service.settings.connections.min(connections);
     let started = os::launch()?;
     os::server_runtime()?.block_on(serve(started, service, config)).map(|()| 0)
 }
 
-async fn serve(started: Started, service: Service, config: Config) -> Result<(), Failure> {
+async fn serve(started: Started, mut service: Service, config: Config) -> Result<(), Failure> {
     let mut interrupts = Interrupts::listen()?;
     let mut impatience = Interrupts::listen()?;
+    let certificate = service.tls.take().map(TlsFiles::load).transpose()?;
     let store = open(&service)?;
-    let listener = TcpListener::bind(service.listen)
-        .await
-        .map_err(|error| Failure::host(format!("listen on {}: {error}", service.listen)))?;
+    let tls = certificate.as_ref().map(Certificate::tls);
+    let metrics = match service.metrics_listen {
+        Some(address) => Some(listen(address).await?),
+        None => None,
+    };
+    let doors = Doors { api: listen(service.listen).await?, tls, metrics };
     let host = started.connect(config.warm).await?;
     let engine = Arc::new(Engine::new(host.provider(), config.profiles.clone(), config.ceiling));
     let ready = match prove(&engine, service.allow_degraded).await {
-        Ok(()) => prepare(&engine, store, &host, config.profiles, service, &listener).await,
+        Ok(()) => prepare(&engine, store, &host, config.profiles, service, &doors).await,
         Err(failure) => Err(failure),
     };
     if let Ok(world) = &ready {
-        let serving = belljar_server::run(listener, Arc::clone(world), async { interrupts.next().await });
+        let serving = belljar_server::run(doors, Arc::clone(world), async { interrupts.next().await });
         tokio::select! {
             () = serving => {}
+            () = follow(certificate) => {}
             // The first one asks for an end, the second for one at once.
             () = async { impatience.next().await; impatience.next().await } => {}
         }
@@ -94,7 +112,7 @@ async fn prepare(
     host: &Host,
     profiles: Profiles,
     service: Service,
-    listener: &TcpListener,
+    doors: &Doors,
 ) -> Result<Arc<World>, Failure> {
     let failed = |error: belljar_server::Error| Failure::host(error.to_string());
     let Service { data_dir, host_folders, settings, admin_key, .. } = service;
@@ -104,9 +122,33 @@ async fn prepare(
     if let Some(key) = first_key {
         say::answer(&format!("admin key, shown this once: {}", key.reveal()));
     }
-    let address = listener.local_addr().map_err(|error| Failure::host(format!("listen: {error}")))?;
-    say::answer(&format!("listening on http://{address}"));
+    announce(doors)?;
     Ok(world)
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+    let bound = TcpListener::bind(address).await;
+    bound.map_err(|error| Failure::host(format!("listen on {address}: {error}")))
+}
+
+fn announce(doors: &Doors) -> Result<(), Failure> {
+    let address = |listener: &TcpListener| {
+        listener.local_addr().map_err(|error| Failure::host(format!("listen: {error}")))
+    };
+    if let Some(metrics) = &doors.metrics {
+        say::answer(&format!("metrics on http://{}/metrics", address(metrics)?));
+    }
+    let scheme = if doors.tls.is_some() { "https" } else { "http" };
+    say::answer(&format!("listening on {scheme}://{}", address(&doors.api)?));
+    Ok(())
+}
+
+/// Never ends.
+async fn follow(certificate: Option<Certificate>) {
+    match certificate {
+        Some(certificate) => certificate.follow().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Serves others only where every layer holds, or somebody said that less will do; the floor always has to.

@@ -8,7 +8,7 @@ use belljar_server::{AdminKey, Settings};
 use belljar_store::Durability;
 use tracing::level_filters::LevelFilter;
 
-use super::{HostFolderSpec, ServeArgs, ServerSpec};
+use super::{HostFolderSpec, ServeArgs, ServerSpec, TlsFiles};
 use crate::env::Environment;
 use crate::failure::Failure;
 
@@ -18,6 +18,8 @@ const PORT: u16 = 7117;
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) listen: SocketAddr,
+    pub(crate) metrics_listen: Option<SocketAddr>,
+    pub(crate) tls: Option<TlsFiles>,
     pub(crate) data_dir: PathBuf,
     pub(crate) host_folders: BTreeMap<String, HostFolderSpec>,
     pub(crate) durability: Durability,
@@ -35,17 +37,29 @@ impl Service {
                 "--without-keys: {listen} can be reached from elsewhere; listen on 127.0.0.1, or leave it out"
             )));
         }
-        let settings = Settings { without_keys: args.without_keys, ..spec.settings()? };
+        let nearest = |flag: Option<PathBuf>, set: &Option<PathBuf>, written: &Option<PathBuf>| {
+            flag.or_else(|| set.clone()).or_else(|| written.clone())
+        };
+        let tls = TlsFiles::of(
+            nearest(args.tls_cert, &environment.tls_cert, &spec.tls_cert),
+            nearest(args.tls_key, &environment.tls_key, &spec.tls_key),
+        )?;
+        let failed = |error: belljar_server::Error| Failure::invalid(error.to_string());
+        let endpoint = environment.otlp_endpoint.as_deref().or(spec.otlp_endpoint.as_deref());
+        let collector = endpoint.map(str::parse).transpose().map_err(|error: belljar_server::Error| {
+            Failure::invalid(format!("OTEL_EXPORTER_OTLP_ENDPOINT or [server] {error}"))
+        })?;
+        let settings = Settings { without_keys: args.without_keys, collector, ..spec.settings()? };
         let key = environment.admin_key.as_ref().map(|key| key.reveal().parse());
         Ok(Self {
             listen,
+            metrics_listen: args.metrics_listen.or(spec.metrics_listen),
+            tls,
             data_dir: data_dir(args.data_dir, environment, spec)?,
             host_folders: spec.host_folders()?,
             durability: spec.durability(),
             settings,
-            admin_key: key
-                .transpose()
-                .map_err(|error: belljar_server::Error| Failure::invalid(error.to_string()))?,
+            admin_key: key.transpose().map_err(failed)?,
             allow_degraded: args.allow_degraded,
             level: level(environment.log.as_deref())?,
         })
@@ -105,5 +119,8 @@ mod tests {
         let short = [home, ("BELLJAR_ADMIN_KEY", "too short")];
         assert!(service(ServeArgs::default(), &short).unwrap_err().message.contains("32 bytes or more"));
         assert!(service(ServeArgs::default(), &[home, ("BELLJAR_LOG", "loud")]).is_err());
+        let endpoint = |url| service(ServeArgs::default(), &[home, ("OTEL_EXPORTER_OTLP_ENDPOINT", url)]);
+        assert!(endpoint("http://127.0.0.1:4318").unwrap().settings.collector.is_some());
+        assert!(endpoint("https://x").unwrap_err().message.starts_with("OTEL_EXPORTER_OTLP_ENDPOINT"));
     }
 }

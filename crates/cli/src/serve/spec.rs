@@ -19,6 +19,13 @@ use crate::failure::Failure;
 pub(crate) struct ServerSpec {
     pub(super) listen: Option<SocketAddr>,
     pub(super) data_dir: Option<PathBuf>,
+    /// For metrics and health alone, without a key.
+    pub(super) metrics_listen: Option<SocketAddr>,
+    /// Where traces go, such as `http://127.0.0.1:4318`.
+    pub(super) otlp_endpoint: Option<String>,
+    /// A PEM file, and one with its key.
+    pub(super) tls_cert: Option<PathBuf>,
+    pub(super) tls_key: Option<PathBuf>,
     /// Executions at one time.
     concurrency: Option<usize>,
     /// Executions of one tenant that may wait.

@@ -102,6 +102,20 @@ fn in_sandbox_range(pid: u32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok_and(|found| (0x7000_0000..0x7001_0000).contains(&found.uid()))
 }
 
+/// What a process and all below it take: a page that n processes share counts 1/n for each.
+pub(crate) fn memory_below(root: u32) -> u64 {
+    let read = |pid: u32, file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let parent = |pid: u32| read(pid, "stat").rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok();
+    let below = |pid: &u32| std::iter::successors(Some(*pid), |pid| parent(*pid)).any(|pid| pid == root);
+    let size = |pid: u32| {
+        let table = read(pid, "smaps_rollup");
+        let line = table.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+        line.trim().trim_end_matches(" kB").parse::<u64>().ok()
+    };
+    let pids = names("/proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
+    pids.filter(below).filter_map(size).sum::<u64>() << 10
+}
+
 /// Folders that launchers made, in every control-group tree.
 pub(crate) fn groups() -> BTreeSet<String> {
     let mut found = BTreeSet::new();

@@ -196,6 +196,27 @@ fn another_tenants_sandbox_is_an_unknown_one() {
 }
 
 #[test]
+fn a_tenants_memory_is_counted_over_everything_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::new(folder.path());
+    let key = server.tenant("small", json!({"memory_bytes": 600 << 20}));
+    let post = |path: &str, body: Value| {
+        server.call_as(&key, "POST", path, "Content-Type: application/json\r\n", body.to_string().as_bytes())
+    };
+    let opened = post("/v1/sandboxes", json!({}));
+    assert_eq!(opened.status, 201, "{}", opened.text());
+    let taken = post("/v1/sandboxes", json!({}));
+    assert_eq!((taken.status, taken.code().as_str()), (429, "quota_exceeded"));
+    let never = post("/v1/executions", json!({"command": ["true"], "limits": {"memory_bytes": 700 << 20}}));
+    assert_eq!((never.status, never.code().as_str()), (422, "invalid_request"));
+    let fits = post("/v1/executions", json!({"command": ["true"], "limits": {"memory_bytes": 64 << 20}}));
+    assert_eq!(fits.json()["status"], "succeeded");
+    let place = format!("/v1/sandboxes/{}", opened.json()["id"].as_str().unwrap());
+    assert_eq!(server.call_as(&key, "DELETE", &place, "", b"").status, 200);
+    assert_eq!(post("/v1/sandboxes", json!({})).status, 201);
+}
+
+#[test]
 fn sandboxes_end_with_their_server_however_that_ends() {
     let folder = tempfile::tempdir().unwrap();
     let mark = "sleep 98761";

@@ -87,6 +87,17 @@ fn settle(host: &mut Host<'_>) -> Result<(), (BirthStep, Refused)> {
     })?;
     step(BirthStep::Disk, &mut || lay(birth, kept))?;
     step(BirthStep::Terminals, &mut mounts::terminals)?;
+    step(BirthStep::Init, &mut || {
+        // Children that it inherits leave nothing to wait for.
+        ignore(SIGCHLD)?;
+        // From here on what it opens is its own, and not the zygote's as well.
+        plain(number::UNSHARE, &[CLONE_FILES])?;
+        for (number, fd) in [leash, place].into_iter().enumerate() {
+            plain(number::DUP3, &[fd as usize, number, O_CLOEXEC])?;
+        }
+        plain(number::CLOSE_RANGE, &[2, u32::MAX as usize, 0]).map(drop)
+    })?;
+    host.place = 1;
     let mut ruleset = None;
     if guard.handled != 0 {
         step(BirthStep::Landlock, &mut || {
@@ -95,14 +106,6 @@ fn settle(host: &mut Host<'_>) -> Result<(), (BirthStep, Refused)> {
         })?;
     }
     step(BirthStep::Init, &mut || {
-        // Children that it inherits leave nothing to wait for.
-        ignore(SIGCHLD)?;
-        plain(number::UNSHARE, &[CLONE_FILES])?;
-        let kept = [Some(leash), Some(place), ruleset];
-        for (number, fd) in kept.into_iter().enumerate().filter_map(|(number, fd)| Some((number, fd?))) {
-            plain(number::DUP3, &[fd as usize, number, O_CLOEXEC])?;
-        }
-        plain(number::CLOSE_RANGE, &[3, u32::MAX as usize, 0])?;
         if !left_out(without::CAPABILITIES) {
             rights::drop_capabilities()?;
         }
@@ -111,8 +114,8 @@ fn settle(host: &mut Host<'_>) -> Result<(), (BirthStep, Refused)> {
     })?;
     // The place is finished, and nobody in it has any right: the child may go on.
     let ready = Word { kind: kind::READY, step: 0, errno: 0 };
-    let told = socket::send(1, bytes_of(&ready), &[], if ruleset.is_some() { &[2] } else { &[] });
-    [1, 2].into_iter().for_each(close);
+    let told = socket::send(host.place, bytes_of(&ready), &[], ruleset.as_slice());
+    [host.place].into_iter().chain(ruleset).for_each(close);
     told.map_err(|why| (BirthStep::Init, why))
 }
 

@@ -21,6 +21,7 @@ use super::open::{Deadline, Open, Over, Used};
 use super::registry::Room;
 use crate::accounts::Caller;
 use crate::error::Error;
+use crate::gate::Held;
 use crate::places::{Guard, mount, snapshots};
 use crate::world::World;
 
@@ -39,10 +40,14 @@ pub(super) async fn open(
     let names = object::Names::of(&request);
     let admitted = world.engine.admit_sandbox(request)?.for_tenant(caller.tenant.as_str());
     check_life(world, admitted.timeout, world.settings.sandbox_life)?;
-    let mut room = world.sandboxes.reserve(&caller.tenant, caller.quotas.sandboxes)?;
+    let memory = admitted.plan.limits.memory_bytes;
+    let mut room = (
+        world.sandboxes.reserve(&caller.tenant, caller.quotas.sandboxes)?,
+        world.gate.hold(&caller.tenant, &caller.quotas, memory)?,
+    );
     let snapshot = snapshots::known(world, caller, admitted.snapshot.as_deref()).await?;
     let (admitted, mounts) = mount(world, &caller.tenant, admitted).await?;
-    room.mounts = mounts;
+    room.0.mounts = mounts;
     let making = Making {
         id: SandboxId::generate()?,
         tenant: caller.tenant.clone(),
@@ -85,7 +90,7 @@ struct Making {
 }
 
 impl Making {
-    async fn make(self, world: &Arc<World>, room: Room) -> Result<(Arc<Open>, Sandbox), Error> {
+    async fn make(self, world: &Arc<World>, room: (Room, Held)) -> Result<(Arc<Open>, Sandbox), Error> {
         let created = Timestamp::now();
         let new = NewSandbox {
             id: self.id.clone(),
@@ -122,7 +127,7 @@ impl Making {
         };
         let times = (self.deadline, world.settings.sandbox_life);
         let queue = world.settings.queue;
-        let guard = Guard::of(&room.mounts);
+        let guard = Guard::of(&room.0.mounts);
         let open = Arc::new(Open::new(self.id, self.tenant, living, self.admitted, room, times, queue));
         world.sandboxes.insert(&open);
         world.meters.opened();

@@ -13,7 +13,7 @@ use tokio::sync::{self, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::registry::Room;
-use crate::gate::Gate;
+use crate::gate::{Gate, Held};
 
 /// A sandbox that is alive.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(crate) struct Open {
     pub(super) last_moment: Instant,
     deadline: watch::Sender<Option<Deadline>>,
     ended: watch::Sender<bool>,
-    room: Mutex<Option<Room>>,
+    room: Mutex<Option<(Room, Held)>>,
     attention: Mutex<Attention>,
     counted: Counted,
 }
@@ -81,7 +81,7 @@ impl Open {
         tenant: TenantName,
         living: Box<dyn Living>,
         admitted: AdmittedSandbox,
-        room: Room,
+        room: (Room, Held),
         times: (Deadline, Duration),
         queue: usize,
     ) -> Self {
@@ -120,7 +120,7 @@ impl Open {
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
 
-    /// Somebody else may have its room.
+    /// Somebody else may have its room, and its memory.
     pub(super) fn release(&self) {
         lock(&self.room).take();
     }

@@ -242,3 +242,45 @@ async fn a_batch_streams_and_goes_on_after_a_bad_line() {
         .collect();
     assert_eq!(shown, ["succeeded", "invalid_request", "too_large", "failed", "succeeded"]);
 }
+
+#[tokio::test]
+async fn what_is_kept_has_a_bound_that_does_not_wait() {
+    let place = Place::with(|settings| settings.retention.max_bytes = Some(2 << 20)).await;
+    let client = place.client();
+    for _ in 0..40 {
+        assert_eq!(client.run("flood 200000").await.status, 200);
+    }
+    let stored = async || client.get("/v1/tenants/default").await.json()["stored_bytes"].as_u64().unwrap();
+    for _ in 0..500 {
+        if stored().await <= 2 << 20 {
+            return;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    panic!("{} bytes are kept", stored().await);
+}
+
+#[tokio::test]
+async fn a_batch_ends_with_its_client() {
+    let place = Place::new().await;
+    let client = place.client();
+    let mut stream = client.connect().await;
+    let head = client.head("POST", "/v1/batches", "Transfer-Encoding: chunked\r\n");
+    let line = format!("{}\n", request("sleep 60000"));
+    let chunk = format!("{head}{:x}\r\n{line}\r\n", line.len());
+    stream.write_all(chunk.as_bytes()).await.unwrap();
+    let listed = async |status: &str| {
+        let page = client.get(&format!("/v1/executions?status={status}")).await.json();
+        page["executions"].as_array().unwrap().len()
+    };
+    let end = Instant::now() + Duration::from_secs(10);
+    while listed("running").await == 0 {
+        assert!(Instant::now() < end);
+    }
+    // In the middle of the body, and without a reset: whoever is killed ends so.
+    drop(stream);
+    while listed("cancelled").await == 0 {
+        assert!(Instant::now() < end);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

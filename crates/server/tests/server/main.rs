@@ -5,11 +5,16 @@
 
 mod abuse;
 mod admin;
+mod attacks;
 mod client;
+mod docs;
 mod drain;
 mod executions;
 mod fairness;
+mod metrics;
 mod place;
 mod player;
 mod shelf;
+mod tls;
+mod traces;
 mod volumes;

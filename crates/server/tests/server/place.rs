@@ -6,7 +6,7 @@ use std::sync::Arc;
 use belljar_engine::Engine;
 use belljar_engine::limits::Limits;
 use belljar_engine::profile::Profiles;
-use belljar_server::{Settings, World, prepare, run};
+use belljar_server::{Doors, Settings, World, prepare, run};
 use belljar_store::{Options, Store};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -41,9 +41,13 @@ impl Place {
 
     pub(crate) async fn serve(world: Arc<World>, folder: TempDir) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        Self::behind(listener.into(), world, folder)
+    }
+
+    pub(crate) fn behind(doors: Doors, world: Arc<World>, folder: TempDir) -> Self {
+        let address = doors.api.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let serving = tokio::spawn(run(listener, world, async {
+        let serving = tokio::spawn(run(doors, world, async {
             // Dropped with its place: the test is over.
             let _ = stopped.await;
         }));
@@ -52,6 +56,10 @@ impl Place {
 
     pub(crate) fn client(&self) -> Client {
         Client::new(self.address, Some(ADMIN))
+    }
+
+    pub(crate) fn without_key(&self) -> Client {
+        Client::new(self.address, None)
     }
 
     pub(crate) fn with_key(&self, key: &str) -> Client {

@@ -25,7 +25,15 @@ impl Provider for Player {
     }
 
     fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
-        Box::pin(async { Vec::new() })
+        let pool = |name: &str, hits| PoolMetrics {
+            name: name.to_owned(),
+            tenant: "secret-tenant".to_owned(),
+            size: 2,
+            hits,
+            refill_ms: 1.5,
+            ..PoolMetrics::default()
+        };
+        Box::pin(async move { vec![pool("python", 3), pool("python+secret", 4)] })
     }
 
     fn shut_down(&self) -> BoxFuture<'_, ()> {

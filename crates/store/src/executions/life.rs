@@ -43,15 +43,14 @@ impl Store {
     /// # Errors
     /// There is no such tenant, the metadata is too long, or the database cannot write.
     pub async fn begin_execution(&self, new: NewExecution) -> Result<Begun, Error> {
-        let metadata = bound::metadata(&new.metadata)?;
-        let language = bound::text("language", new.language.clone(), MAX_WORD)?;
+        let words = Words::of(&new)?;
         self.write(move |db| {
             if let Some(idempotency) = &new.idempotency
                 && let Some(known) = idempotency::known(db, &new.tenant, idempotency)?
             {
                 return Ok(known);
             }
-            insert(db, &new, &language, &metadata)?;
+            insert(db, &new, &words)?;
             Ok(Begun::Fresh)
         })
         .await
@@ -91,6 +90,19 @@ impl Store {
         self.record(finished.json.len(), move |db| finish(db, &tenant, &id, &finished)).await
     }
 
+    /// Records an execution that nobody relied on before, and what came of it, at once.
+    ///
+    /// # Errors
+    /// There is no such tenant, the metadata is too long, or the database cannot write: the same may be tried again.
+    pub async fn record_execution(&self, new: NewExecution, finished: Finished) -> Result<Finish, Error> {
+        let words = Words::of(&new)?;
+        self.record(finished.json.len(), move |db| {
+            insert(db, &new, &words)?;
+            finish(db, &new.tenant, &new.id, &finished)
+        })
+        .await
+    }
+
     /// Forgets an execution that could not be started, and its key with it: the same request may come again.
     ///
     /// # Errors
@@ -118,7 +130,21 @@ impl Store {
     }
 }
 
-fn insert(db: &Connection, new: &NewExecution, language: &str, metadata: &str) -> Result<(), Error> {
+/// What of an execution has a bound, as it is kept.
+struct Words {
+    language: String,
+    metadata: String,
+}
+
+impl Words {
+    fn of(new: &NewExecution) -> Result<Self, Error> {
+        let metadata = bound::metadata(&new.metadata)?;
+        Ok(Self { language: bound::text("language", new.language.clone(), MAX_WORD)?, metadata })
+    }
+}
+
+fn insert(db: &Connection, new: &NewExecution, words: &Words) -> Result<(), Error> {
+    let Words { language, metadata } = words;
     let status = if new.started.is_some() { Status::Running } else { Status::Queued };
     let (key, request) = match &new.idempotency {
         Some(idempotency) => (Some(&idempotency.key), Some(&idempotency.request)),

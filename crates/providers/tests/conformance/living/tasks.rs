@@ -131,12 +131,18 @@ async fn a_task_is_cancelled(world: World) -> Verdict {
 
 async fn a_task_that_stands_still_is_over_in_time(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
+    // While it is being started it would be refused; what has not started by then is over in time as well.
     let pause = async {
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        open.living.pause().await
+        for _ in 0..50 {
+            if open.says("ls").await?.contains("started") {
+                return open.living.pause().await.map_err(text);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
     };
-    let request =
-        json!({"language": "python", "code": "import time; time.sleep(60)", "limits": {"timeout_ms": 900}});
+    let code = "import time; open('started', 'w').close(); time.sleep(60)";
+    let request = json!({"language": "python", "code": code, "limits": {"timeout_ms": 3000}});
     let (report, _paused) = tokio::join!(run(&world, &open, request), pause);
     let report = report?;
     check!((report.status, report.duration_ms < 20_000.0) == (Status::TimedOut, true), report);

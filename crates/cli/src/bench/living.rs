@@ -1,0 +1,168 @@
+//! What living sandboxes cost over HTTP: to open one and run its first command, to move a file, and to have one that
+//! nobody uses.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use hyper::Method;
+use hyper::body::Bytes;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::progress::Progress;
+use super::sample::{Sample, percentile};
+use super::served::Served;
+use crate::failure::Failure;
+
+const OPENINGS: usize = 50;
+const FILE: usize = 10 << 20;
+const FILES: usize = 20;
+const CROWD: usize = 50;
+/// What a sandbox does once it is open is over by then.
+const SETTLING: Duration = Duration::from_millis(500);
+
+/// The figures of living sandboxes.
+#[derive(Debug, Serialize)]
+pub(super) struct LivingFinding {
+    /// From the request for a sandbox to the end of its first command.
+    pub(super) first_command_p50_ms: f64,
+    pub(super) first_command_p99_ms: f64,
+    /// Megabytes a second, of a file of ten; the median.
+    pub(super) upload: f64,
+    pub(super) download: f64,
+    /// Memory of one that nobody uses, with what the server and its launcher keep of it.
+    pub(super) idle_bytes: Option<u64>,
+}
+
+/// Measures them all.
+pub(super) async fn look(served: &Served, progress: &mut Progress) -> Result<LivingFinding, Failure> {
+    progress.show("sandboxes: opening");
+    let mut openings = Vec::new();
+    for counted in 0..=OPENINGS {
+        let took = opening(served).await?;
+        openings.extend((counted > 0).then_some(Sample { took, warmth: None }));
+    }
+    progress.show("sandboxes: files");
+    let (upload, download) = files(served).await?;
+    progress.show("sandboxes: waiting");
+    let idle_bytes = crowd(served).await?;
+    let millis = |share| percentile(&openings, share).map_or(0.0, |took| took.as_secs_f64() * 1e3);
+    Ok(LivingFinding {
+        first_command_p50_ms: millis(0.5),
+        first_command_p99_ms: millis(0.99),
+        upload,
+        download,
+        idle_bytes,
+    })
+}
+
+async fn opening(served: &Served) -> Result<Duration, Failure> {
+    let started = Instant::now();
+    let place = open(served).await?;
+    let command = json!({"command": ["true"]});
+    let ran = post(served, &format!("{place}/commands"), &command).await?;
+    let took = started.elapsed();
+    close(served, &place).await?;
+    match ran["exit_code"].as_i64() {
+        Some(0) => Ok(took),
+        _ => Err(Failure::host(format!("'true' in a sandbox of the benchmark: {ran}"))),
+    }
+}
+
+/// Megabytes a second there and back.
+async fn files(served: &Served) -> Result<(f64, f64), Failure> {
+    let place = open(served).await?;
+    let path = format!("{place}/files?path=ten");
+    let bytes = Bytes::from((0..FILE).map(|at| ((at * 31) >> 7) as u8).collect::<Vec<_>>());
+    let (mut there, mut back) = (Vec::new(), Vec::new());
+    for _ in 0..FILES {
+        let started = Instant::now();
+        served.call(Method::PUT, &path, bytes.clone()).await?.json()?;
+        there.push(Sample { took: started.elapsed(), warmth: None });
+        let started = Instant::now();
+        let answer = served.call(Method::GET, &path, Bytes::new()).await?;
+        back.push(Sample { took: started.elapsed(), warmth: None });
+        if answer.body != bytes {
+            return Err(Failure::host("a file came back from a sandbox of the benchmark as another one"));
+        }
+    }
+    close(served, &place).await?;
+    let rate = |samples: &[Sample]| {
+        percentile(samples, 0.5).map_or(0.0, |took| FILE as f64 / 1e6 / took.as_secs_f64())
+    };
+    Ok((rate(&there), rate(&back)))
+}
+
+/// The memory of one sandbox among many that wait.
+async fn crowd(served: &Served) -> Result<Option<u64>, Failure> {
+    let before = memory(served.pid());
+    let mut places = Vec::new();
+    for _ in 0..CROWD {
+        places.push(open(served).await?);
+    }
+    tokio::time::sleep(SETTLING).await;
+    let after = memory(served.pid());
+    for place in &places {
+        close(served, place).await?;
+    }
+    Ok(before.zip(after).map(|(before, after)| after.saturating_sub(before) / CROWD as u64))
+}
+
+async fn open(served: &Served) -> Result<String, Failure> {
+    let sandbox = post(served, "/v1/sandboxes", &json!({})).await?;
+    Ok(format!("/v1/sandboxes/{}", sandbox["id"].as_str().unwrap_or_default()))
+}
+
+async fn post(served: &Served, path: &str, body: &Value) -> Result<Value, Failure> {
+    served.call(Method::POST, path, body.to_string().into()).await?.json()
+}
+
+async fn close(served: &Served, place: &str) -> Result<(), Failure> {
+    served.call(Method::DELETE, place, Bytes::new()).await?.json().map(drop)
+}
+
+/// What a process and all below it take: a page that n processes share counts 1/n for each.
+fn memory(root: u32) -> Option<u64> {
+    let parents = parents();
+    let below = |pid: &u32| {
+        let mut ancestor = Some(*pid);
+        while let Some(pid) = ancestor.filter(|pid| *pid != root) {
+            ancestor = parents.get(&pid).copied();
+        }
+        ancestor.is_some()
+    };
+    // One that ended meanwhile takes nothing.
+    let sizes: Vec<u64> =
+        parents.keys().filter(|pid| below(pid)).filter_map(|pid| super::idle::pss(*pid)).collect();
+    (!sizes.is_empty()).then(|| sizes.iter().sum())
+}
+
+fn parents() -> BTreeMap<u32, u32> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    numbers
+        .filter_map(|pid| Some((pid, parent(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?)))
+        .collect()
+}
+
+/// A program's name may have blanks and brackets in it; its parent comes after the last one.
+fn parent(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parent_is_found_behind_any_name() {
+        assert_eq!(parent("7 (a) b (c)) S 42 7 7 0"), Some(42));
+        assert_eq!(parent("7"), None);
+    }
+
+    #[test]
+    fn this_process_takes_memory() {
+        assert!(memory(std::process::id()).is_none_or(|bytes| bytes > 0));
+    }
+}

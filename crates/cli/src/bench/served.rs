@@ -1,0 +1,155 @@
+//! A workload over HTTP: a server of its own, the same binary, and clients that keep their connections.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use belljar_engine::outcome::Warmth;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::{Method, Request, header};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+
+use super::sample::Sample;
+use super::workload::{Piece, Workload};
+use crate::failure::Failure;
+
+/// It opens nothing but this server, for as long as the benchmark lasts.
+const KEY: &str = "belljar-bench-only-on-this-machine-and-only-now";
+
+/// A server, and connections to it that nobody uses at the moment.
+#[derive(Debug)]
+pub(super) struct Served {
+    server: Child,
+    address: SocketAddr,
+    pub(super) wanted: Warmth,
+    idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
+}
+
+/// What it answered.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) body: Bytes,
+}
+
+impl Answer {
+    /// The object in it, where it is a success.
+    pub(super) fn json(&self) -> Result<Value, Failure> {
+        let object: Value = serde_json::from_slice(&self.body).unwrap_or_default();
+        if self.status < 300 {
+            return Ok(object);
+        }
+        Err(failed(object["error"]["message"].as_str().unwrap_or("no message")))
+    }
+}
+
+impl Served {
+    /// Starts one, with everything as usual but room for many sandboxes.
+    pub(super) fn start(folder: &Path, workload: &Workload) -> Result<Self, Failure> {
+        let cannot = |what: &str, error: &dyn std::fmt::Display| failed(&format!("{what}: {error}"));
+        let data = folder.join(format!("data-{}", workload.name));
+        let config = folder.join("belljar.toml");
+        let modules: Vec<_> = workload.modules.iter().map(|name| format!("{name:?}")).collect();
+        let settings =
+            format!("[server]\nsandboxes = 1000\n[profiles.bench]\npreimports = [{}]\n", modules.join(", "));
+        std::fs::write(&config, settings).map_err(|error| cannot("write its configuration", &error))?;
+        let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
+        let mut command = Command::new(program);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--allow-degraded", "--data-dir"]).arg(data);
+        command.env("BELLJAR_ADMIN_KEY", KEY).env("BELLJAR_CONFIG", config).env("BELLJAR_LOG", "error");
+        let mut server = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| cannot("start it", &error))?;
+        let mut lines =
+            BufReader::new(server.stdout.take().ok_or_else(|| failed("it says nothing"))?).lines();
+        let address = lines.find_map(|line| line.ok()?.strip_prefix("listening on http://")?.parse().ok());
+        // Made before it is asked, so that a server without an address is ended as well.
+        let wanted = if workload.warms { Warmth::Pool } else { Warmth::Cold };
+        let mut served = Self { server, address: ([127, 0, 0, 1], 0).into(), wanted, idle: Mutex::default() };
+        served.address = address.ok_or_else(|| failed("it did not start"))?;
+        Ok(served)
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.server.id()
+    }
+
+    /// Runs a piece. The clock runs from the request's first byte to the answer's last.
+    pub(super) async fn once(&self, workload: &Workload, piece: &Piece) -> Result<Sample, Failure> {
+        let request =
+            json!({"language": workload.language, "code": piece.code, "profile": "bench"}).to_string();
+        let started = Instant::now();
+        let answer = self.call(Method::POST, "/v1/executions", request.into()).await?;
+        let took = started.elapsed();
+        let result = answer.json()?;
+        if result["stdout"] != piece.answer.as_str() {
+            return Err(failed(
+                result["error"].as_str().unwrap_or("it printed something else than it should"),
+            ));
+        }
+        let warmth = match result["receipt"]["warm"].as_str() {
+            Some("pool") => Warmth::Pool,
+            Some("fork") => Warmth::Fork,
+            _ => Warmth::Cold,
+        };
+        Ok(Sample { took, warmth: Some(warmth) })
+    }
+
+    /// Calls over a connection that is there, or over a new one.
+    pub(super) async fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, Failure> {
+        let lost = |error: hyper::Error| failed(&error.to_string());
+        let known = self.connections().pop();
+        let mut connection = match known {
+            Some(connection) => connection,
+            None => self.connect().await?,
+        };
+        connection.ready().await.map_err(lost)?;
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, self.address.to_string())
+            .header(header::AUTHORIZATION, format!("Bearer {KEY}"))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(body))
+            .map_err(|error| failed(&error.to_string()))?;
+        let response = connection.send_request(request).await.map_err(lost)?;
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.map_err(lost)?.to_bytes();
+        self.connections().push(connection);
+        Ok(Answer { status, body })
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, Failure> {
+        let stream = TcpStream::connect(self.address).await.map_err(|error| failed(&error.to_string()))?;
+        stream.set_nodelay(true).map_err(|error| failed(&error.to_string()))?;
+        let (sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| failed(&error.to_string()))?;
+        tokio::spawn(connection);
+        Ok(sender)
+    }
+
+    fn connections(&self) -> std::sync::MutexGuard<'_, Vec<SendRequest<Full<Bytes>>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // Whatever it runs dies with it; there is nothing to keep.
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+fn failed(why: &str) -> Failure {
+    Failure::host(format!("the server of the benchmark: {why}"))
+}

@@ -1,0 +1,82 @@
+//! HTTPS to a server. Trusted are the authorities of this system, which its administrator keeps current, and those that
+//! the person names.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore};
+
+use crate::env::Environment;
+use crate::failure::{Failure, shown};
+use crate::input;
+
+/// Who is called, and whom to believe that it is them.
+pub(super) struct Secure {
+    name: ServerName<'static>,
+    connector: TlsConnector,
+}
+
+impl std::fmt::Debug for Secure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Secure").field(&self.name).finish()
+    }
+}
+
+impl Secure {
+    pub(super) fn to(host: &str, environment: &Environment) -> Result<Self, Failure> {
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| Failure::invalid(format!("--server: '{host}' is no name of a server")))?;
+        let mut roots = RootCertStore::empty();
+        // What cannot be read of the system's is not trusted; whoever needed it is told.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if let Some(path) = &environment.ca_cert {
+            trust(path, &mut roots)?;
+        }
+        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Failure::host(format!("prepare TLS: {error}")))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self { name, connector: Arc::new(config).into() })
+    }
+
+    pub(super) async fn over(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        self.connector.connect(self.name.clone(), stream).await
+    }
+}
+
+fn trust(path: &Path, roots: &mut RootCertStore) -> Result<(), Failure> {
+    let refused = |why: String| Failure::invalid(format!("BELLJAR_CA_CERT: {why}"));
+    let unusable = |why: String| refused(format!("{}: {why}", shown(path)));
+    let pem = input::pem(path).map_err(|failure| refused(failure.message))?;
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
+        let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
+        roots.add(certificate).map_err(|error| unusable(error.to_string()))?;
+    }
+    if CertificateDer::pem_slice_iter(&pem).next().is_none() {
+        return Err(unusable("has no '-----BEGIN CERTIFICATE-----'; give it as PEM".to_owned()));
+    }
+    Ok(())
+}
+
+/// What went wrong with a connection, and what to do where that can be known.
+pub(super) fn advised(error: &io::Error) -> String {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Error>());
+    match cause {
+        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+            "nobody who is trusted here signed its certificate; BELLJAR_CA_CERT=FILE names an authority to trust"
+                .to_owned()
+        }
+        Some(Error::InvalidCertificate(why)) => format!("its certificate is not accepted: {why}"),
+        Some(Error::InvalidMessage(_)) => "it does not speak TLS there".to_owned(),
+        _ => error.to_string(),
+    }
+}

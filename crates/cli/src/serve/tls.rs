@@ -1,0 +1,100 @@
+//! The certificate of the service: two files, read at the start and again on a hangup (`kill -HUP`).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use belljar_server::Tls;
+
+use crate::failure::{Failure, shown};
+use crate::input;
+use crate::os::Hangups;
+
+/// Where the certificate and its key are.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TlsFiles {
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+impl TlsFiles {
+    /// Both or none.
+    pub(super) fn of(certificate: Option<PathBuf>, key: Option<PathBuf>) -> Result<Option<Self>, Failure> {
+        let missing = |given, other| {
+            Err(Failure::invalid(format!("{given} was given without {other}; TLS needs both, as PEM files")))
+        };
+        match (certificate, key) {
+            (Some(certificate), Some(key)) => Ok(Some(Self { certificate, key })),
+            (Some(_), None) => missing("--tls-cert", "--tls-key"),
+            (None, Some(_)) => missing("--tls-key", "--tls-cert"),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Reads them for the first time.
+    pub(super) fn load(self) -> Result<Certificate, Failure> {
+        let (certificate, key) = self.read()?;
+        let tls = Tls::new(&certificate, &key).map_err(|error| self.unusable(&error))?;
+        Ok(Certificate { files: self, tls: Arc::new(tls), hangups: Hangups::listen()? })
+    }
+
+    fn read(&self) -> Result<(Vec<u8>, Vec<u8>), Failure> {
+        let named = |flag: &str, failure: Failure| Failure::invalid(format!("{flag}: {}", failure.message));
+        Ok((
+            input::pem(&self.certificate).map_err(|failure| named("--tls-cert", failure))?,
+            input::pem(&self.key).map_err(|failure| named("--tls-key", failure))?,
+        ))
+    }
+
+    fn unusable(&self, error: &belljar_server::Error) -> Failure {
+        let (certificate, key) = (shown(&self.certificate), shown(&self.key));
+        Failure::invalid(format!("TLS by certificate {certificate} and key {key}: {error}"))
+    }
+}
+
+/// A certificate that is in use.
+#[derive(Debug)]
+pub(super) struct Certificate {
+    files: TlsFiles,
+    tls: Arc<Tls>,
+    hangups: Hangups,
+}
+
+impl Certificate {
+    pub(super) fn tls(&self) -> Arc<Tls> {
+        Arc::clone(&self.tls)
+    }
+
+    /// Reads the files again whenever somebody asks, for ever. What cannot be used changes nothing.
+    pub(super) async fn follow(mut self) {
+        loop {
+            self.hangups.next().await;
+            match self.read_again() {
+                Ok(()) => tracing::info!("the certificate was read again"),
+                Err(Failure { message, .. }) => {
+                    tracing::error!(detail = message, "the certificate stays as it was");
+                }
+            }
+        }
+    }
+
+    fn read_again(&self) -> Result<(), Failure> {
+        let (certificate, key) = self.files.read()?;
+        self.tls.replace(&certificate, &key).map_err(|error| self.files.unusable(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_without_the_other_is_refused() {
+        let file = || Some(PathBuf::from("f.pem"));
+        assert_eq!(TlsFiles::of(None, None).unwrap(), None);
+        assert!(TlsFiles::of(file(), file()).unwrap().is_some());
+        for (certificate, key) in [(file(), None), (None, file())] {
+            let message = TlsFiles::of(certificate, key).unwrap_err().message;
+            assert!(message.contains("TLS needs both"), "{message}");
+        }
+    }
+}

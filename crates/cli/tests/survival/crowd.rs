@@ -1,0 +1,35 @@
+//! Hundreds of sandboxes that nobody uses: each of them answers, all of them take little, and nothing is left of them.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::common::host::{Snapshot, left_after, memory_below};
+use crate::common::server::Server;
+use crate::everything;
+
+/// What 500 may take together.
+const MEMORY: u64 = 2 << 30;
+
+pub(crate) fn waits() {
+    let many = if everything() { 500 } else { 40 };
+    let folder = tempfile::tempdir().unwrap();
+    let before = Snapshot::take();
+    let mut server = Server::configured(folder.path(), &format!("sandboxes = {many}"));
+    let first = memory_below(server.child.id());
+    let places: Vec<_> = (0..many).map(|_| server.sandbox(&json!({}))).collect();
+    let taken = memory_below(server.child.id()).saturating_sub(first);
+    println!("{many} sandboxes take {} MB, {} kB each", taken >> 20, taken / many >> 10);
+    assert!(taken < MEMORY / 500 * many, "{many} sandboxes take {taken} bytes");
+    for place in places.iter().step_by(7) {
+        let ran = server.post(&format!("{place}/executions"), &json!({"command": ["echo", "here"]})).json();
+        assert_eq!(ran["stdout"], "here\n", "{ran}");
+    }
+    assert_eq!(server.post("/v1/sandboxes", &json!({})).code(), "too_many_sandboxes");
+    for place in &places {
+        assert_eq!(server.delete(place).status, 200);
+    }
+    server.signal("-TERM");
+    server.child.wait().unwrap();
+    assert_eq!(left_after(&before, Duration::from_secs(5)), Vec::<String>::new());
+}

@@ -1,0 +1,103 @@
+//! `kill -9` of the server amid 200 executions and 20 sandboxes: nothing of theirs is alive, no acknowledged result is
+//! lost, and what was under way is interrupted, once.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::common::host::{Snapshot, alive_with, left_after};
+use crate::common::server::Server;
+use crate::everything;
+
+const EXECUTIONS: usize = 200;
+const SANDBOXES: usize = 20;
+/// What is promised is two seconds, also where it never starts again.
+const GONE: Duration = Duration::from_secs(2);
+
+pub(crate) fn amid_much_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = Snapshot::take();
+    let rounds = if everything() { 5 } else { 1 };
+    for round in 0..rounds {
+        let work = begin(folder.path(), round);
+        check(folder.path(), &work);
+    }
+    assert_eq!(left_after(&before, GONE), Vec::<String>::new());
+}
+
+/// What was under way when the server was killed.
+struct Work {
+    results: Vec<Value>,
+    executions: Vec<String>,
+    sandboxes: Vec<String>,
+}
+
+fn server(folder: &Path) -> Server {
+    Server::configured(folder, &format!("concurrency = {EXECUTIONS}\nqueue = {EXECUTIONS}"))
+}
+
+fn begin(folder: &Path, round: usize) -> Work {
+    let mut server = server(folder);
+    // The last digits make it a word that nobody else has.
+    let token = format!("3600.{}{round}", std::process::id());
+    let sandboxes: Vec<_> = (0..SANDBOXES).map(|_| server.sandbox(&json!({}))).collect();
+    let start = |path: &str, code: &str| {
+        let queued = server.post(path, &json!({"language": "bash", "code": code, "wait": false}));
+        assert_eq!(queued.status, 202, "{}", queued.text());
+        queued.json()["id"].as_str().unwrap().to_owned()
+    };
+    let sleep = format!("sleep {token}");
+    let mut executions: Vec<_> =
+        sandboxes.iter().map(|place| start(&format!("{place}/executions"), &sleep)).collect();
+    let mut results = Vec::new();
+    for number in 0..EXECUTIONS {
+        executions.push(start("/v1/executions", &sleep));
+        if number % 20 == 0 {
+            let done = server.post("/v1/executions", &json!({"command": ["echo", number.to_string()]}));
+            assert_eq!(done.json()["status"], "succeeded");
+            results.push(done.json());
+        }
+    }
+    // The sandboxes wait for each other's turn no more than the executions do: all of them sleep.
+    let all = EXECUTIONS + SANDBOXES;
+    let started = Instant::now();
+    while alive_with(&token, Duration::ZERO).len() < all && started.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    server.signal("-KILL");
+    server.child.wait().unwrap();
+    let killed = Instant::now();
+    assert_eq!(
+        alive_with(&token, GONE),
+        Vec::<String>::new(),
+        "alive two seconds after the server was killed"
+    );
+    println!("round {round}: nothing alive after {:?}", killed.elapsed());
+    Work { results, executions, sandboxes }
+}
+
+fn check(folder: &Path, work: &Work) {
+    let started = Instant::now();
+    let first = server(folder);
+    assert_eq!(first.get("/healthz?ready").status, 200);
+    println!("ready again after {:?}", started.elapsed());
+    let seen = |server: &Server| {
+        let list = |path: &str| server.get(path).json();
+        for result in &work.results {
+            assert_eq!(&list(&format!("/v1/executions/{}", result["id"].as_str().unwrap())), result);
+        }
+        for id in &work.executions {
+            assert_eq!(list(&format!("/v1/executions/{id}"))["status"], "interrupted");
+        }
+        let ended: Vec<_> = work.sandboxes.iter().map(|place| list(place)["ended"].clone()).collect();
+        assert!(ended.iter().all(Value::is_i64), "{ended:?}");
+        // When each of them ended: a second interruption would move it.
+        (ended, list("/v1/executions?status=interrupted&limit=200"))
+    };
+    let (once, twice) = (seen(&first), {
+        drop(first);
+        seen(&server(folder))
+    });
+    assert_eq!(once, twice);
+}

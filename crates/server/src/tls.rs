@@ -1,0 +1,77 @@
+//! TLS: one certificate at a time, which can be replaced while the server runs.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{self, ServerConfig};
+
+use crate::error::Error;
+
+/// A certificate and its key, for every connection that begins from now on.
+pub struct Tls(RwLock<Arc<ServerConfig>>);
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls(…)")
+    }
+}
+
+impl Tls {
+    /// Takes a certificate, with those that vouch for it behind it, and its key, both as PEM.
+    ///
+    /// # Errors
+    /// One of them cannot be read, or they do not belong together.
+    pub fn new(certificate: &[u8], key: &[u8]) -> Result<Self, Error> {
+        Ok(Self(RwLock::new(config(certificate, key)?)))
+    }
+
+    /// Takes others; connections that are there keep theirs.
+    ///
+    /// # Errors
+    /// As for [`Tls::new`]; then the old ones stay.
+    pub fn replace(&self, certificate: &[u8], key: &[u8]) -> Result<(), Error> {
+        let config = config(certificate, key)?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
+        Ok(())
+    }
+
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner)).into()
+    }
+}
+
+fn config(certificate: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>, Error> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
+    let chain = chain.map_err(|error| refused("certificate", &format!("cannot be read: {error}")))?;
+    if chain.is_empty() {
+        let advice = "has no '-----BEGIN CERTIFICATE-----'; give it as PEM, the server's own first";
+        return Err(refused("certificate", advice));
+    }
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
+        refused("key", "has no '-----BEGIN PRIVATE KEY-----' that can be read; give it as PEM, unencrypted")
+    })?;
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
+        .map_err(|error| unusable(&error))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn unusable(error: &rustls::Error) -> Error {
+    match error {
+        rustls::Error::InconsistentKeys(_) => {
+            refused("key", "belongs to another certificate; give the two that were made together")
+        }
+        rustls::Error::InvalidCertificate(_) => refused("certificate", &format!("cannot be used: {error}")),
+        _ => refused("key", &format!("cannot be used: {error}")),
+    }
+}
+
+fn refused(field: &'static str, message: &str) -> Error {
+    Error::Invalid { field, message: message.to_owned() }
+}

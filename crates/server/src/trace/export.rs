@@ -1,0 +1,174 @@
+//! Sends spans in batches, one call each. What cannot be sent is dropped and counted, never kept for later.
+
+use std::io;
+use std::pin::pin;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::http::{Request, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+
+use super::json::{Span, body};
+use crate::error::Error;
+
+/// The most that one call carries.
+const BATCH: usize = 512;
+/// How long the first of a batch waits for others.
+const GATHER: Duration = Duration::from_millis(500);
+/// How long one call may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// An OpenTelemetry collector that takes OTLP over plain HTTP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Collector {
+    authority: String,
+    path: String,
+}
+
+impl FromStr for Collector {
+    type Err = Error;
+
+    /// Reads `http://HOST:PORT`, with a path or without, as `OTEL_EXPORTER_OTLP_ENDPOINT` has it.
+    fn from_str(url: &str) -> Result<Self, Error> {
+        let refused = |why: &str| Error::Invalid { field: "otlp_endpoint", message: why.to_owned() };
+        let rest = url.strip_prefix("http://").ok_or_else(|| {
+            refused(
+                "must be http://HOST:PORT, such as http://127.0.0.1:4318; let a collector near by speak TLS",
+            )
+        })?;
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]_".contains(&byte);
+        let in_path = |byte: u8| plain(byte) || b"/~%".contains(&byte);
+        if authority.is_empty() || !authority.bytes().all(plain) || !path.bytes().all(in_path) {
+            return Err(refused("must be http://HOST:PORT, such as http://127.0.0.1:4318"));
+        }
+        let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let authority = if has_port { authority.to_owned() } else { format!("{authority}:4318") };
+        let path = path.trim_end_matches('/');
+        let path = if path.is_empty() { "/v1/traces".to_owned() } else { format!("/{path}/v1/traces") };
+        Ok(Self { authority, path })
+    }
+}
+
+/// Sends until it is asked to stop, and then what still waits.
+pub(super) async fn run(
+    collector: Collector,
+    mut spans: mpsc::Receiver<Span>,
+    mut stop: oneshot::Receiver<()>,
+    dropped: Arc<AtomicU64>,
+) {
+    let mut sender = Sender { collector, dropped, failing: false };
+    let (mut batch, mut open) = (Vec::new(), true);
+    while open {
+        tokio::select! {
+            // A tracer that is gone asks for the same.
+            _ = &mut stop => open = false,
+            count = spans.recv_many(&mut batch, BATCH) => open = count > 0,
+        }
+        if open {
+            tokio::select! {
+                _ = &mut stop => open = false,
+                () = fill(&mut spans, &mut batch) => {}
+            }
+        }
+        sender.send(&mut batch).await;
+    }
+    spans.close();
+    while spans.recv_many(&mut batch, BATCH).await > 0 {
+        sender.send(&mut batch).await;
+    }
+}
+
+/// Waits for others, but not for long.
+async fn fill(spans: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) {
+    let full =
+        async { while batch.len() < BATCH && spans.recv_many(batch, BATCH - batch.len()).await > 0 {} };
+    tokio::select! {
+        () = full => {}
+        () = sleep(GATHER) => {}
+    }
+}
+
+struct Sender {
+    collector: Collector,
+    dropped: Arc<AtomicU64>,
+    /// What goes on going wrong is said once.
+    failing: bool,
+}
+
+impl Sender {
+    async fn send(&mut self, batch: &mut Vec<Span>) {
+        let spans = std::mem::take(batch);
+        if spans.is_empty() {
+            return;
+        }
+        let sent = timeout(PATIENCE, self.collector.post(body(&spans))).await;
+        let failed = match sent {
+            Ok(Ok(status)) if status.is_success() => None,
+            Ok(Ok(status)) => Some(format!("it answered {status}")),
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("no answer".to_owned()),
+        };
+        if let Some(why) = &failed {
+            self.dropped.fetch_add(spans.len() as u64, Ordering::Relaxed);
+            if !self.failing {
+                tracing::warn!(
+                    collector = self.collector.authority,
+                    why,
+                    "traces cannot be sent; they are dropped"
+                );
+            }
+        }
+        self.failing = failed.is_some();
+    }
+}
+
+impl Collector {
+    async fn post(&self, body: String) -> io::Result<StatusCode> {
+        let stream = TcpStream::connect(&self.authority).await?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+        let request = Request::post(&self.path)
+            .header(header::HOST, &self.authority)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(io::Error::other)?;
+        // Both in this task, so that nothing of it is left behind.
+        let (mut answer, connection) = (pin!(sender.send_request(request)), pin!(connection));
+        let answer = tokio::select! {
+            biased;
+            answer = &mut answer => answer,
+            // It may have ended with the answer.
+            _ = connection => answer.await,
+        };
+        Ok(answer.map_err(io::Error::other)?.status())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_collector_is_named_as_opentelemetry_does() {
+        let at = |url: &str| url.parse::<Collector>().map(|collector| (collector.authority, collector.path));
+        let usual = |authority: &str| (authority.to_owned(), "/v1/traces".to_owned());
+        assert_eq!(at("http://127.0.0.1:4318").unwrap(), usual("127.0.0.1:4318"));
+        assert_eq!(at("http://collector/").unwrap(), usual("collector:4318"));
+        assert_eq!(at("http://[::1]").unwrap(), usual("[::1]:4318"));
+        assert_eq!(at("http://c:1/a/b/").unwrap(), ("c:1".to_owned(), "/a/b/v1/traces".to_owned()));
+        for bad in
+            ["", "127.0.0.1:4318", "https://x", "http://", "http://u@h", "http://h/a b", "http://h/\r\n"]
+        {
+            assert!(at(bad).unwrap_err().to_string().starts_with("otlp_endpoint: must be"), "{bad}");
+        }
+    }
+}

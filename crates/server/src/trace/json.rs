@@ -1,0 +1,99 @@
+//! Spans as OTLP has them in JSON: ids in hexadecimal digits, 64-bit numbers as strings.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value as Json, json};
+
+use super::Context;
+
+/// Something that took time.
+#[derive(Debug)]
+pub(crate) struct Span {
+    pub(crate) context: Context,
+    pub(crate) parent: Option<[u8; 8]>,
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+    pub(crate) started: SystemTime,
+    pub(crate) ended: SystemTime,
+    /// By our own fault.
+    pub(crate) failed: bool,
+    pub(crate) attributes: Vec<(&'static str, Value)>,
+}
+
+/// Whose side of a call it is; the numbers are OTLP's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    Internal = 1,
+    Server = 2,
+}
+
+/// What is known about a span.
+#[derive(Debug)]
+pub(crate) enum Value {
+    Word(&'static str),
+    Text(String),
+    Whole(i64),
+    Real(f64),
+}
+
+impl From<&'static str> for Value {
+    fn from(word: &'static str) -> Self {
+        Self::Word(word)
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+/// The body of one export.
+pub(super) fn body(spans: &[Span]) -> String {
+    let service = [
+        attribute("service.name", &Value::Word("belljar")),
+        attribute("service.version", &Value::Word(env!("CARGO_PKG_VERSION"))),
+    ];
+    let spans: Vec<_> = spans.iter().map(object).collect();
+    json!({"resourceSpans": [{
+        "resource": {"attributes": service},
+        "scopeSpans": [{"scope": {"name": "belljar"}, "spans": spans}],
+    }]})
+    .to_string()
+}
+
+fn object(span: &Span) -> Json {
+    let attributes: Vec<_> = span.attributes.iter().map(|(key, value)| attribute(key, value)).collect();
+    let mut object = json!({
+        "traceId": hex(&span.context.trace),
+        "spanId": hex(&span.context.span),
+        "name": span.name,
+        "kind": span.kind as u8,
+        "startTimeUnixNano": nanoseconds(span.started),
+        "endTimeUnixNano": nanoseconds(span.ended),
+        "attributes": attributes,
+        "status": if span.failed { json!({"code": 2}) } else { json!({}) },
+    });
+    if let Some(parent) = span.parent {
+        object["parentSpanId"] = hex(&parent).into();
+    }
+    object
+}
+
+fn attribute(key: &str, value: &Value) -> Json {
+    let value = match value {
+        Value::Word(word) => json!({"stringValue": word}),
+        Value::Text(text) => json!({"stringValue": text}),
+        Value::Whole(number) => json!({"intValue": number.to_string()}),
+        Value::Real(number) => json!({"doubleValue": number}),
+    };
+    json!({"key": key, "value": value})
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn nanoseconds(time: SystemTime) -> String {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos().to_string()
+}

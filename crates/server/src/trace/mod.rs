@@ -1,0 +1,178 @@
+//! What happened, told to an OpenTelemetry collector where one was named: a span for each request and each execution.
+//!
+//! ```text
+//! edge: Request ─┬─▶ answered ─▶ span ─┐
+//!                └─▶ Caller ─▶ execution ─▶ span ─▶ bounded queue ─▶ export.rs: POST /v1/traces (OTLP, JSON)
+//! ```
+//!
+//! - Nobody waits for it: a span for which there is no room is dropped, and counted.
+//! - Spans hold words of closed lists, ids, tenants and times. Code, input, output, metadata and keys are never in them.
+//! - A caller's `traceparent` is continued; where it says that nobody records, nothing is recorded.
+
+mod export;
+mod json;
+mod parent;
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use axum::http::{HeaderMap, Method, StatusCode};
+use belljar_engine::report::Report;
+use belljar_store::TenantName;
+use belljar_store::executions::Status;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+pub use export::Collector;
+pub(crate) use json::{Kind, Span, Value};
+pub(crate) use parent::Context;
+
+use crate::live::Running;
+use crate::metrics::warmth;
+
+/// Spans that may wait to be sent.
+const QUEUE: usize = 4_096;
+/// How long the last ones may take.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+
+tokio::task_local! {
+    static CURRENT: Arc<Request>;
+}
+
+/// Where spans go.
+#[derive(Debug)]
+pub(crate) struct Tracer {
+    queue: mpsc::Sender<Span>,
+    dropped: Arc<AtomicU64>,
+    task: Mutex<Option<(oneshot::Sender<()>, JoinHandle<()>)>>,
+}
+
+/// A request that is traced.
+#[derive(Debug)]
+pub(crate) struct Request {
+    context: Context,
+    parent: Option<[u8; 8]>,
+    started: SystemTime,
+    tenant: OnceLock<TenantName>,
+}
+
+impl Tracer {
+    pub(crate) fn new(collector: Collector) -> Self {
+        let (queue, spans) = mpsc::channel(QUEUE);
+        let (stop, stopped) = oneshot::channel();
+        let dropped = Arc::default();
+        let task = tokio::spawn(export::run(collector, spans, stopped, Arc::clone(&dropped)));
+        Self { queue, dropped, task: Mutex::new(Some((stop, task))) }
+    }
+
+    /// How many nobody will see.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Sends what still waits, within bounds.
+    pub(crate) async fn close(&self) {
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((stop, mut task)) = task else { return };
+        // It only fails where the task is gone already.
+        let _ = stop.send(());
+        if timeout(LAST_WORDS, &mut task).await.is_err() {
+            task.abort();
+        }
+    }
+
+    pub(crate) fn request(&self, headers: &HeaderMap) -> Arc<Request> {
+        let (context, parent) = Context::of(headers);
+        Arc::new(Request { context, parent, started: SystemTime::now(), tenant: OnceLock::new() })
+    }
+
+    pub(crate) fn answered(
+        &self,
+        request: &Request,
+        id: String,
+        method: &Method,
+        route: &str,
+        status: StatusCode,
+    ) {
+        let method = known(method);
+        let mut attributes = vec![
+            ("http.request.method", method.into()),
+            ("http.route", route.to_owned().into()),
+            ("http.response.status_code", Value::Whole(status.as_u16().into())),
+            ("belljar.request_id", id.into()),
+        ];
+        attributes.extend(request.tenant.get().map(|tenant| ("belljar.tenant", tenant.to_string().into())));
+        self.send(Span {
+            context: request.context,
+            parent: request.parent,
+            name: format!("{method} {route}"),
+            kind: Kind::Server,
+            started: request.started,
+            ended: SystemTime::now(),
+            failed: status.is_server_error(),
+            attributes,
+        });
+    }
+
+    /// An execution, with the time for which it waited.
+    pub(crate) fn ran(&self, running: &Running, report: &Report, language: &'static str) {
+        let status = Status::from(report.status).as_str();
+        let (context, parent) = Context::below(running.context);
+        self.send(Span {
+            context,
+            parent,
+            name: "execution".to_owned(),
+            kind: Kind::Internal,
+            started: running.started,
+            ended: SystemTime::now(),
+            failed: false,
+            attributes: vec![
+                ("belljar.execution_id", running.id.to_string().into()),
+                ("belljar.tenant", running.tenant.to_string().into()),
+                ("belljar.status", status.into()),
+                ("belljar.language", language.into()),
+                ("belljar.warm", warmth(report.receipt.warm).into()),
+                ("belljar.duration_ms", Value::Real(report.duration_ms)),
+            ],
+        });
+    }
+
+    fn send(&self, span: Span) {
+        if span.context.recorded && self.queue.try_send(span).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Request {
+    /// Does something on behalf of this request.
+    pub(crate) async fn within<T>(self: &Arc<Self>, work: impl Future<Output = T>) -> T {
+        CURRENT.scope(Arc::clone(self), work).await
+    }
+}
+
+/// Tells on whose behalf the request is that is being served, and gives what spans below it need to know.
+pub(crate) fn on_behalf_of(tenant: &TenantName) -> Option<Context> {
+    let current = |request: &Arc<Request>| {
+        let _ = request.tenant.set(tenant.clone());
+        request.context
+    };
+    CURRENT.try_with(current).ok()
+}
+
+/// A caller may call its method anything.
+fn known(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => "_OTHER",
+    }
+}

@@ -1,0 +1,105 @@
+//! `traceparent`, as W3C's Trace Context has it: `00-<trace>-<span>-<flags>`, in lower-case hexadecimal digits.
+
+use axum::http::HeaderMap;
+
+/// Where in a trace something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Context {
+    pub(crate) trace: [u8; 16],
+    pub(crate) span: [u8; 8],
+    /// Whether anybody wants to know.
+    pub(crate) recorded: bool,
+}
+
+impl Context {
+    /// A span of its own below the one that the caller names, or in a new trace.
+    pub(super) fn of(headers: &HeaderMap) -> (Self, Option<[u8; 8]>) {
+        // Two of them are none.
+        let mut given = headers.get_all("traceparent").iter();
+        let named = given.next().filter(|_| given.next().is_none());
+        Self::below(named.and_then(|value| parse(value.to_str().ok()?)))
+    }
+
+    pub(super) fn below(parent: Option<Self>) -> (Self, Option<[u8; 8]>) {
+        match parent {
+            Some(parent) => (Self { span: random(), ..parent }, Some(parent.span)),
+            None => (Self { trace: random(), span: random(), recorded: true }, None),
+        }
+    }
+}
+
+fn parse(text: &str) -> Option<Context> {
+    let mut parts = text.split('-');
+    let [version, trace, span, flags] = [parts.next()?, parts.next()?, parts.next()?, parts.next()?];
+    let [version] = bytes::<1>(version)?;
+    // A later version may have more to say; 255 is none.
+    if version == 0xff || version == 0 && parts.next().is_some() {
+        return None;
+    }
+    let (trace, span, [flags]) = (bytes(trace)?, bytes(span)?, bytes::<1>(flags)?);
+    (trace != [0; 16] && span != [0; 8]).then_some(Context { trace, span, recorded: flags & 1 == 1 })
+}
+
+fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digit =
+        |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f').then(|| char::from(byte).to_digit(16))?;
+    let mut bytes = [0; N];
+    if text.len() != 2 * N {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = u8::try_from(digit(pair[0])? << 4 | digit(pair[1])?).ok()?;
+    }
+    Some(bytes)
+}
+
+fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    // Without random numbers traces run into each other, and requests are served all the same.
+    if getrandom::fill(&mut bytes).is_err() {
+        bytes[0] = 1;
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    #[test]
+    fn what_is_well_formed_is_continued_and_nothing_else() {
+        let context = parse(GOOD).unwrap();
+        assert_eq!((context.trace[0], context.span[7], context.recorded), (0x0a, 0x31, true));
+        assert!(!parse(&GOOD.replace("-01", "-00")).unwrap().recorded);
+        assert!(parse(&format!("01{}-later", &GOOD[2..])).is_some());
+        for bad in [
+            "",
+            "00",
+            &GOOD.to_uppercase(),
+            &format!("{GOOD}-more"),
+            &format!("ff{}", &GOOD[2..]),
+            &GOOD.replace("0af7651916cd43dd8448eb211c80319c", &"0".repeat(32)),
+            &GOOD.replace("b7ad6b7169203331", &"0".repeat(16)),
+            &GOOD.replace("b7ad6b7169203331", "b7ad6b716920333"),
+            &GOOD.replace("b7ad", "é7a"),
+            &GOOD.replace("b7ad", "+7ad"),
+        ] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn spans_below_are_of_the_same_trace() {
+        let parent = parse(GOOD).unwrap();
+        let (child, above) = Context::below(Some(parent));
+        assert_eq!((child.trace, above), (parent.trace, Some(parent.span)));
+        assert_ne!(child.span, parent.span);
+        let mut headers = HeaderMap::new();
+        headers.append("traceparent", GOOD.parse().unwrap());
+        assert_eq!(Context::of(&headers).1, Some(parent.span));
+        headers.append("traceparent", GOOD.parse().unwrap());
+        assert_eq!(Context::of(&headers).1, None);
+    }
+}

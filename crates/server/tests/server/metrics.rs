@@ -1,0 +1,40 @@
+//! The address for metrics.
+
+use belljar_server::{Doors, Settings};
+use tokio::net::TcpListener;
+
+use crate::client::Client;
+use crate::place::{Place, world};
+
+#[tokio::test]
+async fn an_address_of_its_own_serves_metrics_and_health_without_a_key_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let world = world(folder.path(), Settings::default()).await;
+    let api = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let metrics = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let scraper = Client::new(metrics.local_addr().unwrap(), None);
+    let place = Place::behind(Doors { api, tls: None, metrics: Some(metrics) }, world, folder);
+    place.client().run("print x").await;
+    let text = scraper.get("/metrics").await.text();
+    for line in [
+        r#"belljar_executions_total{status="succeeded",language="python"} 1"#,
+        "# TYPE belljar_executions_total counter",
+        "# HELP belljar_executions_total Executions that ran",
+        r#"belljar_execution_seconds_bucket{warm="pool",le="+Inf"} 1"#,
+        r#"belljar_pools{runtime="python"} 2"#,
+        r#"belljar_pool_sandboxes{runtime="python"} 4"#,
+        r#"belljar_pool_hits{runtime="python"} 7"#,
+        r#"belljar_pool_refill_seconds{runtime="python"} 0.0015"#,
+        r#"belljar_pool_misses{runtime="node"} 0"#,
+        "belljar_executions_waiting 0",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(!text.contains("secret"), "{text}");
+    assert_eq!(scraper.get("/healthz").await.status, 200);
+    for path in ["/v1/executions", "/openapi.json", "/docs", "/"] {
+        assert_eq!(scraper.get(path).await.code(), "not_found", "{path}");
+    }
+    assert_eq!(scraper.send("POST", "/metrics", "", b"").await.code(), "method_not_allowed");
+    assert_eq!(place.without_key().get("/metrics").await.status, 401);
+}

@@ -1,0 +1,166 @@
+//! Traces, as a collector sees them.
+
+use std::time::Duration;
+
+use belljar_server::{Collector, Settings};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use crate::client::request;
+use crate::place::{ADMIN, Place};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const ABOVE: &str = "b7ad6b7169203331";
+
+async fn traced(endpoint: &str) -> Place {
+    let collector: Collector = endpoint.parse().unwrap();
+    Place::with(|settings: &mut Settings| settings.collector = Some(collector)).await
+}
+
+/// One export: its head and its body. It is answered with this status.
+async fn export(listener: &TcpListener, status: &str) -> (String, Value) {
+    let (mut stream, _) = timeout(PATIENCE, listener.accept()).await.expect("an export in time").unwrap();
+    let mut bytes = Vec::new();
+    loop {
+        assert_ne!(timeout(PATIENCE, stream.read_buf(&mut bytes)).await.expect("all of it").unwrap(), 0);
+        let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
+        let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+        if bytes.len() == end + 4 + length.parse::<usize>().unwrap() {
+            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            return (head, serde_json::from_slice(&bytes[end + 4..]).unwrap());
+        }
+    }
+}
+
+/// Spans of exports until there are so many.
+async fn spans(listener: &TcpListener, count: usize) -> Vec<Value> {
+    let mut spans = Vec::new();
+    while spans.len() < count {
+        let (head, body) = export(listener, "200 OK").await;
+        assert!(head.starts_with("POST /v1/traces HTTP/1.1"), "{head}");
+        assert!(head.contains("content-type: application/json"), "{head}");
+        assert_eq!(attribute(&body["resourceSpans"][0]["resource"], "service.name"), "belljar");
+        spans.extend(body["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().unwrap().clone());
+    }
+    spans
+}
+
+fn attribute(of: &Value, key: &str) -> Value {
+    let found = of["attributes"].as_array().unwrap().iter().find(|attribute| attribute["key"] == key);
+    let value = found.unwrap_or_else(|| panic!("no {key}: {of}"))["value"].as_object().unwrap();
+    value.values().next().unwrap().clone()
+}
+
+fn named<'a>(spans: &'a [Value], name: &str) -> &'a Value {
+    spans.iter().find(|span| span["name"] == name).unwrap_or_else(|| panic!("no {name}: {spans:?}"))
+}
+
+#[tokio::test]
+async fn a_request_and_its_execution_are_told_of_without_what_they_are_about() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let place = traced(&format!("http://{}", listener.local_addr().unwrap())).await;
+    let mut body = request("print hush-code");
+    body["metadata"] = json!({"hush-name": "hush-value"});
+    body["env"] = json!({"HUSH": "hush-variable"});
+    let headers = format!("traceparent: 00-{TRACE}-{ABOVE}-01\r\n");
+    let answer = place.client().post_with("/v1/executions?hush-query", &headers, &body).await;
+    assert_eq!(answer.status, 200);
+    let spans = spans(&listener, 2).await;
+    let (http, execution) = (named(&spans, "POST /v1/executions"), named(&spans, "execution"));
+    assert_eq!(
+        (&http["traceId"], &http["parentSpanId"], &http["kind"]),
+        (&json!(TRACE), &json!(ABOVE), &json!(2))
+    );
+    assert_eq!((&execution["traceId"], &execution["parentSpanId"]), (&json!(TRACE), &http["spanId"]));
+    assert_eq!(attribute(http, "http.response.status_code"), "200");
+    assert_eq!(attribute(http, "belljar.request_id"), answer.header("x-request-id").unwrap());
+    assert_eq!(attribute(http, "belljar.tenant"), "default");
+    assert_eq!(attribute(execution, "belljar.execution_id"), answer.json()["id"]);
+    for (key, value) in
+        [("status", "succeeded"), ("language", "python"), ("warm", "pool"), ("tenant", "default")]
+    {
+        assert_eq!(attribute(execution, &format!("belljar.{key}")), value);
+    }
+    assert!(attribute(execution, "belljar.duration_ms").is_f64());
+    let nanos = |span: &Value, key: &str| span[key].as_str().unwrap().parse::<u64>().unwrap();
+    for span in &spans {
+        assert!(nanos(span, "startTimeUnixNano") <= nanos(span, "endTimeUnixNano"), "{span}");
+    }
+    let text = format!("{spans:?}").to_lowercase();
+    assert!(!text.contains("hush") && !text.contains(ADMIN), "{text}");
+}
+
+#[tokio::test]
+async fn executions_of_a_batch_belong_to_it_and_the_last_spans_are_sent_at_the_end() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut place = traced(&format!("http://{}", listener.local_addr().unwrap())).await;
+    let line = request("print x").to_string();
+    let kind = "Content-Type: application/x-ndjson\r\n";
+    let lines = format!("{line}\n{line}\n");
+    assert_eq!(place.client().send("POST", "/v1/batches", kind, lines.as_bytes()).await.status, 200);
+    let collecting = tokio::spawn(async move { spans(&listener, 3).await });
+    place.stop();
+    place.ended().await;
+    assert!(collecting.is_finished(), "the server ended before its last spans were taken");
+    let spans = collecting.await.unwrap();
+    let batch = named(&spans, "POST /v1/batches");
+    let below = |span: &&Value| span["name"] == "execution" && span["parentSpanId"] == batch["spanId"];
+    assert_eq!(spans.iter().filter(below).count(), 2, "{spans:?}");
+}
+
+#[tokio::test]
+async fn what_nobody_records_is_not_told() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let place = traced(&format!("http://{}", listener.local_addr().unwrap())).await;
+    let headers = format!("traceparent: 00-{TRACE}-{ABOVE}-00\r\n");
+    assert_eq!(place.client().post_with("/v1/executions", &headers, &request("print x")).await.status, 200);
+    place.client().get("/healthz").await;
+    let spans = spans(&listener, 1).await;
+    assert_eq!((spans.len(), &spans[0]["name"]), (1, &json!("GET /healthz")), "{spans:?}");
+}
+
+/// A collector that is gone, one that refuses, and one that takes and says nothing.
+#[tokio::test]
+async fn a_collector_that_does_not_work_hinders_nobody() {
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = gone.local_addr().unwrap();
+    drop(gone);
+    let mut place = traced(&format!("http://{address}")).await;
+    assert_eq!(place.client().run("print x").await.status, 200);
+    until_dropped(&place).await;
+    place.stop();
+    timeout(PATIENCE, place.ended()).await.expect("an end in time");
+
+    let refusing = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let place = traced(&format!("http://{}", refusing.local_addr().unwrap())).await;
+    assert_eq!(place.client().run("print x").await.status, 200);
+    export(&refusing, "503 Service Unavailable").await;
+    until_dropped(&place).await;
+
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut place = traced(&format!("http://{}", silent.local_addr().unwrap())).await;
+    assert_eq!(place.client().run("print x").await.status, 200);
+    let _held: TcpStream = silent.accept().await.unwrap().0;
+    assert_eq!(place.client().run("print x").await.status, 200);
+    place.stop();
+    timeout(PATIENCE, place.ended()).await.expect("an end in time");
+}
+
+async fn until_dropped(place: &Place) {
+    let dropped = async {
+        loop {
+            let text = place.client().get("/metrics").await.text();
+            let line = text.lines().find(|line| line.starts_with("belljar_spans_dropped_total "));
+            if line.is_some_and(|line| !line.ends_with(" 0")) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, dropped).await.expect("a count in time");
+}
