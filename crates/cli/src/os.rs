@@ -9,9 +9,9 @@ use tokio::runtime::{Builder, Runtime};
 use crate::failure::Failure;
 
 #[cfg(target_os = "linux")]
-pub(crate) use native::{Started, become_launcher_if_asked, launch};
+pub(crate) use native::{Host, Started, become_launcher_if_asked, launch};
 #[cfg(not(target_os = "linux"))]
-pub(crate) use nowhere::{Started, become_launcher_if_asked, launch};
+pub(crate) use nowhere::{Host, Started, become_launcher_if_asked, launch};
 
 #[cfg(not(unix))]
 pub(crate) use elsewhere::{
@@ -47,14 +47,19 @@ pub(crate) fn server_runtime() -> Result<Runtime, Failure> {
 
 #[cfg(target_os = "linux")]
 mod native {
+    use std::collections::BTreeMap;
+    use std::path::Path;
     use std::sync::Arc;
 
     use belljar_engine::Error;
+    use belljar_engine::places::Places;
     use belljar_engine::provider::Provider;
     use belljar_engine::warm::WarmSettings;
+    use belljar_providers::native::places::{Disk, HostFolderSpec as Allowed};
     use belljar_providers::native::{Launched, Native};
 
     use super::{Failure, FoundLanguage};
+    use crate::serve::HostFolderSpec;
 
     /// Does not return where this process was started to be the launcher, or the inside of a living sandbox.
     pub(crate) fn become_launcher_if_asked() {
@@ -86,6 +91,19 @@ mod native {
             self.0.clone()
         }
 
+        /// What outlives sandboxes.
+        pub(crate) fn places(
+            &self,
+            data: &Path,
+            host_folders: BTreeMap<String, HostFolderSpec>,
+        ) -> Result<Arc<dyn Places>, Failure> {
+            let allowed = host_folders.into_iter().map(|(name, folder)| {
+                let HostFolderSpec { path, writable, tenants } = folder;
+                Allowed { name, path, writable, tenants }
+            });
+            Ok(Arc::new(Disk::open(data, allowed.collect()).map_err(Error::from)?))
+        }
+
         pub(crate) fn languages(&self) -> Vec<FoundLanguage> {
             let states = self.0.languages().into_iter();
             states.map(|state| FoundLanguage { language: state.language, program: state.program }).collect()
@@ -95,14 +113,18 @@ mod native {
 
 #[cfg(not(target_os = "linux"))]
 mod nowhere {
+    use std::collections::BTreeMap;
     use std::convert::Infallible;
+    use std::path::Path;
     use std::sync::Arc;
 
     use belljar_engine::ErrorCode;
+    use belljar_engine::places::Places;
     use belljar_engine::provider::Provider;
     use belljar_engine::warm::WarmSettings;
 
     use super::{Failure, FoundLanguage};
+    use crate::serve::HostFolderSpec;
 
     pub(crate) fn become_launcher_if_asked() {}
 
@@ -125,6 +147,14 @@ mod nowhere {
 
     impl Host {
         pub(crate) fn provider(&self) -> Arc<dyn Provider> {
+            match self.0 {}
+        }
+
+        pub(crate) fn places(
+            &self,
+            _data: &Path,
+            _host_folders: BTreeMap<String, HostFolderSpec>,
+        ) -> Result<Arc<dyn Places>, Failure> {
             match self.0 {}
         }
 

@@ -22,6 +22,7 @@ pub mod limits;
 pub mod living;
 pub mod outcome;
 mod pipeline;
+pub mod places;
 pub mod plan;
 pub mod profile;
 pub mod provider;

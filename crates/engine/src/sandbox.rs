@@ -64,20 +64,37 @@ pub struct SandboxRequest {
     pub timeout_ms: Option<i64>,
     /// What happens then.
     pub on_timeout: OnTimeout,
-    /// Volumes of the tenant's.
+    /// Volumes of the tenant's, and host folders that are allowed.
     pub volumes: Vec<VolumeSpec>,
+    /// A snapshot with whose files the workspace starts.
+    pub snapshot: Option<String>,
 }
 
-/// A volume to mount.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+/// A volume to mount, or a host folder.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VolumeSpec {
-    /// Its name.
-    pub name: String,
+    /// The name of a volume.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Or the name of a host folder, as the administrator gave it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// Where it is to be seen, absolute.
     pub path: String,
     /// Whether it may only be read.
     pub read_only: bool,
+}
+
+impl VolumeSpec {
+    /// That there is none.
+    pub fn unknown(&self) -> Error {
+        let message = match (&self.name, &self.host) {
+            (_, Some(host)) => format!("there is no host folder '{host}'"),
+            (name, None) => format!("there is no volume '{}'", name.as_deref().unwrap_or_default()),
+        };
+        Error::invalid("volumes", message)
+    }
 }
 
 /// A sandbox that may be opened.
@@ -92,6 +109,8 @@ pub struct AdmittedSandbox {
     pub on_timeout: OnTimeout,
     /// Volumes; see [`AdmittedSandbox::with_volumes`].
     pub volumes: Vec<VolumeSpec>,
+    /// The snapshot to start with.
+    pub snapshot: Option<String>,
     /// Said back.
     pub metadata: Map<String, Value>,
     overflow: Overflow,
@@ -109,10 +128,9 @@ impl AdmittedSandbox {
     ///
     /// # Errors
     /// Names the first volume that `folder_of` does not know.
-    pub fn with_volumes(mut self, folder_of: impl Fn(&str) -> Option<PathBuf>) -> Result<Self, Error> {
+    pub fn with_volumes(mut self, folder_of: impl Fn(&VolumeSpec) -> Option<PathBuf>) -> Result<Self, Error> {
         for volume in &self.volumes {
-            let source = folder_of(&volume.name)
-                .ok_or_else(|| Error::invalid("volumes", format!("there is no volume '{}'", volume.name)))?;
+            let source = folder_of(volume).ok_or_else(|| volume.unknown())?;
             let (destination, writable) = (volume.path.clone(), !volume.read_only);
             self.plan.mounts.push(Mount { source, destination, writable });
         }
@@ -144,6 +162,7 @@ pub fn admit_sandbox(request: SandboxRequest, rules: &Rules<'_>) -> Result<Admit
         timeout: admit_timeout(request.timeout_ms, rules.ceiling.timeout)?,
         on_timeout: admit_on_timeout(request.on_timeout, rules)?,
         volumes: admit_volumes(request.volumes)?,
+        snapshot: request.snapshot,
         metadata: request.metadata,
         overflow: profile.output_overflow,
         plan,
@@ -245,8 +264,12 @@ fn admit_volumes(volumes: Vec<VolumeSpec>) -> Result<Vec<VolumeSpec>, Error> {
     }
     for (at, volume) in volumes.iter().enumerate() {
         let wrong = |why: &str| Error::invalid("volumes", format!("'{}': {why}", volume.path.escape_debug()));
-        if !is_volume_name(&volume.name) {
-            let name = volume.name.escape_debug();
+        let name = match (&volume.name, &volume.host) {
+            (Some(name), None) | (None, Some(name)) => name,
+            _ => return Err(wrong("needs either the 'name' of a volume or the 'host' folder's")),
+        };
+        if !is_volume_name(name) {
+            let name = name.escape_debug();
             return Err(Error::invalid(
                 "volumes",
                 format!(

@@ -64,9 +64,16 @@ fn volumes_have_names_and_places_of_their_own() {
     }
     let twice = json!({"volumes": [{"name": "a", "path": "/data/x"}, {"name": "b", "path": "/data"}]});
     assert!(refused(twice).contains("in the same place"));
+    for neither in [json!([{"path": "/data"}]), json!([{"name": "a", "host": "b", "path": "/data"}])] {
+        assert!(refused(json!({"volumes": neither})).contains("needs either"));
+    }
+    assert!(refused(json!({"volumes": [{"host": "/etc", "path": "/data"}]})).contains("is no name"));
+    let host = admitted(json!({"volumes": [{"host": "sets", "path": "/data"}]})).unwrap();
+    assert!(host.with_volumes(|_| None).unwrap_err().to_string().contains("no host folder 'sets'"));
     let sandbox = admitted(volume("cache", "/data")).unwrap();
     assert!(sandbox.clone().with_volumes(|_| None).unwrap_err().to_string().contains("no volume 'cache'"));
-    let sandbox = sandbox.with_volumes(|name| Some(format!("/srv/{name}").into())).unwrap();
+    let sandbox =
+        sandbox.with_volumes(|volume| Some(format!("/srv/{}", volume.name.as_deref()?).into())).unwrap();
     assert_eq!(sandbox.plan.mounts[0].source, PathBuf::from("/srv/cache"));
     assert!(sandbox.plan.mounts[0].writable);
 }

@@ -9,6 +9,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use belljar_engine::ErrorCode as Engine;
 use belljar_engine::living::{FailureKind, LivingError};
+use belljar_engine::places::PlacesError;
 use belljar_store::{Error as Store, Scope};
 use serde::Serialize;
 use thiserror::Error as ThisError;
@@ -104,6 +105,9 @@ pub enum Error {
     /// A living sandbox did not do what it was asked.
     #[error(transparent)]
     Living(Arc<LivingError>),
+    /// What outlives sandboxes could not be kept or found.
+    #[error(transparent)]
+    Places(Arc<PlacesError>),
     /// A part of the request that cannot be used as it is.
     #[error("{field}: {message}")]
     Invalid {
@@ -154,6 +158,14 @@ pub enum Error {
     /// Whoever listens on that port does not answer in time.
     #[error("the program at that port of the sandbox did not answer in time")]
     PortTimeout,
+    /// One at a time.
+    #[error("a snapshot is being made; try again when it is there")]
+    SnapshotUnderWay,
+    /// The sandbox did not give its files in time.
+    #[error(
+        "making the snapshot took too long; try again when the sandbox has less to do, or with fewer files"
+    )]
+    SnapshotTooSlow,
     /// Another request came with this key.
     #[error("another request came with this Idempotency-Key")]
     IdempotencyConflict,
@@ -201,6 +213,19 @@ impl From<Store> for Error {
     }
 }
 
+impl From<PlacesError> for Error {
+    fn from(error: PlacesError) -> Self {
+        match error {
+            // What the sandbox says is the same whoever asked it.
+            PlacesError::Source(error) => match error.downcast::<LivingError>() {
+                Ok(living) => living.into(),
+                Err(error) => Self::Places(Arc::new(PlacesError::Source(error))),
+            },
+            error => Self::Places(Arc::new(error)),
+        }
+    }
+}
+
 impl From<LivingError> for Error {
     fn from(error: LivingError) -> Self {
         match error {
@@ -221,6 +246,7 @@ impl Error {
             Self::Engine(error) => engine_code(error.code()),
             Self::Store(error) => store_code(error),
             Self::Living(error) => living_code(error),
+            Self::Places(error) => places_code(error),
             Self::Invalid { .. } => Code::InvalidRequest,
             Self::Unauthorized => Code::Unauthorized,
             Self::Forbidden(_) => Code::Forbidden,
@@ -228,7 +254,8 @@ impl Error {
             Self::Misdirected => Code::Misdirected,
             Self::NotFound(_) => Code::NotFound,
             Self::MethodNotAllowed => Code::MethodNotAllowed,
-            Self::Ended | Self::OwnTenant => Code::Conflict,
+            Self::Ended | Self::OwnTenant | Self::SnapshotUnderWay => Code::Conflict,
+            Self::SnapshotTooSlow => Code::RequestTimeout,
             Self::SandboxesFull(_) => Code::TooManySandboxes,
             Self::MemoryTaken => Code::QuotaExceeded,
             Self::SandboxEnded => Code::SandboxEnded,
@@ -290,9 +317,23 @@ fn living_code(error: &LivingError) -> Code {
     match error {
         LivingError::Failed(failure) => failure_code(failure.kind),
         LivingError::Paused => Code::SandboxPaused,
+        LivingError::Halted(_) => Code::DiskFull,
         LivingError::Gone(_) => Code::SandboxEnded,
         LivingError::Provider(_) => Code::SetupFailed,
         LivingError::Source(_) => Code::RequestTimeout,
+    }
+}
+
+fn places_code(error: &PlacesError) -> Code {
+    match error {
+        PlacesError::TooLarge(_) => Code::QuotaExceeded,
+        PlacesError::NoSpace => Code::StorageFull,
+        PlacesError::Missing
+        | PlacesError::Exists
+        | PlacesError::Name(_)
+        | PlacesError::Source(_)
+        | PlacesError::Changed(_)
+        | PlacesError::Io { .. } => Code::StorageUnavailable,
     }
 }
 
@@ -322,6 +363,7 @@ fn store_code(error: &Store) -> Code {
     match error {
         Store::NotFound(_) => Code::NotFound,
         Store::Exists(_) | Store::InUse(_) => Code::Conflict,
+        Store::Quota { .. } => Code::QuotaExceeded,
         Store::Invalid { .. } | Store::TooLarge { .. } => Code::InvalidRequest,
         Store::QueueFull | Store::TooSlow | Store::Busy | Store::BackingUp => Code::Overloaded,
         Store::NoSpace => Code::StorageFull,

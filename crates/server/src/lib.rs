@@ -29,6 +29,7 @@ mod live;
 mod metrics;
 mod object;
 mod openapi;
+mod places;
 mod query;
 mod routes;
 mod sandboxes;

@@ -10,6 +10,7 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
 use crate::admin::{audit, keys, profiles, tenants};
+use crate::places::{snapshots, volumes};
 use crate::sandboxes::{archives, files, ports, watch};
 use crate::{batches, docs, executions, health, metrics, sandboxes};
 
@@ -29,6 +30,8 @@ const EXAMPLES: &str = include_str!("../docs/examples.json");
         sandboxes::write_stdin, sandboxes::signal_command, sandboxes::resize_terminal, sandboxes::terminal,
         files::read, files::write, files::remove, files::stat, files::list, files::make_folder, files::rename,
         files::set_permissions, archives::unpack, archives::pack, watch::start, ports::pass,
+        volumes::create, volumes::list, volumes::show, volumes::remove,
+        snapshots::make, snapshots::list, snapshots::show, snapshots::remove,
         tenants::list, tenants::create, tenants::show, tenants::change, tenants::remove,
         keys::list, keys::create, keys::rotate, keys::revoke,
         profiles::list, profiles::show, profiles::set, profiles::remove, audit::list,

@@ -9,6 +9,7 @@ use axum::{Router, extract::DefaultBodyLimit};
 use crate::admin::{audit, keys, profiles, tenants};
 use crate::edge::edge;
 use crate::error::Error;
+use crate::places::{snapshots, volumes};
 use crate::sandboxes::{archives, files, ports, watch};
 use crate::world::World;
 use crate::{batches, docs, executions, health, metrics, openapi, sandboxes};
@@ -43,6 +44,11 @@ pub(crate) fn router(world: Arc<World>) -> Router {
         .route("/v1/sandboxes/{id}/ports/{port}", any(ports::pass))
         .route("/v1/sandboxes/{id}/ports/{port}/", any(ports::pass))
         .route("/v1/sandboxes/{id}/ports/{port}/{*rest}", any(ports::pass))
+        .route("/v1/sandboxes/{id}/snapshots", post(snapshots::make))
+        .route("/v1/volumes", get(volumes::list).post(volumes::create))
+        .route("/v1/volumes/{name}", get(volumes::show).delete(volumes::remove))
+        .route("/v1/snapshots", get(snapshots::list))
+        .route("/v1/snapshots/{id}", get(snapshots::show).delete(snapshots::remove))
         .route("/v1/tenants", get(tenants::list).post(tenants::create))
         .route("/v1/tenants/{tenant}", get(tenants::show).patch(tenants::change).delete(tenants::remove))
         .route("/v1/tenants/{tenant}/keys", get(keys::list).post(keys::create))

@@ -256,17 +256,74 @@ pub(crate) struct NewSandbox {
     timeout_ms: Option<i64>,
     /// kill or pause.
     on_timeout: Option<String>,
-    /// Volumes of the tenant's.
+    /// Volumes of the tenant's, and host folders that the administrator allows.
     volumes: Option<Vec<VolumeMount>>,
+    /// The id of a snapshot with whose files the workspace starts.
+    snapshot: Option<String>,
 }
 
-/// A volume that a sandbox sees.
+/// A volume that a sandbox sees, or a host folder.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct VolumeMount {
-    name: String,
+    /// The name of a volume.
+    name: Option<String>,
+    /// Or the name of a host folder.
+    host: Option<String>,
     /// Where it is seen, absolute.
     path: String,
     read_only: Option<bool>,
+}
+
+/// A volume to make.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct NewVolume {
+    name: String,
+    #[schema(minimum = 1)]
+    size_bytes: u64,
+}
+
+/// A named place that outlives sandboxes.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Volume {
+    name: String,
+    /// What it may hold. Sandboxes that write more to it are halted until some of it is removed.
+    size_bytes: u64,
+    /// What it was last seen to hold; null where nobody has looked, or it could not be measured.
+    #[schema(required)]
+    used_bytes: Option<u64>,
+    created: i64,
+}
+
+/// Volumes by name.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct VolumeList {
+    volumes: Vec<Volume>,
+}
+
+/// A snapshot to make.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct NewSnapshot {
+    label: Option<String>,
+}
+
+/// The files of a sandbox, as they were.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Snapshot {
+    id: String,
+    /// What it was made from.
+    sandbox: String,
+    label: String,
+    size_bytes: u64,
+    created: i64,
+    /// When it was complete; null while it is being made.
+    #[schema(required)]
+    ready: Option<i64>,
+}
+
+/// Snapshots, newest first.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct SnapshotList {
+    snapshots: Vec<Snapshot>,
 }
 
 /// How long a sandbox is to live from now on.

@@ -28,6 +28,8 @@ pub struct Settings {
     pub terminal_silence: Duration,
     /// What an archive may grow to when it is unpacked; no more than the sandbox's disk in any case.
     pub archives: ArchiveLimits,
+    /// What the volumes and snapshots of a tenant may take together that has no quota of its own.
+    pub tenant_disk: u64,
     /// The longest body, and the longest line of a batch.
     pub max_body: usize,
     /// What all bodies and requests under way may hold together.
@@ -63,6 +65,7 @@ impl Default for Settings {
             sandbox_life: Duration::from_secs(24 * 3_600),
             terminal_silence: Duration::from_secs(60),
             archives: ArchiveLimits::default(),
+            tenant_disk: 10 << 30,
             max_body: 32 << 20,
             bodies_total: 256 << 20,
             batch_jobs: (2 * cores).max(4),

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use belljar_engine::Engine;
 use belljar_engine::admit::DEFAULT_TENANT;
+use belljar_engine::places::Places;
 use belljar_engine::profile::Profiles;
 use belljar_store::{Digest, Quotas, Scope, Scopes, Secret, Store, TenantName, Timestamp};
 
 use crate::accounts::Accounts;
 use crate::admin::profiles;
 use crate::error::Error;
+use crate::places::settle;
 use crate::settings::Settings;
 use crate::world::World;
 
@@ -40,10 +42,11 @@ pub type FirstKey = Option<Secret>;
 /// Makes the world of a server.
 ///
 /// # Errors
-/// The database cannot answer or write.
+/// The database or the data folder cannot answer or write.
 pub async fn prepare(
     engine: Arc<Engine>,
     store: Arc<Store>,
+    places: Arc<dyn Places>,
     configured: Profiles,
     settings: Settings,
     set_key: Option<AdminKey>,
@@ -56,6 +59,7 @@ pub async fn prepare(
     if ended > 0 {
         tracing::warn!(sandboxes = ended, "were alive when an earlier server ended: interrupted");
     }
+    settle(&*places, &store).await?;
     let home: TenantName = DEFAULT_TENANT.parse()?;
     if store.tenant(&home).await?.is_none() {
         store.add_tenant(&home, Quotas::default(), Timestamp::now()).await?;
@@ -63,7 +67,7 @@ pub async fn prepare(
     let needs_key = set_key.is_none() && !settings.without_keys && !has_admin(&store, &home).await?;
     let first = if needs_key { Some(first_key(&store, &home).await?) } else { None };
     let accounts = Accounts::new(home, set_key.map(|key| key.0), settings.without_keys);
-    let world = Arc::new(World::new(engine, store, configured, settings, accounts));
+    let world = Arc::new(World::new(engine, store, places, configured, settings, accounts));
     profiles::load(&world).await?;
     Ok((world, first))
 }

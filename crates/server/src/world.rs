@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use belljar_engine::Engine;
+use belljar_engine::places::Places;
 use belljar_engine::profile::Profiles;
 use belljar_store::Store;
 use tokio::sync::Semaphore;
 
-use crate::accounts::Accounts;
+use crate::accounts::{Accounts, Caller};
 use crate::gate::Gate;
 use crate::health::Readiness;
 use crate::live::Live;
 use crate::metrics::Meters;
+use crate::places::Mounts;
 use crate::sandboxes::Registry;
 use crate::settings::Settings;
 use crate::trace::Tracer;
@@ -27,6 +29,8 @@ pub struct World {
     pub(crate) gate: Gate,
     pub(crate) live: Live,
     pub(crate) sandboxes: Registry,
+    pub(crate) places: Arc<dyn Places>,
+    pub(crate) mounts: Mounts,
     pub(crate) meters: Meters,
     pub(crate) written: Written,
     pub(crate) tracer: Option<Tracer>,
@@ -41,6 +45,7 @@ impl World {
     pub(crate) fn new(
         engine: Arc<Engine>,
         store: Arc<Store>,
+        places: Arc<dyn Places>,
         profiles: Profiles,
         settings: Settings,
         accounts: Accounts,
@@ -51,14 +56,21 @@ impl World {
             live: Live::default(),
             written: Written::new(settings.retention.max_bytes),
             sandboxes: Registry::new(settings.sandboxes),
+            mounts: Mounts::default(),
             meters: Meters::new(),
             tracer: settings.collector.clone().map(Tracer::new),
             readiness: Readiness::default(),
             engine,
             store,
+            places,
             profiles,
             settings,
             accounts,
         }
+    }
+
+    /// What the volumes and snapshots of a caller may take together.
+    pub(crate) fn disk_quota(&self, caller: &Caller) -> u64 {
+        caller.quotas.disk_bytes.unwrap_or(self.settings.tenant_disk)
     }
 }

@@ -103,6 +103,12 @@ pub enum Error {
         /// How much it may be.
         limit: usize,
     },
+    /// More than the tenant may have.
+    #[error("more than this tenant's disk quota: {left} bytes are left of it; remove a volume or snapshot")]
+    Quota {
+        /// What it may still have.
+        left: u64,
+    },
     /// More writes or reads wait than may.
     #[error("the database has too much to do: its queue is full; try again later")]
     QueueFull,
@@ -147,7 +153,8 @@ impl Error {
             | Self::Exists(_)
             | Self::InUse(_)
             | Self::Invalid { .. }
-            | Self::TooLarge { .. } => Fault::Caller,
+            | Self::TooLarge { .. }
+            | Self::Quota { .. } => Fault::Caller,
             Self::QueueFull | Self::TooSlow | Self::Busy | Self::BackingUp => Fault::Capacity,
             Self::Locked { .. }
             | Self::Open { .. }

@@ -51,14 +51,18 @@ const VOLUME: &str = "tenant, name, id, size_bytes, created_ms";
 const SNAPSHOT: &str = "tenant, id, sandbox, label, size_bytes, created_ms, ready_ms";
 
 impl Store {
-    /// Records a volume.
+    /// Records a volume, whose size is from now on a part of what its tenant has of `quota`.
     ///
     /// # Errors
-    /// There is one of this name, there is no such tenant, or it has 1,000.
-    pub async fn add_volume(&self, volume: Volume) -> Result<(), Error> {
+    /// There is one of this name, there is no such tenant, it has 1,000, or its quota is not enough.
+    pub async fn add_volume(&self, volume: Volume, quota: u64) -> Result<(), Error> {
         let size = bound::count("size_bytes", volume.size_bytes)?;
         self.write(move |db| {
             refuse_many(db, "SELECT count(*) FROM volumes WHERE tenant = ?", &volume.tenant)?;
+            let left = left_of(db, quota, &volume.tenant)?;
+            if volume.size_bytes > left {
+                return Err(Error::Quota { left });
+            }
             let sql = "INSERT INTO volumes (tenant, name, id, size_bytes, created_ms) VALUES (?, ?, ?, ?, ?) \
                        ON CONFLICT DO NOTHING";
             let values = params![volume.tenant, volume.name, volume.id, size, volume.created];
@@ -113,33 +117,44 @@ impl Store {
     /// The database cannot answer.
     pub async fn reserved_bytes(&self, tenant: &TenantName) -> Result<u64, Error> {
         let tenant = tenant.clone();
-        self.read(move |db| {
-            // As a sum of real numbers it cannot overflow; nobody has disks where that is not exact enough.
-            let sql = "SELECT total(size_bytes) FROM (SELECT size_bytes FROM volumes WHERE tenant = ?1 \
-                       UNION ALL SELECT size_bytes FROM snapshots WHERE tenant = ?1)";
-            Ok(db.prepare_cached(sql)?.query_row([&tenant], |row| row.get::<_, f64>(0))? as u64)
+        self.read(move |db| reserved(db, &tenant)).await
+    }
+
+    /// Records a snapshot that is being made, and gives how large it may be: `size_bytes`, or what the tenant has left of
+    /// `quota` where that is less. So much is reserved until [`Store::snapshot_ready`] says what it takes.
+    ///
+    /// # Errors
+    /// There is no such tenant, it has 1,000, nothing is left of its quota, or the label is too long.
+    pub async fn add_snapshot(&self, snapshot: Snapshot, quota: u64) -> Result<u64, Error> {
+        let label = bound::text("label", snapshot.label.clone(), MAX_WORD)?;
+        self.write(move |db| {
+            let Snapshot { tenant, id, sandbox, created, .. } = &snapshot;
+            refuse_many(db, "SELECT count(*) FROM snapshots WHERE tenant = ?", tenant)?;
+            let left = left_of(db, quota, tenant)?;
+            let most = snapshot.size_bytes.min(left);
+            if most == 0 {
+                return Err(Error::Quota { left });
+            }
+            let sql = "INSERT INTO snapshots (tenant, id, sandbox, label, size_bytes, created_ms) \
+                       VALUES (?, ?, ?, ?, ?, ?)";
+            let values = params![tenant, id, sandbox, label, bound::count("size_bytes", most)?, created];
+            db.execute(sql, values).map_err(owner_missing)?;
+            Ok(most)
         })
         .await
     }
 
-    /// Records a snapshot that is being made; `ready` and `size_bytes` come with [`Store::snapshot_ready`].
+    /// The ids of all volumes and of all snapshots, whoever's they are.
     ///
     /// # Errors
-    /// There is no such tenant, it has 1,000, or the label is too long.
-    pub async fn add_snapshot(
-        &self,
-        tenant: &TenantName,
-        id: &SnapshotId,
-        sandbox: &SandboxId,
-        label: &str,
-        at: Timestamp,
-    ) -> Result<(), Error> {
-        let label = bound::text("label", label.to_owned(), MAX_WORD)?;
-        let (tenant, id, sandbox) = (tenant.clone(), id.clone(), sandbox.clone());
-        self.write(move |db| {
-            refuse_many(db, "SELECT count(*) FROM snapshots WHERE tenant = ?", &tenant)?;
-            let sql = "INSERT INTO snapshots (tenant, id, sandbox, label, created_ms) VALUES (?, ?, ?, ?, ?)";
-            db.execute(sql, params![tenant, id, sandbox, label, at]).map(drop).map_err(owner_missing)
+    /// The database cannot answer.
+    pub async fn kept(&self) -> Result<(Vec<VolumeId>, Vec<SnapshotId>), Error> {
+        self.read(|db| {
+            let mut volumes = db.prepare("SELECT id FROM volumes")?;
+            let mut snapshots = db.prepare("SELECT id FROM snapshots")?;
+            let volumes = volumes.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+            let snapshots = snapshots.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+            Ok((volumes, snapshots))
         })
         .await
     }
@@ -215,6 +230,18 @@ impl Store {
         })
         .await
     }
+}
+
+/// What a tenant may still add to what it has.
+fn left_of(db: &Connection, quota: u64, tenant: &TenantName) -> Result<u64, Error> {
+    Ok(quota.saturating_sub(reserved(db, tenant)?))
+}
+
+fn reserved(db: &Connection, tenant: &TenantName) -> Result<u64, Error> {
+    // As a sum of real numbers it cannot overflow; nobody has disks where that is not exact enough.
+    let sql = "SELECT total(size_bytes) FROM (SELECT size_bytes FROM volumes WHERE tenant = ?1 \
+               UNION ALL SELECT size_bytes FROM snapshots WHERE tenant = ?1)";
+    Ok(db.prepare_cached(sql)?.query_row([tenant], |row| row.get::<_, f64>(0))? as u64)
 }
 
 fn refuse_many(db: &Connection, count: &str, tenant: &TenantName) -> Result<(), Error> {

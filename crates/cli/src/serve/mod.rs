@@ -23,11 +23,11 @@ use tokio::net::TcpListener;
 use crate::config::Config;
 use crate::env::Environment;
 use crate::failure::{Failure, shown};
-use crate::os::{self, Interrupts, Started};
+use crate::os::{self, Host, Interrupts, Started};
 use crate::say;
 
 use service::Service;
-pub(crate) use spec::ServerSpec;
+pub(crate) use spec::{HostFolderSpec, ServerSpec};
 use tls::{Certificate, TlsFiles};
 
 /// `belljar serve`.
@@ -81,7 +81,7 @@ async fn serve(started: Started, mut service: Service, config: Config) -> Result
     let host = started.connect(config.warm).await?;
     let engine = Arc::new(Engine::new(host.provider(), config.profiles.clone(), config.ceiling));
     let ready = match prove(&engine, service.allow_degraded).await {
-        Ok(()) => prepare(&engine, store, config.profiles, service, &doors).await,
+        Ok(()) => prepare(&engine, store, &host, config.profiles, service, &doors).await,
         Err(failure) => Err(failure),
     };
     if let Ok(world) = &ready {
@@ -109,13 +109,15 @@ fn open(service: &Service) -> Result<Arc<Store>, Failure> {
 async fn prepare(
     engine: &Arc<Engine>,
     store: Arc<Store>,
+    host: &Host,
     profiles: Profiles,
     service: Service,
     doors: &Doors,
 ) -> Result<Arc<World>, Failure> {
     let failed = |error: belljar_server::Error| Failure::host(error.to_string());
-    let prepared =
-        belljar_server::prepare(Arc::clone(engine), store, profiles, service.settings, service.admin_key);
+    let Service { data_dir, host_folders, settings, admin_key, .. } = service;
+    let (engine, places) = (Arc::clone(engine), host.places(&data_dir, host_folders)?);
+    let prepared = belljar_server::prepare(engine, store, places, profiles, settings, admin_key);
     let (world, first_key) = prepared.await.map_err(failed)?;
     if let Some(key) = first_key {
         say::answer(&format!("admin key, shown this once: {}", key.reveal()));

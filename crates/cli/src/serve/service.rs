@@ -1,5 +1,6 @@
 //! What was typed, the file and the environment become one service; the nearer word counts.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -7,7 +8,7 @@ use belljar_server::{AdminKey, Settings};
 use belljar_store::Durability;
 use tracing::level_filters::LevelFilter;
 
-use super::{ServeArgs, ServerSpec, TlsFiles};
+use super::{HostFolderSpec, ServeArgs, ServerSpec, TlsFiles};
 use crate::env::Environment;
 use crate::failure::Failure;
 
@@ -20,6 +21,7 @@ pub(crate) struct Service {
     pub(crate) metrics_listen: Option<SocketAddr>,
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) data_dir: PathBuf,
+    pub(crate) host_folders: BTreeMap<String, HostFolderSpec>,
     pub(crate) durability: Durability,
     pub(crate) settings: Settings,
     pub(crate) admin_key: Option<AdminKey>,
@@ -54,6 +56,7 @@ impl Service {
             metrics_listen: args.metrics_listen.or(spec.metrics_listen),
             tls,
             data_dir: data_dir(args.data_dir, environment, spec)?,
+            host_folders: spec.host_folders()?,
             durability: spec.durability(),
             settings,
             admin_key: key.transpose().map_err(failed)?,

@@ -1,10 +1,12 @@
 //! `[server]` in `belljar.toml`, as it is written.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use belljar_engine::quantity::{parse_bytes, parse_millis};
+use belljar_engine::sandbox::is_volume_name;
 use belljar_server::Settings;
 use belljar_store::Durability;
 use serde::Deserialize;
@@ -50,8 +52,25 @@ pub(crate) struct ServerSpec {
     keep: Option<String>,
     /// How much results may take, such as `1G`.
     keep_bytes: Option<String>,
+    /// What volumes and snapshots of a tenant without a quota may take, such as `10G`.
+    tenant_disk: Option<String>,
+    /// Folders of this machine that sandboxes may see, by the name by which they ask for them.
+    pub(super) host_folders: BTreeMap<String, HostFolderSpec>,
     /// What a committed result survives: `process`, or also `power`.
     durability: Option<DurabilitySpec>,
+}
+
+/// A folder of this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HostFolderSpec {
+    pub(crate) path: PathBuf,
+    /// Whether sandboxes may write to it.
+    #[serde(default)]
+    pub(crate) writable: bool,
+    /// Who may ask for it; everybody where this is empty.
+    #[serde(default)]
+    pub(crate) tenants: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -72,6 +91,7 @@ impl ServerSpec {
         set(&mut settings.sandbox_sweep, time("sandbox_sweep", self.sandbox_sweep.as_deref())?);
         set(&mut settings.sandbox_life, time("sandbox_life", self.sandbox_life.as_deref())?);
         set(&mut settings.terminal_silence, time("terminal_silence", self.terminal_silence.as_deref())?);
+        set(&mut settings.tenant_disk, bytes("tenant_disk", self.tenant_disk.as_deref())?);
         set(&mut settings.max_body, bytes("max_body", self.max_body.as_deref())?.map(|bytes| bytes as usize));
         set(&mut settings.connections, count("connections", self.connections)?);
         set(&mut settings.body_timeout, time("body_timeout", self.body_timeout.as_deref())?);
@@ -84,6 +104,17 @@ impl ServerSpec {
             settings.retention.max_bytes = Some(bytes);
         }
         Ok(settings)
+    }
+
+    /// Names as requests can have them.
+    pub(super) fn host_folders(&self) -> Result<BTreeMap<String, HostFolderSpec>, Failure> {
+        match self.host_folders.keys().find(|name| !is_volume_name(name)) {
+            Some(name) => {
+                let shown = name.escape_debug();
+                Err(refused("host_folders", &format!("'{shown}': names are of a-z, 0-9, '-', '_' and '.'")))
+            }
+            None => Ok(self.host_folders.clone()),
+        }
     }
 
     pub(super) fn durability(&self) -> Durability {
@@ -146,5 +177,10 @@ mod tests {
             assert!(settings(wrong).unwrap_err().message.starts_with("[server] "), "{wrong}");
         }
         assert!(toml::from_str::<ServerSpec>("port = 1").is_err());
+        let folders = |text| toml::from_str::<ServerSpec>(text).unwrap().host_folders();
+        assert!(!folders("host_folders.sets = { path = \"/srv/sets\" }").unwrap()["sets"].writable);
+        assert!(
+            folders("host_folders.\"/etc\" = { path = \"/etc\" }").unwrap_err().message.contains("'/etc'")
+        );
     }
 }

@@ -8,6 +8,7 @@ mod commands;
 mod files;
 mod life;
 mod names;
+mod places;
 mod ports;
 mod terminal;
 

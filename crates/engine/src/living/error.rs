@@ -16,6 +16,9 @@ pub enum LivingError {
     /// It is paused, and would answer only when it is resumed.
     #[error("the sandbox is paused; resume it first")]
     Paused,
+    /// It is halted: nothing is started or written in it until somebody removes what is too much.
+    #[error("the sandbox is halted: {0}; remove some of it, and it goes on")]
+    Halted(String),
     /// It is gone.
     #[error("the sandbox is gone: {0}")]
     Gone(String),
@@ -47,6 +50,7 @@ impl From<LivingError> for io::Error {
         let kind = match &error {
             LivingError::Gone(_) => io::ErrorKind::BrokenPipe,
             LivingError::Failed(failure) => failure.kind.to_io(),
+            LivingError::Halted(_) => io::ErrorKind::StorageFull,
             LivingError::Paused | LivingError::Provider(_) | LivingError::Source(_) => io::ErrorKind::Other,
         };
         Self::new(kind, error)

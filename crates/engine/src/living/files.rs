@@ -100,11 +100,13 @@ pub struct ArchiveLimits {
     pub bytes: u64,
     /// Times the packed size, once more than a megabyte has come out.
     pub ratio: u32,
+    /// Whether links may lead out of the folder, as those of a sandbox's own files do. None is followed anyway.
+    pub any_link: bool,
 }
 
 impl Default for ArchiveLimits {
     fn default() -> Self {
-        Self { entries: 100_000, bytes: 1 << 30, ratio: 200 }
+        Self { entries: 100_000, bytes: 1 << 30, ratio: 200, any_link: false }
     }
 }
 

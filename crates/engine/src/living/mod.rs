@@ -23,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::limits::Limits;
 use crate::outcome::Outcome;
-use crate::plan::Task;
+use crate::plan::{Task, WORKSPACE};
 use crate::provider::{BoxFuture, Sink};
 
 pub use command::{
@@ -121,6 +121,23 @@ pub trait Living: Debug + Send + Sync {
     /// Lets it go on.
     fn resume(&self) -> Asked<'_, ()>;
 
+    /// Kills every program in it and starts none, and writes nothing, until it is released: files can be read and
+    /// removed. One that cannot be halted is closed.
+    fn halt(&self, _why: String) -> Asked<'_, ()> {
+        Box::pin(async {
+            self.close().await;
+            Ok(())
+        })
+    }
+
+    /// Lets programs be started again.
+    fn release(&self) {}
+
+    /// Why it is halted, where it is.
+    fn halted(&self) -> Option<String> {
+        None
+    }
+
     /// What it uses now, paused or not.
     fn stats(&self) -> Asked<'_, Stats>;
 
@@ -211,9 +228,14 @@ pub trait Files: Debug + Send + Sync {
         source: ByteSource<'a>,
     ) -> Asked<'a, Unpacked>;
 
-    /// Packs a folder. A snapshot of a sandbox's files is the tar of its workspace.
+    /// Packs a folder.
     fn download_archive<'a>(&'a self, path: &'a str, format: ArchiveFormat)
     -> Asked<'a, ByteSource<'static>>;
+
+    /// The tar of the workspace, without volumes. Nothing runs until all of it is read, or the source is dropped.
+    fn snapshot(&self) -> Asked<'_, ByteSource<'static>> {
+        self.download_archive(WORKSPACE, ArchiveFormat::Tar)
+    }
 
     /// Tells of changes in a folder, or in all below it, from when this returns.
     fn watch<'a>(&'a self, path: &'a str, recursive: bool) -> Asked<'a, Box<dyn Changes>>;

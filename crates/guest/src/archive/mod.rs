@@ -38,7 +38,16 @@ pub(crate) enum Job {
     /// From stdin.
     Unpack { path: PathBuf, said: String, format: ArchiveFormat, limits: ArchiveLimits },
     /// To stdout.
-    Pack { path: PathBuf, said: String, format: ArchiveFormat },
+    Pack { path: PathBuf, said: String, format: ArchiveFormat, reach: Reach },
+}
+
+/// How far packing goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Reach {
+    /// Everything below the folder.
+    All,
+    /// Nothing that is mounted there.
+    OneDisk,
 }
 
 /// How it went.
@@ -76,8 +85,8 @@ fn perform(job: &Job) -> Report {
         Job::Unpack { path, said, format, limits } => {
             unpack::unpack(path, *format, *limits, input(said)?).map_err(|refusal| refusal.of(said))
         }
-        Job::Pack { path, said, format } => {
-            pack::pack(path, *format, output(said)?).map_err(|refusal| refusal.of(said))?;
+        Job::Pack { path, said, format, reach } => {
+            pack::pack(path, *format, *reach, output(said)?).map_err(|refusal| refusal.of(said))?;
             Ok(Unpacked::default())
         }
     }

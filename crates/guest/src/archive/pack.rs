@@ -8,31 +8,36 @@ use std::path::Path;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-use super::Refusal;
 use super::path::shown;
 use super::tree::{Found, Node, walk};
+use super::{Reach, Refusal};
 use crate::line::CHUNK;
 use crate::protocol::ArchiveFormat;
 
 /// From here on a zip needs wider fields.
 const LARGE: u64 = u32::MAX as u64;
 
-pub(super) fn pack(path: &Path, format: ArchiveFormat, sink: impl Write) -> Result<(), Refusal> {
+pub(super) fn pack(
+    path: &Path,
+    format: ArchiveFormat,
+    reach: Reach,
+    sink: impl Write,
+) -> Result<(), Refusal> {
     let sink = BufWriter::with_capacity(CHUNK, sink);
     let finished = match format {
-        ArchiveFormat::Tar => tar(path, sink)?.flush(),
+        ArchiveFormat::Tar => tar(path, reach, sink)?.flush(),
         ArchiveFormat::TarGz => {
             let encoder = flate2::write::GzEncoder::new(sink, flate2::Compression::default());
-            tar(path, encoder)?.finish().and_then(|mut sink| sink.flush())
+            tar(path, reach, encoder)?.finish().and_then(|mut sink| sink.flush())
         }
-        ArchiveFormat::Zip => return zip(path, sink),
+        ArchiveFormat::Zip => return zip(path, reach, sink),
     };
     finished.map_err(Refusal::Archive)
 }
 
-fn tar<W: Write>(path: &Path, sink: W) -> Result<W, Refusal> {
+fn tar<W: Write>(path: &Path, reach: Reach, sink: W) -> Result<W, Refusal> {
     let mut archive = tar::Builder::new(sink);
-    walk(path, &mut |found| {
+    walk(path, reach, &mut |found| {
         let mut header = tar::Header::new_gnu();
         header.set_mode(found.mode);
         header.set_mtime(found.modified);
@@ -76,10 +81,10 @@ impl<R: Read> Read for Exactly<R> {
     }
 }
 
-fn zip(path: &Path, sink: impl Write) -> Result<(), Refusal> {
+fn zip(path: &Path, reach: Reach, sink: impl Write) -> Result<(), Refusal> {
     let mut archive = ZipWriter::new_stream(sink);
     let mut buffer = vec![0; CHUNK];
-    walk(path, &mut |found| add_to_zip(&mut archive, found, &mut buffer))?;
+    walk(path, reach, &mut |found| add_to_zip(&mut archive, found, &mut buffer))?;
     let sink = archive.finish().map_err(|error| Refusal::Archive(error.into()))?;
     sink.into_inner().flush().map_err(Refusal::Archive)
 }

@@ -9,8 +9,8 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::Refusal;
 use super::path::shown;
+use super::{Reach, Refusal};
 
 /// Folders in folders, at most; one descriptor is open for each.
 const DEEPEST: usize = 128;
@@ -39,16 +39,22 @@ pub(super) struct Found {
 pub(super) type Take<'a> = dyn FnMut(Found) -> io::Result<()> + 'a;
 
 /// Shows everything in a folder, folders before what is in them.
-pub(super) fn walk(path: &Path, take: &mut Take<'_>) -> Result<(), Refusal> {
+pub(super) fn walk(path: &Path, reach: Reach, take: &mut Take<'_>) -> Result<(), Refusal> {
     let flags = SAFELY.difference(OFlags::NOFOLLOW) | OFlags::DIRECTORY;
-    let root = rustix::fs::openat(CWD, path, flags, Mode::empty())
-        .map_err(|errno| Refusal::Io { entry: path.display().to_string(), error: errno.into() })?;
-    let mut walk = Walk { take, seen: 0 };
+    let failed = |errno: Errno| Refusal::Io { entry: path.display().to_string(), error: errno.into() };
+    let root = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(failed)?;
+    let disk = match reach {
+        Reach::All => None,
+        Reach::OneDisk => Some(rustix::fs::fstat(&root).map_err(failed)?.st_dev),
+    };
+    let mut walk = Walk { take, disk, seen: 0 };
     walk.folder(root, &mut Vec::new(), 0)
 }
 
 struct Walk<'a, 'b> {
     take: &'a mut Take<'b>,
+    /// The only one from which anything is taken.
+    disk: Option<u64>,
     seen: usize,
 }
 
@@ -90,6 +96,9 @@ impl Walk<'_, '_> {
     ) -> Result<(), Refusal> {
         let io = |errno: Errno| Refusal::Io { entry: shown(path), error: errno.into() };
         let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map_err(io)?;
+        if self.disk.is_some_and(|disk| disk != stat.st_dev) {
+            return Ok(());
+        }
         let kind = FileType::from_raw_mode(stat.st_mode);
         let node = match kind {
             FileType::Symlink => {

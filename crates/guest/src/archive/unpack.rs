@@ -156,6 +156,7 @@ fn is_plain(mode: Option<u32>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::archive::Reach;
     use crate::archive::pack::pack;
     use proptest::prelude::{ProptestConfig, any};
 
@@ -169,7 +170,7 @@ mod tests {
         std::fs::write(folder.path().join("n".repeat(150)), "").unwrap();
         std::os::unix::fs::symlink("d/f", folder.path().join("l")).unwrap();
         let mut archive = Vec::new();
-        pack(folder.path(), format, &mut archive).unwrap();
+        pack(folder.path(), format, Reach::All, &mut archive).unwrap();
         archive
     }
 

@@ -11,8 +11,9 @@ use tokio::sync::oneshot::error::TryRecvError;
 use super::channel::{Receiver, Sender};
 use super::descriptor::Descriptor;
 use super::files::Target;
+use super::process::Stilled;
 use super::{Spawned, World};
-use crate::archive::{self, Job, Report};
+use crate::archive::{self, Job, Reach, Report};
 use crate::line::CHUNK;
 use crate::protocol::{ArchiveFormat, ArchiveLimits, Failure, FailureKind, Reply, decode};
 
@@ -56,7 +57,24 @@ pub(super) async fn pack(
     if !std::fs::metadata(target.path()).map_err(failed)?.is_dir() {
         return Err(target.failure(FailureKind::NotADirectory, "not a folder"));
     }
-    let job = Job::Pack { path: target.path().into(), said: target.said(), format };
+    send(world, target, format, Reach::All, sender).await
+}
+
+/// Packs the work folder as it is, without what is mounted in it, while nobody writes.
+pub(super) async fn snapshot(world: &World, target: &Target, sender: &Sender) -> Result<Reply, Failure> {
+    let _still = Stilled::all()?;
+    send(world, target, ArchiveFormat::Tar, Reach::OneDisk, sender).await
+}
+
+async fn send(
+    world: &World,
+    target: &Target,
+    format: ArchiveFormat,
+    reach: Reach,
+    sender: &Sender,
+) -> Result<Reply, Failure> {
+    let failed = |error: std::io::Error| Failure::of_io(&error, target.said());
+    let job = Job::Pack { path: target.path().into(), said: target.said(), format, reach };
     let mut worker = Worker::start(world, &job).map_err(failed)?;
     sender.answer(&Reply::Ok);
     let mut buffer = vec![0; CHUNK];

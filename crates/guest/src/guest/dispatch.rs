@@ -128,6 +128,7 @@ async fn answer(world: &Rc<World>, request: Request, channel: &mut Channel) -> R
         Request::Signal { process, signal } => process::signal(world, process, signal),
         Request::Resize { process, size } => process::resize(world, process, size),
         Request::Processes => Ok(Reply::Processes(world.processes.list())),
+        Request::EndAll => process::end_all(),
         Request::Stat { path, follow } => files::stat(&place.at(path)?, follow),
         Request::Read { path, offset, len } => {
             files::read(&place.at(path)?, offset, len, &channel.sender).await
@@ -146,6 +147,7 @@ async fn answer(world: &Rc<World>, request: Request, channel: &mut Channel) -> R
         Request::Pack { path, format } => {
             archives::pack(world, &place.at(path)?, format, &channel.sender).await
         }
+        Request::Snapshot => archives::snapshot(world, &place.at(String::new())?, &channel.sender).await,
         Request::Watch { path, recursive } => {
             watches::watch(world, &place.at(path)?, recursive, &channel.sender).await
         }

@@ -43,7 +43,20 @@ impl Guest {
         path: &str,
         format: ArchiveFormat,
     ) -> Result<ByteReader, GuestError> {
-        let mut channel = self.open(&Request::Pack { path: path.to_owned(), format }).await?;
+        self.receive(Request::Pack { path: path.to_owned(), format }).await
+    }
+
+    /// The tar of the work folder, without what is mounted in it. Every process stands still until all is read, or
+    /// the reader is dropped.
+    ///
+    /// # Errors
+    /// As the guest tells; `Invalid` where it is not the first process of a sandbox.
+    pub async fn snapshot(&self) -> Result<ByteReader, GuestError> {
+        self.receive(Request::Snapshot).await
+    }
+
+    async fn receive(&self, request: Request) -> Result<ByteReader, GuestError> {
+        let mut channel = self.open(&request).await?;
         match channel.answer().await? {
             Reply::Ok => Ok(ByteReader::new(channel)),
             _ => Err(channel.wrong()),

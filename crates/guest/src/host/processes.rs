@@ -94,6 +94,14 @@ impl Guest {
         self.ask(Request::Resize { process, size }).await
     }
 
+    /// Kills every process of the sandbox, whoever started it; the guest stays.
+    ///
+    /// # Errors
+    /// As the guest tells; `Invalid` where it is not the first process of a sandbox.
+    pub async fn end_all(&self) -> Result<(), GuestError> {
+        self.ask(Request::EndAll).await
+    }
+
     /// All processes that run or are remembered, oldest first.
     ///
     /// # Errors

@@ -64,6 +64,7 @@ pub enum Request {
     Signal { process: ProcessId, signal: i32 },
     Resize { process: ProcessId, size: TerminalSize },
     Processes,
+    EndAll,
     Stat { path: String, follow: bool },
     Read { path: String, offset: u64, len: Option<u64> },
     Write { path: String, options: WriteOptions },
@@ -74,6 +75,7 @@ pub enum Request {
     SetMode { path: String, mode: u32 },
     Unpack { path: String, format: ArchiveFormat, limits: ArchiveLimits },
     Pack { path: String, format: ArchiveFormat },
+    Snapshot,
     Watch { path: String, recursive: bool },
     Port { port: u16 },
 }

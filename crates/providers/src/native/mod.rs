@@ -5,6 +5,7 @@ mod image;
 mod link;
 mod living;
 mod paths;
+pub mod places;
 mod run;
 mod runtimes;
 

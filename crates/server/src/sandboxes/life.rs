@@ -5,10 +5,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use belljar_engine::living::{LivingError, State, Stats};
+use belljar_engine::living::{Living, LivingError, State, Stats};
 use belljar_engine::quantity::show_duration;
 use belljar_engine::sandbox::{AdmittedSandbox, OnTimeout, SandboxRequest};
-use belljar_store::{NewSandbox, Sandbox, SandboxEnd, SandboxId, SandboxState, TenantName, Timestamp, Usage};
+use belljar_store::{
+    NewSandbox, Sandbox, SandboxEnd, SandboxId, SandboxState, SnapshotId, TenantName, Timestamp, Usage,
+};
 use futures_util::future::join_all;
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
@@ -20,6 +22,7 @@ use super::registry::Room;
 use crate::accounts::Caller;
 use crate::error::Error;
 use crate::gate::Held;
+use crate::places::{Guard, mount, snapshots};
 use crate::world::World;
 
 /// How long the last look at a sandbox's figures may take.
@@ -38,16 +41,20 @@ pub(super) async fn open(
     let admitted = world.engine.admit_sandbox(request)?.for_tenant(caller.tenant.as_str());
     check_life(world, admitted.timeout, world.settings.sandbox_life)?;
     let memory = admitted.plan.limits.memory_bytes;
-    let room = (
+    let mut room = (
         world.sandboxes.reserve(&caller.tenant, caller.quotas.sandboxes)?,
         world.gate.hold(&caller.tenant, &caller.quotas, memory)?,
     );
+    let snapshot = snapshots::known(world, caller, admitted.snapshot.as_deref()).await?;
+    let (admitted, mounts) = mount(world, &caller.tenant, admitted).await?;
+    room.0.mounts = mounts;
     let making = Making {
         id: SandboxId::generate()?,
         tenant: caller.tenant.clone(),
         settings: object::settings(names, &admitted),
         deadline: Deadline::after(admitted.timeout),
         admitted,
+        snapshot,
     };
     let (tell, told) = oneshot::channel();
     let world = Arc::clone(world);
@@ -79,6 +86,7 @@ struct Making {
     settings: Map<String, Value>,
     deadline: Deadline,
     admitted: AdmittedSandbox,
+    snapshot: Option<SnapshotId>,
 }
 
 impl Making {
@@ -97,11 +105,11 @@ impl Making {
             tokio::join!(world.store.add_sandbox(new), world.engine.open_sandbox(&self.admitted));
         recorded?;
         let (store, tenant, id) = (&world.store, &self.tenant, &self.id);
-        let living = match opened {
+        let living = match self.filled(world, opened).await {
             Ok(living) => living,
             Err(error) => {
                 store.end_sandbox(tenant, id, SandboxEnd::Failed, Timestamp::now()).await?;
-                return Err(error.into());
+                return Err(error);
             }
         };
         let running = Timestamp::now();
@@ -119,11 +127,35 @@ impl Making {
         };
         let times = (self.deadline, world.settings.sandbox_life);
         let queue = world.settings.queue;
+        let guard = Guard::of(&room.0.mounts);
         let open = Arc::new(Open::new(self.id, self.tenant, living, self.admitted, room, times, queue));
         world.sandboxes.insert(&open);
         world.meters.opened();
+        if let Some(mut guard) = guard {
+            // One that is opened on a volume which holds too much is halted from the start.
+            guard.look(world, &open).await;
+            guard.start(world, &open);
+        }
         tokio::spawn(keep(Arc::clone(world), Arc::clone(&open)));
         Ok((open, shown))
+    }
+
+    /// With the files of the snapshot that it is to start with.
+    async fn filled(
+        &self,
+        world: &World,
+        opened: Result<Box<dyn Living>, belljar_engine::Error>,
+    ) -> Result<Box<dyn Living>, Error> {
+        let living = opened?;
+        let Some(snapshot) = &self.snapshot else { return Ok(living) };
+        let disk_bytes = self.admitted.plan.limits.disk_bytes;
+        match snapshots::restore(world, &*living, snapshot, disk_bytes).await {
+            Ok(()) => Ok(living),
+            Err(error) => {
+                living.close().await;
+                Err(error)
+            }
+        }
     }
 }
 
@@ -253,6 +285,11 @@ pub(crate) async fn sweep(world: Arc<World>) {
     }
 }
 
+/// Ends one that cannot be kept within its bounds.
+pub(crate) async fn give_up(world: &Arc<World>, open: &Arc<Open>) {
+    end(world, open, SandboxEnd::Failed).await;
+}
+
 /// The server ends, and they with it.
 pub(crate) async fn end_all(world: &Arc<World>) {
     let all = world.sandboxes.all();
@@ -260,7 +297,7 @@ pub(crate) async fn end_all(world: &Arc<World>) {
 }
 
 /// One of the caller's that is alive.
-pub(super) async fn find(world: &World, caller: &Caller, id: &str) -> Result<Used, Error> {
+pub(crate) async fn find(world: &World, caller: &Caller, id: &str) -> Result<Used, Error> {
     let id = known_id(id)?;
     match world.sandboxes.find(&caller.tenant, &id).filter(|open| !open.is_ended()) {
         Some(open) => Ok(Used::new(open)),

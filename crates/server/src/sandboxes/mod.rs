@@ -33,8 +33,8 @@ pub(crate) mod watch;
 
 pub(crate) use commands::*;
 pub(crate) use handlers::*;
-pub(crate) use life::{end_all, sweep};
-pub(crate) use open::Used;
+pub(crate) use life::{end_all, find, give_up, sweep};
+pub(crate) use open::{Open, Used};
 pub(crate) use passing::Passed;
 pub(crate) use registry::Registry;
 pub(crate) use terminal::*;

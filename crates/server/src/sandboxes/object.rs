@@ -25,10 +25,6 @@ impl Names {
 /// What is kept of a sandbox that was asked for. Of its environment only the names.
 pub(super) fn settings(names: Names, admitted: &AdmittedSandbox) -> Map<String, Value> {
     let limits = &admitted.plan.limits;
-    let volumes = admitted
-        .volumes
-        .iter()
-        .map(|volume| json!({"name": volume.name, "path": volume.path, "read_only": volume.read_only}));
     let settings = json!({
         "image": names.image,
         "profile": names.profile,
@@ -42,7 +38,7 @@ pub(super) fn settings(names: Names, admitted: &AdmittedSandbox) -> Map<String, 
         },
         "network": {"mode": match admitted.plan.network { Network::None => "none", Network::Full => "full" }},
         "env_names": admitted.plan.env.keys().collect::<Vec<_>>(),
-        "volumes": volumes.collect::<Vec<_>>(),
+        "volumes": admitted.volumes,
         "timeout_ms": admitted.timeout.as_millis() as u64,
         "on_timeout": match admitted.on_timeout { OnTimeout::Kill => "kill", OnTimeout::Pause => "pause" },
     });

@@ -27,6 +27,8 @@ pub(crate) struct Open {
     pub(crate) admitted: AdmittedSandbox,
     /// Executions in it run one after the other.
     pub(crate) gate: Gate,
+    /// Held while its files are kept: one snapshot at a time.
+    pub(crate) snapshots: sync::Mutex<()>,
     /// Held while it is paused, resumed, extended or ended: one after the other, in the order of asking.
     pub(super) steps: sync::Mutex<()>,
     /// The moment after which it may not live, whoever extends it.
@@ -94,6 +96,7 @@ impl Open {
             living,
             admitted,
             gate: Gate::new(1, queue, queue),
+            snapshots: sync::Mutex::default(),
             steps: sync::Mutex::default(),
             last_moment: now + life,
             deadline: watch::Sender::new(Some(deadline)),

@@ -7,6 +7,7 @@ use belljar_store::{SandboxId, TenantName};
 
 use super::open::Open;
 use crate::error::Error;
+use crate::places::Mount;
 
 /// All that are alive.
 #[derive(Debug)]
@@ -21,11 +22,12 @@ struct Table {
     most: usize,
 }
 
-/// Room for one sandbox; given back when dropped.
+/// Room for one sandbox, and the volumes that it sees; given back when dropped.
 #[derive(Debug)]
 pub(super) struct Room {
     table: Arc<Mutex<Table>>,
     tenant: TenantName,
+    pub(super) mounts: Vec<Mount>,
 }
 
 impl Registry {
@@ -47,7 +49,7 @@ impl Registry {
         }
         table.total += 1;
         *table.taken.entry(tenant.clone()).or_default() += 1;
-        Ok(Room { table: Arc::clone(&self.0), tenant: tenant.clone() })
+        Ok(Room { table: Arc::clone(&self.0), tenant: tenant.clone(), mounts: Vec::new() })
     }
 
     pub(super) fn insert(&self, open: &Arc<Open>) {

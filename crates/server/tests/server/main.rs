@@ -14,5 +14,7 @@ mod fairness;
 mod metrics;
 mod place;
 mod player;
+mod shelf;
 mod tls;
 mod traces;
+mod volumes;

@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::client::Client;
 use crate::player::Player;
+use crate::shelf::Shelf;
 
 pub(crate) const ADMIN: &str = "an-admin-key-of-more-than-32-bytes-for-tests";
 
@@ -89,5 +90,7 @@ impl Place {
 pub(crate) async fn world(folder: &Path, settings: Settings) -> Arc<World> {
     let store = Arc::new(Store::open(&folder.join("belljar.db"), &Options::default()).unwrap());
     let engine = Arc::new(Engine::new(Arc::new(Player), Profiles::shipped(), Limits::CEILING));
-    prepare(engine, store, Profiles::shipped(), settings, Some(ADMIN.parse().unwrap())).await.unwrap().0
+    let places = Arc::new(Shelf::default());
+    let key = Some(ADMIN.parse().unwrap());
+    prepare(engine, store, places, Profiles::shipped(), settings, key).await.unwrap().0
 }

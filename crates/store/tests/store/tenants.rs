@@ -6,7 +6,7 @@ use belljar_engine::Fault;
 use belljar_store::executions::{Filter, Finished, Status};
 use belljar_store::{
     Error, Kind, NewSandbox, Quotas, SandboxEnd, SandboxFilter, SandboxId, SandboxState, Scope, Scopes,
-    SnapshotId, Store, TenantName, Volume, VolumeId,
+    Snapshot, SnapshotId, Store, TenantName, Volume, VolumeId,
 };
 use serde_json::{Map, json};
 
@@ -21,6 +21,34 @@ async fn sandbox(store: &Store, tenant: &TenantName) -> SandboxId {
     id
 }
 
+fn being_made(tenant: &TenantName, id: &SnapshotId, sandbox: &SandboxId, size_bytes: u64) -> Snapshot {
+    let (tenant, id, sandbox) = (tenant.clone(), id.clone(), sandbox.clone());
+    Snapshot { tenant, id, sandbox, label: "before".to_owned(), size_bytes, created: at(2), ready: None }
+}
+
+#[tokio::test]
+async fn a_quota_is_not_passed_by_asking_twice_at_once() {
+    let place = place().await;
+    let (store, tenant) = (&place.store, &place.tenant);
+    let volume = |name: &str, size_bytes| Volume {
+        tenant: tenant.clone(),
+        name: name.parse().unwrap(),
+        id: VolumeId::generate().unwrap(),
+        size_bytes,
+        created: at(1),
+    };
+    let both = tokio::join!(store.add_volume(volume("a", 6), 10), store.add_volume(volume("b", 6), 10));
+    let refused = [both.0, both.1].into_iter().filter_map(Result::err).collect::<Vec<_>>();
+    assert!(matches!(refused[..], [Error::Quota { left: 4 }]), "{refused:?}");
+    let sandbox = sandbox(store, tenant).await;
+    let id = SnapshotId::generate().unwrap();
+    assert_eq!(store.add_snapshot(being_made(tenant, &id, &sandbox, 100), 10).await.unwrap(), 4);
+    let another = being_made(tenant, &SnapshotId::generate().unwrap(), &sandbox, 100);
+    assert!(matches!(store.add_snapshot(another, 10).await, Err(Error::Quota { left: 0 })));
+    store.snapshot_ready(tenant, &id, 1, at(3)).await.unwrap();
+    store.add_volume(volume("c", 3), 10).await.unwrap();
+}
+
 #[tokio::test]
 async fn what_is_one_tenants_is_not_there_for_another() {
     let place = place().await;
@@ -29,16 +57,18 @@ async fn what_is_one_tenants_is_not_there_for_another() {
     let execution = begin(store, running(a)).await;
     let sandbox = sandbox(store, a).await;
     let snapshot = SnapshotId::generate().unwrap();
-    store.add_snapshot(a, &snapshot, &sandbox, "before", at(2)).await.unwrap();
+    assert_eq!(store.add_snapshot(being_made(a, &snapshot, &sandbox, 9), 7).await.unwrap(), 7);
     let name: belljar_store::VolumeName = "data".parse().unwrap();
     let id = VolumeId::generate().unwrap();
     let volume = Volume { tenant: a.clone(), name: name.clone(), id, size_bytes: 1 << 30, created: at(3) };
-    store.add_volume(volume.clone()).await.unwrap();
-    assert!(matches!(store.add_volume(volume).await, Err(Error::Exists(Kind::Volume))));
+    store.add_volume(volume.clone(), u64::MAX).await.unwrap();
+    assert!(matches!(store.add_volume(volume.clone(), u64::MAX).await, Err(Error::Exists(Kind::Volume))));
     assert_eq!(
         (store.reserved_bytes(a).await.unwrap(), store.reserved_bytes(&b).await.unwrap()),
-        (1 << 30, 0)
+        ((1 << 30) + 7, 0)
     );
+    let (volumes, snapshots) = store.kept().await.unwrap();
+    assert_eq!((volumes, snapshots), (vec![volume.id], vec![snapshot.clone()]));
 
     let end = Finished::failed(&json!({}), at(9)).unwrap();
     let missing = |error: Error| assert!(matches!(error, Error::NotFound(_)), "{error}");

@@ -7,6 +7,7 @@
 //! What a program leaves running in the background may go on writing: it is read, and kept like the rest.
 
 mod collect;
+mod everybody;
 mod input;
 mod ring;
 mod start;
@@ -21,6 +22,7 @@ use rustix::process::{Pid, Signal};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::AbortHandle;
 
+pub(super) use everybody::{Stilled, end_all};
 pub(super) use input::write;
 pub(super) use start::start;
 pub(super) use table::Processes;

@@ -34,7 +34,7 @@ impl NativeLiving {
 
 impl Commands for NativeLiving {
     fn start(&self, command: StartCommand) -> Asked<'_, ProcessId> {
-        Box::pin(async move { self.told(self.awake()?.start(self.at_home(command)).await).await })
+        Box::pin(async move { self.told(self.able()?.start(self.at_home(command)).await).await })
     }
 
     fn start_attached(
@@ -43,7 +43,7 @@ impl Commands for NativeLiving {
         attach: Attach,
     ) -> Asked<'_, (ProcessId, Box<dyn Output>)> {
         Box::pin(async move {
-            let started = self.awake()?.start_attached(self.at_home(command), attach).await;
+            let started = self.able()?.start_attached(self.at_home(command), attach).await;
             let (process, output) = self.told(started).await?;
             Ok((process, Box::new(Viewer(output)) as Box<dyn Output>))
         })

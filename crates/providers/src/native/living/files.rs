@@ -61,7 +61,8 @@ impl Files for NativeLiving {
     }
 
     fn write<'a>(&'a self, path: &'a str, options: WriteOptions, source: ByteSource<'a>) -> Asked<'a, u64> {
-        Box::pin(async move { self.told_io(self.awake()?.write_file(path, options, source).await).await })
+        let work = async move { self.told_io(self.awake()?.write_file(path, options, source).await).await };
+        Box::pin(self.unless_halted(work))
     }
 
     fn list<'a>(&'a self, path: &'a str, after: Option<Vec<u8>>, limit: u32) -> Asked<'a, Page> {
@@ -69,7 +70,7 @@ impl Files for NativeLiving {
     }
 
     fn make_folder<'a>(&'a self, path: &'a str, parents: bool, permissions: Option<u32>) -> Asked<'a, ()> {
-        Box::pin(async move { self.told(self.awake()?.make_folder(path, parents, permissions).await).await })
+        Box::pin(async move { self.told(self.able()?.make_folder(path, parents, permissions).await).await })
     }
 
     fn rename<'a>(&'a self, from: &'a str, to: &'a str, replace: bool) -> Asked<'a, ()> {
@@ -91,9 +92,10 @@ impl Files for NativeLiving {
         limits: ArchiveLimits,
         source: ByteSource<'a>,
     ) -> Asked<'a, Unpacked> {
-        Box::pin(async move {
+        let work = async move {
             self.told_io(self.awake()?.upload_archive(path, format, limits, source).await).await
-        })
+        };
+        Box::pin(self.unless_halted(work))
     }
 
     fn download_archive<'a>(
@@ -103,6 +105,13 @@ impl Files for NativeLiving {
     ) -> Asked<'a, ByteSource<'static>> {
         Box::pin(async move {
             let reader = self.told(self.awake()?.download_archive(path, format).await).await?;
+            Ok(Box::pin(Bytes(reader)) as ByteSource<'static>)
+        })
+    }
+
+    fn snapshot(&self) -> Asked<'_, ByteSource<'static>> {
+        Box::pin(async move {
+            let reader = self.told(self.awake()?.snapshot().await).await?;
             Ok(Box::pin(Bytes(reader)) as ByteSource<'static>)
         })
     }

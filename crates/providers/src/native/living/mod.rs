@@ -25,7 +25,7 @@ use belljar_guest::{Guest, GuestError};
 use belljar_jail::spec::{Answer, Ask, Ending, Jail};
 use belljar_jail::wire::Notice;
 use tokio::net::UnixStream;
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::{Mutex, OnceCell, watch};
 
 use super::connection::{Connection, Ordered, lost};
 use super::image::NumberedRoot;
@@ -52,6 +52,7 @@ pub(super) struct NativeLiving {
     fate: OnceCell<String>,
     layers: OnceCell<Vec<Layer>>,
     paused: AtomicBool,
+    halted: watch::Sender<Option<String>>,
     shared: Arc<Shared>,
     place: Place,
     root: Arc<NumberedRoot>,
@@ -82,6 +83,7 @@ pub(super) async fn open(shared: &Arc<Shared>, place: Place) -> Result<NativeLiv
         fate: OnceCell::new(),
         layers: OnceCell::new(),
         paused: AtomicBool::new(false),
+        halted: watch::Sender::default(),
         shared: Arc::clone(shared),
         place,
         root,
@@ -149,6 +151,30 @@ impl NativeLiving {
     /// Whether it can be asked: one that is paused would answer only when it is resumed.
     fn awake(&self) -> Result<&Guest, LivingError> {
         if self.paused.load(Ordering::Acquire) { Err(LivingError::Paused) } else { Ok(&self.guest) }
+    }
+
+    /// The same for what starts or writes something.
+    fn able(&self) -> Result<&Guest, LivingError> {
+        match self.halted() {
+            Some(why) => Err(LivingError::Halted(why)),
+            None => self.awake(),
+        }
+    }
+
+    /// Does what writes, until it is halted.
+    async fn unless_halted<T>(
+        &self,
+        work: impl Future<Output = Result<T, LivingError>>,
+    ) -> Result<T, LivingError> {
+        let mut halted = self.halted.subscribe();
+        tokio::select! {
+            biased;
+            // The sender is ours, so waiting cannot fail.
+            Ok(why) = halted.wait_for(Option::is_some) => {
+                Err(LivingError::Halted(why.clone().unwrap_or_default()))
+            }
+            done = work => done,
+        }
     }
 
     /// Why it is gone; waits until it is.
@@ -270,6 +296,20 @@ impl Living for NativeLiving {
 
     fn resume(&self) -> Asked<'_, ()> {
         Box::pin(self.set_paused(false))
+    }
+
+    fn halt(&self, why: String) -> Asked<'_, ()> {
+        // First nobody starts anything any more. Whoever just did is found when this is done again.
+        self.halted.send_replace(Some(why));
+        Box::pin(async { self.told(self.awake()?.end_all().await).await })
+    }
+
+    fn release(&self) {
+        self.halted.send_replace(None);
+    }
+
+    fn halted(&self) -> Option<String> {
+        self.halted.borrow().clone()
     }
 
     fn stats(&self) -> Asked<'_, Stats> {

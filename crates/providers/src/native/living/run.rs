@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use belljar_engine::limits::Limits;
 use belljar_engine::living::{
-    self, Attach, FailureKind, FileKind, Files, LivingError, OutputEvent, ProcessId, StartCommand, Stats,
-    Stdin, WriteOptions,
+    self, Attach, FailureKind, FileKind, Files, Living, LivingError, OutputEvent, ProcessId, StartCommand,
+    Stats, Stdin, WriteOptions,
 };
 use belljar_engine::outcome::{Artifact, Ending, Kernel, Limit, Outcome, Receipt, Usage, Warmth};
 use belljar_engine::plan::{Program, Task, WORKSPACE};
@@ -35,7 +35,7 @@ pub(super) async fn run(
     mut cancel: BoxFuture<'_, ()>,
 ) -> Result<Outcome, LivingError> {
     let started = Instant::now();
-    living.awake()?;
+    living.able()?;
     let isolation = living.layers().await?.to_vec();
     let name = unique_name();
     let folder = format!("/tmp/.{name}");
@@ -63,7 +63,7 @@ pub(super) async fn run(
         after => after?,
     };
     Ok(Outcome {
-        ending: judge(ending, &before.0, &stats),
+        ending: judge(ending, &before.0, &stats, living.halted().is_some()),
         duration: started.elapsed(),
         usage: Usage {
             cpu: stats.cpu.unwrap_or_default().saturating_sub(before.0.cpu.unwrap_or_default()),
@@ -89,8 +89,10 @@ fn runtime(living: &NativeLiving, task: &Task) -> Result<Option<Found>, Provider
 }
 
 /// A limit that was reached while the task ran, and that it failed with, is its ending.
-fn judge(ending: Ending, before: &Stats, after: &Stats) -> Ending {
+fn judge(ending: Ending, before: &Stats, after: &Stats, halted: bool) -> Ending {
     match ending {
+        // A volume is too full.
+        Ending::Signalled(9) if halted => Ending::LimitHit(Limit::Disk, None),
         Ending::Signalled(9) if after.memory_kills > before.memory_kills => {
             Ending::LimitHit(Limit::Memory, None)
         }
@@ -170,7 +172,7 @@ impl Going<'_> {
     ) -> Result<Ending, LivingError> {
         let living = self.living;
         let fed = start.stdin == Stdin::Open;
-        let started = living.awake()?.start_attached(start, Attach { from: 0, hold: true }).await;
+        let started = living.able()?.start_attached(start, Attach { from: 0, hold: true }).await;
         let (process, mut output) = living.told(started).await?;
         let task = self.task;
         let feed = async {

@@ -6,7 +6,7 @@ use belljar_engine::layer::Layer;
 use belljar_engine::living::{Attach, Ending, FailureKind, LivingError, StartCommand, State, WriteOptions};
 use serde_json::json;
 
-use super::{Case, cases, collect, text, until};
+use super::{Case, cases, collect, host_processes, mark, text, until};
 use crate::world::{Verdict, World, check};
 
 pub(super) fn all() -> Vec<(&'static str, Case)> {
@@ -18,6 +18,8 @@ pub(super) fn all() -> Vec<(&'static str, Case)> {
         paused_uses_nothing,
         paused_can_be_closed,
         figures_are_live,
+        halted_it_starts_and_writes_nothing,
+        a_snapshot_stands_still,
     ]
 }
 
@@ -169,5 +171,63 @@ async fn figures_are_live(world: World) -> Verdict {
     open.living.commands().signal(process, 9).await.map_err(text)?;
     let ran = collect(output).await.map_err(text)?;
     check!(ran.ending == Some(Ending::Signalled(9)), ran);
+    open.close().await
+}
+
+/// Everybody but the guest is killed, whatever group it is in, and files can still be read and removed.
+async fn halted_it_starts_and_writes_nothing(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    let mark = mark();
+    open.says(&format!("echo kept > file; (setsid sh -c 'sleep 555; : {mark}' &) ; exit 0")).await?;
+    let (living, attach) = (&open.living, Attach { from: 0, hold: true });
+    let (_, output) =
+        living.commands().start_attached(StartCommand::shell("sleep 555"), attach).await.map_err(text)?;
+    // A write that never ends by itself.
+    let (mut sender, source) = tokio::io::duplex(64);
+    let write = async { living.files().write("long", WriteOptions::default(), Box::pin(source)).await };
+    let halt = async {
+        use tokio::io::AsyncWriteExt;
+        sender.write_all(b"begun").await.map_err(text)?;
+        until("it is being written", async || Ok(living.files().stat("long", true).await.is_ok())).await?;
+        living.halt("too much".to_owned()).await.map_err(text)
+    };
+    let (written, halted) = tokio::join!(write, halt);
+    halted?;
+    check!(matches!(&written, Err(LivingError::Halted(why)) if why == "too much"), written);
+    check!(collect(output).await.map_err(text)?.ending == Some(Ending::Signalled(9)), "the command");
+    until("the daemon is dead", async || Ok(host_processes(&mark).is_empty())).await?;
+    let refused = living.commands().start(StartCommand::shell("true")).await;
+    check!(matches!(refused, Err(LivingError::Halted(_))), refused);
+    let refused = living.files().make_folder("d", true, None).await;
+    check!(matches!(refused, Err(LivingError::Halted(_))), refused);
+    check!(open.get("file", 0, None).await? == b"kept\n", "it can be read");
+    living.files().remove("file", false).await.map_err(text)?;
+    check!(living.state() == State::Running && living.halted().is_some(), living);
+    living.release();
+    check!(open.says("ls file || echo gone").await? == "gone", "it goes on");
+    open.close().await
+}
+
+/// What is packed is of one moment, and everybody goes on afterwards, also when nobody reads to the end.
+async fn a_snapshot_stands_still(world: World) -> Verdict {
+    use tokio::io::AsyncReadExt;
+    let open = world.open(json!({})).await?;
+    open.says(
+        "head -c 30000000 /dev/zero > z; (setsid sh -c 'while :; do echo >> n; sleep 0.01; done' &) ; exit 0",
+    )
+    .await?;
+    let size = async || open.living.files().stat("n", true).await.map(|found| found.size).map_err(text);
+    until("it counts", async || Ok(size().await.unwrap_or(0) > 3)).await?;
+    let mut source = open.living.files().snapshot().await.map_err(text)?;
+    let before = size().await?;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    check!(size().await? == before, "nobody runs");
+    let mut bytes = Vec::new();
+    source.read_to_end(&mut bytes).await.map_err(text)?;
+    check!(bytes.len() > 30_000_000, bytes.len());
+    until("it goes on", async || Ok(size().await? > before)).await?;
+    drop(open.living.files().snapshot().await.map_err(text)?);
+    let before = size().await?;
+    until("it goes on again", async || Ok(size().await? > before)).await?;
     open.close().await
 }

@@ -1,0 +1,106 @@
+//! Removing a tenant's folder with all that is in it, whatever rights it has there and whoever is still writing.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{AtFlags, Dir, Mode};
+use rustix::io::Errno;
+
+use super::walk::{Walk, open_inside, unlock};
+
+/// Somebody who makes entries as fast as they are removed is not followed for ever.
+const MOST: usize = 100_000_000;
+/// How often it begins anew because a folder was moved.
+const ATTEMPTS: usize = 64;
+
+/// Removes the folder of that name. One that is not there is removed already.
+pub(super) fn remove(parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+    let mut left = MOST;
+    for _ in 0..ATTEMPTS {
+        match attempt(parent, name, &mut left) {
+            Err(Errno::STALE) => {}
+            Err(Errno::NOENT) => return Ok(()),
+            answer => return answer,
+        }
+    }
+    Err(Errno::STALE)
+}
+
+fn attempt(parent: BorrowedFd<'_>, name: &CStr, left: &mut usize) -> Result<(), Errno> {
+    let top = opened(parent, name)?;
+    let mut walk = Walk::new(top);
+    loop {
+        match empty(&walk, left)? {
+            Some(below) => enter(&mut walk, below)?,
+            None => match walk.up()? {
+                Some(emptied) => leave(walk.folder(), &emptied)?,
+                None => break,
+            },
+        }
+    }
+    match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+        // Somebody put something in.
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Err(Errno::STALE),
+        answer => answer,
+    }
+}
+
+/// Removes what can be removed from a folder; gives the first inner folder that is not empty.
+fn empty(walk: &Walk, left: &mut usize) -> Result<Option<CString>, Errno> {
+    let mut entries = Dir::read_from(walk.folder())?;
+    while let Some(entry) = entries.read() {
+        let entry = entry?;
+        let name: &CStr = entry.file_name();
+        if name == c"." || name == c".." {
+            continue;
+        }
+        *left = left.checked_sub(1).ok_or(Errno::DQUOT)?;
+        match rustix::fs::unlinkat(walk.folder(), name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => continue,
+            Err(Errno::ISDIR) => {}
+            Err(errno) => return Err(errno),
+        }
+        match rustix::fs::unlinkat(walk.folder(), name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {}
+            Err(Errno::NOTEMPTY | Errno::EXIST) => return Ok(Some(name.to_owned())),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(None)
+}
+
+fn enter(walk: &mut Walk, name: CString) -> Result<(), Errno> {
+    let entered = match walk.down(name.clone()) {
+        Err(Errno::ACCESS) => unlock(walk.folder(), &name).and_then(|()| walk.down(name)),
+        entered => entered,
+    };
+    match entered {
+        Ok(()) => own(walk.folder()),
+        // Somebody else removed or replaced it.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn leave(folder: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+    match rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR) {
+        // What was put in, or put there instead, is seen at the next look.
+        Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn opened(parent: BorrowedFd<'_>, name: &CStr) -> Result<std::os::fd::OwnedFd, Errno> {
+    let top = match open_inside(parent, name) {
+        Err(Errno::ACCESS) => unlock(parent, name).and_then(|()| open_inside(parent, name)),
+        top => top,
+    }?;
+    own(std::os::fd::AsFd::as_fd(&top))?;
+    Ok(top)
+}
+
+/// What is in a folder can be removed only by somebody with every right to it.
+fn own(folder: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(folder)?.st_mode);
+    if mode.contains(Mode::RWXU) { Ok(()) } else { rustix::fs::fchmod(folder, Mode::RWXU) }
+}

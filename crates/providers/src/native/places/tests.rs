@@ -1,0 +1,232 @@
+//! Folders as a tenant may leave them, for root and for whoever else runs these tests.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use belljar_engine::places::{Measured, Places, PlacesError};
+use tempfile::TempDir;
+
+use super::{Disk, HostFolderSpec};
+
+const ID: &str = "vol_1";
+
+fn disk() -> (TempDir, Disk) {
+    let data = tempfile::tempdir().unwrap();
+    let disk = Disk::open(data.path(), Vec::new()).unwrap();
+    (data, disk)
+}
+
+/// Makes folders in folders, deeper than any path can say.
+fn deep(top: &Path, depth: usize) {
+    use rustix::fs::{CWD, Mode, OFlags};
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let mut folder = rustix::fs::openat(CWD, top, flags, Mode::empty()).unwrap();
+    for _ in 0..depth {
+        rustix::fs::mkdirat(&folder, "d", Mode::RWXU).unwrap();
+        folder = rustix::fs::openat(&folder, "d", flags, Mode::empty()).unwrap();
+    }
+}
+
+fn lock(path: &Path) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0)).unwrap();
+}
+
+fn names(path: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(path).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+async fn measure(disk: &Disk, most: u64) -> Measured {
+    disk.measure_volume(ID, most).await.unwrap().held
+}
+
+#[tokio::test]
+async fn a_volume_is_measured_and_removed_whatever_is_in_it() {
+    let (data, disk) = disk();
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::fs::write(elsewhere.path().join("precious"), vec![1; 1 << 20]).unwrap();
+    disk.make_volume(ID).await.unwrap();
+    assert!(matches!(disk.make_volume(ID).await, Err(PlacesError::Exists)));
+    let folder = disk.volume_folder(ID);
+    assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(measure(&disk, 1 << 20).await, Measured::Bytes(0));
+
+    std::fs::write(folder.join("file"), vec![1; 100 << 10]).unwrap();
+    std::fs::hard_link(folder.join("file"), folder.join("again")).unwrap();
+    symlink(elsewhere.path(), folder.join("out")).unwrap();
+    std::fs::create_dir_all(folder.join("a/b")).unwrap();
+    symlink("/", folder.join("a/b/root")).unwrap();
+    let Measured::Bytes(bytes) = measure(&disk, u64::MAX).await else { panic!() };
+    assert!(
+        (100 << 10..160 << 10).contains(&bytes),
+        "a file of two names counts once, links not at all: {bytes}"
+    );
+    let over = measure(&disk, 50 << 10).await;
+    assert!(over.beyond(50 << 10).is_some() && over.beyond(u64::MAX).is_none(), "{over:?}");
+
+    disk.remove_volume(ID).await.unwrap();
+    assert!(names(&data.path().join("volumes")).is_empty() && names(&data.path().join("removed")).is_empty());
+    assert!(elsewhere.path().join("precious").exists());
+    assert!(matches!(disk.measure_volume(ID, 0).await, Err(PlacesError::Missing)));
+    assert!(matches!(disk.remove_volume(ID).await, Err(PlacesError::Missing)));
+}
+
+#[tokio::test]
+async fn folders_may_be_deep() {
+    let (data, disk) = disk();
+    disk.make_volume(ID).await.unwrap();
+    deep(&disk.volume_folder(ID), 5_000);
+    let Measured::Bytes(bytes) = measure(&disk, u64::MAX).await else { panic!() };
+    assert!(bytes >= 5_000 * 4096);
+    disk.remove_volume(ID).await.unwrap();
+    assert!(names(&data.path().join("removed")).is_empty());
+}
+
+#[tokio::test]
+async fn folders_may_be_locked() {
+    let (_data, disk) = disk();
+    disk.make_volume(ID).await.unwrap();
+    let inner = disk.volume_folder(ID).join("a/locked");
+    std::fs::create_dir_all(inner.join("below")).unwrap();
+    std::fs::write(inner.join("file"), "x").unwrap();
+    lock(&inner.join("below"));
+    lock(&inner);
+    if !rustix::process::geteuid().is_root() {
+        let measured = measure(&disk, u64::MAX).await;
+        assert_eq!(measured, Measured::Unreadable);
+        assert!(measured.beyond(u64::MAX).is_some(), "what cannot be counted is too much");
+    }
+    disk.remove_volume(ID).await.unwrap();
+    assert!(!disk.volume_folder(ID).exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn somebody_may_still_be_writing() {
+    let (_data, disk) = disk();
+    disk.make_volume(ID).await.unwrap();
+    let folder = disk.volume_folder(ID);
+    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY;
+    let held = rustix::fs::open(&folder, flags, rustix::fs::Mode::empty()).unwrap();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let writer = std::thread::spawn(move || {
+        let mut made = 0;
+        while stopped.try_recv().is_err() {
+            let name = format!("d{}", made % 64);
+            made += u32::from(rustix::fs::mkdirat(&held, name, rustix::fs::Mode::RWXU).is_ok());
+        }
+        made
+    });
+    while names(&folder).len() < 64 {
+        std::thread::yield_now();
+    }
+    measure(&disk, u64::MAX).await;
+    // Whether it can be removed depends on who is faster; found it is never again.
+    let _removed = disk.remove_volume(ID).await;
+    assert!(!folder.exists());
+    stop.send(()).unwrap();
+    assert!(writer.join().unwrap() >= 64);
+    disk.settle(&[], &[]).await.unwrap();
+    assert!(names(folder.parent().unwrap()).is_empty());
+}
+
+#[tokio::test]
+async fn a_snapshot_is_whole_or_not_there() {
+    let (data, disk) = disk();
+    let folder = data.path().join("snapshots");
+    let bytes = vec![7; 1 << 20];
+    assert_eq!(disk.write_snapshot("snap_1", Box::pin(&bytes[..]), 1 << 20).await.unwrap(), 1 << 20);
+    let mut source = disk.read_snapshot("snap_1").await.unwrap();
+    let mut back = Vec::new();
+    tokio::io::AsyncReadExt::read_to_end(&mut source, &mut back).await.unwrap();
+    assert!(back == bytes);
+    let mode = std::fs::metadata(folder.join("snap_1.tar")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    let refused = disk.write_snapshot("snap_2", Box::pin(&bytes[..]), (1 << 20) - 1).await;
+    assert!(matches!(refused, Err(PlacesError::TooLarge(_))));
+    let broken = broken_source();
+    assert!(matches!(disk.write_snapshot("snap_2", broken, 1 << 20).await, Err(PlacesError::Source(_))));
+    assert_eq!(names(&folder), ["snap_1.tar"], "nothing is left of what failed");
+    assert!(matches!(disk.read_snapshot("snap_2").await, Err(PlacesError::Missing)));
+    for name in ["", ".", "..", "../volumes", "a/b", "snap_1.tar", "A", "snap_1\0"] {
+        assert!(matches!(disk.read_snapshot(name).await, Err(PlacesError::Name(_))), "{name}");
+    }
+    disk.remove_snapshot("snap_1").await.unwrap();
+    assert!(matches!(disk.remove_snapshot("snap_1").await, Err(PlacesError::Missing)));
+}
+
+/// A source that breaks off.
+fn broken_source() -> belljar_engine::living::ByteSource<'static> {
+    use tokio::io::AsyncReadExt;
+    struct Broken;
+    impl tokio::io::AsyncRead for Broken {
+        fn poll_read(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+            _: &mut tokio::io::ReadBuf<'_>,
+        ) -> std::task::Poll<std::io::Result<()>> {
+            std::task::Poll::Ready(Err(std::io::Error::other("gone")))
+        }
+    }
+    Box::pin((&[1_u8; 100][..]).chain(Broken))
+}
+
+#[tokio::test]
+async fn what_nobody_knows_goes_at_the_start() {
+    let (data, disk) = disk();
+    for id in ["vol_1", "vol_2"] {
+        disk.make_volume(id).await.unwrap();
+        std::fs::write(disk.volume_folder(id).join("file"), "x").unwrap();
+    }
+    disk.write_snapshot("snap_1", Box::pin(&b"1"[..]), 1).await.unwrap();
+    disk.write_snapshot("snap_2", Box::pin(&b"2"[..]), 1).await.unwrap();
+    std::fs::write(data.path().join("snapshots/snap_1.part"), "half").unwrap();
+    std::fs::create_dir_all(data.path().join("removed/vol_3/a")).unwrap();
+    let known = (["vol_1".to_owned()], ["snap_1".to_owned()]);
+    assert_eq!(disk.settle(&known.0, &known.1).await.unwrap(), 4);
+    assert_eq!(names(&data.path().join("volumes")), ["vol_1"]);
+    assert_eq!(names(&data.path().join("snapshots")), ["snap_1.tar"]);
+    assert!(names(&data.path().join("removed")).is_empty());
+    assert!(disk.volume_folder("vol_1").join("file").exists());
+}
+
+#[tokio::test]
+async fn a_host_folder_is_the_one_that_was_allowed() {
+    let (data, host) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let top = host.path();
+    std::fs::create_dir_all(top.join("real/inner")).unwrap();
+    symlink(top.join("real"), top.join("link")).unwrap();
+    let spec = |name: &str, path: &Path, writable| HostFolderSpec {
+        name: name.to_owned(),
+        path: path.to_owned(),
+        writable,
+        tenants: Vec::new(),
+    };
+    let disk = Disk::open(data.path(), vec![spec("data", &top.join("link"), false)]).unwrap();
+    let found = disk.host_folder("data").await.unwrap();
+    assert_eq!(
+        found.path,
+        std::fs::canonicalize(top.join("real")).unwrap(),
+        "links are resolved at the start"
+    );
+    assert!(matches!(disk.host_folder("/etc").await, Err(PlacesError::Missing)));
+    std::fs::rename(top.join("real"), top.join("moved")).unwrap();
+    std::fs::create_dir(top.join("real")).unwrap();
+    assert!(
+        matches!(disk.host_folder("data").await, Err(PlacesError::Changed(_))),
+        "another of the same name"
+    );
+    std::fs::remove_dir(top.join("real")).unwrap();
+    symlink("/etc", top.join("real")).unwrap();
+    assert!(matches!(disk.host_folder("data").await, Err(PlacesError::Changed(_))), "a link");
+
+    let refused = |specs: Vec<HostFolderSpec>| Disk::open(data.path(), specs).unwrap_err().to_string();
+    let (outer, inner) = (top.join("moved"), top.join("moved/inner"));
+    let nested = refused(vec![spec("a", &outer, true), spec("b", &inner, false)]);
+    assert!(nested.contains("lie in each other"), "{nested}");
+    assert!(Disk::open(data.path(), vec![spec("a", &outer, false), spec("b", &inner, false)]).is_ok());
+    assert!(refused(vec![spec("a", data.path(), false)]).contains("data folder"));
+    assert!(refused(vec![spec("a", Path::new("/"), false)]).contains("data folder"));
+    assert!(refused(vec![spec("a", Path::new("/usr/share"), true)]).contains("system folder"));
+    assert!(refused(vec![spec("a", &top.join("none"), false)]).contains("No such file"));
+}

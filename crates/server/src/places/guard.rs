@@ -1,0 +1,160 @@
+//! The size of volumes, kept from outside: what a sandbox can write is measured again and again, and whoever holds too
+//! much is halted until some of it is removed.
+//!
+//! ```text
+//! rest ─▶ measure ─▶ fits: released                               rest: 20 times what measuring took, at least TICK;
+//!   ▲        └─────▶ too much: halted ─▶ still grows: ended       shorter when the disk fills by as much as was left
+//!   └──────────────────────┘
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use belljar_engine::living::{LivingError, State};
+use belljar_engine::places::{Measured, Measurement, PlacesError};
+use belljar_store::Volume;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::mounts::Mount;
+use crate::sandboxes::{self, Open};
+use crate::world::World;
+
+/// How often the disk is looked at, which costs nothing; and the shortest rest.
+const TICK: Duration = Duration::from_millis(250);
+/// Measuring takes a twentieth of a processor at most, for each sandbox.
+const REST: u32 = 20;
+/// And a third, where it looks as if a volume were being filled.
+const SHORT_REST: u32 = 2;
+/// Room on the disk that is not the tenants': the database needs it.
+const RESERVE: u64 = 256 << 20;
+/// How long a sandbox may take to say that everything in it was killed.
+const ANSWER: Duration = Duration::from_secs(10);
+/// How often a volume may be seen to grow although nothing should write to it any more.
+const PATIENCE: usize = 3;
+
+/// Watches over what one sandbox can write.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    volumes: Vec<Volume>,
+    took: Duration,
+    /// What was free, and the least that a volume had left, at the last look.
+    free: u64,
+    left: u64,
+    /// What all of them held when it was halted, and how often that was more than before.
+    halted: Option<(u64, usize)>,
+}
+
+/// What a look has shown.
+enum Seen {
+    Fits,
+    TooMuch { why: String, bytes: u64 },
+}
+
+impl Guard {
+    /// For the volumes among these that can be written; none where there are none.
+    pub(crate) fn of(mounts: &[Mount]) -> Option<Self> {
+        let written = mounts.iter().filter(|mount| mount.writable);
+        let volumes: Vec<_> = written.map(|mount| mount.volume.clone()).collect();
+        let guard = Self { volumes, took: Duration::ZERO, free: 0, left: 0, halted: None };
+        (!guard.volumes.is_empty()).then_some(guard)
+    }
+
+    /// Watches over a sandbox in a task of its own.
+    pub(crate) fn start(self, world: &Arc<World>, open: &Arc<Open>) {
+        let (world, open) = (Arc::clone(world), Arc::clone(open));
+        tokio::spawn(async move {
+            if self.watch(&world, &open).await {
+                tracing::error!(sandbox = %open.id, "it does not keep to the size of its volumes: ended");
+                sandboxes::give_up(&world, &open).await;
+            }
+        });
+    }
+
+    /// Watches until the sandbox ends; whether it has to be ended because halting it does not help.
+    async fn watch(mut self, world: &World, open: &Open) -> bool {
+        loop {
+            tokio::select! {
+                () = open.ends() => return false,
+                () = self.rest(world) => {}
+            }
+            // What stands still writes nothing.
+            if open.living.state() == State::Running && !self.look(world, open).await {
+                return true;
+            }
+        }
+    }
+
+    async fn rest(&self, world: &World) {
+        let since = Instant::now();
+        loop {
+            sleep(TICK).await;
+            let free = world.places.free_bytes().await.unwrap_or(self.free);
+            let filling = free < RESERVE || self.free.saturating_sub(free) > self.left;
+            let rest = self.took * if filling { SHORT_REST } else { REST };
+            if since.elapsed() >= rest {
+                return;
+            }
+        }
+    }
+
+    /// Measures, and halts or releases the sandbox; false where that does not help.
+    pub(crate) async fn look(&mut self, world: &World, open: &Open) -> bool {
+        let seen = match self.measure(world).await {
+            Ok(seen) => seen,
+            Err(error) => {
+                tracing::error!(sandbox = %open.id, %error, "its volumes cannot be measured");
+                Seen::TooMuch { why: "its volumes cannot be measured".to_owned(), bytes: 0 }
+            }
+        };
+        match seen {
+            Seen::Fits => {
+                if self.halted.take().is_some() {
+                    open.living.release();
+                }
+                true
+            }
+            Seen::TooMuch { why, bytes } => self.halt(open, why, bytes).await,
+        }
+    }
+
+    async fn halt(&mut self, open: &Open, why: String, bytes: u64) -> bool {
+        let (before, grown) = self.halted.unwrap_or((u64::MAX, 0));
+        if self.halted.is_none() {
+            tracing::warn!(sandbox = %open.id, tenant = %open.tenant, why, "halted");
+        }
+        let grown = if bytes > before { grown + 1 } else { 0 };
+        self.halted = Some((bytes, grown));
+        let obeys = match timeout(ANSWER, open.living.halt(why)).await {
+            Ok(halted) => matches!(halted, Ok(()) | Err(LivingError::Paused | LivingError::Gone(_))),
+            // One that was paused meanwhile answers later; any other is not believed to be halted.
+            Err(_) => open.living.state() == State::Paused,
+        };
+        obeys && grown < PATIENCE
+    }
+
+    async fn measure(&mut self, world: &World) -> Result<Seen, PlacesError> {
+        let (mut why, mut all) = (None, 0);
+        (self.took, self.left) = (Duration::ZERO, u64::MAX);
+        self.free = world.places.free_bytes().await?;
+        for volume in &self.volumes {
+            // Whether one that holds too much still grows has to be known.
+            let most = if self.halted.is_some() { u64::MAX } else { volume.size_bytes };
+            let Measurement { held, took } = world.places.measure_volume(volume.id.as_str(), most).await?;
+            self.took += took;
+            let bytes = match held {
+                Measured::Bytes(bytes) => Some(bytes),
+                _ => None,
+            };
+            world.mounts.saw(&volume.id, bytes);
+            all += bytes.unwrap_or_default();
+            self.left = self.left.min(volume.size_bytes.saturating_sub(bytes.unwrap_or(u64::MAX)));
+            if let Some(reason) = held.beyond(volume.size_bytes) {
+                why.get_or_insert_with(|| format!("volume '{}' {reason}", volume.name));
+            }
+        }
+        if self.free < RESERVE {
+            why.get_or_insert_with(|| "the server's disk is nearly full".to_owned());
+        }
+        Ok(why.map_or(Seen::Fits, |why| Seen::TooMuch { why, bytes: all }))
+    }
+}

@@ -1,0 +1,141 @@
+//! Which volumes are mounted, and what they were last seen to hold.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use belljar_engine::places::PlacesError;
+use belljar_engine::sandbox::{AdmittedSandbox, VolumeSpec};
+use belljar_store::{TenantName, Volume, VolumeId, VolumeName};
+use tokio::sync;
+
+use crate::error::Error;
+use crate::world::World;
+
+/// All that is known of volumes beside what is stored.
+#[derive(Debug, Default)]
+pub(crate) struct Mounts {
+    table: Arc<Mutex<Table>>,
+    /// Held while a volume is looked up and mounted, and while one is removed: never both.
+    pub(super) steps: sync::Mutex<()>,
+}
+
+type Table = HashMap<VolumeId, Known>;
+
+#[derive(Debug, Default)]
+struct Known {
+    mounted: usize,
+    written: usize,
+    used_bytes: Option<u64>,
+}
+
+/// A volume in a sandbox; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    table: Arc<Mutex<Table>>,
+    pub(super) volume: Volume,
+    pub(super) writable: bool,
+}
+
+impl Mounts {
+    fn take(&self, volume: Volume, writable: bool) -> Mount {
+        let mut table = lock(&self.table);
+        let known = table.entry(volume.id.clone()).or_default();
+        known.mounted += 1;
+        known.written += usize::from(writable);
+        Mount { table: Arc::clone(&self.table), volume, writable }
+    }
+
+    pub(super) fn is_mounted(&self, id: &VolumeId) -> bool {
+        lock(&self.table).get(id).is_some_and(|known| known.mounted > 0)
+    }
+
+    /// Whether what it holds can change.
+    pub(super) fn is_written(&self, id: &VolumeId) -> bool {
+        lock(&self.table).get(id).is_some_and(|known| known.written > 0)
+    }
+
+    /// What it was last seen to hold.
+    pub(super) fn used_bytes(&self, id: &VolumeId) -> Option<u64> {
+        lock(&self.table).get(id)?.used_bytes
+    }
+
+    pub(super) fn saw(&self, id: &VolumeId, used_bytes: Option<u64>) {
+        lock(&self.table).entry(id.clone()).or_default().used_bytes = used_bytes;
+    }
+
+    pub(super) fn forget(&self, id: &VolumeId) {
+        lock(&self.table).remove(id);
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let mut table = lock(&self.table);
+        let Some(known) = table.get_mut(&self.volume.id) else { return };
+        known.mounted -= 1;
+        if self.writable {
+            known.written -= 1;
+            known.used_bytes = None;
+        }
+        if known.mounted == 0 && known.used_bytes.is_none() {
+            table.remove(&self.volume.id);
+        }
+    }
+}
+
+fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Finds what a sandbox is to see, and holds it.
+pub(crate) async fn mount(
+    world: &World,
+    tenant: &TenantName,
+    admitted: AdmittedSandbox,
+) -> Result<(AdmittedSandbox, Vec<Mount>), Error> {
+    let (mut folders, mut mounts): (Vec<PathBuf>, Vec<Mount>) = Default::default();
+    let _step = world.mounts.steps.lock().await;
+    for spec in &admitted.volumes {
+        match &spec.host {
+            Some(name) => folders.push(host_folder(world, tenant, spec, name).await?),
+            None => {
+                let volume = volume(world, tenant, spec).await?;
+                folders.push(world.places.volume_folder(volume.id.as_str()));
+                mounts.push(world.mounts.take(volume, !spec.read_only));
+            }
+        }
+    }
+    let specs = admitted.volumes.clone();
+    let folder_of = |wanted: &VolumeSpec| {
+        let at = specs.iter().position(|spec| spec == wanted)?;
+        folders.get(at).cloned()
+    };
+    Ok((admitted.with_volumes(folder_of)?, mounts))
+}
+
+async fn volume(world: &World, tenant: &TenantName, spec: &VolumeSpec) -> Result<Volume, Error> {
+    let name: VolumeName = spec.name.as_deref().unwrap_or_default().parse()?;
+    Ok(world.store.volume(tenant, &name).await?.ok_or_else(|| spec.unknown())?)
+}
+
+/// One that is not for this tenant is not there.
+async fn host_folder(
+    world: &World,
+    tenant: &TenantName,
+    spec: &VolumeSpec,
+    name: &str,
+) -> Result<PathBuf, Error> {
+    let folder = match world.places.host_folder(name).await {
+        Err(PlacesError::Missing) => return Err(spec.unknown().into()),
+        found => found?,
+    };
+    if !folder.tenants.is_empty() && !folder.tenants.iter().any(|known| known == tenant.as_str()) {
+        return Err(spec.unknown().into());
+    }
+    if !spec.read_only && !folder.writable {
+        let message = format!("host folder '{name}' can only be read; say \"read_only\": true");
+        return Err(Error::Invalid { field: "volumes", message });
+    }
+    Ok(folder.path)
+}

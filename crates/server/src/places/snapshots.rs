@@ -1,0 +1,211 @@
+//! `/v1/snapshots`: the files of a sandbox, as they were.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use belljar_engine::living::{ArchiveFormat, ArchiveLimits, Living};
+use belljar_engine::places::PlacesError;
+use belljar_engine::plan::WORKSPACE;
+use belljar_store::{Snapshot, SnapshotId, Timestamp};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::to_the_end;
+use crate::accounts::{Caller, Keeper};
+use crate::body::{Whole, parse};
+use crate::error::Error;
+use crate::sandboxes::{Used, find as find_sandbox};
+use crate::schema;
+use crate::world::World;
+
+/// How long one may take to be made.
+const LONGEST: Duration = Duration::from_secs(600);
+/// What an archive may take beside the files in it.
+const OVERHEAD: u64 = 1 << 20;
+/// As many as the guest packs, and a few that stand for themselves.
+const ENTRIES: u64 = 250_000;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewSnapshot {
+    #[serde(default)]
+    label: String,
+}
+
+/// Keeps the files of a sandbox's workspace, without its volumes. Its programs stand still meanwhile.
+#[utoipa::path(
+    post, path = "/v1/sandboxes/{id}/snapshots", tag = "snapshots", params(("id" = String, Path)),
+    request_body = schema::NewSnapshot,
+    responses(
+        (status = 201, description = "It is kept", body = schema::Snapshot),
+        (status = 404, description = "There is no such sandbox, or it is another tenant's", body = schema::Problem),
+        (status = 409, description = "One is being made, or the sandbox is paused", body = schema::Problem),
+        (status = 429, description = "More than the tenant's disk quota", body = schema::Problem),
+    )
+)]
+pub(crate) async fn make(
+    State(world): State<Arc<World>>,
+    Keeper(caller): Keeper,
+    Path(id): Path<String>,
+    body: Whole,
+) -> Result<Response, Error> {
+    let new: NewSnapshot = parse(&body)?;
+    let used = find_sandbox(&world, &caller, &id).await?;
+    let snapshot = Snapshot {
+        tenant: caller.tenant.clone(),
+        id: SnapshotId::generate()?,
+        sandbox: used.id.clone(),
+        label: new.label,
+        size_bytes: used.admitted.plan.limits.disk_bytes.saturating_add(OVERHEAD),
+        created: Timestamp::now(),
+        ready: None,
+    };
+    let quota = world.disk_quota(&caller);
+    let snapshot = to_the_end(async move { keep(&world, &used, snapshot, quota).await }).await?;
+    let place = [(header::LOCATION, format!("/v1/snapshots/{}", snapshot.id))];
+    Ok((StatusCode::CREATED, place, Json(shown(&snapshot))).into_response())
+}
+
+async fn keep(world: &World, used: &Used, mut snapshot: Snapshot, quota: u64) -> Result<Snapshot, Error> {
+    let Ok(_one) = used.snapshots.try_lock() else { return Err(Error::SnapshotUnderWay) };
+    let most = world.store.add_snapshot(snapshot.clone(), quota).await?;
+    let written = tokio::select! {
+        written = timeout(LONGEST, write(world, used, &snapshot.id, most)) => {
+            written.unwrap_or(Err(Error::SnapshotTooSlow))
+        }
+        () = used.ends() => Err(Error::SandboxEnded),
+    };
+    let ready = match written {
+        Ok(bytes) => {
+            (snapshot.size_bytes, snapshot.ready) = (bytes, Some(Timestamp::now()));
+            let at = snapshot.ready.unwrap_or(snapshot.created);
+            world.store.snapshot_ready(&snapshot.tenant, &snapshot.id, bytes, at).await.map_err(Error::from)
+        }
+        Err(error) => Err(error),
+    };
+    match ready {
+        Ok(()) => Ok(snapshot),
+        Err(error) => {
+            discard(world, &snapshot).await;
+            Err(error)
+        }
+    }
+}
+
+async fn write(world: &World, used: &Used, id: &SnapshotId, most: u64) -> Result<u64, Error> {
+    let source = used.living.files().snapshot().await?;
+    Ok(world.places.write_snapshot(id.as_str(), source, most).await?)
+}
+
+/// Forgets one that came to nothing. Whatever cannot be removed now goes at the next start.
+async fn discard(world: &World, snapshot: &Snapshot) {
+    let file = world.places.remove_snapshot(snapshot.id.as_str()).await;
+    let row = world.store.remove_snapshot(&snapshot.tenant, &snapshot.id).await;
+    if let Err(error) = row {
+        tracing::error!(snapshot = %snapshot.id, %error, "a snapshot that failed is still recorded");
+    }
+    match file {
+        Ok(()) | Err(PlacesError::Missing) => {}
+        Err(error) => tracing::error!(snapshot = %snapshot.id, %error, "its file is still there"),
+    }
+}
+
+/// The tenant's snapshots, newest first.
+#[utoipa::path(get, path = "/v1/snapshots", tag = "snapshots",
+    responses((status = 200, description = "All of them", body = schema::SnapshotList)))]
+pub(crate) async fn list(
+    State(world): State<Arc<World>>,
+    Keeper(caller): Keeper,
+) -> Result<Json<Value>, Error> {
+    let snapshots = world.store.snapshots(&caller.tenant).await?;
+    Ok(Json(json!({"snapshots": snapshots.iter().map(shown).collect::<Vec<_>>()})))
+}
+
+/// One snapshot.
+#[utoipa::path(get, path = "/v1/snapshots/{id}", tag = "snapshots", params(("id" = String, Path)),
+    responses((status = 200, description = "It", body = schema::Snapshot),
+        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem)))]
+pub(crate) async fn show(
+    State(world): State<Arc<World>>,
+    Keeper(caller): Keeper,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Error> {
+    Ok(Json(shown(&find(&world, &caller, &id).await?)))
+}
+
+/// Removes a snapshot. Sandboxes that were made from it keep their files.
+#[utoipa::path(delete, path = "/v1/snapshots/{id}", tag = "snapshots", params(("id" = String, Path)),
+    responses((status = 204, description = "It is gone"),
+        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
+        (status = 409, description = "It is still being made", body = schema::Problem)))]
+pub(crate) async fn remove(
+    State(world): State<Arc<World>>,
+    Keeper(caller): Keeper,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Error> {
+    to_the_end(async move { forget(&world, &caller, &id).await }).await
+}
+
+async fn forget(world: &World, caller: &Caller, id: &str) -> Result<StatusCode, Error> {
+    let snapshot = find(world, caller, id).await?;
+    if snapshot.ready.is_none() {
+        return Err(Error::SnapshotUnderWay);
+    }
+    world.store.remove_snapshot(&caller.tenant, &snapshot.id).await?;
+    if let Err(error) = world.places.remove_snapshot(snapshot.id.as_str()).await {
+        tracing::error!(snapshot = %snapshot.id, %error, "its file is still there; it goes at the next start");
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What is no id is nobody's.
+async fn find(world: &World, caller: &Caller, id: &str) -> Result<Snapshot, Error> {
+    let id: SnapshotId = id.parse().map_err(|_| Error::NotFound("snapshot"))?;
+    world.store.snapshot(&caller.tenant, &id).await?.ok_or(Error::NotFound("snapshot"))
+}
+
+/// The snapshot that a sandbox is to start with.
+pub(crate) async fn known(
+    world: &World,
+    caller: &Caller,
+    wanted: Option<&str>,
+) -> Result<Option<SnapshotId>, Error> {
+    let Some(id) = wanted else { return Ok(None) };
+    match find(world, caller, id).await {
+        Ok(snapshot) if snapshot.ready.is_some() => Ok(Some(snapshot.id)),
+        Ok(_) | Err(Error::NotFound(_)) => {
+            let message = format!("there is no snapshot '{}'", id.escape_debug());
+            Err(Error::Invalid { field: "snapshot", message })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Puts the files of a snapshot into a sandbox.
+pub(crate) async fn restore(
+    world: &World,
+    living: &dyn Living,
+    id: &SnapshotId,
+    disk_bytes: u64,
+) -> Result<(), Error> {
+    let source = world.places.read_snapshot(id.as_str()).await?;
+    let limits = ArchiveLimits { entries: ENTRIES, bytes: disk_bytes, any_link: true, ..Default::default() };
+    living.files().upload_archive(WORKSPACE, ArchiveFormat::Tar, limits, source).await?;
+    Ok(())
+}
+
+fn shown(snapshot: &Snapshot) -> Value {
+    json!({
+        "id": snapshot.id,
+        "sandbox": snapshot.sandbox,
+        "label": snapshot.label,
+        "size_bytes": snapshot.size_bytes,
+        "created": snapshot.created,
+        "ready": snapshot.ready,
+    })
+}

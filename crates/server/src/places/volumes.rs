@@ -1,0 +1,154 @@
+//! `/v1/volumes`: named places of a tenant that outlive sandboxes.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use belljar_engine::places::Measured;
+use belljar_store::{Kind, Timestamp, Volume, VolumeId, VolumeName};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::to_the_end;
+use crate::accounts::{Caller, Keeper};
+use crate::body::{Whole, parse};
+use crate::error::Error;
+use crate::schema;
+use crate::world::World;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewVolume {
+    name: String,
+    size_bytes: u64,
+}
+
+/// Makes a volume.
+#[utoipa::path(
+    post, path = "/v1/volumes", tag = "volumes", request_body = schema::NewVolume,
+    responses(
+        (status = 201, description = "It is there, and empty", body = schema::Volume),
+        (status = 409, description = "There is one of this name", body = schema::Problem),
+        (status = 422, description = "Something about the request", body = schema::Problem),
+        (status = 429, description = "More than the tenant's disk quota", body = schema::Problem),
+    )
+)]
+pub(crate) async fn create(
+    State(world): State<Arc<World>>,
+    Keeper(caller): Keeper,
+    body: Whole,
+) -> Result<Response, Error> {
+    let new: NewVolume = parse(&body)?;
+    if new.size_bytes == 0 {
+        return Err(Error::Invalid { field: "size_bytes", message: "must be above zero".to_owned() });
+    }
+    let volume = Volume {
+        tenant: caller.tenant.clone(),
+        name: new.name.parse()?,
+        id: VolumeId::generate()?,
+        size_bytes: new.size_bytes,
+        created: Timestamp::now(),
+    };
+    let quota = world.disk_quota(&caller);
+    let volume = to_the_end(async move { keep(&world, volume, quota).await }).await?;
+    let place = [(header::LOCATION, format!("/v1/volumes/{}", volume.name))];
+    Ok((StatusCode::CREATED, place, Json(shown(&volume, Some(0)))).into_response())
+}
+
+/// Folder first: a volume that is known has one.
+async fn keep(world: &World, volume: Volume, quota: u64) -> Result<Volume, Error> {
+    world.places.make_volume(volume.id.as_str()).await?;
+    if let Err(error) = world.store.add_volume(volume.clone(), quota).await {
+        world.places.remove_volume(volume.id.as_str()).await?;
+        return Err(error.into());
+    }
+    Ok(volume)
+}
+
+/// The tenant's volumes by name.
+#[utoipa::path(get, path = "/v1/volumes", tag = "volumes",
+    responses((status = 200, description = "All of them", body = schema::VolumeList)))]
+pub(crate) async fn list(
+    State(world): State<Arc<World>>,
+    Keeper(caller): Keeper,
+) -> Result<Json<Value>, Error> {
+    let volumes = world.store.volumes(&caller.tenant).await?;
+    let shown = volumes.iter().map(|volume| shown(volume, world.mounts.used_bytes(&volume.id)));
+    Ok(Json(json!({"volumes": shown.collect::<Vec<_>>()})))
+}
+
+/// One volume.
+#[utoipa::path(get, path = "/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path)),
+    responses((status = 200, description = "It", body = schema::Volume),
+        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem)))]
+pub(crate) async fn show(
+    State(world): State<Arc<World>>,
+    Keeper(caller): Keeper,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, Error> {
+    let volume = find(&world, &caller, &name).await?;
+    let used = match world.mounts.used_bytes(&volume.id) {
+        Some(used) => Some(used),
+        // Measured by whoever watches over it.
+        None if world.mounts.is_written(&volume.id) => None,
+        None => measure(&world, &volume.id).await?,
+    };
+    Ok(Json(shown(&volume, used)))
+}
+
+/// Removes a volume and all in it.
+#[utoipa::path(delete, path = "/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path)),
+    responses((status = 204, description = "It is gone"),
+        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
+        (status = 409, description = "A sandbox sees it", body = schema::Problem)))]
+pub(crate) async fn remove(
+    State(world): State<Arc<World>>,
+    Keeper(caller): Keeper,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Error> {
+    to_the_end(async move { forget(&world, &caller, &name).await }).await
+}
+
+async fn forget(world: &World, caller: &Caller, name: &str) -> Result<StatusCode, Error> {
+    let step = world.mounts.steps.lock().await;
+    let volume = find(world, caller, name).await?;
+    if world.mounts.is_mounted(&volume.id) {
+        return Err(belljar_store::Error::InUse(Kind::Volume).into());
+    }
+    world.store.remove_volume(&caller.tenant, &volume.name).await?;
+    world.mounts.forget(&volume.id);
+    drop(step);
+    if let Err(error) = world.places.remove_volume(volume.id.as_str()).await {
+        tracing::error!(volume = %volume.id, %error, "its files are still there; they go at the next start");
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What is no name is nobody's.
+async fn find(world: &World, caller: &Caller, name: &str) -> Result<Volume, Error> {
+    let name: VolumeName = name.parse().map_err(|_| Error::NotFound("volume"))?;
+    world.store.volume(&caller.tenant, &name).await?.ok_or(Error::NotFound("volume"))
+}
+
+/// Nobody writes to it, so this is needed once.
+async fn measure(world: &World, id: &VolumeId) -> Result<Option<u64>, Error> {
+    let used = match world.places.measure_volume(id.as_str(), u64::MAX).await?.held {
+        Measured::Bytes(bytes) => Some(bytes),
+        _ => None,
+    };
+    if !world.mounts.is_written(id) {
+        world.mounts.saw(id, used);
+    }
+    Ok(used)
+}
+
+fn shown(volume: &Volume, used_bytes: Option<u64>) -> Value {
+    json!({
+        "name": volume.name,
+        "size_bytes": volume.size_bytes,
+        "used_bytes": used_bytes,
+        "created": volume.created,
+    })
+}
