@@ -1,8 +1,10 @@
-//! The commands that call a server: executions, tenants, keys, profiles, and `run --server`.
+//! The commands that call a server: executions, sandboxes, tenants, keys, profiles, and `run --server`.
 
 mod args;
+mod events;
 mod http;
 mod run;
+mod sandbox;
 mod show;
 mod tls;
 
@@ -18,6 +20,7 @@ pub(crate) use args::{ExecutionsArgs, KeyArgs, ProfileArgs, TenantArgs};
 use args::{ExecutionsCommand, KeyCommand, ProfileCommand, ServerArgs, TenantCommand};
 use http::Server;
 pub(crate) use run::run;
+pub(crate) use sandbox::{SandboxArgs, sandbox};
 use show::Columns;
 
 const EXECUTIONS: Columns = &["id", "status", "language", "exit_code", "cpu_ms", "created"];
