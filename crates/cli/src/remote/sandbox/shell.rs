@@ -26,7 +26,7 @@ use super::{at, call};
 use crate::env::TERM;
 use crate::failure::Failure;
 use crate::os::{self, RawTerminal, TerminalEvent, TerminalEvents};
-use crate::remote::http::Server;
+use crate::remote::http::{Server, refused};
 use crate::say;
 use crate::view::Screen;
 
@@ -70,6 +70,7 @@ pub(super) fn shell(server: &Server, args: ShellArgs) -> Result<u8, Failure> {
         match over? {
             Over::Ended(command) => Ok(exit_status(&command)),
             Over::Signalled(status) => Ok(status),
+            Over::Failed(failure) => Err(failure),
             Over::Detached => {
                 say::note(&format!(
                     "detached; belljar sandbox shell {} --attach {number} joins again",
@@ -102,6 +103,8 @@ enum Over {
     Detached,
     /// With this exit status.
     Signalled(u8),
+    /// The server says why.
+    Failed(Failure),
 }
 
 struct Shell<'a> {
@@ -186,11 +189,12 @@ impl Shell<'_> {
             tokio::select! {
                 message = socket.next() => {
                     heard = Instant::now();
-                    if let Some(command) = self.message(message?.ok()?).await? {
-                        return Some(Over::Ended(command));
+                    if let Some(over) = self.message(message?.ok()?).await? {
+                        return Some(over);
                     }
                 }
                 keys = self.keys.recv() => match keys.as_deref().map(|keys| self.detacher.push(keys)) {
+                    Some(Some(keys)) if keys.is_empty() => {}
                     Some(Some(keys)) => send(socket, Message::binary(keys)).await?,
                     Some(None) => return Some(Over::Detached),
                     None => return Some(Over::Signalled(129)),
@@ -209,8 +213,8 @@ impl Shell<'_> {
         }
     }
 
-    /// Nothing where the connection is over; the command where that is.
-    async fn message(&mut self, message: Message) -> Option<Option<Value>> {
+    /// Nothing where the connection is over; the reason to end where there is one.
+    async fn message(&mut self, message: Message) -> Option<Option<Over>> {
         match message {
             Message::Binary(output) => {
                 self.offset += output.len() as u64;
@@ -224,7 +228,9 @@ impl Shell<'_> {
                 } else if let Some(lost) = control.get("lost") {
                     self.offset = number(&lost["offset"]).saturating_add(number(&lost["bytes"]));
                 } else if let Some(command) = control.get("ended") {
-                    return Some(Some(command.clone()));
+                    return Some(Some(Over::Ended(command.clone())));
+                } else if let Some(error) = control.get("error") {
+                    return Some(Some(Over::Failed(refused(error, "the terminal is gone"))));
                 }
             }
             Message::Close(_) => return None,
