@@ -12,10 +12,10 @@ fn a_sandbox_is_opened_changed_and_ended() {
     assert!(id.starts_with("sbx_") && !id.contains(char::is_whitespace), "{id}");
     let shown: Value = serde_json::from_str(&place.text(&["show", id])).unwrap();
     assert_eq!((&shown["state"], &shown["limits"]["disk_bytes"]), (&"running".into(), &(64 << 20).into()));
-    place.text(&["extend", id, "20m"]);
     place.text(&["pause", id]);
     assert!(place.text(&["list", "--state", "paused"]).contains(id));
     place.text(&["resume", id]);
+    place.text(&["extend", id, "20m"]);
     let table = place.text(&["list"]);
     assert!(table.contains("running") && table.contains("in 19m"), "{table}");
     assert!(place.text(&["stats", id]).contains("memory_bytes"));

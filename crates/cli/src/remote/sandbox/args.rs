@@ -29,6 +29,7 @@ pub(super) enum SandboxCommand {
     #[command(after_help = examples::LIST)]
     List(ListArgs),
     /// Shows one
+    #[command(after_help = examples::SHOW)]
     Show {
         /// Its id
         id: String,
@@ -46,11 +47,13 @@ pub(super) enum SandboxCommand {
         time: i64,
     },
     /// Has everything in one stand still
+    #[command(after_help = examples::PAUSE)]
     Pause {
         /// Its id
         id: String,
     },
     /// Has everything in one go on
+    #[command(after_help = examples::PAUSE)]
     Resume {
         /// Its id
         id: String,
@@ -71,6 +74,7 @@ pub(super) enum SandboxCommand {
     #[command(after_help = examples::SHELL)]
     Shell(ShellArgs),
     /// Lists the commands in one
+    #[command(after_help = examples::PS)]
     Ps {
         /// Its id
         id: String,

@@ -23,6 +23,19 @@ Examples:
   belljar sandbox list --state running --metadata job=42
   belljar sandbox list --json | jq -r '.sandboxes[].id'";
 
+pub(super) const SHOW: &str = "\
+Examples:
+  belljar sandbox show $id | jq .expires";
+
+pub(super) const PAUSE: &str = "\
+Examples:
+  belljar sandbox pause $id                             nothing in it runs, and all of it is kept
+  belljar sandbox resume $id";
+
+pub(super) const PS: &str = "\
+Examples:
+  belljar sandbox ps $id";
+
 pub(super) const RM: &str = "\
 Examples:
   belljar sandbox rm $id
