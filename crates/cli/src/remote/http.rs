@@ -18,6 +18,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::handshake::{client::generate_key, derive_accept_key};
 
+use super::patient::Patient;
 use super::tls::{self, Secure};
 use crate::env::{Environment, Hidden};
 use crate::failure::Failure;
@@ -179,7 +180,8 @@ impl Server {
 async fn greet(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
 ) -> io::Result<SendRequest<Body>> {
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    let (sender, connection) =
+        http1::handshake(TokioIo::new(Patient(stream))).await.map_err(io::Error::other)?;
     // Ends with the answer; what goes wrong on it is seen there.
     tokio::spawn(connection.with_upgrades());
     Ok(sender)

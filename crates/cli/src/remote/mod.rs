@@ -3,6 +3,7 @@
 mod args;
 mod events;
 mod http;
+mod patient;
 mod run;
 mod sandbox;
 mod show;

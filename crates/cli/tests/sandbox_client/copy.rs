@@ -7,7 +7,7 @@ use std::path::Path;
 use tar::{Builder, EntryType, Header};
 
 use crate::fake::Fake;
-use crate::{Place, client, piped, text_of};
+use crate::{Place, client, piped, refusal, text_of};
 
 #[test]
 fn files_go_both_ways() {
@@ -68,6 +68,22 @@ fn folders_go_both_ways() {
     let archive = place.run(&["cp", &place.at("copy"), "-"]).stdout;
     let mut archive = tar::Archive::new(archive.as_slice());
     assert!(archive.entries().unwrap().any(|entry| entry.unwrap().path().unwrap().ends_with("run.sh")));
+}
+
+#[test]
+fn a_refusal_is_heard_amid_a_long_body() {
+    // Answers without reading the body, and hangs up.
+    let fake = Fake::start(|request| match request.method.as_str() {
+        "GET" => (404, Vec::new()),
+        _ => (409, br#"{"error":{"code":"disk_full","message":"the disk is full"}}"#.to_vec()),
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("big");
+    std::fs::write(&file, vec![7; 8 << 20]).unwrap();
+    for _ in 0..20 {
+        let said = refusal(&mut client(&fake.url, &["cp", text_of(&file), "sbx_1:big"]));
+        assert!(said.contains("the disk is full"), "{said}");
+    }
 }
 
 /// An archive of entries that no honest packer writes: kind, name, and where a link leads or what a file holds.
@@ -177,7 +193,7 @@ fn an_archive_that_is_cut_or_has_endless_names_is_refused() {
     let long =
         crafted(&[(EntryType::GNULongName, "n", &"n".repeat(1 << 20)), (EntryType::Regular, "a", "x")]);
     let (fine, said) = take(long, inner.path());
-    assert!(!fine && said.contains("too long"), "{said}");
+    assert!(!fine && said.contains("a name that is too long"), "{said}");
     let (fine, said) = take(b"no archive at all".repeat(100), inner.path());
     assert!(!fine, "{said}");
 }

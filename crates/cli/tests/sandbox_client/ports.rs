@@ -48,6 +48,8 @@ fn a_port_is_reached_through_the_server() {
     let answer = curl("/hello.txt?x=1");
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("from inside"), "{answer}");
     assert!(curl("/").contains("hello.txt"));
+    let named = Command::new("curl").args(["-sS", "-H", "Host: evil.test", &url]).output().unwrap();
+    assert!(String::from_utf8(named.stdout).unwrap().contains("use 127.0.0.1"));
     assert!(place.refusal(&["ports", "sbx_nothing", "8000"]).contains("no such sandbox"));
 }
 

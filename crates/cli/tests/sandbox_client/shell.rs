@@ -87,7 +87,8 @@ fn a_broken_connection_goes_on_where_it_broke() {
     let url = format!("http://{}", listener.local_addr().unwrap());
     let server = std::thread::spawn(move || {
         let mut asked = Vec::new();
-        for (offset, text, last) in [(0, "hello ", None), (6, "again", Some(r#"{"ended":{"exit_code":7}}"#))]
+        for (offset, text, last) in
+            [(0, "hello ", None), (6, "and goodbye", Some(r#"{"ended":{"exit_code":7}}"#))]
         {
             let (stream, _) = listener.accept().unwrap();
             let path = |request: &Request, response: Response| {
@@ -106,7 +107,7 @@ fn a_broken_connection_goes_on_where_it_broke() {
         asked
     });
     let mut shell = Pty::start(&client(&url, &["shell", "sbx_1", "--attach", "3"]), 24, 80);
-    let seen = shell.wait_for("again");
+    let seen = shell.wait_for("goodbye");
     assert!(seen.contains("hello ") && seen.contains("connected again"), "{seen:?}");
     assert_eq!(shell.end().0, Some(7));
     let place = "/v1/sandboxes/sbx_1/commands/3/terminal?from=";

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use http_body_util::BodyExt;
@@ -28,7 +28,7 @@ use crate::say;
 const MOST: usize = 256;
 
 /// Of one connection only, or between this machine and whoever asks.
-const NOT_PASSED: [HeaderName; 9] = [
+const NOT_PASSED: [HeaderName; 8] = [
     header::CONNECTION,
     header::UPGRADE,
     header::TE,
@@ -36,7 +36,6 @@ const NOT_PASSED: [HeaderName; 9] = [
     header::TRANSFER_ENCODING,
     header::PROXY_AUTHORIZATION,
     header::HOST,
-    header::ORIGIN,
     header::COOKIE,
 ];
 
@@ -47,7 +46,8 @@ pub(super) fn forward(
     listen: SocketAddr,
     json: bool,
 ) -> Result<u8, Failure> {
-    let relay = Arc::new(Relay { server: server.clone(), base: at(id, &format!("/ports/{port}")) });
+    let base = at(id, &format!("/ports/{port}"));
+    let relay = Arc::new(Relay { server: server.clone(), base, alone: listen.ip().is_loopback() });
     os::runtime()?.block_on(async {
         let mut interrupts = Interrupts::listen()?;
         // A sandbox that is not there is told now, and not to whoever opens the page.
@@ -89,10 +89,16 @@ struct Relay {
     server: Server,
     /// The path under which the server has the port.
     base: String,
+    /// Only this machine reaches us.
+    alone: bool,
 }
 
 impl Relay {
     async fn pass(&self, mut request: Request<Incoming>) -> Response<Body> {
+        if self.alone && !is_here(request.headers()) {
+            return told(StatusCode::MISDIRECTED_REQUEST, "use 127.0.0.1 or localhost");
+        }
+        forget_own_origin(request.headers_mut());
         let upgrade = upgrade_of(request.headers());
         let ours = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
         let (head, body) = request.into_parts();
@@ -130,6 +136,22 @@ impl Relay {
             let here = if here.is_empty() { "/" } else { &here };
             headers.extend(HeaderValue::from_str(here).map(|here| (header::LOCATION, here)));
         }
+    }
+}
+
+/// Whether this was meant for this machine: another's name that leads here would let its pages read what is answered.
+fn is_here(headers: &HeaderMap) -> bool {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let name = host.rsplit_once(':').filter(|(_, port)| !port.contains(']')).map_or(host, |(name, _)| name);
+    name == "localhost" || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
+}
+
+/// The server refuses what other sites send; what the page itself sends is none of those, and it has no origin there.
+fn forget_own_origin(headers: &mut HeaderMap) {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let own = text(header::HOST).map(|host| format!("http://{host}"));
+    if text(header::ORIGIN).is_some_and(|origin| origin == "null" || Some(origin) == own.as_deref()) {
+        headers.remove(header::ORIGIN);
     }
 }
 
@@ -198,6 +220,23 @@ mod tests {
                       1: 0100007F:1F41 0100007F:1F40 01 00000000:00000000\n   \
                       0: 00000000000000000000000000000000:0050 00000000000000000000000000000000:0000 0A 0:0\n";
         assert_eq!(listening(tables), BTreeSet::from([80, 8_000]));
+    }
+
+    #[test]
+    fn only_this_machine_and_its_own_pages_are_believed() {
+        let of = |host: &'static str, origin: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::from_static(host));
+            headers.insert(header::ORIGIN, HeaderValue::from_static(origin));
+            let here = is_here(&headers);
+            forget_own_origin(&mut headers);
+            (here, headers.contains_key(header::ORIGIN))
+        };
+        assert_eq!(of("127.0.0.1:80", "http://127.0.0.1:80"), (true, false));
+        assert_eq!(of("localhost:80", "null"), (true, false));
+        assert_eq!(of("[::1]:80", "http://evil.test"), (true, true));
+        assert_eq!(of("[::1]", "http://127.0.0.1:81"), (true, true));
+        assert_eq!(of("evil.test:80", "http://evil.test:81"), (false, true));
     }
 
     #[test]
