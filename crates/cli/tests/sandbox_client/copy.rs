@@ -86,8 +86,11 @@ fn a_refusal_is_heard_amid_a_long_body() {
     }
 }
 
-/// An archive of entries that no honest packer writes: kind, name, and where a link leads or what a file holds.
-fn crafted(entries: &[(EntryType, &str, &str)]) -> Vec<u8> {
+/// An entry: its kind, its name, and where a link leads or what a file holds.
+type Crafted<'a> = (EntryType, &'a str, &'a str);
+
+/// An archive of entries that no honest packer writes.
+fn crafted(entries: &[Crafted<'_>]) -> Vec<u8> {
     let mut archive = Builder::new(Vec::new());
     for (kind, name, content) in entries {
         let mut header = Header::new_gnu();
@@ -122,7 +125,7 @@ fn no_archive_writes_outside_of_its_folder() {
     use EntryType::{Block, Char, Directory, Fifo, Link, Regular, Symlink};
     let absolute = tempfile::tempdir().unwrap();
     let elsewhere = format!("{}/bad", text_of(absolute.path()));
-    let cases: &[(&str, Vec<(EntryType, &str, &str)>)] = &[
+    let cases: &[(&str, Vec<Crafted<'_>>)] = &[
         ("a way up", vec![(Regular, "../bad", "x")]),
         ("a way up later", vec![(Regular, "a/../../bad", "x")]),
         ("a folder above", vec![(Directory, "../bad", "")]),

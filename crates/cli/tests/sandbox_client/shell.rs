@@ -80,7 +80,6 @@ fn without_a_terminal_there_is_no_shell() {
     assert!(place.refusal(&["shell", &place.id]).contains("sandbox exec"));
 }
 
-/// What the terminal's server got as its query, and a WebSocket that answers.
 #[test]
 fn a_broken_connection_goes_on_where_it_broke() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -91,6 +90,7 @@ fn a_broken_connection_goes_on_where_it_broke() {
             [(0, "hello ", None), (6, "and goodbye", Some(r#"{"ended":{"exit_code":7}}"#))]
         {
             let (stream, _) = listener.accept().unwrap();
+            #[expect(clippy::result_large_err, reason = "the library's type")]
             let path = |request: &Request, response: Response| {
                 asked.push(request.uri().to_string());
                 Ok(response)
