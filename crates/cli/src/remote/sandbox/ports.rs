@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
@@ -17,6 +18,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::time::sleep;
 
 use super::{at, call};
 use crate::failure::Failure;
@@ -26,6 +28,7 @@ use crate::say;
 
 /// Connections at one time.
 const MOST: usize = 256;
+const BREATH: Duration = Duration::from_millis(50);
 
 /// Of one connection only, or between this machine and whoever asks.
 const NOT_PASSED: [HeaderName; 8] = [
@@ -66,8 +69,11 @@ pub(super) fn forward(
 async fn accept(listener: &TcpListener, relay: &Arc<Relay>) {
     let room = Arc::new(Semaphore::new(MOST));
     while let Ok(place) = Arc::clone(&room).acquire_owned().await {
-        // One that was gone before it was accepted is no reason to end.
-        let Ok((stream, _)) = listener.accept().await else { continue };
+        let Ok((stream, _)) = listener.accept().await else {
+            // One that was gone before it was accepted is no reason to end; nor is it that there is no room for a moment.
+            sleep(BREATH).await;
+            continue;
+        };
         let relay = Arc::clone(relay);
         tokio::spawn(async move {
             serve(stream, relay).await;
