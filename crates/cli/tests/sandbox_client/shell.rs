@@ -7,8 +7,9 @@ use std::time::Duration;
 use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
 use tokio_tungstenite::tungstenite::{Message, accept_hdr};
 
+use crate::common::server::{KEY, Server};
 use crate::pty::Pty;
-use crate::{Place, client};
+use crate::{Place, client, text_of};
 
 #[test]
 fn a_shell_has_the_size_of_the_terminal_and_its_own_status() {
@@ -78,6 +79,31 @@ fn a_terminal_is_put_back_by_signals_and_by_the_end_of_the_sandbox() {
 fn without_a_terminal_there_is_no_shell() {
     let place = Place::new();
     assert!(place.refusal(&["shell", &place.id]).contains("sandbox exec"));
+}
+
+#[test]
+fn a_terminal_works_over_tls() {
+    let folder = tempfile::tempdir().unwrap();
+    let (certificate, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]);
+    openssl.args(["-subj", "/CN=belljar", "-days", "2", "-addext", "subjectAltName=IP:127.0.0.1"]);
+    openssl.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
+    let made = openssl.arg("-keyout").arg(&key).arg("-out").arg(&certificate).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let flags = ["--tls-cert", text_of(&certificate), "--tls-key", text_of(&key)];
+    let server = Server::start(folder.path(), Some(KEY), &flags);
+    assert!(server.url.starts_with("https://"), "{}", server.url);
+    let trusting = |arguments: &[&str]| {
+        let mut command = client(&server.url, arguments);
+        command.env("BELLJAR_CA_CERT", &certificate);
+        command
+    };
+    let id = String::from_utf8(trusting(&["create"]).output().unwrap().stdout).unwrap();
+    let mut shell = Pty::start(&trusting(&["shell", id.trim_end()]), 24, 80);
+    shell.type_in("echo st''arted; exit 4\n");
+    shell.wait_for("started");
+    assert_eq!(shell.end().0, Some(4));
 }
 
 #[test]
