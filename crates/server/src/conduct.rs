@@ -303,7 +303,10 @@ async fn commit(
     let json = Bytes::copy_from_slice(finished.json().as_bytes());
     let id = &running.id;
     match put(world, running, unrecorded.clone(), finished.clone()).await {
-        Ok(_) => Ok(json),
+        Ok(_) => {
+            world.written.add(json.len());
+            Ok(json)
+        }
         Err(error) => {
             if error.fault() != Fault::Caller && !matches!(error, StoreError::Closed) {
                 tracing::error!(execution = %id, %error, "a result could not be committed; trying again");

@@ -39,6 +39,7 @@ mod start;
 mod tls;
 mod trace;
 mod world;
+mod written;
 
 pub use doors::Doors;
 pub use error::{Code, Error};

@@ -105,6 +105,7 @@ async fn accept(door: Door, world: Arc<World>, ending: watch::Receiver<bool>, al
 /// Lets go of what is older or larger than is kept.
 async fn sweep(world: Arc<World>) {
     loop {
+        world.written.begin_anew();
         match world.store.prune(world.settings.retention, belljar_store::Timestamp::now()).await {
             Ok(pruned) if pruned.executions > 0 => {
                 tracing::info!(
@@ -116,6 +117,9 @@ async fn sweep(world: Arc<World>) {
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "old results could not be removed"),
         }
-        sleep(SWEEP).await;
+        tokio::select! {
+            () = sleep(SWEEP) => {}
+            () = world.written.is_much() => {}
+        }
     }
 }

@@ -15,6 +15,7 @@ use crate::metrics::Meters;
 use crate::sandboxes::Registry;
 use crate::settings::Settings;
 use crate::trace::Tracer;
+use crate::written::Written;
 
 /// The service's world.
 #[derive(Debug)]
@@ -27,6 +28,7 @@ pub struct World {
     pub(crate) live: Live,
     pub(crate) sandboxes: Registry,
     pub(crate) meters: Meters,
+    pub(crate) written: Written,
     pub(crate) tracer: Option<Tracer>,
     pub(crate) readiness: Readiness,
     /// Kilobytes that bodies may still take.
@@ -47,6 +49,7 @@ impl World {
             gate: Gate::new(settings.concurrency, settings.queue, settings.queue_total),
             bodies: Arc::new(Semaphore::new(settings.bodies_total >> 10)),
             live: Live::default(),
+            written: Written::new(settings.retention.max_bytes),
             sandboxes: Registry::new(settings.sandboxes),
             meters: Meters::new(),
             tracer: settings.collector.clone().map(Tracer::new),

@@ -68,7 +68,7 @@ fn kinds(token: &str) -> Vec<Kind> {
         kind("memory", &["limit_exceeded"], hungry),
         kind("crash", &["failed"], bash("kill -SEGV $$".to_owned())),
         kind("daemon", &["succeeded"], bash(format!("setsid sleep {token} >/dev/null 2>&1 & true"))),
-        kind("flood", &["succeeded"], bash("head -c 3000000 /dev/zero".to_owned())),
+        kind("flood", &["succeeded"], bash("yes | head -c 3000000".to_owned())),
     ]
 }
 

@@ -242,3 +242,20 @@ async fn a_batch_streams_and_goes_on_after_a_bad_line() {
         .collect();
     assert_eq!(shown, ["succeeded", "invalid_request", "too_large", "failed", "succeeded"]);
 }
+
+#[tokio::test]
+async fn what_is_kept_has_a_bound_that_does_not_wait() {
+    let place = Place::with(|settings| settings.retention.max_bytes = Some(2 << 20)).await;
+    let client = place.client();
+    for _ in 0..40 {
+        assert_eq!(client.run("flood 200000").await.status, 200);
+    }
+    let stored = async || client.get("/v1/tenants/default").await.json()["stored_bytes"].as_u64().unwrap();
+    for _ in 0..500 {
+        if stored().await <= 2 << 20 {
+            return;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    panic!("{} bytes are kept", stored().await);
+}
