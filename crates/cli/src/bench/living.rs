@@ -74,7 +74,7 @@ async fn opening(served: &Served) -> Result<Duration, Failure> {
 async fn files(served: &Served) -> Result<(f64, f64), Failure> {
     let place = open(served).await?;
     let path = format!("{place}/files?path=ten");
-    let bytes = Bytes::from((0..FILE).map(|at| (at * 31 >> 7) as u8).collect::<Vec<_>>());
+    let bytes = Bytes::from((0..FILE).map(|at| ((at * 31) >> 7) as u8).collect::<Vec<_>>());
     let (mut there, mut back) = (Vec::new(), Vec::new());
     for _ in 0..FILES {
         let started = Instant::now();
