@@ -50,6 +50,7 @@ install_packages() {
     system_packages "${wanted[@]}"
     prepared "Python packages" python_packages
     prepared "Node.js packages" node_packages
+    prepared "schemathesis" scripts/test/schemathesis install "$BELLJAR_TEST_PACKAGES"
     if ((ALL)); then
         prepared "a newer Node.js" newer_node
         prepared "an unpacked root" unpacked_root

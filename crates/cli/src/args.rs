@@ -163,7 +163,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", value_parser = parse_jobs, allow_hyphen_values = true, requires = "batch")]
     pub(crate) jobs: Option<NonZeroUsize>,
     /// Run it on this server; its key is in BELLJAR_API_KEY
-    #[arg(long, value_name = "URL", conflicts_with = "batch")]
+    #[arg(long, value_name = "URL")]
     pub(crate) server: Option<String>,
     /// Only the program's own output
     #[arg(long)]

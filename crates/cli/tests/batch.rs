@@ -125,7 +125,7 @@ fn a_line_that_cannot_run_leaves_the_others_alone() {
         "unknown_language",
         "invalid_limit",
         "unsupported",
-        "setup_failed",
+        "invalid_request",
         "invalid_request",
     ];
     assert_eq!(answers.each("/error/code").as_array().expect("a list")[1..9], codes);

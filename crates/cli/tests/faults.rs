@@ -115,10 +115,10 @@ fn a_real_failure_is_named_too() {
     let _alone = alone();
     let before = Snapshot::take();
     let answer = run_with_fault("", &["--", "/no/such/program"]);
-    assert_eq!((answer.code, answer.error_code()), (Some(125), "setup_failed"), "{}", answer.json);
+    assert_eq!((answer.code, answer.error_code()), (Some(125), "invalid_request"), "{}", answer.json);
     assert!(answer.error_message().contains("execute /no/such/program: ENOENT"), "{}", answer.json);
     let answer = run_with_fault("", &["--workdir", "/nowhere", "--", "true"]);
-    assert_eq!((answer.code, answer.error_code()), (Some(125), "setup_failed"), "{}", answer.json);
+    assert_eq!((answer.code, answer.error_code()), (Some(125), "invalid_request"), "{}", answer.json);
     assert!(answer.error_message().contains("enter folder /nowhere: ENOENT"), "{}", answer.json);
     assert_eq!(left_after(&before, Duration::from_secs(2)), Vec::<String>::new());
 }

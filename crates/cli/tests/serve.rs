@@ -4,10 +4,11 @@
 
 mod common;
 
-use std::process::Command;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::host::alive_with;
+use common::host::{self, alive_with};
 use common::server::{KEY, Server};
 use serde_json::Value;
 
@@ -132,6 +133,111 @@ fn the_command_line_is_a_client() {
     std::fs::write(&profile, r#"{"limits":{"timeout_ms":1000}}"#).unwrap();
     assert_eq!(belljar(&["profile", "set", "tight", profile.to_str().unwrap()], KEY).0, 0);
     assert_eq!(run(&["-c", "print(1)", "--profile", "tight"]).0, 0);
+}
+
+fn fields(line: &Value) -> Value {
+    let own: Vec<_> = ["index", "status", "exit_code", "limit", "stdout", "metadata"]
+        .map(|name| line[name].clone())
+        .to_vec();
+    let error = line["error"]["message"].as_str().unwrap_or_default();
+    // A server has a longest body of its own, and the same words for the rest.
+    serde_json::json!([own, line["error"]["code"], error])
+}
+
+/// Exit status, results by their index, and what was said beside them.
+fn batch(arguments: &[&str], lines: &str) -> (Option<i32>, Vec<Value>, String) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), lines).unwrap();
+    let mut command = common::belljar();
+    command.args(["run", "--batch"]).arg(file.path()).args(arguments).env("BELLJAR_API_KEY", KEY);
+    let output = command.output().unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let mut lines: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    lines.sort_by_key(|line| line["index"].as_u64().unwrap());
+    (output.status.code(), lines, String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn a_batch_on_a_server_is_a_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), Some(KEY), &[]);
+    let lines = concat!(
+        "{\"language\":\"python\",\"code\":\"print(6 * 7)\",\"metadata\":{\"n\":1}}\n",
+        "\n",
+        "{\"command\":[\"true\"]\n",
+        "{\"command\":[\"true\"],\"workspace\":\"/\"}\n",
+        "{\"language\":\"klingon\",\"code\":\"1\"}\n",
+        "{\"command\":[\"true\"],\"limits\":{\"timeout_ms\":0}}\n",
+        "{\"command\":[\"sleep\",\"9\"],\"limits\":{\"timeout_ms\":100}}\n",
+        "{\"arguments\":{\"n\":1}}\n",
+        "{\"language\":\"sh\",\"code\":\"printenv A; exit 3\"}",
+    );
+    let flags = ["--jobs", "2", "--env", "A=common", "-c", "def main(n): print(n)"];
+    let here = batch(&flags, lines);
+    let there = batch(&[&flags[..], &["--server", &server.url]].concat(), lines);
+    assert_eq!((here.0, there.0), (Some(1), Some(1)), "{there:?}");
+    let compared: Vec<Value> = there.1.iter().map(fields).collect();
+    assert_eq!(compared, here.1.iter().map(fields).collect::<Vec<_>>());
+    assert!(there.2.contains("4 ran (2 succeeded, 2 failed), 4 could not run; "), "{}", there.2);
+
+    let good: String = (0..40).map(|n| format!("{{\"command\":[\"echo\",\"{n}\"]}}\n")).collect();
+    let (code, results, _) = batch(&["--jobs", "3", "--server", &server.url], &good);
+    assert_eq!(code, Some(0));
+    let said: Vec<_> = results.iter().map(|result| result["stdout"].as_str().unwrap().trim_end()).collect();
+    assert_eq!(said, (0..40).map(|n| n.to_string()).collect::<Vec<_>>());
+    let (code, none, said) = batch(&["--server", &server.url, "--image", "/srv"], &good);
+    assert!(code == Some(125) && none.is_empty() && said.contains("folders of this machine"), "{said}");
+    let (code, none, said) = batch(&["--server", "http://127.0.0.1:9"], &good);
+    assert!(code == Some(125) && none.is_empty() && said.contains("call http://127.0.0.1:9"), "{said}");
+}
+
+/// A batch from a pipe, of which two lines were answered one after the other and the third, which has this token, runs.
+fn under_way(server: &Server, token: &str) -> (Child, ChildStdin) {
+    let mut command = common::belljar();
+    command.args(["run", "--batch", "-", "--quiet", "--server", &server.url]).env("BELLJAR_API_KEY", KEY);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut client = command.spawn().unwrap();
+    let mut lines = client.stdin.take().unwrap();
+    let mut results = BufReader::new(client.stdout.take().unwrap());
+    for _ in 0..2 {
+        writeln!(lines, r#"{{"command":["echo","hello"]}}"#).unwrap();
+        let mut line = String::new();
+        results.read_line(&mut line).unwrap();
+        assert!(line.contains("hello"), "{line}");
+    }
+    writeln!(lines, r#"{{"command":["sleep","{token}"]}}"#).unwrap();
+    until(|| host::processes().values().any(|line| line.contains(&format!("sleep {token}"))));
+    (client, lines)
+}
+
+#[test]
+fn a_batch_on_a_server_ends_with_its_client_and_with_its_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Server::start(folder.path(), Some(KEY), &[]);
+    let token = format!("61.{}", std::process::id());
+    let (mut client, _lines) = under_way(&server, &token);
+    signal(&client, "-INT");
+    assert_eq!(client.wait().unwrap().code(), Some(130));
+    assert_eq!(alive_with(&format!("sleep {token}"), Duration::from_secs(5)), Vec::<String>::new());
+
+    let (client, _lines) = under_way(&server, &format!("62.{}", std::process::id()));
+    server.signal("-KILL");
+    server.child.wait().unwrap();
+    let output = client.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(125) && said.contains("the server's answer"), "{said}");
+}
+
+fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+}
+
+fn until(condition: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < end, "it never came to that");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

@@ -138,3 +138,25 @@ fn code_of_a_playground_is_not_copied() {
     let Program::Code { source, .. } = admitted.task.program else { panic!() };
     assert_eq!(source, Source::Existing("src/a.py".to_owned()));
 }
+
+#[test]
+fn a_million_names_stay_below() {
+    use std::path::{Component, Path};
+    const PIECES: [&str; 16] = [
+        "..", ".", "/", "//", "\0", "\\", "a", "..a", "a..", "%2e%2e", "%2f", "\u{ff0e}", " ", "\n", "~", "-",
+    ];
+    let (mut state, mut accepted) = (7_117_u64, 0);
+    for _ in 0..1_000_000 {
+        let mut name = String::new();
+        for _ in 0..=state % 7 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            name += PIECES[(state >> 60) as usize];
+        }
+        if check_relative(&name).is_ok() {
+            accepted += 1;
+            let below = Path::new(&name).components().all(|part| matches!(part, Component::Normal(_)));
+            assert!(below && !name.is_empty() && !name.contains('\0'), "{name:?}");
+        }
+    }
+    assert!(accepted > 100_000, "{accepted}");
+}

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::Error;
-use crate::limits::LimitsSpec;
+use crate::admit::{admit_env, admit_network};
+use crate::limits::{Limits, LimitsSpec};
 use crate::plan::Overflow;
 use crate::request::NetworkSpec;
 
@@ -27,6 +28,18 @@ pub struct Profile {
     pub preimports: Vec<String>,
     /// What happens when a program writes more than is kept.
     pub output_overflow: Overflow,
+}
+
+impl Profile {
+    /// Finds what no request could have with it. The ceiling of this host is checked by every request.
+    ///
+    /// # Errors
+    /// Names the field that is wrong.
+    pub fn check(&self) -> Result<(), Error> {
+        Limits::admit(&self.limits, &Limits::CEILING)?;
+        admit_network(self.network.as_ref())?;
+        admit_env(&BTreeMap::new(), self).map(drop)
+    }
 }
 
 /// All profiles by name.
@@ -75,7 +88,6 @@ impl Profiles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::Limits;
 
     #[test]
     fn shipped_profiles_pass_admission() {

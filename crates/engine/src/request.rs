@@ -67,11 +67,7 @@ impl Request {
         if json.len() > MAX_REQUEST {
             return Err(Self::too_long());
         }
-        // A list would be taken for the fields in their order, which nobody means.
-        match json.trim_ascii_start().first() {
-            Some(b'{') => serde_json::from_slice(json).map_err(|error| malformed(&error)),
-            _ => Err(Error::invalid("request", "is not a JSON object")),
-        }
+        crate::json::object(json)
     }
 
     /// What is said of a request longer than [`MAX_REQUEST`], also by those who do not read it to its end.
@@ -79,16 +75,6 @@ impl Request {
         let bound = crate::quantity::show_bytes(MAX_REQUEST as u64);
         Error::invalid("request", format!("more than {bound}; leave out some of its input"))
     }
-}
-
-/// The place is a column: a request in a batch is one line, and which one the caller knows.
-fn malformed(error: &serde_json::Error) -> Error {
-    let text = error.to_string();
-    let place = format!(" at line {} column {}", error.line(), error.column());
-    let what = text.strip_suffix(&place).unwrap_or(&text);
-    let kind = if error.is_data() { "" } else { "not JSON: " };
-    let line = if error.line() > 1 { format!("line {}, ", error.line()) } else { String::new() };
-    Error::invalid("request", format!("{kind}{what} ({line}column {})", error.column()))
 }
 
 /// A file for the workspace.

@@ -106,6 +106,11 @@ impl Accounts {
         Self { home, set_key, without_keys, known: Mutex::default() }
     }
 
+    /// Whether this is the tenant of those who come without a key of the database.
+    pub(crate) fn is_home(&self, tenant: &TenantName) -> bool {
+        self.home == *tenant
+    }
+
     /// Who presents these headers.
     pub(crate) async fn caller(&self, store: &Store, headers: &HeaderMap) -> Result<Caller, Error> {
         let caller = self.find(store, headers).await?;

@@ -39,8 +39,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
     request_body(content = schema::Request, content_type = "application/x-ndjson", description = "A request a line"),
     responses(
         (status = 200, description = "A result a line, as they finish, each with the number of its request as `index`",
-            body = schema::Result, content_type = "application/x-ndjson"),
-        (status = "4XX", description = "Something about the request", body = schema::Problem),
+            body = schema::Line, content_type = "application/x-ndjson"),
     )
 )]
 pub(crate) async fn create(
@@ -77,6 +76,7 @@ impl Batch {
                 () = results.closed() => return,
                 Some(line) = running.next(), if !running.is_empty() => line,
                 next = self.lines.next(), if open && room => match next {
+                    None if self.lines.broken => return,
                     None => { open = false; continue }
                     Some(wanted) => {
                         running.push(Box::pin(one(Arc::clone(&self.world), self.caller.clone(), index, wanted)));
@@ -145,6 +145,8 @@ struct Lines {
     /// The rest of a line that was too long is passed over.
     skipping: bool,
     ended: bool,
+    /// It broke off before its end: the client has gone.
+    broken: bool,
     limit: usize,
     world: Arc<World>,
     share: Share,
@@ -154,7 +156,8 @@ impl Lines {
     fn new(body: Body, world: &Arc<World>) -> Self {
         let share = Share::new(&world.bodies);
         let (limit, world) = (world.settings.max_body, Arc::clone(world));
-        Self { body, ready: VecDeque::new(), searched: 0, skipping: false, ended: false, limit, world, share }
+        let ready = VecDeque::new();
+        Self { body, ready, searched: 0, skipping: false, ended: false, broken: false, limit, world, share }
     }
 
     /// The next line that is not blank. Dropping this future loses nothing.
@@ -184,9 +187,17 @@ impl Lines {
     }
 
     async fn read_on(&mut self) -> Result<(), Error> {
-        let Some(Ok(frame)) = self.body.frame().await else {
-            self.ended = true;
-            return Ok(());
+        let frame = match self.body.frame().await {
+            Some(Ok(frame)) => frame,
+            over => {
+                self.ended = true;
+                self.broken = over.is_some();
+                // Half a line is none.
+                if self.broken {
+                    self.ready.clear();
+                }
+                return Ok(());
+            }
         };
         self.ready.extend(frame.data_ref().into_iter().flatten());
         let covered = self.share.cover(self.ready.len());

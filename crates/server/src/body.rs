@@ -36,11 +36,7 @@ impl FromRequest<Arc<World>> for Whole {
 /// Reads a body of a few known fields; an empty one has none of them.
 pub(crate) fn parse<T: DeserializeOwned>(body: &Whole) -> Result<T, Error> {
     let bytes = if body.bytes.trim_ascii().is_empty() { b"{}" } else { body.bytes.as_slice() };
-    let refused = |message: String| Error::Invalid { field: "request", message };
-    if !bytes.trim_ascii_start().starts_with(b"{") {
-        return Err(refused("is not a JSON object".to_owned()));
-    }
-    serde_json::from_slice(bytes).map_err(|error| refused(error.to_string()))
+    Ok(belljar_engine::json::object(bytes)?)
 }
 
 /// Refuses what is plainly something else. A form of another site can be sent without asking, but not as JSON.

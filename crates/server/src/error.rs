@@ -127,6 +127,9 @@ pub enum Error {
     /// It has ended already.
     #[error("the execution has ended already")]
     Ended,
+    /// Whoever has no key of the database belongs to it.
+    #[error("this is the server's own tenant, which cannot be removed; disable it instead")]
+    OwnTenant,
     /// There are as many sandboxes as there may be.
     #[error("Maximum number of sandboxes ({0}) reached")]
     SandboxesFull(usize),
@@ -204,7 +207,7 @@ impl Error {
             Self::Misdirected => Code::Misdirected,
             Self::NotFound(_) => Code::NotFound,
             Self::MethodNotAllowed => Code::MethodNotAllowed,
-            Self::Ended => Code::Conflict,
+            Self::Ended | Self::OwnTenant => Code::Conflict,
             Self::SandboxesFull(_) => Code::TooManySandboxes,
             Self::MemoryTaken => Code::QuotaExceeded,
             Self::SandboxEnded => Code::SandboxEnded,

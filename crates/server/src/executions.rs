@@ -33,8 +33,6 @@ const PAGE: u32 = 50;
         (status = 200, description = "What the program did, whatever that was; with `Accept: text/event-stream` its \
             output as it comes (`output` events) and then that (`result`)", body = schema::Result),
         (status = 202, description = "With `\"wait\": false`: it will run", body = schema::Accepted),
-        (status = "4XX", description = "Something about the request", body = schema::Problem),
-        (status = "5XX", description = "Something about the server", body = schema::Problem),
     )
 )]
 pub(crate) async fn create(
@@ -55,12 +53,14 @@ pub(crate) async fn run(
     body: Whole,
 ) -> Result<Response, Error> {
     let wants_events = events::wanted(headers);
-    let idempotency = idempotency(headers, inside.as_ref(), &body.bytes)?;
-    let mut request = Request::parse(&body.bytes)?;
+    let Whole { bytes, share } = body;
+    let idempotency = idempotency(headers, inside.as_ref(), &bytes)?;
+    let mut request = Request::parse(&bytes)?;
+    drop(bytes);
     let detached = request.wait.take() == Some(false);
     // Whoever sends a key will ask again; without one, nobody ever could.
     let holds_leash = idempotency.is_none();
-    let mut job = admit(world, caller, inside, request, body.share)?;
+    let mut job = admit(world, caller, inside, request, share)?;
     (job.idempotency, job.detached, job.watched) = (idempotency, detached, detached || wants_events);
     check_quota(world, caller).await?;
     let (running, carried) = match conduct::start(world, caller, job).await? {

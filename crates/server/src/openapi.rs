@@ -3,9 +3,10 @@
 use axum::http::header;
 use axum::response::IntoResponse;
 use serde_json::{Map, Value};
-use utoipa::openapi::RefOr;
+use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::schema::Schema;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
 use crate::admin::{audit, keys, profiles, tenants};
@@ -17,7 +18,7 @@ const EXAMPLES: &str = include_str!("../docs/examples.json");
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Belljar", description = "Runs untrusted code under glass.", license(name = "Apache-2.0")),
-    modifiers(&Keys, &Examples),
+    modifiers(&Keys, &Examples, &Refusals),
     security(("key" = [])),
     paths(
         executions::create, executions::list, executions::show, executions::cancel, batches::create,
@@ -56,6 +57,31 @@ impl Modify for Examples {
             }
         }
     }
+}
+
+/// Every place can refuse, and always in the same shape.
+struct Refusals;
+
+impl Modify for Refusals {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let places = document.paths.paths.values_mut();
+        for operation in places.flat_map(operations) {
+            for (statuses, about) in [("4XX", "the request"), ("5XX", "the server")] {
+                let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+                let response = ResponseBuilder::new()
+                    .description(format!("Something about {about}"))
+                    .content("application/json", content);
+                let known = &mut operation.responses.responses;
+                known.entry(statuses.to_owned()).or_insert(RefOr::T(response.build()));
+            }
+        }
+    }
+}
+
+fn operations(place: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    [&mut place.get, &mut place.put, &mut place.post, &mut place.patch, &mut place.delete]
+        .into_iter()
+        .flatten()
 }
 
 /// The document, as it is served.

@@ -13,6 +13,7 @@ use crate::error::Code;
 
 /// What to run: `language` and `code`, or `command`.
 #[derive(Serialize, ToSchema)]
+#[schema(example = json!({"language": "python", "code": "print(6 * 7)"}))]
 pub(crate) struct Request {
     /// Language of the code: python, javascript, bash and so on.
     language: Option<String>,
@@ -165,6 +166,22 @@ pub(crate) struct Result {
     metadata: BTreeMap<String, Value>,
     /// In a batch: the number of the request's line, from 0.
     index: Option<u64>,
+}
+
+/// A line of what a batch answers: what a program did, or why it was not run.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum Line {
+    Ran(Box<Result>),
+    Refused(Refusal),
+}
+
+/// Why a line of a batch was not run.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Refusal {
+    /// The number of the line, from 0.
+    index: u64,
+    error: Reason,
 }
 
 /// What `main` returned.
@@ -410,7 +427,9 @@ pub(crate) struct TenantList {
 
 /// A tenant to add.
 #[derive(Serialize, ToSchema)]
+#[schema(example = json!({"name": "ada", "quotas": {"concurrency": 4}}))]
 pub(crate) struct NewTenant {
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]*$", max_length = 63)]
     name: String,
     quotas: Option<Quotas>,
 }
@@ -427,9 +446,18 @@ pub(crate) struct TenantChange {
 pub(crate) struct NewKey {
     /// What it is for.
     label: Option<String>,
-    /// run, sandboxes, admin; the first two unless said otherwise.
-    scopes: Option<Vec<String>>,
+    /// The first two unless said otherwise.
+    scopes: Option<Vec<Scope>>,
     expires_in_seconds: Option<u64>,
+}
+
+/// What a key opens.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Scope {
+    Run,
+    Sandboxes,
+    Admin,
 }
 
 /// How to rotate a key.
@@ -445,7 +473,7 @@ pub(crate) struct Key {
     id: String,
     tenant: String,
     label: String,
-    scopes: Vec<String>,
+    scopes: Vec<Scope>,
     created: i64,
     #[schema(required)]
     expires: Option<i64>,
@@ -470,6 +498,7 @@ pub(crate) struct KeyList {
 
 /// Named limits, network and environment.
 #[derive(Serialize, ToSchema)]
+#[schema(example = json!({"limits": {"timeout_ms": 1000}, "output_overflow": "kill"}))]
 pub(crate) struct Profile {
     limits: Option<Limits>,
     network: Option<Network>,

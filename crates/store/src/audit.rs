@@ -1,4 +1,6 @@
-//! The audit log: every administrative act and every refused one. It only grows.
+//! The audit log: every administrative act and every refused one. Nothing in it changes; what is old goes (see
+//! [`Retention`](crate::Retention)), and of a tenant's refusals the newest thousand stay, because whoever has a key can be
+//! refused as often as they like. The database itself lets nothing else go.
 
 use rusqlite::{Row, params};
 use serde::Serialize;
@@ -78,7 +80,7 @@ impl AuditEntry {
 }
 
 impl Store {
-    /// Adds to the log. When this returns, it is there.
+    /// Adds to the log. When this returns, it is there; of a tenant's refusals, the oldest beyond a thousand is not any more.
     ///
     /// # Errors
     /// Something in it is too long, or the database cannot write.

@@ -27,6 +27,7 @@ const PAGE: u64 = 4 << 10;
 const MIGRATIONS: &[M<'static>] = &[
     M::up(include_str!("../migrations/0001_first.sql")),
     M::up(include_str!("../migrations/0002_metadata_and_audit_age.sql")),
+    M::up(include_str!("../migrations/0003_bounded_refusals.sql")),
 ];
 
 /// What an acknowledged write survives.

@@ -26,7 +26,7 @@ pub struct Retention {
     pub max_age: Option<Duration>,
     /// How much finished executions may take together.
     pub max_bytes: Option<u64>,
-    /// How long the audit log is.
+    /// How long the audit log is. Refusals are bounded beside that, see [`Store::audit`].
     pub audit_age: Option<Duration>,
 }
 

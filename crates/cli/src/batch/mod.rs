@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! thread "lines"    file → Entry             a few ahead, then it waits
-//! this thread       Entry → Batch → Finished starts one when there is room, and when results are taken
-//! thread "results"  Finished → stdout        writes all that has gathered, then flushes
+//! this thread       Entry → Place → Done     starts one when there is room, and when results are taken
+//! thread "results"  Done → stdout            writes all that has gathered, then flushes
 //! ```
 //!
 //! However long the file and however slow the reader, what is kept is bounded by the jobs.
 
 mod lines;
+mod place;
 mod results;
 mod tally;
 
@@ -16,22 +17,23 @@ use std::io::{self, IsTerminal, Read};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use belljar_engine::Engine;
-use belljar_engine::batch::{Batch, Entry, Finished};
+use belljar_engine::batch::Entry;
 use belljar_engine::defaults::Defaults;
-use tokio::sync::watch;
 use tokio::time::{Interval, interval};
 
 use crate::args::RunArgs;
 use crate::config::Config;
 use crate::env::Environment;
 use crate::failure::Failure;
-use crate::identity::execution_id;
 use crate::intent::Intent;
 use crate::os::{self, Interrupts};
+use crate::remote::{self, There};
 use crate::{run, say};
 use lines::Lines;
+use place::Here;
+pub(crate) use place::{Done, Place};
 use results::Results;
+pub(crate) use tally::Became;
 use tally::Tally;
 
 const SOME_DID_NOT_SUCCEED: u8 = 1;
@@ -50,14 +52,23 @@ pub(crate) fn run(
     config: Config,
 ) -> Result<u8, Failure> {
     let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN));
+    let server = args.server.clone();
     let Intent { request, paths, output } = Intent::of(args, environment)?;
     let defaults = Defaults { request, paths };
+    if let Some(url) = server {
+        remote::refuse_folders(&defaults.paths)?;
+        let there = There::new(&url, environment, jobs)?;
+        return os::runtime()?.block_on(async {
+            let lines = Lines::read(source, defaults)?;
+            Course::new(there, lines, output.quiet)?.run().await
+        });
+    }
     refuse_more_than_files_allow(jobs)?;
     run::on_engine(config, async |engine| {
         defaults.check(engine)?;
         run::warn_of_missing_layers(engine, output.quiet);
         let lines = Lines::read(source, defaults)?;
-        Course::new(engine, jobs, lines, output.quiet)?.run().await
+        Course::new(Here::new(engine, jobs), lines, output.quiet)?.run().await
     })
 }
 
@@ -85,49 +96,49 @@ enum Stop {
 }
 
 /// A batch on its way.
-struct Course<'a> {
-    batch: Batch<'a>,
+struct Course<P> {
+    place: P,
     lines: Lines,
     results: Results,
     tally: Tally,
     interrupts: Interrupts,
-    cancel: watch::Sender<bool>,
     progress: Option<Interval>,
     quiet: bool,
     at_end: bool,
+    cancelled: bool,
     stop: Option<Stop>,
 }
 
-impl<'a> Course<'a> {
-    fn new(engine: &'a Engine, jobs: NonZeroUsize, lines: Lines, quiet: bool) -> Result<Self, Failure> {
+impl<P: Place> Course<P> {
+    fn new(place: P, lines: Lines, quiet: bool) -> Result<Self, Failure> {
         let watched = !quiet && io::stderr().is_terminal();
         Ok(Self {
-            batch: Batch::new(engine, jobs),
+            place,
             lines,
             results: Results::write()?,
             tally: Tally::start(),
             interrupts: Interrupts::listen()?,
-            cancel: watch::Sender::new(false),
             progress: watched.then(|| interval(BETWEEN_PROGRESS)),
             quiet,
             at_end: false,
+            cancelled: false,
             stop: None,
         })
     }
 
     async fn run(mut self) -> Result<u8, Failure> {
-        while self.reads() || self.batch.running() > 0 || self.results.waiting() {
-            let takes_more = self.reads() && self.batch.has_room() && self.results.have_room();
+        while self.reads() || self.place.running() > 0 || self.results.waiting() {
+            let takes_more = self.reads() && self.place.has_room() && self.results.have_room();
             tokio::select! {
-                Some(finished) = self.batch.next() => self.take_result(&finished)?,
+                Some(done) = self.place.next() => self.take_result(done),
                 line = self.lines.next(), if takes_more => self.take_line(line)?,
                 taken = self.results.hand_over(), if self.results.waiting() => {
                     if !taken { self.stop(Stop::ReaderLeft) }
                 }
-                () = tick(&mut self.progress) => self.results.show(self.tally.progress(self.batch.running())),
+                () = tick(&mut self.progress) => self.results.show(self.tally.progress(self.place.running())),
                 () = self.interrupts.next() => {
                     // A reader that has paused may keep the rest for long; a second Ctrl-C gives it up.
-                    if *self.cancel.borrow() { return Ok(self.give_up()) }
+                    if self.cancelled { return Ok(self.give_up()) }
                     self.stop(Stop::Interrupted);
                 }
             }
@@ -142,12 +153,7 @@ impl<'a> Course<'a> {
 
     fn take_line(&mut self, line: Option<io::Result<Entry>>) -> Result<(), Failure> {
         match line {
-            Some(Ok(entry)) => {
-                let mut cancel = self.cancel.subscribe();
-                // The sender outlives the batch; without it there would be nobody to cancel for.
-                let cancelled = async move { drop(cancel.wait_for(|cancel| *cancel).await) };
-                self.batch.start(execution_id()?, entry, Box::pin(cancelled));
-            }
+            Some(Ok(entry)) => self.place.start(entry)?,
             Some(Err(error)) => {
                 // What was read so far is a request like any other, and runs to its end.
                 self.stop.get_or_insert(Stop::Broken(Failure::invalid(format!(
@@ -159,15 +165,21 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
-    fn take_result(&mut self, finished: &Finished) -> Result<(), Failure> {
-        self.tally.count(finished);
-        self.results.add(finished)
+    fn take_result(&mut self, done: Result<Done, Failure>) {
+        match done {
+            Ok(Done { became, line }) => {
+                self.tally.count(became);
+                self.results.add(&line);
+            }
+            Err(failure) => self.stop(Stop::Broken(failure)),
+        }
     }
 
     /// Takes no further lines and cancels what runs. The first reason stays.
     fn stop(&mut self, why: Stop) {
         self.stop.get_or_insert(why);
-        self.cancel.send_replace(true);
+        self.cancelled = true;
+        self.place.cancel();
     }
 
     /// Leaves what has not been written.

@@ -3,7 +3,6 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use belljar_engine::batch::Finished;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::oneshot;
 
@@ -43,15 +42,11 @@ impl Results {
         Ok(Self { gathered: Vec::new(), queue, end, refused: false })
     }
 
-    /// Adds a result, as a line.
-    pub(super) fn add(&mut self, finished: &Finished) -> Result<(), Failure> {
-        if self.refused {
-            return Ok(());
+    /// Adds a result, which is a line.
+    pub(super) fn add(&mut self, line: &[u8]) {
+        if !self.refused {
+            self.gathered.extend_from_slice(line);
         }
-        serde_json::to_writer(&mut self.gathered, finished)
-            .map_err(|error| Failure::host(format!("write a result as JSON: {error}")))?;
-        self.gathered.push(b'\n');
-        Ok(())
     }
 
     /// Whether something is to be handed over.

@@ -2,8 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use belljar_engine::batch::Finished;
-use belljar_engine::report::Status;
+/// What became of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Became {
+    Succeeded,
+    Failed,
+    Cancelled,
+    NotRun,
+}
 
 /// What has become of the lines so far.
 #[derive(Debug)]
@@ -20,14 +26,13 @@ impl Tally {
         Self { started: Instant::now(), succeeded: 0, failed: 0, cancelled: 0, not_run: 0 }
     }
 
-    pub(super) fn count(&mut self, finished: &Finished) {
-        let counter = match finished.result.as_ref().map(|report| report.status) {
-            Ok(Status::Succeeded) => &mut self.succeeded,
-            Ok(Status::Cancelled) => &mut self.cancelled,
-            Ok(Status::Failed | Status::TimedOut | Status::LimitExceeded) => &mut self.failed,
-            Err(_) => &mut self.not_run,
-        };
-        *counter += 1;
+    pub(super) fn count(&mut self, line: Became) {
+        *match line {
+            Became::Succeeded => &mut self.succeeded,
+            Became::Failed => &mut self.failed,
+            Became::Cancelled => &mut self.cancelled,
+            Became::NotRun => &mut self.not_run,
+        } += 1;
     }
 
     /// Whether every line ran and succeeded.

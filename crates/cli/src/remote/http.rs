@@ -97,7 +97,7 @@ impl Server {
 
     /// Asks for something that need not be there.
     pub(super) async fn find(&self, path: &str) -> Result<Option<Value>, Failure> {
-        let response = self.exchange(request(Method::GET, path, JSON, JSON, nothing())).await?;
+        let response = self.forward(request(Method::GET, path, [JSON, JSON], nothing())).await?;
         match response.status() {
             StatusCode::NOT_FOUND => Ok(None),
             _ => read(accepted(response).await?).await.map(Some),
@@ -113,20 +113,30 @@ impl Server {
         body: Option<&Value>,
     ) -> Result<Response<Incoming>, Failure> {
         let body = body.map_or_else(nothing, |body| bytes(body.to_string().into()));
-        accepted(self.exchange(request(method, path, accept, JSON, body)).await?).await
+        self.exchange(method, path, [accept, JSON], body).await
+    }
+
+    /// The same with any body; the kinds are those of the answer and of the body.
+    pub(super) async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        kinds: [&'static str; 2],
+        body: Body,
+    ) -> Result<Response<Incoming>, Failure> {
+        accepted(self.forward(request(method, path, kinds, body)).await?).await
     }
 
     /// Sends bytes, and gives the whole answer.
     pub(super) async fn put(&self, method: Method, path: &str, body: Body) -> Result<Value, Failure> {
-        let response = self.exchange(request(method, path, JSON, BYTES, body)).await?;
-        read(accepted(response).await?).await
+        read(self.exchange(method, path, [JSON, BYTES], body).await?).await
     }
 
     /// Turns a connection into a WebSocket.
     pub(super) async fn upgrade(&self, path: &str) -> Result<TokioIo<Upgraded>, Failure> {
         let key = generate_key();
         let accept = derive_accept_key(key.as_bytes());
-        let mut request = request(Method::GET, path, JSON, JSON, nothing());
+        let mut request = request(Method::GET, path, [JSON, JSON], nothing());
         let fields = [
             (header::CONNECTION, "upgrade"),
             (header::UPGRADE, "websocket"),
@@ -136,7 +146,7 @@ impl Server {
         for (name, value) in fields {
             insert(&mut request, name, value)?;
         }
-        let response = self.exchange(request).await?;
+        let response = self.forward(request).await?;
         if response.status().is_success() || response.status().is_redirection() {
             return Err(Failure::host("the server does not speak WebSocket here; is it of this version?"));
         }
@@ -152,7 +162,7 @@ impl Server {
     }
 
     /// Sends a request as it is, with our key, and gives whatever is answered.
-    pub(super) async fn exchange(&self, mut request: Request<Body>) -> Result<Response<Incoming>, Failure> {
+    pub(super) async fn forward(&self, mut request: Request<Body>) -> Result<Response<Incoming>, Failure> {
         insert(&mut request, header::HOST, &self.authority)?;
         request.headers_mut().remove(header::AUTHORIZATION);
         if let Some(key) = &self.key {
@@ -187,13 +197,7 @@ async fn greet(
     Ok(sender)
 }
 
-fn request(
-    method: Method,
-    path: &str,
-    accept: &'static str,
-    kind: &'static str,
-    body: Body,
-) -> Request<Body> {
+fn request(method: Method, path: &str, [accept, kind]: [&'static str; 2], body: Body) -> Request<Body> {
     let mut request = Request::new(body);
     *request.method_mut() = method;
     // A path of ours is made of encoded parts; were it none, the server would not know it either.

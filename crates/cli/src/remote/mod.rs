@@ -1,6 +1,7 @@
-//! The commands that call a server: executions, sandboxes, tenants, keys, profiles, and `run --server`.
+//! The commands that call a server: executions, sandboxes, tenants, keys, profiles, and `run --server`, batches included.
 
 mod args;
+mod batch;
 mod events;
 mod http;
 mod patient;
@@ -19,8 +20,9 @@ use crate::{input, os};
 
 pub(crate) use args::{ExecutionsArgs, KeyArgs, ProfileArgs, TenantArgs};
 use args::{ExecutionsCommand, KeyCommand, ProfileCommand, ServerArgs, TenantCommand};
+pub(crate) use batch::There;
 use http::Server;
-pub(crate) use run::run;
+pub(crate) use run::{refuse_folders, run};
 pub(crate) use sandbox::{SandboxArgs, sandbox};
 use show::Columns;
 

@@ -2,7 +2,7 @@
 
 use belljar_engine::provider::{Sink, Stream};
 use belljar_engine::report::signalled_status;
-use belljar_engine::request::Request;
+use belljar_engine::request::{HostPaths, Request};
 use hyper::Method;
 use serde_json::Value;
 
@@ -21,11 +21,7 @@ const PATH: &str = "/v1/executions";
 pub(crate) fn run(url: &str, intent: Intent, environment: &Environment) -> Result<u8, Failure> {
     let server = Server::of(Some(url), environment)?;
     let Intent { request, paths, output } = intent;
-    if paths.playground.is_some() || !paths.mounts.is_empty() || paths.image.is_some() {
-        let what =
-            "--workspace, --mount and --image name folders of this machine, which a server does not have";
-        return Err(Failure::invalid(what));
-    }
+    refuse_folders(&paths)?;
     run_at(&server, PATH, &request, output)
 }
 
@@ -40,6 +36,15 @@ pub(super) fn run_at(server: &Server, path: &str, request: &Request, output: Out
             () = interrupts.next() => Ok(130),
         }
     })
+}
+
+/// What only a run on this machine can have.
+pub(crate) fn refuse_folders(paths: &HostPaths) -> Result<(), Failure> {
+    if paths.playground.is_none() && paths.mounts.is_empty() && paths.image.is_none() {
+        return Ok(());
+    }
+    let what = "--workspace, --mount and --image name folders of this machine, which a server does not have";
+    Err(Failure::invalid(what))
 }
 
 async fn perform(server: &Server, path: &str, body: &Value, output: Output) -> Result<u8, Failure> {

@@ -58,9 +58,11 @@ pub(crate) struct ServeArgs {
 
 /// Serves until it is asked to end.
 pub(crate) fn run(args: ServeArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
-    let service = Service::of(args, environment, &config.server)?;
+    let mut service = Service::of(args, environment, &config.server)?;
     log::start(service.level);
-    os::room_for_files();
+    // Half is for what runs: whoever only connects must not take the files that a sandbox needs.
+    let connections = usize::try_from(os::room_for_files() / 2).unwrap_or(usize::MAX);
+    service.settings.connections = service.settings.connections.min(connections);
     let started = os::launch()?;
     os::server_runtime()?.block_on(serve(started, service, config)).map(|()| 0)
 }

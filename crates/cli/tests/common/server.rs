@@ -1,5 +1,5 @@
 //! `belljar serve` as a person starts it, and a client that sends what it is told.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -64,6 +64,11 @@ impl Server {
 
     pub(crate) fn start(folder: &Path, key: Option<&str>, flags: &[&str]) -> Self {
         Self::of(command(folder, key).args(flags))
+    }
+
+    /// With the usual key, by a command that ends in `belljar serve` and some flags.
+    pub(crate) fn by(mut command: Command, folder: &Path) -> Self {
+        Self::of(on(&mut command, folder, Some(KEY)))
     }
 
     fn of(command: &mut Command) -> Self {
@@ -178,7 +183,12 @@ impl Drop for Server {
 
 fn command(folder: &Path, key: Option<&str>) -> Command {
     let mut command = super::belljar();
-    command.args(["serve", "--listen", "127.0.0.1:0", "--allow-degraded", "--data-dir"]).arg(folder);
+    on(command.args(["serve", "--allow-degraded"]), folder, key);
+    command
+}
+
+fn on<'a>(command: &'a mut Command, folder: &Path, key: Option<&str>) -> &'a mut Command {
+    command.args(["--listen", "127.0.0.1:0", "--data-dir"]).arg(folder);
     command.env_remove("BELLJAR_ADMIN_KEY").env("BELLJAR_LOG", "warn");
     if let Some(key) = key {
         command.env("BELLJAR_ADMIN_KEY", key);

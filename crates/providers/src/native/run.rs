@@ -427,7 +427,7 @@ impl Attending<'_> {
             Notice::Ended { ending, usage, duration, layers, warmth, .. } => {
                 (ending, usage, duration, layers, warmth)
             }
-            Notice::Failed { failure, .. } => return Err(failure_of(&failure)),
+            Notice::Failed { failure, .. } => return Err(refusal_of(&failure)),
             Notice::Ready { .. } | Notice::Broken(_) | Notice::Pools { .. } | Notice::Answered { .. } => {
                 return Err(lost());
             }
@@ -500,10 +500,24 @@ fn ending_of(ending: spec::Ending, why_killed: Option<Ending>) -> Ending {
     }
 }
 
+/// A program or folder that is not there is the request's mistake, and trying again would not help.
+fn refusal_of(failure: &belljar_jail::StepFailed) -> ProviderError {
+    let (field, hint) = match failure.step {
+        Step::Exec => ("command", "; the image has no such program, or it cannot be executed"),
+        Step::Workdir => ("workdir", ""),
+        _ => return failure_of(failure),
+    };
+    let mistakes =
+        [Errno::NOENT, Errno::NOTDIR, Errno::ACCESS, Errno::NOEXEC, Errno::LOOP, Errno::NAMETOOLONG];
+    if mistakes.iter().all(|errno| errno.raw_os_error() != failure.errno) {
+        return failure_of(failure);
+    }
+    ProviderError::Invalid { field, message: format!("{}: {}{hint}", failure.what(), failure.cause()) }
+}
+
 pub(super) fn failure_of(failure: &belljar_jail::StepFailed) -> ProviderError {
     let hint = match failure.step {
         Step::Owners => "; its file system cannot do that, use a folder on another one",
-        Step::Exec => "; the image has no such program, or it cannot be executed",
         _ if failure.errno == Errno::PERM.raw_os_error() => "; 'belljar doctor' says what may help",
         _ => "",
     };

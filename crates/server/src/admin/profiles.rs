@@ -5,7 +5,6 @@
 use axum::Json;
 use axum::extract::Path;
 use axum::http::StatusCode;
-use belljar_engine::limits::Limits;
 use belljar_engine::profile::Profile;
 use belljar_store::{ProfileName, StoredProfile, Timestamp};
 use serde_json::{Map, Value, json};
@@ -89,9 +88,7 @@ fn check(profile: &Profile) -> Result<(), Error> {
     if profile.image.as_deref().is_some_and(|image| image != "host") {
         return refused("image", "folders of the host are set in belljar.toml");
     }
-    // The ceiling of this server is checked by every request; here only what is wrong everywhere.
-    Limits::admit(&profile.limits, &Limits::CEILING)?;
-    Ok(())
+    Ok(profile.check()?)
 }
 
 fn known(name: &str) -> Result<ProfileName, Error> {

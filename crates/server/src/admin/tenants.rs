@@ -86,7 +86,14 @@ pub(crate) async fn change(desk: Desk, Path(name): Path<String>, body: Whole) ->
         (status = 409, description = "Something still belongs to it", body = schema::Problem)))]
 pub(crate) async fn remove(desk: Desk, Path(name): Path<String>) -> Result<StatusCode, Error> {
     let tenant = known(&name)?;
-    desk.act("tenant.remove", &name, async { Ok(desk.world.store.remove_tenant(&tenant).await?) }).await?;
+    let work = async {
+        // Without it, nobody could come in any more.
+        if desk.world.accounts.is_home(&tenant) {
+            return Err(Error::OwnTenant);
+        }
+        Ok(desk.world.store.remove_tenant(&tenant).await?)
+    };
+    desk.act("tenant.remove", &name, work).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

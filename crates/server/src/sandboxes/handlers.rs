@@ -35,8 +35,6 @@ struct Extension {
     responses(
         (status = 201, description = "It runs", body = schema::Sandbox),
         (status = 429, description = "There are as many as there may be", body = schema::Problem),
-        (status = "4XX", description = "Something about the request", body = schema::Problem),
-        (status = "5XX", description = "Something about the server", body = schema::Problem),
     )
 )]
 pub(crate) async fn create(
@@ -216,8 +214,6 @@ pub(crate) async fn stats(
     responses(
         (status = 200, description = "What the program did, as with `/v1/executions`", body = schema::Result),
         (status = 202, description = "With `\"wait\": false`: it will run", body = schema::Accepted),
-        (status = "4XX", description = "Something about the request", body = schema::Problem),
-        (status = "5XX", description = "Something about the server", body = schema::Problem),
     )
 )]
 pub(crate) async fn execute(

@@ -36,6 +36,33 @@ async fn what_is_no_request_is_said_so() {
 }
 
 #[tokio::test]
+async fn what_is_too_deep_is_refused_everywhere() {
+    let place = Place::new().await;
+    let client = place.client();
+    let nested = |depth: usize| {
+        let lists = depth - 2;
+        format!("{{\"metadata\":{{\"a\":{}{}}}}}", "[".repeat(lists), "]".repeat(lists))
+    };
+    for (method, path) in [
+        ("POST", "/v1/executions"),
+        ("POST", "/v1/tenants"),
+        ("PATCH", "/v1/tenants/default"),
+        ("POST", "/v1/tenants/default/keys"),
+        ("PUT", "/v1/profiles/x"),
+    ] {
+        let deep = client.send(method, path, JSON, nested(65).as_bytes()).await;
+        let message = "request: lists and objects are nested deeper than 64; flatten them";
+        assert_eq!((deep.status, &deep.json()["error"]["message"]), (422, &message.into()), "{path}");
+    }
+    let mut fits: serde_json::Value = serde_json::from_str(&nested(64)).unwrap();
+    fits["language"] = json!("python");
+    fits["code"] = json!("print x");
+    assert_eq!(client.post("/v1/executions", &fits).await.status, 200);
+    let batch = client.send("POST", "/v1/batches", "", format!("{}\n{fits}\n", nested(65)).as_bytes()).await;
+    assert!(batch.text().contains("nested deeper than 64") && batch.text().contains("succeeded"));
+}
+
+#[tokio::test]
 async fn what_is_too_long_is_refused_without_being_read() {
     let place = Place::with(|settings| settings.max_body = 64 << 10).await;
     let client = place.client();

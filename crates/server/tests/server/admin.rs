@@ -79,6 +79,9 @@ async fn tenants_are_changed_disabled_and_removed() {
     assert_eq!(ada.run("print x").await.status, 200);
     assert_eq!(admin.delete("/v1/tenants/ada").await.code(), "conflict");
     assert_eq!(admin.delete("/v1/tenants/nobody").await.status, 404);
+    // Nothing belongs to it yet, and the administrator's key of the environment does not count.
+    assert_eq!(admin.delete("/v1/tenants/default").await.code(), "conflict");
+    assert_eq!(admin.get("/v1/tenants").await.status, 200);
 }
 
 #[tokio::test]
@@ -98,6 +101,11 @@ async fn a_profile_counts_from_the_next_request_on() {
     assert_eq!(run().await, 200);
     assert_eq!(put("open", json!({"mounts": ["/:/host"]})).await.status, 422);
     assert_eq!(put("open", json!({"image": "/"})).await.status, 422);
+    for useless in
+        [json!({"network": {}}), json!({"network": {"mode": "some"}}), json!({"env": {"A=B": "c"}})]
+    {
+        assert_eq!(put("useless", useless).await.code(), "invalid_request");
+    }
     assert_eq!(put("zero", json!({"limits": {"timeout_ms": 0}})).await.code(), "invalid_limit");
     assert_eq!(admin.delete("/v1/profiles/tight").await.status, 204);
     assert_eq!(run().await, 422);

@@ -43,7 +43,7 @@ async fn what_takes_too_long_is_cancelled_and_recorded() {
 }
 
 /// The store of the server before may take a moment to let go.
-async fn reopened(folder: &std::path::Path) -> std::sync::Arc<belljar_server::World> {
+pub(crate) async fn reopened(folder: &std::path::Path) -> std::sync::Arc<belljar_server::World> {
     sleep(Duration::from_millis(300)).await;
     world(folder, Settings::default()).await
 }

@@ -259,3 +259,28 @@ async fn what_is_kept_has_a_bound_that_does_not_wait() {
     }
     panic!("{} bytes are kept", stored().await);
 }
+
+#[tokio::test]
+async fn a_batch_ends_with_its_client() {
+    let place = Place::new().await;
+    let client = place.client();
+    let mut stream = client.connect().await;
+    let head = client.head("POST", "/v1/batches", "Transfer-Encoding: chunked\r\n");
+    let line = format!("{}\n", request("sleep 60000"));
+    let chunk = format!("{head}{:x}\r\n{line}\r\n", line.len());
+    stream.write_all(chunk.as_bytes()).await.unwrap();
+    let listed = async |status: &str| {
+        let page = client.get(&format!("/v1/executions?status={status}")).await.json();
+        page["executions"].as_array().unwrap().len()
+    };
+    let end = Instant::now() + Duration::from_secs(10);
+    while listed("running").await == 0 {
+        assert!(Instant::now() < end);
+    }
+    // In the middle of the body, and without a reset: whoever is killed ends so.
+    drop(stream);
+    while listed("cancelled").await == 0 {
+        assert!(Instant::now() < end);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

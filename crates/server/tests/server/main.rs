@@ -5,6 +5,7 @@
 
 mod abuse;
 mod admin;
+mod attacks;
 mod client;
 mod docs;
 mod drain;

@@ -1,4 +1,4 @@
-//! A database of the first schema, filled by the code of that time, is brought up to date with all that is in it.
+//! A database of an earlier schema, filled by the code of that time, is brought up to date with all that is in it.
 
 use std::fs;
 use std::path::Path;
@@ -10,9 +10,12 @@ use belljar_store::{
 };
 use serde_json::json;
 
-const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/schema-1.db");
+const FIXTURES: [&str; 2] = [
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/schema-1.db"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/schema-2.db"),
+];
 
-/// How the fixture was made, by the code of its time; the variable names the file to make.
+/// How each fixture was made, by the code of its time; the variable names the file to make.
 #[tokio::test]
 #[ignore = "makes a fixture where BELLJAR_STORE_FIXTURE says"]
 async fn make_fixture() {
@@ -57,9 +60,15 @@ async fn fill(store: &Store, tenant: &TenantName) {
 }
 
 #[tokio::test]
-async fn the_first_schema_is_brought_up_to_date() {
+async fn every_schema_is_brought_up_to_date() {
+    for fixture in FIXTURES {
+        bring_up_to_date(fixture).await;
+    }
+}
+
+async fn bring_up_to_date(fixture: &str) {
     let folder = tempfile::tempdir().unwrap();
-    fs::copy(FIXTURE, folder.path().join("belljar.db")).unwrap();
+    fs::copy(fixture, folder.path().join("belljar.db")).unwrap();
     let store = open(folder.path(), &Options::default());
     let names: Vec<_> = store.tenants().await.unwrap().into_iter().map(|tenant| tenant.name).collect();
     assert_eq!(names.len(), 2);

@@ -97,31 +97,69 @@ async fn the_file_shrinks_again() {
     assert!(size < 4 << 20, "{size}");
 }
 
-#[tokio::test]
-async fn the_audit_log_goes_by_age_only() {
-    let place = place().await;
-    for number in 0..3 {
-        let entry = AuditEntry {
-            at: at(number * 1_000),
-            actor: "cli".to_owned(),
-            tenant: None,
-            action: "tenant.create".to_owned(),
-            target: None,
-            outcome: AuditOutcome::Done,
-            request_id: None,
-            detail: None,
-        };
-        place.store.audit(entry).await.unwrap();
+fn entry(at_ms: i64, tenant: &str, outcome: AuditOutcome) -> AuditEntry {
+    AuditEntry {
+        at: at(at_ms),
+        actor: "cli".to_owned(),
+        tenant: Some(tenant.to_owned()),
+        action: "tenant.create".to_owned(),
+        target: None,
+        outcome,
+        request_id: None,
+        detail: None,
     }
-    let old = Retention { audit_age: Some(Duration::from_secs(1)), ..Retention::default() };
-    assert_eq!(place.store.prune(old, at(2_500)).await.unwrap().audit, 2);
+}
+
+/// Nothing but retention may take from the log.
+async fn holds_against_deletion(place: crate::common::Place) {
     let path = place.folder.path().join("belljar.db");
     place.store.close().await;
     let connection = rusqlite::Connection::open(path).unwrap();
-    for sql in ["DELETE FROM audit", "UPDATE audit SET actor = 'somebody else'"] {
+    for sql in [
+        "DELETE FROM audit",
+        "DELETE FROM audit WHERE outcome = 'refused'",
+        "UPDATE audit SET actor = 'somebody else'",
+    ] {
         let error = connection.execute(sql, []).unwrap_err().to_string();
         assert_eq!(error, "the audit log is append-only");
     }
+}
+
+#[tokio::test]
+async fn the_audit_log_goes_by_age() {
+    let place = place().await;
+    for number in 0..3 {
+        place.store.audit(entry(number * 1_000, "a", AuditOutcome::Refused)).await.unwrap();
+    }
+    let old = Retention { audit_age: Some(Duration::from_secs(1)), ..Retention::default() };
+    assert_eq!(place.store.prune(old, at(2_500)).await.unwrap().audit, 2);
+    holds_against_deletion(place).await;
+}
+
+#[tokio::test]
+async fn refusals_of_one_push_out_their_own_and_nothing_else() {
+    let place = place().await;
+    let store = &place.store;
+    store.audit(entry(0, "victim", AuditOutcome::Refused)).await.unwrap();
+    store.audit(entry(1, "attacker", AuditOutcome::Done)).await.unwrap();
+    for number in 0..1_100 {
+        store.audit(entry(2 + number, "attacker", AuditOutcome::Refused)).await.unwrap();
+    }
+    let page = store.audit_log(Some("victim".to_owned()), None, 10).await.unwrap();
+    assert_eq!(page.entries.len(), 1);
+    let (mut cursor, mut kept) = (None, Vec::new());
+    loop {
+        let page = store.audit_log(Some("attacker".to_owned()), cursor, 200).await.unwrap();
+        kept.extend(page.entries.into_iter().map(|record| record.entry));
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(kept.len(), 1_001);
+    assert_eq!((kept[0].at, kept[999].at), (at(1_101), at(102)), "the newest stay");
+    assert_eq!(kept[1_000].outcome, AuditOutcome::Done);
+    holds_against_deletion(place).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -115,7 +115,7 @@ impl Relay {
         let mut inner = Request::new(body.map_err(io::Error::other).boxed_unsync());
         (*inner.method_mut(), *inner.uri_mut()) = (head.method, uri);
         *inner.headers_mut() = passed(head.headers, upgrade.as_ref());
-        match self.server.exchange(inner).await {
+        match self.server.forward(inner).await {
             Ok(response) => self.answer(response, ours),
             Err(failure) => told(StatusCode::BAD_GATEWAY, &failure.message),
         }
