@@ -204,7 +204,12 @@ pub(crate) fn admit_env(
 ) -> Result<BTreeMap<String, String>, Error> {
     let mut env = profile.env.clone();
     env.extend(given.iter().map(|(key, value)| (key.clone(), value.clone())));
-    for (key, value) in &env {
+    check_env(&env)?;
+    Ok(env)
+}
+
+pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<(), Error> {
+    for (key, value) in env {
         if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
             return Err(Error::invalid(
                 "env",
@@ -216,7 +221,7 @@ pub(crate) fn admit_env(
     if size > MAX_ENVIRONMENT {
         return Err(Error::invalid("env", "more than 64 KB; put it into a file instead"));
     }
-    Ok(env)
+    Ok(())
 }
 
 fn admit_workdir(given: Option<&str>) -> Result<String, Error> {
@@ -307,7 +312,8 @@ fn admit_program(
         if language.is_some() || code.is_some() || arguments.is_some() {
             return Err(Error::invalid("command", "stands instead of language, code and arguments"));
         }
-        return admit_command(command);
+        check_words("command", &command)?;
+        return Ok(Program::Command(command));
     }
     let language = language
         .ok_or_else(|| Error::invalid("language", "is missing; say which language the code is in"))?;
@@ -322,15 +328,16 @@ fn admit_program(
     Ok(Program::Code { language, source, arguments })
 }
 
-fn admit_command(command: Vec<String>) -> Result<Program, Error> {
-    let size: usize = command.iter().map(|word| word.len() + 1).sum();
-    if command.first().is_none_or(String::is_empty) {
-        return Err(Error::invalid("command", "is empty; name a program"));
+/// Words that can be executed, in a field of that name.
+pub(crate) fn check_words(field: &'static str, words: &[String]) -> Result<(), Error> {
+    let size: usize = words.iter().map(|word| word.len() + 1).sum();
+    if words.first().is_none_or(String::is_empty) {
+        return Err(Error::invalid(field, "is empty; name a program"));
     }
-    if command.iter().any(|word| word.contains('\0')) || size > MAX_ENVIRONMENT {
-        return Err(Error::invalid("command", "has a NUL or more than 64 KB"));
+    if words.iter().any(|word| word.contains('\0')) || size > MAX_ENVIRONMENT {
+        return Err(Error::invalid(field, "has a NUL or more than 64 KB"));
     }
-    Ok(Program::Command(command))
+    Ok(())
 }
 
 fn admit_arguments(language: &Language, arguments: &Map<String, Value>) -> Result<(), Error> {

@@ -67,15 +67,24 @@ fn names_an_error(line: &str) -> bool {
         && class.chars().all(|c| c.is_alphanumeric() || matches!(c, '.' | '_'))
 }
 
-/// `SIGSEGV` and its kin; numbers are the ones that x86-64 and aarch64 share.
+/// Names of signals from 1 on; numbers are the ones that x86-64 and aarch64 share.
+const SIGNALS: [&str; 31] = [
+    "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
+    "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
+    "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+];
+
+/// `SIGSEGV` and its kin.
 pub(crate) fn signal_name(signal: i32) -> String {
-    const NAMES: [&str; 31] = [
-        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
-        "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
-        "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
-    ];
-    let known = usize::try_from(signal - 1).ok().and_then(|index| NAMES.get(index));
+    let known = usize::try_from(signal - 1).ok().and_then(|index| SIGNALS.get(index));
     known.map_or_else(|| format!("SIG{signal}"), |name| format!("SIG{name}"))
+}
+
+/// The number of a name, with or without `SIG`.
+pub(crate) fn signal_number(name: &str) -> Option<i32> {
+    let name = name.strip_prefix("SIG").unwrap_or(name);
+    let index = SIGNALS.iter().position(|known| *known == name)?;
+    i32::try_from(index + 1).ok()
 }
 
 #[cfg(test)]
@@ -110,5 +119,7 @@ mod tests {
         assert_eq!(signal_name(31), "SIGSYS");
         assert_eq!(signal_name(64), "SIG64");
         assert_eq!(signal_name(0), "SIG0");
+        assert!((1..=31).all(|signal| signal_number(&signal_name(signal)) == Some(signal)));
+        assert_eq!((signal_number("INT"), signal_number("SIG64"), signal_number("")), (Some(2), None, None));
     }
 }

@@ -11,7 +11,10 @@ use crate::profile::Profiles;
 use crate::provider::{BoxFuture, Capabilities, Flow, PoolMetrics, Provider, Sink, Stream};
 use crate::report::Report;
 use crate::request::{HostPaths, Request};
-use crate::sandbox::{AdmittedSandbox, SandboxRequest, admit_inside, admit_sandbox, admit_timeout};
+use crate::sandbox::{
+    AdmittedCommand, AdmittedSandbox, CommandRequest, SandboxRequest, admit_command, admit_inside,
+    admit_sandbox, admit_timeout,
+};
 use crate::{Capture, Error};
 
 /// Runs requests.
@@ -98,6 +101,18 @@ impl Engine {
     /// Names what is wrong with it.
     pub fn admit_inside(&self, sandbox: &AdmittedSandbox, request: Request) -> Result<Admitted, Error> {
         admit_inside(sandbox, request, &self.rules(&self.profiles()))
+    }
+
+    /// Checks a command that is to be started in a sandbox.
+    ///
+    /// # Errors
+    /// Names what is wrong with it.
+    pub fn admit_command(
+        &self,
+        sandbox: &AdmittedSandbox,
+        request: CommandRequest,
+    ) -> Result<AdmittedCommand, Error> {
+        admit_command(sandbox, request, &self.rules(&self.profiles()))
     }
 
     /// Runs a task in a sandbox that is open.

@@ -1,5 +1,7 @@
 //! The result object: the same from the command line, HTTP, MCP and the Python package. Its names are fixed.
 
+mod command;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
@@ -10,6 +12,8 @@ use crate::explain;
 use crate::layer::Layer;
 use crate::limits::Limits;
 use crate::outcome::{Ending, Kernel, Limit, Outcome, Warmth};
+
+pub use command::{CommandReport, CommandState, Written, WrittenReport};
 
 /// How a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -142,8 +146,8 @@ impl Report {
         stderr: &Capture,
         metadata: Map<String, Value>,
     ) -> Self {
-        let (stdout_text, stdout_base64) = text(stdout);
-        let (stderr_text, stderr_base64) = text(stderr);
+        let (stdout_text, stdout_base64) = text_and_base64(stdout.bytes());
+        let (stderr_text, stderr_base64) = text_and_base64(stderr.bytes());
         let (status, exit_code, signal, limit) = ending_fields(outcome.ending);
         Report {
             id,
@@ -215,8 +219,8 @@ fn ending_fields(ending: Ending) -> EndingFields {
 }
 
 /// Text with U+FFFD for what is not UTF-8, and then also the bytes themselves.
-fn text(capture: &Capture) -> (String, Option<String>) {
-    match String::from_utf8(capture.bytes()) {
+pub fn text_and_base64(bytes: Vec<u8>) -> (String, Option<String>) {
+    match String::from_utf8(bytes) {
         Ok(text) => (text, None),
         Err(error) => {
             let bytes = error.into_bytes();

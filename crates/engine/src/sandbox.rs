@@ -1,5 +1,7 @@
 //! A living sandbox as callers ask for it, its admission, and the admission of tasks that run in it.
 
+mod command;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,6 +18,8 @@ use crate::limits::{Limits, LimitsSpec};
 use crate::plan::{Mount, Overflow, Plan};
 use crate::quantity::show_duration;
 use crate::request::{HostPaths, NetworkSpec, Request};
+
+pub use command::{AdmittedCommand, CommandRequest, SignalSpec, SizeSpec, admit_command};
 
 /// How long a sandbox lives where nobody says anything.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3_600);

@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
@@ -24,9 +24,19 @@ use crate::world::World;
 const HEAD_BYTES: usize = 64 << 10;
 const HEADERS: usize = 100;
 
+/// What a connection takes for as long as its stream is there, also when that becomes a WebSocket.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    /// One of so many connections.
+    pub(crate) _place: OwnedSemaphorePermit,
+    /// By which the server knows that there still is one.
+    pub(crate) _alive: mpsc::Sender<()>,
+}
+
 /// Serves a connection until it ends; after the request to end, until what is under way has been answered.
 pub(crate) async fn serve(
     stream: TcpStream,
+    taken: Taken,
     tls: Option<TlsAcceptor>,
     router: Router,
     world: Arc<World>,
@@ -35,7 +45,7 @@ pub(crate) async fn serve(
     // Small answers are to leave at once.
     let _ = stream.set_nodelay(true);
     let settings = &world.settings;
-    let stream = Patient::new(stream, settings.body_timeout);
+    let stream = Patient::new(stream, taken, settings.body_timeout);
     let Some(tls) = tls else { return talk(stream, router, settings, ending).await };
     let handshake = timeout(settings.head_timeout, tls.accept(stream));
     let stream = tokio::select! {
@@ -59,7 +69,8 @@ async fn talk(
         .header_read_timeout(settings.head_timeout)
         .max_buf_size(HEAD_BYTES)
         .max_headers(HEADERS)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .with_upgrades();
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         // What goes wrong on a connection is between it and its client.
@@ -75,11 +86,12 @@ struct Patient {
     stream: TcpStream,
     patience: Duration,
     stuck: Option<Pin<Box<Sleep>>>,
+    _taken: Taken,
 }
 
 impl Patient {
-    fn new(stream: TcpStream, patience: Duration) -> Self {
-        Self { stream, patience, stuck: None }
+    fn new(stream: TcpStream, taken: Taken, patience: Duration) -> Self {
+        Self { stream, patience, stuck: None, _taken: taken }
     }
 
     /// Counts from the first write that had to wait to the next that did not.

@@ -66,7 +66,9 @@ fn check(world: &World, request: &Request) -> Result<(), Error> {
     if world.settings.without_keys && !is_loopback(host) {
         return Err(Error::Misdirected);
     }
-    let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    // A WebSocket begins as a GET that any web page may send, and then goes both ways.
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
+        && !request.headers().contains_key(header::UPGRADE);
     match request.headers().get(header::ORIGIN) {
         Some(origin) if !reads && !same_place(origin.to_str().unwrap_or_default(), host) => {
             Err(Error::ForeignOrigin)

@@ -146,7 +146,10 @@ pub enum Error {
     #[error("the body is longer than {0}; leave out some of its input")]
     TooLarge(String),
     /// The body is no JSON by its `Content-Type`.
-    #[error("send JSON, with 'Content-Type: application/json' ('application/x-ndjson' for a batch)")]
+    #[error(
+        "send JSON, with 'Content-Type: application/json' ('application/x-ndjson' for a batch, \
+         'application/octet-stream' for plain bytes)"
+    )]
     MediaType,
     /// The body did not arrive in time.
     #[error("the body did not arrive in time")]
@@ -188,6 +191,8 @@ impl From<LivingError> for Error {
         match error {
             // What the provider could not do is the same whoever asked for it.
             LivingError::Provider(error) => belljar_engine::Error::from(error).into(),
+            // Why it is gone is recorded with its end.
+            LivingError::Gone(_) => Self::SandboxEnded,
             error => Self::Living(Arc::new(error)),
         }
     }

@@ -11,6 +11,7 @@
 //! A viewer has a place in the transcript and nothing else, so one that does not read costs nothing.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,15 +35,29 @@ pub(crate) fn wanted(headers: &HeaderMap) -> bool {
     accepts.split(',').any(|kind| kind.split(';').next().unwrap_or_default().trim() == "text/event-stream")
 }
 
+/// Has events to tell, one after the other.
+pub(crate) trait Teller: Send + 'static {
+    /// The next one; `None` after the last. Nothing is lost when this is dropped and asked for again.
+    fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
+}
+
+/// Tells everything that there is to tell, at the client's pace.
+pub(crate) fn told_by(teller: impl Teller) -> Response {
+    let events = stream::unfold(teller, |mut teller| async {
+        let event = tokio::select! {
+            biased;
+            event = teller.next() => event?,
+            () = sleep(HEARTBEAT) => Bytes::from_static(b": still running\n\n"),
+        };
+        Some((Ok::<_, Infallible>(event), teller))
+    });
+    as_events(Body::from_stream(events))
+}
+
 /// Follows an execution. With a leash, it ends when the client goes away.
 pub(crate) fn response(running: Arc<Running>, leash: Option<Leash>) -> Response {
     let (place, texts) = (Place::default(), Default::default());
-    let viewer = Viewer { running, _leash: leash, place, texts, last: None, over: false };
-    let events = stream::unfold(viewer, |mut viewer| async {
-        let event = viewer.next().await?;
-        Some((Ok::<_, Infallible>(event), viewer))
-    });
-    as_events(Body::from_stream(events))
+    told_by(Viewer { running, _leash: leash, place, texts, last: None, over: false })
 }
 
 /// The result of an execution that has ended.
@@ -68,7 +83,7 @@ struct Viewer {
     over: bool,
 }
 
-impl Viewer {
+impl Teller for Viewer {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if self.over {
@@ -89,11 +104,12 @@ impl Viewer {
                 () = transcript.goes_beyond(&self.place) => {}
                 // Everything was written before the end is known, so one more look shows it all.
                 done = running.done() => self.last = Some(done),
-                () = sleep(HEARTBEAT) => return Some(Bytes::from_static(b": still running\n\n")),
             }
         }
     }
+}
 
+impl Viewer {
     fn show(&mut self, stream: Stream, bytes: &[u8]) -> Option<Bytes> {
         let (text, name) = match stream {
             Stream::Stdout => (&mut self.texts[0], "stdout"),
@@ -113,12 +129,13 @@ impl Viewer {
     }
 }
 
-fn problem(error: &Error) -> String {
+/// The error object, where the answer has begun already.
+pub(crate) fn problem(error: &Error) -> String {
     json!({"error": {"code": error.code(), "message": error.message(), "request_id": null}}).to_string()
 }
 
 /// JSON has no line end in it, so it is one line of data.
-fn event(name: &str, json: &[u8]) -> Bytes {
+pub(crate) fn event(name: &str, json: &[u8]) -> Bytes {
     [b"event: ", name.as_bytes(), b"\ndata: ", json, b"\n\n"].concat().into()
 }
 
@@ -138,7 +155,7 @@ impl Text {
 }
 
 /// How many bytes at the end are the beginning of a character.
-fn cut_short(bytes: &[u8]) -> usize {
+pub(crate) fn cut_short(bytes: &[u8]) -> usize {
     let tail = &bytes[bytes.len().saturating_sub(3)..];
     (1..=tail.len())
         .rev()

@@ -1,7 +1,6 @@
 //! Executions under way: by what they can be cancelled, watched and waited for.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -26,12 +25,16 @@ pub(crate) type Done = Result<Bytes, Error>;
 pub(crate) struct Live {
     table: Mutex<HashMap<ExecutionId, Arc<Running>>>,
     count: watch::Sender<usize>,
-    closed: AtomicBool,
+    /// Commands in sandboxes for whose end somebody waits.
+    commands: watch::Sender<usize>,
+    closed: watch::Sender<bool>,
 }
 
 impl Default for Live {
     fn default() -> Self {
-        Self { table: Mutex::default(), count: watch::Sender::new(0), closed: AtomicBool::new(false) }
+        let (count, commands, closed) =
+            (watch::Sender::new(0), watch::Sender::new(0), watch::Sender::new(false));
+        Self { table: Mutex::default(), count, commands, closed }
     }
 }
 
@@ -64,11 +67,17 @@ impl Live {
 
     /// From now on nothing new begins.
     pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::Release);
+        self.closed.send_replace(true);
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        *self.closed.borrow()
+    }
+
+    /// Completes when nothing new begins any more.
+    pub(crate) async fn closing(&self) {
+        // The sender is ours, so waiting cannot fail; nor below.
+        let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -77,8 +86,8 @@ impl Live {
 
     /// Completes when nothing is under way.
     pub(crate) async fn idle(&self) {
-        // The sender is ours, so waiting cannot fail.
         let _ = self.count.subscribe().wait_for(|count| *count == 0).await;
+        let _ = self.commands.subscribe().wait_for(|count| *count == 0).await;
     }
 
     pub(crate) fn cancel_all(&self) {
@@ -87,6 +96,23 @@ impl Live {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ExecutionId, Arc<Running>>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A command for whose end somebody waits: it is under way for as long as this is kept.
+#[derive(Debug)]
+pub(crate) struct Awaited(Arc<World>);
+
+impl Awaited {
+    pub(crate) fn new(world: &Arc<World>) -> Self {
+        world.live.commands.send_modify(|count| *count += 1);
+        Self(Arc::clone(world))
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        self.0.live.commands.send_modify(|count| *count -= 1);
     }
 }
 

@@ -24,6 +24,8 @@ const EXAMPLES: &str = include_str!("../docs/examples.json");
         executions::create, executions::list, executions::show, executions::cancel, batches::create,
         sandboxes::create, sandboxes::list, sandboxes::show, sandboxes::close, sandboxes::extend, sandboxes::pause,
         sandboxes::resume, sandboxes::stats, sandboxes::execute,
+        sandboxes::start_command, sandboxes::list_commands, sandboxes::show_command, sandboxes::command_output,
+        sandboxes::write_stdin, sandboxes::signal_command, sandboxes::resize_terminal, sandboxes::terminal,
         tenants::list, tenants::create, tenants::show, tenants::change, tenants::remove,
         keys::list, keys::create, keys::rotate, keys::revoke,
         profiles::list, profiles::show, profiles::set, profiles::remove, audit::list,
@@ -137,13 +139,34 @@ mod tests {
 
     #[test]
     fn a_request_has_the_names_that_are_really_read() {
-        let refused = belljar_engine::request::Request::parse(br#"{"?":1}"#).unwrap_err().to_string();
-        let (_, list) = refused.split_once("expected one of ").unwrap();
-        let mut read: Vec<&str> = list.split('`').skip(1).step_by(2).collect();
-        read.sort_unstable();
-        let mut shown = names("Request");
+        let request = belljar_engine::request::Request::parse(br#"{"?":1}"#).unwrap_err().to_string();
+        let command = serde_json::from_str::<belljar_engine::sandbox::CommandRequest>(r#"{"?":1}"#);
+        for (schema, refused) in [("Request", request), ("NewCommand", command.unwrap_err().to_string())] {
+            let (_, list) = refused.split_once("expected one of ").unwrap();
+            let mut read: Vec<&str> = list.split('`').skip(1).step_by(2).collect();
+            read.sort_unstable();
+            let mut shown = names(schema);
+            shown.sort_unstable();
+            assert_eq!(shown, read);
+        }
+    }
+
+    #[test]
+    fn a_command_has_the_names_that_are_really_written() {
+        let info = belljar_engine::living::ProcessInfo {
+            id: belljar_engine::living::ProcessId(1),
+            pid: 2,
+            command: String::new(),
+            terminal: false,
+            ending: None,
+            output_bytes: 0,
+        };
+        let written = serde_json::to_value(belljar_engine::report::CommandReport::from(info)).unwrap();
+        let mut shown = names("Command");
         shown.sort_unstable();
-        assert_eq!(shown, read);
+        let mut written: Vec<_> = written.as_object().unwrap().keys().cloned().collect();
+        written.sort_unstable();
+        assert_eq!(shown, written);
     }
 
     #[test]

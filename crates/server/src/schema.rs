@@ -3,6 +3,8 @@
 
 #![expect(dead_code, reason = "these types are read by the document's generator only")]
 
+mod commands;
+
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -10,6 +12,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::error::Code;
+
+pub(crate) use commands::*;
 
 /// What to run: `language` and `code`, or `command`.
 #[derive(Serialize, ToSchema)]

@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+use crate::connection::Taken;
 use crate::doors::Doors;
 use crate::tls::Tls;
 use crate::world::World;
@@ -93,12 +94,9 @@ async fn accept(door: Door, world: Arc<World>, ending: watch::Receiver<bool>, al
             }
         };
         let tls = door.tls.as_ref().map(|tls| tls.acceptor());
-        let (router, world, ending, alive) =
-            (door.router.clone(), Arc::clone(&world), ending.clone(), alive.clone());
-        tokio::spawn(async move {
-            connection::serve(stream, tls, router, world, ending).await;
-            drop((place, alive));
-        });
+        let taken = Taken { _place: place, _alive: alive.clone() };
+        let (router, world) = (door.router.clone(), Arc::clone(&world));
+        tokio::spawn(connection::serve(stream, taken, tls, router, world, ending.clone()));
     }
 }
 

@@ -23,6 +23,8 @@ pub struct Settings {
     pub sandbox_sweep: Duration,
     /// How long any sandbox may live, however often it is extended or resumed.
     pub sandbox_life: Duration,
+    /// How long a terminal's client may say nothing, not even to a ping, of which there are four in that time.
+    pub terminal_silence: Duration,
     /// The longest body, and the longest line of a batch.
     pub max_body: usize,
     /// What all bodies and requests under way may hold together.
@@ -56,6 +58,7 @@ impl Default for Settings {
             sandbox_idle: Duration::from_secs(3_600),
             sandbox_sweep: Duration::from_secs(300),
             sandbox_life: Duration::from_secs(24 * 3_600),
+            terminal_silence: Duration::from_secs(60),
             max_body: 32 << 20,
             bodies_total: 256 << 20,
             batch_jobs: (2 * cores).max(4),

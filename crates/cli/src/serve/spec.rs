@@ -36,6 +36,8 @@ pub(crate) struct ServerSpec {
     sandbox_sweep: Option<String>,
     /// How long any sandbox may live.
     sandbox_life: Option<String>,
+    /// How long a terminal's client may say nothing, not even to a ping.
+    terminal_silence: Option<String>,
     /// Such as `32M`.
     max_body: Option<String>,
     /// How long running work may go on after the request to end, such as `30s`.
@@ -65,6 +67,7 @@ impl ServerSpec {
         set(&mut settings.sandbox_idle, time("sandbox_idle", self.sandbox_idle.as_deref())?);
         set(&mut settings.sandbox_sweep, time("sandbox_sweep", self.sandbox_sweep.as_deref())?);
         set(&mut settings.sandbox_life, time("sandbox_life", self.sandbox_life.as_deref())?);
+        set(&mut settings.terminal_silence, time("terminal_silence", self.terminal_silence.as_deref())?);
         set(&mut settings.max_body, bytes("max_body", self.max_body.as_deref())?.map(|bytes| bytes as usize));
         set(&mut settings.drain, time("drain", self.drain.as_deref())?);
         settings.bodies_total = settings.bodies_total.max(2 * settings.max_body);

@@ -1,23 +1,15 @@
 //! How they come to be, what they keep, and how they end.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::common::host::alive_with;
 use crate::common::server::{KEY, Server};
+use crate::wait_for;
 
 fn python(code: &str) -> Value {
     json!({"language": "python", "code": code})
-}
-
-/// Waits for what is about to be.
-fn wait_for(what: &str, mut seen: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !seen() {
-        assert!(started.elapsed() < Duration::from_secs(20), "never: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]
@@ -221,7 +213,7 @@ fn sandboxes_end_with_their_server_however_that_ends() {
     let folder = tempfile::tempdir().unwrap();
     let mark = "sleep 98761";
     for signal in ["-KILL", "-TERM"] {
-        let mut server = Server::new(folder.path());
+        let mut server = Server::configured(folder.path(), "drain = \"1s\"");
         let place = server.sandbox(&json!({}));
         let sleeping = json!({"command": ["sleep", "98761"], "wait": false});
         assert_eq!(server.post(&format!("{place}/executions"), &sleeping).status, 202);
@@ -229,7 +221,7 @@ fn sandboxes_end_with_their_server_however_that_ends() {
         server.signal(signal);
         server.child.wait().unwrap();
         wait_for("nothing is left", || alive_with(mark, Duration::ZERO).is_empty());
-        let again = Server::new(folder.path());
+        let again = Server::configured(folder.path(), "drain = \"1s\"");
         let ended = again.get(&place).json();
         assert_eq!(
             (&ended["state"], &ended["ended_because"]),

@@ -4,4 +4,17 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod commands;
 mod life;
+mod terminal;
+
+use std::time::{Duration, Instant};
+
+/// Waits for what is about to be.
+fn wait_for(what: &str, mut seen: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !seen() {
+        assert!(started.elapsed() < Duration::from_secs(20), "never: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

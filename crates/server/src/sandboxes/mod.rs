@@ -8,14 +8,24 @@
 //! A sandbox that is alive is an [`Open`] in the registry, and a task watches over its time and its end (`life.rs`).
 //! Whoever works with one holds a [`Used`], so that it is not idle meanwhile. Pausing, resuming, extending and ending
 //! happen one after the other, in the order in which they were asked for; so do executions in one sandbox.
+//!
+//! What a command writes is kept inside, by the guest. Whoever looks at one has a place in that ([`look::Look`]) and
+//! nothing else: it is waited for (`foreground.rs`), told as events (`output.rs`) or shown in a terminal (`terminal.rs`).
 
+mod commands;
+mod foreground;
 mod handlers;
 mod life;
+mod look;
 mod object;
 mod open;
+mod output;
 mod registry;
+mod terminal;
 
+pub(crate) use commands::*;
 pub(crate) use handlers::*;
 pub(crate) use life::{end_all, sweep};
 pub(crate) use open::Used;
 pub(crate) use registry::Registry;
+pub(crate) use terminal::*;

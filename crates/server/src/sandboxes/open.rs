@@ -5,15 +5,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use belljar_engine::living::Living;
+use belljar_engine::living::{Asked, Living, LivingError};
 use belljar_engine::report::Report;
 use belljar_engine::sandbox::AdmittedSandbox;
 use belljar_store::{SandboxId, TenantName, Timestamp};
 use tokio::sync::{self, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::registry::Room;
 use crate::gate::{Gate, Held};
+
+/// How often something is asked again of a sandbox that is paused.
+const AGAIN: Duration = Duration::from_millis(250);
 
 /// A sandbox that is alive.
 #[derive(Debug)]
@@ -115,6 +118,19 @@ impl Open {
     pub(crate) async fn ends(&self) {
         // The sender is ours, so waiting cannot fail.
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+    }
+
+    /// Asks something of it; while it is paused, again and again.
+    pub(super) async fn when_awake<'a, T>(
+        &'a self,
+        ask: impl Fn() -> Asked<'a, T>,
+    ) -> Result<T, LivingError> {
+        loop {
+            match ask().await {
+                Err(LivingError::Paused) if !self.is_ended() => sleep(AGAIN).await,
+                answer => return answer,
+            }
+        }
     }
 
     /// Somebody else may have its room, and its memory.

@@ -126,6 +126,10 @@ async fn other_sites_and_names_are_refused() {
     assert_eq!((foreign.status, foreign.code().as_str()), (403, "foreign_origin"));
     let own = format!("Origin: http://{}\r\n", place.address);
     assert_eq!(client.post_with("/v1/executions", &own, &body).await.status, 200);
+    // A WebSocket is no mere reading, although it begins as that.
+    let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nOrigin: https://evil.test\r\n";
+    let foreign = client.send("GET", "/v1/executions", upgrade, b"").await;
+    assert_eq!((foreign.status, foreign.code().as_str()), (403, "foreign_origin"));
     let open = Place::with(|settings| settings.without_keys = true).await;
     let keyless = crate::client::Client::new(open.address, None);
     assert_eq!(keyless.run("print x").await.status, 200);

@@ -1,0 +1,162 @@
+//! Starting a command, and waiting for the end of one. Whoever waits holds a leash: when the client goes away, the
+//! command's process group is killed.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use belljar_engine::living::{Attach, FailureKind, LivingError, OutputEvent, ProcessId};
+use belljar_engine::report::{CommandReport, Written};
+use belljar_engine::sandbox::AdmittedCommand;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::look::Look;
+use super::open::{Open, Used};
+use crate::body::Share;
+use crate::error::Error;
+use crate::live::Awaited;
+use crate::world::World;
+
+const KILL: i32 = 9;
+
+/// A command that has been started, and is killed when this is dropped before its end.
+#[derive(Debug)]
+pub(super) struct Started {
+    look: Look,
+    leash: Leash,
+    feed: Option<Feed>,
+    since: Instant,
+    _awaited: Awaited,
+}
+
+impl Started {
+    /// Starts one. In a task of its own, so that one whose client has gone meanwhile is known, and killed.
+    pub(super) async fn new(
+        world: &Arc<World>,
+        used: Used,
+        command: AdmittedCommand,
+        share: Share,
+    ) -> Result<Self, Error> {
+        if world.live.is_closed() {
+            return Err(Error::ShuttingDown);
+        }
+        let awaited = Awaited::new(world);
+        let (tell, told) = oneshot::channel();
+        tokio::spawn(async move { tell.send(Self::start(used, command, share, awaited).await) });
+        told.await.map_err(|_| Error::Internal)?
+    }
+
+    async fn start(
+        used: Used,
+        command: AdmittedCommand,
+        share: Share,
+        awaited: Awaited,
+    ) -> Result<Self, Error> {
+        let since = Instant::now();
+        let AdmittedCommand { start, stdin, close_stdin, background, .. } = command;
+        // Nobody reads what goes on by itself, and it must not wait for that.
+        let attach = Attach { from: 0, hold: !background };
+        let (id, output) = used.living.commands().start_attached(start, attach).await.map_err(refusal)?;
+        let leash = Leash { open: Arc::clone(used.open()), id, tight: true };
+        let feed = stdin.map(|bytes| Feed::new(used.open(), id, bytes, close_stdin, share));
+        let info = super::look::info(&used, &id.0.to_string()).await?;
+        Ok(Self { look: Look::new(used, info, output), leash, feed, since, _awaited: awaited })
+    }
+
+    /// Lets it go on by itself.
+    pub(super) fn let_go(mut self) -> CommandReport {
+        self.leash.tight = false;
+        if let Some(feed) = &mut self.feed {
+            feed.tight = false;
+        }
+        self.look.report()
+    }
+
+    pub(super) fn report(&self) -> CommandReport {
+        self.look.report()
+    }
+
+    /// The next event of its output; after its end there is nothing left to be killed.
+    pub(super) async fn next(&mut self) -> Result<Option<OutputEvent>, Error> {
+        let event = self.look.next().await?;
+        if let Some(OutputEvent::Ended { .. }) | None = event {
+            self.leash.tight = false;
+        }
+        Ok(event)
+    }
+
+    /// Waits for its end; of each stream so many bytes are kept.
+    pub(super) async fn whole(mut self, bound: u64) -> Result<CommandReport, Error> {
+        let mut written = Written::new(bound);
+        while let Some(event) = self.next().await? {
+            match event {
+                OutputEvent::Bytes { stream, bytes, .. } => written.push(stream, &bytes),
+                // It is held up where nobody reads, so nothing is lost.
+                OutputEvent::Lost { .. } => {}
+                OutputEvent::Ended { .. } => break,
+            }
+        }
+        Ok(self.look.report().with(written.report(), self.since.elapsed()))
+    }
+}
+
+/// Why nothing was started: a program or folder that is not there is a wrong request, and no missing place.
+fn refusal(error: LivingError) -> Error {
+    match error {
+        LivingError::Failed(failure) if !matches!(failure.kind, FailureKind::Busy | FailureKind::NoSpace) => {
+            Error::Invalid { field: "command", message: failure.to_string() }
+        }
+        other => other.into(),
+    }
+}
+
+/// Kills a command when its client goes away.
+#[derive(Debug)]
+struct Leash {
+    open: Arc<Open>,
+    id: ProcessId,
+    tight: bool,
+}
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        if let (true, Ok(runtime)) = (self.tight, Handle::try_current()) {
+            let (open, id) = (Arc::clone(&self.open), self.id);
+            // One that has ended meanwhile needs no killing.
+            runtime.spawn(async move {
+                let _killed = open.when_awake(|| open.living.commands().signal(id, KILL)).await;
+            });
+        }
+    }
+}
+
+/// Writes to a command while others read what it writes.
+#[derive(Debug)]
+struct Feed {
+    task: JoinHandle<()>,
+    tight: bool,
+}
+
+impl Feed {
+    fn new(open: &Arc<Open>, id: ProcessId, bytes: Vec<u8>, close: bool, share: Share) -> Self {
+        let open = Arc::clone(open);
+        let task = tokio::spawn(async move {
+            // A program that does not read, or has ended, wants no more.
+            let _fed = open.when_awake(|| open.living.commands().write_stdin(id, &bytes)).await;
+            if close {
+                let _closed = open.when_awake(|| open.living.commands().close_stdin(id)).await;
+            }
+            drop(share);
+        });
+        Self { task, tight: true }
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        if self.tight {
+            self.task.abort();
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Looking at a command: from a byte of its output on, until it or its sandbox ends.
+
+use std::sync::Arc;
+
+use belljar_engine::living::{Attach, Output, OutputEvent, ProcessId, ProcessInfo};
+use belljar_engine::report::CommandReport;
+
+use super::open::{Open, Used};
+use crate::error::Error;
+
+/// Somebody who looks. The sandbox is not idle meanwhile.
+#[derive(Debug)]
+pub(super) struct Look {
+    used: Used,
+    /// How it stands; brought up to date by its end.
+    info: ProcessInfo,
+    output: Box<dyn Output>,
+}
+
+impl Look {
+    pub(super) fn new(used: Used, info: ProcessInfo, output: Box<dyn Output>) -> Self {
+        Self { used, info, output }
+    }
+
+    /// Looks at one that is there. Whoever falls behind is told what was lost, and holds nobody up.
+    pub(super) async fn at(used: Used, number: &str, from: u64) -> Result<Self, Error> {
+        let info = info(&used, number).await?;
+        let output = used.living.commands().attach(info.id, Attach { from, hold: false }).await?;
+        Ok(Self { used, info, output })
+    }
+
+    pub(super) fn open(&self) -> &Arc<Open> {
+        self.used.open()
+    }
+
+    pub(super) fn info(&self) -> &ProcessInfo {
+        &self.info
+    }
+
+    pub(super) fn report(&self) -> CommandReport {
+        self.info.clone().into()
+    }
+
+    /// The byte with which one could go on later.
+    pub(super) fn offset(&self) -> u64 {
+        self.output.offset()
+    }
+
+    /// The next event; `None` after the end. Nothing is lost when this is dropped and asked for again.
+    pub(super) async fn next(&mut self) -> Result<Option<OutputEvent>, Error> {
+        let event = tokio::select! {
+            biased;
+            event = self.output.next() => event?,
+            () = self.used.ends() => return Err(Error::SandboxEnded),
+        };
+        if let Some(OutputEvent::Ended { ending, output_bytes }) = &event {
+            (self.info.ending, self.info.output_bytes) = (Some(*ending), *output_bytes);
+        }
+        Ok(event)
+    }
+}
+
+/// How a command stands. What is no number is nobody's.
+pub(super) async fn info(used: &Used, number: &str) -> Result<ProcessInfo, Error> {
+    let missing = || Error::NotFound("command");
+    let id = number.parse().map(ProcessId).map_err(|_| missing())?;
+    let all = used.living.commands().list().await?;
+    all.into_iter().find(|info| info.id == id).ok_or_else(missing)
+}

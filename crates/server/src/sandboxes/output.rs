@@ -1,0 +1,245 @@
+//! What a command writes, as server-sent events or as a page.
+//!
+//! ```text
+//! started {"id","pid"} · output {"stream","offset","text"[,"base64"]} · lost {"offset","bytes"} · ended Command
+//! ```
+
+use std::collections::VecDeque;
+
+use axum::body::Bytes;
+use belljar_engine::living::OutputEvent;
+use belljar_engine::provider::Stream;
+use belljar_engine::report::{CommandReport, Written, WrittenReport, text_and_base64};
+use serde::Serialize;
+use serde_json::json;
+
+use super::foreground::Started;
+use super::look::Look;
+use crate::error::Error;
+use crate::events::{Teller, cut_short, event, problem};
+
+/// Where events come from.
+#[derive(Debug)]
+enum Source {
+    /// One that is killed when nobody listens any more.
+    Leashed(Started),
+    Watched(Look),
+}
+
+impl Source {
+    async fn next(&mut self) -> Result<Option<OutputEvent>, Error> {
+        match self {
+            Self::Leashed(started) => started.next().await,
+            Self::Watched(look) => look.next().await,
+        }
+    }
+
+    fn report(&self) -> CommandReport {
+        match self {
+            Self::Leashed(started) => started.report(),
+            Self::Watched(look) => look.report(),
+        }
+    }
+}
+
+/// Tells of a command.
+#[derive(Debug)]
+pub(super) struct Telling {
+    source: Source,
+    /// How far, where its end is not to be waited for.
+    until: Option<u64>,
+    pieces: Pieces,
+    /// Told already, but not yet taken.
+    queue: VecDeque<Bytes>,
+    over: bool,
+}
+
+impl Telling {
+    /// Of one that was just started.
+    pub(super) fn started(started: Started) -> Self {
+        let report = started.report();
+        let first = event("started", json!({"id": report.id, "pid": report.pid}).to_string().as_bytes());
+        Self { queue: VecDeque::from([first]), ..Self::of(Source::Leashed(started), None) }
+    }
+
+    /// Of one that is there: up to its end, or what there is now.
+    pub(super) fn watched(look: Look, follow: bool) -> Self {
+        // One that has ended is shown up to its end all the same.
+        let until = (!follow && look.info().ending.is_none()).then_some(look.info().output_bytes);
+        Self::of(Source::Watched(look), until)
+    }
+
+    fn of(source: Source, until: Option<u64>) -> Self {
+        Self { source, until, pieces: Pieces::default(), queue: VecDeque::new(), over: false }
+    }
+
+    fn has_told_enough(&self) -> bool {
+        match (&self.source, self.until) {
+            (Source::Watched(look), Some(until)) => look.offset() >= until,
+            _ => false,
+        }
+    }
+
+    fn hear(&mut self, came: Result<Option<OutputEvent>, Error>) {
+        match came {
+            Ok(Some(OutputEvent::Bytes { stream, offset, bytes })) => {
+                let pieces = self.pieces.take(Piece { stream, offset, bytes });
+                self.queue.extend(pieces.map(Piece::event));
+            }
+            Ok(Some(OutputEvent::Lost { offset, bytes })) => {
+                self.flush();
+                let lost = json!({"offset": offset, "bytes": bytes}).to_string();
+                self.queue.push_back(event("lost", lost.as_bytes()));
+            }
+            Ok(Some(OutputEvent::Ended { .. })) => {
+                self.finish();
+                let ended = serde_json::to_vec(&self.source.report()).unwrap_or_default();
+                self.queue.push_back(event("ended", &ended));
+            }
+            Ok(None) => self.finish(),
+            Err(error) => {
+                self.finish();
+                self.queue.push_back(event("error", problem(&error).as_bytes()));
+            }
+        }
+    }
+
+    fn finish(&mut self) {
+        self.flush();
+        self.over = true;
+    }
+
+    fn flush(&mut self) {
+        self.queue.extend(self.pieces.held.take().map(Piece::event));
+    }
+}
+
+impl Teller for Telling {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(event) = self.queue.pop_front() {
+                return Some(event);
+            }
+            if self.over {
+                return None;
+            }
+            if self.has_told_enough() {
+                self.finish();
+                continue;
+            }
+            let came = self.source.next().await;
+            self.hear(came);
+        }
+    }
+}
+
+/// Output of one stream.
+#[derive(Debug, PartialEq, Eq)]
+struct Piece {
+    stream: Stream,
+    /// The number of its first byte; the others follow.
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+impl Piece {
+    fn event(self) -> Bytes {
+        let stream = match self.stream {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        };
+        let (text, base64) = text_and_base64(self.bytes);
+        let mut object = json!({"stream": stream, "offset": self.offset, "text": text});
+        if let Some(base64) = base64 {
+            object["base64"] = base64.into();
+        }
+        event("output", object.to_string().as_bytes())
+    }
+}
+
+/// Keeps characters whole: one that is cut in two waits for its other half, unless something else comes between them.
+#[derive(Debug, Default)]
+struct Pieces {
+    held: Option<Piece>,
+}
+
+impl Pieces {
+    fn take(&mut self, mut piece: Piece) -> impl Iterator<Item = Piece> + use<> {
+        let mut before = self.held.take();
+        if let Some(held) = before.take_if(|held| held.stream == piece.stream) {
+            piece = Piece { bytes: [held.bytes, piece.bytes].concat(), ..held };
+        }
+        let whole = piece.bytes.len() - cut_short(&piece.bytes);
+        let rest = piece.bytes.split_off(whole);
+        if !rest.is_empty() {
+            let offset = piece.offset + whole as u64;
+            self.held = Some(Piece { stream: piece.stream, offset, bytes: rest });
+        }
+        before.into_iter().chain((whole > 0).then_some(piece))
+    }
+}
+
+/// What is kept of a command's output, from a byte on.
+#[derive(Debug, Serialize)]
+pub(super) struct Page {
+    from: u64,
+    /// The byte with which to go on.
+    next: u64,
+    lost_bytes: u64,
+    #[serde(flatten)]
+    written: WrittenReport,
+    command: CommandReport,
+}
+
+impl Page {
+    /// Reads what there is now, and about `bound` bytes of it.
+    pub(super) async fn read(mut look: Look, bound: u64) -> Result<Self, Error> {
+        let (from, until) = (look.offset(), look.info().output_bytes);
+        let (mut seen, mut lost_bytes) = (0, 0);
+        // Bounded by what is read; a page has no hole in its middle.
+        let mut written = Written::new(u64::MAX);
+        while seen < bound && look.offset() < until {
+            match look.next().await? {
+                Some(OutputEvent::Bytes { stream, bytes, .. }) => {
+                    seen += bytes.len() as u64;
+                    written.push(stream, &bytes);
+                }
+                Some(OutputEvent::Lost { bytes, .. }) => lost_bytes += bytes,
+                Some(OutputEvent::Ended { .. }) | None => break,
+            }
+        }
+        let (next, written, command) = (look.offset(), written.report(), look.report());
+        Ok(Self { from, next, lost_bytes, written, command })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Stream::{Stderr, Stdout};
+
+    #[test]
+    fn characters_stay_whole_and_numbers_right() {
+        let piece = |stream, offset, bytes: &[u8]| Piece { stream, offset, bytes: bytes.to_vec() };
+        let all = "aé€😀z".as_bytes();
+        for cut in 0..=all.len() {
+            let mut pieces = Pieces::default();
+            let told: Vec<_> = pieces
+                .take(piece(Stdout, 5, &all[..cut]))
+                .chain(pieces.take(piece(Stdout, 5 + cut as u64, &all[cut..])))
+                .collect();
+            assert!(told.iter().all(|piece| std::str::from_utf8(&piece.bytes).is_ok()), "{cut}");
+            let mut next = 5;
+            for piece in &told {
+                assert_eq!(piece.offset, next, "{cut}");
+                next += piece.bytes.len() as u64;
+            }
+            assert_eq!((next, pieces.held), (5 + all.len() as u64, None));
+        }
+        // Numbers have no gap, so what comes between two halves parts them.
+        let mut pieces = Pieces::default();
+        assert_eq!(pieces.take(piece(Stdout, 0, b"a\xe2")).collect::<Vec<_>>(), [piece(Stdout, 0, b"a")]);
+        let told: Vec<_> = pieces.take(piece(Stderr, 2, b"b")).collect();
+        assert_eq!(told, [piece(Stdout, 1, b"\xe2"), piece(Stderr, 2, b"b")]);
+    }
+}

@@ -1,0 +1,169 @@
+//! A terminal over a WebSocket: any number of viewers, each from its own byte on; closing one leaves the command alone.
+//!
+//! ```text
+//! out: {"attached":{"offset"}} · bytes … {"lost":{"offset","bytes"}} … · {"ended":Command} or {"error":{…}} · close
+//! in:  bytes or text: input · {"resize":{"rows","columns"}}
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
+use axum::extract::{Path, RawQuery, State};
+use axum::response::Response;
+use belljar_engine::living::{OutputEvent, ProcessId};
+use belljar_engine::sandbox::SizeSpec;
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::life;
+use super::look::Look;
+use super::open::Open;
+use crate::accounts::Keeper;
+use crate::error::Error;
+use crate::query::Query;
+use crate::world::World;
+use crate::{events, schema};
+
+/// The longest message of a client.
+const MESSAGE: usize = 64 << 10;
+/// How long the last words may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+type Sink = SplitSink<WebSocket, Message>;
+
+/// What is said beside input.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Control {
+    resize: SizeSpec,
+}
+
+/// A command's terminal, as a WebSocket.
+#[utoipa::path(
+    get, path = "/v1/sandboxes/{id}/commands/{number}/terminal", tag = "commands",
+    params(
+        ("id" = String, Path), ("number" = u64, Path),
+        ("from" = Option<u64>, Query, description = "The first byte of its output to be shown; 0 unless said otherwise"),
+    ),
+    responses(
+        (status = 101, description = "Out: binary messages are output; text is JSON: first `{\"attached\":{\"offset\"}}`, \
+            `{\"lost\":{\"offset\",\"bytes\"}}` where output is no longer kept, last `{\"ended\":Command}`. In: binary, or \
+            text that is no JSON of this kind, is input; `{\"resize\":{\"rows\",\"columns\"}}` sets the size"),
+        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
+        (status = 422, description = "It has no terminal, or this is no WebSocket", body = schema::Problem),
+    )
+)]
+pub(crate) async fn terminal(
+    State(world): State<Arc<World>>,
+    Keeper(caller): Keeper,
+    Path((id, number)): Path<(String, String)>,
+    query: RawQuery,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Error> {
+    let used = life::find(&world, &caller, &id).await?;
+    let from = Query::parse(query, &["from"])?.parsed("from")?.unwrap_or(0);
+    let look = Look::at(used, &number, from).await?;
+    let refused = |field, message: &str| Error::Invalid { field, message: message.to_owned() };
+    if !look.info().terminal {
+        return Err(refused("command", "it has no terminal; look at its output instead"));
+    }
+    let upgrade = upgrade.map_err(|_| refused("upgrade", "only a WebSocket can be opened here"))?;
+    let upgrade = upgrade.max_message_size(MESSAGE).max_frame_size(MESSAGE);
+    Ok(upgrade.on_upgrade(move |socket| serve(world, look, socket)))
+}
+
+async fn serve(world: Arc<World>, mut look: Look, socket: WebSocket) {
+    let (mut sink, mut source) = socket.split();
+    let (open, command) = (Arc::clone(look.open()), look.info().id);
+    let silence = world.settings.terminal_silence;
+    let last = tokio::select! {
+        last = listen(&open, command, &mut source, silence) => last,
+        last = show(&world, &mut look, &mut sink) => last.ok(),
+    };
+    let farewell = async {
+        if let Some(last) = last {
+            let _gone = sink.send(Message::Close(Some(last))).await;
+        }
+        // What is still on its way here would take what is on its way there with it.
+        while let Some(Ok(_)) = source.next().await {}
+    };
+    let _late = timeout(FAREWELL, farewell).await;
+}
+
+/// Shows output until there is no more; why there is none.
+async fn show(world: &World, look: &mut Look, sink: &mut Sink) -> Result<CloseFrame, axum::Error> {
+    say(sink, json!({"attached": {"offset": look.offset()}})).await?;
+    let mut ping = interval(world.settings.terminal_silence / 4);
+    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let came = tokio::select! {
+            biased;
+            () = world.live.closing() => return Ok(farewell(close_code::AWAY, &Error::ShuttingDown)),
+            _ = ping.tick() => {
+                sink.send(Message::Ping(Default::default())).await?;
+                continue;
+            }
+            came = look.next() => came,
+        };
+        match came {
+            Ok(Some(OutputEvent::Bytes { bytes, .. })) => sink.send(Message::Binary(bytes.into())).await?,
+            Ok(Some(OutputEvent::Lost { offset, bytes })) => {
+                say(sink, json!({"lost": {"offset": offset, "bytes": bytes}})).await?;
+            }
+            Ok(Some(OutputEvent::Ended { .. }) | None) => {
+                say(sink, json!({"ended": look.report()})).await?;
+                return Ok(CloseFrame { code: close_code::NORMAL, reason: "ended".into() });
+            }
+            Err(error) => {
+                sink.send(Message::Text(events::problem(&error).into())).await?;
+                return Ok(farewell(close_code::AWAY, &error));
+            }
+        }
+    }
+}
+
+async fn say(sink: &mut Sink, control: Value) -> Result<(), axum::Error> {
+    sink.send(Message::Text(control.to_string().into())).await
+}
+
+fn farewell(code: u16, error: &Error) -> CloseFrame {
+    CloseFrame { code, reason: error.code().word().into() }
+}
+
+/// Takes input until the client is gone, or says what it must not. While the program does not read, the client's silence
+/// does not count, because nobody listens to it.
+async fn listen(
+    open: &Open,
+    command: ProcessId,
+    source: &mut SplitStream<WebSocket>,
+    silence: Duration,
+) -> Option<CloseFrame> {
+    loop {
+        let Ok(Some(Ok(message))) = timeout(silence, source.next()).await else { return None };
+        match message {
+            Message::Binary(bytes) => input(open, command, &bytes).await,
+            Message::Text(text) => match serde_json::from_str::<Control>(&text) {
+                Ok(Control { resize }) => {
+                    let Ok(size) = resize.admit() else {
+                        return Some(CloseFrame { code: close_code::POLICY, reason: "resize".into() });
+                    };
+                    // One that has ended has no size.
+                    let _resized = open.when_awake(|| open.living.commands().resize(command, size)).await;
+                }
+                Err(_) => input(open, command, text.as_bytes()).await,
+            },
+            Message::Close(_) => return None,
+            Message::Ping(_) | Message::Pong(_) => {}
+        }
+    }
+}
+
+/// Writes what was typed. What is typed while the sandbox is paused waits; one that has ended wants no more.
+async fn input(open: &Open, command: ProcessId, bytes: &[u8]) {
+    let _typed = open.when_awake(|| open.living.commands().write_stdin(command, bytes)).await;
+}
