@@ -21,8 +21,9 @@ use crate::settings::Settings;
 use crate::world::World;
 
 /// A head longer than this is no request.
-const HEAD_BYTES: usize = 64 << 10;
-const HEADERS: usize = 100;
+pub(crate) const HEAD_BYTES: usize = 64 << 10;
+/// Nor is one with more headers.
+pub(crate) const HEADERS: usize = 100;
 
 /// What a connection takes for as long as its stream is there, also when that becomes a WebSocket.
 #[derive(Debug)]

@@ -76,8 +76,14 @@ pub enum Code {
     DiskFull,
     /// The archive is malformed, or tries something that archives must not.
     BadArchive,
+    /// The file has no such part.
+    RangeNotSatisfiable,
     /// Nobody listens on that port of the sandbox.
     PortClosed,
+    /// Whoever listens on that port does not answer in HTTP.
+    PortFailed,
+    /// Whoever listens on that port does not answer in time.
+    PortTimeout,
     /// There is no room for results.
     StorageFull,
     /// Results can be neither kept nor found.
@@ -139,6 +145,15 @@ pub enum Error {
     /// The sandbox has ended.
     #[error("the sandbox has ended; open another")]
     SandboxEnded,
+    /// The file has no such part.
+    #[error("the file has no such part; it has {0} bytes")]
+    Range(u64),
+    /// Whoever listens on that port does not answer in HTTP.
+    #[error("the program at that port of the sandbox gave no answer that can be passed on: {0}")]
+    PortFailed(&'static str),
+    /// Whoever listens on that port does not answer in time.
+    #[error("the program at that port of the sandbox did not answer in time")]
+    PortTimeout,
     /// Another request came with this key.
     #[error("another request came with this Idempotency-Key")]
     IdempotencyConflict,
@@ -193,6 +208,7 @@ impl From<LivingError> for Error {
             LivingError::Provider(error) => belljar_engine::Error::from(error).into(),
             // Why it is gone is recorded with its end.
             LivingError::Gone(_) => Self::SandboxEnded,
+            LivingError::Source(_) => Self::SlowBody,
             error => Self::Living(Arc::new(error)),
         }
     }
@@ -216,6 +232,9 @@ impl Error {
             Self::SandboxesFull(_) => Code::TooManySandboxes,
             Self::MemoryTaken => Code::QuotaExceeded,
             Self::SandboxEnded => Code::SandboxEnded,
+            Self::Range(_) => Code::RangeNotSatisfiable,
+            Self::PortFailed(_) => Code::PortFailed,
+            Self::PortTimeout => Code::PortTimeout,
             Self::IdempotencyConflict => Code::IdempotencyConflict,
             Self::TooLarge(_) => Code::TooLarge,
             Self::MediaType => Code::UnsupportedMediaType,
@@ -339,7 +358,9 @@ impl Code {
                 StatusCode::CONFLICT
             }
             Self::SandboxEnded => StatusCode::GONE,
-            Self::PortClosed => StatusCode::BAD_GATEWAY,
+            Self::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
+            Self::PortClosed | Self::PortFailed => StatusCode::BAD_GATEWAY,
+            Self::PortTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
@@ -369,6 +390,11 @@ impl IntoResponse for Error {
         }
         if matches!(self, Self::Unauthorized) {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Self::Range(size) = self
+            && let Ok(place) = HeaderValue::try_from(format!("bytes */{size}"))
+        {
+            response.headers_mut().insert(header::CONTENT_RANGE, place);
         }
         response.extensions_mut().insert(self);
         response

@@ -27,7 +27,7 @@ use crate::error::Error;
 use crate::live::{Done, Leash, Place, Running};
 
 /// So that nobody in between takes silence for the end.
-const HEARTBEAT: Duration = Duration::from_secs(10);
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// Whether a client asks for events.
 pub(crate) fn wanted(headers: &HeaderMap) -> bool {
@@ -65,7 +65,8 @@ pub(crate) fn only_result(json: &Bytes) -> Response {
     as_events(Body::from(event("result", json)))
 }
 
-fn as_events(body: Body) -> Response {
+/// A body of events.
+pub(crate) fn as_events(body: Body) -> Response {
     let head = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-store"),

@@ -33,6 +33,7 @@ mod query;
 mod routes;
 mod sandboxes;
 mod schema;
+mod schema_files;
 mod serve;
 mod settings;
 mod start;

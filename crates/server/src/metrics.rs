@@ -95,10 +95,12 @@ impl Meters {
             Method::GET | Method::POST | Method::PUT | Method::PATCH | Method::DELETE => method.as_str(),
             _ => "other",
         };
+        // A tenant's program answers with any number; those that nobody knows are one.
+        let status = if status.canonical_reason().is_some() { status.as_str() } else { "other" };
         let labels = vec![
             Label::new("method", method.to_owned()),
             Label::new("route", route.to_owned()),
-            Label::new("status", status.as_str().to_owned()),
+            Label::new("status", status.to_owned()),
         ];
         self.count("belljar_http_requests_total", labels);
     }

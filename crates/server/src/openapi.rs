@@ -10,6 +10,7 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
 use crate::admin::{audit, keys, profiles, tenants};
+use crate::sandboxes::{archives, files, ports, watch};
 use crate::{batches, docs, executions, health, metrics, sandboxes};
 
 /// Of schemas, by their names.
@@ -26,11 +27,14 @@ const EXAMPLES: &str = include_str!("../docs/examples.json");
         sandboxes::resume, sandboxes::stats, sandboxes::execute,
         sandboxes::start_command, sandboxes::list_commands, sandboxes::show_command, sandboxes::command_output,
         sandboxes::write_stdin, sandboxes::signal_command, sandboxes::resize_terminal, sandboxes::terminal,
+        files::read, files::write, files::remove, files::stat, files::list, files::make_folder, files::rename,
+        files::set_permissions, archives::unpack, archives::pack, watch::start, ports::pass,
         tenants::list, tenants::create, tenants::show, tenants::change, tenants::remove,
         keys::list, keys::create, keys::rotate, keys::revoke,
         profiles::list, profiles::show, profiles::set, profiles::remove, audit::list,
         health::show, health::ready, metrics::show, show, docs::page,
-    )
+    ),
+    components(schemas(crate::schema_files::Change))
 )]
 struct Document;
 

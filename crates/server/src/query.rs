@@ -4,8 +4,8 @@ use axum::extract::RawQuery;
 
 use crate::error::Error;
 
-/// The longest query.
-const LONGEST: usize = 8 << 10;
+/// The longest query: room for the longest path there is, with every byte as `%41`.
+const LONGEST: usize = 16 << 10;
 
 /// Names and values, decoded.
 #[derive(Debug)]

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use axum::middleware::from_fn_with_state;
-use axum::routing::{delete, get, post};
+use axum::routing::{any, delete, get, post};
 use axum::{Router, extract::DefaultBodyLimit};
 
 use crate::admin::{audit, keys, profiles, tenants};
 use crate::edge::edge;
 use crate::error::Error;
+use crate::sandboxes::{archives, files, ports, watch};
 use crate::world::World;
 use crate::{batches, docs, executions, health, metrics, openapi, sandboxes};
 
@@ -31,6 +32,17 @@ pub(crate) fn router(world: Arc<World>) -> Router {
         .route("/v1/sandboxes/{id}/commands/{number}/signal", post(sandboxes::signal_command))
         .route("/v1/sandboxes/{id}/commands/{number}/resize", post(sandboxes::resize_terminal))
         .route("/v1/sandboxes/{id}/commands/{number}/terminal", get(sandboxes::terminal))
+        .route("/v1/sandboxes/{id}/files", get(files::read).put(files::write).delete(files::remove))
+        .route("/v1/sandboxes/{id}/files/stat", get(files::stat))
+        .route("/v1/sandboxes/{id}/files/list", get(files::list))
+        .route("/v1/sandboxes/{id}/files/folder", post(files::make_folder))
+        .route("/v1/sandboxes/{id}/files/move", post(files::rename))
+        .route("/v1/sandboxes/{id}/files/permissions", post(files::set_permissions))
+        .route("/v1/sandboxes/{id}/files/archive", get(archives::pack).put(archives::unpack))
+        .route("/v1/sandboxes/{id}/files/watch", get(watch::start))
+        .route("/v1/sandboxes/{id}/ports/{port}", any(ports::pass))
+        .route("/v1/sandboxes/{id}/ports/{port}/", any(ports::pass))
+        .route("/v1/sandboxes/{id}/ports/{port}/{*rest}", any(ports::pass))
         .route("/v1/tenants", get(tenants::list).post(tenants::create))
         .route("/v1/tenants/{tenant}", get(tenants::show).patch(tenants::change).delete(tenants::remove))
         .route("/v1/tenants/{tenant}/keys", get(keys::list).post(keys::create))

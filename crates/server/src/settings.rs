@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use belljar_engine::living::ArchiveLimits;
 use belljar_store::Retention;
 
 use crate::trace::Collector;
@@ -25,6 +26,8 @@ pub struct Settings {
     pub sandbox_life: Duration,
     /// How long a terminal's client may say nothing, not even to a ping, of which there are four in that time.
     pub terminal_silence: Duration,
+    /// What an archive may grow to when it is unpacked; no more than the sandbox's disk in any case.
+    pub archives: ArchiveLimits,
     /// The longest body, and the longest line of a batch.
     pub max_body: usize,
     /// What all bodies and requests under way may hold together.
@@ -35,7 +38,7 @@ pub struct Settings {
     pub connections: usize,
     /// How long a client may take for a request's head, and how long an idle connection is kept.
     pub head_timeout: Duration,
-    /// How long a client may take for a whole body, for the next piece of a batch, and for reading what it is sent.
+    /// How long a client may take for a whole body, for the next piece of a batch or a file, and for reading what it is sent.
     pub body_timeout: Duration,
     /// How long running work may go on after the request to end.
     pub drain: Duration,
@@ -59,6 +62,7 @@ impl Default for Settings {
             sandbox_sweep: Duration::from_secs(300),
             sandbox_life: Duration::from_secs(24 * 3_600),
             terminal_silence: Duration::from_secs(60),
+            archives: ArchiveLimits::default(),
             max_body: 32 << 20,
             bodies_total: 256 << 20,
             batch_jobs: (2 * cores).max(4),

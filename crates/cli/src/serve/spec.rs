@@ -40,6 +40,10 @@ pub(crate) struct ServerSpec {
     terminal_silence: Option<String>,
     /// Such as `32M`.
     max_body: Option<String>,
+    /// Connections at one time.
+    connections: Option<usize>,
+    /// How long a client may stand still while it sends or is sent something, such as `30s`.
+    body_timeout: Option<String>,
     /// How long running work may go on after the request to end, such as `30s`.
     drain: Option<String>,
     /// How long results are kept, such as `168h`.
@@ -69,6 +73,8 @@ impl ServerSpec {
         set(&mut settings.sandbox_life, time("sandbox_life", self.sandbox_life.as_deref())?);
         set(&mut settings.terminal_silence, time("terminal_silence", self.terminal_silence.as_deref())?);
         set(&mut settings.max_body, bytes("max_body", self.max_body.as_deref())?.map(|bytes| bytes as usize));
+        set(&mut settings.connections, count("connections", self.connections)?);
+        set(&mut settings.body_timeout, time("body_timeout", self.body_timeout.as_deref())?);
         set(&mut settings.drain, time("drain", self.drain.as_deref())?);
         settings.bodies_total = settings.bodies_total.max(2 * settings.max_body);
         if let Some(age) = time("keep", self.keep.as_deref())? {

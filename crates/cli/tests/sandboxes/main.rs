@@ -5,7 +5,10 @@
 mod common;
 
 mod commands;
+mod files;
 mod life;
+mod names;
+mod ports;
 mod terminal;
 
 use std::time::{Duration, Instant};

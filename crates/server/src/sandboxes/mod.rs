@@ -12,7 +12,9 @@
 //! What a command writes is kept inside, by the guest. Whoever looks at one has a place in that ([`look::Look`]) and
 //! nothing else: it is waited for (`foreground.rs`), told as events (`output.rs`) or shown in a terminal (`terminal.rs`).
 
+pub(crate) mod archives;
 mod commands;
+pub(crate) mod files;
 mod foreground;
 mod handlers;
 mod life;
@@ -20,12 +22,19 @@ mod look;
 mod object;
 mod open;
 mod output;
+mod passing;
+mod paths;
+pub(crate) mod ports;
+mod range;
 mod registry;
 mod terminal;
+mod transfer;
+pub(crate) mod watch;
 
 pub(crate) use commands::*;
 pub(crate) use handlers::*;
 pub(crate) use life::{end_all, sweep};
 pub(crate) use open::Used;
+pub(crate) use passing::Passed;
 pub(crate) use registry::Registry;
 pub(crate) use terminal::*;

@@ -1,0 +1,98 @@
+//! Whole folders in one archive. It is packed and unpacked inside, in bounds that an archive cannot talk its way out of.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use belljar_engine::living::{ArchiveFormat, ArchiveLimits};
+use serde_json::{Value, json};
+
+use super::files::upload;
+use super::transfer::download;
+use super::{life, paths};
+use crate::accounts::Keeper;
+use crate::error::Error;
+use crate::query::Query;
+use crate::world::World;
+use crate::{schema, schema_files};
+
+/// A format, how its files are called, and what they are.
+const FORMATS: [(ArchiveFormat, &str, &str); 3] = [
+    (ArchiveFormat::Tar, "tar", "application/x-tar"),
+    (ArchiveFormat::TarGz, "tar.gz", "application/gzip"),
+    (ArchiveFormat::Zip, "zip", "application/zip"),
+];
+
+fn format_of(query: &Query) -> Result<(ArchiveFormat, &'static str, &'static str), Error> {
+    let name = query.get("format").unwrap_or("tar");
+    let found = FORMATS.into_iter().find(|(_, known, _)| *known == name);
+    found.ok_or_else(|| Error::Invalid { field: "format", message: "is tar, tar.gz or zip".to_owned() })
+}
+
+/// Unpacks an archive into a folder. What was unpacked before a refusal stays.
+#[utoipa::path(
+    put, path = "/v1/sandboxes/{id}/files/archive", tag = "files",
+    params(
+        ("id" = String, Path),
+        ("path" = String, Query, description = "The folder; absolute, or relative to /workspace"),
+        ("format" = Option<String>, Query, description = "tar (the usual), tar.gz or zip"),
+    ),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses(
+        (status = 200, description = "What came out of it", body = schema_files::Unpacked),
+        (status = 408, description = "The body stood still", body = schema::Problem),
+        (status = 413, description = "More comes out of it than may", body = schema::Problem),
+        (status = 422, description = "It is malformed, or tries something that archives must not", body = schema::Problem),
+        (status = "4XX", description = "Something about the request", body = schema::Problem),
+    )
+)]
+pub(crate) async fn unpack(
+    State(world): State<Arc<World>>,
+    Keeper(caller): Keeper,
+    Path(id): Path<String>,
+    query: RawQuery,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, Error> {
+    let used = life::find(&world, &caller, &id).await?;
+    let query = Query::parse(query, &["path", "format"])?;
+    let (path, (format, ..)) = (paths::of(&query)?, format_of(&query)?);
+    let most = world.settings.archives;
+    let limits = ArchiveLimits { bytes: most.bytes.min(used.admitted.plan.limits.disk_bytes), ..most };
+    let source = upload(&world, &headers, body)?;
+    let unpacked = used.living.files().upload_archive(path, format, limits, source).await?;
+    Ok(Json(json!({"entries": unpacked.entries, "bytes": unpacked.bytes})))
+}
+
+/// Packs a folder, as it is read.
+#[utoipa::path(
+    get, path = "/v1/sandboxes/{id}/files/archive", tag = "files",
+    params(
+        ("id" = String, Path),
+        ("path" = String, Query, description = "The folder; absolute, or relative to /workspace"),
+        ("format" = Option<String>, Query, description = "tar (the usual), tar.gz or zip"),
+    ),
+    responses(
+        (status = 200, description = "The archive", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 404, description = "No such folder or sandbox", body = schema::Problem),
+    )
+)]
+pub(crate) async fn pack(
+    State(world): State<Arc<World>>,
+    Keeper(caller): Keeper,
+    Path(id): Path<String>,
+    query: RawQuery,
+) -> Result<Response, Error> {
+    let used = life::find(&world, &caller, &id).await?;
+    let query = Query::parse(query, &["path", "format"])?;
+    let (path, (format, name, kind)) = (paths::of(&query)?, format_of(&query)?);
+    let source = used.living.files().download_archive(path, format).await?;
+    let head = [
+        (header::CONTENT_TYPE, kind.to_owned()),
+        (header::CONTENT_DISPOSITION, paths::attachment(path, &format!(".{name}"))),
+    ];
+    Ok((head, download(used, source, None)).into_response())
+}

@@ -1,0 +1,254 @@
+//! What may pass between a caller and a program of a tenant, and what may not.
+//!
+//! A program answers under our name, and a browser believes headers about the whole of a name: what it says about its own
+//! page passes, what it says about the site does not.
+
+use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use axum::http::{Response, StatusCode};
+
+use crate::error::Error;
+
+/// An answer of a tenant's program: its errors are its own, and stay as they are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Passed;
+
+/// A page of a tenant is of no origin: not of ours, and not of the page beside it.
+const SEAL: HeaderValue = HeaderValue::from_static("sandbox allow-scripts allow-forms");
+
+/// Headers between two neighbours, which say nothing to a third (RFC 9110, 7.6.1).
+const HOP: [&str; 8] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    // Answered where it is asked: the caller's bytes are read when they are needed.
+    "expect",
+];
+
+/// What a program cannot be told: what opens this server, and whatever else a browser sends to it by itself.
+const SECRETS: [&str; 3] = ["authorization", "cookie", "cookie2"];
+
+/// What a program cannot say, since it would be said of the whole site or to whatever stands before it.
+const OURS: [&str; 28] = [
+    // Cookies of our site: another tenant's page, or the console, would get them.
+    "set-cookie",
+    "set-cookie2",
+    // Throws away what our site keeps in a browser.
+    "clear-site-data",
+    // Settles how our name is reached, for months.
+    "strict-transport-security",
+    "public-key-pins",
+    "expect-ct",
+    // Sends those who ask for our name to another place.
+    "alt-svc",
+    "alt-used",
+    // A script that answers for more than its own folder.
+    "service-worker-allowed",
+    // Has browsers report what they do on our site to somebody else.
+    "nel",
+    "report-to",
+    "reporting-endpoints",
+    // What browsers tell, remember and share of our site.
+    "accept-ch",
+    "critical-ch",
+    "origin-agent-cluster",
+    "origin-trial",
+    "use-as-dictionary",
+    "set-login",
+    "secure-session-registration",
+    "sec-session-registration",
+    // A prompt for a password under our name.
+    "www-authenticate",
+    "authentication-info",
+    // Orders to a proxy before us: nginx would answer with a file of its own.
+    "x-sendfile",
+    "x-lighttpd-send-file",
+    "x-reproxy-url",
+    "surrogate-control",
+    "cdn-cache-control",
+    // Ours to say, once.
+    "x-request-id",
+];
+
+/// The same, whatever follows: which other sites may read an answer, and orders to nginx.
+const OURS_BELOW: [&str; 3] = ["access-control-", "proxy-", "x-accel-"];
+
+/// Whether a request asks for a WebSocket. No other protocol is spoken here.
+pub(super) fn upgrade(headers: &HeaderMap) -> bool {
+    let has = |name, wanted: &str| {
+        let values = headers.get_all(name).into_iter().filter_map(|value: &HeaderValue| value.to_str().ok());
+        values.flat_map(|value| value.split(',')).any(|token| token.trim().eq_ignore_ascii_case(wanted))
+    };
+    has(header::CONNECTION, "upgrade") && has(header::UPGRADE, "websocket")
+}
+
+/// Prepares a request for the program.
+pub(super) fn inward(headers: &mut HeaderMap, port: u16, prefix: &str, upgrade: bool) {
+    let chunked = headers.contains_key(header::TRANSFER_ENCODING);
+    drop_hops(headers);
+    drop_all(headers, |name| SECRETS.contains(&name) || name.starts_with("proxy-"));
+    if chunked {
+        headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
+    if upgrade {
+        rejoin(headers);
+    }
+    if let Some(host) = headers.remove(header::HOST) {
+        headers.insert("x-forwarded-host", host);
+    }
+    // Both are made of letters, digits and a few signs.
+    for (name, value) in [("host", format!("localhost:{port}")), ("x-forwarded-prefix", prefix.to_owned())] {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(name, value);
+        }
+    }
+}
+
+/// Prepares an answer for the caller.
+pub(super) fn outward(headers: &mut HeaderMap, upgrade: bool) {
+    drop_hops(headers);
+    drop_all(headers, |name| OURS.contains(&name) || OURS_BELOW.iter().any(|start| name.starts_with(start)));
+    if upgrade {
+        rejoin(headers);
+    }
+}
+
+/// A line of its own: policies can only take away from each other, so none of the program's weakens it.
+pub(super) fn seal(headers: &mut HeaderMap) {
+    headers.append(header::CONTENT_SECURITY_POLICY, SEAL);
+}
+
+/// Refuses an answer whose end two readers could see in two places, and a change of protocol that nobody asked for.
+pub(super) fn check<B>(answer: &Response<B>, upgrade: bool) -> Result<(), Error> {
+    let headers = answer.headers();
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).into_iter();
+    let lengths = headers.get_all(header::CONTENT_LENGTH).into_iter().count();
+    let plain = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+    let framed = match (codings.next(), codings.next()) {
+        (None, None) => lengths <= 1 && headers.get(header::CONTENT_LENGTH).is_none_or(is_number),
+        (Some(coding), None) => lengths == 0 && plain(coding),
+        _ => false,
+    };
+    if !framed {
+        return Err(Error::PortFailed("it does not say clearly how long it is"));
+    }
+    if answer.status() == StatusCode::SWITCHING_PROTOCOLS && !(upgrade && self::upgrade(headers)) {
+        return Err(Error::PortFailed("it speaks another protocol than it was asked to"));
+    }
+    Ok(())
+}
+
+fn is_number(value: &HeaderValue) -> bool {
+    !value.is_empty() && value.as_bytes().iter().all(u8::is_ascii_digit)
+}
+
+fn rejoin(headers: &mut HeaderMap) {
+    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+}
+
+/// Removes what is between neighbours, by its name or because `Connection` says so. What frames a message is framed anew.
+fn drop_hops(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .into_iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        // How long a body is, is no matter of two neighbours.
+        .filter(|name| *name != header::CONTENT_LENGTH)
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+    drop_all(headers, |name| HOP.contains(&name));
+}
+
+fn drop_all(headers: &mut HeaderMap, unwanted: impl Fn(&str) -> bool) {
+    let names: Vec<HeaderName> = headers.keys().filter(|name| unwanted(name.as_str())).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &'static str)| {
+            (HeaderName::from_static(name), HeaderValue::from_static(value))
+        };
+        let mut all = HeaderMap::new();
+        pairs.iter().map(pair).for_each(|(name, value)| _ = all.append(name, value));
+        all
+    }
+
+    fn names(headers: &HeaderMap) -> Vec<&str> {
+        let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn what_is_ours_stays_here() {
+        let mut all = HeaderMap::new();
+        for name in SECRETS.into_iter().chain(["proxy-authorization", "proxy-x", "te", "x-hop", "accept"]) {
+            all.insert(HeaderName::from_static(name), HeaderValue::from_static("1"));
+        }
+        all.insert(header::CONNECTION, HeaderValue::from_static("close, X-Hop"));
+        all.insert(header::HOST, HeaderValue::from_static("jar.test"));
+        inward(&mut all, 80, "/v1/x", false);
+        assert_eq!(names(&all), ["accept", "host", "x-forwarded-host", "x-forwarded-prefix"]);
+        assert_eq!(
+            (&all["host"], &all["x-forwarded-host"]),
+            (&"localhost:80".parse().unwrap(), &"jar.test".parse().unwrap())
+        );
+    }
+
+    #[test]
+    fn what_is_said_of_the_site_is_not_passed_on() {
+        let mut all = headers(&[
+            ("content-type", "text/html"),
+            ("content-security-policy", "sandbox allow-same-origin"),
+        ]);
+        for name in
+            OURS.into_iter().chain(["access-control-allow-origin", "x-accel-redirect", "proxy-authenticate"])
+        {
+            all.insert(HeaderName::from_static(name), HeaderValue::from_static("1"));
+        }
+        outward(&mut all, false);
+        seal(&mut all);
+        assert_eq!(names(&all), ["content-security-policy", "content-type"]);
+        assert_eq!(all.get_all(header::CONTENT_SECURITY_POLICY).iter().count(), 2);
+    }
+
+    #[test]
+    fn an_answer_has_one_length() {
+        let answer = |pairs: &[(&'static str, &'static str)], status: u16, upgraded| {
+            let mut answer = Response::new(());
+            *answer.headers_mut() = headers(pairs);
+            *answer.status_mut() = StatusCode::from_u16(status).unwrap();
+            check(&answer, upgraded).is_ok()
+        };
+        assert!(answer(&[], 200, false) && answer(&[("content-length", "5")], 200, false));
+        assert!(answer(&[("transfer-encoding", "Chunked")], 200, false));
+        for wrong in [
+            &[("content-length", "5"), ("content-length", "5")][..],
+            &[("content-length", "5, 5")],
+            &[("content-length", "+5")],
+            &[("content-length", "5"), ("transfer-encoding", "chunked")],
+            &[("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")],
+            &[("transfer-encoding", "gzip, chunked")],
+            &[("transfer-encoding", "xchunked")],
+        ] {
+            assert!(!answer(wrong, 200, false), "{wrong:?}");
+        }
+        let websocket = [("connection", "Upgrade"), ("upgrade", "WebSocket")];
+        assert!(answer(&websocket, 101, true));
+        assert!(!answer(&websocket, 101, false) && !answer(&[], 101, true));
+    }
+}

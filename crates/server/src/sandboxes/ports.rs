@@ -1,0 +1,266 @@
+//! HTTP and WebSocket to a program inside: whatever listens on a port of the sandbox's own loopback.
+//!
+//! ```text
+//! caller ── request, without the caller's credentials ──▶ open_port ─▶ 127.0.0.1:port inside
+//!        ◀─ answer, without what would be ours to say ───┘             one connection a request
+//! ```
+//!
+//! What answers is a tenant's program, under our name: see `passing.rs` for what it may not say.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncWriteExt, copy, split};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+
+use super::life;
+use super::open::Used;
+use super::passing::{self, Passed};
+use super::transfer::Steady;
+use crate::accounts::Keeper;
+use crate::connection::{HEAD_BYTES, HEADERS};
+use crate::error::Error;
+use crate::schema;
+use crate::world::World;
+
+/// Passes a request of any method on to a port inside, and its answer back. HTTP/1.1 and WebSocket.
+#[utoipa::path(
+    get, path = "/v1/sandboxes/{id}/ports/{port}/{rest}", tag = "ports",
+    params(
+        ("id" = String, Path),
+        ("port" = u16, Path),
+        ("rest" = String, Path, description = "Passed on as it is, with the query; `X-Forwarded-Prefix` says what was before it"),
+    ),
+    responses(
+        (status = "default", description = "What the program answered"),
+        (status = 404, description = "There is no such sandbox, or it is another tenant's", body = schema::Problem),
+        (status = 409, description = "The sandbox is paused", body = schema::Problem),
+        (status = 502, description = "Nobody listens there, or it is no HTTP", body = schema::Problem),
+        (status = 504, description = "It did not answer in time", body = schema::Problem),
+    )
+)]
+pub(crate) async fn pass(
+    State(world): State<Arc<World>>,
+    Keeper(caller): Keeper,
+    request: Request,
+) -> Response {
+    let passed = async {
+        let way = Way::of(request.uri())?;
+        let used = life::find(&world, &caller, way.id).await?;
+        let port = way.port()?;
+        match way.target(request.uri())? {
+            Some(target) => Call { used, port, target }.answer(&world, request).await,
+            None => Ok(with_slash(request.uri())),
+        }
+    };
+    let mut response = passed.await.unwrap_or_else(IntoResponse::into_response);
+    passing::seal(response.headers_mut());
+    response
+}
+
+/// Which port of which sandbox, and what is behind that: letter for letter, since it is the program's to read.
+#[derive(Debug)]
+struct Way<'a> {
+    id: &'a str,
+    port: &'a str,
+    rest: Option<&'a str>,
+}
+
+impl<'a> Way<'a> {
+    fn of(uri: &'a Uri) -> Result<Self, Error> {
+        let mut parts = uri.path().splitn(7, '/');
+        match (parts.nth(3), parts.nth(1)) {
+            (Some(id), Some(port)) => Ok(Self { id, port, rest: parts.next() }),
+            _ => Err(Error::NotFound("place")),
+        }
+    }
+
+    /// Written as every number is, so that there is one address for one port.
+    fn port(&self) -> Result<u16, Error> {
+        let port = self.port.parse().ok().filter(|port: &u16| *port > 0 && port.to_string() == self.port);
+        port.ok_or_else(|| invalid("port", "is a number from 1 to 65535"))
+    }
+
+    /// What the program inside is asked for; none without a slash behind the port.
+    fn target(&self, uri: &Uri) -> Result<Option<Uri>, Error> {
+        let Some(rest) = self.rest else { return Ok(None) };
+        let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+        let target = format!("/{rest}{query}").parse().map_err(|_| invalid("path", "is no path"))?;
+        Ok(Some(target))
+    }
+}
+
+fn invalid(field: &'static str, message: &str) -> Error {
+    Error::Invalid { field, message: message.to_owned() }
+}
+
+/// Links of a page are relative to the last slash, so there has to be one.
+fn with_slash(uri: &Uri) -> Response {
+    let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    (StatusCode::PERMANENT_REDIRECT, [(header::LOCATION, format!("{}/{query}", uri.path()))]).into_response()
+}
+
+/// One request to one port.
+#[derive(Debug)]
+struct Call {
+    used: Used,
+    port: u16,
+    target: Uri,
+}
+
+impl Call {
+    async fn answer(self, world: &World, mut request: Request) -> Result<Response, Error> {
+        let client = passing::upgrade(request.headers()).then(|| hyper::upgrade::on(&mut request));
+        let patience = self.used.admitted.plan.limits.timeout;
+        let prefix = format!("/v1/sandboxes/{}/ports/{}", self.used.id, self.port);
+        let (mut head, body) = request.into_parts();
+        head.extensions.clear();
+        head.uri = self.target.clone();
+        head.version = hyper::Version::HTTP_11;
+        passing::inward(&mut head.headers, self.port, &prefix, client.is_some());
+        let body = Steady::new(body, world.settings.body_timeout);
+        let progress = body.progress();
+        let asking = ask(&self.used, self.port, hyper::Request::from_parts(head, body));
+        let (mut answer, line) = in_time(asking, progress, patience).await?;
+        passing::check(&answer, client.is_some())?;
+        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let program = hyper::upgrade::on(&mut answer);
+            let Some(client) = client else { return Err(Error::Internal) };
+            tokio::spawn(tunnel(client, program, (self.used, line)));
+            return Ok(outward(answer.map(|_| Body::empty()), true));
+        }
+        let kept = (self.used, line);
+        Ok(outward(answer.map(|body| streamed(body, kept)), false))
+    }
+}
+
+fn outward(mut answer: Response, upgrade: bool) -> Response {
+    passing::outward(answer.headers_mut(), upgrade);
+    *answer.version_mut() = hyper::Version::HTTP_11;
+    answer.extensions_mut().clear();
+    answer.extensions_mut().insert(Passed);
+    answer
+}
+
+/// A connection to a program inside; nobody talks on it after this is dropped.
+#[derive(Debug)]
+struct Line(JoinHandle<()>);
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn ask(
+    used: &Used,
+    port: u16,
+    request: hyper::Request<Steady>,
+) -> Result<(hyper::Response<Incoming>, Line), Error> {
+    let stream = used.living.open_port(port).await?;
+    let mut builder = http1::Builder::new();
+    builder.max_headers(HEADERS).max_buf_size(HEAD_BYTES);
+    let shaken = builder.handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = shaken.map_err(|_| Error::PortFailed("it hung up"))?;
+    let line = Line(tokio::spawn(async {
+        // What goes wrong is told to whoever waits for the answer.
+        let _ = connection.with_upgrades().await;
+    }));
+    match sender.send_request(request).await {
+        Ok(answer) => Ok((answer, line)),
+        Err(error) => Err(failure(used, &error)),
+    }
+}
+
+/// Who failed: the caller, the sandbox or the program in it.
+fn failure(used: &Used, error: &hyper::Error) -> Error {
+    if error.is_user() {
+        return Error::SlowBody;
+    }
+    if used.is_ended() {
+        return Error::SandboxEnded;
+    }
+    Error::PortFailed(if error.is_parse() { "it is no HTTP" } else { "it hung up" })
+}
+
+/// Waits for an answer, for so long after the last of the request went in.
+async fn in_time<T>(
+    asking: impl Future<Output = Result<T, Error>>,
+    mut progress: watch::Receiver<Instant>,
+    patience: Duration,
+) -> Result<T, Error> {
+    let mut asking = std::pin::pin!(asking);
+    loop {
+        let last = *progress.borrow_and_update();
+        tokio::select! {
+            biased;
+            answer = asking.as_mut() => return answer,
+            // The sender goes with the request, and then there is no more of it.
+            Ok(()) = progress.changed() => {}
+            () = sleep_until(last + patience) => return Err(Error::PortTimeout),
+        }
+    }
+}
+
+/// The bytes of an answer. What they need is kept for as long as they come, and trailers are left out.
+fn streamed(body: Incoming, kept: (Used, Line)) -> Body {
+    Body::from_stream(body.into_data_stream().map(move |piece| {
+        let _ = &kept;
+        piece
+    }))
+}
+
+/// Bytes both ways, until one side ends or the sandbox does. A WebSocket has no half that goes on alone.
+async fn tunnel(client: OnUpgrade, program: OnUpgrade, kept: (Used, Line)) {
+    let talking = async {
+        let (client, program) = tokio::try_join!(client, program)?;
+        let (mut from_client, mut to_client) = split(TokioIo::new(client));
+        let (mut from_program, mut to_program) = split(TokioIo::new(program));
+        tokio::select! {
+            _ = copy(&mut from_client, &mut to_program) => {}
+            _ = copy(&mut from_program, &mut to_client) => {}
+        }
+        // One that is gone already cannot be told.
+        let _ = to_client.shutdown().await;
+        Ok::<_, hyper::Error>(())
+    };
+    tokio::select! {
+        _ = talking => {}
+        () = kept.0.ends() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_behind_the_port_stays_as_it_is() {
+        let at = |rest: &str| {
+            let uri: Uri = format!("/v1/sandboxes/sbx_1/ports/80{rest}").parse().unwrap();
+            let way = Way::of(&uri).unwrap();
+            assert_eq!((way.id, way.port().unwrap()), ("sbx_1", 80));
+            way.target(&uri).unwrap().map(|target| target.to_string())
+        };
+        assert_eq!(at(""), None);
+        assert_eq!(at("?a=b"), None);
+        for same in ["/", "/?a=%2F", "/a%2Fb//c/../d;x?y=%20&z", "//evil.test/x", "/%2e%2e/%ff", "/?"] {
+            assert_eq!(at(same).as_deref(), Some(same));
+        }
+        let location = |text: &str| with_slash(&text.parse().unwrap()).headers()[header::LOCATION].clone();
+        assert_eq!(location("/v1/sandboxes/s/ports/80?a=%20"), "/v1/sandboxes/s/ports/80/?a=%20");
+    }
+}

@@ -1,0 +1,162 @@
+//! Bytes on their way, in constant memory: in as they come, out as somebody takes them.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use belljar_engine::living::ByteSource;
+use futures_util::stream;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use tokio::sync::watch;
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::open::Used;
+
+/// What is sent at once: as much as a sandbox gives at once.
+const PIECE: usize = 64 << 10;
+
+/// A body that may take as long as it likes, but not without progress.
+#[derive(Debug)]
+pub(super) struct Steady {
+    body: Body,
+    patience: Duration,
+    stuck: Pin<Box<Sleep>>,
+    waiting: bool,
+    progress: watch::Sender<Instant>,
+}
+
+impl Steady {
+    pub(super) fn new(body: Body, patience: Duration) -> Self {
+        let (stuck, progress) = (Box::pin(sleep(patience)), watch::Sender::new(Instant::now()));
+        Self { body, patience, stuck, waiting: false, progress }
+    }
+
+    /// When something of it came last.
+    pub(super) fn progress(&self) -> watch::Receiver<Instant> {
+        self.progress.subscribe()
+    }
+
+    /// Counts from the first look that found nothing to the next that did.
+    fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if !self.waiting {
+            self.waiting = true;
+            self.stuck.as_mut().reset(Instant::now() + self.patience);
+        }
+        self.stuck.as_mut().poll(context)
+    }
+}
+
+impl HttpBody for Steady {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        match Pin::new(&mut self.body).poll_frame(context) {
+            Poll::Ready(frame) => {
+                self.waiting = false;
+                self.progress.send_replace(Instant::now());
+                Poll::Ready(frame.map(|frame| frame.map_err(io::Error::other)))
+            }
+            Poll::Pending => {
+                ready!(self.poll_patience(context));
+                Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A body, to be written into a sandbox.
+#[derive(Debug)]
+pub(super) struct Upload {
+    body: Steady,
+    piece: Bytes,
+}
+
+impl Upload {
+    pub(super) fn source(body: Body, patience: Duration) -> ByteSource<'static> {
+        Box::pin(Self { body: Steady::new(body, patience), piece: Bytes::new() })
+    }
+}
+
+impl AsyncRead for Upload {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.piece.is_empty() {
+            let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(context)) else {
+                return Poll::Ready(Ok(()));
+            };
+            self.piece = frame?.into_data().unwrap_or_default();
+        }
+        let taken = self.piece.len().min(buffer.remaining());
+        buffer.put_slice(&self.piece.split_to(taken));
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// What a sandbox gives, as a body. With a length it is cut there; a source that ends before, or fails, ends the
+/// connection, so that nobody takes a part for the whole.
+pub(super) fn download(used: Used, source: ByteSource<'static>, length: Option<u64>) -> Body {
+    Body::from_stream(stream::try_unfold((used, source, length), |(used, mut source, left)| async move {
+        if left == Some(0) {
+            return Ok(None);
+        }
+        let wanted = left.map_or(PIECE, |left| left.min(PIECE as u64) as usize);
+        let mut piece = Vec::with_capacity(wanted);
+        (&mut source).take(wanted as u64).read_buf(&mut piece).await?;
+        let left = left.map(|left| left - piece.len() as u64);
+        match (piece.is_empty(), left) {
+            (true, Some(_)) => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+            (true, None) => Ok(None),
+            (false, left) => Ok(Some((Bytes::from(piece), (used, source, left)))),
+        }
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::StreamExt;
+
+    fn body(pieces: Vec<Option<&'static str>>) -> Body {
+        let pieces = stream::iter(pieces).then(|piece| async move {
+            match piece {
+                Some(text) => {
+                    sleep(Duration::from_millis(20)).await;
+                    Ok::<_, io::Error>(Bytes::from_static(text.as_bytes()))
+                }
+                None => std::future::pending().await,
+            }
+        });
+        Body::from_stream(pieces)
+    }
+
+    #[tokio::test]
+    async fn a_body_may_be_slow_but_not_stand_still() {
+        let patience = Duration::from_millis(500);
+        let mut text = String::new();
+        let mut slow = Upload::source(body(vec![Some("slow"); 50]), patience);
+        slow.read_to_string(&mut text).await.unwrap();
+        assert_eq!(text, "slow".repeat(50));
+        let mut stuck = Upload::source(body(vec![Some("some"), None]), patience);
+        let error = stuck.read_to_string(&mut text).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+}
