@@ -41,8 +41,9 @@ impl Fake {
                     "HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
                     body.len()
                 );
-                // A client that has heard enough may be gone.
-                let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
+                // At once: what is still to be sent goes with a connection whose input nobody reads. A client that has
+                // heard enough may be gone.
+                let _ = stream.write_all(&[head.into_bytes(), body].concat());
             }
         });
         Self { url, asked }
