@@ -8,7 +8,7 @@ use belljar_engine::quantity::{parse_bytes, parse_millis};
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchArgs;
-use crate::remote::{ExecutionsArgs, KeyArgs, ProfileArgs, TenantArgs};
+use crate::remote::{ExecutionsArgs, KeyArgs, ProfileArgs, SandboxArgs, TenantArgs};
 use crate::serve::ServeArgs;
 use crate::shown_config::ConfigArgs;
 
@@ -29,6 +29,8 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// Runs code for others, over HTTP
     Serve(ServeArgs),
+    /// Opens sandboxes of a server that stay, and works in them
+    Sandbox(Box<SandboxArgs>),
     /// Lists, shows and cancels executions of a server
     Executions(ExecutionsArgs),
     /// Adds, changes and removes tenants of a server
@@ -52,6 +54,7 @@ impl Command {
             Self::Run(args) => args.json,
             Self::Serve(_) => false,
             Self::Config(args) => args.json,
+            Self::Sandbox(args) => args.server.json,
             Self::Executions(args) => args.server.json,
             Self::Tenant(args) => args.server.json,
             Self::Key(args) => args.server.json,

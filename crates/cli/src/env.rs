@@ -44,6 +44,8 @@ const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
 const HOME: &str = "HOME";
 /// Set by some container runtimes; `doctor` reads it.
 pub(crate) const CONTAINER: &str = "container";
+/// What kind of terminal somebody has; programs in a sandbox's terminal are told.
+pub(crate) const TERM: &str = "TERM";
 /// Where programs are; `bench` looks for other tools there.
 pub(crate) const PATH: &str = "PATH";
 

@@ -173,7 +173,8 @@ fn arguments(text: &str) -> Result<Map<String, Value>, Failure> {
     )))
 }
 
-fn variable_of(text: &str) -> Result<(String, String), Failure> {
+/// `K=V`, or `K` with the value that it has here.
+pub(crate) fn variable_of(text: &str) -> Result<(String, String), Failure> {
     if let Some((key, value)) = text.split_once('=') {
         return Ok((key.to_owned(), value.to_owned()));
     }
@@ -188,7 +189,8 @@ fn variable_of(text: &str) -> Result<(String, String), Failure> {
     }
 }
 
-fn network(text: &str) -> NetworkSpec {
+/// `none`, `full`, or hosts with commas between them.
+pub(crate) fn network(text: &str) -> NetworkSpec {
     match text {
         "none" | "full" => NetworkSpec { mode: text.to_owned(), hosts: Vec::new() },
         hosts => NetworkSpec {

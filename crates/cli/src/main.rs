@@ -53,6 +53,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
     match cli.command {
         Command::Run(args) => run::run(*args, &environment, config),
         Command::Serve(args) => serve::run(args, &environment, config),
+        Command::Sandbox(args) => remote::sandbox(*args, &environment),
         Command::Executions(args) => remote::executions(args, &environment),
         Command::Tenant(args) => remote::tenant(args, &environment),
         Command::Key(args) => remote::key(args, &environment),

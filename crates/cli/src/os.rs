@@ -1,5 +1,8 @@
 //! What differs between operating systems, and the only place that asks on which one we are.
 
+mod room;
+mod terminal;
+
 use std::fs::Metadata;
 use std::path::PathBuf;
 
@@ -7,6 +10,9 @@ use belljar_engine::language::Language;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::failure::Failure;
+
+pub(crate) use room::Room;
+pub(crate) use terminal::{RawTerminal, TerminalEvent, TerminalEvents, window_size};
 
 #[cfg(target_os = "linux")]
 pub(crate) use native::{Host, Started, become_launcher_if_asked, launch};

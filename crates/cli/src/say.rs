@@ -61,3 +61,8 @@ pub(crate) fn end_progress() {
 pub(crate) fn end_line() {
     let _ = writeln!(anstream::stderr().lock());
 }
+
+/// Empties the terminal for what is told again.
+pub(crate) fn clear() {
+    let _ = write!(std::io::stdout().lock(), "\x1b[H\x1b[2J");
+}

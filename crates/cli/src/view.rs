@@ -1,11 +1,12 @@
 //! Shows output as it comes. A thread of its own writes, so that a paused terminal or a slow pipe never holds up the
-//! clock that ends a run. The queue to it needs no bound: the engine passes on no more than `--output` keeps.
+//! clock that ends a run. The queue of a [`View`] needs no bound: the engine passes on no more than `--output` keeps.
+//! What has no end is shown on a [`Screen`], and whoever brings it waits for room.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 
 use belljar_engine::provider::{Flow, Sink, Stream};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::escape::Escaper;
 use crate::failure::Failure;
@@ -21,17 +22,11 @@ impl View {
     /// Starts the writing thread. With `raw`, control characters reach a terminal unchanged.
     pub(crate) fn start(raw: bool) -> Result<Self, Failure> {
         let (queue, waiting) = channel();
-        let (done, drained) = oneshot::channel();
-        let stdout = Pane::new(io::stdout(), io::stdout().is_terminal() && !raw);
-        let stderr = Pane::new(io::stderr(), io::stderr().is_terminal() && !raw);
-        std::thread::Builder::new()
-            .name("view".to_owned())
-            .spawn(move || {
-                write_all(&waiting, stdout, stderr);
-                // Nobody waits any more where the person interrupted a second time.
-                let _ = done.send(());
-            })
-            .map_err(|error| Failure::host(format!("start the thread that shows output: {error}")))?;
+        let drained = start(raw, move |panes| {
+            for next in waiting {
+                panes.show(next);
+            }
+        })?;
         Ok(Self { queue, drained })
     }
 
@@ -53,19 +48,76 @@ impl Sink for View {
     }
 }
 
-fn write_all(
-    waiting: &Receiver<(Stream, Vec<u8>)>,
-    mut stdout: Pane<impl Write>,
-    mut stderr: Pane<impl Write>,
-) {
-    for (stream, bytes) in waiting {
+/// A view of something that has no end.
+#[derive(Debug)]
+pub(crate) struct Screen {
+    queue: mpsc::Sender<(Stream, Vec<u8>)>,
+    drained: oneshot::Receiver<()>,
+}
+
+impl Screen {
+    /// How many pieces wait to be shown.
+    const ROOM: usize = 16;
+
+    /// As [`View::start`].
+    pub(crate) fn start(raw: bool) -> Result<Self, Failure> {
+        let (queue, mut waiting) = mpsc::channel(Self::ROOM);
+        let drained = start(raw, move |panes| {
+            while let Some(next) = waiting.blocking_recv()
+                && panes.show(next)
+            {}
+        })?;
+        Ok(Self { queue, drained })
+    }
+
+    /// Shows this as soon as there is room; `false` where nobody reads any more.
+    pub(crate) async fn show(&self, stream: Stream, bytes: Vec<u8>) -> bool {
+        self.queue.send((stream, bytes)).await.is_ok()
+    }
+
+    /// Waits until everything is written.
+    pub(crate) async fn finish(self) {
+        drop(self.queue);
+        let _ = self.drained.await;
+    }
+}
+
+/// Starts the thread that writes; what is given back completes when it has ended.
+fn start(
+    raw: bool,
+    work: impl FnOnce(&mut Panes) + Send + 'static,
+) -> Result<oneshot::Receiver<()>, Failure> {
+    let (done, drained) = oneshot::channel();
+    let mut panes = Panes {
+        stdout: Pane::new(io::stdout(), io::stdout().is_terminal() && !raw),
+        stderr: Pane::new(io::stderr(), io::stderr().is_terminal() && !raw),
+    };
+    std::thread::Builder::new()
+        .name("view".to_owned())
+        .spawn(move || {
+            work(&mut panes);
+            panes.stdout.finish();
+            panes.stderr.finish();
+            // Nobody waits any more where the person interrupted a second time.
+            let _ = done.send(());
+        })
+        .map_err(|error| Failure::host(format!("start the thread that shows output: {error}")))?;
+    Ok(drained)
+}
+
+struct Panes {
+    stdout: Pane<io::Stdout>,
+    stderr: Pane<io::Stderr>,
+}
+
+impl Panes {
+    /// Whether that stream still has a reader.
+    fn show(&mut self, (stream, bytes): (Stream, Vec<u8>)) -> bool {
         match stream {
-            Stream::Stdout => stdout.show(&bytes),
-            Stream::Stderr => stderr.show(&bytes),
+            Stream::Stdout => self.stdout.show(&bytes),
+            Stream::Stderr => self.stderr.show(&bytes),
         }
     }
-    stdout.finish();
-    stderr.finish();
 }
 
 /// One of our two streams. Once its reader is gone it stays silent.
@@ -80,7 +132,7 @@ impl<W: Write> Pane<W> {
         Self { writer: Some(writer), escaper: escaped.then(Escaper::default) }
     }
 
-    fn show(&mut self, bytes: &[u8]) {
+    fn show(&mut self, bytes: &[u8]) -> bool {
         match &mut self.escaper {
             None => self.write(bytes),
             Some(escaper) => {
@@ -88,6 +140,7 @@ impl<W: Write> Pane<W> {
                 self.write(&harmless);
             }
         }
+        self.writer.is_some()
     }
 
     fn finish(&mut self) {

@@ -1,5 +1,6 @@
 //! `belljar serve` as a person starts it: the real binary, real sandboxes, curl, `kill -9`.
 #![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod common;
 

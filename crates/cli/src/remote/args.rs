@@ -11,7 +11,7 @@ pub(crate) struct ServerArgs {
     /// Server to call; its key is in BELLJAR_API_KEY [default: BELLJAR_SERVER, or http://127.0.0.1:7117]
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) server: Option<String>,
-    /// Print lists as JSON
+    /// Print JSON instead of text and tables
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
@@ -192,7 +192,7 @@ pub(super) enum ProfileCommand {
     },
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
+pub(super) fn pair(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
     pair.ok_or_else(|| "write KEY=VALUE".to_owned())
 }

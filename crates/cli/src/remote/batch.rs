@@ -116,7 +116,7 @@ impl Call {
     fn begin(server: Arc<Server>, jobs: NonZeroUsize) -> Self {
         let (lines, waiting) = channel(jobs.get());
         let answer = async move {
-            let body = Lines(waiting).boxed_unsync();
+            let body = Lines(waiting).map_err(|never| match never {}).boxed_unsync();
             server.exchange(Method::POST, PATH, [LINES, LINES], body).await
         };
         let answer = Answer::Awaited(Box::pin(answer));

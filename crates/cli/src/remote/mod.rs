@@ -1,9 +1,12 @@
-//! The commands that call a server: executions, tenants, keys, profiles, and `run --server`, batches included.
+//! The commands that call a server: executions, sandboxes, tenants, keys, profiles, and `run --server`, batches included.
 
 mod args;
 mod batch;
+mod events;
 mod http;
+mod patient;
 mod run;
+mod sandbox;
 mod show;
 mod tls;
 
@@ -20,6 +23,7 @@ use args::{ExecutionsCommand, KeyCommand, ProfileCommand, ServerArgs, TenantComm
 pub(crate) use batch::There;
 use http::Server;
 pub(crate) use run::{refuse_folders, run};
+pub(crate) use sandbox::{SandboxArgs, sandbox};
 use show::Columns;
 
 const EXECUTIONS: Columns = &["id", "status", "language", "exit_code", "cpu_ms", "created"];

@@ -2,13 +2,12 @@
 
 use belljar_engine::provider::{Sink, Stream};
 use belljar_engine::report::signalled_status;
-use belljar_engine::request::HostPaths;
-use http_body_util::BodyExt;
+use belljar_engine::request::{HostPaths, Request};
 use hyper::Method;
-use hyper::body::Incoming;
 use serde_json::Value;
 
-use super::http::{Server, refused};
+use super::events::{Events, bytes_of, stream_of};
+use super::http::{EVENTS, Server, refused};
 use crate::env::Environment;
 use crate::failure::Failure;
 use crate::intent::{Form, Intent, Output};
@@ -17,19 +16,22 @@ use crate::say;
 use crate::view::View;
 
 const PATH: &str = "/v1/executions";
-/// The longest event that is taken: the longest result, and some.
-const LONGEST: usize = 256 << 20;
 
 /// Runs, and gives the exit status.
 pub(crate) fn run(url: &str, intent: Intent, environment: &Environment) -> Result<u8, Failure> {
     let server = Server::of(Some(url), environment)?;
     let Intent { request, paths, output } = intent;
     refuse_folders(&paths)?;
-    let body = serde_json::to_value(&request).map_err(|error| Failure::invalid(error.to_string()))?;
+    run_at(&server, PATH, &request, output)
+}
+
+/// Runs a request at one of a server's places for executions, and gives the exit status.
+pub(super) fn run_at(server: &Server, path: &str, request: &Request, output: Output) -> Result<u8, Failure> {
+    let body = serde_json::to_value(request).map_err(|error| Failure::invalid(error.to_string()))?;
     os::runtime()?.block_on(async {
         let mut interrupts = Interrupts::listen()?;
         tokio::select! {
-            status = perform(&server, &body, output) => status,
+            status = perform(server, path, &body, output) => status,
             // Whoever hangs up takes the execution along.
             () = interrupts.next() => Ok(130),
         }
@@ -45,21 +47,20 @@ pub(crate) fn refuse_folders(paths: &HostPaths) -> Result<(), Failure> {
     Err(Failure::invalid(what))
 }
 
-async fn perform(server: &Server, body: &Value, output: Output) -> Result<u8, Failure> {
+async fn perform(server: &Server, path: &str, body: &Value, output: Output) -> Result<u8, Failure> {
     if output.form == Form::Json {
-        let result = server.call(Method::POST, PATH, Some(body)).await?;
+        let result = server.call(Method::POST, path, Some(body)).await?;
         say::answer(&result.to_string());
         return Ok(exit_status(&result));
     }
-    let response = server.send(Method::POST, PATH, "text/event-stream", Some(body)).await?;
-    let mut events = Events { body: response.into_body(), ready: Vec::new() };
+    let response = server.send(Method::POST, path, EVENTS, Some(body)).await?;
+    let mut events = Events::of(response);
     let mut view = View::start(output.form == Form::Raw)?;
     let result = loop {
-        let (name, data) = events.next().await?;
+        let (name, data) = events.expect().await?;
         match name.as_str() {
             "output" => {
-                let stream = if data["stream"] == "stderr" { Stream::Stderr } else { Stream::Stdout };
-                view.output(stream, data["text"].as_str().unwrap_or_default().as_bytes());
+                view.output(stream_of(&data), &bytes_of(&data));
             }
             "result" => break data,
             "error" => return Err(refused(&data["error"], "nothing ran")),
@@ -95,35 +96,6 @@ fn exit_status(result: &Value) -> u8 {
     }
 }
 
-/// Server-sent events, one at a time.
-struct Events {
-    body: Incoming,
-    ready: Vec<u8>,
-}
-
-impl Events {
-    async fn next(&mut self) -> Result<(String, Value), Failure> {
-        let lost = |why: &str| Failure::host(format!("read the server's answer: {why}"));
-        loop {
-            if let Some(end) = self.ready.windows(2).position(|two| two == b"\n\n") {
-                let event: Vec<u8> = self.ready.drain(..end + 2).collect();
-                return Ok(parse(&String::from_utf8_lossy(&event)));
-            }
-            if self.ready.len() > LONGEST {
-                return Err(lost("it is too long"));
-            }
-            let frame = self.body.frame().await.ok_or_else(|| lost("it ended early"))?;
-            let frame = frame.map_err(|error| lost(&error.to_string()))?;
-            self.ready.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
-        }
-    }
-}
-
-fn parse(event: &str) -> (String, Value) {
-    let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-    (field("event: ").to_owned(), serde_json::from_str(field("data: ")).unwrap_or_default())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,6 +110,5 @@ mod tests {
         assert_eq!(status("failed", Value::Null, json!("SIGSEGV"), Value::Null), 139);
         assert_eq!(status("timed_out", Value::Null, Value::Null, Value::Null), 124);
         assert_eq!(status("limit_exceeded", Value::Null, Value::Null, json!("memory")), 137);
-        assert_eq!(parse("event: output\ndata: {\"a\":1}\n\n"), ("output".to_owned(), json!({"a": 1})));
     }
 }

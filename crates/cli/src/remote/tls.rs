@@ -18,6 +18,7 @@ use crate::failure::{Failure, shown};
 use crate::input;
 
 /// Who is called, and whom to believe that it is them.
+#[derive(Clone)]
 pub(super) struct Secure {
     name: ServerName<'static>,
     connector: TlsConnector,

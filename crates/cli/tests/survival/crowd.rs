@@ -19,7 +19,7 @@ pub(crate) fn waits() {
     let first = memory_below(server.child.id());
     let places: Vec<_> = (0..many).map(|_| server.sandbox(&json!({}))).collect();
     let taken = memory_below(server.child.id()).saturating_sub(first);
-    println!("{many} sandboxes take {} MB, {} kB each", taken >> 20, taken / many >> 10);
+    println!("{many} sandboxes take {} MB, {} kB each", taken >> 20, (taken / many) >> 10);
     assert!(taken < MEMORY / 500 * many, "{many} sandboxes take {taken} bytes");
     for place in places.iter().step_by(7) {
         let ran = server.post(&format!("{place}/executions"), &json!({"command": ["echo", "here"]})).json();

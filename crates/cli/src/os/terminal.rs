@@ -1,0 +1,125 @@
+//! The terminal in front of a person.
+
+#[cfg(not(unix))]
+pub(crate) use elsewhere::*;
+#[cfg(unix)]
+pub(crate) use posix::*;
+
+/// What happens to it from outside.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum TerminalEvent {
+    /// It has another size.
+    Resized,
+    /// We are to end, with this exit status.
+    Ended(u8),
+}
+
+#[cfg(unix)]
+mod posix {
+    use std::io::stdin;
+
+    use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
+    use tokio::signal::unix::{Signal, SignalKind, signal};
+
+    use super::TerminalEvent;
+    use crate::failure::Failure;
+
+    /// A terminal that passes every key on, until this is dropped; also by a panic.
+    pub(crate) struct RawTerminal {
+        before: Termios,
+    }
+
+    impl RawTerminal {
+        pub(crate) fn enter() -> Result<Self, Failure> {
+            let failed = |errno| Failure::host(format!("set the terminal up: {errno}"));
+            let before = tcgetattr(stdin()).map_err(failed)?;
+            let mut raw = before.clone();
+            raw.make_raw();
+            tcsetattr(stdin(), OptionalActions::Now, &raw).map_err(failed)?;
+            Ok(Self { before })
+        }
+    }
+
+    impl Drop for RawTerminal {
+        fn drop(&mut self) {
+            // Where the terminal is gone, there is nothing to put back.
+            let _best_effort = tcsetattr(stdin(), OptionalActions::Now, &self.before);
+        }
+    }
+
+    /// Rows and columns of the terminal that is our standard input, if one is.
+    pub(crate) fn window_size() -> Option<(u16, u16)> {
+        if !isatty(stdin()) {
+            return None;
+        }
+        let size = tcgetwinsize(stdin()).ok().filter(|size| size.ws_row > 0 && size.ws_col > 0);
+        Some(size.map_or((24, 80), |size| (size.ws_row, size.ws_col)))
+    }
+
+    /// Every signal that would otherwise end us without putting the terminal back, and changes of its size.
+    #[derive(Debug)]
+    pub(crate) struct TerminalEvents {
+        resized: Signal,
+        hangup: Signal,
+        interrupt: Signal,
+        quit: Signal,
+        terminate: Signal,
+    }
+
+    impl TerminalEvents {
+        pub(crate) fn listen() -> Result<Self, Failure> {
+            let catch =
+                |kind| signal(kind).map_err(|error| Failure::host(format!("listen for signals: {error}")));
+            Ok(Self {
+                resized: catch(SignalKind::window_change())?,
+                hangup: catch(SignalKind::hangup())?,
+                interrupt: catch(SignalKind::interrupt())?,
+                quit: catch(SignalKind::quit())?,
+                terminate: catch(SignalKind::terminate())?,
+            })
+        }
+
+        /// The next one.
+        pub(crate) async fn next(&mut self) -> TerminalEvent {
+            tokio::select! {
+                _ = self.resized.recv() => TerminalEvent::Resized,
+                _ = self.hangup.recv() => TerminalEvent::Ended(129),
+                _ = self.interrupt.recv() => TerminalEvent::Ended(130),
+                _ = self.quit.recv() => TerminalEvent::Ended(131),
+                _ = self.terminate.recv() => TerminalEvent::Ended(143),
+            }
+        }
+    }
+}
+
+#[cfg(not(unix))]
+mod elsewhere {
+    use super::TerminalEvent;
+    use crate::failure::Failure;
+
+    #[derive(Debug)]
+    pub(crate) struct RawTerminal;
+
+    impl RawTerminal {
+        pub(crate) fn enter() -> Result<Self, Failure> {
+            Err(Failure::host("terminals of this system are not supported"))
+        }
+    }
+
+    pub(crate) fn window_size() -> Option<(u16, u16)> {
+        None
+    }
+
+    #[derive(Debug)]
+    pub(crate) struct TerminalEvents;
+
+    impl TerminalEvents {
+        pub(crate) fn listen() -> Result<Self, Failure> {
+            Ok(Self)
+        }
+
+        pub(crate) async fn next(&mut self) -> TerminalEvent {
+            std::future::pending().await
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Events of a server, one at a time, and the bytes in them.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use belljar_engine::provider::Stream;
+use http_body_util::BodyExt;
+use hyper::Response;
+use hyper::body::Incoming;
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// The longest event that is taken: the longest result, and some.
+const LONGEST: usize = 256 << 20;
+
+/// Server-sent events.
+pub(super) struct Events {
+    body: Incoming,
+    ready: Vec<u8>,
+    /// So far there is no end of an event in it.
+    searched: usize,
+}
+
+impl Events {
+    pub(super) fn of(response: Response<Incoming>) -> Self {
+        Self { body: response.into_body(), ready: Vec::new(), searched: 0 }
+    }
+
+    /// The next one, where an end would be too early.
+    pub(super) async fn expect(&mut self) -> Result<(String, Value), Failure> {
+        self.next().await?.ok_or_else(|| lost("it ended early"))
+    }
+
+    /// The next one; nothing where the server ended them.
+    pub(super) async fn next(&mut self) -> Result<Option<(String, Value)>, Failure> {
+        loop {
+            let from = self.searched.saturating_sub(1);
+            if let Some(end) = self.ready[from..].windows(2).position(|two| two == b"\n\n") {
+                let event: Vec<u8> = self.ready.drain(..from + end + 2).collect();
+                self.searched = 0;
+                return Ok(Some(parse(&String::from_utf8_lossy(&event))));
+            }
+            self.searched = self.ready.len();
+            if self.ready.len() > LONGEST {
+                return Err(lost("it is too long"));
+            }
+            let Some(frame) = self.body.frame().await else { return Ok(None) };
+            let frame = frame.map_err(|error| lost(&error.to_string()))?;
+            self.ready.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+        }
+    }
+}
+
+fn lost(why: &str) -> Failure {
+    Failure::host(format!("read the server's answer: {why}"))
+}
+
+fn parse(event: &str) -> (String, Value) {
+    let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    (field("event: ").to_owned(), serde_json::from_str(field("data: ")).unwrap_or_default())
+}
+
+/// The stream that an `output` event is of.
+pub(super) fn stream_of(output: &Value) -> Stream {
+    if output["stream"] == "stderr" { Stream::Stderr } else { Stream::Stdout }
+}
+
+/// Its bytes: what is no text comes encoded beside it.
+pub(super) fn bytes_of(output: &Value) -> Vec<u8> {
+    let encoded = output["base64"].as_str().and_then(|text| STANDARD.decode(text).ok());
+    encoded.unwrap_or_else(|| output["text"].as_str().unwrap_or_default().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_event_is_a_name_and_an_object() {
+        assert_eq!(parse("event: output\ndata: {\"a\":1}\n\n"), ("output".to_owned(), json!({"a": 1})));
+        assert_eq!(parse(": still here\n\n"), (String::new(), Value::Null));
+    }
+
+    #[test]
+    fn bytes_are_exact() {
+        let event = json!({"stream": "stderr", "text": "\u{fffd}", "base64": "/w=="});
+        assert_eq!((stream_of(&event), bytes_of(&event)), (Stream::Stderr, vec![0xff]));
+        assert_eq!(bytes_of(&json!({"text": "é"})), "é".as_bytes());
+    }
+}

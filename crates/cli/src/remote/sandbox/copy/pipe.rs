@@ -1,0 +1,172 @@
+//! Between threads that read and write files and the task that calls the server: a few pieces, and no more.
+
+use std::io::{self, BufWriter, Read, Write};
+
+use futures_util::stream;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Buf, Bytes, Frame, Incoming};
+use hyper::{Method, Response};
+use tokio::sync::{mpsc, oneshot};
+
+use super::meter::Meter;
+use crate::failure::Failure;
+use crate::os::Interrupts;
+use crate::remote::http::{Body, Server};
+
+const PIECE: usize = 128 << 10;
+const PIECES: usize = 4;
+
+type Pieces = mpsc::Sender<io::Result<Bytes>>;
+
+/// Bytes for a server, made by a thread.
+pub(super) struct Outgoing {
+    pieces: mpsc::Receiver<io::Result<Bytes>>,
+    /// Why there are no more, where that is our own fault.
+    failed: oneshot::Receiver<Failure>,
+}
+
+impl Outgoing {
+    /// What a file has.
+    pub(super) fn reading(mut file: impl Read + Send + 'static) -> Self {
+        Self::written(move |sink| {
+            let failed = |error: io::Error| Failure::host(format!("cp: read what is to be copied: {error}"));
+            io::copy(&mut file, sink).map(drop).map_err(failed)
+        })
+    }
+
+    /// What somebody writes.
+    pub(super) fn written(
+        write: impl FnOnce(&mut dyn Write) -> Result<(), Failure> + Send + 'static,
+    ) -> Self {
+        let (queue, pieces) = mpsc::channel(PIECES);
+        let (failed_at, failed) = oneshot::channel();
+        std::thread::spawn(move || {
+            let mut sink = BufWriter::with_capacity(PIECE, Sink { queue: queue.clone(), refused: false });
+            let written = write(&mut sink).and_then(|()| {
+                sink.flush().map_err(|error| Failure::host(format!("cp: send what is copied: {error}")))
+            });
+            // Where the server takes no more, it says why itself.
+            if let (Err(failure), false) = (written, sink.get_ref().refused) {
+                let _told = failed_at.send(failure);
+                // Broken off, so that the server does not take what came for all of it.
+                let _gone = queue.blocking_send(Err(io::ErrorKind::Interrupted.into()));
+            }
+        });
+        Self { pieces, failed }
+    }
+}
+
+struct Sink {
+    queue: Pieces,
+    /// Nobody takes it any more.
+    refused: bool,
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.refused = self.queue.blocking_send(Ok(Bytes::copy_from_slice(bytes))).is_err();
+        if self.refused { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(bytes.len()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Sends it; gives how many bytes, or nothing where the person interrupted.
+pub(super) async fn send(
+    server: &Server,
+    place: &str,
+    outgoing: Outgoing,
+    meter: Meter,
+) -> Result<Option<u64>, Failure> {
+    let mut interrupts = Interrupts::listen()?;
+    let (told, counted) = oneshot::channel();
+    let Outgoing { pieces, mut failed } = outgoing;
+    let body = body(pieces, meter, told);
+    let sent = tokio::select! {
+        sent = server.put(Method::PUT, place, body) => sent,
+        () = interrupts.next() => return Ok(None),
+    };
+    match (failed.try_recv(), sent) {
+        (Ok(failure), _) | (Err(_), Err(failure)) => Err(failure),
+        (Err(_), Ok(_)) => Ok(Some(counted.await.unwrap_or_default())),
+    }
+}
+
+fn body(pieces: mpsc::Receiver<io::Result<Bytes>>, meter: Meter, told: oneshot::Sender<u64>) -> Body {
+    let frames = stream::unfold((pieces, meter, told), |(mut pieces, mut meter, told)| async {
+        match pieces.recv().await {
+            Some(piece) => {
+                meter.moved(piece.as_ref().map_or(0, Bytes::len));
+                Some((piece.map(Frame::data), (pieces, meter, told)))
+            }
+            None => {
+                let _waited_for = told.send(meter.finish());
+                None
+            }
+        }
+    });
+    StreamBody::new(frames).boxed_unsync()
+}
+
+/// Bytes from a server, for a thread.
+pub(super) struct Incomings {
+    pieces: mpsc::Receiver<io::Result<Bytes>>,
+    piece: Bytes,
+}
+
+impl Read for Incomings {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.piece.is_empty() {
+            match self.pieces.blocking_recv() {
+                Some(piece) => self.piece = piece?,
+                None => return Ok(0),
+            }
+        }
+        let len = buffer.len().min(self.piece.len());
+        self.piece.copy_to_slice(&mut buffer[..len]);
+        Ok(len)
+    }
+}
+
+/// Has a thread take an answer; gives how many bytes came, or nothing where the person interrupted. The thread has
+/// ended in any case, and has tidied up.
+pub(super) async fn receive(
+    response: Response<Incoming>,
+    mut meter: Meter,
+    take: impl FnOnce(Incomings) -> Result<(), Failure> + Send + 'static,
+) -> Result<Option<u64>, Failure> {
+    let mut interrupts = Interrupts::listen()?;
+    let (queue, pieces) = mpsc::channel(PIECES);
+    let (done, taken) = oneshot::channel();
+    std::thread::spawn(move || {
+        let _waited_for = done.send(take(Incomings { pieces, piece: Bytes::new() }));
+    });
+    let interrupted = tokio::select! {
+        () = pass(response.into_body(), &queue, &mut meter) => false,
+        () = interrupts.next() => true,
+    };
+    if interrupted {
+        let _gone = queue.send(Err(io::ErrorKind::Interrupted.into())).await;
+    }
+    drop(queue);
+    let taken =
+        taken.await.unwrap_or_else(|_| Err(Failure::host("cp: the thread that writes files is gone")));
+    let bytes = meter.finish();
+    if interrupted { Ok(None) } else { taken.map(|()| Some(bytes)) }
+}
+
+async fn pass(mut body: Incoming, queue: &Pieces, meter: &mut Meter) {
+    while let Some(frame) = body.frame().await {
+        let piece = match frame.map(Frame::into_data) {
+            Ok(Ok(piece)) => Ok(piece),
+            Ok(Err(_trailers)) => continue,
+            Err(error) => Err(io::Error::other(error)),
+        };
+        meter.moved(piece.as_ref().map_or(0, Bytes::len));
+        if queue.send(piece).await.is_err() {
+            return;
+        }
+    }
+}

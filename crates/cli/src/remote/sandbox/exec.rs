@@ -1,0 +1,226 @@
+//! Programs and code that run in a sandbox while we wait.
+
+use std::future::Future;
+use std::io::{self, Read};
+use std::time::Duration;
+
+use hyper::Method;
+use hyper::body::Bytes;
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::args::ExecArgs;
+use super::commands::{Event, UNREAD, exit_status, next};
+use super::{at, call, show};
+use crate::args::{LimitArgs, RunArgs};
+use crate::env::Environment;
+use crate::failure::Failure;
+use crate::intent::{Intent, variable_of};
+use crate::os::{self, Interrupts};
+use crate::remote::events::Events;
+use crate::remote::http::{EVENTS, Server, bytes};
+use crate::remote::run::run_at;
+use crate::say;
+use crate::view::Screen;
+
+/// What is read of our standard input at one time.
+const PIECE: usize = 256 << 10;
+/// How long the command's end is waited for when somebody wants to be gone.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub(super) fn exec(server: &Server, args: ExecArgs, json: bool) -> Result<u8, Failure> {
+    if args.source.is_some() || args.code.is_some() {
+        return code(server, args, json);
+    }
+    if args.command.is_empty() {
+        let nothing = "nothing to run: give -- CMD, -c CODE or a FILE; see belljar sandbox exec --help";
+        return Err(Failure::invalid(nothing));
+    }
+    if args.language.is_some() {
+        return Err(Failure::invalid("--language: is of code; give -c CODE or a FILE"));
+    }
+    let (place, body) = (at(&args.id, "/commands"), request(&args)?);
+    if args.detach {
+        let started = call(server, Method::POST, &place, Some(&body))?;
+        if json {
+            return show::one(&started);
+        }
+        say::answer(&started["id"].to_string());
+        return Ok(0);
+    }
+    os::runtime()?.block_on(async {
+        let mut wire = Wire { server, place, interrupts: Interrupts::listen()?, number: None, asked: false };
+        if json { wire.result(&body).await } else { wire.live(&body, &args).await }
+    })
+}
+
+fn request(args: &ExecArgs) -> Result<Value, Failure> {
+    let variables = args.variables.iter().map(|text| variable_of(text));
+    let variables: Map<_, _> =
+        variables.map(|pair| pair.map(|(k, v)| (k, v.into()))).collect::<Result<_, _>>()?;
+    let mut request = json!({
+        "command": args.command, "env": variables, "background": args.detach, "stdin_open": args.interactive
+    });
+    if let Some(workdir) = &args.workdir {
+        request["workdir"] = workdir.as_str().into();
+    }
+    if let Some(timeout) = args.timeout {
+        request["timeout_ms"] = timeout.into();
+    }
+    Ok(request)
+}
+
+/// Code is an execution, as with `belljar run`, but in the sandbox that is there.
+fn code(server: &Server, args: ExecArgs, json: bool) -> Result<u8, Failure> {
+    let place = at(&args.id, "/executions");
+    let run = RunArgs {
+        source: args.source,
+        code: args.code,
+        language: args.language,
+        workdir: args.workdir,
+        variables: args.variables,
+        command: args.command,
+        limits: LimitArgs { timeout: args.timeout, ..LimitArgs::default() },
+        raw: args.raw,
+        json,
+        ..RunArgs::default()
+    };
+    // The sandbox has its limits and its profile; what our environment says is for new ones.
+    let Intent { request, output, .. } = Intent::of(run, &Environment::default())?;
+    run_at(server, &place, &request, output)
+}
+
+/// A command that we wait for, and the interrupts that are passed on to it.
+struct Wire<'a> {
+    server: &'a Server,
+    place: String,
+    interrupts: Interrupts,
+    /// The command's, as soon as it is known.
+    number: Option<u64>,
+    /// It was asked to end already.
+    asked: bool,
+}
+
+impl Wire<'_> {
+    /// The whole result as one object. Whoever hangs up takes the command along.
+    async fn result(&mut self, body: &Value) -> Result<u8, Failure> {
+        let server = self.server;
+        let place = self.place.clone();
+        let Some(ended) = self.meanwhile(server.call(Method::POST, &place, Some(body))).await else {
+            return Ok(130);
+        };
+        let ended = ended?;
+        say::answer(&ended.to_string());
+        Ok(exit_status(&ended))
+    }
+
+    async fn live(&mut self, body: &Value, args: &ExecArgs) -> Result<u8, Failure> {
+        let (server, place) = (self.server, self.place.clone());
+        let Some(response) = self.meanwhile(server.send(Method::POST, &place, EVENTS, Some(body))).await
+        else {
+            return Ok(130);
+        };
+        let mut events = Events::of(response?);
+        let screen = Screen::start(args.raw)?;
+        let status = loop {
+            match self.meanwhile(next(&mut events, &screen)).await {
+                None => break 130,
+                Some(Err(failure)) => return Err(failure),
+                Some(Ok(None)) => return Err(Failure::host("read the server's answer: it ended early")),
+                Some(Ok(Some(Event::Started(number)))) => {
+                    self.number = Some(number);
+                    if args.interactive {
+                        tokio::spawn(feed(server.clone(), format!("{place}/{number}")));
+                    }
+                }
+                Some(Ok(Some(Event::Wrote(true)))) => {}
+                Some(Ok(Some(Event::Wrote(false)))) => {
+                    self.kill().await;
+                    break UNREAD;
+                }
+                Some(Ok(Some(Event::Ended(command)))) => {
+                    if command["timed_out"] == true {
+                        say::note("the command took longer than it may; --timeout gives it more");
+                    }
+                    break exit_status(&command);
+                }
+            }
+        };
+        screen.finish().await;
+        Ok(status)
+    }
+
+    /// Waits for something; nothing where the person wants to be gone.
+    async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return Some(done),
+                () = self.interrupts.next() => {}
+            }
+            match self.number {
+                Some(number) if !self.asked => {
+                    self.asked = true;
+                    let (server, place) = (self.server.clone(), format!("{}/{number}/signal", self.place));
+                    // Not waited for: the next interrupt counts, whatever the server does.
+                    tokio::spawn(async move {
+                        server.call(Method::POST, &place, Some(&json!({"signal": "SIGINT"}))).await
+                    });
+                }
+                _ => {
+                    self.kill().await;
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// It would die with the connection as well, but here we wait for it.
+    async fn kill(&self) {
+        let Some(number) = self.number else { return };
+        let (place, signal) = (format!("{}/{number}/signal", self.place), json!({"signal": "SIGKILL"}));
+        let _best_effort = timeout(PATIENCE, self.server.call(Method::POST, &place, Some(&signal))).await;
+    }
+}
+
+/// Passes our standard input on, piece by piece, until it or the command ends.
+async fn feed(server: Server, command: String) {
+    let mut pieces = typed();
+    let place = format!("{command}/stdin");
+    loop {
+        let (place, piece) = match pieces.recv().await {
+            Some(piece) => (place.clone(), piece),
+            None => (format!("{place}?close=true"), Vec::new()),
+        };
+        let last = piece.is_empty();
+        let Err(failure) = server.put(Method::POST, &place, bytes(Bytes::from(piece))).await else {
+            if last {
+                return;
+            }
+            continue;
+        };
+        // One that has ended needs no input; everybody else should know that there is no more.
+        if matches!(server.find(&command).await, Ok(Some(command)) if command["state"] == "running") {
+            say::warning(&format!("standard input is not passed on any more: {}", failure.message));
+        }
+        return;
+    }
+}
+
+/// Our standard input as it comes. The thread may be stuck in it, and is left behind when we end.
+pub(super) fn typed() -> mpsc::Receiver<Vec<u8>> {
+    let (queue, pieces) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; PIECE];
+        loop {
+            match io::stdin().lock().read(&mut buffer) {
+                Ok(0) => return,
+                Ok(len) if queue.blocking_send(buffer[..len].to_vec()).is_ok() => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(_) | Err(_) => return,
+            }
+        }
+    });
+    pieces
+}

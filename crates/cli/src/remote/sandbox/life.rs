@@ -1,0 +1,236 @@
+//! Opening, listing, changing and ending sandboxes.
+
+use std::io::{self, BufRead, IsTerminal};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use belljar_engine::limits::LimitsSpec;
+use comfy_table::{Table, presets};
+use hyper::Method;
+use serde_json::{Map, Value, json};
+
+use super::args::{CreateArgs, ListArgs, RmArgs};
+use super::{at, call, show as shown};
+use crate::failure::Failure;
+use crate::intent::{network, variable_of};
+use crate::os::{self, Interrupts};
+use crate::remote::http::{Server, query};
+use crate::remote::show::Columns;
+use crate::say;
+
+const PLACE: &str = "/v1/sandboxes";
+const SANDBOXES: Columns = &["id", "state", "image", "age", "ends", "metadata"];
+/// The most that a page has.
+const PAGE: &str = "200";
+
+pub(super) fn create(server: &Server, args: CreateArgs, json: bool) -> Result<u8, Failure> {
+    let opened = call(server, Method::POST, PLACE, Some(&request(args)?))?;
+    if json {
+        return shown::one(&opened);
+    }
+    say::answer(opened["id"].as_str().unwrap_or_default());
+    Ok(0)
+}
+
+/// What is not said is left out, so that the server decides.
+fn request(args: CreateArgs) -> Result<Value, Failure> {
+    let limits = LimitsSpec {
+        memory_bytes: args.memory,
+        cpus: args.cpus,
+        disk_bytes: args.disk,
+        processes: args.processes,
+        ..LimitsSpec::default()
+    };
+    let variables = args.variables.iter().map(|text| variable_of(text));
+    let variables: Map<_, _> =
+        variables.map(|pair| pair.map(|(k, v)| (k, v.into()))).collect::<Result<_, _>>()?;
+    let volumes: Vec<_> = args.volumes.iter().map(|text| volume(text)).collect::<Result<_, _>>()?;
+    let metadata: Map<_, _> = args.metadata.into_iter().map(|(key, value)| (key, value.into())).collect();
+    let mut request = json!({"limits": limits, "env": variables, "volumes": volumes, "metadata": metadata});
+    let said = [
+        ("image", args.image.map(Value::from)),
+        ("profile", args.profile.map(Value::from)),
+        ("timeout_ms", args.timeout.map(Value::from)),
+        ("on_timeout", args.on_timeout.map(Value::from)),
+        ("network", args.network.map(|text| json!(network(&text)))),
+        ("snapshot", args.snapshot.map(Value::from)),
+    ];
+    for (name, value) in said.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+        request[name] = value;
+    }
+    Ok(request)
+}
+
+fn volume(text: &str) -> Result<Value, Failure> {
+    let (rest, read_only) = text.strip_suffix(":ro").map_or((text, false), |rest| (rest, true));
+    match rest.split_once(':') {
+        Some((name, path)) if !name.is_empty() && path.starts_with('/') => {
+            Ok(json!({"name": name, "path": path, "read_only": read_only}))
+        }
+        _ => Err(Failure::invalid(format!(
+            "--volume: '{}': write NAME:/PATH or NAME:/PATH:ro",
+            text.escape_debug()
+        ))),
+    }
+}
+
+pub(super) fn list(server: &Server, args: ListArgs, json: bool) -> Result<u8, Failure> {
+    let mut asked = vec![("limit".to_owned(), args.limit.to_string())];
+    asked.extend(args.state.map(|state| ("state".to_owned(), state)));
+    asked.extend(args.cursor.map(|cursor| ("cursor".to_owned(), cursor)));
+    asked.extend(args.metadata.into_iter().map(|(key, value)| (format!("metadata.{key}"), value)));
+    let mut page = call(server, Method::GET, &format!("{PLACE}?{}", query(&asked)), None)?;
+    if !json {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        page["sandboxes"].as_array_mut().into_iter().flatten().for_each(|sandbox| tell_times(sandbox, now));
+    }
+    shown::list(&page, "sandboxes", SANDBOXES, json)
+}
+
+/// Times as a person reads them in a table.
+fn tell_times(sandbox: &mut Value, now: Duration) {
+    let at = |name: &str| sandbox[name].as_u64().map(Duration::from_millis);
+    let age = at("created").map(|created| span(now.saturating_sub(created)));
+    let ends = match at("ended") {
+        Some(_) => sandbox["ended_because"].as_str().map(str::to_owned),
+        None => at("expires").map(|expires| format!("in {}", span(expires.saturating_sub(now)))),
+    };
+    (sandbox["age"], sandbox["ends"]) = (json!(age), json!(ends));
+}
+
+fn span(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..60 => format!("{seconds}s"),
+        seconds @ 60..3_600 => format!("{}m", seconds / 60),
+        seconds @ 3_600..172_800 => format!("{}h", seconds / 3_600),
+        seconds => format!("{}d", seconds / 86_400),
+    }
+}
+
+pub(super) fn show(server: &Server, id: &str) -> Result<u8, Failure> {
+    shown::one(&call(server, Method::GET, &at(id, ""), None)?)
+}
+
+pub(super) fn remove(server: &Server, args: RmArgs, json: bool) -> Result<u8, Failure> {
+    let ids = if args.all { everyone(server)? } else { args.ids };
+    if args.all && !ids.is_empty() && !args.yes {
+        agree(ids.len())?;
+    }
+    each(&ids, |id| {
+        let ended = call(server, Method::DELETE, &at(id, ""), None)?;
+        say::answer(&if json { ended.to_string() } else { id.to_owned() });
+        Ok(())
+    })
+}
+
+/// All are tried; the last failure is the answer, and those before it are told.
+pub(super) fn each(names: &[String], act: impl Fn(&str) -> Result<(), Failure>) -> Result<u8, Failure> {
+    let mut failed = None;
+    for name in names {
+        if let Err(Failure { code, message }) = act(name) {
+            let failure = Failure { code, message: format!("{}: {message}", name.escape_debug()) };
+            if let Some(before) = failed.replace(failure) {
+                say::warning(&before.message);
+            }
+        }
+    }
+    failed.map_or(Ok(0), Err)
+}
+
+fn everyone(server: &Server) -> Result<Vec<String>, Failure> {
+    let mut ids = Vec::new();
+    let mut asked = vec![("limit".to_owned(), PAGE.to_owned())];
+    loop {
+        let page = call(server, Method::GET, &format!("{PLACE}?{}", query(&asked)), None)?;
+        let found = page["sandboxes"].as_array().into_iter().flatten();
+        ids.extend(found.filter_map(|sandbox| sandbox["id"].as_str().map(str::to_owned)));
+        let Some(cursor) = page["next_cursor"].as_str() else { return Ok(ids) };
+        asked.truncate(1);
+        asked.push(("cursor".to_owned(), cursor.to_owned()));
+    }
+}
+
+fn agree(count: usize) -> Result<(), Failure> {
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Err(Failure::invalid(format!(
+            "--all would end {count} sandboxes; add --yes if that is meant"
+        )));
+    }
+    say::note(&format!("end {count} sandboxes, with everything in them? [y/N]"));
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer);
+    match answer.trim() {
+        "y" | "Y" | "yes" if read.is_ok() => Ok(()),
+        _ => Err(Failure::invalid("nothing was ended")),
+    }
+}
+
+pub(super) fn extend(server: &Server, id: &str, timeout_ms: i64, json: bool) -> Result<u8, Failure> {
+    let extended = call(server, Method::POST, &at(id, "/extend"), Some(&json!({"timeout_ms": timeout_ms})))?;
+    if json { shown::one(&extended) } else { Ok(0) }
+}
+
+/// Pauses or resumes.
+pub(super) fn turn(server: &Server, id: &str, act: &str, json: bool) -> Result<u8, Failure> {
+    let turned = call(server, Method::POST, &at(id, &format!("/{act}")), None)?;
+    if json { shown::one(&turned) } else { Ok(0) }
+}
+
+pub(super) fn stats(server: &Server, id: &str, watch: bool, json: bool) -> Result<u8, Failure> {
+    let place = at(id, "/stats");
+    if !watch {
+        tell_stats(&call(server, Method::GET, &place, None)?, json);
+        return Ok(0);
+    }
+    let redraws = io::stdout().is_terminal() && !json;
+    os::runtime()?.block_on(async {
+        let mut interrupts = Interrupts::listen()?;
+        loop {
+            let stats = server.call(Method::GET, &place, None).await?;
+            if redraws {
+                say::clear();
+            }
+            tell_stats(&stats, json);
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_secs(1)) => {}
+                () = interrupts.next() => return Ok(130),
+            }
+        }
+    })
+}
+
+fn tell_stats(stats: &Value, json: bool) {
+    if json {
+        return say::answer(&stats.to_string());
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    for (name, value) in stats.as_object().into_iter().flatten() {
+        table.add_row([name.clone(), if value.is_null() { "-".to_owned() } else { value.to_string() }]);
+    }
+    say::answer(&table.to_string());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volumes_are_named_with_their_place() {
+        assert_eq!(volume("a:/b").unwrap(), json!({"name": "a", "path": "/b", "read_only": false}));
+        assert_eq!(volume("a:/b:ro").unwrap(), json!({"name": "a", "path": "/b", "read_only": true}));
+        for bad in ["", "a", "a:", ":/b", "a:b", "a:ro"] {
+            assert!(volume(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_are_told_as_people_do() {
+        let mut sandbox = json!({"created": 0, "expires": 7_200_000, "ended": null});
+        tell_times(&mut sandbox, Duration::from_secs(90));
+        assert_eq!((&sandbox["age"], &sandbox["ends"]), (&json!("1m"), &json!("in 1h")));
+        sandbox["ended"] = json!(80_000);
+        sandbox["ended_because"] = json!("closed");
+        tell_times(&mut sandbox, Duration::from_secs(90));
+        assert_eq!(sandbox["ends"], json!("closed"));
+    }
+}

@@ -1,0 +1,54 @@
+//! `belljar sandbox`: sandboxes of a server that stay, and work in them.
+
+mod args;
+mod commands;
+mod copy;
+mod examples;
+mod exec;
+mod life;
+mod places;
+mod ports;
+mod shell;
+mod watch;
+
+use super::http::part;
+use super::{call, server, show};
+use crate::env::Environment;
+use crate::failure::Failure;
+
+pub(crate) use args::SandboxArgs;
+use args::SandboxCommand;
+
+/// `belljar sandbox`.
+pub(crate) fn sandbox(args: SandboxArgs, environment: &Environment) -> Result<u8, Failure> {
+    let server = server(&args.server, environment)?;
+    let (server, json) = (&server, args.server.json);
+    match args.command {
+        SandboxCommand::Create(args) => life::create(server, *args, json),
+        SandboxCommand::List(args) => life::list(server, args, json),
+        SandboxCommand::Show { id } => life::show(server, &id),
+        SandboxCommand::Rm(args) => life::remove(server, args, json),
+        SandboxCommand::Extend { id, time } => life::extend(server, &id, time, json),
+        SandboxCommand::Pause { id } => life::turn(server, &id, "pause", json),
+        SandboxCommand::Resume { id } => life::turn(server, &id, "resume", json),
+        SandboxCommand::Stats { id, watch } => life::stats(server, &id, watch, json),
+        SandboxCommand::Exec(args) => exec::exec(server, *args, json),
+        SandboxCommand::Shell(args) => shell::shell(server, args),
+        SandboxCommand::Ps { id } => commands::list(server, &id, json),
+        SandboxCommand::Logs(args) => commands::logs(server, &args, json),
+        SandboxCommand::Kill { id, number, signal } => commands::kill(server, &id, number, &signal),
+        SandboxCommand::Cp { source, destination } => copy::copy(server, &source, &destination, json),
+        SandboxCommand::Ports { id, port: Some(port), listen } => {
+            ports::forward(server, &id, port, listen, json)
+        }
+        SandboxCommand::Ports { id, port: None, .. } => ports::list(server, &id, json),
+        SandboxCommand::Watch { id, path, recursive } => watch::watch(server, &id, &path, recursive, json),
+        SandboxCommand::Volume { command } => places::volume(server, command, json),
+        SandboxCommand::Snapshot { command } => places::snapshot(server, command, json),
+    }
+}
+
+/// A path below a sandbox's.
+fn at(id: &str, rest: &str) -> String {
+    format!("/v1/sandboxes/{}{rest}", part(id))
+}

@@ -1,0 +1,48 @@
+//! Changes of files, a line each.
+
+use hyper::Method;
+use serde_json::Value;
+
+use super::at;
+use crate::failure::Failure;
+use crate::os::{self, Interrupts};
+use crate::remote::events::Events;
+use crate::remote::http::{EVENTS, Server, query, refused};
+use crate::say;
+
+pub(super) fn watch(
+    server: &Server,
+    id: &str,
+    path: &str,
+    recursive: bool,
+    json: bool,
+) -> Result<u8, Failure> {
+    let asked = [("path".to_owned(), path.to_owned()), ("recursive".to_owned(), recursive.to_string())];
+    let place = at(id, &format!("/files/watch?{}", query(&asked)));
+    os::runtime()?.block_on(async {
+        let mut interrupts = Interrupts::listen()?;
+        tokio::select! {
+            ended = follow(server, &place, json) => ended.map(|()| 0),
+            () = interrupts.next() => Ok(130),
+        }
+    })
+}
+
+async fn follow(server: &Server, place: &str, json: bool) -> Result<(), Failure> {
+    let mut events = Events::of(server.send(Method::GET, place, EVENTS, None).await?);
+    while let Some((name, data)) = events.next().await? {
+        match name.as_str() {
+            "change" => say::answer(&if json { data.to_string() } else { line(&data) }),
+            "error" => return Err(refused(&data["error"], "the watch ended")),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Names come from tenants, so nothing in them may draw on the terminal.
+fn line(change: &Value) -> String {
+    let text = |name: &str| change[name].as_str().unwrap_or_default().escape_debug().to_string();
+    let slash = if change["directory"] == true { "/" } else { "" };
+    format!("{} {}{slash}", text("kind"), text("path"))
+}

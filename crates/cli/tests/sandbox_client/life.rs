@@ -1,0 +1,127 @@
+//! Opening, listing, changing, ending; and what is said when that cannot be.
+
+use serde_json::Value;
+
+use crate::fake::Fake;
+use crate::{Place, client, refusal};
+
+#[test]
+fn a_sandbox_is_opened_changed_and_ended() {
+    let place = Place::new();
+    let id = place.id.as_str();
+    assert!(id.starts_with("sbx_") && !id.contains(char::is_whitespace), "{id}");
+    let shown: Value = serde_json::from_str(&place.text(&["show", id])).unwrap();
+    assert_eq!((&shown["state"], &shown["limits"]["disk_bytes"]), (&"running".into(), &(64 << 20).into()));
+    place.text(&["pause", id]);
+    assert!(place.text(&["list", "--state", "paused"]).contains(id));
+    place.text(&["resume", id]);
+    place.text(&["extend", id, "20m"]);
+    let table = place.text(&["list"]);
+    assert!(table.contains("running") && table.contains("in 19m"), "{table}");
+    assert!(place.text(&["stats", id]).contains("memory_bytes"));
+    assert_eq!(place.text(&["rm", id]), format!("{id}\n"));
+    assert!(place.refusal(&["rm", id]).contains("ended"));
+    assert!(place.text(&["list", "--state", "ended"]).contains("closed"));
+}
+
+#[test]
+fn a_sandbox_is_as_it_was_asked_for() {
+    let place = Place::new();
+    let asked = [
+        &[
+            "create",
+            "--json",
+            "--timeout",
+            "5m",
+            "--on-timeout",
+            "pause",
+            "--memory",
+            "256M",
+            "--cpus",
+            "0.5",
+        ][..],
+        &[
+            "--processes",
+            "20",
+            "--network",
+            "none",
+            "--env",
+            "A=b=c",
+            "--metadata",
+            "job=42",
+            "--image",
+            "host",
+        ][..],
+    ];
+    let opened: Value = serde_json::from_str(&place.text(&asked.concat())).unwrap();
+    assert_eq!(opened["on_timeout"], "pause");
+    assert_eq!(
+        (&opened["limits"]["memory_bytes"], &opened["limits"]["processes"]),
+        (&(256 << 20).into(), &20.into())
+    );
+    assert_eq!((&opened["env_names"][0], &opened["metadata"]["job"]), (&"A".into(), &"42".into()));
+    let found: Value =
+        serde_json::from_str(&place.text(&["list", "--metadata", "job=42", "--json"])).unwrap();
+    assert_eq!(found["sandboxes"].as_array().unwrap().len(), 1);
+    assert!(place.refusal(&["create", "--memory", "-1"]).contains("memory"));
+    assert!(place.refusal(&["create", "--volume", "data"]).contains("NAME:/PATH"));
+    assert!(place.refusal(&["rm", "--all"]).contains("would end 2 sandboxes; add --yes"));
+    assert_eq!(place.text(&["rm", "--all", "--yes"]).lines().count(), 2);
+    assert_eq!(place.text(&["rm", "--all"]), "");
+}
+
+#[test]
+fn code_runs_in_a_sandbox_that_is_there() {
+    let place = Place::new();
+    place.text(&["exec", &place.id, "-c", "open('kept', 'w').write('42')"]);
+    assert_eq!(place.text(&["exec", &place.id, "-c", "cat kept", "--language", "bash"]), "42");
+    assert_eq!(place.run(&["exec", &place.id, "-c", "exit 3", "--language", "bash"]).status.code(), Some(3));
+    let json = place.text(&["exec", &place.id, "-c", "print(1)", "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["stdout"], "1\n");
+    assert!(place.refusal(&["exec", &place.id]).contains("nothing to run"));
+}
+
+#[test]
+fn who_cannot_go_on_hears_what_to_do() {
+    let place = Place::new();
+    let said = refusal(&mut client("http://127.0.0.1:9", &["list"]));
+    assert!(said.contains("belljar serve") && said.contains("BELLJAR_SERVER"), "{said}");
+    let said = refusal(place.command(&["list"]).env_remove("BELLJAR_API_KEY"));
+    assert!(said.contains("a valid API key is needed") && said.contains("BELLJAR_API_KEY"), "{said}");
+    assert!(place.refusal(&["show", "sbx_nothing"]).contains("no such sandbox"));
+}
+
+#[test]
+fn volumes_and_snapshots_are_asked_for_as_the_server_has_them() {
+    let fake = Fake::start(|request| match request.path.as_str() {
+        "/v1/sandboxes/sbx_1/snapshots" => (201, br#"{"id":"snap_1"}"#.to_vec()),
+        "/v1/snapshots" => (200, br#"{"snapshots":[{"id":"snap_1","label":"\u001b[2J"}]}"#.to_vec()),
+        _ => (204, Vec::new()),
+    });
+    let text = |arguments: &[&str]| {
+        let output = client(&fake.url, arguments).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    text(&["volume", "create", "data", "--size", "1G"]);
+    text(&["volume", "rm", "a/b", "c"]);
+    assert_eq!(text(&["snapshot", "create", "sbx_1", "--label", "clean"]), "snap_1\n");
+    let table = text(&["snapshot", "list"]);
+    assert!(table.contains("snap_1") && !table.contains('\x1b'), "{table:?}");
+    text(&["snapshot", "rm", "snap_1"]);
+    text(&["create", "--snapshot", "snap_1", "--volume", "data:/data:ro"]);
+    let asked: Vec<_> = fake.requests().iter().map(|request| request.line()).collect();
+    assert_eq!(
+        asked[..6],
+        [
+            r#"POST /v1/volumes {"name":"data","size_bytes":1073741824}"#,
+            "DELETE /v1/volumes/a%2Fb ",
+            "DELETE /v1/volumes/c ",
+            r#"POST /v1/sandboxes/sbx_1/snapshots {"label":"clean"}"#,
+            "GET /v1/snapshots ",
+            "DELETE /v1/snapshots/snap_1 ",
+        ]
+    );
+    assert!(asked[6].contains(r#""snapshot":"snap_1""#), "{}", asked[6]);
+    assert!(asked[6].contains(r#"{"name":"data","path":"/data","read_only":true}"#), "{}", asked[6]);
+}

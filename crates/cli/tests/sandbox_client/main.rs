@@ -1,0 +1,92 @@
+//! `belljar sandbox`: the real binary against the real server, and against one that means ill.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod copy;
+mod exec;
+mod fake;
+mod life;
+mod ports;
+mod pty;
+mod shell;
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use common::server::{KEY, Server};
+use tempfile::TempDir;
+
+/// A server, and a sandbox in it.
+struct Place {
+    server: Server,
+    id: String,
+    /// What the server keeps, and what a test puts beside it.
+    folder: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::new(folder.path());
+        let mut place = Self { server, id: String::new(), folder };
+        place.id = place.text(&["create", "--timeout", "10m", "--disk", "64M"]).trim_end().to_owned();
+        place
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        client(&self.server.url, arguments)
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// What one prints that succeeds.
+    fn text(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// What one says that fails before anything ran.
+    fn refusal(&self, arguments: &[&str]) -> String {
+        refusal(&mut self.command(arguments))
+    }
+
+    /// A path in the sandbox.
+    fn at(&self, path: &str) -> String {
+        format!("{}:{path}", self.id)
+    }
+
+    /// A folder of the test's own.
+    fn beside(&self, name: &str) -> std::path::PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::create_dir(&path).unwrap();
+        path
+    }
+}
+
+/// `belljar sandbox` with a server.
+fn client(url: &str, arguments: &[&str]) -> Command {
+    let mut command = common::belljar();
+    command.arg("sandbox").args(arguments).env("BELLJAR_SERVER", url).env("BELLJAR_API_KEY", KEY);
+    command
+}
+
+fn refusal(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn text_of(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Started, with everything piped.
+fn piped(mut command: Command) -> std::process::Child {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}

@@ -1,0 +1,116 @@
+//! A terminal, and a program at it.
+
+use std::fs::OpenOptions;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Pty {
+    master: OwnedFd,
+    /// Held, so that what was written last can be read.
+    _slave: OwnedFd,
+    pub(crate) child: Child,
+    seen: String,
+}
+
+impl Pty {
+    /// Starts a command that has this terminal as its own.
+    pub(crate) fn start(command: &Command, rows: u16, columns: u16) -> Self {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+        let flags = rustix::fs::OFlags::NOCTTY.bits() as i32;
+        let slave: OwnedFd =
+            OpenOptions::new().read(true).write(true).custom_flags(flags).open(name).unwrap().into();
+        let mut leader = Command::new("setsid");
+        leader.arg("--ctty").arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => leader.env(name, value),
+                None => leader.env_remove(name),
+            };
+        }
+        let end = || slave.try_clone().unwrap();
+        leader.stdin(end()).stdout(end()).stderr(end());
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&master, size).unwrap();
+        Self { child: leader.spawn().unwrap(), master, _slave: slave, seen: String::new() }
+    }
+
+    pub(crate) fn resize(&self, rows: u16, columns: u16) {
+        tcsetwinsize(&self.master, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 })
+            .unwrap();
+    }
+
+    pub(crate) fn type_in(&self, keys: &str) {
+        let mut keys = keys.as_bytes();
+        while !keys.is_empty() {
+            keys = &keys[rustix::io::write(&self.master, keys).unwrap()..];
+        }
+    }
+
+    /// Reads until this is on the screen; what came since the last time.
+    pub(crate) fn wait_for(&mut self, text: &str) -> String {
+        let until = Instant::now() + PATIENCE;
+        while !self.seen.contains(text) {
+            assert!(Instant::now() < until, "waited for {text:?}, and saw {:?}", self.seen);
+            self.look(Duration::from_millis(200));
+        }
+        std::mem::take(&mut self.seen)
+    }
+
+    /// Whether this comes within a moment.
+    pub(crate) fn sees(&mut self, text: &str, within: Duration) -> bool {
+        let until = Instant::now() + within;
+        while !self.seen.contains(text) && Instant::now() < until {
+            self.look(Duration::from_millis(50));
+        }
+        self.seen.contains(text)
+    }
+
+    fn look(&mut self, within: Duration) {
+        let mut fds = [PollFd::new(&self.master, PollFlags::IN)];
+        let within = rustix::event::Timespec::try_from(within).unwrap();
+        if poll(&mut fds, Some(&within)).unwrap() > 0 {
+            let mut buffer = [0; 4096];
+            let len = rustix::io::read(&self.master, &mut buffer).unwrap();
+            self.seen.push_str(&String::from_utf8_lossy(&buffer[..len]));
+        }
+    }
+
+    /// Waits for its end; gives its status, and what was still to be seen.
+    pub(crate) fn end(&mut self) -> (Option<i32>, String) {
+        let until = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status.code();
+            }
+            assert!(Instant::now() < until, "it does not end; {:?}", self.seen);
+            self.look(Duration::from_millis(50));
+        };
+        self.look(Duration::from_millis(50));
+        (status, std::mem::take(&mut self.seen))
+    }
+
+    /// Whether the terminal edits lines and shows what is typed, as it did before.
+    pub(crate) fn is_as_before(&self) -> bool {
+        let modes = tcgetattr(&self.master).unwrap().local_modes;
+        modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
+    }
+}
+
+impl Drop for Pty {
+    fn drop(&mut self) {
+        // One that has ended already is what is wanted.
+        let _killed = self.child.kill();
+        let _waited = self.child.wait();
+    }
+}
