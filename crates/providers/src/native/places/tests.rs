@@ -28,7 +28,7 @@ fn deep(top: &Path, depth: usize) {
 }
 
 fn lock(path: &Path) {
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o0)).unwrap();
 }
 
 fn names(path: &Path) -> Vec<String> {
