@@ -2,7 +2,11 @@
 //! looks at the whole host before and after.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "what was measured is told, and why nothing was")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "what was measured is told, and why nothing was"
+)]
 
 mod common;
 #[path = "survival"]

@@ -11,7 +11,7 @@ use crate::Capture;
 use crate::explain;
 use crate::layer::Layer;
 use crate::limits::Limits;
-use crate::outcome::{Ending, Kernel, Limit, Outcome, Warmth};
+use crate::outcome::{Ending, Kernel, Limit, Outcome, Receipt, Warmth};
 
 pub use command::{CommandReport, CommandState, Written, WrittenReport};
 
@@ -122,7 +122,7 @@ pub struct UsageReport {
     pub processes_peak: Option<u64>,
 }
 
-/// What enforced a run.
+/// What enforced a run, or a sandbox.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReceiptReport {
     /// Name of the provider.
@@ -135,6 +135,13 @@ pub struct ReceiptReport {
     pub warm: Warmth,
     /// Whether nothing really ran.
     pub simulated: bool,
+}
+
+impl From<Receipt> for ReceiptReport {
+    fn from(receipt: Receipt) -> Self {
+        let Receipt { provider, kernel, isolation, warm } = receipt;
+        Self { provider, kernel, isolation, warm, simulated: false }
+    }
 }
 
 impl Report {
@@ -175,13 +182,7 @@ impl Report {
                 peak_memory_bytes: outcome.usage.peak_memory_bytes,
                 processes_peak: outcome.usage.peak_processes,
             },
-            receipt: ReceiptReport {
-                provider: outcome.receipt.provider,
-                kernel: outcome.receipt.kernel,
-                isolation: outcome.receipt.isolation,
-                warm: outcome.receipt.warm,
-                simulated: false,
-            },
+            receipt: outcome.receipt.into(),
             metadata,
         }
     }

@@ -358,6 +358,9 @@ pub(crate) struct Sandbox {
     timeout_ms: u64,
     /// kill or pause.
     on_timeout: String,
+    /// What enforces it; null where it was never made.
+    #[schema(required)]
+    receipt: Option<Receipt>,
     metadata: BTreeMap<String, Value>,
     created: i64,
     changed: i64,

@@ -132,6 +132,25 @@ impl Store {
         .await
     }
 
+    /// Records that a sandbox was made, and with what settings in the end.
+    ///
+    /// # Errors
+    /// There is no such living sandbox, or settings are too long or carry what is never stored.
+    pub async fn sandbox_runs(
+        &self,
+        tenant: &TenantName,
+        id: &SandboxId,
+        settings: &Map<String, Value>,
+        at: Timestamp,
+    ) -> Result<(), Error> {
+        let settings = self::settings(settings)?;
+        let sql = "UPDATE sandboxes SET state = 'running', settings = ?3, changed_ms = ?4 \
+                   WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL";
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.record(0, move |db| living(db.prepare_cached(sql)?.execute(params![tenant, id, settings, at])?))
+            .await
+    }
+
     /// Records how a living sandbox stands.
     ///
     /// # Errors

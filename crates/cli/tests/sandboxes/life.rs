@@ -23,6 +23,11 @@ fn state_survives_between_executions_and_ends_with_the_sandbox() {
     assert_eq!((opened.status, opened.header("location")), (201, Some(place.as_str())));
     assert_eq!((&sandbox["state"], &sandbox["env_names"]), (&json!("running"), &json!(["HIDDEN", "TOKEN"])));
     assert_eq!(sandbox["limits"]["memory_bytes"], 268435456);
+    assert!(
+        sandbox["receipt"]["isolation"].as_array().unwrap().iter().any(|layer| layer == "landlock"),
+        "{sandbox}"
+    );
+    assert_eq!(server.get(&place).json(), sandbox);
     let run = |request: &Value| server.post(&format!("{place}/executions"), request);
     let wrote = run(&python("import os; open('kept','w').write(os.environ['TOKEN']); print('wrote')"));
     assert_eq!((wrote.status, &wrote.json()["stdout"]), (200, &json!("wrote\n")));

@@ -22,7 +22,7 @@ use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::limits::Limits;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Receipt};
 use crate::plan::{Task, WORKSPACE};
 use crate::provider::{BoxFuture, Sink};
 
@@ -137,6 +137,9 @@ pub trait Living: Debug + Send + Sync {
     fn halted(&self) -> Option<String> {
         None
     }
+
+    /// What really enforces it.
+    fn receipt(&self) -> Asked<'_, Receipt>;
 
     /// What it uses now, paused or not.
     fn stats(&self) -> Asked<'_, Stats>;

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use belljar_engine::living::{Living, LivingError, State, Stats};
 use belljar_engine::quantity::show_duration;
+use belljar_engine::report::ReceiptReport;
 use belljar_engine::sandbox::{AdmittedSandbox, OnTimeout, SandboxRequest};
 use belljar_store::{
     NewSandbox, Sandbox, SandboxEnd, SandboxId, SandboxState, SnapshotId, TenantName, Timestamp, Usage,
 };
 use futures_util::future::join_all;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
@@ -90,7 +91,7 @@ struct Making {
 }
 
 impl Making {
-    async fn make(self, world: &Arc<World>, room: (Room, Held)) -> Result<(Arc<Open>, Sandbox), Error> {
+    async fn make(mut self, world: &Arc<World>, room: (Room, Held)) -> Result<(Arc<Open>, Sandbox), Error> {
         let created = Timestamp::now();
         let new = NewSandbox {
             id: self.id.clone(),
@@ -104,8 +105,9 @@ impl Making {
         let (recorded, opened) =
             tokio::join!(world.store.add_sandbox(new), world.engine.open_sandbox(&self.admitted));
         recorded?;
+        let furnished = self.furnished(world, opened).await;
         let (store, tenant, id) = (&world.store, &self.tenant, &self.id);
-        let living = match self.filled(world, opened).await {
+        let living = match furnished {
             Ok(living) => living,
             Err(error) => {
                 store.end_sandbox(tenant, id, SandboxEnd::Failed, Timestamp::now()).await?;
@@ -113,7 +115,7 @@ impl Making {
             }
         };
         let running = Timestamp::now();
-        store.set_sandbox_state(tenant, id, SandboxState::Running, running).await?;
+        store.sandbox_runs(tenant, id, &self.settings, running).await?;
         let shown = Sandbox {
             id: self.id.clone(),
             tenant: self.tenant.clone(),
@@ -140,13 +142,15 @@ impl Making {
         Ok((open, shown))
     }
 
-    /// With the files of the snapshot that it is to start with.
-    async fn filled(
-        &self,
+    /// With the files of the snapshot that it is to start with, and what enforces it in its settings.
+    async fn furnished(
+        &mut self,
         world: &World,
         opened: Result<Box<dyn Living>, belljar_engine::Error>,
     ) -> Result<Box<dyn Living>, Error> {
         let living = opened?;
+        let receipt = ReceiptReport::from(living.receipt().await?);
+        self.settings.insert("receipt".to_owned(), json!(receipt));
         let Some(snapshot) = &self.snapshot else { return Ok(living) };
         let disk_bytes = self.admitted.plan.limits.disk_bytes;
         match snapshots::restore(world, &*living, snapshot, disk_bytes).await {

@@ -39,6 +39,8 @@ pub(super) fn settings(names: Names, admitted: &AdmittedSandbox) -> Map<String, 
         "network": {"mode": match admitted.plan.network { Network::None => "none", Network::Full => "full" }},
         "env_names": admitted.plan.env.keys().collect::<Vec<_>>(),
         "volumes": admitted.volumes,
+        // Known when it is made.
+        "receipt": null,
         "timeout_ms": admitted.timeout.as_millis() as u64,
         "on_timeout": match admitted.on_timeout { OnTimeout::Kill => "kill", OnTimeout::Pause => "pause" },
     });

@@ -17,7 +17,7 @@ use std::time::Duration;
 use belljar_engine::layer::Layer;
 use belljar_engine::limits::Limits;
 use belljar_engine::living::{Asked, ByteStream, Commands, Files, Living, LivingError, State, Stats};
-use belljar_engine::outcome::Outcome;
+use belljar_engine::outcome::{Kernel, Outcome, Receipt, Warmth};
 use belljar_engine::plan::{Task, WORKSPACE};
 use belljar_engine::provider::{BoxFuture, ProviderError, Sink};
 use belljar_guest::protocol::Settings;
@@ -310,6 +310,13 @@ impl Living for NativeLiving {
 
     fn halted(&self) -> Option<String> {
         self.halted.borrow().clone()
+    }
+
+    fn receipt(&self) -> Asked<'_, Receipt> {
+        Box::pin(async {
+            let isolation = self.layers().await?.to_vec();
+            Ok(Receipt { provider: "native", kernel: Kernel::Host, isolation, warm: Warmth::Cold })
+        })
     }
 
     fn stats(&self) -> Asked<'_, Stats> {

@@ -10,7 +10,7 @@ use belljar_engine::living::{
     self, Attach, FailureKind, FileKind, Files, Living, LivingError, OutputEvent, ProcessId, StartCommand,
     Stats, Stdin, WriteOptions,
 };
-use belljar_engine::outcome::{Artifact, Ending, Kernel, Limit, Outcome, Receipt, Usage, Warmth};
+use belljar_engine::outcome::{Artifact, Ending, Limit, Outcome, Usage};
 use belljar_engine::plan::{Program, Task, WORKSPACE};
 use belljar_engine::provider::{BoxFuture, Flow, ProviderError, Sink};
 use belljar_jail::spec::ArtifactRules;
@@ -36,7 +36,7 @@ pub(super) async fn run(
 ) -> Result<Outcome, LivingError> {
     let started = Instant::now();
     living.able()?;
-    let isolation = living.layers().await?.to_vec();
+    let receipt = living.receipt().await?;
     let name = unique_name();
     let folder = format!("/tmp/.{name}");
     let inbox = folder.clone();
@@ -72,7 +72,7 @@ pub(super) async fn run(
         },
         result,
         artifacts,
-        receipt: Receipt { provider: "native", kernel: Kernel::Host, isolation, warm: Warmth::Cold },
+        receipt,
     })
 }
 
