@@ -236,3 +236,27 @@ fn sandboxes_end_with_their_server_however_that_ends() {
         assert_eq!(again.call_as(KEY, "GET", &format!("{place}/stats"), "", b"").status, 410);
     }
 }
+
+#[test]
+fn packages_are_installed_inside_where_the_network_allows() {
+    let asked = "cd $(mktemp -d) && pip download -q six && npm pack is-odd";
+    let host = std::process::Command::new("sh").args(["-c", asked]).output();
+    if !host.is_ok_and(|output| output.status.success()) {
+        return eprintln!("skipped: pip or npm of the host reach no registry");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::new(folder.path());
+    let limits = json!({"disk_bytes": 512 << 20, "memory_bytes": 1 << 30});
+    let place = server.sandbox(&json!({"network": {"mode": "full"}, "limits": limits}));
+    let shell = |line: &str| server.post(&format!("{place}/commands"), &json!({"shell": line})).json();
+    for install in ["pip install six", "npm install is-odd"] {
+        let installed = shell(install);
+        assert_eq!(installed["exit_code"], 0, "{installed}");
+    }
+    // What was installed is there for commands and for code.
+    assert_eq!(shell("python3 -c 'import six; print(six.PY3)'")["stdout"], "True\n");
+    let ran = |request: Value| server.post(&format!("{place}/executions"), &request).json()["stdout"].clone();
+    assert_eq!(ran(python("import six; print(six.PY3)")), "True\n");
+    let code = "console.log(require('is-odd')(3))";
+    assert_eq!(ran(json!({"language": "javascript", "code": code})), "true\n");
+}

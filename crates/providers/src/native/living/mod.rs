@@ -41,6 +41,16 @@ const MOURNING: Duration = Duration::from_secs(5);
 const KEPT_BYTES: u64 = 64 << 20;
 const KEPT_PART: u64 = 8;
 
+/// Where pip puts programs of the sandbox user.
+const INSTALLED: &str = "/home/sandbox/.local/bin";
+/// Lets packages be installed as the sandbox user: the root is read-only, so nothing of it can be broken. And nobody in
+/// there can do anything about a newer installer.
+const INSTALLING: [(&str, &str); 3] = [
+    ("PIP_BREAK_SYSTEM_PACKAGES", "1"),
+    ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
+    ("NPM_CONFIG_UPDATE_NOTIFIER", "false"),
+];
+
 /// A living sandbox.
 #[derive(Debug)]
 pub(super) struct NativeLiving {
@@ -73,7 +83,8 @@ pub(super) async fn open(shared: &Arc<Shared>, place: Place) -> Result<NativeLiv
         }
         started => started?,
     };
-    let mut env = base_environment(&root.path);
+    let mut env = base_environment(&format!("{}:{INSTALLED}", root.path));
+    env.extend(INSTALLING.map(|(name, value)| (name.to_owned(), value.to_owned())));
     env.extend(place.plan.env.clone());
     Ok(NativeLiving {
         guest,
