@@ -396,12 +396,14 @@ impl Code {
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Conflict | Self::IdempotencyConflict | Self::SandboxPaused | Self::DiskFull => {
-                StatusCode::CONFLICT
-            }
+            Self::Conflict
+            | Self::PortClosed
+            | Self::IdempotencyConflict
+            | Self::SandboxPaused
+            | Self::DiskFull => StatusCode::CONFLICT,
             Self::SandboxEnded => StatusCode::GONE,
             Self::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
-            Self::PortClosed | Self::PortFailed => StatusCode::BAD_GATEWAY,
+            Self::PortFailed => StatusCode::BAD_GATEWAY,
             Self::PortTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,

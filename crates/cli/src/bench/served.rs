@@ -107,12 +107,7 @@ impl Served {
     /// Calls over a connection that is there, or over a new one.
     pub(super) async fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, Failure> {
         let lost = |error: hyper::Error| failed(&error.to_string());
-        let known = self.connections().pop();
-        let mut connection = match known {
-            Some(connection) => connection,
-            None => self.connect().await?,
-        };
-        connection.ready().await.map_err(lost)?;
+        let mut connection = self.connection().await?;
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -126,6 +121,17 @@ impl Served {
         let body = response.into_body().collect().await.map_err(lost)?.to_bytes();
         self.connections().push(connection);
         Ok(Answer { status, body })
+    }
+
+    /// One that is kept, unless the server has let go of it meanwhile.
+    async fn connection(&self) -> Result<SendRequest<Full<Bytes>>, Failure> {
+        loop {
+            let kept = self.connections().pop();
+            let Some(mut connection) = kept else { return self.connect().await };
+            if connection.ready().await.is_ok() {
+                return Ok(connection);
+            }
+        }
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, Failure> {

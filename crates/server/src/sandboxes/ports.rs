@@ -47,8 +47,8 @@ use crate::world::World;
     responses(
         (status = "default", description = "What the program answered"),
         (status = 404, description = "There is no such sandbox, or it is another tenant's", body = schema::Problem),
-        (status = 409, description = "The sandbox is paused", body = schema::Problem),
-        (status = 502, description = "Nobody listens there, or it is no HTTP", body = schema::Problem),
+        (status = 409, description = "Nobody listens there, or the sandbox is paused", body = schema::Problem),
+        (status = 502, description = "What answers there speaks no HTTP", body = schema::Problem),
         (status = 504, description = "It did not answer in time", body = schema::Problem),
     )
 )]
