@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use belljar_engine::outcome::Warmth;
 use http_body_util::{BodyExt, Full};
@@ -23,14 +23,20 @@ use crate::failure::Failure;
 /// It opens nothing but this server, for as long as the benchmark lasts.
 const KEY: &str = "belljar-bench-only-on-this-machine-and-only-now";
 
+/// A server lets go of connections that nobody uses; well before that they are not used any more.
+const FRESH: Duration = Duration::from_secs(5);
+
 /// A server, and connections to it that nobody uses at the moment.
 #[derive(Debug)]
 pub(super) struct Served {
     server: Child,
     address: SocketAddr,
     pub(super) wanted: Warmth,
-    idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
+    idle: Mutex<Vec<Kept>>,
 }
+
+/// A connection, and when it was last used.
+type Kept = (Instant, SendRequest<Full<Bytes>>);
 
 /// What it answered.
 #[derive(Debug)]
@@ -119,16 +125,16 @@ impl Served {
         let response = connection.send_request(request).await.map_err(lost)?;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.map_err(lost)?.to_bytes();
-        self.connections().push(connection);
+        self.connections().push((Instant::now(), connection));
         Ok(Answer { status, body })
     }
 
-    /// One that is kept, unless the server has let go of it meanwhile.
+    /// One that is kept, unless the server may have let go of it meanwhile.
     async fn connection(&self) -> Result<SendRequest<Full<Bytes>>, Failure> {
         loop {
             let kept = self.connections().pop();
-            let Some(mut connection) = kept else { return self.connect().await };
-            if connection.ready().await.is_ok() {
+            let Some((used, mut connection)) = kept else { return self.connect().await };
+            if used.elapsed() < FRESH && connection.ready().await.is_ok() {
                 return Ok(connection);
             }
         }
@@ -143,7 +149,7 @@ impl Served {
         Ok(sender)
     }
 
-    fn connections(&self) -> std::sync::MutexGuard<'_, Vec<SendRequest<Full<Bytes>>>> {
+    fn connections(&self) -> std::sync::MutexGuard<'_, Vec<Kept>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,6 +4,7 @@ use std::io::{self, BufRead, IsTerminal};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use belljar_engine::limits::LimitsSpec;
+use belljar_engine::quantity::{show_bytes, show_duration};
 use comfy_table::{Table, presets};
 use hyper::Method;
 use serde_json::{Map, Value, json};
@@ -205,14 +206,33 @@ fn tell_stats(stats: &Value, json: bool) {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     for (name, value) in stats.as_object().into_iter().flatten() {
-        table.add_row([name.clone(), if value.is_null() { "-".to_owned() } else { value.to_string() }]);
+        table.add_row([name.replace('_', " ").replace(" bytes", "").replace(" ms", ""), figure(name, value)]);
     }
     say::answer(&table.to_string());
+}
+
+/// With its unit, where its name has one.
+fn figure(name: &str, value: &Value) -> String {
+    match value.as_u64() {
+        Some(bytes) if name.ends_with("_bytes") => show_bytes(bytes),
+        Some(millis) if name.ends_with("_ms") => show_duration(Duration::from_millis(millis)),
+        _ if value.is_null() => "-".to_owned(),
+        _ => value.to_string(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figures_have_units() {
+        assert_eq!(figure("memory_bytes", &json!(2 << 20)), "2 MB");
+        assert_eq!(
+            (figure("processes", &json!(3)), figure("cpu_ms", &Value::Null)),
+            ("3".into(), "-".into())
+        );
+    }
 
     #[test]
     fn volumes_are_named_with_their_place() {
