@@ -18,7 +18,7 @@ fn a_sandbox_is_opened_changed_and_ended() {
     place.text(&["extend", id, "20m"]);
     let table = place.text(&["list"]);
     assert!(table.contains("running") && table.contains("in 19m"), "{table}");
-    assert!(place.text(&["stats", id]).contains("memory_bytes"));
+    assert!(place.text(&["stats", id]).contains("peak memory"));
     assert_eq!(place.text(&["rm", id]), format!("{id}\n"));
     assert!(place.refusal(&["rm", id]).contains("ended"));
     assert!(place.text(&["list", "--state", "ended"]).contains("closed"));
