@@ -1,8 +1,9 @@
 //! Finds, once and before the mount namespace changes, where groups can be made on this host.
 //!
 //! A controller belongs to v1 where `/proc/self/cgroup` names it, and to v2 otherwise. On v1 the parent is the
-//! process's own group, so that limits above keep holding. On v2 it is the root for root, since only there
-//! processes and groups may live side by side, and otherwise the own group, when it was given to us alone.
+//! process's own group, so that limits above keep holding. On v2 it is the own group where a service manager has
+//! given it to us; for root otherwise the root, since only there processes and groups may live side by side; and for
+//! everybody else the own group, when nobody else is in it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -174,12 +175,16 @@ struct Candidate {
 
 type Lacking = Vec<(Controller, Obstacle)>;
 
-/// The first candidate in which a folder can be made; of several failures the last, which is about the own group.
+/// The first candidate in which a folder can be made; of several failures the last.
 fn v2_place(host: &Host, wanted: &[Controller]) -> Result<(Place, Lacking), Obstacle> {
     let own = host.memberships.iter().find(|own| own.version == Version::V2).ok_or(Obstacle::NotMounted)?;
     let mount = parse::mount_of(&host.mounts, own).ok_or(Obstacle::NotMounted)?;
     let mut refusal = Obstacle::OutOfSight;
-    for candidate in [root_candidate(host, mount), own_candidate(host, own)].into_iter().flatten() {
+    let (root, own) = (root_candidate(host, mount), own_candidate(host, own));
+    let given =
+        |own: &Result<Candidate, Obstacle>| own.as_ref().is_ok_and(|own| v2::is_given(own.base.as_fd()));
+    let candidates = if own.as_ref().is_some_and(given) { [own, root] } else { [root, own] };
+    for candidate in candidates.into_iter().flatten() {
         match candidate.and_then(|candidate| furnish(host.me, candidate, wanted)) {
             Ok(place) => return Ok(place),
             Err(obstacle) => refusal = obstacle,

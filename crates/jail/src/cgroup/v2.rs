@@ -7,7 +7,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, mkdirat};
+use rustix::fs::{Mode, OFlags, fgetxattr, mkdirat};
 use rustix::io::Errno;
 
 use super::files::{self, Slot};
@@ -69,6 +69,14 @@ pub(super) fn peak_memory(slot: Slot<'_>) -> Option<u64> {
 /// out `cgroup.type`, and only there processes and groups may live side by side.
 pub(super) fn is_true_root(dir: BorrowedFd<'_>) -> bool {
     !files::exists(dir, "cgroup.type")
+}
+
+/// Whether a service manager has marked `dir` as given to whoever runs in it (`Delegate=yes`). What it limits there then
+/// holds for sandboxes, too.
+pub(super) fn is_given(dir: BorrowedFd<'_>) -> bool {
+    let mut mark = [0; 1];
+    let marked = |name: &str| fgetxattr(dir, name, &mut mark[..]) == Ok(1) && mark == *b"1";
+    ["trusted.delegate", "user.delegate"].into_iter().any(marked)
 }
 
 /// Whether the group above `dir` can be seen from here, and so be told to hand a controller down.
