@@ -1,0 +1,68 @@
+//! Room for parsers. They recurse, and so does what walks and drops their trees: a hundred thousand brackets would end the
+//! process. Every level of a tree needs at least one character that can nest, so counting these bounds the depth without
+//! understanding the code, whatever it hides in strings and comments; a thread has stack for that many and no more.
+
+use std::thread;
+
+use super::Error;
+
+/// Deepest tree that is parsed. Code of some 300 KB has as many such characters.
+const MAX_LEVELS: usize = 50_000;
+
+/// What the hungriest construct of either parser takes for a level, measured (see the tests) and rounded up.
+const BYTES_A_LEVEL: usize = if cfg!(debug_assertions) { 40_000 } else { 5_000 };
+
+/// What everything else takes.
+const BASE: usize = 1 << 20;
+
+/// Runs `work` with as much stack as parsing this code can take.
+pub(super) fn with_room<T: Send>(code: &str, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+    let levels = levels(code.as_bytes());
+    if levels > MAX_LEVELS {
+        return Err(Error::TooIntricate);
+    }
+    let stack = BASE + levels * BYTES_A_LEVEL;
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().stack_size(stack).spawn_scoped(scope, work);
+        thread.map_err(|_| Error::Unreadable)?.join().map_err(|_| Error::Unreadable)
+    })
+}
+
+/// An upper bound of how deep the code nests: signs other than separators and closing ones, and words before words.
+fn levels(code: &[u8]) -> usize {
+    let mut levels = 0;
+    let mut after_word = false;
+    let mut in_word = false;
+    for byte in code {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'$' | 0x80.. => {
+                levels += usize::from(after_word && !in_word);
+                (in_word, after_word) = (true, true);
+            }
+            b' ' | b'\t' | b'\r' | b'\n' | 0x0b | 0x0c => in_word = false,
+            b',' | b';' | b')' | b']' | b'}' => (in_word, after_word) = (false, false),
+            _ => {
+                // `not (`, `typeof"x"`: a word before a sign can be a level of its own.
+                levels += 1 + usize::from(after_word && matches!(byte, b'(' | b'[' | b'{' | b'"' | b'\'' | b'`'));
+                (in_word, after_word) = (false, false);
+            }
+        }
+    }
+    levels
+}
+
+/// Line numbers of offsets.
+pub(super) struct Lines(Vec<usize>);
+
+impl Lines {
+    pub(super) fn of(code: &str) -> Self {
+        let ends = code.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+        Self(ends.map(|(offset, _)| offset).collect())
+    }
+
+    /// From 1.
+    pub(super) fn at(&self, offset: usize) -> u32 {
+        let before = self.0.partition_point(|end| *end < offset);
+        u32::try_from(before + 1).unwrap_or(u32::MAX)
+    }
+}
