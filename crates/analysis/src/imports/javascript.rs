@@ -179,7 +179,7 @@ impl<'a> Visit<'a> for Finder {
     }
 
     fn visit_import_declaration(&mut self, import: &ImportDeclaration<'a>) {
-        let specifiers = import.specifiers.as_deref().unwrap_or_default();
+        let specifiers = import.specifiers.as_ref().map_or(&[][..], |all| all.as_slice());
         for specifier in specifiers {
             self.shadow(specifier.local().name.as_str());
         }

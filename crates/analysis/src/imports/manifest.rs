@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::requirement::refusal;
 use super::{Error, Registry, Requirement, npm};
@@ -95,18 +96,15 @@ pub fn pyproject(text: &str) -> Result<Vec<Requirement>, Error> {
     listed.iter().map(|text| Requirement::python(text)).collect()
 }
 
-#[derive(Deserialize)]
-struct PackageJson {
-    #[serde(default)]
-    dependencies: BTreeMap<String, String>,
-}
-
 /// Reads `dependencies` of a `package.json`.
 pub fn package_json(text: &str) -> Result<Vec<Requirement>, Error> {
     const NAME: &str = "package.json";
     check_size(NAME, text)?;
-    let file: PackageJson = serde_json::from_str(text).map_err(|error| broken(NAME, &error.to_string()))?;
-    let listed: Vec<_> = bounded(NAME, file.dependencies.into_iter().collect())?;
+    let wrong = |error: serde_json::Error| broken(NAME, &error.to_string());
+    let mut file: Map<String, Value> = serde_json::from_str(text).map_err(wrong)?;
+    let listed = file.remove("dependencies").unwrap_or_else(|| Map::new().into());
+    let listed: BTreeMap<String, String> = serde_json::from_value(listed).map_err(wrong)?;
+    let listed: Vec<_> = bounded(NAME, listed.into_iter().collect())?;
     listed.iter().map(|(name, version)| npm::pair(&format!("{name}@{version}"), name, version)).collect()
 }
 
