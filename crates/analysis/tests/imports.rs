@@ -287,7 +287,7 @@ fn hostile_nesting_ends_nothing() {
         ("import('", "a", "')"),
     ];
     for (open, middle, close) in shapes {
-        for depth in [500, 3_000, 100_000] {
+        for depth in [500, 6_000, 100_000] {
             let code = format!("{}{middle}{}", open.repeat(depth), close.repeat(depth));
             for language in [Language::Python, Language::JavaScript, Language::TypeScript] {
                 let local = BTreeSet::new();

@@ -115,8 +115,8 @@ impl Finder {
         })
     }
 
-    fn add(&mut self, source: &StringLiteral<'_>, how: How) {
-        self.imports.extend(self.import_of(source.value.as_str(), source.span.start, how));
+    fn add(&mut self, source: &StringLiteral<'_>, at: u32, how: How) {
+        self.imports.extend(self.import_of(source.value.as_str(), at, how));
     }
 
     /// `require("x")` and `require.resolve("x")`.
@@ -189,7 +189,7 @@ impl<'a> Visit<'a> for Finder {
         };
         let only_types = !specifiers.is_empty() && specifiers.iter().all(is_type);
         if !import.import_kind.is_type() && !only_types {
-            self.add(&import.source, How::Import);
+            self.add(&import.source, import.span.start, How::Import);
         }
     }
 
@@ -197,13 +197,13 @@ impl<'a> Visit<'a> for Finder {
         let only_types =
             !export.specifiers.is_empty() && export.specifiers.iter().all(|one| one.export_kind.is_type());
         if !export.export_kind.is_type() && !only_types {
-            self.add(&export.source, How::Reexport);
+            self.add(&export.source, export.span.start, How::Reexport);
         }
     }
 
     fn visit_export_all_declaration(&mut self, export: &ExportAllDeclaration<'a>) {
         if !export.export_kind.is_type() {
-            self.add(&export.source, How::Reexport);
+            self.add(&export.source, export.span.start, How::Reexport);
         }
     }
 
@@ -211,7 +211,7 @@ impl<'a> Visit<'a> for Finder {
         if let TSModuleReference::ExternalModuleReference(module) = &import.module_reference
             && !import.import_kind.is_type()
         {
-            self.add(&module.expression, How::Require);
+            self.add(&module.expression, import.span.start, How::Require);
         }
     }
 
