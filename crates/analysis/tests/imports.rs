@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 fn found_in(code: &str, language: Language, version: &str) -> Found {
     let local = BTreeSet::from(["helpers.py".to_owned(), "lib".to_owned()]);
-    let python = PythonVersion::parse(version).unwrap();
-    detect(Source { code, language, python, local: &local }).unwrap()
+    let python = PythonVersion::parse(version).expect("the table has it");
+    detect(Source { code, language, python, local: &local }).expect("it is read")
 }
 
 /// Names with their lines; `?` marks what is optional.
@@ -89,7 +89,10 @@ const JAVASCRIPT: &[(&str, &str)] = &[
     ("define(['require'], function (require) { return require('lodash') })", ""),
     ("{ const require = x => x; require('a1') }\nrequire('b1')", "b1:2"),
     ("require('a1'); function require(x) {}", ""),
-    ("import { createRequire } from 'module'\nconst require = createRequire(import.meta.url)\nrequire('lodash')", "lodash:3"),
+    (
+        "import { createRequire } from 'module'\nconst require = createRequire(import.meta.url)\nrequire('lodash')",
+        "lodash:3",
+    ),
     ("const need = createRequire(import.meta.url); need('lodash')", "lodash:1"),
     ("try { require('fsevents') } catch {}", "fsevents?:1"),
     ("try { x() } catch { require('a1') } finally { require('b1') }", "a1?:1 b1:1"),
@@ -126,7 +129,8 @@ const TYPESCRIPT: &[(&str, &str)] = &[
 
 #[test]
 fn what_is_found() {
-    let tables = [(Language::Python, PYTHON), (Language::JavaScript, JAVASCRIPT), (Language::TypeScript, TYPESCRIPT)];
+    let tables =
+        [(Language::Python, PYTHON), (Language::JavaScript, JAVASCRIPT), (Language::TypeScript, TYPESCRIPT)];
     for (language, table) in tables {
         for (code, wanted) in table {
             assert_eq!(shown(&found_in(code, language, "3.12")), *wanted, "{code}");
@@ -150,7 +154,10 @@ fn requirements_in_comments() {
         found.declared.iter().map(|one| format!("{}:{}", one.text, one.line)).collect::<Vec<_>>().join(" ")
     };
     for (code, wanted) in [
-        ("# /// script\n# requires-python = \">=3.11\"\n# dependencies = [\n#   \"requests<3\",\n#   \"rich\",\n# ]\n# ///\nimport rich", "requests<3:1 rich:1"),
+        (
+            "# /// script\n# requires-python = \">=3.11\"\n# dependencies = [\n#   \"requests<3\",\n#   \"rich\",\n# ]\n# ///\nimport rich",
+            "requests<3:1 rich:1",
+        ),
         ("# /// script\n# dependencies = ['a']\n", ""),
         ("# /// script\n# dependencies = ['a']\n# ///\n\n# /// script\n# dependencies = ['b']\n# ///\n", ""),
         ("# /// script\n# dependencies = nonsense\n# ///\n", ""),
@@ -171,11 +178,13 @@ fn requirements_in_comments() {
 fn resolved(code: &str, language: Language, given: &[&str], settings: &Settings) -> String {
     let found = found_in(code, language, "3.12");
     let registry = language.registry();
-    let given: Vec<_> = given.iter().map(|text| Requirement::parse(registry, text).unwrap()).collect();
+    let given: Vec<_> =
+        given.iter().map(|text| Requirement::parse(registry, text).expect("it is one")).collect();
     let answer = Resolver::new(registry, settings).resolve(&found, &given);
-    let packages = answer.packages.iter().map(|package| {
-        format!("{}{}", package.requirement, if package.optional { "?" } else { "" })
-    });
+    let packages = answer
+        .packages
+        .iter()
+        .map(|package| format!("{}{}", package.requirement, if package.optional { "?" } else { "" }));
     let unresolved = answer.unresolved.iter().map(|one| {
         let why = match &one.why {
             Why::Misspelt { likely } => format!("misspelt {likely}"),
@@ -191,7 +200,11 @@ fn resolved(code: &str, language: Language, given: &[&str], settings: &Settings)
 fn names_become_packages() {
     let none = Settings::default();
     for (code, given, wanted) in [
-        ("import cv2, PIL.Image, yaml, dateutil.parser", &[][..], "opencv-python-headless | pillow | pyyaml | python-dateutil"),
+        (
+            "import cv2, PIL.Image, yaml, dateutil.parser",
+            &[][..],
+            "opencv-python-headless | pillow | pyyaml | python-dateutil",
+        ),
         ("from sklearn import svm\nimport sklearn.tree", &[], "scikit-learn"),
         ("from google.cloud import storage, bigquery", &[], "google-cloud-bigquery | google-cloud-storage"),
         ("from google.cloud import nonsense", &[], "!google.cloud=unknown"),
@@ -291,7 +304,8 @@ fn hostile_nesting_ends_nothing() {
             let code = format!("{}{middle}{}", open.repeat(depth), close.repeat(depth));
             for language in [Language::Python, Language::JavaScript, Language::TypeScript] {
                 let local = BTreeSet::new();
-                let _ = detect(Source { code: &code, language, python: PythonVersion::default(), local: &local });
+                let _ =
+                    detect(Source { code: &code, language, python: PythonVersion::default(), local: &local });
             }
         }
     }

@@ -11,7 +11,8 @@ static MODULES: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
 });
 static PYPI: LazyLock<HashSet<&str>> =
     LazyLock::new(|| rows(include_str!("../../data/pypi_names.txt")).collect());
-static NPM: LazyLock<HashSet<&str>> = LazyLock::new(|| rows(include_str!("../../data/npm_names.txt")).collect());
+static NPM: LazyLock<HashSet<&str>> =
+    LazyLock::new(|| rows(include_str!("../../data/npm_names.txt")).collect());
 
 fn rows(text: &'static str) -> impl Iterator<Item = &'static str> {
     text.lines().filter(|line| !line.starts_with('#') && !line.is_empty())

@@ -52,7 +52,8 @@ fn blocks(code: &str) -> impl Iterator<Item = (u32, String)> {
         // A block goes on while lines are comments; it ends with the last `# ///` among them.
         let mut ended = None;
         for line in code.lines().skip(start as usize) {
-            let Some(content) = line.strip_prefix('#').filter(|rest| rest.is_empty() || rest.starts_with(' '))
+            let Some(content) =
+                line.strip_prefix('#').filter(|rest| rest.is_empty() || rest.starts_with(' '))
             else {
                 break;
             };
@@ -80,13 +81,17 @@ fn listed(comment: &str) -> Vec<String> {
     } else {
         return Vec::new();
     };
-    let items: Vec<String> = items.into_iter().map(|item| item.trim_matches(['"', '\'', '`']).to_owned()).collect();
+    let items: Vec<String> =
+        items.into_iter().map(|item| item.trim_matches(['"', '\'', '`']).to_owned()).collect();
     if items.iter().all(|item| Requirement::python(item).is_ok()) { items } else { Vec::new() }
 }
 
 fn after_word(text: &str) -> Option<&str> {
     let (word, rest) = text.split_once(':')?;
-    ["requires", "requirements", "dependencies"].iter().any(|known| word.eq_ignore_ascii_case(known)).then_some(rest)
+    ["requires", "requirements", "dependencies"]
+        .iter()
+        .any(|known| word.eq_ignore_ascii_case(known))
+        .then_some(rest)
 }
 
 fn after_pip(text: &str) -> Option<&str> {

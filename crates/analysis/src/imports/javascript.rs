@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use oxc_allocator::Allocator;
 use oxc_ast::ast::{
-    BindingIdentifier, BindingPattern, CallExpression, ExportAllDeclaration, ExportFromDeclaration, Expression,
-    Function, ImportDeclaration, ImportDeclarationSpecifier, ImportExpression, Program, StringLiteral,
-    TSImportEqualsDeclaration, TSModuleReference, TryStatement, VariableDeclarator,
+    BindingIdentifier, BindingPattern, CallExpression, ExportAllDeclaration, ExportFromDeclaration,
+    Expression, Function, ImportDeclaration, ImportDeclarationSpecifier, ImportExpression, Program,
+    StringLiteral, TSImportEqualsDeclaration, TSModuleReference, TryStatement, VariableDeclarator,
 };
 use oxc_ast_visit::{Visit, walk};
 use oxc_parser::{ParseOptions, Parser};
@@ -55,9 +55,11 @@ fn by_line(code: &str, way: SourceType) -> Vec<Import> {
     let begin = (0..lines.len()).filter(|at| told(&lines[*at])).take(MAX_TRIES);
     for at in begin {
         let first_line = u32::try_from(at + 1).unwrap_or(u32::MAX);
-        let opens = lines[at].trim_start().starts_with("import") || lines[at].trim_start().starts_with("export");
+        let opens =
+            lines[at].trim_start().starts_with("import") || lines[at].trim_start().starts_with("export");
         let longest = if opens { MAX_STATEMENT.min(lines.len() - at) } else { 1 };
-        let found = (1..=longest).find_map(|length| parsed(&lines[at..at + length].join("\n"), way, first_line));
+        let found =
+            (1..=longest).find_map(|length| parsed(&lines[at..at + length].join("\n"), way, first_line));
         imports.extend(found.map(|(imports, _)| imports).unwrap_or_default());
     }
     imports
@@ -125,7 +127,9 @@ impl Finder {
             Expression::StaticMemberExpression(member) if member.property.name == "resolve" => &member.object,
             callee => callee,
         };
-        let (Expression::Identifier(callee), Some(argument)) = (callee, call.arguments.first()) else { return };
+        let (Expression::Identifier(callee), Some(argument)) = (callee, call.arguments.first()) else {
+            return;
+        };
         let made = self.requires.contains(callee.name.as_str());
         if callee.name != "require" && !made {
             return;
@@ -139,7 +143,9 @@ impl Finder {
     }
 
     fn shadow(&mut self, name: &str) {
-        if name == "require" && let Some(scope) = self.scopes.last_mut() {
+        if name == "require"
+            && let Some(scope) = self.scopes.last_mut()
+        {
             scope.shadowed = true;
         }
     }

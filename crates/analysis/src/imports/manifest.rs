@@ -61,7 +61,10 @@ fn entry_of(entry: &str) -> Result<Requirement, Error> {
     let mut requirement = Requirement::python(parts.next().unwrap_or_default())?;
     for hash in parts.map(str::trim) {
         if !is_hash(hash) {
-            return Err(refusal(entry, "has a hash that is not understood; write for example --hash=sha256:…"));
+            return Err(refusal(
+                entry,
+                "has a hash that is not understood; write for example --hash=sha256:…",
+            ));
         }
         requirement.hashes.push(hash.to_owned());
     }
@@ -150,7 +153,8 @@ mod tests {
             "# header\n\nrequests==2.28.0  # why\nnumpy \\\n  >=1.20\nflask==2.0 \\\n    --hash=sha256:{digest} \\\n    --hash=sha256:{digest}\n"
         );
         let read = requirements_txt(&text).unwrap();
-        let shown: Vec<_> = read.iter().map(|(line, one)| (*line, one.to_string(), one.hashes.len())).collect();
+        let shown: Vec<_> =
+            read.iter().map(|(line, one)| (*line, one.to_string(), one.hashes.len())).collect();
         let wanted = [(3, "requests==2.28.0", 0), (4, "numpy>=1.20", 0), (6, "flask==2.0", 2)];
         assert_eq!(shown, wanted.map(|(line, text, hashes)| (line, text.to_owned(), hashes)));
         for bad in [

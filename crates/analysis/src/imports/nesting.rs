@@ -43,7 +43,8 @@ fn levels(code: &[u8]) -> usize {
             b',' | b';' | b')' | b']' | b'}' => (in_word, after_word) = (false, false),
             _ => {
                 // `not (`, `typeof"x"`: a word before a sign can be a level of its own.
-                levels += 1 + usize::from(after_word && matches!(byte, b'(' | b'[' | b'{' | b'"' | b'\'' | b'`'));
+                levels +=
+                    1 + usize::from(after_word && matches!(byte, b'(' | b'[' | b'{' | b'"' | b'\'' | b'`'));
                 (in_word, after_word) = (false, false);
             }
         }

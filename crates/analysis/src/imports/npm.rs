@@ -61,7 +61,20 @@ mod tests {
         for direct in ["a@git+ssh://x", "a@file:../b", "a@npm:b@1", "a@user/repo", "a@https://x/y.tgz"] {
             assert!(requirement(direct).unwrap().direct.is_some(), "{direct}");
         }
-        for bad in ["", "-g", "--registry=x", "./x", "/x", "https://x/y", "a b", "@scope", "a@$(x)", "a@1;b", "a@-g", "a@x:\ny"] {
+        for bad in [
+            "",
+            "-g",
+            "--registry=x",
+            "./x",
+            "/x",
+            "https://x/y",
+            "a b",
+            "@scope",
+            "a@$(x)",
+            "a@1;b",
+            "a@-g",
+            "a@x:\ny",
+        ] {
             assert!(requirement(bad).is_err(), "{bad}");
         }
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use ruff_python_ast::visitor::{Visitor, walk_expr, walk_stmt};
 use ruff_python_ast::{
-    ElifElseClause, ExceptHandler, Expr, ExprCall, Stmt, StmtIf, StmtImport, StmtImportFrom, StmtTry, UnaryOp,
-    WithItem,
+    ElifElseClause, ExceptHandler, Expr, ExprCall, Stmt, StmtIf, StmtImport, StmtImportFrom, StmtTry,
+    UnaryOp, WithItem,
 };
 use ruff_python_parser::{Mode, ParseOptions, parse_unchecked};
 use ruff_text_size::{Ranged, TextSize};
@@ -78,7 +78,8 @@ impl Finder<'_> {
         let Some(module) = statement.module.as_ref().filter(|_| statement.level == 0) else { return };
         if module.as_str() == "importlib" {
             let aliases = statement.names.iter().filter(|alias| alias.name.as_str() == "import_module");
-            self.functions.extend(aliases.map(|alias| alias.asname.as_ref().unwrap_or(&alias.name).to_string()));
+            self.functions
+                .extend(aliases.map(|alias| alias.asname.as_ref().unwrap_or(&alias.name).to_string()));
         }
         let members = statement.names.iter().map(|alias| alias.name.to_string()).filter(|name| name != "*");
         self.add(module, members.collect(), statement.start(), How::Import);
@@ -91,7 +92,9 @@ impl Finder<'_> {
             Expr::Attribute(attribute) => {
                 let of = attribute.value.as_name_expr().map(|name| name.id.as_str());
                 match attribute.attr.as_str() {
-                    "import_module" | "__import__" => of.is_some_and(|of| self.modules.contains(of) || of == "builtins"),
+                    "import_module" | "__import__" => {
+                        of.is_some_and(|of| self.modules.contains(of) || of == "builtins")
+                    }
                     _ => false,
                 }
             }

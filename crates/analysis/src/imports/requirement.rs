@@ -68,7 +68,8 @@ impl Requirement {
         }
         let mut requirement = Self::any(Registry::Pypi, name);
         if rest.eat('[') {
-            requirement.extras = extras(&mut rest).ok_or_else(|| refusal(text, "has extras that are not closed or not names"))?;
+            requirement.extras = extras(&mut rest)
+                .ok_or_else(|| refusal(text, "has extras that are not closed or not names"))?;
         }
         if rest.eat('@') {
             let (address, marker) = rest.0.split_once(" ;").map_or((rest.0, None), |(a, m)| (a, Some(m)));
@@ -78,8 +79,9 @@ impl Requirement {
             }
             rest = Cursor(marker.unwrap_or_default());
         } else {
-            requirement.version =
-                versions(&mut rest).ok_or_else(|| refusal(text, "has a version that is not understood; write for example ==2.28.0 or >=2,<3"))?;
+            requirement.version = versions(&mut rest).ok_or_else(|| {
+                refusal(text, "has a version that is not understood; write for example ==2.28.0 or >=2,<3")
+            })?;
             rest.skip();
             if !rest.0.is_empty() && !rest.eat(';') {
                 return refuse("has something after its version that is not understood");
@@ -88,7 +90,9 @@ impl Requirement {
         let marker = rest.0.trim();
         if !marker.is_empty() {
             if !is_marker(marker) {
-                return refuse("has a marker that is not understood; write for example ; python_version < \"3.12\"");
+                return refuse(
+                    "has a marker that is not understood; write for example ; python_version < \"3.12\"",
+                );
             }
             requirement.marker = Some(marker.to_owned());
         }
@@ -133,7 +137,9 @@ pub(super) fn refusal(text: &str, why: &'static str) -> Error {
 /// Whether a requirement without a name is meant: a file, an address, a repository.
 fn is_place(text: &str) -> bool {
     let head = text.split(['@', ';', '[', ' ']).next().unwrap_or(text);
-    head.contains(['/', '\\', ':']) || head.starts_with(['.', '~']) || [".whl", ".tar.gz", ".zip"].iter().any(|end| head.ends_with(end))
+    head.contains(['/', '\\', ':'])
+        || head.starts_with(['.', '~'])
+        || [".whl", ".tar.gz", ".zip"].iter().any(|end| head.ends_with(end))
 }
 
 /// What is left to read.
@@ -165,7 +171,9 @@ fn extras(rest: &mut Cursor<'_>) -> Option<Vec<String>> {
     let mut extras = Vec::new();
     for extra in inside.split(',').map(str::trim).filter(|_| !inside.trim().is_empty()) {
         let plain = extra.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
-        extras.push(normalised(Some(extra).filter(|extra| plain && !extra.is_empty() && !extra.starts_with('-'))?));
+        extras.push(normalised(
+            Some(extra).filter(|extra| plain && !extra.is_empty() && !extra.starts_with('-'))?,
+        ));
     }
     extras.sort();
     Some(extras)
@@ -279,8 +287,14 @@ mod tests {
             ("a===1!2.0.post1", "a===1!2.0.post1"),
             ("django!=4.*", "django!=4.*"),
             ("tomli>=1; python_version < '3.11'", "tomli>=1 ; python_version < '3.11'"),
-            ("a ; (os_name == 'nt' or extra=='x') and 'a' not in sys_platform", "a ; (os_name == 'nt' or extra=='x') and 'a' not in sys_platform"),
-            ("a @ https://example.com/a.whl ; os_name=='nt'", "a @ https://example.com/a.whl ; os_name=='nt'"),
+            (
+                "a ; (os_name == 'nt' or extra=='x') and 'a' not in sys_platform",
+                "a ; (os_name == 'nt' or extra=='x') and 'a' not in sys_platform",
+            ),
+            (
+                "a @ https://example.com/a.whl ; os_name=='nt'",
+                "a @ https://example.com/a.whl ; os_name=='nt'",
+            ),
         ] {
             assert_eq!(Requirement::python(text).map(|r| r.to_string()).as_deref(), Ok(wanted), "{text}");
         }

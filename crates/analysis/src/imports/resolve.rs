@@ -198,13 +198,15 @@ impl<'a> Resolver<'a> {
         let members: Vec<_> = members.collect();
         let whole = self.row_of(&import.name);
         // A row that names the member itself says more than one of the module.
-        let deeper = |row: &Option<(String, usize)>| row.as_ref().is_some_and(|(_, explained)| *explained > parts);
+        let deeper =
+            |row: &Option<(String, usize)>| row.as_ref().is_some_and(|(_, explained)| *explained > parts);
         let rows: BTreeSet<String> = if members.iter().any(deeper) {
             members.into_iter().filter(deeper).flatten().map(|(package, _)| package).collect()
         } else {
             BTreeSet::from([whole?.0])
         };
-        let parsed = rows.iter().map(|row| Requirement::parse(self.registry, row).map_err(|error| error.to_string()));
+        let parsed =
+            rows.iter().map(|row| Requirement::parse(self.registry, row).map_err(|error| error.to_string()));
         Some(parsed.collect())
     }
 
@@ -258,7 +260,9 @@ impl<'a> Resolver<'a> {
         if let Some(why) = self.refusal(&requirement) {
             return draft.refuse(reason, optional, why);
         }
-        if let Some((_, version)) = self.rules.pins.iter().find(|(name, _)| self.same(name, &requirement.name)) {
+        if let Some((_, version)) =
+            self.rules.pins.iter().find(|(name, _)| self.same(name, &requirement.name))
+        {
             requirement.version.clone_from(version);
         }
         draft.add(requirement, reason, optional);
@@ -277,7 +281,9 @@ impl<'a> Resolver<'a> {
             return Some(Why::Direct);
         }
         let pin = self.rules.pins.iter().find(|(pinned, _)| self.same(pinned, name));
-        if let Some((_, version)) = pin.filter(|(_, pin)| !requirement.version.is_empty() && requirement.version != **pin) {
+        if let Some((_, version)) =
+            pin.filter(|(_, pin)| !requirement.version.is_empty() && requirement.version != **pin)
+        {
             return Some(Why::Pinned { version: version.clone() });
         }
         let vouched = self.is_known(name) || self.vouches(name);
@@ -305,7 +311,8 @@ impl Draft {
     }
 
     fn add(&mut self, requirement: Requirement, reason: Reason, optional: bool) {
-        let Some((first, package)) = self.packages.iter_mut().find(|(one, _)| one.name == requirement.name) else {
+        let Some((first, package)) = self.packages.iter_mut().find(|(one, _)| one.name == requirement.name)
+        else {
             let package = Package {
                 name: requirement.name.clone(),
                 requirement: requirement.to_string(),
@@ -316,7 +323,9 @@ impl Draft {
             return self.packages.push((requirement, package));
         };
         let says = |one: &Requirement| !one.version.is_empty() || one.direct.is_some();
-        let differs = says(first) && says(&requirement) && (&first.version, &first.direct) != (&requirement.version, &requirement.direct);
+        let differs = says(first)
+            && says(&requirement)
+            && (&first.version, &first.direct) != (&requirement.version, &requirement.direct);
         if differs && package.because.iter().any(|before| before.how == reason.how) {
             let with = package.requirement.clone();
             return self.refuse(reason, optional, Why::Conflict { with });
@@ -332,7 +341,10 @@ impl Draft {
     /// An unknown module may come from a package that was stated and that nothing else accounts for.
     fn finish(mut self) -> Answer {
         let stated = |how: How| matches!(how, How::Given | How::Script);
-        let idle = self.packages.iter().filter(|(_, package)| package.because.iter().all(|reason| stated(reason.how)));
+        let idle = self
+            .packages
+            .iter()
+            .filter(|(_, package)| package.because.iter().all(|reason| stated(reason.how)));
         let by: Vec<String> = idle.map(|(_, package)| package.name.clone()).collect();
         for unresolved in self.unresolved.iter_mut().filter(|one| one.why == Why::Unknown && !by.is_empty()) {
             unresolved.why = Why::Covered { by: by.clone() };

@@ -47,7 +47,10 @@ fn squeezed(name: &str) -> String {
 
 /// Without what people put before and after names.
 fn undressed(name: &str) -> &str {
-    let bare = ["python-", "python3-", "py-", "node-"].iter().find_map(|dress| name.strip_prefix(dress)).unwrap_or(name);
+    let bare = ["python-", "python3-", "py-", "node-"]
+        .iter()
+        .find_map(|dress| name.strip_prefix(dress))
+        .unwrap_or(name);
     ["-python", "-py", "-js", "-node"].iter().find_map(|dress| bare.strip_suffix(dress)).unwrap_or(bare)
 }
 
@@ -111,7 +114,8 @@ mod tests {
 
     #[test]
     fn distances() {
-        let between = |a: &str, b: &str| distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>());
+        let between =
+            |a: &str, b: &str| distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>());
         assert_eq!((between("abc", "abc"), between("abc", "acb"), between("", "ab")), (0, 1, 2));
         assert_eq!((between("kitten", "sitting"), between("ab", "ba")), (3, 1));
     }

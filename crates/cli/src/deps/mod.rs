@@ -7,7 +7,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use belljar_analysis::imports::{
-    Answer, Found, Language, PythonVersion, Registry, Requirement, Resolver, Settings, Source, Unresolved, detect,
+    Answer, Found, Language, PythonVersion, Registry, Requirement, Resolver, Settings, Source, Unresolved,
+    detect,
 };
 use clap::{Args, Subcommand};
 
@@ -91,7 +92,11 @@ pub(crate) fn run(args: &DepsArgs, settings: &Settings) -> Result<u8, Failure> {
         Some((path, name)) => of_manifest(path, name, args, settings)?,
         None => of_code(args, settings)?,
     };
-    if args.json { show::json(&detected) } else { show::text(&detected) }
+    if args.json {
+        show::json(&detected)
+    } else {
+        show::text(&detected)
+    }
     Ok(u8::from(detected.answer.unresolved.iter().any(Unresolved::is_fatal)))
 }
 
@@ -138,7 +143,9 @@ fn code(args: &DetectArgs) -> Result<(String, Language), Failure> {
         None => guess?,
     };
     let language = Language::named(name).ok_or_else(|| {
-        Failure::invalid(format!("imports of {name} are not found; of python, javascript and typescript they are"))
+        Failure::invalid(format!(
+            "imports of {name} are not found; of python, javascript and typescript they are"
+        ))
     })?;
     Ok((utf8(bytes)?, language))
 }

@@ -47,7 +47,11 @@ fn table(packages: &[Package]) -> String {
     for package in packages {
         let because: Vec<_> = package.because.iter().map(reason).collect();
         let needed = if package.optional { "optional" } else { "yes" };
-        table.add_row([package.requirement.escape_debug().to_string(), needed.to_owned(), because.join(", ")]);
+        table.add_row([
+            package.requirement.escape_debug().to_string(),
+            needed.to_owned(),
+            because.join(", "),
+        ]);
     }
     table.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>().join("\n")
 }
@@ -80,20 +84,28 @@ fn explained(one: &Unresolved, registry: Registry) -> (String, String) {
             "no known package".to_owned(),
             format!("name its package with --dep, or add it to imports in {rows} of belljar.toml"),
         ),
-        Why::Covered { by } => {
-            (format!("no known package, but {} may bring it", by.join(", ")), "nothing to do if it does".to_owned())
-        }
+        Why::Covered { by } => (
+            format!("no known package, but {} may bring it", by.join(", ")),
+            "nothing to do if it does".to_owned(),
+        ),
         Why::Misspelt { likely } => (
             format!("no known package, and nearly '{likely}'"),
-            format!("write {likely} if that is meant; else add the name to imports in {rows} of belljar.toml"),
+            format!(
+                "write {likely} if that is meant; else add the name to imports in {rows} of belljar.toml"
+            ),
         ),
-        Why::Denied => (format!("denied in {rows} of belljar.toml"), "do without it, or ask the administrator".to_owned()),
-        Why::NotAllowed => {
-            (format!("not among allow in {rows} of belljar.toml"), "do without it, or ask the administrator".to_owned())
-        }
-        Why::Pinned { version } => {
-            (format!("pinned to {} in {rows} of belljar.toml", version.escape_debug()), "leave out the version".to_owned())
-        }
+        Why::Denied => (
+            format!("denied in {rows} of belljar.toml"),
+            "do without it, or ask the administrator".to_owned(),
+        ),
+        Why::NotAllowed => (
+            format!("not among allow in {rows} of belljar.toml"),
+            "do without it, or ask the administrator".to_owned(),
+        ),
+        Why::Pinned { version } => (
+            format!("pinned to {} in {rows} of belljar.toml", version.escape_debug()),
+            "leave out the version".to_owned(),
+        ),
         Why::Conflict { with } => {
             (format!("stated before as {}", with.escape_debug()), "state one version".to_owned())
         }
