@@ -21,9 +21,7 @@ fn main() {
         times.sort();
         println!("{name}: {} lines, median {:?}, slowest {:?}", code.lines().count(), times[25], times[49]);
     }
-    for open in
-        ["(", "[", "{a:", "a+", "a.b", "x=>", "not ", "typeof ", "<a>", "f(", "(a,b=", "a?b:", "`${", "a<"]
-    {
+    for open in ["(", "[", "{a:", "a+", "a.b", "x=>", "not ", "typeof ", "<a>", "f(", "a?b:", "`${", "a<"] {
         for language in [Language::Python, Language::JavaScript, Language::TypeScript] {
             let took = measure(&open.repeat(49_000 / open.len().max(2)), language);
             println!("{open} nested, as {language:?}: {took:?}");

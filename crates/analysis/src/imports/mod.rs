@@ -192,9 +192,11 @@ pub fn detect(source: Source<'_>) -> Result<Found, Error> {
     if source.code.len() > MAX_CODE {
         return Err(Error::TooLarge);
     }
-    let mut found = nesting::with_room(source.code, || match source.language {
-        Language::Python => python::find(&source),
-        Language::JavaScript | Language::TypeScript => javascript::find(source.code, source.language),
+    let (code, local) = (source.code.to_owned(), source.local.clone());
+    let (language, python) = (source.language, source.python);
+    let mut found = nesting::with_room(source.code, move || match language {
+        Language::Python => python::find(&Source { code: &code, language, python, local: &local }),
+        Language::JavaScript | Language::TypeScript => javascript::find(&code, language),
     })?;
     if found.imports.len() > MAX_IMPORTS || found.declared.len() > MAX_IMPORTS {
         return Err(Error::TooMany);

@@ -2,7 +2,10 @@
 //! process. Every level of a tree needs at least one character that can nest, so counting these bounds the depth without
 //! understanding the code, whatever it hides in strings and comments; a thread has stack for that many and no more.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
+use std::time::Duration;
 
 use super::Error;
 
@@ -15,16 +18,41 @@ const BYTES_A_LEVEL: usize = if cfg!(debug_assertions) { 40_000 } else { 5_000 }
 /// What everything else takes.
 const BASE: usize = 1 << 20;
 
-/// Runs `work` with as much stack as parsing this code can take.
-pub(super) fn with_room<T: Send>(code: &str, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+/// The JavaScript parser tries arrow functions first and expressions second, which takes ever longer the deeper they nest. It
+/// cannot be interrupted, so it is left to itself after this time.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// So many may be left to themselves at one time; then no code is searched until one of them ends.
+const MAX_ABANDONED: usize = 2;
+
+static ABANDONED: AtomicUsize = AtomicUsize::new(0);
+
+/// Runs `work` with as much stack as parsing this code can take, and no longer than [`PATIENCE`].
+pub(super) fn with_room<T: Send + 'static>(
+    code: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Error> {
     let levels = levels(code.as_bytes());
     if levels > MAX_LEVELS {
         return Err(Error::TooIntricate);
     }
+    if ABANDONED.load(Ordering::Relaxed) >= MAX_ABANDONED {
+        return Err(Error::Unreadable);
+    }
+    let (tell, told) = mpsc::channel();
     let stack = BASE + levels * BYTES_A_LEVEL;
-    thread::scope(|scope| {
-        let thread = thread::Builder::new().stack_size(stack).spawn_scoped(scope, work);
-        thread.map_err(|_| Error::Unreadable)?.join().map_err(|_| Error::Unreadable)
+    let thread = thread::Builder::new().stack_size(stack).spawn(move || {
+        if tell.send(work()).is_err() {
+            ABANDONED.fetch_sub(1, Ordering::Relaxed);
+        }
+    });
+    thread.map_err(|_| Error::Unreadable)?;
+    told.recv_timeout(PATIENCE).map_err(|error| match error {
+        RecvTimeoutError::Disconnected => Error::Unreadable,
+        RecvTimeoutError::Timeout => {
+            ABANDONED.fetch_add(1, Ordering::Relaxed);
+            Error::TooIntricate
+        }
     })
 }
 
