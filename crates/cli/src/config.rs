@@ -270,6 +270,7 @@ mod tests {
             ("[ceiling]\nprocesses = 9\n", "sets [ceiling]"),
             ("[warm]\nmode = \"off\"\n", "sets [warm]"),
             ("[server]\nqueue = 1\n", "sets [server]"),
+            ("[dependencies]\ndirect = true\n", "sets [dependencies]"),
             ("[profiles.default]\n", "replaces profile 'default'"),
             ("[profiles.x]\nmounts = [\"/:/host\"]\n", "sets mounts, image or network"),
             ("[profiles.x]\nimage = \"/\"\n", "sets mounts, image or network"),
