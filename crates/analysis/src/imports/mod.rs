@@ -192,6 +192,9 @@ pub fn detect(source: Source<'_>) -> Result<Found, Error> {
     if source.code.len() > MAX_CODE {
         return Err(Error::TooLarge);
     }
+    if source.language != Language::Python && nesting::is_endless(source.code) {
+        return Err(Error::TooIntricate);
+    }
     let (code, local) = (source.code.to_owned(), source.local.clone());
     let (language, python) = (source.language, source.python);
     let mut found = nesting::with_room(source.code, move || match language {

@@ -18,8 +18,17 @@ const BYTES_A_LEVEL: usize = if cfg!(debug_assertions) { 40_000 } else { 5_000 }
 /// What everything else takes.
 const BASE: usize = 1 << 20;
 
-/// The JavaScript parser tries arrow functions first and expressions second, which takes ever longer the deeper they nest. It
-/// cannot be interrupted, so it is left to itself after this time.
+/// The JavaScript parser reads what is in brackets as an arrow function first and as an expression second: time and memory grow
+/// with the square of how deep such brackets nest. So many may be in a file; it is then a matter of a second and 150 MB.
+const MAX_GROUPS: usize = 1_000;
+
+/// Words before a bracket that begins an expression instead of a call.
+const BEFORE_GROUPS: [&[u8]; 13] = [
+    b"async", b"await", b"case", b"default", b"delete", b"do", b"else", b"in", b"of", b"return", b"typeof",
+    b"void", b"yield",
+];
+
+/// No parser can be interrupted, so it is left to itself after this time.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// So many may be left to themselves at one time; then no code is searched until one of them ends.
@@ -54,6 +63,26 @@ pub(super) fn with_room<T: Send + 'static>(
             Error::TooIntricate
         }
     })
+}
+
+/// Whether so many brackets may begin arrow functions that parsing would take too long.
+pub(super) fn is_endless(code: &str) -> bool {
+    let code = code.as_bytes();
+    let opens = (0..code.len()).filter(|at| code[*at] == b'(');
+    opens.filter(|at| begins_group(&code[..*at])).nth(MAX_GROUPS).is_some()
+}
+
+/// Whether a bracket after this is no call's. A comment may stand between, so its end and a new line count too.
+fn begins_group(before: &[u8]) -> bool {
+    let front = before.trim_ascii_end();
+    if before[front.len()..].contains(&b'\n') {
+        return true;
+    }
+    match front.last() {
+        None => true,
+        Some(last) if last.is_ascii_alphanumeric() => BEFORE_GROUPS.iter().any(|word| front.ends_with(word)),
+        Some(last) => !matches!(last, b'_' | b'$' | b')' | b']'),
+    }
 }
 
 /// An upper bound of how deep the code nests: signs other than separators and closing ones, and words before words.
