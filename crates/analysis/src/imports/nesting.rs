@@ -12,7 +12,7 @@ use super::Error;
 /// Deepest tree that is parsed. Code of some 300 KB has as many such characters.
 const MAX_LEVELS: usize = 50_000;
 
-/// What the hungriest construct of either parser takes for a level, measured (see the tests) and rounded up.
+/// Enough for a level of every construct that the tests and the example nest; no exact measure.
 const BYTES_A_LEVEL: usize = if cfg!(debug_assertions) { 40_000 } else { 5_000 };
 
 /// What everything else takes.
