@@ -8,6 +8,7 @@ use belljar_engine::quantity::{parse_bytes, parse_millis};
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchArgs;
+use crate::deps::DepsArgs;
 use crate::remote::{ExecutionsArgs, KeyArgs, ProfileArgs, SandboxArgs, TenantArgs};
 use crate::serve::ServeArgs;
 use crate::shown_config::ConfigArgs;
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     Key(KeyArgs),
     /// Sets and removes profiles of a server
     Profile(ProfileArgs),
+    /// Says which packages a piece of code needs
+    Deps(DepsArgs),
     /// Shows settings, and where each came from
     Config(ConfigArgs),
     /// Says what isolates on this machine, what is missing and how to mend it
@@ -53,6 +56,7 @@ impl Command {
         match self {
             Self::Run(args) => args.json,
             Self::Serve(_) => false,
+            Self::Deps(args) => args.json(),
             Self::Config(args) => args.json,
             Self::Sandbox(args) => args.server.json,
             Self::Executions(args) => args.server.json,

@@ -1,4 +1,4 @@
-//! `belljar.toml`: profiles, the ceiling that no request passes, and what is kept warm.
+//! `belljar.toml`: profiles, the ceiling that no request passes, what is kept warm, and which packages may be installed.
 //!
 //! One trusted file is read: `--config FILE`, else `BELLJAR_CONFIG`, else the person's own
 //! (`$XDG_CONFIG_HOME/belljar/belljar.toml`), else the machine's (`/etc/belljar/belljar.toml`).
@@ -6,7 +6,7 @@
 //! A `belljar.toml` in the current folder is different. It may have come with the very code that is to be run, and its
 //! owner says nothing about that: a clone belongs to whoever cloned it. So, unless `--config` or `BELLJAR_CONFIG` named
 //! a file, it is read on top and may only *add* profiles, which do nothing until somebody names them; it replaces none
-//! and cannot show host folders, choose a root, open the network, move the ceiling or keep anything warm. Where it tries to, that is an
+//! and cannot show host folders, choose a root, open the network, move the ceiling, keep anything warm or decide about packages. Where it tries to, that is an
 //! error that says so. Naming it (`--config belljar.toml`) trusts it like any other.
 
 use std::collections::BTreeMap;
@@ -15,6 +15,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use belljar_analysis::imports::Settings as DependencySettings;
 use belljar_engine::limits::{Limits, LimitsSpec};
 use belljar_engine::profile::{Profile, Profiles};
 use belljar_engine::warm::{WarmSettings, WarmSpec};
@@ -35,6 +36,7 @@ pub(crate) struct Config {
     pub(crate) ceiling: Limits,
     pub(crate) warm: WarmSettings,
     pub(crate) server: ServerSpec,
+    pub(crate) dependencies: DependencySettings,
     /// Every value that a file set, in the order in which they count.
     pub(crate) written: Vec<Written>,
 }
@@ -55,6 +57,7 @@ struct ConfigFile {
     ceiling: LimitsSpec,
     warm: WarmSpec,
     server: ServerSpec,
+    dependencies: DependencySettings,
 }
 
 /// Finds and reads the configuration.
@@ -84,6 +87,7 @@ impl Config {
             ceiling: Limits::CEILING,
             warm: WarmSettings::default(),
             server: ServerSpec::default(),
+            dependencies: DependencySettings::default(),
             written: Vec::new(),
         }
     }
@@ -105,6 +109,7 @@ impl Config {
             .map_err(|why| Failure::invalid(format!("{}: [ceiling] {why}", shown(path))))?;
         self.warm = file.warm.admit().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
         self.server = file.server;
+        self.dependencies = file.dependencies;
         Ok(self)
     }
 
@@ -124,6 +129,9 @@ impl Config {
         }
         if file.server != ServerSpec::default() {
             return refuse("sets [server]".to_owned());
+        }
+        if file.dependencies != DependencySettings::default() {
+            return refuse("sets [dependencies]".to_owned());
         }
         for (name, profile) in file.profiles {
             if self.profiles.named(&name).is_ok() {
@@ -262,6 +270,7 @@ mod tests {
             ("[ceiling]\nprocesses = 9\n", "sets [ceiling]"),
             ("[warm]\nmode = \"off\"\n", "sets [warm]"),
             ("[server]\nqueue = 1\n", "sets [server]"),
+            ("[dependencies]\ndirect = true\n", "sets [dependencies]"),
             ("[profiles.default]\n", "replaces profile 'default'"),
             ("[profiles.x]\nmounts = [\"/:/host\"]\n", "sets mounts, image or network"),
             ("[profiles.x]\nimage = \"/\"\n", "sets mounts, image or network"),

@@ -1,0 +1,103 @@
+//! The names that ship with this program: which module is installed as which package, and which packages are well known.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::LazyLock;
+
+use super::Registry;
+use super::requirement::normalised;
+
+static MODULES: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
+    rows(include_str!("../../data/python_imports.csv")).filter_map(|row| row.split_once(',')).collect()
+});
+static PYPI: LazyLock<HashSet<&str>> =
+    LazyLock::new(|| rows(include_str!("../../data/pypi_names.txt")).collect());
+static NPM: LazyLock<HashSet<&str>> =
+    LazyLock::new(|| rows(include_str!("../../data/npm_names.txt")).collect());
+
+fn rows(text: &'static str) -> impl Iterator<Item = &'static str> {
+    text.lines().filter(|line| !line.starts_with('#') && !line.is_empty())
+}
+
+/// Whether a package is well known, by its normalised name.
+pub(super) fn is_known(registry: Registry, package: &str) -> bool {
+    known(registry).contains(package)
+}
+
+/// All well-known packages.
+pub(super) fn known(registry: Registry) -> &'static HashSet<&'static str> {
+    match registry {
+        Registry::Pypi => &PYPI,
+        Registry::Npm => &NPM,
+    }
+}
+
+/// Modules whose package has another name.
+pub(super) fn modules() -> impl Iterator<Item = (&'static str, &'static str)> {
+    MODULES.iter().map(|(module, package)| (*module, *package))
+}
+
+/// The package of a dotted module, by the longest part of it that has a row, else by its first part's own name; and how
+/// many parts of the module that explains.
+pub(super) fn package_of(module: &str) -> Option<(String, usize)> {
+    let of_row = prefixes(module).find_map(|(prefix, parts)| Some((MODULES.get(prefix)?.to_string(), parts)));
+    of_row.or_else(|| {
+        let top = normalised(module.split('.').next().unwrap_or(module));
+        PYPI.contains(top.as_str()).then_some((top, 1))
+    })
+}
+
+/// `a.b.c`, `a.b`, `a`, each with the number of its parts.
+pub(super) fn prefixes(module: &str) -> impl Iterator<Item = (&str, usize)> {
+    let parts = module.split('.').count();
+    let mut rest = Some(module);
+    (0..parts).filter_map(move |shorter| {
+        let prefix = rest?;
+        rest = prefix.rsplit_once('.').map(|(front, _)| front);
+        Some((prefix, parts - shorter))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_sorted_without_doubles_and_well_formed() {
+        for text in [
+            include_str!("../../data/python_imports.csv"),
+            include_str!("../../data/pypi_names.txt"),
+            include_str!("../../data/npm_names.txt"),
+            include_str!("../../data/python_stdlib.csv"),
+        ] {
+            let rows: Vec<_> = rows(text).map(|row| row.split(',').next().unwrap_or(row)).collect();
+            assert!(rows.len() > 200, "{}", rows.len());
+            for pair in rows.windows(2) {
+                assert!(pair[0] < pair[1], "{} before {}", pair[0], pair[1]);
+            }
+        }
+        assert!(PYPI.len() >= 1_000 && NPM.len() >= 1_000);
+        for (module, package) in modules() {
+            assert!(PYPI.contains(package), "{module}: {package} is not among the names");
+        }
+        assert!(PYPI.iter().all(|name| normalised(name) == **name));
+    }
+
+    #[test]
+    fn the_longest_row_counts() {
+        for (module, wanted) in [
+            ("cv2", Some(("opencv-python-headless", 1))),
+            ("google.cloud.storage.blob", Some(("google-cloud-storage", 3))),
+            ("google.protobuf.message", Some(("protobuf", 2))),
+            ("google.cloud", None),
+            ("google", None),
+            ("azure.storage.blob", Some(("azure-storage-blob", 3))),
+            ("numpy.random", Some(("numpy", 1))),
+            ("flask_cors", Some(("flask-cors", 1))),
+            ("flask.cors", Some(("flask", 1))),
+            ("nobody_knows_this", None),
+        ] {
+            let found = package_of(module);
+            assert_eq!(found.as_ref().map(|(name, parts)| (name.as_str(), *parts)), wanted, "{module}");
+        }
+    }
+}

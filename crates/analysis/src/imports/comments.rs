@@ -1,0 +1,101 @@
+//! Requirements that code states in comments.
+//!
+//! - `# /// script` blocks with `dependencies` (PEP 723), as uv, pipx, hatch and pdm run them.
+//! - `# requires: a, b==1`, also `requirements:` and `dependencies:`, one line.
+//! - `# pip install a b==1`, also `pip3`, `python -m pip`, `uv pip`, and the `!pip`, `%pip` lines of notebooks; options end it.
+//!
+//! A comment of the latter two kinds that does not read as a list of requirements is prose, and means nothing.
+
+use ruff_python_ast::token::{TokenKind, Tokens};
+use ruff_text_size::Ranged;
+use serde::Deserialize;
+
+use super::nesting::Lines;
+use super::{Declared, How, Requirement};
+
+/// A line of requirements is short; what is longer is prose.
+const MAX_LINE: usize = 1_000;
+
+pub(super) fn declared(code: &str, tokens: &Tokens, lines: &Lines) -> Vec<Declared> {
+    let mut declared = script(code);
+    for token in tokens {
+        if !matches!(token.kind(), TokenKind::Comment | TokenKind::IpyEscapeCommand) {
+            continue;
+        }
+        let Some(text) = code.get(token.start().to_usize()..token.end().to_usize()) else { continue };
+        let line = lines.at(token.start().to_usize());
+        declared.extend(listed(text).into_iter().map(|text| Declared { text, line, how: How::Comment }));
+    }
+    declared
+}
+
+#[derive(Deserialize)]
+struct Script {
+    #[serde(default)]
+    dependencies: Vec<String>,
+}
+
+/// The one `script` block; two of them are an error by the specification, and then there is none.
+fn script(code: &str) -> Vec<Declared> {
+    let mut blocks = blocks(code);
+    let (Some((line, text)), None) = (blocks.next(), blocks.next()) else { return Vec::new() };
+    let Ok(script) = toml::from_str::<Script>(&text) else { return Vec::new() };
+    script.dependencies.into_iter().map(|text| Declared { text, line, how: How::Script }).collect()
+}
+
+/// Script blocks, each with the line on which it begins.
+fn blocks(code: &str) -> impl Iterator<Item = (u32, String)> {
+    let mut lines = (1..).zip(code.lines());
+    std::iter::from_fn(move || {
+        let (start, _) = lines.by_ref().find(|(_, line)| line.trim_end() == "# /// script")?;
+        let mut text = String::new();
+        // A block goes on while lines are comments; it ends with the last `# ///` among them.
+        let mut ended = None;
+        for line in code.lines().skip(start as usize) {
+            let Some(content) =
+                line.strip_prefix('#').filter(|rest| rest.is_empty() || rest.starts_with(' '))
+            else {
+                break;
+            };
+            if content.trim_end() == " ///" {
+                ended = Some(text.len());
+            }
+            text.push_str(content.strip_prefix(' ').unwrap_or(content));
+            text.push('\n');
+        }
+        text.truncate(ended?);
+        Some((start, text))
+    })
+}
+
+/// The requirements of a comment, or nothing where it is prose.
+fn listed(comment: &str) -> Vec<String> {
+    let text = comment.trim_start_matches(['#', '!', '%', ' ', '$']).trim();
+    if text.len() > MAX_LINE {
+        return Vec::new();
+    }
+    let items: Vec<&str> = if let Some(rest) = after_pip(text) {
+        rest.split_whitespace().take_while(|word| !word.starts_with('-')).collect()
+    } else if let Some(rest) = after_word(text) {
+        rest.split(',').map(str::trim).filter(|item| !item.is_empty()).collect()
+    } else {
+        return Vec::new();
+    };
+    let items: Vec<String> =
+        items.into_iter().map(|item| item.trim_matches(['"', '\'', '`']).to_owned()).collect();
+    if items.iter().all(|item| Requirement::python(item).is_ok()) { items } else { Vec::new() }
+}
+
+fn after_word(text: &str) -> Option<&str> {
+    let (word, rest) = text.split_once(':')?;
+    ["requires", "requirements", "dependencies"]
+        .iter()
+        .any(|known| word.eq_ignore_ascii_case(known))
+        .then_some(rest)
+}
+
+fn after_pip(text: &str) -> Option<&str> {
+    ["pip install ", "pip3 install ", "python -m pip install ", "python3 -m pip install ", "uv pip install "]
+        .iter()
+        .find_map(|start| text.strip_prefix(start))
+}

@@ -1,0 +1,274 @@
+//! Imports of JavaScript and TypeScript code.
+
+use std::collections::BTreeSet;
+
+use oxc_allocator::Allocator;
+use oxc_ast::ast::{
+    BindingIdentifier, BindingPattern, CallExpression, ExportAllDeclaration, ExportFromDeclaration,
+    Expression, Function, ImportDeclaration, ImportDeclarationSpecifier, ImportExpression, Program,
+    StringLiteral, TSImportEqualsDeclaration, TSModuleReference, TryStatement, VariableDeclarator,
+};
+use oxc_ast_visit::{Visit, walk};
+use oxc_parser::{ParseOptions, Parser};
+use oxc_span::SourceType;
+use oxc_syntax::scope::{ScopeFlags, ScopeId};
+
+use super::nesting::Lines;
+use super::specifier::package_of;
+use super::{Found, How, Import, Language};
+
+/// Of code that cannot be parsed as a whole, so many lines are tried by themselves.
+const MAX_TRIES: usize = 500;
+
+/// So many lines an import statement may go over.
+const MAX_STATEMENT: usize = 40;
+
+pub(super) fn find(code: &str, language: Language) -> Found {
+    let ways = match language {
+        Language::TypeScript => [SourceType::ts(), SourceType::tsx()],
+        _ => [SourceType::jsx(), SourceType::cjs().with_jsx(true)],
+    };
+    for way in ways {
+        if let Some((imports, broken)) = parsed(code, way, 1) {
+            return Found { imports, broken, ..Found::default() };
+        }
+    }
+    Found { imports: by_line(code, ways[0]), broken: true, ..Found::default() }
+}
+
+/// The imports and whether there were errors; nothing where the parser gave up.
+fn parsed(code: &str, way: SourceType, first_line: u32) -> Option<(Vec<Import>, bool)> {
+    let allocator = Allocator::default();
+    let options = ParseOptions { allow_return_outside_function: true, ..ParseOptions::default() };
+    let parsed = Parser::new(&allocator, code, way).with_options(options).parse();
+    (!parsed.panicked).then(|| {
+        let broken = !parsed.diagnostics.is_empty();
+        (Finder::of(code, first_line).all(&parsed.program), broken)
+    })
+}
+
+/// What single lines, and statements that begin on them, import.
+fn by_line(code: &str, way: SourceType) -> Vec<Import> {
+    let lines: Vec<&str> = code.lines().collect();
+    let mut imports = Vec::new();
+    let told = |line: &&str| ["import", "require", "export"].iter().any(|word| line.contains(word));
+    let begin = (0..lines.len()).filter(|at| told(&lines[*at])).take(MAX_TRIES);
+    for at in begin {
+        let first_line = u32::try_from(at + 1).unwrap_or(u32::MAX);
+        let opens =
+            lines[at].trim_start().starts_with("import") || lines[at].trim_start().starts_with("export");
+        let longest = if opens { MAX_STATEMENT.min(lines.len() - at) } else { 1 };
+        let found =
+            (1..=longest).find_map(|length| parsed(&lines[at..at + length].join("\n"), way, first_line));
+        imports.extend(found.map(|(imports, _)| imports).unwrap_or_default());
+    }
+    imports
+}
+
+struct Finder {
+    lines: Lines,
+    first_line: u32,
+    imports: Vec<Import>,
+    /// Scopes from the outermost to this one.
+    scopes: Vec<Scope>,
+    /// How many blocks around this one catch a failed import.
+    forgiven: u32,
+    /// Names that `createRequire` gave.
+    requires: BTreeSet<String>,
+}
+
+#[derive(Default)]
+struct Scope {
+    /// Whether `require` is something else here.
+    shadowed: bool,
+    /// What is required, if it turns out not to be shadowed further down.
+    required: Vec<Import>,
+}
+
+impl Finder {
+    fn of(code: &str, first_line: u32) -> Self {
+        Self {
+            lines: Lines::of(code),
+            first_line,
+            imports: Vec::new(),
+            scopes: vec![Scope::default()],
+            forgiven: 0,
+            requires: BTreeSet::new(),
+        }
+    }
+
+    fn all(mut self, program: &Program<'_>) -> Vec<Import> {
+        self.visit_program(program);
+        let left = self.scopes.into_iter().filter(|scope| !scope.shadowed).flat_map(|scope| scope.required);
+        self.imports.extend(left);
+        self.imports
+    }
+
+    fn import_of(&self, specifier: &str, at: u32, how: How) -> Option<Import> {
+        let (name, version) = package_of(specifier)?;
+        let line = self.lines.at(at as usize) + self.first_line - 1;
+        Some(Import {
+            name: name.to_owned(),
+            members: Vec::new(),
+            version: version.map(str::to_owned),
+            line,
+            optional: self.forgiven > 0,
+            how,
+        })
+    }
+
+    fn add(&mut self, source: &StringLiteral<'_>, at: u32, how: How) {
+        self.imports.extend(self.import_of(source.value.as_str(), at, how));
+    }
+
+    /// `require("x")` and `require.resolve("x")`.
+    fn require(&mut self, call: &CallExpression<'_>) {
+        let callee = match &call.callee {
+            Expression::StaticMemberExpression(member) if member.property.name == "resolve" => &member.object,
+            callee => callee,
+        };
+        let (Expression::Identifier(callee), Some(argument)) = (callee, call.arguments.first()) else {
+            return;
+        };
+        let made = self.requires.contains(callee.name.as_str());
+        if callee.name != "require" && !made {
+            return;
+        }
+        let Some(specifier) = argument.as_expression().and_then(literal) else { return };
+        let import = self.import_of(specifier, call.span.start, How::Require);
+        match self.scopes.last_mut() {
+            Some(scope) if !made => scope.required.extend(import),
+            _ => self.imports.extend(import),
+        }
+    }
+
+    fn shadow(&mut self, name: &str) {
+        if name == "require"
+            && let Some(scope) = self.scopes.last_mut()
+        {
+            scope.shadowed = true;
+        }
+    }
+}
+
+impl<'a> Visit<'a> for Finder {
+    fn enter_scope(&mut self, _: ScopeFlags, _: &std::cell::Cell<Option<ScopeId>>) {
+        self.scopes.push(Scope::default());
+    }
+
+    fn leave_scope(&mut self) {
+        let Some(scope) = self.scopes.pop().filter(|scope| !scope.shadowed) else { return };
+        match self.scopes.last_mut() {
+            Some(outer) => outer.required.extend(scope.required),
+            None => self.imports.extend(scope.required),
+        }
+    }
+
+    fn visit_binding_identifier(&mut self, name: &BindingIdentifier<'a>) {
+        self.shadow(name.name.as_str());
+    }
+
+    fn visit_function(&mut self, function: &Function<'a>, flags: ScopeFlags) {
+        if function.is_declaration() {
+            function.id.iter().for_each(|id| self.shadow(id.name.as_str()));
+        }
+        walk::walk_function(self, function, flags);
+    }
+
+    fn visit_variable_declarator(&mut self, variable: &VariableDeclarator<'a>) {
+        match (&variable.id, variable.init.as_ref().filter(|init| makes_require(init))) {
+            (BindingPattern::BindingIdentifier(id), Some(_)) => {
+                self.requires.insert(id.name.to_string());
+            }
+            _ => walk::walk_variable_declarator(self, variable),
+        }
+    }
+
+    fn visit_import_declaration(&mut self, import: &ImportDeclaration<'a>) {
+        let specifiers = import.specifiers.as_ref().map_or(&[][..], |all| all.as_slice());
+        for specifier in specifiers {
+            self.shadow(specifier.local().name.as_str());
+        }
+        let is_type = |specifier: &ImportDeclarationSpecifier<'_>| match specifier {
+            ImportDeclarationSpecifier::ImportSpecifier(specifier) => specifier.import_kind.is_type(),
+            _ => false,
+        };
+        let only_types = !specifiers.is_empty() && specifiers.iter().all(is_type);
+        if !import.import_kind.is_type() && !only_types {
+            self.add(&import.source, import.span.start, How::Import);
+        }
+    }
+
+    fn visit_export_from_declaration(&mut self, export: &ExportFromDeclaration<'a>) {
+        let only_types =
+            !export.specifiers.is_empty() && export.specifiers.iter().all(|one| one.export_kind.is_type());
+        if !export.export_kind.is_type() && !only_types {
+            self.add(&export.source, export.span.start, How::Reexport);
+        }
+    }
+
+    fn visit_export_all_declaration(&mut self, export: &ExportAllDeclaration<'a>) {
+        if !export.export_kind.is_type() {
+            self.add(&export.source, export.span.start, How::Reexport);
+        }
+    }
+
+    fn visit_ts_import_equals_declaration(&mut self, import: &TSImportEqualsDeclaration<'a>) {
+        if let TSModuleReference::ExternalModuleReference(module) = &import.module_reference
+            && !import.import_kind.is_type()
+        {
+            self.add(&module.expression, import.span.start, How::Require);
+        }
+    }
+
+    fn visit_import_expression(&mut self, import: &ImportExpression<'a>) {
+        if let Some(specifier) = literal(&import.source) {
+            self.imports.extend(self.import_of(specifier, import.span.start, How::Dynamic));
+        }
+        walk::walk_import_expression(self, import);
+    }
+
+    fn visit_call_expression(&mut self, call: &CallExpression<'a>) {
+        self.require(call);
+        // `import("x").catch(…)` says how to do without.
+        let caught = matches!(&call.callee, Expression::StaticMemberExpression(member)
+            if member.property.name == "catch" && !call.arguments.is_empty());
+        self.forgiven += u32::from(caught);
+        self.visit_expression(&call.callee);
+        self.forgiven -= u32::from(caught);
+        for argument in &call.arguments {
+            self.visit_argument(argument);
+        }
+    }
+
+    fn visit_try_statement(&mut self, attempt: &TryStatement<'a>) {
+        let forgiving = u32::from(attempt.handler.is_some());
+        self.forgiven += forgiving;
+        self.visit_block_statement(&attempt.block);
+        // A replacement is needed only where the first choice is missing.
+        attempt.handler.iter().for_each(|handler| self.visit_catch_clause(handler));
+        self.forgiven -= forgiving;
+        attempt.finalizer.iter().for_each(|block| self.visit_block_statement(block));
+    }
+}
+
+/// `createRequire(import.meta.url)`.
+fn makes_require(init: &Expression<'_>) -> bool {
+    let Expression::CallExpression(call) = init else { return false };
+    match &call.callee {
+        Expression::Identifier(name) => name.name == "createRequire",
+        Expression::StaticMemberExpression(member) => member.property.name == "createRequire",
+        _ => false,
+    }
+}
+
+/// The text of a string, or of a template without values in it.
+fn literal<'a>(expression: &'a Expression<'_>) -> Option<&'a str> {
+    match expression {
+        Expression::StringLiteral(literal) => Some(literal.value.as_str()),
+        Expression::TemplateLiteral(template) if template.expressions.is_empty() => {
+            template.quasis.first()?.value.cooked.as_ref().map(|text| text.as_str())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,241 @@
+//! Imports of Python code.
+
+use std::collections::BTreeSet;
+
+use ruff_python_ast::visitor::{Visitor, walk_expr, walk_stmt};
+use ruff_python_ast::{
+    ElifElseClause, ExceptHandler, Expr, ExprCall, Stmt, StmtIf, StmtImport, StmtImportFrom, StmtTry,
+    UnaryOp, WithItem,
+};
+use ruff_python_parser::{Mode, ParseOptions, parse_unchecked};
+use ruff_text_size::{Ranged, TextSize};
+
+use super::nesting::Lines;
+use super::{Found, How, Import, PythonVersion, Source, comments};
+
+/// Whoever catches one of these can do without what was imported.
+const FORGIVING: [&str; 4] = ["ImportError", "ModuleNotFoundError", "Exception", "BaseException"];
+
+pub(super) fn find(source: &Source<'_>) -> Found {
+    // Notebooks' `!pip` and `%magic` lines are read as what they are.
+    let parsed = parse_unchecked(source.code, ParseOptions::from(Mode::Ipython));
+    let lines = Lines::of(source.code);
+    let declared = comments::declared(source.code, parsed.tokens(), &lines);
+    let broken = parsed.has_syntax_errors();
+    let mut finder = Finder {
+        local: modules_of(source.local),
+        version: source.python,
+        lines,
+        imports: Vec::new(),
+        forgiven: 0,
+        modules: BTreeSet::from(["importlib".to_owned()]),
+        functions: BTreeSet::from(["__import__".to_owned()]),
+    };
+    if let Some(module) = parsed.try_into_module() {
+        finder.visit_body(module.suite());
+    }
+    Found { imports: finder.imports, declared, broken }
+}
+
+/// `helpers.py` and `lib` can be imported as `helpers` and `lib`.
+fn modules_of(files: &BTreeSet<String>) -> BTreeSet<&str> {
+    files.iter().map(|name| name.split('.').next().unwrap_or(name)).collect()
+}
+
+struct Finder<'a> {
+    local: BTreeSet<&'a str>,
+    version: PythonVersion,
+    lines: Lines,
+    imports: Vec<Import>,
+    /// How many blocks around this one catch a failed import.
+    forgiven: u32,
+    /// Names that stand for `importlib`.
+    modules: BTreeSet<String>,
+    /// Names that stand for `import_module` or `__import__`.
+    functions: BTreeSet<String>,
+}
+
+impl Finder<'_> {
+    fn add(&mut self, name: &str, members: Vec<String>, at: TextSize, how: How) {
+        let top = name.split('.').next().unwrap_or(name);
+        if !is_dotted_name(name) || self.local.contains(top) || self.version.has(top) {
+            return;
+        }
+        let (line, optional) = (self.lines.at(at.to_usize()), self.forgiven > 0);
+        self.imports.push(Import { name: name.to_owned(), members, version: None, line, optional, how });
+    }
+
+    fn import(&mut self, statement: &StmtImport) {
+        for alias in &statement.names {
+            if alias.name.as_str() == "importlib" {
+                self.modules.extend(alias.asname.as_ref().map(|name| name.to_string()));
+            }
+            self.add(&alias.name, Vec::new(), alias.start(), How::Import);
+        }
+    }
+
+    fn import_from(&mut self, statement: &StmtImportFrom) {
+        let Some(module) = statement.module.as_ref().filter(|_| statement.level == 0) else { return };
+        if module.as_str() == "importlib" {
+            let aliases = statement.names.iter().filter(|alias| alias.name.as_str() == "import_module");
+            self.functions
+                .extend(aliases.map(|alias| alias.asname.as_ref().unwrap_or(&alias.name).to_string()));
+        }
+        let members = statement.names.iter().map(|alias| alias.name.to_string()).filter(|name| name != "*");
+        self.add(module, members.collect(), statement.start(), How::Import);
+    }
+
+    /// `importlib.import_module("x")`, also under other names.
+    fn call(&mut self, call: &ExprCall) {
+        let imports = match call.func.as_ref() {
+            Expr::Name(name) => self.functions.contains(name.id.as_str()),
+            Expr::Attribute(attribute) => {
+                let of = attribute.value.as_name_expr().map(|name| name.id.as_str());
+                match attribute.attr.as_str() {
+                    "import_module" | "__import__" => {
+                        of.is_some_and(|of| self.modules.contains(of) || of == "builtins")
+                    }
+                    _ => false,
+                }
+            }
+            _ => false,
+        };
+        let name = call.arguments.find_argument_value("name", 0).and_then(Expr::as_string_literal_expr);
+        if let Some(name) = name.filter(|_| imports) {
+            self.add(name.value.to_str(), Vec::new(), call.start(), How::Dynamic);
+        }
+    }
+
+    fn attempt(&mut self, statement: &StmtTry) {
+        let forgiving = u32::from(statement.handlers.iter().any(forgives));
+        self.forgiven += forgiving;
+        self.visit_body(&statement.body);
+        // A replacement is needed only where the first choice is missing.
+        for handler in &statement.handlers {
+            self.visit_except_handler(handler);
+        }
+        self.visit_body(&statement.orelse);
+        self.forgiven -= forgiving;
+        self.visit_body(&statement.finalbody);
+    }
+
+    /// Leaves out what is there for type checkers only, and what this version does not run.
+    fn choice(&mut self, statement: &StmtIf) {
+        self.visit_expr(&statement.test);
+        let mut runs = self.truth(&statement.test);
+        if runs != Some(false) {
+            self.visit_body(&statement.body);
+        }
+        for ElifElseClause { test, body, .. } in &statement.elif_else_clauses {
+            if runs == Some(true) {
+                return;
+            }
+            runs = test.as_ref().map_or(Some(true), |test| self.truth(test));
+            test.iter().for_each(|test| self.visit_expr(test));
+            if runs != Some(false) {
+                self.visit_body(body);
+            }
+        }
+    }
+
+    /// Whether a condition holds, where that is certain.
+    fn truth(&self, test: &Expr) -> Option<bool> {
+        match test {
+            Expr::Name(name) if name.id.as_str() == "TYPE_CHECKING" => Some(false),
+            Expr::Attribute(attribute) if attribute.attr.as_str() == "TYPE_CHECKING" => Some(false),
+            Expr::BooleanLiteral(literal) => Some(literal.value),
+            Expr::UnaryOp(not) if not.op == UnaryOp::Not => self.truth(&not.operand).map(|truth| !truth),
+            Expr::Compare(compare) => match (&*compare.ops, &*compare.comparators) {
+                ([op], [Expr::Tuple(bound)]) if is_version_info(&compare.left) => {
+                    compare_version(self.version, *op, &bound.elts)
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+impl<'b> Visitor<'b> for Finder<'_> {
+    fn visit_stmt(&mut self, statement: &'b Stmt) {
+        match statement {
+            Stmt::Import(import) => self.import(import),
+            Stmt::ImportFrom(import) => self.import_from(import),
+            Stmt::Try(attempt) => self.attempt(attempt),
+            Stmt::If(choice) => self.choice(choice),
+            Stmt::With(with) if with.items.iter().any(suppresses) => {
+                self.forgiven += 1;
+                walk_stmt(self, statement);
+                self.forgiven -= 1;
+            }
+            _ => walk_stmt(self, statement),
+        }
+    }
+
+    fn visit_expr(&mut self, expression: &'b Expr) {
+        if let Expr::Call(call) = expression {
+            self.call(call);
+        }
+        walk_expr(self, expression);
+    }
+}
+
+fn forgives(handler: &ExceptHandler) -> bool {
+    let ExceptHandler::ExceptHandler(handler) = handler;
+    handler.type_.as_deref().is_none_or(is_forgiving)
+}
+
+fn is_forgiving(caught: &Expr) -> bool {
+    match caught {
+        Expr::Name(name) => FORGIVING.contains(&name.id.as_str()),
+        Expr::Attribute(attribute) => FORGIVING.contains(&attribute.attr.as_str()),
+        Expr::Tuple(tuple) => tuple.elts.iter().any(|one| matches!(one, Expr::Name(_)) && is_forgiving(one)),
+        _ => false,
+    }
+}
+
+/// `with contextlib.suppress(ImportError):`
+fn suppresses(item: &WithItem) -> bool {
+    let Expr::Call(call) = &item.context_expr else { return false };
+    let named = match call.func.as_ref() {
+        Expr::Name(name) => name.id.as_str() == "suppress",
+        Expr::Attribute(attribute) => attribute.attr.as_str() == "suppress",
+        _ => false,
+    };
+    named && call.arguments.args.iter().any(is_forgiving)
+}
+
+fn is_version_info(expression: &Expr) -> bool {
+    match expression {
+        Expr::Attribute(attribute) => attribute.attr.as_str() == "version_info",
+        Expr::Name(name) => name.id.as_str() == "version_info",
+        _ => false,
+    }
+}
+
+/// `sys.version_info >= (3, 11)`. What is about patch releases or equality is not certain.
+fn compare_version(version: PythonVersion, op: ruff_python_ast::CmpOp, bound: &[Expr]) -> Option<bool> {
+    use ruff_python_ast::CmpOp;
+    let mut numbers = bound.iter().map(|part| part.as_number_literal_expr()?.value.as_int()?.as_u8());
+    let bound = match (numbers.next(), numbers.next(), numbers.next()) {
+        (Some(Some(major)), None, None) => (major, 0),
+        (Some(Some(major)), Some(Some(minor)), None) => (major, minor),
+        _ => return None,
+    };
+    let ours = (3, version.minor());
+    match op {
+        // Ours has a patch number beside, so it is never equal to the bound but above it.
+        CmpOp::Lt | CmpOp::LtE => Some(ours < bound),
+        CmpOp::Gt | CmpOp::GtE => Some(ours >= bound),
+        _ => None,
+    }
+}
+
+/// Whether an import statement could name this. A literal may be anything.
+fn is_dotted_name(name: &str) -> bool {
+    let part = |part: &str| {
+        part.starts_with(|first: char| first == '_' || first.is_alphabetic())
+            && part.chars().all(|c| c == '_' || c.is_alphanumeric())
+    };
+    name.len() <= 256 && name.split('.').all(part)
+}

@@ -1,0 +1,344 @@
+//! A requirement as somebody states it: `requests[socks]==2.28.0; python_version < "3.12"` (PEP 508) or `lodash@^4`.
+
+use std::fmt;
+
+use super::{Error, Registry, npm};
+
+/// Longer ones are no requirements.
+const MAX_LENGTH: usize = 1_000;
+
+/// Deepest brackets of a marker.
+const MAX_MARKER_DEPTH: u32 = 16;
+
+/// One requirement, checked and normalised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requirement {
+    /// Where it comes from.
+    pub registry: Registry,
+    /// The package, as its registry spells it.
+    pub name: String,
+    /// Extras, sorted.
+    pub extras: Vec<String>,
+    /// Which versions, such as `==2.28.0` or `^4`; empty is any.
+    pub version: String,
+    /// A condition on the environment, checked but not evaluated.
+    pub marker: Option<String>,
+    /// Digests that the files must have, such as `sha256:…`.
+    pub hashes: Vec<String>,
+    /// An address instead of a registry.
+    pub direct: Option<String>,
+}
+
+impl Requirement {
+    /// Reads a requirement of this registry.
+    pub fn parse(registry: Registry, text: &str) -> Result<Self, Error> {
+        match registry {
+            Registry::Pypi => Self::python(text),
+            Registry::Npm => npm::requirement(text),
+        }
+    }
+
+    /// A package of which any version will do.
+    pub(super) fn any(registry: Registry, name: &str) -> Self {
+        let name = match registry {
+            Registry::Pypi => normalised(name),
+            Registry::Npm => name.to_owned(),
+        };
+        let (extras, hashes) = (Vec::new(), Vec::new());
+        Self { registry, name, extras, version: String::new(), marker: None, hashes, direct: None }
+    }
+
+    /// Reads a requirement as PEP 508 has it.
+    pub(super) fn python(text: &str) -> Result<Self, Error> {
+        let refuse = |why| Err(refusal(text, why));
+        if text.len() > MAX_LENGTH || text.chars().any(char::is_control) {
+            return refuse("is no requirement; write for example requests==2.28.0");
+        }
+        if text.trim_start().starts_with('-') {
+            return refuse("starts with '-', and options are not taken; name packages only");
+        }
+        if is_place(text) {
+            return refuse("is a path, an address or a repository; only packages by name are taken");
+        }
+        let mut rest = Cursor(text.trim());
+        let name = rest.take(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+        let ends_well = |name: &str| name.ends_with(|c: char| c.is_ascii_alphanumeric());
+        if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !ends_well(name) {
+            return refuse("has no name of a package; write for example requests==2.28.0");
+        }
+        let mut requirement = Self::any(Registry::Pypi, name);
+        if rest.eat('[') {
+            requirement.extras = extras(&mut rest)
+                .ok_or_else(|| refusal(text, "has extras that are not closed or not names"))?;
+        }
+        if rest.eat('@') {
+            let (address, marker) = rest.0.split_once(" ;").map_or((rest.0, None), |(a, m)| (a, Some(m)));
+            requirement.direct = Some(address.trim().to_owned()).filter(|address| address.contains(':'));
+            if requirement.direct.is_none() {
+                return refuse("has no address after '@'");
+            }
+            rest = Cursor(marker.unwrap_or_default());
+        } else {
+            requirement.version = versions(&mut rest).ok_or_else(|| {
+                refusal(text, "has a version that is not understood; write for example ==2.28.0 or >=2,<3")
+            })?;
+            rest.skip();
+            if !rest.0.is_empty() && !rest.eat(';') {
+                return refuse("has something after its version that is not understood");
+            }
+        }
+        let marker = rest.0.trim();
+        if !marker.is_empty() {
+            if !is_marker(marker) {
+                return refuse(
+                    "has a marker that is not understood; write for example ; python_version < \"3.12\"",
+                );
+            }
+            requirement.marker = Some(marker.to_owned());
+        }
+        Ok(requirement)
+    }
+}
+
+impl fmt::Display for Requirement {
+    /// As an installer takes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        if !self.extras.is_empty() {
+            write!(f, "[{}]", self.extras.join(","))?;
+        }
+        match (&self.direct, self.registry) {
+            (Some(address), Registry::Pypi) => write!(f, " @ {address}")?,
+            (Some(address), Registry::Npm) => write!(f, "@{address}")?,
+            (None, Registry::Npm) if !self.version.is_empty() => write!(f, "@{}", self.version)?,
+            (None, _) => f.write_str(&self.version)?,
+        }
+        self.marker.iter().try_for_each(|marker| write!(f, " ; {marker}"))
+    }
+}
+
+/// One name of the many spellings of a Python package (PEP 503).
+pub(super) fn normalised(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for c in name.chars() {
+        match c {
+            '-' | '_' | '.' if out.ends_with('-') => {}
+            '-' | '_' | '.' => out.push('-'),
+            c => out.push(c.to_ascii_lowercase()),
+        }
+    }
+    out
+}
+
+pub(super) fn refusal(text: &str, why: &'static str) -> Error {
+    Error::Requirement { text: text.chars().take(200).collect(), why }
+}
+
+/// Whether a requirement without a name is meant: a file, an address, a repository.
+fn is_place(text: &str) -> bool {
+    let head = text.split(['@', ';', '[', ' ']).next().unwrap_or(text);
+    head.contains(['/', '\\', ':'])
+        || head.starts_with(['.', '~'])
+        || [".whl", ".tar.gz", ".zip"].iter().any(|end| head.ends_with(end))
+}
+
+/// What is left to read.
+struct Cursor<'a>(&'a str);
+
+impl<'a> Cursor<'a> {
+    fn skip(&mut self) {
+        self.0 = self.0.trim_start();
+    }
+
+    fn take(&mut self, wanted: impl Fn(char) -> bool) -> &'a str {
+        self.skip();
+        let (taken, rest) = self.0.split_at(self.0.find(|c| !wanted(c)).unwrap_or(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
+    fn eat(&mut self, wanted: char) -> bool {
+        self.skip();
+        let rest = self.0.strip_prefix(wanted);
+        self.0 = rest.unwrap_or(self.0);
+        rest.is_some()
+    }
+}
+
+fn extras(rest: &mut Cursor<'_>) -> Option<Vec<String>> {
+    let (inside, after) = rest.0.split_once(']')?;
+    rest.0 = after;
+    let mut extras = Vec::new();
+    for extra in inside.split(',').map(str::trim).filter(|_| !inside.trim().is_empty()) {
+        let plain = extra.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+        extras.push(normalised(
+            Some(extra).filter(|extra| plain && !extra.is_empty() && !extra.starts_with('-'))?,
+        ));
+    }
+    extras.sort();
+    Some(extras)
+}
+
+/// `>=2, <3` → `>=2,<3`; also in brackets.
+fn versions(rest: &mut Cursor<'_>) -> Option<String> {
+    let bracketed = rest.eat('(');
+    let mut all = Vec::new();
+    loop {
+        let op = rest.take(|c| "=<>!~".contains(c));
+        if op.is_empty() && all.is_empty() {
+            break;
+        }
+        if !["===", "==", "~=", "!=", "<=", ">=", "<", ">"].contains(&op) {
+            return None;
+        }
+        let version = rest.take(|c| c.is_ascii_alphanumeric() || ".*+!_-".contains(c));
+        if !version.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+            return None;
+        }
+        all.push(format!("{op}{version}"));
+        if !rest.eat(',') {
+            break;
+        }
+    }
+    (!bracketed || rest.eat(')')).then(|| all.join(","))
+}
+
+/// The variables that a marker may ask for (PEP 508).
+const VARIABLES: [&str; 12] = [
+    "os_name",
+    "sys_platform",
+    "platform_machine",
+    "platform_python_implementation",
+    "platform_release",
+    "platform_system",
+    "platform_version",
+    "python_version",
+    "python_full_version",
+    "implementation_name",
+    "implementation_version",
+    "extra",
+];
+
+fn is_marker(text: &str) -> bool {
+    let mut rest = Cursor(text);
+    marker(&mut rest, 0).is_some() && rest.0.trim().is_empty()
+}
+
+/// Comparisons with `and` and `or` between them, and brackets.
+fn marker(rest: &mut Cursor<'_>, depth: u32) -> Option<()> {
+    if depth > MAX_MARKER_DEPTH {
+        return None;
+    }
+    loop {
+        if rest.eat('(') {
+            marker(rest, depth + 1)?;
+            rest.eat(')').then_some(())?;
+        } else {
+            operand(rest)?;
+            let op = rest.take(|c| "=<>!~".contains(c));
+            if op.is_empty() {
+                match word(rest) {
+                    "in" => {}
+                    "not" => (word(rest) == "in").then_some(())?,
+                    _ => return None,
+                }
+            } else if !["===", "==", "~=", "!=", "<=", ">=", "<", ">"].contains(&op) {
+                return None;
+            }
+            operand(rest)?;
+        }
+        let before = rest.0;
+        if !matches!(word(rest), "and" | "or") {
+            rest.0 = before;
+            return Some(());
+        }
+    }
+}
+
+fn word<'a>(rest: &mut Cursor<'a>) -> &'a str {
+    rest.take(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+fn operand(rest: &mut Cursor<'_>) -> Option<()> {
+    rest.skip();
+    let Some(quote) = rest.0.chars().next().filter(|c| matches!(c, '"' | '\'')) else {
+        return VARIABLES.contains(&word(rest)).then_some(());
+    };
+    let (_, after) = rest.0[1..].split_once(quote)?;
+    rest.0 = after;
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requirements_are_normalised() {
+        for (text, wanted) in [
+            ("requests", "requests"),
+            (" Requests == 2.28.0 ", "requests==2.28.0"),
+            ("Flask_SQLAlchemy>=2, <4", "flask-sqlalchemy>=2,<4"),
+            ("uvicorn[Standard, watch_files]", "uvicorn[standard,watch-files]"),
+            ("ruamel.yaml~=0.17", "ruamel-yaml~=0.17"),
+            ("a (>=1.0)", "a>=1.0"),
+            ("a[]", "a"),
+            ("torch==2.1.0+cpu", "torch==2.1.0+cpu"),
+            ("a===1!2.0.post1", "a===1!2.0.post1"),
+            ("django!=4.*", "django!=4.*"),
+            ("tomli>=1; python_version < '3.11'", "tomli>=1 ; python_version < '3.11'"),
+            (
+                "a ; (os_name == 'nt' or extra=='x') and 'a' not in sys_platform",
+                "a ; (os_name == 'nt' or extra=='x') and 'a' not in sys_platform",
+            ),
+            (
+                "a @ https://example.com/a.whl ; os_name=='nt'",
+                "a @ https://example.com/a.whl ; os_name=='nt'",
+            ),
+        ] {
+            assert_eq!(Requirement::python(text).map(|r| r.to_string()).as_deref(), Ok(wanted), "{text}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_refused() {
+        for text in [
+            "",
+            "-r other.txt",
+            "--index-url=https://x",
+            " -e .",
+            "./local",
+            "../x",
+            "/abs",
+            "~/x",
+            "git+https://github.com/a/b",
+            "https://example.com/a.whl",
+            "file:///a",
+            "C:\\x",
+            "pkg.whl",
+            "a b",
+            "a==",
+            "a=1",
+            "a==1 2",
+            "a[x",
+            "a[-x]",
+            "a[x y]",
+            "a; import os",
+            "a; os_name",
+            "a; unknown == '1'",
+            "a; os_name == 'x",
+            "a @",
+            "a @ nowhere",
+            "a\n--pre",
+            "a==1 --hash=x",
+            "_a",
+            "a-",
+            "\u{e9}t\u{e9}",
+            "a(>=1",
+        ] {
+            assert!(Requirement::python(text).is_err(), "{text:?}");
+        }
+        let deep = format!("a; {}os_name=='x'{}", "(".repeat(400), ")".repeat(400));
+        assert!(Requirement::python(&deep).is_err());
+    }
+}

@@ -1,0 +1,355 @@
+//! Imports and stated requirements become packages, or reasons why not.
+//!
+//! What somebody states counts before what is found, and the first statement before later ones. An import resolves only by
+//! a table: an administrator's, ours, or the list of well-known names. Everything that is to be installed, however it came,
+//! passes [`Resolver::refusal`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::requirement::normalised;
+use super::{Declared, Found, How, Import, Registry, Requirement, catalog, similar};
+
+/// What an administrator says about packages, `[dependencies]` of the configuration.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Python's packages.
+    pub python: Ecosystem,
+    /// JavaScript's packages.
+    pub npm: Ecosystem,
+    /// Whether addresses, paths and repositories may stand in for packages of a registry.
+    pub direct: bool,
+}
+
+/// What holds for the packages of one registry.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Ecosystem {
+    /// Further modules, and the requirement that each stands for.
+    pub imports: BTreeMap<String, String>,
+    /// Where not empty, the only packages that may be installed.
+    pub allow: BTreeSet<String>,
+    /// Packages that are never installed.
+    pub deny: BTreeSet<String>,
+    /// The one version of a package that is installed, such as `==1.26.4`.
+    pub pins: BTreeMap<String, String>,
+}
+
+/// Why something is to be installed, or not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Reason {
+    /// As it is imported or stated.
+    pub name: String,
+    /// Where in the code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// How it was found.
+    pub how: How,
+}
+
+/// A package to install.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Package {
+    /// Its name.
+    pub name: String,
+    /// As an installer takes it.
+    pub requirement: String,
+    /// Digests that its files must have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hashes: Vec<String>,
+    /// Whether the code says how to do without.
+    pub optional: bool,
+    /// What needs it.
+    pub because: Vec<Reason>,
+}
+
+/// Why something is not installed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Why {
+    /// No table knows the module.
+    Unknown,
+    /// No table knows the module, but one of these packages, which were stated, may bring it.
+    Covered {
+        /// The packages.
+        by: Vec<String>,
+    },
+    /// Nobody knows the name, and it is nearly a well-known one.
+    Misspelt {
+        /// The well-known package.
+        likely: &'static str,
+    },
+    /// The administrator denies it.
+    Denied,
+    /// The administrator allows others only.
+    NotAllowed,
+    /// The administrator has another version installed.
+    Pinned {
+        /// That version.
+        version: String,
+    },
+    /// It is stated twice, with different versions.
+    Conflict {
+        /// What was stated first.
+        with: String,
+    },
+    /// It comes from an address, a path or a repository.
+    Direct,
+    /// It is no requirement.
+    Invalid {
+        /// What is wrong.
+        message: String,
+    },
+}
+
+/// Something that is not installed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unresolved {
+    /// What asked for it.
+    #[serde(flatten)]
+    pub reason: Reason,
+    /// Whether the code says how to do without.
+    pub optional: bool,
+    /// Why not.
+    pub why: Why,
+}
+
+impl Unresolved {
+    /// Whether the code cannot be expected to run like this.
+    pub fn is_fatal(&self) -> bool {
+        !self.optional && !matches!(self.why, Why::Covered { .. })
+    }
+}
+
+/// What is to be installed, and what is not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Answer {
+    /// To be installed, in the order in which they were stated and imported.
+    pub packages: Vec<Package>,
+    /// Not to be installed.
+    pub unresolved: Vec<Unresolved>,
+}
+
+/// Names packages of one registry.
+#[derive(Debug, Clone, Copy)]
+pub struct Resolver<'a> {
+    registry: Registry,
+    rules: &'a Ecosystem,
+    direct: bool,
+}
+
+impl<'a> Resolver<'a> {
+    /// With an administrator's settings.
+    pub fn new(registry: Registry, settings: &'a Settings) -> Self {
+        let rules = match registry {
+            Registry::Pypi => &settings.python,
+            Registry::Npm => &settings.npm,
+        };
+        Self { registry, rules, direct: settings.direct }
+    }
+
+    /// Names the packages of what was found and what the caller gave.
+    pub fn resolve(&self, found: &Found, given: &[Requirement]) -> Answer {
+        let mut draft = Draft::default();
+        for requirement in given {
+            let reason = Reason { name: requirement.to_string(), line: None, how: How::Given };
+            self.add(&mut draft, requirement.clone(), reason, false);
+        }
+        for declared in &found.declared {
+            self.add_declared(&mut draft, declared);
+        }
+        for import in &found.imports {
+            self.add_import(&mut draft, import);
+        }
+        draft.finish()
+    }
+
+    fn add_declared(&self, draft: &mut Draft, declared: &Declared) {
+        let reason = Reason { name: declared.text.clone(), line: Some(declared.line), how: declared.how };
+        match Requirement::parse(self.registry, &declared.text) {
+            Err(error) => draft.refuse(reason, false, Why::Invalid { message: error.to_string() }),
+            // A comment may be prose after all, so it names nothing that is not known.
+            Ok(one) if declared.how == How::Comment && !self.is_known(&one.name) => {
+                draft.refuse(reason, false, self.unknown(&one.name));
+            }
+            Ok(requirement) => self.add(draft, requirement, reason, false),
+        }
+    }
+
+    fn add_import(&self, draft: &mut Draft, import: &Import) {
+        let reason = || Reason { name: import.name.clone(), line: Some(import.line), how: import.how };
+        let requirements = match self.registry {
+            Registry::Pypi => self.of_module(import),
+            Registry::Npm => self.of_specifier(import),
+        };
+        match requirements {
+            None => draft.refuse(reason(), import.optional, self.unknown(&import.name)),
+            Some(Err(message)) => draft.refuse(reason(), import.optional, Why::Invalid { message }),
+            Some(Ok(all)) => all.into_iter().for_each(|one| self.add(draft, one, reason(), import.optional)),
+        }
+    }
+
+    /// The packages of a module; several where it is a namespace that packages share.
+    fn of_module(&self, import: &Import) -> Option<Result<Vec<Requirement>, String>> {
+        let parts = import.name.split('.').count();
+        let members = import.members.iter().map(|member| self.row_of(&format!("{}.{member}", import.name)));
+        let members: Vec<_> = members.collect();
+        let whole = self.row_of(&import.name);
+        // A row that names the member itself says more than one of the module.
+        let deeper =
+            |row: &Option<(String, usize)>| row.as_ref().is_some_and(|(_, explained)| *explained > parts);
+        let rows: BTreeSet<String> = if members.iter().any(deeper) {
+            members.into_iter().filter(deeper).flatten().map(|(package, _)| package).collect()
+        } else {
+            BTreeSet::from([whole?.0])
+        };
+        let parsed =
+            rows.iter().map(|row| Requirement::parse(self.registry, row).map_err(|error| error.to_string()));
+        Some(parsed.collect())
+    }
+
+    fn row_of(&self, module: &str) -> Option<(String, usize)> {
+        let own = catalog::prefixes(module)
+            .find_map(|(prefix, parts)| Some((self.rules.imports.get(prefix)?.clone(), parts)));
+        own.or_else(|| catalog::package_of(module)).or_else(|| {
+            let top = normalised(module.split('.').next().unwrap_or(module));
+            self.is_known(&top).then_some((top, 1))
+        })
+    }
+
+    fn of_specifier(&self, import: &Import) -> Option<Result<Vec<Requirement>, String>> {
+        if let Some(row) = self.rules.imports.get(&import.name) {
+            let parsed = Requirement::parse(self.registry, row).map_err(|error| error.to_string());
+            return Some(parsed.map(|one| vec![one]));
+        }
+        // Whoever writes a version into the specifier states the package.
+        let stated = import.version.is_some() && similar::likely(self.registry, &import.name).is_none();
+        (stated || self.is_known(&import.name)).then(|| {
+            let mut requirement = Requirement::any(self.registry, &import.name);
+            requirement.version = import.version.clone().unwrap_or_default();
+            Ok(vec![requirement])
+        })
+    }
+
+    fn unknown(&self, name: &str) -> Why {
+        let top = match self.registry {
+            Registry::Pypi => name.split('.').next().unwrap_or(name),
+            Registry::Npm => name,
+        };
+        similar::likely(self.registry, top).map_or(Why::Unknown, |likely| Why::Misspelt { likely })
+    }
+
+    fn is_known(&self, package: &str) -> bool {
+        catalog::is_known(self.registry, package) || self.lists(&self.rules.allow, package)
+    }
+
+    fn lists(&self, names: &BTreeSet<String>, package: &str) -> bool {
+        names.iter().any(|name| self.same(name, package))
+    }
+
+    fn same(&self, name: &str, package: &str) -> bool {
+        match self.registry {
+            Registry::Pypi => normalised(name) == package,
+            Registry::Npm => name == package,
+        }
+    }
+
+    fn add(&self, draft: &mut Draft, mut requirement: Requirement, reason: Reason, optional: bool) {
+        if let Some(why) = self.refusal(&requirement) {
+            return draft.refuse(reason, optional, why);
+        }
+        if let Some((_, version)) =
+            self.rules.pins.iter().find(|(name, _)| self.same(name, &requirement.name))
+        {
+            requirement.version.clone_from(version);
+        }
+        draft.add(requirement, reason, optional);
+    }
+
+    /// What speaks against installing this.
+    fn refusal(&self, requirement: &Requirement) -> Option<Why> {
+        let name = &requirement.name;
+        if self.lists(&self.rules.deny, name) {
+            return Some(Why::Denied);
+        }
+        if !self.rules.allow.is_empty() && !self.lists(&self.rules.allow, name) {
+            return Some(Why::NotAllowed);
+        }
+        if requirement.direct.is_some() && !self.direct {
+            return Some(Why::Direct);
+        }
+        let pin = self.rules.pins.iter().find(|(pinned, _)| self.same(pinned, name));
+        if let Some((_, version)) =
+            pin.filter(|(_, pin)| !requirement.version.is_empty() && requirement.version != **pin)
+        {
+            return Some(Why::Pinned { version: version.clone() });
+        }
+        let vouched = self.is_known(name) || self.vouches(name);
+        let likely = if vouched { None } else { similar::likely(self.registry, name) };
+        likely.map(|likely| Why::Misspelt { likely })
+    }
+
+    /// Whether a row or a pin of the administrator's names the package.
+    fn vouches(&self, package: &str) -> bool {
+        let rows = self.rules.imports.values().filter_map(|row| Requirement::parse(self.registry, row).ok());
+        rows.map(|row| row.name).chain(self.rules.pins.keys().cloned()).any(|name| self.same(&name, package))
+    }
+}
+
+/// An answer on its way.
+#[derive(Default)]
+struct Draft {
+    packages: Vec<(Requirement, Package)>,
+    unresolved: Vec<Unresolved>,
+}
+
+impl Draft {
+    fn refuse(&mut self, reason: Reason, optional: bool, why: Why) {
+        self.unresolved.push(Unresolved { reason, optional, why });
+    }
+
+    fn add(&mut self, requirement: Requirement, reason: Reason, optional: bool) {
+        let Some((first, package)) = self.packages.iter_mut().find(|(one, _)| one.name == requirement.name)
+        else {
+            let package = Package {
+                name: requirement.name.clone(),
+                requirement: requirement.to_string(),
+                hashes: requirement.hashes.clone(),
+                optional,
+                because: vec![reason],
+            };
+            return self.packages.push((requirement, package));
+        };
+        let says = |one: &Requirement| !one.version.is_empty() || one.direct.is_some();
+        let differs = says(first)
+            && says(&requirement)
+            && (&first.version, &first.direct) != (&requirement.version, &requirement.direct);
+        if differs && package.because.iter().any(|before| before.how == reason.how) {
+            let with = package.requirement.clone();
+            return self.refuse(reason, optional, Why::Conflict { with });
+        }
+        if !says(first) && says(&requirement) {
+            (package.requirement, package.hashes) = (requirement.to_string(), requirement.hashes.clone());
+            *first = requirement;
+        }
+        package.optional &= optional;
+        package.because.push(reason);
+    }
+
+    /// An unknown module may come from a package that was stated and that nothing else accounts for.
+    fn finish(mut self) -> Answer {
+        let stated = |how: How| matches!(how, How::Given | How::Script);
+        let idle = self
+            .packages
+            .iter()
+            .filter(|(_, package)| package.because.iter().all(|reason| stated(reason.how)));
+        let by: Vec<String> = idle.map(|(_, package)| package.name.clone()).collect();
+        for unresolved in self.unresolved.iter_mut().filter(|one| one.why == Why::Unknown && !by.is_empty()) {
+            unresolved.why = Why::Covered { by: by.clone() };
+        }
+        let packages = self.packages.into_iter().map(|(_, package)| package).collect();
+        Answer { packages, unresolved: self.unresolved }
+    }
+}

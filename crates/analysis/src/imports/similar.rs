@@ -1,0 +1,122 @@
+//! Which well-known name somebody may have meant. Impostors live off such mistakes.
+
+use super::Registry;
+use super::catalog;
+use super::requirement::normalised;
+
+/// Names differ by so much at most, by length: a short name has too many neighbours for a mistake to be likely.
+fn tolerance(length: usize) -> usize {
+    match length {
+        0..=4 => 0,
+        5..=8 => 1,
+        _ => 2,
+    }
+}
+
+/// The well-known package that this unknown name resembles.
+pub(super) fn likely(registry: Registry, name: &str) -> Option<&'static str> {
+    let name = normalised(name);
+    let modules: Vec<_> = match registry {
+        Registry::Pypi => catalog::modules().filter(|(module, _)| !module.contains('.')).collect(),
+        Registry::Npm => Vec::new(),
+    };
+    let known = catalog::known(registry).iter().map(|name| (*name, *name)).chain(modules);
+    let near = known.filter_map(|(known, package)| Some((closeness(&name, known)?, package)));
+    near.min().map(|(_, package)| package)
+}
+
+/// How near two different names are, where that is near enough to be a mistake. Zero is the same name written differently.
+fn closeness(name: &str, known: &str) -> Option<usize> {
+    let known = known.to_ascii_lowercase();
+    if squeezed(name) == squeezed(&known) || undressed(name) == known || undressed(&known) == name {
+        return Some(0);
+    }
+    let (a, b): (Vec<char>, Vec<char>) = (name.chars().collect(), known.chars().collect());
+    let swapped = a.len() == b.len() && a.len() == 4 && is_swap(&a, &b);
+    let bound = tolerance(a.len().min(b.len())).max(usize::from(swapped));
+    if bound == 0 || a.len().abs_diff(b.len()) > bound {
+        return None;
+    }
+    Some(distance(&a, &b)).filter(|distance| *distance <= bound)
+}
+
+/// Without the signs that people leave out or exchange.
+fn squeezed(name: &str) -> String {
+    name.chars().filter(|c| !"-_./@".contains(*c)).collect()
+}
+
+/// Without what people put before and after names.
+fn undressed(name: &str) -> &str {
+    let bare = ["python-", "python3-", "py-", "node-"]
+        .iter()
+        .find_map(|dress| name.strip_prefix(dress))
+        .unwrap_or(name);
+    ["-python", "-py", "-js", "-node"].iter().find_map(|dress| bare.strip_suffix(dress)).unwrap_or(bare)
+}
+
+fn is_swap(a: &[char], b: &[char]) -> bool {
+    let apart: Vec<_> = (0..a.len()).filter(|at| a[*at] != b[*at]).collect();
+    matches!(apart[..], [x, y] if y == x + 1 && a[x] == b[y] && a[y] == b[x])
+}
+
+/// Insertions, deletions, replacements and exchanges of neighbours between two names.
+fn distance(a: &[char], b: &[char]) -> usize {
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let change = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut least = change.min(last[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(before[j - 2] + 1);
+            }
+            row.push(least);
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_are_recognised() {
+        for (name, wanted) in [
+            ("reqeusts", Some("requests")),
+            ("request", Some("requests")),
+            ("requestss", Some("requests")),
+            ("nunpy", Some("numpy")),
+            ("padnas", Some("pandas")),
+            ("beautifulsop4", Some("beautifulsoup4")),
+            ("tensorfolw", Some("tensorflow")),
+            ("scikitlearn", Some("scikit-learn")),
+            ("python-requests", Some("requests")),
+            ("sklaern", Some("scikit-learn")),
+            ("matplotlibb", Some("matplotlib")),
+            ("acme-internal-tools", None),
+            ("zzzzz", None),
+            ("my_helper", None),
+        ] {
+            assert_eq!(likely(Registry::Pypi, name), wanted, "{name}");
+        }
+        for (name, wanted) in [
+            ("loadsh", Some("lodash")),
+            ("expres", Some("express")),
+            ("crossenv", Some("cross-env")),
+            ("acme-internal", None),
+        ] {
+            assert_eq!(likely(Registry::Npm, name), wanted, "{name}");
+        }
+    }
+
+    #[test]
+    fn distances() {
+        let between =
+            |a: &str, b: &str| distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>());
+        assert_eq!((between("abc", "abc"), between("abc", "acb"), between("", "ab")), (0, 1, 2));
+        assert_eq!((between("kitten", "sitting"), between("ab", "ba")), (3, 1));
+    }
+}

@@ -1,0 +1,83 @@
+//! Which modules come with which Python.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+/// The minor version of a Python 3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PythonVersion(u8);
+
+impl PythonVersion {
+    /// The oldest and the newest that the table knows.
+    pub const KNOWN: (Self, Self) = (Self(8), Self(14));
+
+    /// Reads `3.12` or `3.12.1`; a version outside of the table is none.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('.');
+        let minor = parts.next().filter(|major| *major == "3").and_then(|_| parts.next()?.parse().ok())?;
+        Some(Self(minor)).filter(|version| (Self::KNOWN.0..=Self::KNOWN.1).contains(version))
+    }
+
+    /// The `12` of 3.12.
+    pub fn minor(self) -> u8 {
+        self.0
+    }
+
+    /// Whether a top-level module comes with it.
+    pub(super) fn has(self, module: &str) -> bool {
+        // Such names are the interpreter's own; no package may have one.
+        module.starts_with('_')
+            || MODULES.get(module).is_some_and(|(added, gone)| (*added..*gone).contains(&self.0))
+    }
+}
+
+impl Default for PythonVersion {
+    /// The one in most use now.
+    fn default() -> Self {
+        Self(12)
+    }
+}
+
+static MODULES: LazyLock<HashMap<&str, (u8, u8)>> = LazyLock::new(|| {
+    let minor = |text: &str| text.strip_prefix("3.").and_then(|minor| minor.parse().ok());
+    let rows = include_str!("../../data/python_stdlib.csv").lines().filter(|line| !line.starts_with('#'));
+    rows.filter_map(|row| {
+        let mut cells = row.split(',');
+        let (name, added, gone) = (cells.next()?, cells.next()?, cells.next()?);
+        Some((name, (minor(added).unwrap_or(0), minor(gone).unwrap_or(u8::MAX))))
+    })
+    .collect()
+});
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_come_and_go_with_versions() {
+        for (module, minor, there) in [
+            ("os", 8, true),
+            ("tomllib", 10, false),
+            ("tomllib", 11, true),
+            ("distutils", 11, true),
+            ("distutils", 12, false),
+            ("telnetlib", 12, true),
+            ("telnetlib", 13, false),
+            ("zoneinfo", 8, false),
+            ("annotationlib", 14, true),
+            ("compression", 13, false),
+            ("__future__", 12, true),
+            ("numpy", 12, false),
+        ] {
+            assert_eq!(PythonVersion(minor).has(module), there, "{module} in 3.{minor}");
+        }
+    }
+
+    #[test]
+    fn versions_outside_of_the_table_are_none() {
+        assert_eq!(PythonVersion::parse("3.12.1"), Some(PythonVersion(12)));
+        for bad in ["3", "2.7", "3.7", "3.15", "3.x", "", "4.10"] {
+            assert_eq!(PythonVersion::parse(bad), None, "{bad}");
+        }
+    }
+}

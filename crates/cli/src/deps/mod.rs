@@ -1,0 +1,181 @@
+//! `belljar deps detect`: which packages a piece of code needs, and why. Nothing is run, and nothing is installed.
+
+mod show;
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use belljar_analysis::imports::{
+    Answer, Found, Language, PythonVersion, Registry, Requirement, Resolver, Settings, Source, Unresolved,
+    detect,
+};
+use clap::{Args, Subcommand};
+
+use crate::failure::{Failure, shown};
+use crate::{input, language};
+
+const EXAMPLES: &str = "\
+Examples:
+  belljar deps detect job.py                            what the imports of a file come to
+  belljar deps detect -c 'import cv2, yaml'             of a line of Python
+  belljar deps detect - --language ts < job.ts          of what comes through a pipe
+  belljar deps detect job.py --dep 'acme-sdk==2.1'      with a package that no import tells
+  belljar deps detect requirements.txt                  also pyproject.toml and package.json
+  belljar deps detect job.py --json                     for programs
+
+Exit status: 0; 1 when something is unknown or refused; 125 when nothing could be read.";
+
+/// `belljar deps`.
+#[derive(Debug, Args)]
+pub(crate) struct DepsArgs {
+    #[command(subcommand)]
+    command: DepsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum DepsCommand {
+    /// Says which packages a piece of code needs, and why; runs and installs nothing
+    #[command(after_help = EXAMPLES)]
+    Detect(DetectArgs),
+}
+
+impl DepsArgs {
+    pub(crate) fn json(&self) -> bool {
+        let DepsCommand::Detect(args) = &self.command;
+        args.json
+    }
+}
+
+#[derive(Debug, Args)]
+struct DetectArgs {
+    /// File with the code, or a list of packages; '-' reads code from standard input
+    #[arg(value_name = "FILE")]
+    source: Option<PathBuf>,
+    /// The code itself; Python unless --language says otherwise
+    #[arg(short = 'c', value_name = "CODE", allow_hyphen_values = true, conflicts_with = "source")]
+    code: Option<OsString>,
+    /// Language of the code [default: by file name or #! line]
+    #[arg(long, value_name = "L")]
+    language: Option<String>,
+    /// Package that the code needs besides
+    #[arg(long = "dep", value_name = "NAME", allow_hyphen_values = true)]
+    packages: Vec<String>,
+    /// File or folder that comes along, and so can be imported
+    #[arg(long = "file", value_name = "SRC[:DEST]")]
+    files: Vec<String>,
+    /// Python whose standard library counts, 3.8 to 3.14
+    #[arg(long, value_name = "3.X", default_value = "3.12", value_parser = parse_python)]
+    python: PythonVersion,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_python(text: &str) -> Result<PythonVersion, String> {
+    PythonVersion::parse(text).ok_or_else(|| "write a version from 3.8 to 3.14".to_owned())
+}
+
+/// What was asked for, and the answer.
+#[derive(Debug)]
+struct Detected {
+    registry: Registry,
+    /// The code has errors, so something may have been missed.
+    broken: bool,
+    answer: Answer,
+}
+
+/// Reads, finds, names, shows.
+pub(crate) fn run(args: &DepsArgs, settings: &Settings) -> Result<u8, Failure> {
+    let DepsCommand::Detect(args) = &args.command;
+    let detected = match args.source.as_deref().and_then(manifest_name) {
+        Some((path, name)) => of_manifest(path, name, args, settings)?,
+        None => of_code(args, settings)?,
+    };
+    if args.json {
+        show::json(&detected)
+    } else {
+        show::text(&detected)
+    }
+    Ok(u8::from(detected.answer.unresolved.iter().any(Unresolved::is_fatal)))
+}
+
+fn manifest_name(path: &Path) -> Option<(&Path, &str)> {
+    let name = path.file_name()?.to_str()?;
+    Requirement::of_manifest(name, "").map(|_| (path, name))
+}
+
+fn of_manifest(path: &Path, name: &str, args: &DetectArgs, settings: &Settings) -> Result<Detected, Failure> {
+    let text = utf8(input::code(path)?)?;
+    let listed = Requirement::of_manifest(name, &text).into_iter().collect::<Result<Vec<_>, _>>();
+    let mut given = listed.map_err(|error| Failure::invalid(error.to_string()))?.concat();
+    let registry = if name == "package.json" { Registry::Npm } else { Registry::Pypi };
+    given.extend(packages(args, registry)?);
+    let answer = Resolver::new(registry, settings).resolve(&Found::default(), &given);
+    Ok(Detected { registry, broken: false, answer })
+}
+
+fn of_code(args: &DetectArgs, settings: &Settings) -> Result<Detected, Failure> {
+    let (code, language) = code(args)?;
+    let registry = language.registry();
+    let given = packages(args, registry)?;
+    let local: BTreeSet<String> = args.files.iter().filter_map(|file| first_part(file)).collect();
+    let found = detect(Source { code: &code, language, python: args.python, local: &local })
+        .map_err(|error| Failure::invalid(error.to_string()))?;
+    let answer = Resolver::new(registry, settings).resolve(&found, &given);
+    Ok(Detected { registry, broken: found.broken, answer })
+}
+
+fn code(args: &DetectArgs) -> Result<(String, Language), Failure> {
+    let (bytes, guess) = match (&args.source, &args.code) {
+        (Some(path), _) => {
+            let bytes = input::code(path)?;
+            let guess = language::detect(path, &bytes);
+            (bytes, guess.map(|language| language.name).ok_or_else(|| unclear(path)))
+        }
+        (None, Some(code)) => (code.as_encoded_bytes().to_vec(), Ok("python")),
+        (None, None) => {
+            return Err(Failure::invalid("nothing to read: give a FILE, '-' for standard input, or -c CODE"));
+        }
+    };
+    let name = match &args.language {
+        Some(name) => belljar_engine::language::Language::named(name)?.name,
+        None => guess?,
+    };
+    let language = Language::named(name).ok_or_else(|| {
+        Failure::invalid(format!(
+            "imports of {name} are not found; of python, javascript and typescript they are"
+        ))
+    })?;
+    Ok((utf8(bytes)?, language))
+}
+
+fn unclear(path: &Path) -> Failure {
+    Failure::invalid(format!(
+        "cannot tell the language of {}; add --language, for example --language python",
+        shown(path)
+    ))
+}
+
+fn utf8(bytes: Vec<u8>) -> Result<String, Failure> {
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to() + 1;
+        Failure::invalid(format!("code: is not UTF-8 (byte {at}); save it as UTF-8"))
+    })
+}
+
+fn packages(args: &DetectArgs, registry: Registry) -> Result<Vec<Requirement>, Failure> {
+    let parse = |text: &String| {
+        Requirement::parse(registry, text).map_err(|error| Failure::invalid(format!("--dep: {error}")))
+    };
+    args.packages.iter().map(parse).collect()
+}
+
+/// What a file that comes along can be imported as: the first part of the path that it gets.
+fn first_part(file: &str) -> Option<String> {
+    let place = match file.rsplit_once(':') {
+        Some((_, destination)) => destination,
+        None => Path::new(file).file_name()?.to_str()?,
+    };
+    place.split('/').find(|part| !part.is_empty() && *part != ".").map(str::to_owned)
+}

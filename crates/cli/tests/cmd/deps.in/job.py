@@ -1,0 +1,7 @@
+import cv2
+from google.cloud import storage
+
+try:
+    import ujson
+except ImportError:
+    ujson = None
