@@ -1,0 +1,3 @@
+//! Reads code before it runs. Nothing here executes anything, or touches disk, network or processes.
+
+pub mod policy;
