@@ -8,6 +8,7 @@ use belljar_engine::quantity::{parse_bytes, parse_millis};
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchArgs;
+use crate::check::CheckArgs;
 use crate::remote::{ExecutionsArgs, KeyArgs, ProfileArgs, TenantArgs};
 use crate::serve::ServeArgs;
 use crate::shown_config::ConfigArgs;
@@ -27,6 +28,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Runs a piece of code, or a program, in a fresh sandbox
     Run(Box<RunArgs>),
+    /// Reads code without running it, and says what a policy minds in it
+    Check(CheckArgs),
     /// Runs code for others, over HTTP
     Serve(ServeArgs),
     /// Lists, shows and cancels executions of a server
@@ -50,6 +53,7 @@ impl Command {
     pub(crate) fn json(&self) -> bool {
         match self {
             Self::Run(args) => args.json,
+            Self::Check(args) => args.json,
             Self::Serve(_) => false,
             Self::Config(args) => args.json,
             Self::Executions(args) => args.server.json,

@@ -104,7 +104,8 @@ impl Context {
             Category::Filesystem => {
                 let path = subject.path.as_deref().filter(|path| path.starts_with('/'))?;
                 let inside = |folder: &String| {
-                    path.strip_prefix(folder.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                    path.strip_prefix(folder.as_str())
+                        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
                 };
                 (!self.writable.iter().any(inside)).then_some("this run cannot write there")
             }

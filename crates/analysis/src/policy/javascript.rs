@@ -5,10 +5,10 @@ use std::collections::HashMap;
 
 use oxc_allocator::Allocator;
 use oxc_ast::ast::{
-    Argument, AssignmentExpression, AssignmentTarget, BinaryOperator, BindingPattern, CallExpression, CatchParameter,
-    Class, ComputedMemberExpression, ExportAllDeclaration, Expression, FormalParameter, Function,
-    IdentifierReference, ImportDeclaration, ImportDeclarationSpecifier, ImportExpression, NewExpression,
-    StaticMemberExpression, VariableDeclarator, WhileStatement,
+    Argument, AssignmentExpression, AssignmentTarget, BinaryOperator, BindingPattern, CallExpression,
+    CatchParameter, Class, ComputedMemberExpression, ExportAllDeclaration, Expression, FormalParameter,
+    Function, IdentifierReference, ImportDeclaration, ImportDeclarationSpecifier, ImportExpression,
+    NewExpression, StaticMemberExpression, VariableDeclarator, WhileStatement,
 };
 use oxc_ast_visit::{Visit, walk};
 use oxc_parser::Parser;
@@ -26,7 +26,9 @@ pub(crate) fn facts(code: &str, typescript: bool) -> Vec<Fact> {
     let mut reader = Reader { facts: Vec::new(), scopes: vec![HashMap::new()] };
     if let Some(error) = parsed.diagnostics.first() {
         let at = error.labels.first().map_or(0, |label| label.offset());
-        reader.facts.push(Fact { at: at as usize, kind: Kind::Shape(Shape::Syntax(error.message.to_string())) });
+        reader
+            .facts
+            .push(Fact { at: at as usize, kind: Kind::Shape(Shape::Syntax(error.message.to_string())) });
     }
     reader.visit_program(&parsed.program);
     reader.facts
@@ -108,7 +110,8 @@ impl Reader {
             BindingPattern::BindingIdentifier(name) => self.bind(name.name.as_str(), value.clone()),
             BindingPattern::ObjectPattern(object) => {
                 for property in &object.properties {
-                    let part = property.key.static_name().map_or(Value::Other, |key| member(value.clone(), &key));
+                    let part =
+                        property.key.static_name().map_or(Value::Other, |key| member(value.clone(), &key));
                     self.bind_pattern(&property.value, &part, depth);
                 }
             }
@@ -117,7 +120,9 @@ impl Reader {
                     self.bind_pattern(element, &Value::Other, depth);
                 }
             }
-            BindingPattern::AssignmentPattern(assignment) => self.bind_pattern(&assignment.left, value, depth),
+            BindingPattern::AssignmentPattern(assignment) => {
+                self.bind_pattern(&assignment.left, value, depth)
+            }
         }
     }
 
@@ -229,19 +234,29 @@ impl Reader {
     }
 
     /// `["a", "b"].join("")`, and a few methods of text.
-    fn fold_method(&self, method: &StaticMemberExpression<'_>, call: &CallExpression<'_>, depth: usize) -> Option<String> {
+    fn fold_method(
+        &self,
+        method: &StaticMemberExpression<'_>,
+        call: &CallExpression<'_>,
+        depth: usize,
+    ) -> Option<String> {
         let depth = depth.checked_sub(1)?;
         let text = |expr: &Expression<'_>| match self.fold(expr, depth) {
             Value::Text(text) => Some(text),
             _ => None,
         };
-        let argument = |index: usize| call.arguments.get(index).and_then(Argument::as_expression).and_then(text);
+        let argument =
+            |index: usize| call.arguments.get(index).and_then(Argument::as_expression).and_then(text);
         match method.property.name.as_str() {
             "join" => {
                 let Expression::ArrayExpression(array) = &method.object else { return None };
                 let by = argument(0)?;
-                let parts: Option<Vec<_>> =
-                    array.elements.iter().take(1_024).map(|part| part.as_expression().and_then(text)).collect();
+                let parts: Option<Vec<_>> = array
+                    .elements
+                    .iter()
+                    .take(1_024)
+                    .map(|part| part.as_expression().and_then(text))
+                    .collect();
                 Some(parts?.join(&by))
             }
             "concat" => Some(text(&method.object)? + &argument(0)?),
@@ -254,7 +269,11 @@ impl Reader {
     }
 
     fn arguments(&self, arguments: &[Argument<'_>]) -> Vec<Option<String>> {
-        arguments.iter().take(16).map(|argument| argument.as_expression().and_then(|expr| self.text(expr))).collect()
+        arguments
+            .iter()
+            .take(16)
+            .map(|argument| argument.as_expression().and_then(|expr| self.text(expr)))
+            .collect()
     }
 
     fn called(&mut self, path: String, arguments: &[Argument<'_>], at: u32) {
@@ -264,7 +283,10 @@ impl Reader {
             match &first {
                 Some(name) => {
                     self.say(at, Kind::Import(module(name)));
-                    if !matches!(arguments.first(), Some(Argument::StringLiteral(_) | Argument::Identifier(_))) {
+                    if !matches!(
+                        arguments.first(),
+                        Some(Argument::StringLiteral(_) | Argument::Identifier(_))
+                    ) {
                         self.say(at, Kind::Shape(Shape::Assembled(name.clone())));
                     }
                 }
@@ -276,9 +298,12 @@ impl Reader {
                 self.facts.extend(shell::embedded(&command, at as usize));
             } else if PROGRAMS.contains(&path.as_str()) {
                 let rest = match arguments.get(1) {
-                    Some(Argument::ArrayExpression(array)) => array.elements.iter().take(64).map(|word| {
-                        word.as_expression().and_then(|word| self.text(word))
-                    }).collect(),
+                    Some(Argument::ArrayExpression(array)) => array
+                        .elements
+                        .iter()
+                        .take(64)
+                        .map(|word| word.as_expression().and_then(|word| self.text(word)))
+                        .collect(),
                     _ => Vec::new(),
                 };
                 let words = std::iter::once(Some(command)).chain(rest).collect();
@@ -314,7 +339,8 @@ impl Reader {
             _ => false,
         };
         let name = access.property.name.as_str();
-        let name = if name == "constructor" && function(&access.object) { "constructor.constructor" } else { name };
+        let name =
+            if name == "constructor" && function(&access.object) { "constructor.constructor" } else { name };
         self.say(at, Kind::Member(name.to_owned()));
     }
 

@@ -17,7 +17,11 @@ fn rules() -> impl Iterator<Item = &'static Rule> {
 
 /// Says everything, and knows the lists of `ragflow`.
 fn everything() -> Policy {
-    Policy { default: Action::Warn, rules: std::collections::BTreeMap::new(), ..Policy::named("ragflow").unwrap() }
+    Policy {
+        default: Action::Warn,
+        rules: std::collections::BTreeMap::new(),
+        ..Policy::named("ragflow").unwrap()
+    }
 }
 
 fn found(code: &str, language: Language) -> Vec<&'static str> {

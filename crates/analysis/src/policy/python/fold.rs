@@ -143,7 +143,9 @@ fn text_method(of: &str, name: &str, arguments: &[Expr], scopes: &Scopes, depth:
             }
             bounded(parts.join(of))
         }
-        ("decode" | "encode" | "strip" | "format", []) | ("decode" | "encode", [_]) => Value::Text(of.to_owned()),
+        ("decode" | "encode" | "strip" | "format", []) | ("decode" | "encode", [_]) => {
+            Value::Text(of.to_owned())
+        }
         ("lower", []) => Value::Text(of.to_lowercase()),
         ("replace", [from, to]) => match (fold(from, scopes, depth), fold(to, scopes, depth)) {
             (Value::Text(from), Value::Text(to)) if !from.is_empty() => bounded(of.replace(&from, &to)),

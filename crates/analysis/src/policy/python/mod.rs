@@ -52,8 +52,13 @@ const INSIDE: &[&str] = &[
 
 /// Calls whose first argument is a command for the shell.
 const SHELLS: &[&str] = &["os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"];
-const PROCESSES: &[&str] =
-    &["subprocess.run", "subprocess.Popen", "subprocess.call", "subprocess.check_call", "subprocess.check_output"];
+const PROCESSES: &[&str] = &[
+    "subprocess.run",
+    "subprocess.Popen",
+    "subprocess.call",
+    "subprocess.check_call",
+    "subprocess.check_output",
+];
 
 struct Reader<'a> {
     facts: Vec<Fact>,
@@ -98,7 +103,9 @@ impl<'a> Reader<'a> {
             let local = alias.asname.as_ref().map_or(name, |name| name.as_str());
             match (foreign, name) {
                 (true, "*") => self.scopes.open(module),
-                (true, _) => self.scopes.bind(local, Value::Path(scope::canonical(&format!("{module}.{name}")))),
+                (true, _) => {
+                    self.scopes.bind(local, Value::Path(scope::canonical(&format!("{module}.{name}"))))
+                }
                 (false, _) => self.scopes.bind(local, Value::Other),
             }
         }
@@ -236,7 +243,9 @@ impl<'a> Reader<'a> {
     fn forks_forever(&mut self, statement: &'a ast::StmtWhile) {
         let endless = match &*statement.test {
             Expr::BooleanLiteral(literal) => literal.value,
-            Expr::NumberLiteral(literal) => !matches!(&literal.value, ast::Number::Int(n) if n.as_u8() == Some(0)),
+            Expr::NumberLiteral(literal) => {
+                !matches!(&literal.value, ast::Number::Int(n) if n.as_u8() == Some(0))
+            }
             _ => false,
         };
         let forks = |statement: &Stmt| {

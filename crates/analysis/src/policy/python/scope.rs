@@ -14,14 +14,40 @@ pub(crate) enum Value {
 
 /// Names that are there without an import, as far as rules and folding know them.
 const BUILT_IN: &[&str] = &[
-    "eval", "exec", "compile", "open", "__import__", "getattr", "setattr", "delattr", "globals", "locals", "vars",
-    "input", "breakpoint", "chr", "bytes", "bytearray", "str", "int", "type", "object", "memoryview", "dir",
-    "__builtins__", "__loader__", "exit", "quit", "range", "list",
+    "eval",
+    "exec",
+    "compile",
+    "open",
+    "__import__",
+    "getattr",
+    "setattr",
+    "delattr",
+    "globals",
+    "locals",
+    "vars",
+    "input",
+    "breakpoint",
+    "chr",
+    "bytes",
+    "bytearray",
+    "str",
+    "int",
+    "type",
+    "object",
+    "memoryview",
+    "dir",
+    "__builtins__",
+    "__loader__",
+    "exit",
+    "quit",
+    "range",
+    "list",
 ];
 
 /// `builtins.eval` is `eval`, and `posix.system` is `os.system`.
 pub(crate) fn canonical(path: &str) -> String {
-    for (from, to) in [("builtins.", ""), ("__builtins__.", ""), ("posix.", "os."), ("nt.", "os."), ("io.open", "open")]
+    for (from, to) in
+        [("builtins.", ""), ("__builtins__.", ""), ("posix.", "os."), ("nt.", "os."), ("io.open", "open")]
     {
         if let Some(rest) = path.strip_prefix(from) {
             return format!("{to}{rest}");

@@ -23,7 +23,10 @@ pub(crate) fn is_root(path: &str) -> bool {
     while path.len() > 1 && (path.ends_with('/') || path.ends_with("/.")) {
         path.pop();
     }
-    let system = ["/", "/bin", "/boot", "/etc", "/lib", "/lib64", "/sbin", "/usr", "/var", "/root", "/home", "/dev", "/sys"];
+    let system = [
+        "/", "/bin", "/boot", "/etc", "/lib", "/lib64", "/sbin", "/usr", "/var", "/root", "/home", "/dev",
+        "/sys",
+    ];
     system.contains(&path.as_str()) || path == "//"
 }
 
@@ -41,7 +44,8 @@ pub(crate) fn is_disk(path: &str) -> bool {
     let disk = ["sd", "hd", "vd", "xvd", "nvme", "mmcblk", "dm-", "md", "loop"];
     matches!(name, "mem" | "kmem" | "port")
         || disk.iter().any(|start| {
-            name.strip_prefix(start).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_alphanumeric()) && rest.len() <= 8)
+            name.strip_prefix(start)
+                .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_alphanumeric()) && rest.len() <= 8)
         })
 }
 
@@ -69,12 +73,15 @@ pub(crate) fn sets_id(words: Words<'_>) -> bool {
     known(words).any(|word| {
         (word.starts_with(['u', 'g', 'a', '+']) && word.contains("+s"))
             || word == "+s"
-            || (word.len() == 4 && word.starts_with(['2', '4', '6']) && word.bytes().all(|b| b.is_ascii_digit()))
+            || (word.len() == 4
+                && word.starts_with(['2', '4', '6'])
+                && word.bytes().all(|b| b.is_ascii_digit()))
     })
 }
 
 pub(crate) fn kills_all(words: Words<'_>) -> bool {
-    let mut words = known(words).filter(|word| !matches!(*word, "-9" | "-KILL" | "-SIGKILL" | "-s" | "KILL" | "--"));
+    let mut words =
+        known(words).filter(|word| !matches!(*word, "-9" | "-KILL" | "-SIGKILL" | "-s" | "KILL" | "--"));
     words.any(|word| matches!(word, "-1"))
 }
 
@@ -83,7 +90,14 @@ pub(crate) fn names_secret(words: Words<'_>) -> bool {
 }
 
 pub(crate) fn is_secret(path: &str) -> bool {
-    let parts = ["/.ssh/id_", "/.aws/credentials", "/.kube/config", "/.docker/config.json", "/.netrc", "/.git-credentials"];
+    let parts = [
+        "/.ssh/id_",
+        "/.aws/credentials",
+        "/.kube/config",
+        "/.docker/config.json",
+        "/.netrc",
+        "/.git-credentials",
+    ];
     path == "/etc/shadow"
         || path == "/etc/gshadow"
         || path.starts_with("/proc/") && path.ends_with("/environ")
@@ -104,9 +118,9 @@ pub(crate) fn installs(words: Words<'_>) -> bool {
 }
 
 pub(crate) fn git_remote(words: Words<'_>) -> bool {
-    known(words).find(|word| !word.starts_with('-')).is_some_and(|word| {
-        matches!(word, "clone" | "fetch" | "pull" | "push" | "ls-remote")
-    })
+    known(words)
+        .find(|word| !word.starts_with('-'))
+        .is_some_and(|word| matches!(word, "clone" | "fetch" | "pull" | "push" | "ls-remote"))
 }
 
 pub(crate) fn is_network_file(path: &str) -> bool {

@@ -70,7 +70,11 @@ impl Reader {
         }
         self.say(at, Kind::Command { name: name.to_owned(), words: rest.to_vec() });
         match name {
-            "eval" => self.code(rest.iter().cloned().collect::<Option<Vec<_>>>().map(|all| all.join(" ")), "eval", at),
+            "eval" => self.code(
+                rest.iter().cloned().collect::<Option<Vec<_>>>().map(|all| all.join(" ")),
+                "eval",
+                at,
+            ),
             "export" | "declare" | "local" | "readonly" | "typeset" => {
                 for (variable, value) in rest.iter().flatten().filter_map(|word| word.split_once('=')) {
                     self.variables.insert(variable.to_owned(), Some(value.to_owned()));
@@ -83,7 +87,9 @@ impl Reader {
             }
             _ if SHELLS.contains(&name) => {
                 let flag = rest.iter().position(|word| {
-                    word.as_deref().is_some_and(|word| word.starts_with('-') && !word.starts_with("--") && word.ends_with('c'))
+                    word.as_deref().is_some_and(|word| {
+                        word.starts_with('-') && !word.starts_with("--") && word.ends_with('c')
+                    })
                 });
                 if let Some(code) = flag.and_then(|flag| rest.get(flag + 1)) {
                     self.code(code.clone(), "sh -c", at);
@@ -108,7 +114,8 @@ impl Reader {
         };
         let Some(Some(name)) = words.get(skipped) else { return };
         let name = base_name(name);
-        let reads_code = words[skipped + 1..].iter().flatten().all(|word| word.starts_with('-') && word != "-c");
+        let reads_code =
+            words[skipped + 1..].iter().flatten().all(|word| word.starts_with('-') && word != "-c");
         let shell = SHELLS.contains(&name);
         if !(shell || INTERPRETERS.contains(&name)) || !reads_code {
             return;
@@ -144,7 +151,9 @@ fn inner(name: &str, words: &[Option<String>]) -> usize {
     match name {
         "sudo" | "doas" => after_flags(&["-u", "-g", "-C", "-h"], true),
         "env" => after_flags(&["-u", "-C", "--unset", "--chdir"], true),
-        "nohup" | "command" | "builtin" | "exec" | "setsid" | "time" | "stdbuf" | "busybox" => after_flags(&["-a"], false),
+        "nohup" | "command" | "builtin" | "exec" | "setsid" | "time" | "stdbuf" | "busybox" => {
+            after_flags(&["-a"], false)
+        }
         "nice" | "ionice" => after_flags(&["-n", "-c"], false),
         "timeout" => after_flags(&["-s", "-k"], false) + 1,
         "xargs" => after_flags(&["-I", "-n", "-P", "-L", "-d", "-a", "-s"], false),
@@ -169,7 +178,9 @@ pub(crate) fn multiplies(name: &str, body: &ast::CompoundCommand) -> bool {
     };
     let (mut calls, mut background) = (0, false);
     for ast::CompoundListItem(commands, separator) in &list.0 {
-        if !commands.additional.is_empty() || commands.first.seq.iter().any(|c| matches!(c, ast::Command::Compound(..))) {
+        if !commands.additional.is_empty()
+            || commands.first.seq.iter().any(|c| matches!(c, ast::Command::Compound(..)))
+        {
             return false;
         }
         let here = commands.first.seq.iter().filter(|command| itself(command)).count();

@@ -25,7 +25,8 @@ impl Flow {
         match name {
             Some("echo") => {
                 let text = known.map(|words| {
-                    let shown: Vec<_> = words.into_iter().filter(|word| !matches!(*word, "-n" | "-e" | "-ne")).collect();
+                    let shown: Vec<_> =
+                        words.into_iter().filter(|word| !matches!(*word, "-n" | "-e" | "-ne")).collect();
                     shown.join(" ")
                 });
                 Self { text, ..Self::default() }
@@ -44,7 +45,11 @@ impl Flow {
             Some("xxd") if has(&["-r", "-p", "-rp"]) => {
                 Self { text: self.text.as_deref().and_then(unhex), decoded: true, ..self }
             }
-            Some("rev") => Self { text: self.text.map(|text| text.trim_end().chars().rev().collect()), decoded: true, ..self },
+            Some("rev") => Self {
+                text: self.text.map(|text| text.trim_end().chars().rev().collect()),
+                decoded: true,
+                ..self
+            },
             Some("curl" | "wget" | "fetch") => Self { downloaded: true, ..Self::default() },
             Some("cat" | "tee") => self,
             Some("gunzip" | "gzip" | "zcat" | "openssl") => Self { text: None, decoded: true, ..self },
@@ -118,13 +123,17 @@ impl Reader {
 
     fn parameter(&mut self, expr: &ParameterExpr) -> Option<String> {
         match expr {
-            ParameterExpr::Parameter { parameter: Parameter::Named(name), indirect: false } => match name.as_str() {
-                // Blanks by default, and often used for them.
-                "IFS" => Some(" ".to_owned()),
-                "HOME" => Some(self.variables.get(name).cloned().unwrap_or(Some("~".to_owned()))?),
-                _ => self.variables.get(name).cloned().flatten(),
-            },
-            ParameterExpr::Parameter { parameter: Parameter::Special(_) | Parameter::Positional(_), .. } => None,
+            ParameterExpr::Parameter { parameter: Parameter::Named(name), indirect: false } => {
+                match name.as_str() {
+                    // Blanks by default, and often used for them.
+                    "IFS" => Some(" ".to_owned()),
+                    "HOME" => Some(self.variables.get(name).cloned().unwrap_or(Some("~".to_owned()))?),
+                    _ => self.variables.get(name).cloned().flatten(),
+                }
+            }
+            ParameterExpr::Parameter {
+                parameter: Parameter::Special(_) | Parameter::Positional(_), ..
+            } => None,
             ParameterExpr::UseDefaultValues { parameter: Parameter::Named(name), default_value, .. } => {
                 let known = self.variables.get(name).cloned().flatten();
                 known.or_else(|| default_value.clone())

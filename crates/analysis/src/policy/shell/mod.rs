@@ -52,15 +52,9 @@ pub(crate) struct Reader {
 
 impl Reader {
     fn new(code: &str, fixed: Option<usize>, levels: usize) -> Self {
-        let bytes = if code.is_ascii() { Vec::new() } else { code.char_indices().map(|(at, _)| at).collect() };
-        Self {
-            facts: Vec::new(),
-            variables: HashMap::new(),
-            aliases: HashMap::new(),
-            fixed,
-            bytes,
-            levels,
-        }
+        let bytes =
+            if code.is_ascii() { Vec::new() } else { code.char_indices().map(|(at, _)| at).collect() };
+        Self { facts: Vec::new(), variables: HashMap::new(), aliases: HashMap::new(), fixed, bytes, levels }
     }
 
     fn say(&mut self, at: usize, kind: Kind) {
