@@ -348,12 +348,23 @@ impl Reader {
     fn inner(&mut self, expr: &Expression<'_>) {
         match expr {
             Expression::Identifier(_) => {}
-            Expression::StaticMemberExpression(access) => self.inner(&access.object),
+            Expression::StaticMemberExpression(access) => {
+                self.special(access);
+                self.inner(&access.object);
+            }
             Expression::ComputedMemberExpression(access) => {
                 self.inner(&access.object);
                 self.visit_expression(&access.expression);
             }
             other => self.visit_expression(other),
+        }
+    }
+
+    /// Properties that are special, whatever they are properties of.
+    fn special(&mut self, access: &StaticMemberExpression<'_>) {
+        let name = access.property.name.as_str();
+        if matches!(name, "__proto__" | "mainModule") {
+            self.say(access.span.start, Kind::Member(name.to_owned()));
         }
     }
 
@@ -479,9 +490,7 @@ impl<'a> Visit<'a> for Reader {
 
     fn visit_static_member_expression(&mut self, access: &StaticMemberExpression<'a>) {
         let name = access.property.name.as_str();
-        if matches!(name, "__proto__" | "mainModule") {
-            self.say(access.span.start, Kind::Member(name.to_owned()));
-        }
+        self.special(access);
         let value = member(self.value(&access.object), name);
         let known = matches!(value, Value::Path(_));
         self.mention(value, access.span.start);

@@ -232,7 +232,9 @@ impl Reader {
                 self.list(&subshell.list);
                 None
             }
-            ast::IoRedirect::OutputAndError(word, _) => self.word(word),
+            // `>& file` is a file as well; a number or `-` is harmless as one.
+            ast::IoRedirect::File(_, K::DuplicateOutput, ast::IoFileRedirectTarget::Duplicate(word))
+            | ast::IoRedirect::OutputAndError(word, _) => self.word(word),
             _ => None,
         };
         if let Some(path) = target {
