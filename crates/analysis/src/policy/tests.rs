@@ -255,6 +255,19 @@ proptest::proptest! {
     }
 }
 
+#[test]
+#[ignore = "prints facts"]
+fn show() {
+    eprintln!(
+        "{:#?}",
+        brush_parser::Parser::new(
+            "$(echo cm0gLXJmIC8= | base64 -d)".as_bytes(),
+            &brush_parser::ParserOptions::default()
+        )
+        .parse_program()
+    );
+}
+
 /// `BELLJAR_WRITE_DOCS=1 cargo test -p belljar-analysis docs` writes it anew.
 #[test]
 fn the_docs_page_is_the_table() {
@@ -265,10 +278,4 @@ fn the_docs_page_is_the_table() {
     }
     let page = std::fs::read_to_string(path).unwrap_or_default();
     assert!(page == docs::page(), "docs/policy.md is old; BELLJAR_WRITE_DOCS=1 writes it anew");
-}
-
-#[test]
-#[ignore = "prints facts"]
-fn show() {
-    eprintln!("{:#?}", shell::facts("$(echo cm0gLXJmIC8= | base64 -d)"));
 }

@@ -177,8 +177,7 @@ impl Reader {
         }
         let mut words = Vec::new();
         if let Some(name) = &simple.word_or_name {
-            let split = self.word(name);
-            words.extend(expand::split(split));
+            words.push(self.word(name));
         }
         for item in simple.suffix.iter().flat_map(|suffix| &suffix.0) {
             if let Item::Word(word) | Item::AssignmentWord(_, word) = item {
@@ -186,6 +185,10 @@ impl Reader {
             } else {
                 self.item(item, at, false);
             }
+        }
+        if let Some(first) = words.first_mut() {
+            let first = expand::split(first.take());
+            words.splice(..1, first);
         }
         if let Some(code) = command::here_document(simple, words.first())
             && let Some(code) = self.expanded_text(&code)
