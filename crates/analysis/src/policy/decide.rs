@@ -225,7 +225,7 @@ pub(crate) fn decide(
     (line, column): (u32, u32),
     policy: &Policy,
     context: &Context,
-    comment: impl FnOnce() -> Option<u32>,
+    comment: impl FnOnce() -> bool,
 ) -> Option<Finding> {
     let (action, decided_by) = policy.action(rule, subject);
     let blocked = context.blocks(rule.category, subject);
@@ -234,7 +234,7 @@ pub(crate) fn decide(
         Action::WarnIfBlocked => blocked.is_some(),
         Action::Warn | Action::Refuse => true,
     };
-    if !said || (policy.comments && comment().is_some()) {
+    if !said || (policy.comments && comment()) {
         return None;
     }
     let mut message = rule.message.replace("{}", &subject.name);

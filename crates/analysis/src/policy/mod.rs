@@ -105,25 +105,29 @@ pub fn check(code: &str, language: Language, policy: &Policy, context: &Context)
         return Verdict::default();
     }
     let facts = guard::within_bounds(code, language);
-    let mut positions = text::Positions::new(code);
+    let positions = text::Positions::new(code);
     let mut findings: Vec<Finding> = Vec::new();
+    let mut refused = false;
     for fact in &facts {
         for (rule, subject) in rules::matching(language, fact, policy) {
-            let (line, column) = positions.of(fact.at);
-            let known = |other: &Finding| (other.rule, other.line, other.column) == (rule.id, line, column);
+            let place = positions.of(fact.at);
+            let known = |other: &Finding| (other.rule, (other.line, other.column)) == (rule.id, place);
             if findings.iter().rev().take(16).any(known) {
                 continue;
             }
-            let comment = || text::allowing_comment(code, line, rule.id);
-            if let Some(finding) = decide::decide(rule, &subject, (line, column), policy, context, comment) {
+            let comment = || positions.allows(place.0, rule.id);
+            let found = decide::decide(rule, &subject, place, policy, context, comment);
+            // What refuses is not lost behind any number of warnings.
+            if let Some(finding) = found.filter(|f| findings.len() < MAX_FINDINGS || (f.refused && !refused))
+            {
+                refused |= finding.refused;
                 findings.push(finding);
             }
         }
-        if findings.len() >= MAX_FINDINGS {
+        if findings.len() >= MAX_FINDINGS && refused {
             break;
         }
     }
-    // What refuses must not be lost behind what only warns.
     findings.sort_by_key(|finding| (finding.line, finding.column));
     Verdict { findings }
 }

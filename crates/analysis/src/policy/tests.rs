@@ -256,16 +256,9 @@ proptest::proptest! {
 }
 
 #[test]
-#[ignore = "prints facts"]
-fn show() {
-    eprintln!(
-        "{:#?}",
-        brush_parser::Parser::new(
-            "$(echo cm0gLXJmIC8= | base64 -d)".as_bytes(),
-            &brush_parser::ParserOptions::default()
-        )
-        .parse_program()
-    );
+fn a_refusal_is_not_lost_behind_warnings() {
+    let code = format!("{}rm -rf /", "curl http://a\n".repeat(1_000));
+    assert!(refused(&code, Language::Shell, "balanced").is_some());
 }
 
 /// `BELLJAR_WRITE_DOCS=1 cargo test -p belljar-analysis docs` writes it anew.

@@ -167,8 +167,9 @@ impl Reader {
 
     fn plain_words(&mut self, simple: &ast::SimpleCommand) -> Option<Vec<Option<String>>> {
         use ast::CommandPrefixOrSuffixItem as Item;
+        let name = simple.word_or_name.as_ref()?;
         self.levels -= 1;
-        let mut words = vec![self.word(simple.word_or_name.as_ref()?)];
+        let mut words = vec![self.word(name)];
         for item in simple.suffix.iter().flat_map(|suffix| &suffix.0) {
             if let Item::Word(word) = item {
                 words.push(self.word(word));
