@@ -171,7 +171,7 @@ impl Reader {
         self.levels -= 1;
         let mut words = vec![self.word(name)];
         for item in simple.suffix.iter().flat_map(|suffix| &suffix.0) {
-            if let Item::Word(word) = item {
+            if let Item::Word(word) | Item::AssignmentWord(_, word) = item {
                 words.push(self.word(word));
             }
         }
