@@ -8,6 +8,7 @@ use belljar_engine::quantity::{parse_bytes, parse_millis};
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchArgs;
+use crate::check::CheckArgs;
 use crate::deps::DepsArgs;
 use crate::remote::{ExecutionsArgs, KeyArgs, ProfileArgs, SandboxArgs, TenantArgs};
 use crate::serve::ServeArgs;
@@ -28,6 +29,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Runs a piece of code, or a program, in a fresh sandbox
     Run(Box<RunArgs>),
+    /// Reads code without running it, and says what a policy minds in it
+    Check(CheckArgs),
     /// Runs code for others, over HTTP
     Serve(ServeArgs),
     /// Opens sandboxes of a server that stay, and works in them
@@ -55,6 +58,7 @@ impl Command {
     pub(crate) fn json(&self) -> bool {
         match self {
             Self::Run(args) => args.json,
+            Self::Check(args) => args.json,
             Self::Serve(_) => false,
             Self::Deps(args) => args.json(),
             Self::Config(args) => args.json,

@@ -7,6 +7,7 @@
 mod args;
 mod batch;
 mod bench;
+mod check;
 mod config;
 mod deps;
 mod doctor;
@@ -53,6 +54,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
     let config = config::load(cli.config.as_deref(), &environment)?;
     match cli.command {
         Command::Run(args) => run::run(*args, &environment, config),
+        Command::Check(args) => check::run(args),
         Command::Serve(args) => serve::run(args, &environment, config),
         Command::Sandbox(args) => remote::sandbox(*args, &environment),
         Command::Executions(args) => remote::executions(args, &environment),

@@ -1,0 +1,57 @@
+//! What front ends say about code: resolved names and commands, at a place.
+
+/// Something that the code does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fact {
+    /// Byte at which it begins.
+    pub(crate) at: usize,
+    pub(crate) kind: Kind,
+}
+
+/// The forms in which it does it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A module is loaded.
+    Import(String),
+    /// A resolved name is used; called where arguments are there. A keyword argument is `name=value`.
+    Name { path: String, arguments: Option<Vec<Option<String>>> },
+    /// A method of something unknown is called, or an attribute that is special by itself is read.
+    Member(String),
+    /// A program of the shell, by the last part of its path, and its words as far as they are known.
+    Command { name: String, words: Vec<Option<String>> },
+    /// A file is written by a redirection.
+    Write(String),
+    /// What only the whole shows.
+    Shape(Shape),
+}
+
+/// What only the whole shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// A function that starts itself twice, or a loop that forks without an end.
+    ForkBomb,
+    /// Something that is not known is executed as code.
+    UnknownCode(&'static str),
+    /// A download goes straight into an interpreter.
+    Download,
+    /// Code came out of an encoding.
+    Decoded,
+    /// A name was put together from parts.
+    Assembled(String),
+    /// The parser did not understand.
+    Syntax(String),
+    /// It was not read: too long or nested too deep.
+    Unread(&'static str),
+}
+
+/// The longest text that is folded.
+pub(crate) const MAX_TEXT: usize = 16 << 10;
+
+/// Reads base64 as code would.
+pub(crate) fn base64_text(text: &str) -> Option<String> {
+    use base64::Engine as _;
+    let packed: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+    let engine = base64::engine::general_purpose::STANDARD_NO_PAD;
+    let bytes = engine.decode(packed.trim_end_matches('=')).ok()?;
+    String::from_utf8(bytes).ok().filter(|text| text.len() <= MAX_TEXT)
+}

@@ -1,0 +1,367 @@
+//! Python: names are resolved through imports, assignments and scopes, on ruff's syntax tree.
+//!
+//! Functions are read after the module around them, as they would run, so they see names that are bound further down.
+
+mod fold;
+mod scope;
+
+use ruff_python_ast::visitor::{Visitor, walk_expr, walk_stmt};
+use ruff_python_ast::{self as ast, Expr, Stmt};
+use ruff_python_parser::{Mode, ParseOptions, parse_unchecked};
+use ruff_text_size::Ranged;
+
+use self::scope::{Scopes, Value};
+use super::fact::{Fact, Kind, Shape};
+use super::shell;
+
+/// What the code does.
+pub(crate) fn facts(code: &str) -> Vec<Fact> {
+    let parsed = parse_unchecked(code, ParseOptions::from(Mode::Ipython));
+    let mut reader = Reader { facts: Vec::new(), scopes: Scopes::new(), waiting: Vec::new() };
+    if let Some(error) = parsed.errors().first() {
+        let why = error.error.to_string();
+        reader.say(error.location.start().to_usize(), Kind::Shape(Shape::Syntax(why)));
+    }
+    if let ast::Mod::Module(module) = parsed.syntax() {
+        reader.body(&module.body);
+    }
+    while let Some((body, scope)) = reader.waiting.pop() {
+        reader.scopes.enter(scope);
+        reader.body(body);
+    }
+    reader.facts
+}
+
+/// Attributes that lead into the interpreter, whatever they are attributes of.
+const INSIDE: &[&str] = &[
+    "__subclasses__",
+    "__bases__",
+    "__mro__",
+    "__globals__",
+    "__builtins__",
+    "__code__",
+    "__closure__",
+    "gi_frame",
+    "f_globals",
+    "f_back",
+    "cr_frame",
+    "tb_frame",
+    "__reduce__",
+    "__reduce_ex__",
+];
+
+/// Calls whose first argument is a command for the shell.
+const SHELLS: &[&str] = &["os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"];
+const PROCESSES: &[&str] = &[
+    "subprocess.run",
+    "subprocess.Popen",
+    "subprocess.call",
+    "subprocess.check_call",
+    "subprocess.check_output",
+];
+
+struct Reader<'a> {
+    facts: Vec<Fact>,
+    scopes: Scopes,
+    waiting: Vec<(&'a [Stmt], usize)>,
+}
+
+impl<'a> Reader<'a> {
+    fn say(&mut self, at: usize, kind: Kind) {
+        self.facts.push(Fact { at, kind });
+    }
+
+    fn body(&mut self, body: &'a [Stmt]) {
+        for statement in body {
+            self.visit_stmt(statement);
+        }
+    }
+
+    fn import(&mut self, statement: &ast::StmtImport) {
+        for alias in &statement.names {
+            let module = alias.name.as_str();
+            self.say(alias.start().to_usize(), Kind::Import(module.to_owned()));
+            let (name, path) = match &alias.asname {
+                Some(name) => (name.as_str(), module),
+                None => {
+                    let top = module.split('.').next().unwrap_or(module);
+                    (top, top)
+                }
+            };
+            self.scopes.bind(name, Value::Path(path.to_owned()));
+        }
+    }
+
+    fn import_from(&mut self, statement: &ast::StmtImportFrom) {
+        let module = statement.module.as_ref().map_or("", |name| name.as_str());
+        let foreign = statement.level == 0;
+        if foreign {
+            self.say(statement.start().to_usize(), Kind::Import(module.to_owned()));
+        }
+        for alias in &statement.names {
+            let name = alias.name.as_str();
+            let local = alias.asname.as_ref().map_or(name, |name| name.as_str());
+            match (foreign, name) {
+                (true, "*") => self.scopes.open(module),
+                (true, _) => {
+                    self.scopes.bind(local, Value::Path(scope::canonical(&format!("{module}.{name}"))))
+                }
+                (false, _) => self.scopes.bind(local, Value::Other),
+            }
+        }
+    }
+
+    /// Binds whatever a target names; only a plain name takes the value.
+    fn bind(&mut self, target: &'a Expr, value: &Value) {
+        match target {
+            Expr::Name(name) => self.scopes.bind(name.id.as_str(), value.clone()),
+            Expr::Tuple(ast::ExprTuple { elts, .. }) | Expr::List(ast::ExprList { elts, .. }) => {
+                for element in elts {
+                    self.bind(element, &Value::Other);
+                }
+            }
+            Expr::Starred(starred) => self.bind(&starred.value, &Value::Other),
+            other => self.visit_expr(other),
+        }
+    }
+
+    fn assign(&mut self, targets: &'a [Expr], value: &'a Expr) {
+        self.visit_expr(value);
+        for target in targets {
+            match (target, value) {
+                (Expr::Tuple(left), Expr::Tuple(right)) if left.elts.len() == right.elts.len() => {
+                    for (target, value) in left.elts.iter().zip(&right.elts) {
+                        let value = fold::value(value, &self.scopes);
+                        self.bind(target, &value);
+                    }
+                }
+                _ => {
+                    let value = fold::value(value, &self.scopes);
+                    self.bind(target, &value);
+                }
+            }
+        }
+    }
+
+    fn function(&mut self, parameters: Option<&'a ast::Parameters>) -> usize {
+        let names = parameters.into_iter().flat_map(ast::Parameters::iter).map(|p| p.name().as_str());
+        self.scopes.function(names)
+    }
+
+    fn defaults(&mut self, parameters: &'a ast::Parameters) {
+        for default in parameters.iter_non_variadic_params().filter_map(|p| p.default.as_deref()) {
+            self.visit_expr(default);
+        }
+    }
+
+    fn call(&mut self, call: &'a ast::ExprCall) {
+        let at = call.func.start().to_usize();
+        match fold::value(&call.func, &self.scopes) {
+            Value::Path(path) => {
+                self.called(&path, call, at);
+                self.inner(&call.func);
+            }
+            _ => match &*call.func {
+                Expr::Attribute(attribute) => {
+                    self.say(at, Kind::Member(attribute.attr.to_string()));
+                    self.visit_expr(&attribute.value);
+                }
+                other => self.visit_expr(other),
+            },
+        }
+        for argument in &call.arguments.args {
+            self.visit_expr(argument);
+        }
+        for keyword in &call.arguments.keywords {
+            self.visit_expr(&keyword.value);
+        }
+    }
+
+    fn called(&mut self, path: &str, call: &'a ast::ExprCall, at: usize) {
+        let arguments = fold::arguments(&call.arguments, &self.scopes);
+        let first = arguments.first().cloned().flatten();
+        if matches!(path, "__import__" | "importlib.import_module") {
+            match &first {
+                Some(module) => self.say(at, Kind::Import(module.clone())),
+                None => self.say(at, Kind::Shape(Shape::UnknownCode("__import__"))),
+            }
+        }
+        if fold::assembled(call, &self.scopes) {
+            self.say(at, Kind::Shape(Shape::Assembled(first.clone().unwrap_or_default())));
+        }
+        if let (Some(command), true) = (first, shell_runs(path, &arguments)) {
+            self.facts.extend(shell::embedded(&command, at));
+        }
+        if let Some(words) = fold::words(call, path, PROCESSES, &self.scopes) {
+            self.facts.extend(shell::program(words, at));
+        }
+        self.say(at, Kind::Name { path: path.to_owned(), arguments: Some(arguments) });
+    }
+
+    /// What a resolved name is made of may hold calls of its own.
+    fn inner(&mut self, func: &'a Expr) {
+        match func {
+            Expr::Attribute(attribute) => self.inner_value(&attribute.value),
+            Expr::Call(call) => self.call(call),
+            Expr::Subscript(subscript) => {
+                self.inner_value(&subscript.value);
+                self.visit_expr(&subscript.slice);
+            }
+            _ => {}
+        }
+    }
+
+    fn inner_value(&mut self, value: &'a Expr) {
+        match value {
+            Expr::Attribute(_) | Expr::Call(_) | Expr::Subscript(_) => self.inner(value),
+            Expr::Name(_) => {}
+            other => self.visit_expr(other),
+        }
+    }
+
+    /// A name that is not called: handed on, perhaps to be called there.
+    fn mention(&mut self, expr: &'a Expr) {
+        let at = expr.start().to_usize();
+        if let Expr::Attribute(attribute) = expr
+            && INSIDE.contains(&attribute.attr.as_str())
+        {
+            self.say(at, Kind::Member(attribute.attr.to_string()));
+        }
+        match fold::value(expr, &self.scopes) {
+            Value::Path(path) => {
+                if fold::subscripted(expr) {
+                    self.say(at, Kind::Shape(Shape::Assembled(path.clone())));
+                }
+                self.say(at, Kind::Name { path, arguments: None });
+                self.inner(expr);
+            }
+            _ => walk_expr(self, expr),
+        }
+    }
+
+    /// `while True: os.fork()`.
+    fn forks_forever(&mut self, statement: &'a ast::StmtWhile) {
+        let endless = match &*statement.test {
+            Expr::BooleanLiteral(literal) => literal.value,
+            Expr::NumberLiteral(literal) => {
+                !matches!(&literal.value, ast::Number::Int(n) if n.as_u8() == Some(0))
+            }
+            _ => false,
+        };
+        let forks = |statement: &Stmt| {
+            let call = match statement {
+                Stmt::Expr(expr) => &expr.value,
+                Stmt::Assign(assign) => &assign.value,
+                _ => return false,
+            };
+            matches!(&**call, Expr::Call(call)
+                if fold::value(&call.func, &self.scopes) == Value::Path("os.fork".to_owned()))
+        };
+        let leaves = |s: &Stmt| matches!(s, Stmt::Break(_) | Stmt::Return(_) | Stmt::If(_) | Stmt::Try(_));
+        if endless && statement.body.iter().any(forks) && !statement.body.iter().any(leaves) {
+            self.say(statement.start().to_usize(), Kind::Shape(Shape::ForkBomb));
+        }
+    }
+}
+
+fn shell_runs(path: &str, arguments: &[Option<String>]) -> bool {
+    let asks = |argument: &Option<String>| argument.as_deref() == Some("shell=True");
+    SHELLS.contains(&path) || (PROCESSES.contains(&path) && arguments.iter().any(asks))
+}
+
+impl<'a> Visitor<'a> for Reader<'a> {
+    fn visit_stmt(&mut self, statement: &'a Stmt) {
+        match statement {
+            Stmt::Import(import) => self.import(import),
+            Stmt::ImportFrom(import) => self.import_from(import),
+            Stmt::Assign(assign) => self.assign(&assign.targets, &assign.value),
+            Stmt::AnnAssign(ast::StmtAnnAssign { target, value: Some(value), .. }) => {
+                self.assign(std::slice::from_ref(&**target), value);
+            }
+            Stmt::AugAssign(assign) => {
+                self.visit_expr(&assign.value);
+                if let Expr::Name(name) = &*assign.target {
+                    let value = fold::grown(assign, &self.scopes);
+                    self.scopes.replace(name.id.as_str(), value);
+                }
+            }
+            Stmt::FunctionDef(def) => {
+                self.scopes.bind(def.name.as_str(), Value::Other);
+                def.decorator_list.iter().for_each(|decorator| self.visit_decorator(decorator));
+                self.defaults(&def.parameters);
+                let scope = self.function(Some(&def.parameters));
+                self.waiting.push((&def.body, scope));
+            }
+            Stmt::ClassDef(def) => {
+                self.scopes.bind(def.name.as_str(), Value::Other);
+                let outer = self.scopes.class();
+                walk_stmt(self, statement);
+                self.scopes.enter(outer);
+            }
+            Stmt::For(for_loop) => {
+                self.bind(&for_loop.target, &Value::Other);
+                walk_stmt(self, statement);
+            }
+            Stmt::While(while_loop) => {
+                self.forks_forever(while_loop);
+                walk_stmt(self, statement);
+            }
+            Stmt::With(with) => {
+                for item in &with.items {
+                    self.visit_expr(&item.context_expr);
+                    if let Some(target) = item.optional_vars.as_deref() {
+                        let value = fold::value(&item.context_expr, &self.scopes);
+                        self.bind(target, &value);
+                    }
+                }
+                self.body(&with.body);
+            }
+            Stmt::IpyEscapeCommand(line) => {
+                let at = line.start().to_usize();
+                self.facts.extend(shell::embedded(&line.value, at));
+            }
+            _ => walk_stmt(self, statement),
+        }
+    }
+
+    // What is written in an annotation is not done.
+    fn visit_annotation(&mut self, _: &'a Expr) {}
+
+    fn visit_expr(&mut self, expr: &'a Expr) {
+        match expr {
+            Expr::Call(call) => self.call(call),
+            Expr::Name(_) | Expr::Attribute(_) | Expr::Subscript(_) => self.mention(expr),
+            Expr::Named(named) => {
+                self.assign(std::slice::from_ref(&*named.target), &named.value);
+            }
+            Expr::Lambda(lambda) => {
+                let outer = self.scopes.here();
+                let scope = self.function(lambda.parameters.as_deref());
+                self.scopes.enter(scope);
+                self.visit_expr(&lambda.body);
+                self.scopes.enter(outer);
+            }
+            Expr::ListComp(_) | Expr::SetComp(_) | Expr::DictComp(_) | Expr::Generator(_) => {
+                let outer = self.scopes.here();
+                let scope = self.function(None);
+                self.scopes.enter(scope);
+                for generator in generators(expr) {
+                    self.bind(&generator.target, &Value::Other);
+                }
+                walk_expr(self, expr);
+                self.scopes.enter(outer);
+            }
+            _ => walk_expr(self, expr),
+        }
+    }
+}
+
+fn generators(expr: &Expr) -> &[ast::Comprehension] {
+    match expr {
+        Expr::ListComp(comprehension) => &comprehension.generators,
+        Expr::SetComp(comprehension) => &comprehension.generators,
+        Expr::DictComp(comprehension) => &comprehension.generators,
+        Expr::Generator(comprehension) => &comprehension.generators,
+        _ => &[],
+    }
+}

@@ -1,0 +1,161 @@
+//! What the words of a command mean.
+
+type Words<'a> = &'a [Option<String>];
+
+fn known(words: Words<'_>) -> impl Iterator<Item = &str> {
+    words.iter().flatten().map(String::as_str)
+}
+
+pub(crate) fn has(words: Words<'_>, wanted: &[&str]) -> bool {
+    known(words).any(|word| wanted.contains(&word))
+}
+
+/// Whether a short flag is among clusters such as `-rf`, or its long form is there.
+fn flag(words: Words<'_>, short: char, long: &str) -> bool {
+    known(words).any(|word| {
+        word == long || (word.starts_with('-') && !word.starts_with("--") && word.contains(short))
+    })
+}
+
+/// Whether a path is everything, or what a system needs to be one.
+pub(crate) fn is_root(path: &str) -> bool {
+    let mut path = path.trim_end_matches('*').to_owned();
+    while path.len() > 1 && (path.ends_with('/') || path.ends_with("/.")) {
+        path.pop();
+    }
+    let system = [
+        "/", "/bin", "/boot", "/etc", "/lib", "/lib64", "/sbin", "/usr", "/var", "/root", "/home", "/dev",
+        "/sys",
+    ];
+    system.contains(&path.as_str()) || path == "//"
+}
+
+pub(crate) fn wipes_root(words: Words<'_>) -> bool {
+    let recursive = flag(words, 'r', "--recursive") || flag(words, 'R', "--recursive");
+    recursive && (known(words).any(is_root) || has(words, &["--no-preserve-root"]))
+}
+
+pub(crate) fn recursive_force(words: Words<'_>) -> bool {
+    flag(words, 'r', "--recursive") || flag(words, 'R', "--recursive")
+}
+
+pub(crate) fn is_disk(path: &str) -> bool {
+    let Some(name) = path.strip_prefix("/dev/") else { return path == "/proc/sysrq-trigger" };
+    let disk = ["sd", "hd", "vd", "xvd", "nvme", "mmcblk", "dm-", "md", "loop"];
+    matches!(name, "mem" | "kmem" | "port")
+        || disk.iter().any(|start| {
+            name.strip_prefix(start)
+                .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_alphanumeric()) && rest.len() <= 8)
+        })
+}
+
+pub(crate) fn writes_disk(words: Words<'_>) -> bool {
+    known(words).any(|word| word.strip_prefix("of=").is_some_and(is_disk))
+}
+
+pub(crate) fn names_disk(words: Words<'_>) -> bool {
+    known(words).any(is_disk)
+}
+
+pub(crate) fn finds_root(words: Words<'_>) -> bool {
+    has(words, &["-delete"]) && known(words).next().is_some_and(is_root)
+}
+
+pub(crate) fn finds_and_deletes(words: Words<'_>) -> bool {
+    has(words, &["-delete"])
+}
+
+pub(crate) fn recursive_root(words: Words<'_>) -> bool {
+    flag(words, 'R', "--recursive") && known(words).any(is_root)
+}
+
+pub(crate) fn sets_id(words: Words<'_>) -> bool {
+    known(words).any(|word| {
+        (word.starts_with(['u', 'g', 'a', '+']) && word.contains("+s"))
+            || word == "+s"
+            || (word.len() == 4
+                && word.starts_with(['2', '4', '6'])
+                && word.bytes().all(|b| b.is_ascii_digit()))
+    })
+}
+
+pub(crate) fn kills_all(words: Words<'_>) -> bool {
+    let mut words =
+        known(words).filter(|word| !matches!(*word, "-9" | "-KILL" | "-SIGKILL" | "-s" | "KILL" | "--"));
+    words.any(|word| matches!(word, "-1"))
+}
+
+pub(crate) fn names_secret(words: Words<'_>) -> bool {
+    known(words).any(is_secret)
+}
+
+pub(crate) fn is_secret(path: &str) -> bool {
+    let parts = [
+        "/.ssh/id_",
+        "/.aws/credentials",
+        "/.kube/config",
+        "/.docker/config.json",
+        "/.netrc",
+        "/.git-credentials",
+    ];
+    path == "/etc/shadow"
+        || path == "/etc/gshadow"
+        || path.starts_with("/proc/") && path.ends_with("/environ")
+        || parts.iter().any(|part| path.contains(part))
+        || path.starts_with("/var/run/secrets/")
+}
+
+pub(crate) fn takes_code(words: Words<'_>) -> bool {
+    has(words, &["-c", "-e", "--eval"])
+}
+
+pub(crate) fn listens(words: Words<'_>) -> bool {
+    flag(words, 'e', "--exec") || flag(words, 'c', "--sh-exec")
+}
+
+pub(crate) fn installs(words: Words<'_>) -> bool {
+    has(words, &["install", "add", "i", "download"])
+}
+
+pub(crate) fn git_remote(words: Words<'_>) -> bool {
+    known(words)
+        .find(|word| !word.starts_with('-'))
+        .is_some_and(|word| matches!(word, "clone" | "fetch" | "pull" | "push" | "ls-remote"))
+}
+
+pub(crate) fn is_network_file(path: &str) -> bool {
+    path.starts_with("/dev/tcp/") || path.starts_with("/dev/udp/")
+}
+
+/// A file that the shell writes, and not one of those that swallow.
+pub(crate) fn is_absolute(path: &str) -> bool {
+    path.starts_with('/') && !path.starts_with("/dev/")
+}
+
+/// `open(path, "w")`: the second argument, or `mode=`.
+pub(crate) fn opens_to_write(arguments: Words<'_>) -> bool {
+    let writes = |mode: &str| mode.len() <= 4 && mode.contains(['w', 'a', 'x', '+']);
+    let second = arguments.get(1).and_then(|mode| mode.as_deref());
+    let named = known(arguments).find_map(|word| word.strip_prefix("mode="));
+    first_is_absolute(arguments) && (second.is_some_and(writes) || named.is_some_and(writes))
+}
+
+pub(crate) fn first_is_absolute(arguments: Words<'_>) -> bool {
+    arguments.first().and_then(|path| path.as_deref()).is_some_and(|path| path.starts_with('/'))
+}
+
+pub(crate) fn first_is_disk(arguments: Words<'_>) -> bool {
+    arguments.first().and_then(|path| path.as_deref()).is_some_and(is_disk)
+}
+
+pub(crate) fn first_is_root(arguments: Words<'_>) -> bool {
+    arguments.first().and_then(|path| path.as_deref()).is_some_and(is_root)
+}
+
+pub(crate) fn first_is_secret(arguments: Words<'_>) -> bool {
+    arguments.first().and_then(|path| path.as_deref()).is_some_and(is_secret)
+}
+
+pub(crate) fn opens_disk_to_write(arguments: Words<'_>) -> bool {
+    first_is_disk(arguments) && opens_to_write(arguments)
+}

@@ -1,0 +1,245 @@
+//! The table of rules. Each has cases that it must and must not match beside it; tests, documentation and checks go over
+//! the same table.
+
+mod commands;
+mod javascript;
+mod python;
+mod shell;
+
+use serde::{Deserialize, Serialize};
+
+use super::fact::{Fact, Kind, Shape};
+use super::{Language, Policy};
+
+/// What a rule is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Category {
+    /// Other programs.
+    Process,
+    /// Files.
+    Filesystem,
+    /// The network.
+    Network,
+    /// Text that becomes code.
+    CodeExecution,
+    /// Machine code and memory.
+    Native,
+    /// The interpreter's inside.
+    Introspection,
+    /// Memory, time and processes.
+    Resource,
+    /// What hides.
+    Obfuscation,
+    /// What only destroys.
+    DestructiveCommand,
+    /// Keys and passwords.
+    Secrets,
+}
+
+impl Category {
+    /// Its name in policies and findings.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Filesystem => "filesystem",
+            Self::Network => "network",
+            Self::CodeExecution => "code-execution",
+            Self::Native => "native",
+            Self::Introspection => "introspection",
+            Self::Resource => "resource",
+            Self::Obfuscation => "obfuscation",
+            Self::DestructiveCommand => "destructive-command",
+            Self::Secrets => "secrets",
+        }
+    }
+}
+
+/// How bad it would be without a jail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Worth knowing.
+    Info,
+    /// Seldom a problem.
+    Low,
+    /// A problem with untrusted input.
+    Medium,
+    /// A way to do anything.
+    High,
+    /// Nothing but an attack.
+    Critical,
+}
+
+impl Severity {
+    /// Its name in findings.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+            Self::Critical => "critical",
+        }
+    }
+}
+
+/// One rule.
+#[derive(Debug)]
+pub struct Rule {
+    /// Never changes: `PY-…`, `JS-…`, `SH-…`.
+    pub id: &'static str,
+    /// What it is about.
+    pub category: Category,
+    /// How bad it would be.
+    pub severity: Severity,
+    /// What was found; `{}` is its name.
+    pub message: &'static str,
+    /// What to do instead.
+    pub suggestion: &'static str,
+    pub(crate) when: &'static [When],
+    /// Code that it finds.
+    pub matches: &'static [&'static str],
+    /// Code with the same words that it leaves alone.
+    pub leaves: &'static [&'static str],
+}
+
+/// What a rule looks for. A name may begin with `*.` (any method of it) or end with `*` (anything that begins so).
+#[derive(Debug)]
+pub(crate) enum When {
+    Import(&'static [&'static str]),
+    /// Called, or handed on.
+    Name(&'static [&'static str]),
+    CallWith(&'static [&'static str], fn(&[Option<String>]) -> bool),
+    /// Called with a path as its first argument, in a way that writes.
+    Writes(&'static [&'static str], fn(&[Option<String>]) -> bool),
+    Member(&'static [&'static str]),
+    Command(&'static [&'static str]),
+    CommandWith(&'static [&'static str], fn(&[Option<String>]) -> bool),
+    Redirect(fn(&str) -> bool),
+    ForkBomb,
+    UnknownCode,
+    Download,
+    Decoded,
+    Assembled,
+    Syntax,
+    Unread,
+    /// What a policy lists.
+    ListedModule,
+    ListedCall,
+}
+
+/// What a rule found, by name.
+#[derive(Debug, Clone)]
+pub(crate) struct Subject {
+    pub(crate) kind: &'static str,
+    pub(crate) name: String,
+    /// The file concerned, where it is known.
+    pub(crate) path: Option<String>,
+}
+
+impl Subject {
+    fn new(kind: &'static str, name: &str) -> Self {
+        Self { kind, name: name.to_owned(), path: None }
+    }
+
+    /// Whether it is a module, or something in it.
+    pub(crate) fn belongs_to(&self, module: &str) -> bool {
+        matches!(self.kind, "import" | "call") && within(&self.name, module)
+    }
+}
+
+fn within(name: &str, module: &str) -> bool {
+    name.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '/']))
+}
+
+/// All rules.
+pub static RULES: &[&[Rule]] = &[python::RULES, javascript::RULES, shell::RULES];
+
+/// Rules that find something in a fact. A shell's rules hold for commands in every language.
+pub(crate) fn matching<'a>(
+    language: Language,
+    fact: &'a Fact,
+    policy: &'a Policy,
+) -> impl Iterator<Item = (&'static Rule, Subject)> + 'a {
+    let table = match (&fact.kind, language) {
+        (Kind::Command { .. } | Kind::Write(_), _) | (_, Language::Shell) => shell::RULES,
+        (_, Language::Python) => python::RULES,
+        _ => javascript::RULES,
+    };
+    table.iter().filter_map(|rule| {
+        let subject = rule.when.iter().find_map(|when| when.found(&fact.kind, policy))?;
+        Some((rule, subject))
+    })
+}
+
+impl When {
+    fn found(&self, kind: &Kind, policy: &Policy) -> Option<Subject> {
+        match (self, kind) {
+            (Self::Import(names), Kind::Import(name)) => {
+                names.iter().any(|module| within(name, module)).then(|| Subject::new("import", name))
+            }
+            (Self::ListedModule, Kind::Import(name)) => {
+                let listed = policy.listed_modules.iter().any(|module| within(name, module));
+                listed.then(|| Subject::new("import", name))
+            }
+            (Self::ListedCall, Kind::Name { path, .. }) => {
+                policy.listed_calls.iter().any(|listed| listed == path).then(|| Subject::new("call", path))
+            }
+            (_, Kind::Name { path, arguments }) => self.names(path, arguments.as_deref()),
+            (Self::Member(names), Kind::Member(name)) => {
+                names.contains(&name.as_str()).then(|| Subject::new("attribute", name))
+            }
+            (_, Kind::Command { name, words }) => self.command(name, words),
+            (Self::Redirect(test), Kind::Write(path)) => {
+                let subject = Subject { kind: "write to", name: path.clone(), path: Some(path.clone()) };
+                test(path).then_some(subject)
+            }
+            (_, Kind::Shape(shape)) => self.shape(shape),
+            _ => None,
+        }
+    }
+
+    fn names(&self, path: &str, arguments: Option<&[Option<String>]>) -> Option<Subject> {
+        let found = |names: &[&str]| names.iter().any(|pattern| fits(path, pattern));
+        let subject = || Subject::new("call", path);
+        match (self, arguments) {
+            (Self::Name(names), _) => found(names).then(subject),
+            (Self::CallWith(names, test), Some(arguments)) => (found(names) && test(arguments)).then(subject),
+            (Self::Writes(names, test), Some(arguments)) => {
+                let file = arguments.first().cloned().flatten();
+                (found(names) && test(arguments)).then(|| Subject { path: file, ..subject() })
+            }
+            _ => None,
+        }
+    }
+
+    fn command(&self, name: &str, words: &[Option<String>]) -> Option<Subject> {
+        let subject = || Subject::new("command", name);
+        match self {
+            Self::Command(names) => names.contains(&name).then(subject),
+            Self::CommandWith(names, test) => (names.contains(&name) && test(words)).then(subject),
+            _ => None,
+        }
+    }
+
+    fn shape(&self, shape: &Shape) -> Option<Subject> {
+        match (self, shape) {
+            (Self::ForkBomb, Shape::ForkBomb) => Some(Subject::new("code", "fork bomb")),
+            (Self::UnknownCode, Shape::UnknownCode(by)) => Some(Subject::new("call", by)),
+            (Self::Download, Shape::Download) => Some(Subject::new("code", "download | sh")),
+            (Self::Decoded, Shape::Decoded) => Some(Subject::new("code", "decoded text")),
+            (Self::Assembled, Shape::Assembled(name)) => Some(Subject::new("name", name)),
+            (Self::Syntax, Shape::Syntax(why)) => Some(Subject::new("syntax", why)),
+            (Self::Unread, Shape::Unread(why)) => Some(Subject::new("code", why)),
+            _ => None,
+        }
+    }
+}
+
+fn fits(path: &str, pattern: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => path.starts_with(start),
+        None => path == pattern,
+    }
+}

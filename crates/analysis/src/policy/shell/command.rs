@@ -1,0 +1,192 @@
+//! What a program does with its words: wrappers start others, interpreters take code.
+
+use brush_parser::ast;
+
+use super::super::fact::{Kind, Shape};
+use super::Reader;
+use super::expand::Flow;
+
+type Words = Vec<Option<String>>;
+
+/// The last part of a path.
+pub(crate) fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+const SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "ksh", "ash"];
+const INTERPRETERS: &[&str] = &["python", "python3", "node", "perl", "ruby", "php"];
+
+/// Text that a here-document hands to a shell.
+pub(crate) fn here_document(simple: &ast::SimpleCommand, name: Option<&Option<String>>) -> Option<ast::Word> {
+    let name = name?.as_deref().map(base_name)?;
+    if !SHELLS.contains(&name) {
+        return None;
+    }
+    simple.suffix.iter().flat_map(|suffix| &suffix.0).find_map(|item| match item {
+        ast::CommandPrefixOrSuffixItem::IoRedirect(ast::IoRedirect::HereDocument(_, document)) => {
+            Some(document.doc.clone())
+        }
+        ast::CommandPrefixOrSuffixItem::IoRedirect(ast::IoRedirect::HereString(_, word)) => {
+            let mut word = word.clone();
+            word.value = word.value.trim_matches(['"', '\'']).to_owned();
+            Some(word)
+        }
+        _ => None,
+    })
+}
+
+impl Reader {
+    /// A program is started with these words.
+    pub(crate) fn started(&mut self, mut words: Words, at: usize) {
+        let mut expanded: Vec<String> = Vec::new();
+        // Each wrapper takes a word at least; aliases are expanded once.
+        for _ in 0..16 {
+            let name = match words.first() {
+                None => return,
+                Some(None) => return self.say(at, Kind::Shape(Shape::UnknownCode("$command"))),
+                Some(Some(name)) => base_name(name).to_owned(),
+            };
+            if let Some(alias) = self.aliases.get(&name).filter(|_| !expanded.contains(&name)) {
+                let text: Words = alias.split_whitespace().map(|word| Some(word.to_owned())).collect();
+                words.splice(..1, text);
+                expanded.push(name);
+                continue;
+            }
+            self.one(&name, &words, at);
+            let skipped = inner(&name, &words);
+            if skipped == 0 || skipped >= words.len() {
+                return;
+            }
+            words.drain(..skipped);
+        }
+    }
+
+    fn one(&mut self, name: &str, words: &[Option<String>], at: usize) {
+        let rest = &words[1..];
+        if name == "alias" {
+            for (alias, text) in rest.iter().flatten().filter_map(|word| word.split_once('=')) {
+                self.aliases.insert(alias.to_owned(), text.to_owned());
+            }
+        }
+        self.say(at, Kind::Command { name: name.to_owned(), words: rest.to_vec() });
+        match name {
+            "eval" => self.code(
+                rest.iter().cloned().collect::<Option<Vec<_>>>().map(|all| all.join(" ")),
+                "eval",
+                at,
+            ),
+            "export" | "declare" | "local" | "readonly" | "typeset" => {
+                for (variable, value) in rest.iter().flatten().filter_map(|word| word.split_once('=')) {
+                    self.variables.insert(variable.to_owned(), Some(value.to_owned()));
+                }
+            }
+            "read" | "mapfile" | "unset" => {
+                for variable in rest.iter().flatten() {
+                    self.variables.insert(variable.clone(), None);
+                }
+            }
+            _ if SHELLS.contains(&name) => {
+                let flag = rest.iter().position(|word| {
+                    word.as_deref().is_some_and(|word| {
+                        word.starts_with('-') && !word.starts_with("--") && word.ends_with('c')
+                    })
+                });
+                if let Some(code) = flag.and_then(|flag| rest.get(flag + 1)) {
+                    self.code(code.clone(), "sh -c", at);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn code(&mut self, code: Option<String>, by: &'static str, at: usize) {
+        match code {
+            Some(code) => self.inside(&code, at),
+            None => self.say(at, Kind::Shape(Shape::UnknownCode(by))),
+        }
+    }
+
+    /// Something flows into a program.
+    pub(crate) fn fed(&mut self, words: &[Option<String>], flow: &Flow, at: usize) {
+        let skipped = match words.first() {
+            Some(Some(name)) => inner(base_name(name), words),
+            _ => return,
+        };
+        let Some(Some(name)) = words.get(skipped) else { return };
+        let name = base_name(name);
+        let reads_code =
+            words[skipped + 1..].iter().flatten().all(|word| word.starts_with('-') && word != "-c");
+        let shell = SHELLS.contains(&name);
+        if !(shell || INTERPRETERS.contains(&name)) || !reads_code {
+            return;
+        }
+        if flow.downloaded {
+            self.say(at, Kind::Shape(Shape::Download));
+        }
+        if flow.decoded {
+            self.say(at, Kind::Shape(Shape::Decoded));
+        }
+        if shell {
+            self.code(flow.text.clone(), "| sh", at);
+        }
+    }
+}
+
+/// How many words come before the program that a wrapper starts; 0 where it starts none.
+fn inner(name: &str, words: &[Option<String>]) -> usize {
+    let word = |index: usize| words.get(index).and_then(|word| word.as_deref());
+    let after_flags = |with_value: &[&str], assignments: bool| {
+        let mut index = 1;
+        while let Some(text) = word(index) {
+            if with_value.contains(&text) {
+                index += 2;
+            } else if (text.starts_with('-') && text.len() > 1) || (assignments && text.contains('=')) {
+                index += 1;
+            } else {
+                break;
+            }
+        }
+        index
+    };
+    match name {
+        "sudo" | "doas" => after_flags(&["-u", "-g", "-C", "-h"], true),
+        "env" => after_flags(&["-u", "-C", "--unset", "--chdir"], true),
+        "nohup" | "command" | "builtin" | "exec" | "setsid" | "time" | "stdbuf" | "busybox" => {
+            after_flags(&["-a"], false)
+        }
+        "nice" | "ionice" => after_flags(&["-n", "-c"], false),
+        "timeout" => after_flags(&["-s", "-k"], false) + 1,
+        "xargs" => after_flags(&["-I", "-n", "-P", "-L", "-d", "-a", "-s"], false),
+        "find" => {
+            let starts = |text: &str| matches!(text, "-exec" | "-execdir" | "-ok");
+            words.iter().position(|word| word.as_deref().is_some_and(starts)).map_or(0, |index| index + 1)
+        }
+        _ => 0,
+    }
+}
+
+/// `f() { f | f & }`: a function that starts itself more than once in one go, whatever happens.
+pub(crate) fn multiplies(name: &str, body: &ast::CompoundCommand) -> bool {
+    let list = match body {
+        ast::CompoundCommand::BraceGroup(group) => &group.list,
+        ast::CompoundCommand::Subshell(subshell) => &subshell.list,
+        _ => return false,
+    };
+    let itself = |command: &ast::Command| {
+        matches!(command, ast::Command::Simple(simple)
+            if simple.word_or_name.as_ref().is_some_and(|word| word.value == name))
+    };
+    let (mut calls, mut background) = (0, false);
+    for ast::CompoundListItem(commands, separator) in &list.0 {
+        if !commands.additional.is_empty()
+            || commands.first.seq.iter().any(|c| matches!(c, ast::Command::Compound(..)))
+        {
+            return false;
+        }
+        let here = commands.first.seq.iter().filter(|command| itself(command)).count();
+        background |= here > 0 && matches!(separator, ast::SeparatorOperator::Async);
+        background |= here > 1;
+        calls += here;
+    }
+    calls > 1 && background
+}

@@ -1,0 +1,207 @@
+//! Words: what they are after quotes, variables and substitutions, as far as that is known.
+
+use brush_parser::ast;
+use brush_parser::word::{self, Parameter, ParameterExpr, WordPiece, WordPieceWithSource};
+use brush_parser::{Parser, ParserOptions};
+
+use super::super::fact::{Kind, MAX_TEXT, Shape, base64_text};
+use super::Reader;
+
+/// What flows through a pipe.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Flow {
+    /// Where it is known.
+    pub(crate) text: Option<String>,
+    pub(crate) downloaded: bool,
+    pub(crate) decoded: bool,
+}
+
+impl Flow {
+    /// What comes out of a program into which this goes.
+    pub(crate) fn through(self, words: &[Option<String>]) -> Self {
+        let name = words.first().and_then(|word| word.as_deref()).map(super::command::base_name);
+        let known: Option<Vec<&str>> = words.iter().skip(1).map(|word| word.as_deref()).collect();
+        let has = |wanted: &[&str]| words.iter().flatten().any(|word| wanted.contains(&word.as_str()));
+        match name {
+            Some("echo") => {
+                let text = known.map(|words| {
+                    let shown: Vec<_> =
+                        words.into_iter().filter(|word| !matches!(*word, "-n" | "-e" | "-ne")).collect();
+                    shown.join(" ")
+                });
+                Self { text, ..Self::default() }
+            }
+            Some("printf") => {
+                let text = known.and_then(|words| match words.as_slice() {
+                    [text] if !text.contains('%') => Some(unescaped(text)),
+                    ["%s" | "%s\\n", text] => Some((*text).to_owned()),
+                    _ => None,
+                });
+                Self { text, ..Self::default() }
+            }
+            Some("base64" | "base32") if has(&["-d", "-D", "--decode", "-di"]) => {
+                Self { text: self.text.as_deref().and_then(base64_text), decoded: true, ..self }
+            }
+            Some("xxd") if has(&["-r", "-p", "-rp"]) => {
+                Self { text: self.text.as_deref().and_then(unhex), decoded: true, ..self }
+            }
+            Some("rev") => Self {
+                text: self.text.map(|text| text.trim_end().chars().rev().collect()),
+                decoded: true,
+                ..self
+            },
+            Some("curl" | "wget" | "fetch") => Self { downloaded: true, ..Self::default() },
+            Some("cat" | "tee") => self,
+            Some("gunzip" | "gzip" | "zcat" | "openssl") => Self { text: None, decoded: true, ..self },
+            _ => Self { text: None, ..self },
+        }
+    }
+}
+
+fn unescaped(text: &str) -> String {
+    text.replace("\\n", "\n").replace("\\t", "\t").replace("\\\\", "\\")
+}
+
+fn unhex(text: &str) -> Option<String> {
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    String::from_utf8(digits.chunks(2).map(pair).collect::<Option<Vec<_>>>()?).ok()
+}
+
+/// A name that came out of a variable may be several words.
+pub(crate) fn split(word: Option<String>) -> Vec<Option<String>> {
+    match word {
+        Some(text) if text.contains(char::is_whitespace) => {
+            text.split_whitespace().map(|part| Some(part.to_owned())).collect()
+        }
+        word => vec![word],
+    }
+}
+
+impl Reader {
+    /// Expands a word, and follows what it substitutes.
+    pub(crate) fn word(&mut self, word: &ast::Word) -> Option<String> {
+        let at = self.place(word);
+        // Most words are plain.
+        if !word.value.contains(['$', '`', '\'', '"', '\\', '~']) {
+            return Some(word.value.clone());
+        }
+        let pieces = word::parse(&word.value, &ParserOptions::default()).ok()?;
+        self.pieces(&pieces, at)
+    }
+
+    pub(crate) fn expanded_text(&mut self, text: &ast::Word) -> Option<String> {
+        let at = self.place(text);
+        let pieces = word::parse_heredoc(&text.value, &ParserOptions::default()).ok()?;
+        self.pieces(&pieces, at)
+    }
+
+    fn pieces(&mut self, pieces: &[WordPieceWithSource], at: usize) -> Option<String> {
+        // All are looked at, also after one that is not known: each may run something.
+        let parts: Vec<Option<String>> = pieces.iter().map(|piece| self.piece(&piece.piece, at)).collect();
+        let whole: String = parts.into_iter().collect::<Option<Vec<_>>>()?.concat();
+        (whole.len() <= MAX_TEXT).then_some(whole)
+    }
+
+    fn piece(&mut self, piece: &WordPiece, at: usize) -> Option<String> {
+        match piece {
+            WordPiece::Text(text) | WordPiece::SingleQuotedText(text) => Some(text.clone()),
+            WordPiece::AnsiCQuotedText(text) => Some(ansi_c(text)),
+            WordPiece::DoubleQuotedSequence(pieces) | WordPiece::GettextDoubleQuotedSequence(pieces) => {
+                self.pieces(pieces, at)
+            }
+            WordPiece::TildeExpansion(_) => Some("~".to_owned()),
+            WordPiece::EscapeSequence(text) => Some(text.strip_prefix('\\').unwrap_or(text).to_owned()),
+            WordPiece::ParameterExpansion(expr) => self.parameter(expr),
+            WordPiece::CommandSubstitution(code) | WordPiece::BackquotedCommandSubstitution(code) => {
+                self.inside(code, at);
+                self.output(code, at)
+            }
+            WordPiece::ArithmeticExpression(_) => None,
+        }
+    }
+
+    fn parameter(&mut self, expr: &ParameterExpr) -> Option<String> {
+        match expr {
+            ParameterExpr::Parameter { parameter: Parameter::Named(name), indirect: false } => {
+                match name.as_str() {
+                    // Blanks by default, and often used for them.
+                    "IFS" => Some(" ".to_owned()),
+                    "HOME" => Some(self.variables.get(name).cloned().unwrap_or(Some("~".to_owned()))?),
+                    _ => self.variables.get(name).cloned().flatten(),
+                }
+            }
+            ParameterExpr::Parameter {
+                parameter: Parameter::Special(_) | Parameter::Positional(_), ..
+            } => None,
+            ParameterExpr::UseDefaultValues { parameter: Parameter::Named(name), default_value, .. } => {
+                let known = self.variables.get(name).cloned().flatten();
+                known.or_else(|| default_value.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// What a substituted command prints, where it is a pipe of plain text.
+    fn output(&mut self, code: &str, at: usize) -> Option<String> {
+        if self.levels == 0 {
+            return None;
+        }
+        let program = Parser::new(code.as_bytes(), &ParserOptions::default()).parse_program().ok()?;
+        let [list] = program.complete_commands.as_slice() else { return None };
+        let [ast::CompoundListItem(commands, _)] = list.0.as_slice() else { return None };
+        if !commands.additional.is_empty() {
+            return None;
+        }
+        let mut flow = Flow::default();
+        for command in &commands.first.seq {
+            let ast::Command::Simple(simple) = command else { return None };
+            let words = self.plain_words(simple)?;
+            flow = flow.through(&words);
+        }
+        if flow.decoded && flow.text.is_some() {
+            self.say(at, Kind::Shape(Shape::Decoded));
+        }
+        flow.text.map(|text| text.trim_end_matches('\n').to_owned())
+    }
+
+    fn plain_words(&mut self, simple: &ast::SimpleCommand) -> Option<Vec<Option<String>>> {
+        use ast::CommandPrefixOrSuffixItem as Item;
+        let name = simple.word_or_name.as_ref()?;
+        self.levels -= 1;
+        let mut words = vec![self.word(name)];
+        for item in simple.suffix.iter().flat_map(|suffix| &suffix.0) {
+            if let Item::Word(word) | Item::AssignmentWord(_, word) = item {
+                words.push(self.word(word));
+            }
+        }
+        self.levels += 1;
+        Some(words)
+    }
+}
+
+/// `$'\x72m'`.
+fn ansi_c(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((plain, escape)) = rest.split_once('\\') {
+        out.push_str(plain);
+        let number = |digits: &str, radix| u32::from_str_radix(digits, radix).ok().and_then(char::from_u32);
+        let (letter, used) = match escape.as_bytes() {
+            [b'x', ..] => {
+                let digits = escape[1..].bytes().take(2).take_while(u8::is_ascii_hexdigit).count();
+                (number(&escape[1..=digits], 16), 1 + digits)
+            }
+            [b'0'..=b'7', ..] => {
+                let digits = escape.bytes().take(3).take_while(|b| (b'0'..=b'7').contains(b)).count();
+                (number(&escape[..digits], 8), digits)
+            }
+            [b'n', ..] => (Some('\n'), 1),
+            [b't', ..] => (Some('\t'), 1),
+            _ => (escape.chars().next(), escape.chars().next().map_or(0, char::len_utf8)),
+        };
+        out.extend(letter);
+        rest = &escape[used..];
+    }
+    out + rest
+}

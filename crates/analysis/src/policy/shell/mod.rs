@@ -1,0 +1,247 @@
+//! Shell: which programs are started with which words, after quotes, variables, aliases, substitutions, pipes and
+//! wrappers, on brush's syntax tree.
+
+mod command;
+mod expand;
+
+use std::collections::HashMap;
+
+use brush_parser::ast::{self, CommandPrefixOrSuffixItem as Item, SourceLocation};
+use brush_parser::{Parser, ParserOptions};
+
+use super::fact::{Fact, Kind, Shape};
+
+/// How deep code inside code (`sh -c "eval …"`) is followed.
+const MAX_LEVELS: usize = 4;
+
+/// What a script does.
+pub(crate) fn facts(code: &str) -> Vec<Fact> {
+    let mut reader = Reader::new(code, None, MAX_LEVELS);
+    reader.script(code);
+    reader.facts
+}
+
+/// What a command inside code of another language does; everything is at the place of that code.
+pub(crate) fn embedded(command: &str, at: usize) -> Vec<Fact> {
+    let mut reader = Reader::new(command, Some(at), MAX_LEVELS - 1);
+    reader.script(command);
+    // Whether another language's text is good shell is not said.
+    reader.facts.retain(|fact| matches!(fact.kind, Kind::Command { .. } | Kind::Write(_)));
+    reader.facts
+}
+
+/// A program that is started without a shell.
+pub(crate) fn program(words: Vec<Option<String>>, at: usize) -> Vec<Fact> {
+    let mut reader = Reader::new("", Some(at), MAX_LEVELS - 1);
+    reader.started(words, at);
+    reader.facts.retain(|fact| matches!(fact.kind, Kind::Command { .. } | Kind::Write(_)));
+    reader.facts
+}
+
+pub(crate) struct Reader {
+    facts: Vec<Fact>,
+    /// Variables that are known; nothing stands for a value that is not.
+    variables: HashMap<String, Option<String>>,
+    aliases: HashMap<String, String>,
+    /// Where everything is, inside other code.
+    fixed: Option<usize>,
+    /// Bytes at which characters begin, where they are not the same.
+    bytes: Vec<usize>,
+    levels: usize,
+}
+
+impl Reader {
+    fn new(code: &str, fixed: Option<usize>, levels: usize) -> Self {
+        let bytes =
+            if code.is_ascii() { Vec::new() } else { code.char_indices().map(|(at, _)| at).collect() };
+        Self { facts: Vec::new(), variables: HashMap::new(), aliases: HashMap::new(), fixed, bytes, levels }
+    }
+
+    fn say(&mut self, at: usize, kind: Kind) {
+        self.facts.push(Fact { at, kind });
+    }
+
+    fn place(&self, node: &impl SourceLocation) -> usize {
+        let index = node.location().map_or(0, |span| span.start.index);
+        self.fixed.unwrap_or_else(|| self.bytes.get(index).copied().unwrap_or(index))
+    }
+
+    fn script(&mut self, code: &str) {
+        let parsed = Parser::new(code.as_bytes(), &ParserOptions::default()).parse_program();
+        match parsed {
+            Ok(program) => program.complete_commands.iter().for_each(|list| self.list(list)),
+            Err(error) => self.say(self.fixed.unwrap_or(0), Kind::Shape(Shape::Syntax(error.to_string()))),
+        }
+    }
+
+    /// Follows code that another command executes.
+    fn inside(&mut self, code: &str, at: usize) {
+        if self.levels == 0 {
+            return;
+        }
+        let fixed = self.fixed.replace(at);
+        self.levels -= 1;
+        self.script(code);
+        self.levels += 1;
+        self.fixed = fixed;
+    }
+
+    fn list(&mut self, list: &ast::CompoundList) {
+        for ast::CompoundListItem(commands, _) in &list.0 {
+            self.pipeline(&commands.first);
+            for next in &commands.additional {
+                let (ast::AndOr::And(pipeline) | ast::AndOr::Or(pipeline)) = next;
+                self.pipeline(pipeline);
+            }
+        }
+    }
+
+    fn pipeline(&mut self, pipeline: &ast::Pipeline) {
+        // What flows: its text where that is known, and whether it came from elsewhere.
+        let mut flow = expand::Flow::default();
+        for (index, command) in pipeline.seq.iter().enumerate() {
+            let words = self.command(command);
+            let at = self.place(command);
+            if let Some(words) = words {
+                if index > 0 {
+                    self.fed(&words, &flow, at);
+                }
+                flow = flow.through(&words);
+            } else {
+                flow = expand::Flow::default();
+            }
+        }
+    }
+
+    /// Reads a command, and gives back its words where it is a simple one.
+    fn command(&mut self, command: &ast::Command) -> Option<Vec<Option<String>>> {
+        match command {
+            ast::Command::Simple(simple) => return Some(self.simple(simple)),
+            ast::Command::Compound(compound, redirects) => {
+                self.compound(compound);
+                self.redirects(redirects.as_ref());
+            }
+            ast::Command::Function(function) => self.function(function),
+            ast::Command::ExtendedTest(..) => {}
+        }
+        None
+    }
+
+    fn function(&mut self, function: &ast::FunctionDefinition) {
+        let name = function.fname.value.clone();
+        self.compound(&function.body.0);
+        if command::multiplies(&name, &function.body.0) {
+            let at = self.place(function);
+            self.say(at, Kind::Shape(Shape::ForkBomb));
+        }
+    }
+
+    fn compound(&mut self, compound: &ast::CompoundCommand) {
+        use ast::CompoundCommand as C;
+        match compound {
+            C::BraceGroup(group) => self.list(&group.list),
+            C::Subshell(subshell) => self.list(&subshell.list),
+            C::ForClause(clause) => {
+                for word in clause.values.iter().flatten() {
+                    self.word(word);
+                }
+                self.variables.insert(clause.variable_name.clone(), None);
+                self.list(&clause.body.list);
+            }
+            C::ArithmeticForClause(clause) => self.list(&clause.body.list),
+            C::CaseClause(clause) => {
+                self.word(&clause.value);
+                clause.cases.iter().filter_map(|case| case.cmd.as_ref()).for_each(|list| self.list(list));
+            }
+            C::IfClause(clause) => {
+                self.list(&clause.condition);
+                self.list(&clause.then);
+                for other in clause.elses.iter().flatten() {
+                    other.condition.iter().for_each(|list| self.list(list));
+                    self.list(&other.body);
+                }
+            }
+            C::WhileClause(clause) | C::UntilClause(clause) => {
+                self.list(&clause.0);
+                self.list(&clause.1.list);
+            }
+            C::Coprocess(coprocess) => _ = self.command(&coprocess.body),
+            C::Arithmetic(_) => {}
+        }
+    }
+
+    fn simple(&mut self, simple: &ast::SimpleCommand) -> Vec<Option<String>> {
+        let at = self.place(simple);
+        for item in simple.prefix.iter().flat_map(|prefix| &prefix.0) {
+            self.item(item, at, simple.word_or_name.is_none());
+        }
+        let mut words = Vec::new();
+        if let Some(name) = &simple.word_or_name {
+            words.push(self.word(name));
+        }
+        for item in simple.suffix.iter().flat_map(|suffix| &suffix.0) {
+            if let Item::Word(word) | Item::AssignmentWord(_, word) = item {
+                words.push(self.word(word));
+            } else {
+                self.item(item, at, false);
+            }
+        }
+        if let Some(first) = words.first_mut() {
+            let first = expand::split(first.take());
+            words.splice(..1, first);
+        }
+        if let Some(code) = command::here_document(simple, words.first())
+            && let Some(code) = self.expanded_text(&code)
+        {
+            self.inside(&code, at);
+        }
+        self.started(words.clone(), at);
+        words
+    }
+
+    fn item(&mut self, item: &Item, at: usize, keeps: bool) {
+        match item {
+            Item::AssignmentWord(assignment, _) => {
+                let value = match &assignment.value {
+                    ast::AssignmentValue::Scalar(word) => self.word(word),
+                    ast::AssignmentValue::Array(_) => None,
+                };
+                if let (ast::AssignmentName::VariableName(name), true) = (&assignment.name, keeps) {
+                    let value = if assignment.append { None } else { value };
+                    self.variables.insert(name.clone(), value);
+                }
+            }
+            Item::IoRedirect(redirect) => self.redirect(redirect, at),
+            Item::ProcessSubstitution(_, subshell) => self.list(&subshell.list),
+            Item::Word(_) => {}
+        }
+    }
+
+    fn redirects(&mut self, redirects: Option<&ast::RedirectList>) {
+        for redirect in redirects.iter().flat_map(|list| &list.0) {
+            let at = self.place(redirect);
+            self.redirect(redirect, at);
+        }
+    }
+
+    fn redirect(&mut self, redirect: &ast::IoRedirect, at: usize) {
+        use ast::IoFileRedirectKind as K;
+        let target = match redirect {
+            ast::IoRedirect::File(_, kind, ast::IoFileRedirectTarget::Filename(word)) => {
+                let name = self.word(word);
+                matches!(kind, K::Write | K::Append | K::Clobber | K::ReadAndWrite).then_some(name).flatten()
+            }
+            ast::IoRedirect::File(_, _, ast::IoFileRedirectTarget::ProcessSubstitution(_, subshell)) => {
+                self.list(&subshell.list);
+                None
+            }
+            // `>& file` is a file as well; a number or `-` is harmless as one.
+            ast::IoRedirect::File(_, K::DuplicateOutput, ast::IoFileRedirectTarget::Duplicate(word))
+            | ast::IoRedirect::OutputAndError(word, _) => self.word(word),
+            _ => None,
+        };
+        if let Some(path) = target {
+            self.say(at, Kind::Write(path));
+        }
+    }
+}

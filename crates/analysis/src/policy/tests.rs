@@ -1,0 +1,274 @@
+//! Goes over the table: every rule has cases, and they hold.
+
+use super::*;
+
+fn language(id: &str) -> Language {
+    match &id[..3] {
+        "PY-" => Language::Python,
+        "JS-" => Language::JavaScript,
+        "SH-" => Language::Shell,
+        other => panic!("{other} is no language"),
+    }
+}
+
+fn rules() -> impl Iterator<Item = &'static Rule> {
+    RULES.iter().copied().flatten()
+}
+
+/// Says everything, and knows the lists of `ragflow`.
+fn everything() -> Policy {
+    Policy {
+        default: Action::Warn,
+        rules: std::collections::BTreeMap::new(),
+        ..Policy::named("ragflow").unwrap()
+    }
+}
+
+fn found(code: &str, language: Language) -> Vec<&'static str> {
+    let verdict = check(code, language, &everything(), &Context::default());
+    verdict.findings.iter().map(|finding| finding.rule).collect()
+}
+
+#[test]
+fn every_rule_finds_its_cases_and_leaves_the_others() {
+    let mut wrong = Vec::new();
+    for rule in rules() {
+        assert!(!rule.matches.is_empty() && !rule.leaves.is_empty(), "{} has no cases", rule.id);
+        for case in rule.matches {
+            let found = found(case, language(rule.id));
+            if !found.contains(&rule.id) {
+                wrong.push(format!("{} misses {case:.80?}, found {found:?}", rule.id));
+            }
+        }
+        for case in rule.leaves {
+            if found(case, language(rule.id)).contains(&rule.id) {
+                wrong.push(format!("{} minds {case:.80?}", rule.id));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn ids_are_unique_and_there_are_enough() {
+    let ids: std::collections::HashSet<_> = rules().map(|rule| rule.id).collect();
+    assert_eq!(ids.len(), rules().count());
+    assert!(ids.len() >= 60);
+}
+
+fn refused(code: &str, language: Language, policy: &str) -> Option<String> {
+    check(code, language, &Policy::named(policy).unwrap(), &Context::default()).refusal()
+}
+
+/// The evasions that a reader of words misses.
+#[test]
+fn strict_catches_what_hides() {
+    use Language::{JavaScript, Python, Shell};
+    for (language, code) in [
+        (Python, "import os as o; o.system('x')"),
+        (Python, "from subprocess import run as r\nr(['x'])"),
+        (Python, "__import__('o'+'s').system('x')"),
+        (Python, "import os\ngetattr(os, 'sys' 'tem')('x')"),
+        (Python, "import builtins\nbuiltins.exec('x')"),
+        (Python, "globals()['eval']('x')"),
+        (Python, "import os\nos.__dict__['system']('x')"),
+        (JavaScript, "require('child_' + 'process')"),
+        (JavaScript, "process.binding('fs')"),
+        (JavaScript, "globalThis['ev' + 'al']('x')"),
+        (JavaScript, "new Function('x')"),
+        (Shell, "$(echo cm0gLXJm | base64 -d | sh)"),
+        (Shell, "eval \"$x\""),
+    ] {
+        assert!(refused(code, language, "strict").is_some(), "{code}");
+    }
+}
+
+#[test]
+fn commands_inside_other_languages_are_read() {
+    use Language::{JavaScript, Python};
+    for (language, code) in [
+        (Python, "import os\nos.system('rm -rf /')"),
+        (Python, "import subprocess as s\ns.run(['rm', '-rf', '/'])"),
+        (Python, "import subprocess\nsubprocess.run('dd if=/dev/zero of=/dev/sda', shell=True)"),
+        (JavaScript, "require('child_process').execSync(`rm -rf ${'/'}`)"),
+        (JavaScript, "require('child_process').spawn('rm', ['-rf', '/'])"),
+    ] {
+        assert!(refused(code, language, "balanced").is_some(), "{code}");
+    }
+    assert_eq!(refused("import os\nos.system('rm -rf build')", Python, "balanced"), None);
+}
+
+#[test]
+fn ragflow_refuses_its_list_and_not_its_mistakes() {
+    use Language::{JavaScript, Python};
+    for (language, code) in [
+        (Python, "import os"),
+        (Python, "from http.client import HTTPConnection"),
+        (Python, "open('a')"),
+        (JavaScript, "import fs from 'node:fs'"),
+    ] {
+        assert!(refused(code, language, "ragflow").is_some(), "{code}");
+    }
+    for code in ["1+2", "df.rename({})", "import re\nre.compile('a')", "xs.remove(1)"] {
+        assert_eq!(refused(code, Python, "ragflow"), None, "{code}");
+    }
+}
+
+#[test]
+fn a_refusal_is_one_line_and_has_its_place() {
+    let verdict = check(
+        "x = 1\n\nimport os; os.system('a')",
+        Language::Python,
+        &Policy::named("strict").unwrap(),
+        &Context::default(),
+    );
+    assert_eq!(verdict.refusal().unwrap(), "Security validation failed: dangerous call 'os.system' (line 3)");
+    let finding = serde_json::to_value(&verdict.findings[0]).unwrap();
+    assert_eq!(
+        finding,
+        serde_json::json!({
+            "rule": "PY-SHELL", "category": "process", "severity": "high",
+            "message": "`os.system` gives a command to the shell", "line": 3, "column": 12,
+            "suggestion": "do it in Python, or call subprocess.run with a list of words",
+            "decided_by": "strict: categories.process = refuse",
+        })
+    );
+}
+
+#[test]
+fn every_field_of_a_policy_bites() {
+    let code = "import os\nos.system('a')";
+    let count = |policy: &Policy| check(code, Language::Python, policy, &Context::default()).findings.len();
+    let off = Policy::default();
+    assert_eq!(count(&off), 0);
+    assert_eq!(count(&Policy { default: Action::Warn, ..off.clone() }), 1);
+    assert_eq!(count(&Policy { categories: [(Category::Process, Action::Warn)].into(), ..off.clone() }), 1);
+    let by_rule = Policy { rules: [("PY-SHELL".to_owned(), Action::Refuse)].into(), ..off.clone() };
+    assert_eq!(count(&by_rule), 1);
+    assert_eq!(count(&Policy { allow_modules: vec!["os".to_owned()], ..by_rule.clone() }), 0);
+    let listed =
+        Policy { default: Action::Warn, rules: [("PY-SHELL".to_owned(), Action::Allow)].into(), ..off };
+    assert_eq!(count(&listed), 0);
+    assert_eq!(count(&Policy { listed_modules: vec!["os".to_owned()], ..listed.clone() }), 1);
+    assert_eq!(count(&Policy { listed_calls: vec!["os.system".to_owned()], ..listed }), 1);
+}
+
+#[test]
+fn a_comment_excuses_only_with_a_reason_and_where_the_policy_says_so() {
+    let policy = Policy { default: Action::Refuse, comments: true, ..Policy::default() };
+    let count = |policy: &Policy, code: &str| {
+        check(code, Language::Python, policy, &Context::default()).findings.len()
+    };
+    let excused = "eval(x)  # belljar: allow PY-EVAL a calculator";
+    assert_eq!(count(&policy, excused), 0);
+    assert_eq!(count(&policy, "# belljar: allow PY-EVAL a calculator\neval(x)"), 0);
+    assert_eq!(count(&policy, "eval(x)  # belljar: allow PY-EVAL"), 1);
+    assert_eq!(count(&policy, "eval(x)  # belljar: allow PY-SHELL why not"), 1);
+    assert_eq!(count(&Policy { comments: false, ..policy }, excused), 1);
+}
+
+#[test]
+fn settings_of_the_run_decide_what_will_fail() {
+    let balanced = Policy::named("balanced").unwrap();
+    let found = |code: &str, context: &Context| check(code, Language::Python, &balanced, context).findings;
+    let request = "import requests\nrequests.get('http://a')";
+    let warned = found(request, &Context::default());
+    assert!(!warned[0].refused && warned[0].message.ends_with("; this run has no network"));
+    assert!(found(request, &Context { network: Network::Open, ..Context::default() }).is_empty());
+    let write = "open('/data/x', 'w')";
+    assert!(found(write, &Context::default())[0].message.ends_with("; this run cannot write there"));
+    assert!(found(write, &Context { writable: vec!["/data".to_owned()], ..Context::default() }).is_empty());
+    assert_eq!(
+        found(
+            "open('/database/x', 'w')",
+            &Context { writable: vec!["/data".to_owned()], ..Context::default() }
+        )
+        .len(),
+        1
+    );
+}
+
+/// What people write every day.
+#[test]
+fn balanced_lets_everyday_code_pass() {
+    use Language::{JavaScript, Python, Shell, TypeScript};
+    for (language, code) in [
+        (
+            Python,
+            "import numpy as np\nimport pandas as pd\ndf = pd.DataFrame({'a': np.arange(3)})\nprint(df.eval('a + 1').sum(), df.query('a > 1'))\ndf.to_csv('out.csv')",
+        ),
+        (
+            Python,
+            "from flask import Flask\napp = Flask(__name__)\n@app.route('/')\ndef index(): return 'ok'\nif __name__ == '__main__':\n    app.run()",
+        ),
+        (
+            Python,
+            "import torch, re, os, shutil\nmodel.eval()\nre.compile('a').match('b')\nos.makedirs('out', exist_ok=True)\nshutil.rmtree('out')\nwith open('/tmp/x', 'w') as f: f.write('a')",
+        ),
+        (Python, "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(1)'], check=True)\n"),
+        (
+            JavaScript,
+            "const express = require('express');\nconst app = express();\napp.get('/', (req, res) => res.send('ok'));\nconst fs = require('fs');\nfs.rmSync('dist', { recursive: true, force: true });",
+        ),
+        (
+            TypeScript,
+            "import type { A } from 'fs';\ninterface B { eval: (x: string) => void }\nconst x: B = { eval: (x) => {} };\nx.eval('1');",
+        ),
+        (
+            Shell,
+            "#!/bin/bash\nset -euo pipefail\nrm -rf build && mkdir -p build\ncd build\ncmake .. -DA=1 > /dev/null 2>&1\nmake -j\"$(nproc)\"\nfind . -name '*.o' -delete\nfor f in *.txt; do cp \"$f\" /tmp/; done",
+        ),
+    ] {
+        let verdict = check(code, language, &Policy::named("balanced").unwrap(), &Context::default());
+        assert_eq!(verdict.findings, [], "{code}");
+    }
+}
+
+#[test]
+fn hostile_nesting_and_length_end_soon() {
+    for language in [Language::Python, Language::JavaScript, Language::TypeScript, Language::Shell] {
+        for piece in [
+            "(", "[", "{", "-", "!", "a.", "a+", "f(", "if a:", "not ", "a=>", "\"(", "$(", "`", "\")\"+(",
+            "if(a)", "\\", "'",
+        ] {
+            for size in [1_000, 20_000] {
+                check(&piece.repeat(size / piece.len()), language, &everything(), &Context::default());
+            }
+        }
+        let long = "x ".repeat(5 << 20);
+        assert_eq!(check(&long, language, &everything(), &Context::default()).findings.len(), 1);
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn nothing_makes_it_panic(noise in ".{0,40}", case in 0_usize..400, cut in 0_usize..200) {
+        let cases: Vec<_> = rules().flat_map(|rule| rule.matches.iter().chain(rule.leaves)).collect();
+        let case = cases[case % cases.len()];
+        let at = case.floor_char_boundary(cut % (case.len() + 1));
+        let code = format!("{}{noise}{}", &case[..at], &case[at..]);
+        for language in [Language::Python, Language::JavaScript, Language::TypeScript, Language::Shell] {
+            check(&code, language, &everything(), &Context::default());
+        }
+    }
+}
+
+#[test]
+fn a_refusal_is_not_lost_behind_warnings() {
+    let code = format!("{}rm -rf /", "curl http://a\n".repeat(1_000));
+    assert!(refused(&code, Language::Shell, "balanced").is_some());
+}
+
+/// `BELLJAR_WRITE_DOCS=1 cargo test -p belljar-analysis docs` writes it anew.
+#[test]
+fn the_docs_page_is_the_table() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/policy.md");
+    if std::env::var_os("BELLJAR_WRITE_DOCS").is_some() {
+        std::fs::create_dir_all(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs")).unwrap();
+        std::fs::write(path, docs::page()).unwrap();
+    }
+    let page = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(page == docs::page(), "docs/policy.md is old; BELLJAR_WRITE_DOCS=1 writes it anew");
+}
