@@ -140,7 +140,7 @@ impl Policy {
             (Category::Network, Action::WarnIfBlocked),
             (Category::Filesystem, Action::WarnIfBlocked),
         ];
-        Self { name: "balanced".to_owned(), categories: categories.into(), comments: true, ..Self::default() }
+        Self { name: "balanced".to_owned(), categories: categories.into(), ..Self::default() }
     }
 
     /// Refuses processes, network, native and dynamic code.

@@ -28,8 +28,8 @@ Exit status: 0, or 126 where the policy refuses.
 
 A policy is data: `default`, `categories`, `rules` (each `allow`, `warn_if_blocked`, `warn` or `refuse`), `allow_modules`,
 `listed_modules`, `listed_calls`, and `comments`. The nearest word counts: an allowed module, the rule, its category, the
-default. Where `comments` is set (in `balanced`), `# belljar: allow RULE reason` on the line or the one above it excuses a
-finding; without a reason it does not.
+default. Where `comments` is set (in none of these: code that nobody trusts must not excuse itself), `# belljar: allow RULE
+reason` on the line or the one above it excuses a finding; without a reason it does not.
 
 Code longer than 256 KB, or nested deeper than 200 brackets, is not read, and a finding says so.
 ";
