@@ -47,7 +47,7 @@ pub enum Error {
     /// The code could nest deeper than the parser has room for.
     #[error("the code is too intricate to look for imports in; name its packages yourself")]
     TooIntricate,
-    /// The code has more imports than [`MAX_IMPORTS`].
+    /// The code has more imports than are looked at.
     #[error("the code has more than 2000 imports; name its packages yourself")]
     TooMany,
     /// This machine gave no thread, or the parser failed.
