@@ -171,6 +171,8 @@ struct Candidate {
     folder: String,
     base: OwnedFd,
     evacuate: bool,
+    /// The refuge in which an earlier launcher has put us. Whoever is the last to leave takes it down.
+    refuge: Option<String>,
 }
 
 type Lacking = Vec<(Controller, Obstacle)>;
@@ -203,23 +205,25 @@ fn root_candidate(host: &Host, mount: &Mount) -> Option<Result<Candidate, Obstac
         Err(obstacle) => return Some(Err(obstacle)),
     };
     let free = v2::is_true_root(base.as_fd()) || v2::members(base.as_fd()).is_ok_and(|all| all.is_empty());
-    free.then(|| Ok(Candidate { folder: mount.point.clone(), base, evacuate: false }))
+    free.then(|| Ok(Candidate { folder: mount.point.clone(), base, evacuate: false, refuge: None }))
 }
 
 /// The group of this process, or the one above when an earlier launcher has moved us into a refuge there.
 fn own_candidate(host: &Host, own: &Membership) -> Option<Result<Candidate, Obstacle>> {
     let folder = parse::own_folder(&host.mounts, own)?;
-    let folder = match folder.rsplit_once('/') {
-        Some((above, name)) if name.ends_with(REFUGE) && Owner::of(name).is_some() => above.to_owned(),
-        _ => folder,
+    let (folder, refuge) = match folder.rsplit_once('/') {
+        Some((above, name)) if name.ends_with(REFUGE) && Owner::of(name).is_some() => {
+            (above.to_owned(), Some(name.to_owned()))
+        }
+        _ => (folder, None),
     };
-    Some(open_group(&folder, Version::V2).map(|base| Candidate { folder, base, evacuate: true }))
+    Some(open_group(&folder, Version::V2).map(|base| Candidate { folder, base, evacuate: true, refuge }))
 }
 
 /// Makes our folder and switches the controllers on for the groups in it, one by one, so that one which cannot
 /// be had does not take the others with it.
 fn furnish(me: Owner, candidate: Candidate, wanted: &[Controller]) -> Result<(Place, Lacking), Obstacle> {
-    let Candidate { folder, base, evacuate } = candidate;
+    let Candidate { folder, base, evacuate, refuge: known } = candidate;
     let above = v2::is_below_another(base.as_fd()).then(|| folder.rsplit_once('/')).flatten();
     let not_offered =
         || Obstacle::NotOffered { folder: folder.clone(), above: above.map(|(above, _)| above.to_owned()) };
@@ -229,9 +233,8 @@ fn furnish(me: Owner, candidate: Candidate, wanted: &[Controller]) -> Result<(Pl
     let mut place = Place::make(base, me, Version::V2)
         .map_err(|errno| Obstacle::failed(&folder, &me.to_string(), errno))?;
     let refuge = format!("{}{REFUGE}", place.name);
-    if evacuate && v2::evacuate(place.base.as_fd(), &refuge, &folder)? {
-        place.refuge = Some(refuge);
-    }
+    let evacuated = evacuate && v2::evacuate(place.base.as_fd(), &refuge, &folder)?;
+    place.refuge = if evacuated { Some(refuge) } else { known };
     let mut lacking = Lacking::new();
     for controller in wanted.iter().copied() {
         if !v2::offered(place.base.as_fd(), controller) {

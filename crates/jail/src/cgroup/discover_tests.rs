@@ -20,7 +20,7 @@ impl Tree {
 
     fn candidate(&self, evacuate: bool) -> Candidate {
         let folder = self.0.to_str().unwrap().to_owned();
-        Candidate { base: files::open_dir(CWD, &folder).unwrap(), folder, evacuate }
+        Candidate { base: files::open_dir(CWD, &folder).unwrap(), folder, evacuate, refuge: None }
     }
 
     fn text(&self, file: &str) -> String {

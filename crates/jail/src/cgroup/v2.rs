@@ -131,7 +131,8 @@ pub(super) fn evacuate(base: BorrowedFd<'_>, refuge: &str, folder: &str) -> Resu
     Ok(true)
 }
 
-/// Undoes [`evacuate`]. Best effort: what stays is recognised by its name at the next start.
+/// Undoes [`evacuate`]. Best effort: while another launcher has groups there nothing can be undone, and the last one
+/// does it; what stays all the same is recognised by its name at the next start.
 pub(super) fn return_home(base: BorrowedFd<'_>, refuge: &str) {
     for controller in Controller::ALL {
         let _ = files::write(base, SWITCHES, &format!("-{controller}"));
