@@ -80,6 +80,7 @@ fn outcome(ending: Ending) -> Outcome {
         usage: Usage::default(),
         result: None,
         artifacts: Vec::new(),
+        findings: Vec::new(),
         receipt: Receipt {
             provider: "fake",
             kernel: Kernel::Host,

@@ -15,6 +15,7 @@ mod capture;
 pub mod defaults;
 mod error;
 mod explain;
+pub mod finding;
 pub mod json;
 pub mod language;
 pub mod layer;

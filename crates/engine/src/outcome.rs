@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::finding::Finding;
 use crate::layer::Layer;
 
 /// A limit that can end a program.
@@ -117,6 +118,8 @@ pub struct Outcome {
     pub result: Option<Value>,
     /// Files from `./artifacts`.
     pub artifacts: Vec<Artifact>,
+    /// What the sandbox kept it from, at most [`MAX_FINDINGS`](crate::finding::MAX_FINDINGS).
+    pub findings: Vec<Finding>,
     /// What enforced it.
     pub receipt: Receipt,
 }

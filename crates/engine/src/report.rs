@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::Capture;
 use crate::explain;
+use crate::finding::Finding;
 use crate::layer::Layer;
 use crate::limits::Limits;
 use crate::outcome::{Ending, Kernel, Limit, Outcome, Receipt, Warmth};
@@ -64,8 +65,8 @@ pub struct Report {
     pub artifacts: Vec<ArtifactReport>,
     /// One line a person can act on.
     pub error: Option<String>,
-    /// What analysis found.
-    pub findings: Vec<Value>,
+    /// What was noticed before and during the run.
+    pub findings: Vec<Finding>,
     /// What was installed.
     pub dependencies: DependenciesReport,
     /// Wall-clock time.
@@ -174,7 +175,7 @@ impl Report {
                 value: outcome.result.unwrap_or(Value::Null),
             },
             artifacts: outcome.artifacts.into_iter().map(artifact).collect(),
-            findings: Vec::new(),
+            findings: outcome.findings,
             dependencies: DependenciesReport { packages: Vec::new(), cache: "none", install_ms: 0 },
             duration_ms: millis(outcome.duration),
             usage: UsageReport {

@@ -81,6 +81,7 @@ impl Sandbox for Claims {
                 usage: Usage::default(),
                 result: None,
                 artifacts: Vec::new(),
+                findings: Vec::new(),
                 receipt: Receipt { provider: "claims", kernel: Kernel::Host, isolation, warm },
             })
         })

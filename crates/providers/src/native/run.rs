@@ -448,6 +448,7 @@ impl Attending<'_> {
                 serde_json::from_slice(&self.result).ok()
             },
             artifacts: parse_artifacts(&self.artifacts),
+            findings: Vec::new(),
             receipt: Receipt {
                 provider: "native",
                 kernel: Kernel::Host,

@@ -65,7 +65,15 @@ impl Sandbox for Stage {
                 warm: Warmth::Pool,
             };
             let duration = started.elapsed();
-            Ok(Outcome { ending, duration, usage, result: None, artifacts: Vec::new(), receipt })
+            Ok(Outcome {
+                ending,
+                duration,
+                usage,
+                result: None,
+                artifacts: Vec::new(),
+                findings: Vec::new(),
+                receipt,
+            })
         })
     }
 }

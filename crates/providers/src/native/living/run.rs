@@ -72,6 +72,7 @@ pub(super) async fn run(
         },
         result,
         artifacts,
+        findings: Vec::new(),
         receipt,
     })
 }
