@@ -11,6 +11,7 @@ use crate::Error;
 use crate::language::{Calls, Language};
 use crate::layer::Layer;
 use crate::limits::Limits;
+use crate::network::HostRules;
 use crate::plan::{Image, InputFile, Mount, Network, Overflow, Plan, Program, Source, Task, WORKSPACE};
 use crate::profile::{Profile, Profiles};
 use crate::provider::Capabilities;
@@ -190,10 +191,10 @@ pub(crate) fn admit_network(spec: Option<&NetworkSpec>) -> Result<Network, Error
         "none" if spec.hosts.is_empty() => Ok(Network::None),
         "full" if spec.hosts.is_empty() => Ok(Network::Full),
         "none" | "full" => Err(Error::invalid("network.hosts", "only together with mode 'hosts'")),
-        "hosts" => Err(Error::Unsupported {
-            field: "network.mode",
-            message: "this version cannot open single hosts; use 'none' or 'full'".to_owned(),
-        }),
+        "hosts" => match HostRules::parse(&spec.hosts) {
+            Ok(rules) => Ok(Network::Hosts(rules)),
+            Err(message) => Err(Error::Invalid { field: "network.hosts", message }),
+        },
         other => Err(Error::invalid("network.mode", format!("'{other}' is none of none, hosts, full"))),
     }
 }

@@ -21,6 +21,7 @@ pub mod language;
 pub mod layer;
 pub mod limits;
 pub mod living;
+pub mod network;
 pub mod outcome;
 mod pipeline;
 pub mod places;
