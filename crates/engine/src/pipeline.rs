@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::admit::{Admitted, Rules, admit};
 use crate::limits::Limits;
 use crate::living::{Living, LivingError};
+use crate::network::HostRules;
 use crate::plan::Overflow;
 use crate::profile::Profiles;
 use crate::provider::{BoxFuture, Capabilities, Flow, PoolMetrics, Provider, Sink, Stream};
@@ -85,6 +86,14 @@ impl Engine {
     /// It is not above zero, or above the ceiling.
     pub fn admit_timeout(&self, millis: i64) -> Result<Duration, Error> {
         admit_timeout(Some(millis), self.ceiling.timeout)
+    }
+
+    /// Checks which hosts a sandbox is to reach.
+    ///
+    /// # Errors
+    /// Names the one that is wrong.
+    pub fn admit_hosts(&self, hosts: &[String]) -> Result<HostRules, Error> {
+        HostRules::parse(hosts).map_err(|message| Error::Invalid { field: "hosts", message })
     }
 
     /// Opens a living sandbox.

@@ -63,6 +63,8 @@ pub type RootTree = Vec<RootEntry>;
 pub enum Network {
     /// Its own loopback.
     Own,
+    /// The same, with a gate in it: sockets that listen there for somebody outside.
+    Gated,
     /// The host's network.
     Host,
 }

@@ -40,7 +40,8 @@ pub enum Order {
         tree: RootTree,
     },
     /// Start a jail. Descriptors: payload, stdin, stdout, stderr, then the result pipe and the artifacts pipe where
-    /// the jail has them; for a living one, only the guest's line.
+    /// the jail has them; for a living one, only the guest's line. Where its network has a gate, the last one is
+    /// where to send the gate's sockets.
     Start {
         /// Number of the run.
         run: u64,

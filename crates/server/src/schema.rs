@@ -333,6 +333,27 @@ pub(crate) struct Extension {
     timeout_ms: i64,
 }
 
+/// What a sandbox is to reach from now on.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Hosts {
+    /// As in `network.hosts`: `pypi.org`, `*.example.com:443`, `10.0.0.5:8080`.
+    hosts: Vec<String>,
+}
+
+/// What a sandbox may reach, and has reached.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct NetworkUse {
+    /// none, hosts or full.
+    mode: String,
+    /// For `hosts`, and so are the figures.
+    hosts: Option<Vec<String>>,
+    /// What it was kept from, as in `findings` of a result.
+    refused: Vec<Value>,
+    connections: Option<u64>,
+    sent_bytes: Option<u64>,
+    received_bytes: Option<u64>,
+}
+
 /// How a sandbox stands.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -11,6 +11,7 @@
 
 mod artifacts;
 mod collector;
+mod gate;
 mod guest;
 mod init;
 mod landlock;
@@ -76,6 +77,8 @@ pub(crate) struct Shell<'a> {
     pub(crate) filter: &'a Filter,
     /// What PID 1 becomes, where the jail stays.
     pub(crate) guest: Option<&'a OwnedFd>,
+    /// Where the sockets of its network's gate go.
+    pub(crate) gate: Option<&'a OwnedFd>,
     pub(crate) landlock: bool,
     /// Whether PID 1 has a user id other than the program's.
     pub(crate) own_init_uid: bool,
@@ -168,7 +171,7 @@ pub(crate) fn layers(jail: &Jail, landlock: bool, separate_uid: bool) -> Vec<Lay
     ];
     let writable_host = jail.playground.is_some() || jail.binds.iter().any(|bind| bind.writable);
     let conditional = [
-        (jail.network == Network::Own, Layer::NetNs),
+        (jail.network != Network::Host, Layer::NetNs),
         (!writable_host, Layer::DiskQuota),
         (separate_uid, Layer::SeparateUid),
         (landlock, Layer::Landlock),

@@ -102,6 +102,10 @@ impl Runs {
         let jail = &*pending.jail;
         let root = self.templates.place(jail.root)?;
         let binds = start::wanted_binds(jail);
+        let (gate, fds) = match (jail.network, pending.fds.split_last()) {
+            (Network::Gated, Some((gate, fds))) => (Some(gate), fds),
+            _ => (None, pending.fds.as_slice()),
+        };
         let waiting = if jail.network == Network::Own && binds.is_empty() && jail.commands.len() == 1 {
             let (taken, useless) = self.spares.take(jail, &root);
             useless.into_iter().for_each(|waiting| self.tidy(waiting.discard()));
@@ -114,11 +118,11 @@ impl Runs {
             None => {
                 let commands = jail.commands.len();
                 let (network, living) = (jail.network, jail.living);
-                let wanted = Wanted { root: &root, network, binds, commands, living };
+                let wanted = Wanted { root: &root, network, binds, commands, living, gate };
                 start::prepare(&mut self.home, &self.filter, &wanted)?
             }
         };
-        match waiting.order(&self.home, jail, &pending.fds, pending.started) {
+        match waiting.order(&self.home, jail, fds, pending.started) {
             Ok(started) => {
                 self.running.push((pending.run, started));
                 Ok(())

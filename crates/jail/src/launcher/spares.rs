@@ -63,7 +63,8 @@ impl Spares {
     /// run nothing more is tried.
     pub(super) fn refill(&mut self, home: &mut Home, filter: &Filter) {
         let Some(Latest { root, limits }) = &self.latest else { return };
-        let wanted = Wanted { root, network: Network::Own, binds: Vec::new(), commands: 1, living: false };
+        let (network, binds) = (Network::Own, Vec::new());
+        let wanted = Wanted { root, network, binds, commands: 1, living: false, gate: None };
         let made = start::prepare(home, filter, &wanted).map(|mut waiting| {
             // Where it does not work now it is tried again, and reported, when the limits are known.
             let _limited = waiting.limit(*limits);

@@ -35,6 +35,8 @@ pub(super) struct Wanted<'a> {
     pub(super) commands: usize,
     /// Whether it stays, and PID 1 becomes the guest.
     pub(super) living: bool,
+    /// Where the sockets of its gate go.
+    pub(super) gate: Option<&'a OwnedFd>,
 }
 
 /// A PID 1 that has set up its place and waits to be told what to run. Used once.
@@ -92,8 +94,9 @@ fn prepare_as(
     let binds = host_binds(home, &wanted.binds, taken)?;
     let guest = wanted.living.then(|| home.guest()).transpose()?;
     let group = if wanted.living { home.make_living_group() } else { home.make_group(1) }?;
-    let own_network = wanted.network == Network::Own && !fault::without(Layer::NetNs);
-    let make_network = own_network && home.can_change_network;
+    let own_network = wanted.network != Network::Host && !fault::without(Layer::NetNs);
+    // Only who owns a network may listen on the port of DNS in it; so one with a gate is PID 1's own until it gives that up.
+    let make_network = wanted.network == Network::Own && own_network && home.can_change_network;
     let network = make_network.then(|| home.make_network()).transpose()?;
     let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
     let (told, report) = step(Step::Namespaces, "", pipe)?;
@@ -116,6 +119,7 @@ fn prepare_as(
         report,
         filter,
         guest,
+        gate: wanted.gate,
         landlock: home.landlock,
         own_init_uid: taken.separate(),
         new_network: own_network && network.is_none(),

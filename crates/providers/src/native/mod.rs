@@ -1,6 +1,7 @@
 //! The native provider: the kernel of this machine, through the jail. No daemon, no Docker, no root.
 
 mod connection;
+mod gate;
 mod image;
 mod link;
 mod living;
@@ -200,7 +201,11 @@ impl Place {
         refuse_what_this_plan_lacks(plan)?;
         let playground = plan.playground.as_deref().map(paths::playground).transpose()?;
         let binds = plan.mounts.iter().map(paths::bind).collect::<Result<_, _>>()?;
-        Ok(Self { plan: plan.clone(), playground, binds })
+        let mut plan = plan.clone();
+        let mut env = gate::environment(&plan.network);
+        env.append(&mut plan.env);
+        plan.env = env;
+        Ok(Self { plan, playground, binds })
     }
 
     /// Whether nothing outside the sandbox can have changed, whatever the program did.

@@ -18,6 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 
 use super::connection::{Ordered, lost};
+use super::gate::Gate;
 use super::{Place, Shared, engine_layer, root_for};
 use crate::program::{self, Prepared, Spots, WarmTask};
 
@@ -107,13 +108,20 @@ async fn attempt(
     let pipes = Pipes::new(prepared.result).map_err(|error| setup("make pipes", &error))?;
     let payload = pack(&prepared).map_err(|error| setup("pack the files", &error))?;
     let jail = jail(shared, place, task, prepared, root.number);
-    let fds = pipes.theirs(&payload);
+    let gate = Gate::of(&place.plan.network)?;
+    let mut fds = pipes.theirs(&payload);
+    fds.extend(gate.as_ref().map(Gate::theirs));
     let ordered = shared.link.connection()?.start(&root, jail, &fds).await?;
     drop(fds);
+    let egress = gate.map(Gate::ordered);
     let ours = pipes.keep_ours(!task.stdin.is_empty()).map_err(|error| setup("make pipes", &error))?;
-    Attending { ordered, sink, why_killed: None, result: Vec::new(), artifacts: Vec::new() }
-        .attend(ours, &task.stdin, cancel)
-        .await
+    let attending = Attending { ordered, sink, why_killed: None, result: Vec::new(), artifacts: Vec::new() };
+    let mut outcome = attending.attend(ours, &task.stdin, cancel).await?;
+    if let Some(egress) = egress {
+        egress.close().await;
+        outcome.findings = egress.findings();
+    }
+    Ok(outcome)
 }
 
 /// The code's file in a playground, which goes when the run is over.
@@ -193,7 +201,7 @@ fn jail(shared: &Shared, place: &Place, task: &Task, prepared: Prepared, root: u
         env: prepared.env.iter().map(|(key, value)| format!("{key}={value}")).collect(),
         workdir: task.workdir.clone(),
         limits: limits(&place.plan.limits),
-        network: network(place.plan.network),
+        network: network(&place.plan.network),
         playground: place.playground.clone(),
         binds: place.binds.clone(),
         result_pipe: prepared.result,
@@ -214,9 +222,10 @@ pub(super) fn limits(limits: &Limits) -> spec::Limits {
     }
 }
 
-pub(super) fn network(network: Network) -> spec::Network {
+pub(super) fn network(network: &Network) -> spec::Network {
     match network {
         Network::None => spec::Network::Own,
+        Network::Hosts(_) => spec::Network::Gated,
         Network::Full => spec::Network::Host,
     }
 }

@@ -58,6 +58,15 @@ pub(super) enum SandboxCommand {
         /// Its id
         id: String,
     },
+    /// Says what one reaches and was kept from, or has it reach other hosts
+    #[command(after_help = examples::NETWORK)]
+    Network {
+        /// Its id
+        id: String,
+        /// The hosts from now on; what is connected to others is cut off
+        #[arg(value_name = "HOST,…", value_delimiter = ',')]
+        hosts: Vec<String>,
+    },
     /// Says what one uses
     #[command(after_help = examples::STATS)]
     Stats {

@@ -170,6 +170,15 @@ pub(super) fn extend(server: &Server, id: &str, timeout_ms: i64, json: bool) -> 
     if json { shown::one(&extended) } else { Ok(0) }
 }
 
+/// What one reaches; other hosts from now on, where some are named.
+pub(super) fn network_of(server: &Server, id: &str, hosts: &[String]) -> Result<u8, Failure> {
+    let place = at(id, "/network");
+    shown::one(&match hosts {
+        [] => call(server, Method::GET, &place, None)?,
+        hosts => call(server, Method::PUT, &place, Some(&json!({"hosts": hosts})))?,
+    })
+}
+
 /// Pauses or resumes.
 pub(super) fn turn(server: &Server, id: &str, act: &str, json: bool) -> Result<u8, Failure> {
     let turned = call(server, Method::POST, &at(id, &format!("/{act}")), None)?;

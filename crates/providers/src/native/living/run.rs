@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use belljar_egress::Egress;
 use belljar_engine::limits::Limits;
 use belljar_engine::living::{
     self, Attach, FailureKind, FileKind, Files, Living, LivingError, OutputEvent, ProcessId, StartCommand,
@@ -35,6 +36,7 @@ pub(super) async fn run(
     mut cancel: BoxFuture<'_, ()>,
 ) -> Result<Outcome, LivingError> {
     let started = Instant::now();
+    let mark = living.egress.as_ref().map(Egress::mark);
     living.able()?;
     let receipt = living.receipt().await?;
     let name = unique_name();
@@ -72,7 +74,12 @@ pub(super) async fn run(
         },
         result,
         artifacts,
-        findings: Vec::new(),
+        findings: living
+            .egress
+            .as_ref()
+            .zip(mark)
+            .map(|(egress, mark)| egress.findings_since(&mark))
+            .unwrap_or_default(),
         receipt,
     })
 }
