@@ -5,6 +5,7 @@ mod confinement;
 pub(crate) mod ends;
 mod files;
 mod limits;
+mod network;
 mod tasks;
 
 use std::future::Future;
@@ -38,6 +39,7 @@ pub(crate) fn trials(world: &World) -> Vec<Trial> {
         ("tasks", tasks::all()),
         ("limits", limits::all()),
         ("confinement", confinement::all()),
+        ("network", network::all()),
         ("ends", ends::all()),
     ];
     let mut trials =
