@@ -18,8 +18,8 @@ use crate::refusals::Mark;
 use crate::resolve::Resolve;
 use crate::{door, names};
 
-/// After a failed accept, as where this process has too many open files.
-const PAUSE: Duration = Duration::from_millis(50);
+/// After a failed accept or read, as where this process has too many open files.
+pub(crate) const PAUSE: Duration = Duration::from_millis(50);
 
 /// Listening sockets of a sandbox.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::dns;
+use crate::egress::PAUSE;
 use crate::guard::Guard;
 use crate::refusals::Refusal;
 
@@ -22,8 +23,7 @@ pub(crate) async fn datagrams(socket: UdpSocket, guard: &Arc<Guard>) {
     let mut buffer = [0; 512];
     loop {
         let Ok((len, from)) = socket.recv_from(&mut buffer).await else {
-            // An earlier answer did not arrive.
-            tokio::task::yield_now().await;
+            tokio::time::sleep(PAUSE).await;
             continue;
         };
         while answering.try_join_next().is_some() {}

@@ -68,7 +68,7 @@ pub(crate) async fn relay(flow: Flow<'_>, mut client: TcpStream, mut server: Tcp
                     // More than the one request is not for the host, and the answer is still to come.
                     std::future::pending::<Option<()>>().await
                 };
-                // The answer's end is the end; a client that breaks off ends it, too.
+                // The answer's end is the end, and so is a body that breaks off.
                 tokio::select! {
                     done = asking => done,
                     done = way_in.pass(&mut from_server, &mut to_client) => done,
