@@ -159,7 +159,9 @@ mod tests {
     #[test]
     fn an_answer_fits_a_datagram_whatever_the_name() {
         let label = [&[63][..], &[b'a'; 63]].concat();
-        let name = [label.repeat(3), b"\x3aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa".to_vec()].concat();
+        let name =
+            [label.repeat(3), b"\x3aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa".to_vec()]
+                .concat();
         let question = [b"\0\0\x01\0\0\x01\0\0\0\0\0\0".as_slice(), &name, b"\0\0\x1c\0\x01"].concat();
         let read = parse(&question).unwrap();
         assert!(read.answer(OK, &[IpAddr::from([0_u16; 8]); 40]).len() <= 512);

@@ -121,7 +121,8 @@ impl Guard {
             let _turn = self.lookups.acquire().await.map_err(io::Error::other)?;
             self.resolver.resolve(name).await
         };
-        let found = timeout(self.bounds.connect_time, lookup).await.map_err(|_| io::ErrorKind::TimedOut)??;
+        let found =
+            timeout(self.bounds.connect_time, lookup).await.map_err(|_| io::ErrorKind::TimedOut)??;
         let mut addresses: Vec<IpAddr> = Vec::new();
         for address in found.into_iter().map(|address| address.to_canonical()) {
             if !addresses.contains(&address) {

@@ -79,8 +79,6 @@ async fn answer(guard: &Guard, message: &[u8]) -> Option<Vec<u8>> {
         return Some(question.answer(dns::FAILED, &[]));
     };
     let rules = guard.rules.borrow().clone();
-    addresses.retain(|address| {
-        question.kind.is(*address) && rules.allow_answer(&question.target, *address)
-    });
+    addresses.retain(|address| question.kind.is(*address) && rules.allow_answer(&question.target, *address));
     Some(question.answer(dns::OK, &addresses))
 }

@@ -59,7 +59,8 @@ pub(crate) async fn relay(flow: Flow<'_>, mut client: TcpStream, mut server: Tcp
         let way_in = Way { guard, pulse: &pulse, counted: &counts.received };
         match &wanted.how {
             How::Request { head, body } => {
-                let early = &wanted.early[..wanted.early.len().min(usize::try_from(*body).unwrap_or(usize::MAX))];
+                let early =
+                    &wanted.early[..wanted.early.len().min(usize::try_from(*body).unwrap_or(usize::MAX))];
                 way_out.put(&mut to_server, head).await?;
                 way_out.put(&mut to_server, early).await?;
                 let mut rest = from_client.take(body - early.len() as u64);
@@ -75,8 +76,11 @@ pub(crate) async fn relay(flow: Flow<'_>, mut client: TcpStream, mut server: Tcp
                 }
             }
             how => {
-                let connected =
-                    if *how == How::Connect { http::CONNECTED.to_vec() } else { socks::reply(socks::CONNECTED) };
+                let connected = if *how == How::Connect {
+                    http::CONNECTED.to_vec()
+                } else {
+                    socks::reply(socks::CONNECTED)
+                };
                 to_client.write_all(&connected).await.ok()?;
                 way_out.put(&mut to_server, &wanted.early).await?;
                 let out = async {
@@ -117,7 +121,11 @@ struct Way<'a> {
 
 impl Way<'_> {
     /// Passes on until the end; nothing where it breaks off.
-    async fn pass(&self, from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin)) -> Option<()> {
+    async fn pass(
+        &self,
+        from: &mut (impl AsyncRead + Unpin),
+        to: &mut (impl AsyncWrite + Unpin),
+    ) -> Option<()> {
         let mut buffer = Vec::with_capacity(BUFFER);
         loop {
             buffer.clear();

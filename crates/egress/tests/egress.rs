@@ -93,7 +93,8 @@ async fn another_host_is_refused_and_told() {
     assert_eq!(socks(&place, &by_name("a.test"), 22).await.1, 2);
     assert_eq!(socks(&place, &[1, 127, 0, 0, 1], web.port()).await.1, 2);
     assert_eq!(socks(&place, &[1, 169, 254, 169, 254], 80).await.1, 2);
-    let mapped = [&[4_u8][..], &std::net::Ipv6Addr::from([0, 0, 0, 0, 0, 0xffff, 0x7f00, 1]).octets()].concat();
+    let mapped =
+        [&[4_u8][..], &std::net::Ipv6Addr::from([0, 0, 0, 0, 0, 0xffff, 0x7f00, 1]).octets()].concat();
     assert_eq!(socks(&place, &mapped, web.port()).await.1, 2);
     assert_eq!(place.names.asked(), 0, "nobody was asked for a name that is not listed");
     assert_eq!(web.connections(), 0);
@@ -165,7 +166,9 @@ async fn a_second_request_never_reaches_the_host() {
     let web = Upstream::web().await;
     let port = web.port();
     let place = Place::open(&[&format!("a.test:{port}"), &format!("127.0.0.1:{port}")]);
-    for second in ["GET http://evil.test/ HTTP/1.1\r\n\r\n", "GET /secret HTTP/1.1\r\nHost: evil.test\r\n\r\n"] {
+    for second in
+        ["GET http://evil.test/ HTTP/1.1\r\n\r\n", "GET /secret HTTP/1.1\r\nHost: evil.test\r\n\r\n"]
+    {
         let asked = format!("POST http://a.test:{port}/ HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc{second}");
         let answer = place.ask(asked.as_bytes()).await;
         assert!(answer.ends_with("hello"), "{answer}");
@@ -173,7 +176,8 @@ async fn a_second_request_never_reaches_the_host() {
         assert!(heard.ends_with("\r\n\r\nabc"), "{heard}");
         assert!(!heard.contains("evil"), "{heard}");
     }
-    let chunked = format!("POST http://a.test:{port}/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+    let chunked =
+        format!("POST http://a.test:{port}/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
     assert!(place.ask(chunked.as_bytes()).await.starts_with("HTTP/1.1 411 "));
 }
 
@@ -185,7 +189,9 @@ async fn what_is_no_request_is_refused_and_harms_nobody() {
     let place = Place::bounded(&[&format!("127.0.0.1:{port}")], short);
     let long = [b"GET http://a.test/ HTTP/1.1\r\nX: ".as_slice(), &[b'a'; 1 << 20]].concat();
     assert!(place.ask(&long).await.starts_with("HTTP/1.1 431 "));
-    for garbage in [b"\x16\x03\x01\x02\0".as_slice(), b"\x05", b"\x05\0", b"\x05\x01\x02", b"\x04\x01", &[0; 5_000]] {
+    for garbage in
+        [b"\x16\x03\x01\x02\0".as_slice(), b"\x05", b"\x05\0", b"\x05\x01\x02", b"\x04\x01", &[0; 5_000]]
+    {
         let _any = place.ask(garbage).await;
     }
     // Whoever says nothing, or too little, is let go.
@@ -243,7 +249,8 @@ async fn only_so_many_are_served_at_once() {
 async fn silence_ends_a_connection() {
     let echo = Upstream::echo().await;
     let rule = format!("127.0.0.1:{}", echo.port());
-    let place = Place::bounded(&[&rule], Bounds { idle_time: Duration::from_millis(200), ..Bounds::default() });
+    let place =
+        Place::bounded(&[&rule], Bounds { idle_time: Duration::from_millis(200), ..Bounds::default() });
     let (mut client, _) = tunnel(&place, &rule).await;
     echoes(&mut client).await;
     assert_eq!(read_all(&mut client).await, "");

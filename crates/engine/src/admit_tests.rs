@@ -94,7 +94,10 @@ fn layers_that_are_missing_or_unknown() {
 fn networks() {
     let with = |network| json!({"language": "py", "code": "1", "network": network});
     assert_eq!(check(with(json!({"mode": "full"}))).unwrap().plan.network, Network::Full);
-    assert!(refused(with(json!({"mode": "hosts", "hosts": ["https://a"]}))).contains("network.hosts: 'https://a' is a URL"));
+    assert!(
+        refused(with(json!({"mode": "hosts", "hosts": ["https://a"]})))
+            .contains("network.hosts: 'https://a' is a URL")
+    );
     assert!(refused(with(json!({"mode": "hosts"}))).contains("network.hosts: is empty"));
     assert!(refused(with(json!({"mode": "most"}))).contains("none of none, hosts, full"));
 }

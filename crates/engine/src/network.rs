@@ -246,7 +246,8 @@ impl HostRules {
     /// Whether what a host came to may be connected to. `near` says that the address is one of this machine's own.
     pub fn allow_address(&self, target: &Target, port: u16, address: IpAddr, near: bool) -> bool {
         self.allow(target, port)
-            && self.reaches(target, address, near, |rule| rule.has_port(port) && rule.is_about_address(address))
+            && self
+                .reaches(target, address, near, |rule| rule.has_port(port) && rule.is_about_address(address))
     }
 
     /// Whether a name's address may be told.

@@ -102,7 +102,9 @@ fn a_rule_is_for_its_host_and_its_ports() {
 
 #[test]
 fn odd_forms_of_addresses_are_no_names() {
-    for odd in ["2130706433", "127.1", "0x7f000001", "0177.0.0.1", "1.2.3.4.5", "[127.0.0.1]", "::1%lo", "a:b"] {
+    for odd in
+        ["2130706433", "127.1", "0x7f000001", "0177.0.0.1", "1.2.3.4.5", "[127.0.0.1]", "::1%lo", "a:b"]
+    {
         assert!(odd.parse::<Target>().is_err(), "{odd}");
     }
 }
@@ -141,7 +143,8 @@ fn a_name_does_not_lead_to_what_is_near() {
         assert!(!open.allow_answer(&target("a.com"), address(near)), "{near}");
         assert!(open.clone().trusting().allow_address(&target("a.com"), 80, address(near), false), "{near}");
     }
-    for public in ["203.0.113.80", "198.51.100.1", "192.0.2.1", "8.8.8.8", "2606:4700::1", "64:ff9b::808:808"] {
+    for public in ["203.0.113.80", "198.51.100.1", "192.0.2.1", "8.8.8.8", "2606:4700::1", "64:ff9b::808:808"]
+    {
         assert!(open.allow_address(&target("a.com"), 80, address(public), false), "{public}");
         assert!(!open.allow_address(&target("a.com"), 80, address(public), true), "{public} is this machine");
     }

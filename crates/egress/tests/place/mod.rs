@@ -210,5 +210,6 @@ async fn serve(manner: Manner, mut stream: TcpStream, seen: &Seen) -> io::Result
 
 fn whole(heard: &[u8]) -> bool {
     let text = String::from_utf8_lossy(heard);
-    text.split_once("\r\n\r\n").is_some_and(|(head, body)| !head.contains("Content-Length: 3") || body.len() >= 3)
+    text.split_once("\r\n\r\n")
+        .is_some_and(|(head, body)| !head.contains("Content-Length: 3") || body.len() >= 3)
 }

@@ -27,7 +27,9 @@ impl Block {
         let width = width(base);
         let bits = match bits {
             None => width,
-            Some(_) if base != given => return Err("is an IPv4 block in IPv6 form; write it as IPv4".to_owned()),
+            Some(_) if base != given => {
+                return Err("is an IPv4 block in IPv6 form; write it as IPv4".to_owned());
+            }
             Some(bits) => match bits.parse() {
                 Ok(0) => return Err("is every address; that is network mode 'full'".to_owned()),
                 Ok(bits) if bits <= width => bits,
@@ -42,7 +44,8 @@ impl Block {
     }
 
     pub(super) fn contains(&self, address: IpAddr) -> bool {
-        address.is_ipv4() == self.base.is_ipv4() && leading(address, self.bits) == leading(self.base, self.bits)
+        address.is_ipv4() == self.base.is_ipv4()
+            && leading(address, self.bits) == leading(self.base, self.bits)
     }
 
     pub(super) fn is_ipv6(&self) -> bool {
@@ -78,23 +81,23 @@ fn leading(address: IpAddr, bits: u8) -> u128 {
 
 /// What lies near this host, or is nobody's. Addresses for documentation are not among them: they harm nobody.
 const NOT_PUBLIC: &[Block] = &[
-    Block::v4(0, 0, 8),      // this network
-    Block::v4(10, 0, 8),     // private
-    Block::v4(100, 64, 10),  // a provider's own
-    Block::v4(127, 0, 8),    // loopback
-    Block::v4(169, 254, 16), // link-local, and where clouds keep credentials
-    Block::v4(172, 16, 12),  // private
-    Block::v4(192, 0, 24),   // of protocols
-    Block::v4(192, 168, 16), // private
-    Block::v4(198, 18, 15),  // test networks
-    Block::v4(224, 0, 3),    // multicast, reserved, broadcast
-    Block::v6(0, 0, 0, 8),   // unspecified, loopback, IPv4 in old forms
+    Block::v4(0, 0, 8),             // this network
+    Block::v4(10, 0, 8),            // private
+    Block::v4(100, 64, 10),         // a provider's own
+    Block::v4(127, 0, 8),           // loopback
+    Block::v4(169, 254, 16),        // link-local, and where clouds keep credentials
+    Block::v4(172, 16, 12),         // private
+    Block::v4(192, 0, 24),          // of protocols
+    Block::v4(192, 168, 16),        // private
+    Block::v4(198, 18, 15),         // test networks
+    Block::v4(224, 0, 3),           // multicast, reserved, broadcast
+    Block::v6(0, 0, 0, 8),          // unspecified, loopback, IPv4 in old forms
     Block::v6(0x64, 0xff9b, 1, 48), // a network's own translation to IPv4
-    Block::v6(0x100, 0, 0, 64), // discarded
-    Block::v6(0x5f00, 0, 0, 16), // segments of a network's own
-    Block::v6(0xfc00, 0, 0, 7), // unique local
-    Block::v6(0xfe80, 0, 0, 9), // link-local and site-local
-    Block::v6(0xff00, 0, 0, 8), // multicast
+    Block::v6(0x100, 0, 0, 64),     // discarded
+    Block::v6(0x5f00, 0, 0, 16),    // segments of a network's own
+    Block::v6(0xfc00, 0, 0, 7),     // unique local
+    Block::v6(0xfe80, 0, 0, 9),     // link-local and site-local
+    Block::v6(0xff00, 0, 0, 8),     // multicast
 ];
 
 /// Whether an address is anybody's on the internet.

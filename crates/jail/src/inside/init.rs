@@ -123,7 +123,10 @@ fn close_all_but_own(shell: &Shell<'_>) -> Result<(), Errno> {
     let binds = shell.ground.binds.iter().map(|(mount, _)| mount);
     // The numbers that will be the program's stay taken, so that nothing else of ours can come to lie there.
     sys::occupy_standard_numbers()?;
-    close_all_but(4, own.chain(&shell.seats).chain(shell.groups).chain(binds).chain(shell.guest).chain(shell.gate))
+    close_all_but(
+        4,
+        own.chain(&shell.seats).chain(shell.groups).chain(binds).chain(shell.guest).chain(shell.gate),
+    )
 }
 
 pub(super) fn close_all_but<'a>(

@@ -9,8 +9,8 @@ use belljar_engine::plan::{Image, Network, Plan};
 use belljar_engine::provider::ProviderError;
 use belljar_jail::spec::{HOME, HostBind, INBOX, RootEntry, RootTree, WORKSPACE};
 
-use super::{gate, paths};
 use super::runtimes::{Located, Runtimes};
+use super::{gate, paths};
 
 const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Top-level folders of the host that hold programs and libraries.

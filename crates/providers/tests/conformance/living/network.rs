@@ -90,7 +90,8 @@ fn serve(mut stream: TcpStream, held: &AtomicUsize) {
         return;
     }
     // Whoever is gone does not read it.
-    let _written = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\nhello\n");
+    let _written =
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\nhello\n");
 }
 
 fn hosts(rules: &[String]) -> Value {
@@ -158,7 +159,8 @@ async fn who_ignores_the_proxy_gets_nothing(world: World) -> Verdict {
     let report = python(&world, &code, &[web.rule()]).await?;
     // No route to anywhere; and what is the sandbox's own loopback has nobody else's server on it.
     check!(report.stdout == "['lo']\n101 101\n111 101\n", report);
-    let report = shell(&world, &format!("curl -sS --noproxy '*' {} 2>&1", web.url("/")), &[web.rule()]).await?;
+    let report =
+        shell(&world, &format!("curl -sS --noproxy '*' {} 2>&1", web.url("/")), &[web.rule()]).await?;
     check!(report.exit_code == Some(7) && web.connections() == 0, report);
     Ok(())
 }
@@ -174,9 +176,13 @@ async fn the_hosts_own_services_are_out_of_reach(world: World) -> Verdict {
     let web = Web::open()?;
     let own = own_address().unwrap_or([127, 0, 0, 1].into());
     let mut code = String::new();
-    let near = ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "127.0.0.2", "169.254.169.254"];
+    let near =
+        ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "127.0.0.2", "169.254.169.254"];
     for host in near.into_iter().chain([own.to_string().as_str()]) {
-        code += &format!("curl -sS -o /dev/null -w '%{{http_connect}} ' --noproxy '' -p http://{host}:{}/\n", web.port);
+        code += &format!(
+            "curl -sS -o /dev/null -w '%{{http_connect}} ' --noproxy '' -p http://{host}:{}/\n",
+            web.port
+        );
     }
     let report = shell(&world, &format!("{code}true"), &["*.test".to_owned()]).await?;
     check!(report.stdout == "403 ".repeat(8) && web.connections() == 0, report);
@@ -307,7 +313,8 @@ async fn a_task_has_findings_of_its_own(world: World) -> Verdict {
         let admitted = world.engine().admit_inside(&open.admitted, request).map_err(text)?;
         let never = Box::pin(std::future::pending());
         let (id, living) = ("exec_test".to_owned(), &*open.living);
-        let report = world.engine().execute_inside(living, id, admitted, &mut Quiet, never).await.map_err(text)?;
+        let report =
+            world.engine().execute_inside(living, id, admitted, &mut Quiet, never).await.map_err(text)?;
         check!(report.findings.len() == 1 && report.findings[0].message.contains(host), report.findings);
     }
     open.close().await
