@@ -8,6 +8,7 @@ use std::time::Duration;
 use belljar_engine::network::HostRules;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -51,29 +52,11 @@ impl Pulse {
 pub(crate) async fn relay(flow: Flow<'_>, mut client: TcpStream, mut server: TcpStream) {
     let Flow { guard, mut rules, address, wanted } = flow;
     let pulse = Pulse(Mutex::new(Instant::now()));
-    let (mut from_client, mut to_client) = client.split();
-    let (mut from_server, mut to_server) = server.split();
-    let counts = &guard.counts;
     let passing = async {
-        let way_out = Way { guard, pulse: &pulse, counted: &counts.sent };
-        let way_in = Way { guard, pulse: &pulse, counted: &counts.received };
         match &wanted.how {
             How::Request { head, body } => {
-                let early =
-                    &wanted.early[..wanted.early.len().min(usize::try_from(*body).unwrap_or(usize::MAX))];
-                way_out.put(&mut to_server, head).await?;
-                way_out.put(&mut to_server, early).await?;
-                let mut rest = from_client.take(body - early.len() as u64);
-                let asking = async {
-                    way_out.pass(&mut rest, &mut to_server).await?;
-                    // More than the one request is not for the host, and the answer is still to come.
-                    std::future::pending::<Option<()>>().await
-                };
-                // The answer's end is the end, and so is a body that breaks off.
-                tokio::select! {
-                    done = asking => done,
-                    done = way_in.pass(&mut from_server, &mut to_client) => done,
-                }
+                let request = Request { head, body: *body, early: &wanted.early };
+                request.pass(guard, &pulse, client.split(), server.split()).await
             }
             how => {
                 let connected = if *how == How::Connect {
@@ -81,17 +64,8 @@ pub(crate) async fn relay(flow: Flow<'_>, mut client: TcpStream, mut server: Tcp
                 } else {
                     socks::reply(socks::CONNECTED)
                 };
-                to_client.write_all(&connected).await.ok()?;
-                way_out.put(&mut to_server, &wanted.early).await?;
-                let out = async {
-                    way_out.pass(&mut from_client, &mut to_server).await?;
-                    to_server.shutdown().await.ok()
-                };
-                let back = async {
-                    way_in.pass(&mut from_server, &mut to_client).await?;
-                    to_client.shutdown().await.ok()
-                };
-                tokio::try_join!(some(out), some(back)).ok().map(drop)
+                client.write_all(&connected).await.ok()?;
+                tunnel(guard, &pulse, &wanted.early, client.split(), server.split()).await
             }
         }
     };
@@ -106,6 +80,60 @@ pub(crate) async fn relay(flow: Flow<'_>, mut client: TcpStream, mut server: Tcp
         () = forbidden => {}
         () = pulse.stops(guard.bounds.idle_time) => {}
     }
+}
+
+type Ends<'a> = (ReadHalf<'a>, WriteHalf<'a>);
+
+/// One request, and all that comes back.
+struct Request<'a> {
+    head: &'a [u8],
+    body: u64,
+    early: &'a [u8],
+}
+
+impl Request<'_> {
+    async fn pass(&self, guard: &Guard, pulse: &Pulse, client: Ends<'_>, server: Ends<'_>) -> Option<()> {
+        let ((from_client, mut to_client), (mut from_server, mut to_server)) = (client, server);
+        let way_out = Way { guard, pulse, counted: &guard.counts.sent };
+        let way_in = Way { guard, pulse, counted: &guard.counts.received };
+        // What comes after the body is not for the host.
+        let early = &self.early[..self.early.len().min(usize::try_from(self.body).unwrap_or(usize::MAX))];
+        way_out.put(&mut to_server, self.head).await?;
+        way_out.put(&mut to_server, early).await?;
+        let mut rest = from_client.take(self.body - early.len() as u64);
+        let asking = async {
+            way_out.pass(&mut rest, &mut to_server).await?;
+            // The answer is still to come.
+            std::future::pending::<Option<()>>().await
+        };
+        // The answer's end is the end, and so is a body that breaks off.
+        tokio::select! {
+            done = asking => done,
+            done = way_in.pass(&mut from_server, &mut to_client) => done,
+        }
+    }
+}
+
+/// Bytes both ways; either side may be done before the other.
+async fn tunnel(
+    guard: &Guard,
+    pulse: &Pulse,
+    early: &[u8],
+    (mut from_client, mut to_client): Ends<'_>,
+    (mut from_server, mut to_server): Ends<'_>,
+) -> Option<()> {
+    let way_out = Way { guard, pulse, counted: &guard.counts.sent };
+    let way_in = Way { guard, pulse, counted: &guard.counts.received };
+    way_out.put(&mut to_server, early).await?;
+    let out = async {
+        way_out.pass(&mut from_client, &mut to_server).await?;
+        to_server.shutdown().await.ok()
+    };
+    let back = async {
+        way_in.pass(&mut from_server, &mut to_client).await?;
+        to_client.shutdown().await.ok()
+    };
+    tokio::try_join!(some(out), some(back)).ok().map(drop)
 }
 
 async fn some(passing: impl Future<Output = Option<()>>) -> Result<(), ()> {
