@@ -40,7 +40,7 @@ fn format_of(query: &Query) -> Result<(ArchiveFormat, &'static str, &'static str
         ("path" = String, Query, description = "The folder; absolute, or relative to /workspace"),
         ("format" = Option<String>, Query, description = "tar (the usual), tar.gz or zip"),
     ),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    request_body(content = schema::Bytes, content_type = "application/octet-stream"),
     responses(
         (status = 200, description = "What came out of it", body = schema::Unpacked),
         (status = 408, description = "The body stood still", body = schema::Problem),
@@ -74,7 +74,9 @@ pub(crate) async fn unpack(
         ("format" = Option<String>, Query, description = "tar (the usual), tar.gz or zip"),
     ),
     responses(
-        (status = 200, description = "The archive", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 200, description = "The archive", content(
+            (schema::Bytes = "application/x-tar"), (schema::Bytes = "application/gzip"), (schema::Bytes = "application/zip"),
+        )),
         (status = 404, description = "No such folder or sandbox", body = schema::Problem),
     )
 )]

@@ -135,7 +135,7 @@ pub(crate) async fn command_output(
         ("id" = String, Path), ("number" = u64, Path),
         ("close" = Option<bool>, Query, description = "Whether there is no more; false unless said otherwise"),
     ),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    request_body(content = schema::Bytes, content_type = "application/octet-stream"),
     responses(
         (status = 204, description = "It is written"),
         (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),

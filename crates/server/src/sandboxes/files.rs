@@ -37,8 +37,8 @@ const PAGE: u32 = 256;
         ("Range" = Option<String>, Header, description = "One range of bytes"),
     ),
     responses(
-        (status = 200, description = "Its bytes", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 206, description = "The part", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 200, description = "Its bytes", body = schema::Bytes, content_type = "application/octet-stream"),
+        (status = 206, description = "The part", body = schema::Bytes, content_type = "application/octet-stream"),
         (status = 404, description = "No such file or sandbox", body = schema::Problem),
         (status = 409, description = "It is a folder, a device or a pipe; or the sandbox is paused", body = schema::Problem),
         (status = 416, description = "It has no such part", body = schema::Problem),
@@ -126,7 +126,7 @@ fn answer(path: &str, length: Option<u64>, body: Body) -> Response {
         ("parents" = Option<bool>, Query, description = "Makes missing folders, unless false"),
         ("permissions" = Option<String>, Query, description = "Of a new file, as in 0644"),
     ),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    request_body(content = schema::Bytes, content_type = "application/octet-stream"),
     responses(
         (status = 200, description = "How many bytes", body = schema::WrittenFile),
         (status = 408, description = "The body stood still", body = schema::Problem),

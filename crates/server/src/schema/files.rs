@@ -3,6 +3,11 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
+/// Bytes as they are.
+#[derive(Serialize, ToSchema)]
+#[schema(value_type = String, format = Binary)]
+pub(crate) struct Bytes(Vec<u8>);
+
 /// What is at a path.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct FileInfo {
