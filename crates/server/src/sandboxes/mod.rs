@@ -19,6 +19,7 @@ mod foreground;
 mod handlers;
 mod life;
 mod look;
+mod named;
 pub(crate) mod network;
 mod object;
 mod open;

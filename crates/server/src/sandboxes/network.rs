@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use belljar_engine::living::NetworkUse;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{life, object};
-use crate::accounts::Keeper;
+use super::{Used, life, object};
 use crate::body::{Whole, parse};
 use crate::error::Error;
 use crate::schema;
@@ -29,20 +28,15 @@ struct Hosts {
         (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
     )
 )]
-pub(crate) async fn show(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, Error> {
-    let used = life::find(&world, &caller, &id).await?;
-    Ok(Json(match used.living.network() {
+pub(crate) async fn show(used: Used) -> Json<Value> {
+    Json(match used.living.network() {
         Some(network) => shown(&network),
         None => {
             let mut object = object::network(&used.admitted.plan.network);
             object["refused"] = json!([]);
             object
         }
-    }))
+    })
 }
 
 /// Has a sandbox of mode `hosts` reach these hosts from now on, and no others. Connections to others are cut off.
@@ -57,11 +51,9 @@ pub(crate) async fn show(
 )]
 pub(crate) async fn set(
     State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path(id): Path<String>,
+    used: Used,
     body: Whole,
 ) -> Result<Json<Value>, Error> {
-    let used = life::find(&world, &caller, &id).await?;
     let Hosts { hosts } = parse(&body)?;
     let rules = world.engine.admit_hosts(&hosts)?;
     let network = life::set_hosts(&used, rules).await?;
