@@ -3,7 +3,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use belljar_engine::limits::Limits;
+use belljar_engine::explain;
+use belljar_engine::limits::{self, Limits};
 use belljar_engine::outcome::{Artifact, Ending, Kernel, Limit, Outcome, Receipt, Usage, Warmth};
 use belljar_engine::plan::{Network, Task};
 use belljar_engine::provider::{BoxFuture, Flow, ProviderError, Sink, Stream};
@@ -21,7 +22,6 @@ use super::connection::{Ordered, lost};
 use super::{Place, Shared, engine_layer, root_for};
 use crate::program::{self, Prepared, Spots, WarmTask};
 
-const OPEN_FILES: u64 = 1_024;
 /// What `main` may return, as JSON.
 pub(super) const MAX_RESULT: usize = 16 << 20;
 /// What is read at once.
@@ -111,7 +111,8 @@ async fn attempt(
     let ordered = shared.link.connection()?.start(&root, jail, &fds).await?;
     drop(fds);
     let ours = pipes.keep_ours(!task.stdin.is_empty()).map_err(|error| setup("make pipes", &error))?;
-    Attending { ordered, sink, why_killed: None, result: Vec::new(), artifacts: Vec::new() }
+    let limits = place.plan.limits;
+    Attending { ordered, sink, limits, why_killed: None, result: Vec::new(), artifacts: Vec::new() }
         .attend(ours, &task.stdin, cancel)
         .await
 }
@@ -210,7 +211,7 @@ pub(super) fn limits(limits: &Limits) -> spec::Limits {
         cpu_millis: limits.cpu_millis,
         processes: limits.processes,
         disk_bytes: limits.disk_bytes,
-        open_files: OPEN_FILES,
+        open_files: limits::OPEN_FILES,
     }
 }
 
@@ -293,6 +294,7 @@ impl Ours<OwnedFd, OwnedFd> {
 struct Attending<'a> {
     ordered: Ordered,
     sink: &'a mut dyn Sink,
+    limits: Limits,
     why_killed: Option<Ending>,
     result: Vec<u8>,
     artifacts: Vec<u8>,
@@ -423,9 +425,9 @@ impl Attending<'_> {
 
     fn outcome(mut self, notice: Notice) -> Result<Outcome, ProviderError> {
         self.ordered.over();
-        let (ending, usage, duration, layers, warmth) = match notice {
-            Notice::Ended { ending, usage, duration, layers, warmth, .. } => {
-                (ending, usage, duration, layers, warmth)
+        let (ending, usage, duration, layers, warmth, kept) = match notice {
+            Notice::Ended { ending, usage, duration, layers, warmth, kept, .. } => {
+                (ending, usage, duration, layers, warmth, kept)
             }
             Notice::Failed { failure, .. } => return Err(refusal_of(&failure)),
             Notice::Ready { .. } | Notice::Broken(_) | Notice::Pools { .. } | Notice::Answered { .. } => {
@@ -434,8 +436,9 @@ impl Attending<'_> {
         };
         let mut isolation: Vec<Layer> = layers.into_iter().map(engine_layer).collect();
         isolation.sort();
+        let ending = ending_of(ending, self.why_killed);
         Ok(Outcome {
-            ending: ending_of(ending, self.why_killed),
+            ending,
             duration,
             usage: Usage {
                 cpu: usage.cpu,
@@ -448,7 +451,7 @@ impl Attending<'_> {
                 serde_json::from_slice(&self.result).ok()
             },
             artifacts: parse_artifacts(&self.artifacts),
-            findings: Vec::new(),
+            findings: explain::findings(&kept_of(kept), ending, &self.limits),
             receipt: Receipt {
                 provider: "native",
                 kernel: Kernel::Host,
@@ -487,6 +490,12 @@ fn drain(pipe: Option<&impl AsFd>, into: &mut Vec<u8>, bound: usize) {
             }
         }
     }
+}
+
+fn kept_of(kept: spec::Kept) -> explain::Kept {
+    let spec::Kept { calls, more_calls, forks_refused, disk_full } = kept;
+    let call = |spec::RefusedCall { name, arguments, count }| explain::RefusedCall { name, arguments, count };
+    explain::Kept { calls: calls.into_iter().map(call).collect(), more_calls, forks_refused, disk_full }
 }
 
 fn ending_of(ending: spec::Ending, why_killed: Option<Ending>) -> Ending {
