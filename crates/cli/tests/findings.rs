@@ -4,13 +4,15 @@
 mod common;
 mod expect;
 
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Stdio;
 use std::time::Duration;
 
 use common::host::{Snapshot, left_after};
 use common::warm::Conversation;
-use common::{belljar, run};
+use common::{belljar, is_root, run};
 use expect::{run_code, skip};
 use serde_json::{Value, json};
 
@@ -19,7 +21,9 @@ fn told(result: &Value) -> String {
     let findings = result["findings"].as_array().expect("a result has findings");
     let text = |finding: &Value, field: &str| finding[field].as_str().expect("a finding has it").to_owned();
     let line = |finding: &Value| {
-        ["rule", "category", "message", "suggestion", "decided_by"].map(|field| text(finding, field)).join(" | ")
+        ["rule", "category", "message", "suggestion", "decided_by"]
+            .map(|field| text(finding, field))
+            .join(" | ")
     };
     findings.iter().map(line).collect::<Vec<_>>().join("\n")
 }
@@ -66,9 +70,12 @@ fn refused_calls_are_named() {
     for mode in ["off", "fork", "pool"] {
         let settings = format!("mode = \"{mode}\"");
         let mut conversation = Conversation::start(&settings, "", ["--language", "python", "-c", "0"]);
-        let result =
-            if mode == "off" { conversation.ask(&line) } else { conversation.ask_warm(mode, &line) };
-        assert_eq!((&result["status"], &result["stdout"]), (&json!("succeeded"), &json!("1\n")), "{result:#}");
+        let result = if mode == "off" { conversation.ask(&line) } else { conversation.ask_warm(mode, &line) };
+        assert_eq!(
+            (&result["status"], &result["stdout"]),
+            (&json!("succeeded"), &json!("1\n")),
+            "{result:#}"
+        );
         let told = told(&result);
         let lines: Vec<_> = told.lines().collect();
         assert_eq!(lines.len(), 3, "{mode}: {told}");
@@ -114,10 +121,15 @@ print(seen)
         let settings = format!("mode = \"{mode}\"");
         let mut conversation = Conversation::start(&settings, "", ["--language", "python", "-c", "0"]);
         let result = conversation.ask_warm(mode, &json!({"code": code}));
-        assert_eq!((&result["status"], &result["stdout"]), (&json!("succeeded"), &json!("set()\n")), "{result:#}");
+        assert_eq!(
+            (&result["status"], &result["stdout"]),
+            (&json!("succeeded"), &json!("set()\n")),
+            "{result:#}"
+        );
         assert!(told(&result).contains("(at least 256 times)"), "{mode}: {}", told(&result));
     }
-    let many = "import ctypes\nfor number in range(100, 330): ctypes.CDLL(None).syscall(number, -1, -1, -1, -1)";
+    let many =
+        "import ctypes\nfor number in range(100, 330): ctypes.CDLL(None).syscall(number, -1, -1, -1, -1)";
     let answer = run_code("python", many, &[]);
     assert!(told(&answer.json).lines().count() <= 16, "{}", told(&answer.json));
 }
@@ -146,29 +158,47 @@ def flood():
     let output = String::from_utf8(output.stdout).expect("results are text");
     let results: Vec<Value> =
         output.lines().map(|line| serde_json::from_str(line).expect("a result is JSON")).collect();
-    let statuses: Vec<_> = results.iter().map(|result| result["status"].as_str().unwrap_or_default()).collect();
+    let statuses: Vec<_> =
+        results.iter().map(|result| result["status"].as_str().unwrap_or_default()).collect();
     assert_eq!(statuses, ["succeeded", "succeeded", "succeeded", "timed_out"], "{output}");
     assert_eq!(left_after(&before, Duration::from_secs(5)), Vec::<String>::new());
 }
 
 #[test]
 fn writing_where_nothing_can_be_written() {
-    let words = &["sandbox-read-only", "'/etc/x' could not be written", "write below /workspace", "--mount SRC:DEST:rw"];
+    let words = &[
+        "sandbox-read-only",
+        "'/etc/x' could not be written",
+        "write below /workspace",
+        "--mount SRC:DEST:rw",
+    ];
     explains("python", "open('/etc/x', 'w')", &[], words);
     explains("javascript", "require('fs').writeFileSync('/etc/x', '')", &[], words);
     explains("bash", "echo > /etc/x", &[], words);
     let folder = tempfile::tempdir().expect("a folder");
     let mount = format!("{}:/data", folder.path().display());
-    let words = &["sandbox-read-only", "'/data/x' could not", "/data is mounted read-only", "--mount SRC:/data:rw"];
+    let words =
+        &["sandbox-read-only", "'/data/x' could not", "/data is mounted read-only", "--mount SRC:/data:rw"];
     explains("python", "open('/data/x', 'w')", &["--mount", &mount], words);
 }
 
 #[test]
 fn what_belongs_to_others() {
-    let words = &["sandbox-no-access", "'/etc/passwd' was out of reach", "--file SRC:DEST"];
-    explains("python", "open('/etc/passwd', 'w')", &[], words);
-    explains("javascript", "require('fs').rmSync('/usr/bin/env')", &[], &["'/usr/bin/env'"]);
-    explains("python", "open('/proc/sys/kernel/hostname', 'w')", &[], &["'/proc/sys/kernel/hostname'"]);
+    let words = &["sandbox-no-access", "'/proc/slabinfo' was out of reach", "no setting allows it"];
+    explains("python", "open('/proc/slabinfo')", &[], words);
+    let words =
+        &["sandbox-read-only", "'/proc/sys/kernel/hostname' was out of reach", "no setting allows it"];
+    explains("python", "open('/proc/sys/kernel/hostname', 'w')", &[], words);
+    if is_root() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("a");
+        std::fs::write(&file, "1").expect("a file");
+        std::fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("its owner may");
+        chown(&file, Some(12_345), None).expect("root may");
+        let mount = format!("{}:/data", folder.path().display());
+        let words = &["sandbox-no-access", "'/data/a' was out of reach", "--file SRC:DEST"];
+        explains("python", "open('/data/a')", &["--mount", &mount], words);
+    }
     let words = &["sandbox-not-shared", "'/home/ada/a.csv' is not in the sandbox", "--file SRC:DEST"];
     explains("python", "open('/home/ada/a.csv')", &[], words);
 }
@@ -176,12 +206,22 @@ fn what_belongs_to_others() {
 /// A path is the program's own text, also where it goes to a terminal.
 #[test]
 fn a_path_is_shown_without_its_control_characters() {
-    explains("bash", "echo 'x: /etc/\x1b[2Jx: Read-only file system' >&2; exit 1", &[], &["'/etc/\u{fffd}[2Jx'"]);
+    explains(
+        "bash",
+        "echo 'x: /etc/\x1b[2Jx: Read-only file system' >&2; exit 1",
+        &[],
+        &["'/etc/\u{fffd}[2Jx'"],
+    );
 }
 
 #[test]
 fn what_is_the_programs_own_doing_is_not_explained() {
-    explains_nothing("python", "failed", "import os; open('a', 'w').close(); os.chmod('a', 0); open('a')", &[]);
+    explains_nothing(
+        "python",
+        "failed",
+        "import os; open('a', 'w').close(); os.chmod('a', 0); open('a')",
+        &[],
+    );
     let own = "import os; open('/tmp/a', 'w').close(); os.chmod('/tmp/a', 0); open('/tmp/../tmp/a')";
     explains_nothing("python", "failed", own, &[]);
     explains_nothing("bash", "failed", "echo 1 > a.sh; /workspace/a.sh", &[]);
@@ -190,7 +230,12 @@ fn what_is_the_programs_own_doing_is_not_explained() {
     let printed = "import sys; sys.stderr.write(\"OSError: [Errno 30] Read-only file system: '/etc/x'\\n\")";
     explains_nothing("python", "succeeded", printed, &[]);
     explains_nothing("bash", "succeeded", "echo 'curl: (6) Could not resolve host: example.com' >&2", &[]);
-    explains_nothing("bash", "failed", "echo 'Could not resolve host: a.org' >&2; exit 1", &["--network", "full"]);
+    explains_nothing(
+        "bash",
+        "failed",
+        "echo 'Could not resolve host: a.org' >&2; exit 1",
+        &["--network", "full"],
+    );
 }
 
 /// Ordinary work of ordinary runtimes has nothing to tell.

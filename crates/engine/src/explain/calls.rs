@@ -13,10 +13,16 @@ const NONE: &str = "no setting allows it";
 
 pub(super) const CALLS: &[Calls] = &[
     Calls {
-        names: &["unshare", "setns", "clone"],
+        names: &["unshare", "setns"],
         category: "process",
         reason: "sandboxes cannot make namespaces or enter others",
         instead: "no setting allows it; a program that sandboxes itself (browsers, bwrap) runs with that turned off, as with --no-sandbox",
+    },
+    Calls {
+        names: &["clone"],
+        category: "process",
+        reason: "a new process stays in its parent's namespaces, and is nobody else's child",
+        instead: "no setting allows it; a program that sandboxes itself runs with that turned off, as with --no-sandbox",
     },
     Calls {
         names: &["seccomp"],
@@ -26,8 +32,16 @@ pub(super) const CALLS: &[Calls] = &[
     },
     Calls {
         names: &[
-            "mount", "umount2", "mount_setattr", "move_mount", "open_tree", "open_tree_attr", "fsopen",
-            "fsconfig", "fsmount", "fspick",
+            "mount",
+            "umount2",
+            "mount_setattr",
+            "move_mount",
+            "open_tree",
+            "open_tree_attr",
+            "fsopen",
+            "fsconfig",
+            "fsmount",
+            "fspick",
         ],
         category: "filesystem",
         reason: "sandboxes cannot change what is mounted",
@@ -119,8 +133,21 @@ pub(super) const CALLS: &[Calls] = &[
     },
     Calls {
         names: &[
-            "reboot", "kexec_load", "kexec_file_load", "swapon", "swapoff", "init_module", "finit_module",
-            "delete_module", "acct", "quotactl", "quotactl_fd", "syslog", "iopl", "ioperm", "vhangup",
+            "reboot",
+            "kexec_load",
+            "kexec_file_load",
+            "swapon",
+            "swapoff",
+            "init_module",
+            "finit_module",
+            "delete_module",
+            "acct",
+            "quotactl",
+            "quotactl_fd",
+            "syslog",
+            "iopl",
+            "ioperm",
+            "vhangup",
         ],
         category: "native",
         reason: "it administers the machine",
@@ -128,7 +155,12 @@ pub(super) const CALLS: &[Calls] = &[
     },
     Calls {
         names: &[
-            "settimeofday", "clock_settime", "adjtimex", "clock_adjtime", "sethostname", "setdomainname",
+            "settimeofday",
+            "clock_settime",
+            "adjtimex",
+            "clock_adjtime",
+            "sethostname",
+            "setdomainname",
         ],
         category: "native",
         reason: "clocks and names belong to the machine",

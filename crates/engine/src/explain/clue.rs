@@ -14,9 +14,7 @@ pub(super) enum Trouble {
     NoProcess,
 }
 
-use Trouble::{
-    Denied, NoMemory, NoProcess, NoSpace, NotPermitted, NotThere, OpenFiles, ReadOnly, TooLong,
-};
+use Trouble::{Denied, NoMemory, NoProcess, NoSpace, NotPermitted, NotThere, OpenFiles, ReadOnly, TooLong};
 
 /// As C libraries say it, as Python counts it, as Node names it. The first that a line has is its trouble.
 const WORDS: &[(&str, Trouble)] = &[
@@ -74,7 +72,13 @@ fn paths(text: &str) -> impl Iterator<Item = &str> {
                 Some(&text[at..at + end])
             }
             Some(quote @ ('\'' | '"' | '`' | '‘')) => {
-                let closing = if quote == '‘' { '’' } else if quote == '`' { '\'' } else { quote };
+                let closing = if quote == '‘' {
+                    '’'
+                } else if quote == '`' {
+                    '\''
+                } else {
+                    quote
+                };
                 let end = text[at..].find(closing)?;
                 Some(&text[at..at + end])
             }
@@ -165,7 +169,9 @@ mod tests {
 
     #[test]
     fn other_lines_say_nothing() {
-        for line in ["NameError: name 'x' is not defined", "Error: spawn ls ENOENT", "", "/etc/x", "é: [errno"] {
+        for line in
+            ["NameError: name 'x' is not defined", "Error: spawn ls ENOENT", "", "/etc/x", "é: [errno"]
+        {
             assert_eq!(read(line), None, "{line}");
         }
     }
@@ -176,7 +182,10 @@ mod tests {
             ("OSError: [Errno 101] Network is unreachable", None),
             ("httpx.ConnectError: [Errno -3] Temporary failure in name resolution", None),
             ("Error: getaddrinfo EAI_AGAIN registry.npmjs.org", Some("registry.npmjs.org")),
-            ("npm error request to https://a.org/x failed, reason: getaddrinfo ENOTFOUND a.org", Some("a.org")),
+            (
+                "npm error request to https://a.org/x failed, reason: getaddrinfo ENOTFOUND a.org",
+                Some("a.org"),
+            ),
             ("Error: connect ENETUNREACH 1.1.1.1:443 - Local (0.0.0.0:0)", Some("1.1.1.1:443")),
             ("curl: (6) Could not resolve host: example.com", Some("example.com")),
             ("wget: unable to resolve host address ‘example.com’", Some("example.com")),

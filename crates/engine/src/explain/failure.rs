@@ -1,9 +1,9 @@
 //! Why a program failed, as far as its own words and the settings of its run tell.
 
 use super::clue::{self, Clue, Trouble};
+use super::error::last_complaint;
 use super::kept::{disk_full, processes};
 use super::rules::{MEMORY, NO_ACCESS, NO_NETWORK, NOT_SHARED, OPEN_FILES, READ_ONLY, SYSCALL};
-use super::error::last_complaint;
 use crate::Capture;
 use crate::finding::{Finding, MAX_FINDINGS};
 use crate::layer::Layer;
@@ -78,17 +78,22 @@ impl Failure<'_> {
     }
 
     fn is_writable(&self, path: &str) -> bool {
-        self.mount(path).map_or_else(|| WRITABLE.iter().any(|place| lies_in(path, place)), |mount| mount.writable)
+        self.mount(path)
+            .map_or_else(|| WRITABLE.iter().any(|place| lies_in(path, place)), |mount| mount.writable)
     }
 
     fn read_only(&self, path: Option<&str>) -> Finding {
         let path = path.map(plain);
         let what = path.as_deref().map_or("a file".to_owned(), shown);
-        if let Some(mount) = path.as_deref().and_then(|path| self.mount(path)).filter(|mount| !mount.writable) {
+        if let Some(mount) = path.as_deref().and_then(|path| self.mount(path)).filter(|mount| !mount.writable)
+        {
             let at = &mount.destination;
             let message = format!("{what} could not be written: {at} is mounted read-only");
             let suggestion = format!("mount it with --mount SRC:{at}:rw, or write below {WORKSPACE} or /tmp");
             return READ_ONLY.finding(message, suggestion, format!("mount {at}:ro"));
+        }
+        if path.as_deref().is_some_and(is_the_kernels) {
+            return READ_ONLY.finding(kernels(&what), NO_SETTING.to_owned(), "mount_ns".to_owned());
         }
         let message = format!("{what} could not be written: the sandbox's root is read-only");
         READ_ONLY.finding(message, self.elsewhere(), "read_only_root".to_owned())
@@ -98,7 +103,9 @@ impl Failure<'_> {
     fn elsewhere(&self) -> String {
         let mounted = self.plan.mounts.iter().filter(|mount| mount.writable);
         let mounted: String = mounted.map(|mount| format!(", {}", mount.destination)).collect();
-        format!("write below {WORKSPACE}, /tmp or home{mounted}; or have a folder mounted there: --mount SRC:DEST:rw")
+        format!(
+            "write below {WORKSPACE}, /tmp or home{mounted}; or have a folder mounted there: --mount SRC:DEST:rw"
+        )
     }
 
     /// Where the program may write, what it cannot open is its own doing.
@@ -108,10 +115,12 @@ impl Failure<'_> {
             return None;
         }
         let what = shown(&path);
-        if KERNELS.iter().any(|place| lies_in(&path, place)) {
-            let message = format!("{what} was out of reach: of the kernel a sandbox sees its own part, and changes nothing");
-            let suggestion = "no setting allows it".to_owned();
-            return Some(NO_ACCESS.finding(message, suggestion, "mount_ns, landlock".to_owned()));
+        if is_the_kernels(&path) {
+            return Some(NO_ACCESS.finding(
+                kernels(&what),
+                NO_SETTING.to_owned(),
+                "mount_ns, landlock".to_owned(),
+            ));
         }
         let message = format!(
             "{what} was out of reach: outside of {WORKSPACE}, /tmp and home the sandbox user reads what everybody may \
@@ -124,10 +133,17 @@ impl Failure<'_> {
     fn not_shared(&self, path: &str) -> Option<Finding> {
         let path = plain(path);
         let peoples = PEOPLES.iter().any(|place| lies_in(&path, place));
-        if self.plan.image != Image::Host || !peoples || self.is_writable(&path) || self.mount(&path).is_some() {
+        if self.plan.image != Image::Host
+            || !peoples
+            || self.is_writable(&path)
+            || self.mount(&path).is_some()
+        {
             return None;
         }
-        let message = format!("{} is not in the sandbox: of the host's files it sees none that were not given to it", shown(&path));
+        let message = format!(
+            "{} is not in the sandbox: of the host's files it sees none that were not given to it",
+            shown(&path)
+        );
         let suggestion = "give it with --file SRC:DEST, or its folder with --mount SRC:DEST".to_owned();
         Some(NOT_SHARED.finding(message, suggestion, "mount_ns".to_owned()))
     }
@@ -169,6 +185,16 @@ fn open_files() -> Finding {
     )
 }
 
+const NO_SETTING: &str = "no setting allows it";
+
+fn is_the_kernels(path: &str) -> bool {
+    KERNELS.iter().any(|place| lies_in(path, place))
+}
+
+fn kernels(what: &str) -> String {
+    format!("{what} was out of reach: of the kernel a sandbox sees its own part, and changes nothing")
+}
+
 fn lies_in(path: &str, folder: &str) -> bool {
     path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
@@ -188,7 +214,9 @@ fn plain(path: &str) -> String {
 
 /// A path of the program's, which may be anything, as part of a sentence.
 fn shown(path: &str) -> String {
-    let letters = path.chars().take(SHOWN).map(|letter| if letter.is_control() { '\u{fffd}' } else { letter });
+    // Neither what moves a terminal's cursor nor what turns the direction of text.
+    let harmless = |letter: &char| letter.is_alphanumeric() || letter.is_ascii_graphic() || *letter == ' ';
+    let letters = path.chars().take(SHOWN).map(|letter| Some(letter).filter(harmless).unwrap_or('\u{fffd}'));
     format!("'{}'", letters.collect::<String>())
 }
 
