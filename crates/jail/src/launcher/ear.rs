@@ -43,9 +43,10 @@ impl Ear {
         self.lines.iter().chain(&self.listeners).map(AsFd::as_fd)
     }
 
-    /// Calls that were refused, each name once, and whether there may have been more; with that it is closed.
-    pub(super) fn refused(self) -> (Vec<RefusedCall>, bool) {
-        (self.refused, self.heard >= MOST_HEARD)
+    /// Takes the calls that were refused, each name once, and whether there may have been more. It stays open: a child that
+    /// announced its end waits there to be looked at.
+    pub(super) fn take_refused(&mut self) -> (Vec<RefusedCall>, bool) {
+        (std::mem::take(&mut self.refused), self.heard >= MOST_HEARD)
     }
 
     /// Takes what has come, and hears the next call at each filter; the status with which the `main` process says that it

@@ -205,7 +205,7 @@ impl Run {
     fn kept(&mut self, usage: &Usage) -> Kept {
         let near = usage.peak_processes.is_none_or(|peak| peak >= self.processes);
         let forks_refused = self.group().filter(|_| near).map_or(0, Group::forks_refused);
-        let (calls, more_calls) = std::mem::take(&mut self.ear).refused();
+        let (calls, more_calls) = self.ear.take_refused();
         Kept { calls, more_calls, forks_refused, disk_full: self.disk_full }
     }
 
