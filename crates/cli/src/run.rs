@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use belljar_engine::admit::Admitted;
 use belljar_engine::provider::{Blind, Capabilities, Sink, Stream};
-use belljar_engine::report::Report;
+use belljar_engine::report::{Report, Status};
 use belljar_engine::{Engine, Error};
 
 use crate::args::RunArgs;
@@ -131,11 +131,23 @@ fn leaves_line_open(output: &str) -> bool {
     !output.is_empty() && !output.ends_with('\n')
 }
 
+/// So many findings are shown.
+pub(crate) const HINTS: usize = 3;
+
+/// A finding of a run that failed, as a line.
+pub(crate) fn hint(message: &str, suggestion: &str) -> String {
+    format!("hint: {message}; {suggestion}")
+}
+
 /// What a person should know beside the output. A plain exit, good or bad, the program explained itself.
 fn notes(report: &Report) -> Vec<String> {
     let mut notes = Vec::new();
     if report.exit_code.is_none() || report.limit.is_some() {
         notes.extend(report.error.clone());
+    }
+    if report.status != Status::Succeeded {
+        let of_the_run = report.findings.iter().filter(|finding| finding.line.is_none());
+        notes.extend(of_the_run.take(HINTS).map(|finding| hint(&finding.message, &finding.suggestion)));
     }
     let cut: Vec<_> = [("stdout", report.stdout_truncated), ("stderr", report.stderr_truncated)]
         .into_iter()

@@ -14,7 +14,7 @@ pub mod batch;
 mod capture;
 pub mod defaults;
 mod error;
-mod explain;
+pub mod explain;
 pub mod finding;
 pub mod json;
 pub mod language;

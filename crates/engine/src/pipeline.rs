@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use crate::admit::{Admitted, Rules, admit};
+use crate::explain::explain;
 use crate::limits::Limits;
 use crate::living::{Living, LivingError};
 use crate::network::HostRules;
@@ -138,8 +139,9 @@ impl Engine {
     ) -> Result<Report, LivingError> {
         let limits = admitted.plan.limits;
         let mut recorder = Recorder::new(view, &limits, admitted.overflow);
-        let outcome = sandbox.run(&admitted.task, &limits, &mut recorder, cancel).await?;
+        let mut outcome = sandbox.run(&admitted.task, &limits, &mut recorder, cancel).await?;
         let (stdout, stderr) = recorder.finish();
+        explain(&mut outcome, &admitted.plan, &stderr);
         Ok(Report::new(id, outcome, &limits, &stdout, &stderr, admitted.metadata))
     }
 
@@ -157,8 +159,9 @@ impl Engine {
         let limits = admitted.plan.limits;
         let mut recorder = Recorder::new(view, &limits, admitted.overflow);
         let mut sandbox = self.provider.open(&admitted.plan).await?;
-        let outcome = sandbox.run(&admitted.task, &mut recorder, cancel).await?;
+        let mut outcome = sandbox.run(&admitted.task, &mut recorder, cancel).await?;
         let (stdout, stderr) = recorder.finish();
+        explain(&mut outcome, &admitted.plan, &stderr);
         Ok(Report::new(id, outcome, &limits, &stdout, &stderr, admitted.metadata))
     }
 

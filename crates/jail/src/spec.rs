@@ -215,6 +215,30 @@ pub struct Usage {
     pub peak_processes: Option<u64>,
 }
 
+/// A system call that the filter refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedCall {
+    /// What it is called.
+    pub name: String,
+    /// Its first arguments, the first time.
+    pub arguments: [u64; 3],
+    /// How often.
+    pub count: u32,
+}
+
+/// What a run was kept from, whether it ended because of that or not.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Kept {
+    /// System calls, each name once.
+    pub calls: Vec<RefusedCall>,
+    /// Whether there were more of them than anybody looked at.
+    pub more_calls: bool,
+    /// How often a process or thread was refused, where a control group counts.
+    pub forks_refused: u64,
+    /// No block or no inode was left at the end.
+    pub disk_full: bool,
+}
+
 /// What a living jail uses now; a figure that this kernel does not keep is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the engine's figures of the same names say what each one means")]

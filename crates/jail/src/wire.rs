@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::{
-    Answer, Ask, Ending, Jail, Layer, MissingLayer, PoolState, RootTree, Settings, Usage, Warmth,
+    Answer, Ask, Ending, Jail, Kept, Layer, MissingLayer, PoolState, RootTree, Settings, Usage, Warmth,
 };
 use crate::step::StepFailed;
 
@@ -90,6 +90,8 @@ pub enum Notice {
         layers: Vec<Layer>,
         /// Whether an interpreter was waiting.
         warmth: Warmth,
+        /// What it was kept from.
+        kept: Kept,
     },
     /// What is kept ready.
     Pools {

@@ -12,6 +12,7 @@ use crate::env::Environment;
 use crate::failure::Failure;
 use crate::intent::{Form, Intent, Output};
 use crate::os::{self, Interrupts};
+use crate::run::{HINTS, hint};
 use crate::say;
 use crate::view::View;
 
@@ -73,6 +74,14 @@ async fn perform(server: &Server, path: &str, body: &Value, output: Output) -> R
     view.finish().await;
     if !output.quiet && (result["exit_code"].is_null() || !result["limit"].is_null()) {
         result["error"].as_str().into_iter().for_each(say::note);
+    }
+    if !output.quiet && result["status"] != "succeeded" {
+        let findings = result["findings"].as_array().into_iter().flatten();
+        let of_the_run = findings.filter(|finding| finding["line"].is_null());
+        of_the_run.take(HINTS).for_each(|finding| {
+            let text = |field: &str| finding[field].as_str().unwrap_or_default();
+            say::note(&hint(text("message"), text("suggestion")));
+        });
     }
     Ok(exit_status(&result))
 }

@@ -114,7 +114,7 @@ fn confine_self<'a>(
     if fault::without(Layer::Seccomp) {
         return Ok(());
     }
-    shell.filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+    program::install(shell.filter)
 }
 
 /// PID 1 comes with a copy of every descriptor of the launcher's. These are its own.

@@ -75,6 +75,8 @@ pub(crate) struct Shell<'a> {
     /// Where failures and the ending are told.
     pub(crate) report: OwnedFd,
     pub(crate) filter: &'a Filter,
+    /// The filter of commands, to which the launcher listens.
+    pub(crate) heard: &'a Filter,
     /// What PID 1 becomes, where the jail stays.
     pub(crate) guest: Option<&'a OwnedFd>,
     /// Where the sockets of its network's gate go.

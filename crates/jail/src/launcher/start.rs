@@ -10,6 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Signal, WaitId, WaitIdOptions};
 
+use super::ear::Ear;
 use super::home::{Home, controller_layer};
 use super::idmap;
 use super::ids::Taken;
@@ -18,7 +19,7 @@ use super::run::Run;
 use crate::cgroup::{self, Controller, Group};
 use crate::fault;
 use crate::inside::{self, Ground, Shell};
-use crate::seccomp::Filter;
+use crate::seccomp::{Filter, Wearer};
 use crate::spec::{HostBind, INNER_UID, Jail, Layer, Limits, Network, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, Cloned};
@@ -37,6 +38,23 @@ pub(super) struct Wanted<'a> {
     pub(super) living: bool,
     /// Where the sockets of its gate go.
     pub(super) gate: Option<&'a OwnedFd>,
+}
+
+/// The filters of a cold jail.
+pub(super) struct Filters {
+    /// Of PID 1.
+    plain: Filter,
+    /// Of commands.
+    heard: Filter,
+}
+
+impl Filters {
+    pub(super) fn new() -> Self {
+        Self {
+            plain: Filter::for_this_machine(Wearer::Program),
+            heard: Filter::for_this_machine(Wearer::Heard),
+        }
+    }
 }
 
 /// A PID 1 that has set up its place and waits to be told what to run. Used once.
@@ -80,14 +98,18 @@ pub(super) enum Lodging {
 }
 
 /// Makes a shell.
-pub(super) fn prepare(home: &mut Home, filter: &Filter, wanted: &Wanted<'_>) -> Result<Waiting, StepFailed> {
+pub(super) fn prepare(
+    home: &mut Home,
+    filters: &Filters,
+    wanted: &Wanted<'_>,
+) -> Result<Waiting, StepFailed> {
     let taken = step(Step::UserId, "", || home.ids.take(!wanted.binds.is_empty()))?;
-    prepare_as(home, filter, wanted, taken).inspect_err(|_| home.ids.give_back(taken))
+    prepare_as(home, filters, wanted, taken).inspect_err(|_| home.ids.give_back(taken))
 }
 
 fn prepare_as(
     home: &Home,
-    filter: &Filter,
+    filters: &Filters,
     wanted: &Wanted<'_>,
     taken: Taken,
 ) -> Result<Waiting, StepFailed> {
@@ -117,7 +139,8 @@ fn prepare_as(
         orders,
         seats,
         report,
-        filter,
+        filter: &filters.plain,
+        heard: &filters.heard,
         guest,
         gate: wanted.gate,
         landlock: home.landlock,
@@ -298,7 +321,8 @@ impl Waiting {
             return Err(Box::new((failed, self)));
         }
         let layers = layers(home, jail, self.taken);
-        let run = Run::new(self.into_parts(), layers, started, jail.limits.timeout);
+        let ear = Ear::at(std::mem::take(&mut self.seats));
+        let run = Run::new(self.into_parts(), layers, started, &jail.limits).with_ear(ear);
         Ok(if jail.living { run.living() } else { run })
     }
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use belljar_engine::limits::Limits;
+use belljar_engine::limits::{self, Limits};
 use belljar_engine::outcome::Outcome;
 use belljar_engine::plan::{Network, Task};
 use belljar_engine::provider::{BoxFuture, Flow, ProviderError, Sink, Stream};
@@ -17,7 +17,6 @@ use super::gate::Gate;
 use super::{Place, Shared, root_for};
 use crate::program::{self, Prepared, Spots, WarmTask};
 
-const OPEN_FILES: u64 = 1_024;
 /// What `main` may return, as JSON.
 pub(super) const MAX_RESULT: usize = 16 << 20;
 
@@ -104,10 +103,11 @@ async fn attempt(
     drop(fds);
     let egress = gate.map(Gate::ordered);
     let ours = pipes.keep_ours(!task.stdin.is_empty()).map_err(|error| setup("make pipes", &error))?;
-    let mut outcome = Attending::new(ordered, sink).attend(ours, &task.stdin, cancel).await?;
+    let mut outcome =
+        Attending::new(ordered, place.plan.limits, sink).attend(ours, &task.stdin, cancel).await?;
     if let Some(egress) = egress {
         egress.close().await;
-        outcome.findings = egress.findings();
+        outcome.findings.extend(egress.findings());
     }
     Ok(outcome)
 }
@@ -206,7 +206,7 @@ pub(super) fn limits(limits: &Limits) -> spec::Limits {
         cpu_millis: limits.cpu_millis,
         processes: limits.processes,
         disk_bytes: limits.disk_bytes,
-        open_files: OPEN_FILES,
+        open_files: limits::OPEN_FILES,
     }
 }
 

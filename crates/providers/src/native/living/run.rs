@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use belljar_egress::Egress;
+use belljar_engine::explain::{self, Kept};
 use belljar_engine::limits::Limits;
 use belljar_engine::living::{
     self, Attach, FailureKind, FileKind, Files, Living, LivingError, OutputEvent, ProcessId, StartCommand,
@@ -64,8 +65,16 @@ pub(super) async fn run(
         Err(LivingError::Paused) => Left::default(),
         after => after?,
     };
+    let ending = judge(ending, &before.0, &stats, living.halted().is_some());
+    let forks_refused = stats.forks_refused.saturating_sub(before.0.forks_refused);
+    // Nobody listens to the filter here: whose of the commands inside a call was could not be told.
+    let kept = Kept { forks_refused, disk_full: stats.disk_full, ..Kept::default() };
+    let mut findings = explain::findings(&kept, ending, limits);
+    if let Some((egress, mark)) = living.egress.as_ref().zip(mark) {
+        findings.extend(egress.findings_since(&mark));
+    }
     Ok(Outcome {
-        ending: judge(ending, &before.0, &stats, living.halted().is_some()),
+        ending,
         duration: started.elapsed(),
         usage: Usage {
             cpu: stats.cpu.unwrap_or_default().saturating_sub(before.0.cpu.unwrap_or_default()),
@@ -74,12 +83,7 @@ pub(super) async fn run(
         },
         result,
         artifacts,
-        findings: living
-            .egress
-            .as_ref()
-            .zip(mark)
-            .map(|(egress, mark)| egress.findings_since(&mark))
-            .unwrap_or_default(),
+        findings,
         receipt,
     })
 }
