@@ -1,6 +1,6 @@
 // Floods the filter, and whoever listens to it, with calls that are refused: a million from 64 threads.
 // expect: succeeded
-// with: --processes 128 --timeout 60s
+// with: --processes 128 --timeout 15s
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
