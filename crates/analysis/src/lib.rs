@@ -2,4 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod imports;
+mod lines;
 pub mod policy;
+mod room;

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use belljar_engine::admit::Admitted;
+use belljar_engine::finding::Finding;
 use belljar_engine::provider::{Blind, Capabilities, Sink, Stream};
 use belljar_engine::report::Report;
 use belljar_engine::{Engine, Error};
@@ -40,6 +41,7 @@ pub(crate) fn on_engine(
     os::runtime()?.block_on(async {
         let host = started.connect(config.warm).await?;
         let engine = Engine::new(host.provider(), config.profiles, config.ceiling);
+        let engine = engine.with_policies(config.policies);
         let status = work(&engine).await;
         engine.shut_down().await;
         status
@@ -127,6 +129,25 @@ fn result_line(report: &Report) -> Option<String> {
     report.result.present.then(|| format!("{start}{}\n", report.result.value))
 }
 
+/// So many findings are worth a line each.
+const MAX_SAID: usize = 5;
+
+/// What a policy, or the sandbox, has to say, without what is merely good to know.
+pub(crate) fn said(findings: &[Finding]) -> Vec<String> {
+    let worth: Vec<_> = findings.iter().filter(|finding| finding.severity != "info").collect();
+    let mut lines: Vec<_> = worth.iter().take(MAX_SAID).map(|finding| line(finding)).collect();
+    if worth.len() > MAX_SAID {
+        lines.push(format!("{} more findings (--json has them all)", worth.len() - MAX_SAID));
+    }
+    lines
+}
+
+fn line(finding: &Finding) -> String {
+    let Finding { rule, message, suggestion, .. } = finding;
+    let place = finding.line.map(|line| format!("line {line}: ")).unwrap_or_default();
+    format!("{place}{message}; {suggestion} [{rule}]")
+}
+
 fn leaves_line_open(output: &str) -> bool {
     !output.is_empty() && !output.ends_with('\n')
 }
@@ -144,6 +165,7 @@ fn notes(report: &Report) -> Vec<String> {
     if !cut.is_empty() {
         notes.push(format!("the middle of {} was left out; --output SIZE keeps more", cut.join(" and of ")));
     }
+    notes.extend(said(&report.findings));
     match report.artifacts.len() {
         0 => {}
         1 => notes.push("1 artifact (--json carries it)".to_owned()),

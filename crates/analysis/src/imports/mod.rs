@@ -14,7 +14,6 @@ mod catalog;
 mod comments;
 mod javascript;
 mod manifest;
-mod nesting;
 mod npm;
 mod python;
 mod requirement;
@@ -26,6 +25,8 @@ mod stdlib;
 use std::collections::BTreeSet;
 
 use serde::Serialize;
+
+use crate::room::{self, Unfit};
 
 pub use manifest::{package_json, pyproject, requirements_txt};
 pub use requirement::Requirement;
@@ -50,7 +51,7 @@ pub enum Error {
     /// The code has more imports than are looked at.
     #[error("the code has more than 2000 imports; name its packages yourself")]
     TooMany,
-    /// This machine gave no thread, or the parser failed.
+    /// The parser failed.
     #[error("the code could not be searched for imports; name its packages yourself")]
     Unreadable,
     /// A requirement that is not understood or not allowed.
@@ -192,14 +193,16 @@ pub fn detect(source: Source<'_>) -> Result<Found, Error> {
     if source.code.len() > MAX_CODE {
         return Err(Error::TooLarge);
     }
-    if source.language != Language::Python && nesting::is_endless(source.code) {
+    if source.language != Language::Python && room::is_endless(source.code) {
         return Err(Error::TooIntricate);
     }
-    let (code, local) = (source.code.to_owned(), source.local.clone());
-    let (language, python) = (source.language, source.python);
-    let mut found = nesting::with_room(source.code, move || match language {
-        Language::Python => python::find(&Source { code: &code, language, python, local: &local }),
-        Language::JavaScript | Language::TypeScript => javascript::find(&code, language),
+    let found = room::with_room(source.code, || match source.language {
+        Language::Python => python::find(&source),
+        Language::JavaScript | Language::TypeScript => javascript::find(source.code, source.language),
+    });
+    let mut found = found.map_err(|unfit| match unfit {
+        Unfit::Deep => Error::TooIntricate,
+        Unfit::Broke => Error::Unreadable,
     })?;
     if found.imports.len() > MAX_IMPORTS || found.declared.len() > MAX_IMPORTS {
         return Err(Error::TooMany);

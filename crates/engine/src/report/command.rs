@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::{millis, text_and_base64};
 use crate::Capture;
 use crate::explain;
+use crate::finding::Finding;
 use crate::living::{Ending, ProcessInfo};
 use crate::provider::Stream;
 
@@ -47,6 +48,9 @@ pub struct CommandReport {
     /// How long it took, where that was waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<f64>,
+    /// What policies say of it, where it was just started and there is something.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
 }
 
 impl CommandReport {
@@ -76,6 +80,7 @@ impl From<ProcessInfo> for CommandReport {
             output_bytes: info.output_bytes,
             written: None,
             duration_ms: None,
+            findings: Vec::new(),
         }
     }
 }

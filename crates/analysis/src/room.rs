@@ -1,22 +1,22 @@
 //! Room for parsers. They recurse, and so does what walks and drops their trees: a hundred thousand brackets would end the
 //! process. Every level of a tree needs at least one character that can nest, so counting these bounds the depth without
-//! understanding the code, whatever it hides in strings and comments; a thread has stack for that many and no more.
+//! understanding the code, whatever it hides in strings and comments. There is stack for that many and no more: that of
+//! whoever asks where it is enough, as it is for most code, and one made for the purpose where it is not.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
-use std::time::Duration;
-
-use super::Error;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Deepest tree that is parsed. Code of some 300 KB has as many such characters.
 const MAX_LEVELS: usize = 50_000;
+
+/// The deepest brackets. Parsers try what is in brackets as one thing first and as another second, so that their time can
+/// grow much faster than the depth.
+const MAX_DEPTH: usize = 200;
 
 /// Enough for a level of every construct that the tests and the example nest; no exact measure.
 const BYTES_A_LEVEL: usize = if cfg!(debug_assertions) { 40_000 } else { 5_000 };
 
 /// What everything else takes.
-const BASE: usize = 1 << 20;
+const BASE: usize = 512 << 10;
 
 /// The JavaScript parser reads what is in brackets as an arrow function first and as an expression second: time and memory grow
 /// with the square of how deep such brackets nest. So many may be in a file; it is then a matter of a second and 150 MB.
@@ -28,45 +28,44 @@ const BEFORE_GROUPS: [&[u8]; 13] = [
     b"void", b"yield",
 ];
 
-/// No parser can be interrupted, so it is left to itself after this time.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Why code is not parsed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unfit {
+    /// It nests too deep.
+    Deep,
+    /// The parser broke.
+    Broke,
+}
 
-/// So many may be left to themselves at one time; then no code is searched until one of them ends.
-const MAX_ABANDONED: usize = 2;
-
-static ABANDONED: AtomicUsize = AtomicUsize::new(0);
-
-/// Runs `work` with as much stack as parsing this code can take, and no longer than [`PATIENCE`].
-pub(super) fn with_room<T: Send + 'static>(
-    code: &str,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Error> {
+/// Runs `work`, which parses this code, with as much stack as that can take.
+pub(crate) fn with_room<T>(code: &str, work: impl FnOnce() -> T) -> Result<T, Unfit> {
     let levels = levels(code.as_bytes());
-    if levels > MAX_LEVELS {
-        return Err(Error::TooIntricate);
+    if levels > MAX_LEVELS || depth(code.as_bytes()) > MAX_DEPTH {
+        return Err(Unfit::Deep);
     }
-    if ABANDONED.load(Ordering::Relaxed) >= MAX_ABANDONED {
-        return Err(Error::Unreadable);
-    }
-    let (tell, told) = mpsc::channel();
     let stack = BASE + levels * BYTES_A_LEVEL;
-    let thread = thread::Builder::new().stack_size(stack).spawn(move || {
-        if tell.send(work()).is_err() {
-            ABANDONED.fetch_sub(1, Ordering::Relaxed);
+    // A mistake in a parser is no reason to take everybody down; nothing that it worked on is used again.
+    catch_unwind(AssertUnwindSafe(|| stacker::maybe_grow(stack, stack, work))).map_err(|_| Unfit::Broke)
+}
+
+/// How deep brackets nest, as if none were in a string.
+fn depth(code: &[u8]) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0_usize);
+    for byte in code {
+        match byte {
+            b'(' | b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
         }
-    });
-    thread.map_err(|_| Error::Unreadable)?;
-    told.recv_timeout(PATIENCE).map_err(|error| match error {
-        RecvTimeoutError::Disconnected => Error::Unreadable,
-        RecvTimeoutError::Timeout => {
-            ABANDONED.fetch_add(1, Ordering::Relaxed);
-            Error::TooIntricate
-        }
-    })
+    }
+    deepest
 }
 
 /// Whether so many brackets may begin arrow functions that parsing would take too long.
-pub(super) fn is_endless(code: &str) -> bool {
+pub(crate) fn is_endless(code: &str) -> bool {
     let code = code.as_bytes();
     let opens = (0..code.len()).filter(|at| code[*at] == b'(');
     opens.filter(|at| begins_group(&code[..*at])).nth(MAX_GROUPS).is_some()
@@ -107,20 +106,4 @@ fn levels(code: &[u8]) -> usize {
         }
     }
     levels
-}
-
-/// Line numbers of offsets.
-pub(super) struct Lines(Vec<usize>);
-
-impl Lines {
-    pub(super) fn of(code: &str) -> Self {
-        let ends = code.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
-        Self(ends.map(|(offset, _)| offset).collect())
-    }
-
-    /// From 1.
-    pub(super) fn at(&self, offset: usize) -> u32 {
-        let before = self.0.partition_point(|end| *end < offset);
-        u32::try_from(before + 1).unwrap_or(u32::MAX)
-    }
 }
