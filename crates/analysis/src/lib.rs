@@ -3,5 +3,6 @@
 
 pub mod imports;
 mod lines;
+mod patience;
 pub mod policy;
 mod room;

@@ -22,6 +22,12 @@ const BASE: usize = 512 << 10;
 /// with the square of how deep such brackets nest. So many may be in a file; it is then a matter of a second and 150 MB.
 const MAX_GROUPS: usize = 1_000;
 
+/// Misplaced words at each of which the Python parser begins anew; with every two or three of them it takes twice as long.
+const MAX_TRIES: usize = 16;
+
+/// The deepest `case` of a shell script, with each of which its parser takes four times as long.
+const MAX_CASES: usize = 6;
+
 /// Words before a bracket that begins an expression instead of a call.
 const BEFORE_GROUPS: [&[u8]; 13] = [
     b"async", b"await", b"case", b"default", b"delete", b"do", b"else", b"in", b"of", b"return", b"typeof",
@@ -69,6 +75,40 @@ pub(crate) fn is_endless(code: &str) -> bool {
     let code = code.as_bytes();
     let opens = (0..code.len()).filter(|at| code[*at] == b'(');
     opens.filter(|at| begins_group(&code[..*at])).nth(MAX_GROUPS).is_some()
+}
+
+/// Whether `<` opens so often without an end that TypeScript's parser, which tries each as a bracket, would take too long.
+pub(crate) fn is_endless_typescript(code: &str) -> bool {
+    let step = |depth: usize, byte| match byte {
+        b'<' => depth + 1,
+        b'>' => depth.saturating_sub(1),
+        _ => depth,
+    };
+    let mut depth = 0;
+    code.bytes().any(|byte| {
+        depth = step(depth, byte);
+        depth > MAX_DEPTH
+    })
+}
+
+/// Whether `async` stands so often where it cannot that the Python parser, which then tries again, would take too long.
+pub(crate) fn is_endless_python(code: &str) -> bool {
+    let begins = |rest: &str| ["def", "for", "with"].iter().any(|word| rest.trim_start().starts_with(word));
+    code.match_indices("async").filter(|(at, _)| !begins(&code[at + 5..])).nth(MAX_TRIES).is_some()
+}
+
+/// Whether `case` nests so deep that the shell's parser, which tries again at each that does not end, would take too long.
+pub(crate) fn is_endless_shell(code: &str) -> bool {
+    let (mut depth, mut deepest) = (0_usize, 0_usize);
+    for word in code.split(|c: char| !c.is_ascii_alphanumeric()) {
+        match word {
+            "case" => depth += 1,
+            "esac" => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest > MAX_CASES
 }
 
 /// Whether a bracket after this is no call's. A comment may stand between, so its end and a new line count too.

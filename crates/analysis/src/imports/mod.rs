@@ -26,6 +26,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
+use crate::patience;
 use crate::room::{self, Unfit};
 
 pub use manifest::{package_json, pyproject, requirements_txt};
@@ -193,14 +194,23 @@ pub fn detect(source: Source<'_>) -> Result<Found, Error> {
     if source.code.len() > MAX_CODE {
         return Err(Error::TooLarge);
     }
-    if source.language != Language::Python && room::is_endless(source.code) {
+    let endless = match source.language {
+        Language::Python => room::is_endless_python(source.code),
+        Language::JavaScript => room::is_endless(source.code),
+        Language::TypeScript => room::is_endless(source.code) || room::is_endless_typescript(source.code),
+    };
+    if endless {
         return Err(Error::TooIntricate);
     }
-    let found = room::with_room(source.code, || match source.language {
-        Language::Python => python::find(&source),
-        Language::JavaScript | Language::TypeScript => javascript::find(source.code, source.language),
+    let (code, local) = (source.code.to_owned(), source.local.clone());
+    let (language, python) = (source.language, source.python);
+    let found = patience::patiently(move || {
+        room::with_room(&code, || match language {
+            Language::Python => python::find(&Source { code: &code, language, python, local: &local }),
+            Language::JavaScript | Language::TypeScript => javascript::find(&code, language),
+        })
     });
-    let mut found = found.map_err(|unfit| match unfit {
+    let mut found = found.ok_or(Error::TooIntricate)?.map_err(|unfit| match unfit {
         Unfit::Deep => Error::TooIntricate,
         Unfit::Broke => Error::Unreadable,
     })?;

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use super::fact::{Fact, Kind, Shape};
 use super::{Language, javascript, python, shell};
+use crate::patience;
 use crate::room::{self, Unfit};
 
 /// The longest code that is read.
@@ -42,14 +43,26 @@ pub(crate) fn too_long(language: Language) -> Fact {
     Fact { at: 0, language, kind: Kind::Shape(Shape::Unread("more than 256 KB")) }
 }
 
+/// Reads code, and gives up on what takes too long.
+pub(crate) fn patiently(language: Language, read: impl FnOnce() -> Vec<Fact> + Send + 'static) -> Vec<Fact> {
+    let unread = || Fact { at: 0, language, kind: Kind::Shape(Shape::Unread("takes too long")) };
+    patience::patiently(read).unwrap_or_else(|| vec![unread()])
+}
+
 /// Reads code that is within its bounds.
 pub(crate) fn facts(code: &str, language: Language, allowance: Allowance) -> Vec<Fact> {
     let unread = |why| vec![Fact { at: 0, language, kind: Kind::Shape(Shape::Unread(why)) }];
     if code.len() > MAX_CODE {
         return vec![too_long(language)];
     }
-    if matches!(language, Language::JavaScript | Language::TypeScript) && room::is_endless(code) {
-        return unread("too many brackets");
+    let endless = match language {
+        Language::Python => room::is_endless_python(code),
+        Language::JavaScript => room::is_endless(code),
+        Language::TypeScript => room::is_endless(code) || room::is_endless_typescript(code),
+        Language::Shell => room::is_endless_shell(code),
+    };
+    if endless {
+        return unread("nested too deep");
     }
     let read = || match language {
         Language::Python => python::facts(code, allowance),

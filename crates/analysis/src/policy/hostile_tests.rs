@@ -72,6 +72,20 @@ const NESTS: &[(&str, &str)] = &[
     ("if a; then ", "; fi"),
     ("while a; do ", "; done"),
     ("case a in a) ", ";; esac"),
+    ("case a in (a) ", ";; esac"),
+    ("for a in a; do ", "; done"),
+    ("until a; do ", "; done"),
+    ("function f { ", "; }"),
+    ("f() ( ", ")"),
+    ("coproc ", ""),
+    ("await ", ""),
+    ("yield ", ""),
+    ("match a:", ""),
+    ("async for a in ", ""),
+    ("a if b else ", ""),
+    ("function*(){", "}"),
+    ("class{a=", "}"),
+    ("<T>(", ")"),
     ("f() { ", "; }"),
     ("a | ", ""),
     ("a && ", ""),
@@ -142,10 +156,11 @@ fn quoted(code: &str) -> String {
 /// So much is found on one line that counting its columns anew each time would take minutes.
 #[test]
 fn many_findings_on_one_long_line_end_soon() {
-    let code = format!("é = 0; {}", "eval(x);".repeat(25_000));
+    let code = format!("é = 0; {}", "eval(x);".repeat(20_000));
     let found = findings(&code, Language::Python);
     assert_eq!(found.len(), MAX_FINDINGS);
-    assert_eq!(found[1].column.unwrap() - found[0].column.unwrap(), 8);
+    let columns: Vec<u32> = found.iter().filter_map(|finding| finding.column).collect();
+    assert!(columns.starts_with(&[8, 8, 16]), "{columns:?}");
 }
 
 /// A small generator: the same every time.
@@ -172,7 +187,7 @@ fn noise_makes_nobody_fail() {
         "\n", "\t", "\r\n", "é", "\u{2028}", "\0", "\u{feff}", "#!", "\\\n", "\"\"\"", "//", "/*", "<<E\n",
         "0x", "1e9",
     ]);
-    let rounds = if std::env::var_os("BELLJAR_TEST_ALL").is_some() { 20_000 } else { 400 };
+    let rounds = if std::env::var_os("BELLJAR_TEST_ALL").is_some() { 20_000 } else { 200 };
     let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
     for _ in 0..rounds {
         let mut code = String::new();

@@ -116,7 +116,8 @@ pub fn check(code: &str, language: Language, policies: &[impl Borrow<Policy>], c
     if policies.iter().all(|policy| policy.borrow().reads_nothing()) {
         return Verdict::default();
     }
-    let facts = guard::facts(code, language, Allowance::whole());
+    let text = code.to_owned();
+    let facts = guard::patiently(language, move || guard::facts(&text, language, Allowance::whole()));
     judge(&facts, Some(&Positions::new(code)), policies, context)
 }
 
@@ -130,7 +131,9 @@ pub fn check_command(
     if policies.iter().all(|policy| policy.borrow().reads_nothing()) {
         return Verdict::default();
     }
-    judge(&shell::command(words, input), None, policies, context)
+    let (words, input) = (words.to_vec(), input.map(str::to_owned));
+    let read = move || shell::command(&words, input.as_deref());
+    judge(&guard::patiently(Language::Shell, read), None, policies, context)
 }
 
 /// What is said of code that is too much to be read.

@@ -35,7 +35,7 @@ pub(crate) fn facts(code: &str, allowance: Allowance) -> Vec<Fact> {
 }
 
 /// Attributes that lead into the interpreter, whatever they are attributes of.
-const INSIDE: &[&str] = &[
+pub(crate) const INSIDE: &[&str] = &[
     "__subclasses__",
     "__bases__",
     "__mro__",

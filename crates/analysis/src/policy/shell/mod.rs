@@ -88,7 +88,7 @@ impl Reader {
         let outer = std::mem::replace(&mut self.allowance, allowance);
         let before = self.facts.len();
         // Whether text that somebody else will run is well written is not said.
-        if room::with_room(code, || self.script(code)).is_err() {
+        if room::is_endless_shell(code) || room::with_room(code, || self.script(code)).is_err() {
             self.say(at, Kind::Shape(Shape::Unread("nested too deep")));
         }
         self.facts[before..].iter_mut().for_each(|fact| fact.at = at);

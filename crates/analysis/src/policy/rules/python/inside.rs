@@ -1,5 +1,6 @@
 //! The interpreter's inside, and what hides.
 
+use super::super::super::python::INSIDE;
 use super::super::{Category::*, Rule, Severity::*, When};
 
 pub(super) static RULES: &[Rule] = &[
@@ -9,20 +10,7 @@ pub(super) static RULES: &[Rule] = &[
         severity: High,
         message: "`.{}` leads into the interpreter",
         suggestion: "use what the object offers by its public names",
-        when: &[When::Member(&[
-            "__subclasses__",
-            "__globals__",
-            "__builtins__",
-            "__code__",
-            "__closure__",
-            "gi_frame",
-            "f_globals",
-            "f_back",
-            "cr_frame",
-            "tb_frame",
-            "__bases__",
-            "__mro__",
-        ])],
+        when: &[When::Member(INSIDE)],
         matches: &["().__class__.__bases__[0].__subclasses__()", "f.__globals__['x']"],
         leaves: &["x.__class__.__name__", "class A:\n    def __init__(self): pass"],
     },
