@@ -96,8 +96,8 @@ Examples:
   belljar run job.py --batch args.jsonl                 lines such as {\"arguments\": {\"n\": 1}}
 
 Exit status: the program's own; 128+n when a signal ended it, 124 timed out, 137 memory limit,
-130 cancelled, 126 refused by policy, 125 when nothing ran (the message says why). Of a batch: 0 when every line succeeded,
-else 1.";
+130 cancelled, 126 refused by policy, 125 when nothing ran (the message says why). Of a batch:
+0 when every line succeeded, else 1.";
 
 /// `belljar run`.
 #[derive(Debug, Default, Args)]

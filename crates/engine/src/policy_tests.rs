@@ -100,8 +100,8 @@ fn files_that_come_along_are_read_and_named() {
     let files = json!([{"path": "lib/a.py", "content": "import shutil\nshutil.rmtree('/')"},
         {"path": "notes.txt", "content": "rm -rf /"}]);
     let verdict = judged(json!({"command": ["python3", "lib/a.py"], "files": files}));
-    assert_eq!(verdict.findings.len(), 1);
-    assert!(verdict.findings[0].message.starts_with("lib/a.py: "), "{verdict:?}");
+    assert!(verdict.findings.iter().all(|finding| finding.message.starts_with("lib/a.py: ")), "{verdict:?}");
+    assert!(verdict.findings.iter().any(|finding| finding.rule == "PY-WIPE-ROOT"), "{verdict:?}");
     assert!(verdict.refusal.unwrap().ends_with(" of lib/a.py"));
     let long = json!([{"path": "a.py", "content": "x = 1\n".repeat(200_000)}]);
     let request = json!({"command": ["python3", "a.py"], "files": long, "policy": "strict"});

@@ -17,8 +17,13 @@ fn everything() -> [Policy; 1] {
     }]
 }
 
+/// Nothing that is let through takes a parser's time away, and none of it makes one fail.
 fn findings(code: &str, language: Language) -> Vec<Finding> {
-    check(code, language, &everything(), &Context::default()).findings
+    let findings = check(code, language, &everything(), &Context::default()).findings;
+    for bad in ["not read: takes too long", "not read: the parser failed"] {
+        assert!(findings.iter().all(|finding| finding.message != bad), "{bad}: {language:?} {code:.200?}");
+    }
+    findings
 }
 
 fn unread(findings: &[Finding]) -> bool {
@@ -202,7 +207,6 @@ fn noise_makes_nobody_fail() {
             let lines = code.matches('\n').count() + 1;
             for finding in findings(&code, language) {
                 assert!(finding.line.unwrap() as usize <= lines, "{code:?}");
-                assert_ne!(finding.message, "not read: the parser failed", "{language:?} {code:?}");
             }
         }
     }

@@ -548,7 +548,7 @@ fn a_command_that_a_policy_refuses_is_not_started() {
         assert!(message.starts_with("Security validation failed: dangerous "), "{message}");
     }
     let listed = server.post(&place, &json!({"shell": "ls"})).json();
-    assert_eq!((&listed["stdout"], listed.get("findings")), (&json!(""), None), "nothing ran");
+    assert_eq!((&listed["stdout"], &listed["findings"]), (&json!(""), &json!([])), "nothing ran");
     // A warning travels with what ran.
     let warned = server.post(&place, &json!({"shell": "curl -m 1 http://a.test || true"})).json();
     assert_eq!(warned["findings"][0]["rule"], "SH-DOWNLOAD", "{warned}");

@@ -48,8 +48,7 @@ pub struct CommandReport {
     /// How long it took, where that was waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<f64>,
-    /// What policies say of it, where it was just started and there is something.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// What policies say of it, where it was just started.
     pub findings: Vec<Finding>,
 }
 
@@ -148,7 +147,7 @@ mod tests {
         };
         let shown = |ending| serde_json::to_value(CommandReport::from(info(ending))).unwrap();
         let running = json!({"id": 3, "pid": 7, "command": "sleep 1", "terminal": false, "state": "running",
-            "exit_code": null, "signal": null, "timed_out": false, "output_bytes": 5});
+            "exit_code": null, "signal": null, "timed_out": false, "output_bytes": 5, "findings": []});
         assert_eq!(shown(None), running);
         let fields = |ending| {
             let shown = shown(Some(ending));
