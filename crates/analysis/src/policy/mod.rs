@@ -165,7 +165,8 @@ fn judge(
         }
     }
     let Found { mut findings, .. } = found;
-    findings.sort_by_key(|finding| (finding.line, finding.column));
+    // Of what was found in one place, what refuses comes first.
+    findings.sort_by_key(|finding| (finding.line, finding.column, !finding.refused));
     Verdict { findings }
 }
 

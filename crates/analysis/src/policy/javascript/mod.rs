@@ -30,7 +30,7 @@ pub(crate) fn facts(code: &str, typescript: bool, allowance: Allowance) -> Vec<F
     let mut reader = Reader { facts: Vec::new(), scopes: vec![HashMap::new()], allowance };
     if let Some(error) = parsed.diagnostics.first() {
         let at = error.labels.first().map_or(0, |label| label.offset());
-        reader.say(at as u32, Kind::Shape(Shape::Syntax(error.message.to_string())));
+        reader.say(at, Kind::Shape(Shape::Syntax(error.message.to_string())));
     }
     reader.visit_program(&parsed.program);
     reader.facts
