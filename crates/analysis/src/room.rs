@@ -91,10 +91,11 @@ pub(crate) fn is_endless_typescript(code: &str) -> bool {
     })
 }
 
-/// Whether `async` stands so often where it cannot that the Python parser, which then tries again, would take too long.
+/// Whether `async` stands so often before a bracket, where it cannot, that the Python parser, which then tries again, would
+/// take too long.
 pub(crate) fn is_endless_python(code: &str) -> bool {
-    let begins = |rest: &str| ["def", "for", "with"].iter().any(|word| rest.trim_start().starts_with(word));
-    code.match_indices("async").filter(|(at, _)| !begins(&code[at + 5..])).nth(MAX_TRIES).is_some()
+    let misplaced = |(at, _): &(usize, &str)| code[at + 5..].trim_start().starts_with(['(', '[', '{']);
+    code.match_indices("async").filter(misplaced).nth(MAX_TRIES).is_some()
 }
 
 /// Whether `case` nests so deep that the shell's parser, which tries again at each that does not end, would take too long.

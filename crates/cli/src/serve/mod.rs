@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 use crate::config::Config;
 use crate::env::Environment;
 use crate::failure::{Failure, shown};
-use crate::os::{self, Host, Interrupts, Started};
+use crate::os::{self, Hangups, Host, Interrupts, Started};
 use crate::say;
 
 use service::Service;
@@ -70,6 +70,7 @@ pub(crate) fn run(args: ServeArgs, environment: &Environment, config: Config) ->
 async fn serve(started: Started, mut service: Service, config: Config) -> Result<(), Failure> {
     let mut interrupts = Interrupts::listen()?;
     let mut impatience = Interrupts::listen()?;
+    let hangups = Hangups::listen()?;
     let certificate = service.tls.take().map(TlsFiles::load).transpose()?;
     let store = open(&service)?;
     let tls = certificate.as_ref().map(Certificate::tls);
@@ -89,7 +90,7 @@ async fn serve(started: Started, mut service: Service, config: Config) -> Result
         let serving = belljar_server::run(doors, Arc::clone(world), async { interrupts.next().await });
         tokio::select! {
             () = serving => {}
-            () = follow(certificate) => {}
+            () = tls::follow(certificate, hangups) => {}
             // The first one asks for an end, the second for one at once.
             () = async { impatience.next().await; impatience.next().await } => {}
         }
@@ -142,14 +143,6 @@ fn announce(doors: &Doors) -> Result<(), Failure> {
     let scheme = if doors.tls.is_some() { "https" } else { "http" };
     say::answer(&format!("listening on {scheme}://{}", address(&doors.api)?));
     Ok(())
-}
-
-/// Never ends.
-async fn follow(certificate: Option<Certificate>) {
-    match certificate {
-        Some(certificate) => certificate.follow().await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Serves others only where every layer holds, or somebody said that less will do; the floor always has to.
