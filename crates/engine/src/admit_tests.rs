@@ -1,4 +1,5 @@
 use super::*;
+use belljar_analysis::policy::Policies;
 
 fn check(json: serde_json::Value) -> Result<Admitted, Error> {
     check_with(json, HostPaths::default())
@@ -16,7 +17,13 @@ fn check_with(json: serde_json::Value, paths: HostPaths) -> Result<Admitted, Err
         host_paths: true,
         living: None,
     };
-    let rules = Rules { profiles: &profiles, ceiling: &Limits::CEILING, capabilities: &capabilities };
+    let rules = Rules {
+        profiles: &profiles,
+        ceiling: &Limits::CEILING,
+        capabilities: &capabilities,
+        policies: &Policies::default(),
+        floor: None,
+    };
     admit(request, paths, &rules)
 }
 

@@ -26,6 +26,7 @@ pub mod outcome;
 mod pipeline;
 pub mod places;
 pub mod plan;
+pub mod policy;
 pub mod profile;
 pub mod provider;
 pub mod quantity;

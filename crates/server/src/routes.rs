@@ -19,6 +19,7 @@ pub(crate) fn router(world: Arc<World>) -> Router {
         .route("/v1/executions", get(executions::list).post(executions::create))
         .route("/v1/executions/{id}", get(executions::show).delete(executions::cancel))
         .route("/v1/batches", post(batches::create))
+        .route("/v1/check", post(executions::check))
         .route("/v1/sandboxes", get(sandboxes::list).post(sandboxes::create))
         .route("/v1/sandboxes/{id}", get(sandboxes::show).delete(sandboxes::close))
         .route("/v1/sandboxes/{id}/extend", post(sandboxes::extend))

@@ -1,5 +1,6 @@
 //! `belljar run --server URL`: the same request, run elsewhere.
 
+use belljar_engine::finding::Finding;
 use belljar_engine::provider::{Sink, Stream};
 use belljar_engine::report::signalled_status;
 use belljar_engine::request::{HostPaths, Request};
@@ -12,7 +13,7 @@ use crate::env::Environment;
 use crate::failure::Failure;
 use crate::intent::{Form, Intent, Output};
 use crate::os::{self, Interrupts};
-use crate::run::{HINTS, hint};
+use crate::run::said;
 use crate::say;
 use crate::view::View;
 
@@ -75,13 +76,10 @@ async fn perform(server: &Server, path: &str, body: &Value, output: Output) -> R
     if !output.quiet && (result["exit_code"].is_null() || !result["limit"].is_null()) {
         result["error"].as_str().into_iter().for_each(say::note);
     }
-    if !output.quiet && result["status"] != "succeeded" {
-        let findings = result["findings"].as_array().into_iter().flatten();
-        let of_the_run = findings.filter(|finding| finding["line"].is_null());
-        of_the_run.take(HINTS).for_each(|finding| {
-            let text = |field: &str| finding[field].as_str().unwrap_or_default();
-            say::note(&hint(text("message"), text("suggestion")));
-        });
+    if !output.quiet {
+        // What an older server says of findings is not understood, and no reason to fail.
+        let findings: Vec<Finding> = serde_json::from_value(result["findings"].clone()).unwrap_or_default();
+        said(&findings, result["status"] == "succeeded").iter().for_each(|line| say::note(line));
     }
     Ok(exit_status(&result))
 }

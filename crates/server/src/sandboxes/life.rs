@@ -43,7 +43,8 @@ pub(super) async fn open(
         return Err(Error::ShuttingDown);
     }
     let names = object::Names::of(&request);
-    let admitted = world.engine.admit_sandbox(request)?.for_tenant(caller.tenant.as_str());
+    let admitted =
+        world.engine.admit_sandbox(request, caller.policy.as_deref())?.for_tenant(caller.tenant.as_str());
     check_life(world, admitted.timeout, world.settings.sandbox_life)?;
     let memory = admitted.plan.limits.memory_bytes;
     let mut room = (

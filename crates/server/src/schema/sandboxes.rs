@@ -36,6 +36,8 @@ pub(crate) struct NewSandbox {
     volumes: Option<Vec<VolumeMount>>,
     /// The id of a snapshot with whose files the workspace starts.
     snapshot: Option<String>,
+    /// Name of the policy for everything that is run in it.
+    policy: Option<String>,
 }
 
 /// A volume that a sandbox sees, or a host folder.

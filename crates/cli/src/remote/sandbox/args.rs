@@ -156,6 +156,9 @@ pub(super) struct CreateArgs {
     /// Profile of the server's
     #[arg(long, value_name = "P")]
     pub(super) profile: Option<String>,
+    /// How code and commands are read before they run in it [default: balanced]
+    #[arg(long, value_name = "POLICY")]
+    pub(super) policy: Option<String>,
     /// How long it lives, such as 30m, 1h [default: 1h]
     #[arg(long, value_name = "TIME", value_parser = parse_millis, allow_hyphen_values = true)]
     pub(super) timeout: Option<i64>,

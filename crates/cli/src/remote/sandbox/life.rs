@@ -50,6 +50,7 @@ fn request(args: CreateArgs) -> Result<Value, Failure> {
     let said = [
         ("image", args.image.map(Value::from)),
         ("profile", args.profile.map(Value::from)),
+        ("policy", args.policy.map(Value::from)),
         ("timeout_ms", args.timeout.map(Value::from)),
         ("on_timeout", args.on_timeout.map(Value::from)),
         ("network", args.network.map(|text| json!(network(&text)))),

@@ -107,7 +107,7 @@ pub(crate) fn text(error: impl std::fmt::Display) -> String {
 impl World {
     pub(crate) async fn open(&self, request: Value) -> Result<Open, String> {
         let request: SandboxRequest = serde_json::from_value(request).map_err(text)?;
-        let admitted = self.engine().admit_sandbox(request).map_err(text)?;
+        let admitted = self.engine().admit_sandbox(request, None).map_err(text)?;
         self.open_admitted(admitted).await
     }
 
