@@ -37,13 +37,13 @@ async fn what_goes_out_comes_in() {
     let held = shelf.import(Cursor::new(&archive)).unwrap();
     assert_eq!(held.manifest().tree, manifest.tree);
     assert_eq!(held.manifest().recipe, manifest.recipe);
-    let found = place.open().find(&manifest.key()).await.unwrap().unwrap();
+    let found = place.open().find(&manifest.key).await.unwrap().unwrap();
     assert_eq!(fs::read_link(found.files().join("pkg/link")).unwrap().to_str(), Some("../bin/tool"));
     assert_eq!(fs::metadata(found.files().join("pkg/__init__.py")).unwrap().mtime(), time);
     // Once more is no mistake.
     shelf.import(Cursor::new(&archive)).unwrap();
     assert!(place.is_tidy());
-    assert_eq!(shelf.export(&manifest.key(), Vec::new()).unwrap().tree, manifest.tree);
+    assert_eq!(shelf.export(&manifest.key, Vec::new()).unwrap().tree, manifest.tree);
 }
 
 /// A byte anywhere: it is refused, or it was one that says nothing (a time, padding) and the layer is the same.
@@ -59,8 +59,8 @@ async fn no_changed_byte_changes_a_layer() {
             assert_eq!(held.manifest().tree, manifest.tree, "byte {index}");
         }
     }
-    for (key, tree) in shelf.list().unwrap().iter().map(|layer| (layer.key, layer.manifest.tree)) {
-        assert_eq!((key, tree), (manifest.key(), manifest.tree));
+    for (key, tree) in shelf.list().unwrap().iter().map(|layer| (layer.manifest.key, layer.manifest.tree)) {
+        assert_eq!((key, tree), (manifest.key, manifest.tree));
     }
     for len in (0..archive.len() - 1_024).step_by(200) {
         refused(archive[..len].to_vec());

@@ -113,9 +113,16 @@ async fn another_file_system_is_not_entered() {
         println!("skipped: needs root to mount");
         return;
     }
+    fs::write(at.join("mine"), "").unwrap();
     let refused = shelf.publish(stage, recipe("a")).await;
-    let _ = std::process::Command::new("umount").arg("-l").arg(&at).status();
+    // Nothing on it was removed either, when the stage was.
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let mut mounts = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+    let below = mounts.find(|at| Path::new(at).starts_with(place.path())).unwrap();
+    let kept = Path::new(below).join("mine").exists();
+    let _ = std::process::Command::new("umount").arg("-l").arg(below).status();
     assert!(matches!(refused, Err(ShelfError::Unfit { .. })), "{refused:?}");
+    assert!(kept);
 }
 
 /// Depth that no descriptor count and no stack holds is removed all the same, and nothing that a link names.

@@ -28,7 +28,7 @@ async fn the_least_recently_used_goes_first() {
     }
     // A use counts: it is the most recent now.
     drop(shelf.find(&recipe("d").key()).await.unwrap().unwrap());
-    let listed: Vec<Key> = shelf.list().unwrap().iter().map(|layer| layer.key).collect();
+    let listed: Vec<Key> = shelf.list().unwrap().iter().map(|layer| layer.manifest.key).collect();
     assert_eq!(listed, keys(&["b", "c", "a", "d"]));
 
     let pruned = shelf.prune(Prune { to_layers: Some(3), ..Prune::default() }).unwrap();
@@ -37,7 +37,7 @@ async fn the_least_recently_used_goes_first() {
     assert_eq!(pruned, Pruned { layers: 1, bytes: 21 });
     let pruned = shelf.prune(Prune { unused_for: Some(Duration::from_secs(3_600)), ..Prune::default() });
     assert_eq!(pruned.unwrap(), Pruned { layers: 1, bytes: 21 });
-    let listed: Vec<Key> = shelf.list().unwrap().iter().map(|layer| layer.key).collect();
+    let listed: Vec<Key> = shelf.list().unwrap().iter().map(|layer| layer.manifest.key).collect();
     assert_eq!(listed, keys(&["d"]));
     assert!(shelf.find(&recipe("a").key()).await.unwrap().is_none());
     assert!(place.is_tidy());
@@ -54,7 +54,7 @@ async fn what_comes_makes_room_for_itself_but_not_of_what_is_used() {
         drop(publish(&shelf, name).await.unwrap());
         used(&place, name, 1);
     }
-    let mut listed: Vec<Key> = shelf.list().unwrap().iter().map(|layer| layer.key).collect();
+    let mut listed: Vec<Key> = shelf.list().unwrap().iter().map(|layer| layer.manifest.key).collect();
     listed.sort();
     let mut expected = keys(&["a", "d"]);
     expected.sort();

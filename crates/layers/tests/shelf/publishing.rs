@@ -18,7 +18,7 @@ async fn what_was_published_is_found_and_cannot_be_written() {
     let key = recipe("a").key();
     assert!(shelf.find(&key).await.unwrap().is_none());
     let held = publish(&shelf, "a").await.unwrap();
-    assert_eq!((held.key(), held.manifest().key()), (key, key));
+    assert_eq!((held.key(), held.manifest().key), (key, key));
     assert_eq!((held.manifest().entries, held.manifest().bytes), (7, 21));
 
     let found = place.open().find(&key).await.unwrap().unwrap();
