@@ -21,6 +21,7 @@ use belljar_engine::profile::{Profile, Profiles};
 use belljar_engine::warm::{WarmSettings, WarmSpec};
 use serde::Deserialize;
 
+use crate::deps::{DependencySpec, LayerSettings};
 use crate::env::Environment;
 use crate::failure::{Failure, shown};
 use crate::serve::ServerSpec;
@@ -37,6 +38,7 @@ pub(crate) struct Config {
     pub(crate) warm: WarmSettings,
     pub(crate) server: ServerSpec,
     pub(crate) dependencies: DependencySettings,
+    pub(crate) layers: LayerSettings,
     /// Every value that a file set, in the order in which they count.
     pub(crate) written: Vec<Written>,
 }
@@ -57,7 +59,7 @@ struct ConfigFile {
     ceiling: LimitsSpec,
     warm: WarmSpec,
     server: ServerSpec,
-    dependencies: DependencySettings,
+    dependencies: DependencySpec,
 }
 
 /// Finds and reads the configuration.
@@ -88,6 +90,7 @@ impl Config {
             warm: WarmSettings::default(),
             server: ServerSpec::default(),
             dependencies: DependencySettings::default(),
+            layers: LayerSettings::default(),
             written: Vec::new(),
         }
     }
@@ -109,7 +112,9 @@ impl Config {
             .map_err(|why| Failure::invalid(format!("{}: [ceiling] {why}", shown(path))))?;
         self.warm = file.warm.admit().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
         self.server = file.server;
-        self.dependencies = file.dependencies;
+        self.layers =
+            file.dependencies.layers().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
+        self.dependencies = file.dependencies.settings();
         Ok(self)
     }
 
@@ -130,7 +135,7 @@ impl Config {
         if file.server != ServerSpec::default() {
             return refuse("sets [server]".to_owned());
         }
-        if file.dependencies != DependencySettings::default() {
+        if file.dependencies != DependencySpec::default() {
             return refuse("sets [dependencies]".to_owned());
         }
         for (name, profile) in file.profiles {
@@ -271,6 +276,7 @@ mod tests {
             ("[warm]\nmode = \"off\"\n", "sets [warm]"),
             ("[server]\nqueue = 1\n", "sets [server]"),
             ("[dependencies]\ndirect = true\n", "sets [dependencies]"),
+            ("[dependencies]\nfolder = \"/tmp\"\n", "sets [dependencies]"),
             ("[profiles.default]\n", "replaces profile 'default'"),
             ("[profiles.x]\nmounts = [\"/:/host\"]\n", "sets mounts, image or network"),
             ("[profiles.x]\nimage = \"/\"\n", "sets mounts, image or network"),
