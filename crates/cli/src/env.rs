@@ -123,7 +123,7 @@ impl Environment {
                 .or_else(|| absolute(HOME).map(|home| home.join(".local").join("state"))),
             cache_home: absolute(XDG_CACHE_HOME).or_else(|| absolute(HOME).map(|home| home.join(".cache"))),
             layers_folder: given(CACHE_DIR).map(PathBuf::from),
-            resolution_ttl: number(CACHE_TTL_HOURS, 3_600.0)?.map(Duration::from_secs_f64),
+            resolution_ttl: number(CACHE_TTL_HOURS, 3_600.0)?.map(duration).transpose()?,
             data_dir: given(DATA_DIR).map(PathBuf::from),
             tls_cert: given(TLS_CERT).map(PathBuf::from),
             tls_key: given(TLS_KEY).map(PathBuf::from),
@@ -164,6 +164,11 @@ impl Environment {
     }
 }
 
+fn duration(seconds: f64) -> Result<Duration, Failure> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| Failure::invalid(format!("{CACHE_TTL_HOURS}: is too long; correct or unset it")))
+}
+
 fn positive(name: &str, text: &OsString) -> Result<f64, Failure> {
     let value = text.to_str().and_then(|text| text.trim().parse::<f64>().ok());
     value.filter(|value| value.is_finite() && *value > 0.0).ok_or_else(|| {
@@ -195,6 +200,15 @@ mod tests {
         assert_eq!(environment.limits.cpus, Some(0.5));
         assert_eq!(environment.profile.as_deref(), Some("data"));
         assert_eq!(environment.config, None);
+    }
+
+    #[test]
+    fn aliases_say_where_layers_are_and_how_long_answers_hold() {
+        let environment = read(&[(CACHE_DIR, "/x"), (CACHE_TTL_HOURS, "1.5"), (HOME, "/h")]).unwrap();
+        assert_eq!(environment.layers_folder, Some("/x".into()));
+        assert_eq!(environment.resolution_ttl, Some(Duration::from_secs(5_400)));
+        assert_eq!(environment.cache_home, Some("/h/.cache".into()));
+        assert!(read(&[(CACHE_TTL_HOURS, "1e300")]).unwrap_err().message.starts_with(CACHE_TTL_HOURS));
     }
 
     #[test]

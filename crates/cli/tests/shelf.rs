@@ -65,7 +65,7 @@ fn layers_are_listed_shown_and_removed() {
     assert!(said(&wrong).contains("belljar deps list"), "{}", said(&wrong));
     assert_eq!(json(&folder, &["prune", "--json"])["layers"], 0);
     assert_eq!(json(&folder, &["prune", "--unused-for", "1h", "--json"])["layers"], 0);
-    assert_eq!(said(&deps(&folder, &["prune", "--all"])), "Removed 2 layers, 32 bytes.\n");
+    assert_eq!(said(&deps(&folder, &["prune", "--all"])), "Removed 2 layers, 38 bytes.\n");
     assert!(said(&deps(&folder, &["prune", "--to", "-1"])).contains("--to: must not be negative"));
 }
 

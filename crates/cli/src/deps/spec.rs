@@ -28,8 +28,6 @@ pub(crate) struct DependencySpec {
     ttl: Option<String>,
     /// Whether tenants use each other's layers.
     shared: bool,
-    /// A cache that machines share: `s3://BUCKET/FOLDER`, or an absolute path.
-    remote: Option<String>,
     /// Whether packages that have to be built may be.
     build: bool,
 }
@@ -41,7 +39,6 @@ pub(crate) struct LayerSettings {
     pub(crate) bounds: Bounds,
     pub(crate) ttl: Duration,
     pub(crate) shared: bool,
-    pub(crate) remote: Option<String>,
     pub(crate) build: bool,
 }
 
@@ -52,7 +49,6 @@ impl Default for LayerSettings {
             bounds: Bounds::default(),
             ttl: Duration::from_secs(24 * 3_600),
             shared: false,
-            remote: None,
             build: false,
         }
     }
@@ -69,7 +65,6 @@ impl DependencySpec {
         let mut layers = LayerSettings {
             folder: self.folder.clone(),
             shared: self.shared,
-            remote: self.remote.clone(),
             build: self.build,
             ..LayerSettings::default()
         };

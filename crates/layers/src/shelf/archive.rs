@@ -1,4 +1,4 @@
-//! Layers as archives, for machines without a network and for the shared cache. What comes in goes through a stage and
+//! Layers as archives, for machines without a network. What comes in goes through a stage and
 //! is published like everything else, so the same checks hold; and it has to be, to the byte, what its manifest tells.
 
 use std::ffi::{OsStr, OsString};
@@ -14,7 +14,7 @@ use tar::{Archive, Builder, EntryType, Header};
 use super::disk::{Disk, Held, files_of};
 use super::error::ShelfError;
 use super::folder::{NEW_FILE, OPEN_FOLDER};
-use super::manifest::{Key, Manifest};
+use super::manifest::Manifest;
 use super::nook::{FILES, Stage};
 use super::tree::{Entry, MAX_DEPTH, MAX_ENTRIES, MAX_PATH, Node, Pass, Survey, shown, walk};
 
@@ -37,19 +37,15 @@ impl Disk {
         archive.into_inner().and_then(|mut to| to.flush()).map_err(failed)
     }
 
-    /// Puts an exported layer on the shelf. With a key, it has to be that layer.
-    pub(super) fn import(
-        &self,
-        mut from: impl Read + Seek,
-        wanted: Option<&Key>,
-    ) -> Result<Held, ShelfError> {
+    /// Puts an exported layer on the shelf.
+    pub(super) fn import(&self, mut from: impl Read + Seek) -> Result<Held, ShelfError> {
         look_over(&mut from)?;
         from.seek(SeekFrom::Start(0)).map_err(unreadable)?;
         let mut archive = Archive::new(from);
         let mut entries = archive.entries().map_err(unreadable)?;
         let first = entries.next().ok_or_else(|| refused("it is empty"))?.map_err(unreadable)?;
         let manifest = manifest(first)?;
-        if !manifest.is_its_own() || wanted.is_some_and(|key| *key != manifest.key) {
+        if !manifest.is_its_own() {
             return Err(refused("its manifest is another layer's"));
         }
         if let Some(held) = self.find(&manifest.key)? {

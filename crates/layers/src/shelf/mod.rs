@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! find(key) ─▶ Held                                  verified at the first use after a start
-//! obtain(key, build) ─▶ find, else one of all who ask: the shared cache, else build:
+//! obtain(key, build) ─▶ find, else one of all who ask builds it:
 //!     stage() ─▶ Stage ─▶ files are installed ─▶ publish(stage, recipe) ─▶ Held
 //! ```
 //!
@@ -12,8 +12,7 @@
 //! - What is in use is never removed, by any process.
 //! - Finding a layer lists no folder, however many there are.
 //!
-//! The hashes find damage and mix-ups. They do not say who made a layer: whoever can write this folder, or the shared
-//! cache, is trusted.
+//! The hashes find damage and mix-ups. They do not say who made a layer: whoever can write this folder is trusted.
 
 mod archive;
 mod digest;
@@ -82,11 +81,6 @@ pub enum Notice {
         /// Why not.
         why: String,
     },
-    /// The shared cache fails; said once until it works again.
-    Remote {
-        /// What it said.
-        why: String,
-    },
 }
 
 impl std::fmt::Display for Notice {
@@ -96,7 +90,6 @@ impl std::fmt::Display for Notice {
                 write!(f, "layer {key} was damaged ({why}) and moved away; it will be made anew")
             }
             Self::Full { why } => write!(f, "layers that nobody uses cannot be removed: {why}"),
-            Self::Remote { why } => write!(f, "the shared cache of layers fails, and is done without: {why}"),
         }
     }
 }
@@ -118,8 +111,6 @@ pub struct Obtained {
 pub enum Origin {
     /// It was there.
     Shelf,
-    /// From the shared cache.
-    Remote,
     /// It was built.
     Built,
 }
@@ -158,8 +149,8 @@ impl Shelf {
         self.finding.once(key.digest(), blocking(move || disk.find(&wanted))).await
     }
 
-    /// The layer: found here, else fetched from the shared cache, else built. Whoever asks meanwhile, in this process
-    /// or in another, waits and gets the same.
+    /// The layer: found here, else built. Whoever asks meanwhile, in this process or in another, waits and gets the
+    /// same.
     pub async fn obtain<E: Clone + From<ShelfError>>(
         &self,
         flights: &Flights<Result<Obtained, E>>,
@@ -255,7 +246,7 @@ impl Shelf {
 
     /// Puts an exported layer on the shelf, if it is what it says.
     pub fn import(&self, from: impl Read + Seek) -> Result<Held, ShelfError> {
-        let held = self.disk.import(from, None)?;
+        let held = self.disk.import(from)?;
         self.disk.keep_to_bounds();
         Ok(held)
     }

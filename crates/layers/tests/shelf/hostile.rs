@@ -108,7 +108,10 @@ async fn another_file_system_is_not_entered() {
     let stage = shelf.stage().unwrap();
     fill(&stage, "a");
     let at = stage.files().join("pkg");
-    let mounted = std::process::Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(&at).output();
+    let mounted = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "mode=755", "tmpfs"])
+        .arg(&at)
+        .output();
     if !mounted.is_ok_and(|mounted| mounted.status.success()) {
         println!("skipped: needs root to mount");
         return;
