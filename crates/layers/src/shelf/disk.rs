@@ -66,7 +66,7 @@ struct Known {
 
 /// Which layer it is that lies under a key, and that nobody touched it: inode and time of change of its two entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Identity([(u64, u64, i64, u64); 2]);
+pub(super) struct Identity([(u64, i64, i128); 2]);
 
 /// A layer in use: it cannot be removed while this, or a clone of it, lives.
 #[derive(Debug, Clone)]
@@ -296,10 +296,8 @@ impl Disk {
     pub(super) fn identity(&self, key: &Key) -> Result<Option<Identity>, ShelfError> {
         let look = |name: &str| {
             let stat = self.layers.stat(&format!("{key}/{name}"))?;
-            let of = |stat: rustix::fs::Stat| {
-                (stat.st_dev as u64, stat.st_ino as u64, stat.st_ctime as i64, stat.st_ctime_nsec as u64)
-            };
-            Ok::<_, ShelfError>(stat.map_or((0, 0, 0, 0), of))
+            let of = |stat: rustix::fs::Stat| (stat.st_ino, stat.st_ctime, i128::from(stat.st_ctime_nsec));
+            Ok::<_, ShelfError>(stat.map_or((0, 0, 0), of))
         };
         if self.layers.stat(&key.to_string())?.is_none() {
             return Ok(None);

@@ -81,7 +81,7 @@ impl Lock {
     /// Notes that something was used just now, unless that was noted within so long.
     pub(super) fn touch(&self, within: Duration) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64;
-        let noted = rustix::fs::fstat(&self.file).map_or(0, |stat| stat.st_mtime as i64);
+        let noted = rustix::fs::fstat(&self.file).map_or(0, |stat| stat.st_mtime);
         // A time that lies ahead is wrong as well.
         if (0..within.as_secs() as i64).contains(&(now - noted)) {
             return;

@@ -50,7 +50,7 @@ type Visit<'a> = dyn FnMut(&Entry<'_>) -> Result<(), ShelfError> + 'a;
 /// Goes through everything below a folder, each folder before what is in it, and in the order of names.
 pub(super) fn walk(top: OwnedFd, pass: Pass, bytes: u64, visit: &mut Visit<'_>) -> Result<(), ShelfError> {
     let stat = rustix::fs::fstat(&top).map_err(|errno| ShelfError::io("look at", ".", errno))?;
-    let device = stat.st_dev as u64;
+    let device = i128::from(stat.st_dev);
     let mut walk =
         Walk { pass, device, entries: MAX_ENTRIES, bytes, limit: bytes, depth: 0, path: Vec::new() };
     walk.fit(&stat)?;
@@ -62,7 +62,8 @@ pub(super) fn walk(top: OwnedFd, pass: Pass, bytes: u64, visit: &mut Visit<'_>) 
 /// Where a walk stands, and what it may still meet.
 struct Walk {
     pass: Pass,
-    device: u64,
+    /// As a number that holds what any system takes for it.
+    device: i128,
     entries: u64,
     bytes: u64,
     limit: u64,
@@ -147,7 +148,7 @@ impl Walk {
         self.bytes = left.ok_or(ShelfError::TooLarge { what: "bytes", limit: self.limit })?;
         let executable = stat.st_mode & 0o100 != 0;
         self.mode(file.as_fd(), &stat, if executable { SEALED_PROGRAM } else { SEALED_FILE })?;
-        let node = Node::File { file: &File::from(file), executable, size, modified: stat.st_mtime as i64 };
+        let node = Node::File { file: &File::from(file), executable, size, modified: stat.st_mtime };
         visit(&Entry { path: &self.path, node })
     }
 
@@ -177,7 +178,7 @@ impl Walk {
 
     /// What is refused of every kind.
     fn fit(&self, stat: &Stat) -> Result<(), ShelfError> {
-        if stat.st_dev as u64 != self.device {
+        if i128::from(stat.st_dev) != self.device {
             return Err(self.unfit("it is on another file system"));
         }
         if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink && stat.st_mode & 0o7000 != 0 {
