@@ -116,7 +116,7 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    for _ in 0..2_000 {
+                    for _ in 0..500 {
                         let Some(lock) = Lock::try_take(&folder, "x", How::Alone).unwrap() else { continue };
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                         std::thread::yield_now();

@@ -46,7 +46,7 @@ fn other_process() {
 
 /// Says that it is there, and waits for the end of its input.
 fn wait() {
-    writeln!(std::io::stdout(), "\nready").unwrap();
+    std::io::stdout().lock().write_all(b"\nready\n").unwrap();
     let _ = std::io::stdin().lock().read_line(&mut String::new());
 }
 
