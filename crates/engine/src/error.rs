@@ -3,6 +3,7 @@
 use thiserror::Error as ThisError;
 
 use crate::layer::Layer;
+use crate::packages::PackagesError;
 use crate::provider::ProviderError;
 
 /// Whose move it is.
@@ -36,6 +37,10 @@ pub enum ErrorCode {
     LayerUnavailable,
     /// The sandbox could not be set up; nothing ran.
     SetupFailed,
+    /// There is no such set of packages, or none that may be installed; nothing ran.
+    DependencyUnresolvable,
+    /// A package could not be built; nothing ran.
+    DependencyBuildFailed,
 }
 
 /// Why nothing ran.
@@ -92,6 +97,9 @@ pub enum Error {
     /// The provider could not do its part.
     #[error(transparent)]
     Provider(#[from] ProviderError),
+    /// The packages could not be made available.
+    #[error(transparent)]
+    Packages(#[from] PackagesError),
 }
 
 impl Error {
@@ -114,6 +122,9 @@ impl Error {
             Self::Provider(ProviderError::Setup { .. } | ProviderError::Lost { .. }) => {
                 ErrorCode::SetupFailed
             }
+            Self::Packages(PackagesError::Unresolvable(_)) => ErrorCode::DependencyUnresolvable,
+            Self::Packages(PackagesError::BuildFailed(_)) => ErrorCode::DependencyBuildFailed,
+            Self::Packages(PackagesError::Host(_)) => ErrorCode::SetupFailed,
         }
     }
 

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use crate::language::Language;
 use crate::layer::Layer;
 use crate::limits::Limits;
+use crate::packages::PackageLayer;
 
 /// The folder in which code runs, inside every sandbox.
 pub const WORKSPACE: &str = "/workspace";
@@ -85,6 +86,8 @@ pub struct Plan {
     pub env: BTreeMap<String, String>,
     /// Modules that a warm interpreter has imported already.
     pub preimports: Vec<String>,
+    /// Packages, read-only beside the image.
+    pub package_layers: Vec<PackageLayer>,
 }
 
 /// What to run.

@@ -13,6 +13,7 @@ use crate::finding::Finding;
 use crate::layer::Layer;
 use crate::limits::Limits;
 use crate::outcome::{Ending, Kernel, Limit, Outcome, Receipt, Warmth};
+use crate::packages::{Cache, Prepared};
 
 pub use command::{CommandReport, CommandState, Written, WrittenReport};
 
@@ -102,12 +103,12 @@ pub struct ArtifactReport {
 }
 
 /// What was installed for the run.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct DependenciesReport {
     /// Packages.
     pub packages: Vec<String>,
-    /// Where they came from.
-    pub cache: &'static str,
+    /// Where they came from: `hit`, `miss` or `none`.
+    pub cache: Cache,
     /// How long it took.
     pub install_ms: u64,
 }
@@ -176,7 +177,7 @@ impl Report {
             },
             artifacts: outcome.artifacts.into_iter().map(artifact).collect(),
             findings: outcome.findings,
-            dependencies: DependenciesReport { packages: Vec::new(), cache: "none", install_ms: 0 },
+            dependencies: DependenciesReport::default(),
             duration_ms: millis(outcome.duration),
             usage: UsageReport {
                 cpu_ms: millis(outcome.usage.cpu),
@@ -186,6 +187,17 @@ impl Report {
             receipt: outcome.receipt.into(),
             metadata,
         }
+    }
+
+    /// With what was made available before it ran.
+    pub(crate) fn with_packages(mut self, prepared: Prepared) -> Self {
+        self.dependencies = DependenciesReport {
+            packages: prepared.packages,
+            cache: prepared.cache,
+            install_ms: prepared.install.as_millis() as u64,
+        };
+        self.findings.splice(0..0, prepared.findings);
+        self
     }
 
     /// The exit status of `belljar run`: the program's own, or what stands for its ending.

@@ -15,9 +15,10 @@ use crate::admit::{
     admit_network, check_relative, parse_mount,
 };
 use crate::limits::{Limits, LimitsSpec};
+use crate::packages::{Wanted, admit_standing};
 use crate::plan::{Mount, Overflow, Plan};
 use crate::quantity::show_duration;
-use crate::request::{HostPaths, NetworkSpec, Request};
+use crate::request::{Dependencies, HostPaths, NetworkSpec, Request};
 
 pub use command::{AdmittedCommand, CommandRequest, SignalSpec, SizeSpec, admit_command};
 
@@ -68,6 +69,8 @@ pub struct SandboxRequest {
     pub volumes: Vec<VolumeSpec>,
     /// A snapshot with whose files the workspace starts.
     pub snapshot: Option<String>,
+    /// Packages that are there from the start.
+    pub dependencies: Dependencies,
 }
 
 /// A volume to mount, or a host folder.
@@ -113,6 +116,7 @@ pub struct AdmittedSandbox {
     pub snapshot: Option<String>,
     /// Said back.
     pub metadata: Map<String, Value>,
+    pub(crate) wanted: Wanted,
     overflow: Overflow,
 }
 
@@ -156,6 +160,7 @@ pub fn admit_sandbox(request: SandboxRequest, rules: &Rules<'_>) -> Result<Admit
         tenant: DEFAULT_TENANT.to_owned(),
         env: admit_env(&request.env, profile)?,
         preimports: Vec::new(),
+        package_layers: Vec::new(),
     };
     admit_metadata(&request.metadata)?;
     let admitted = AdmittedSandbox {
@@ -164,6 +169,7 @@ pub fn admit_sandbox(request: SandboxRequest, rules: &Rules<'_>) -> Result<Admit
         volumes: admit_volumes(request.volumes)?,
         snapshot: request.snapshot,
         metadata: request.metadata,
+        wanted: admit_standing(request.dependencies, profile)?,
         overflow: profile.output_overflow,
         plan,
     };
@@ -198,16 +204,22 @@ pub fn admit_inside(
     admitted.plan = sandbox.plan.clone();
     admitted.plan.limits = Limits { timeout, output_bytes, ..*own };
     admitted.overflow = sandbox.overflow;
+    admitted.wanted = Wanted::default();
     Ok(admitted)
 }
 
 fn refuse_what_the_sandbox_decides(request: &Request) -> Result<(), Error> {
+    if request.dependencies.detect == Some(true) {
+        let message = "packages are named when a sandbox is opened; imports of code that runs in it are not looked for";
+        return Err(Error::Unsupported { field: "dependencies.detect", message: message.to_owned() });
+    }
     let limits = &request.limits;
     let decided = [
         ("image", request.image.is_some()),
         ("profile", request.profile.is_some()),
         ("provider", request.provider.is_some()),
         ("network", request.network.is_some()),
+        ("dependencies.packages", !request.dependencies.packages.is_empty()),
         ("require", !request.require.is_empty()),
         ("limits.memory_bytes", limits.memory_bytes.is_some()),
         ("limits.cpus", limits.cpus.is_some()),
