@@ -56,7 +56,9 @@ pub struct Needs<'a> {
     pub image: &'a Image,
     /// In what the code is written; absent for commands, and for sandboxes that stay.
     pub language: Option<&'static Language>,
-    /// The code, where imports in it count.
+    /// Whether what the code and its files say counts.
+    pub detect: bool,
+    /// The code.
     pub code: Option<&'a str>,
     /// Files that come along: some can be imported, and some list packages.
     pub files: &'a [InputFile],

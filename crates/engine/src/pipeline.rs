@@ -109,6 +109,7 @@ impl Engine {
             tenant: &admitted.plan.tenant,
             image: &admitted.plan.image,
             language: None,
+            detect: false,
             code: None,
             files: &[],
             playground: true,
@@ -179,13 +180,16 @@ impl Engine {
         let Admitted { mut plan, task, wanted, overflow, metadata } = admitted;
         let limits = plan.limits;
         let mut recorder = Recorder::new(view, &limits, overflow);
-        let preparing = pin!(self.prepare(needs(&plan, &task, &wanted), recorder.view));
-        let (prepared, cancel) = match select(preparing, cancel).await {
-            Either::Left((prepared, cancel)) => (prepared?, cancel),
-            Either::Right(_) => {
-                let (stdout, stderr) = recorder.finish();
-                return Ok(Report::new(id, self.never_began(), &limits, &stdout, &stderr, metadata));
+        let ready = {
+            let preparing = pin!(self.prepare(needs(&plan, &task, &wanted), &mut *recorder.view));
+            match select(preparing, cancel).await {
+                Either::Left((prepared, cancel)) => Some((prepared?, cancel)),
+                Either::Right(_) => None,
             }
+        };
+        let Some((prepared, cancel)) = ready else {
+            let (stdout, stderr) = recorder.finish();
+            return Ok(Report::new(id, self.never_began(), &limits, &stdout, &stderr, metadata));
         };
         plan.package_layers.clone_from(&prepared.layers);
         plan.preimports.extend(prepared.preimports.iter().cloned());
@@ -236,7 +240,8 @@ fn needs<'a>(plan: &'a Plan, task: &'a Task, wanted: &'a Wanted) -> Needs<'a> {
         tenant: &plan.tenant,
         image: &plan.image,
         language,
-        code: code.filter(|_| wanted.detect),
+        detect: wanted.detect,
+        code,
         files: &task.files,
         playground: plan.playground.is_some(),
         packages: &wanted.packages,
