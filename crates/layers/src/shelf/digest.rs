@@ -17,6 +17,10 @@ impl Digest {
         parts.into_iter().for_each(|part| hasher.part(part.as_ref()));
         hasher.end()
     }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
 }
 
 impl fmt::Display for Digest {
@@ -104,7 +108,8 @@ mod tests {
     fn one_way_to_write_it() {
         let digest = Digest::of("x", ["a"]);
         assert_eq!(digest.to_string().parse(), Ok(digest));
-        for wrong in [digest.to_string().to_uppercase(), "../..".to_owned(), "a".repeat(63), "é".repeat(32)] {
+        for wrong in [digest.to_string().to_uppercase(), "../..".to_owned(), "a".repeat(63), "é".repeat(32)]
+        {
             assert!(wrong.parse::<Digest>().is_err(), "{wrong}");
         }
     }

@@ -26,6 +26,12 @@ pub enum ShelfError {
         /// What was written.
         path: PathBuf,
     },
+    /// The folder can be written by others.
+    #[error("{}: others may write here, and could change layers; chmod go-w it, or take a folder of yours", .path.display())]
+    Exposed {
+        /// The folder.
+        path: PathBuf,
+    },
     /// The disk refuses for another reason.
     #[error("cannot {doing} {}: {errno}", .path.display())]
     Io {
@@ -64,7 +70,9 @@ pub enum ShelfError {
     #[error("there is no layer {0}; 'belljar deps list' shows those that there are")]
     NotFound(Key),
     /// An archive that is none of ours, or was changed.
-    #[error("the archive is refused: {0}; export it again from a shelf that 'belljar deps verify' finds whole")]
+    #[error(
+        "the archive is refused: {0}; export it again from a shelf that 'belljar deps verify' finds whole"
+    )]
     Archive(String),
     /// Another process has the shelf for long.
     #[error("{}: another belljar keeps this locked; try again later", .0.display())]
@@ -80,19 +88,26 @@ impl ShelfError {
         let path = path.as_ref().to_owned();
         match errno {
             Errno::NOSPC | Errno::DQUOT => Self::NoSpace { path },
-            Errno::ROFS => Self::ReadOnly { path },
-            Errno::ACCESS | Errno::PERM => Self::ReadOnly { path },
+            Errno::ROFS | Errno::ACCESS | Errno::PERM => Self::ReadOnly { path },
             errno => Self::Io { doing, path, errno },
         }
+    }
+
+    /// The same, of the standard library's errors.
+    pub(super) fn of(doing: &'static str, path: impl AsRef<Path>, error: &std::io::Error) -> Self {
+        Self::io(doing, path, Errno::from_io_error(error).unwrap_or(Errno::IO))
     }
 
     /// Whose move it is.
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Unfit { .. } | Self::TooLarge { .. } | Self::NotFound(_) | Self::Archive(_) => Fault::Caller,
+            Self::Unfit { .. } | Self::TooLarge { .. } | Self::NotFound(_) | Self::Archive(_) => {
+                Fault::Caller
+            }
             Self::Busy(_) => Fault::Capacity,
             Self::NoSpace { .. }
             | Self::ReadOnly { .. }
+            | Self::Exposed { .. }
             | Self::Io { .. }
             | Self::Broken { .. }
             | Self::System(_) => Fault::Host,

@@ -12,6 +12,12 @@ use super::digest::{Digest, Hasher};
 #[serde(transparent)]
 pub struct Key(Digest);
 
+impl Key {
+    pub(super) fn digest(&self) -> &Digest {
+        &self.0
+    }
+}
+
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
