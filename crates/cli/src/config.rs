@@ -6,7 +6,7 @@
 //! A `belljar.toml` in the current folder is different. It may have come with the very code that is to be run, and its
 //! owner says nothing about that: a clone belongs to whoever cloned it. So, unless `--config` or `BELLJAR_CONFIG` named
 //! a file, it is read on top and may only *add* profiles, which do nothing until somebody names them; it replaces none
-//! and cannot show host folders, choose a root, open the network, move the ceiling, keep anything warm or decide about packages. Where it tries to, that is an
+//! and cannot show host folders, choose a root, open the network, have packages built, move the ceiling, keep anything warm or decide about packages. Where it tries to, that is an
 //! error that says so. Naming it (`--config belljar.toml`) trusts it like any other.
 
 use std::collections::BTreeMap;
@@ -15,12 +15,12 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use belljar_analysis::imports::Settings as DependencySettings;
 use belljar_engine::limits::{Limits, LimitsSpec};
 use belljar_engine::profile::{Profile, Profiles};
 use belljar_engine::warm::{WarmSettings, WarmSpec};
 use serde::Deserialize;
 
+use crate::deps::DependencySpec;
 use crate::env::Environment;
 use crate::failure::{Failure, shown};
 use crate::serve::ServerSpec;
@@ -36,7 +36,7 @@ pub(crate) struct Config {
     pub(crate) ceiling: Limits,
     pub(crate) warm: WarmSettings,
     pub(crate) server: ServerSpec,
-    pub(crate) dependencies: DependencySettings,
+    pub(crate) dependencies: DependencySpec,
     /// Every value that a file set, in the order in which they count.
     pub(crate) written: Vec<Written>,
 }
@@ -57,7 +57,7 @@ struct ConfigFile {
     ceiling: LimitsSpec,
     warm: WarmSpec,
     server: ServerSpec,
-    dependencies: DependencySettings,
+    dependencies: DependencySpec,
 }
 
 /// Finds and reads the configuration.
@@ -87,7 +87,7 @@ impl Config {
             ceiling: Limits::CEILING,
             warm: WarmSettings::default(),
             server: ServerSpec::default(),
-            dependencies: DependencySettings::default(),
+            dependencies: DependencySpec::default(),
             written: Vec::new(),
         }
     }
@@ -109,6 +109,7 @@ impl Config {
             .map_err(|why| Failure::invalid(format!("{}: [ceiling] {why}", shown(path))))?;
         self.warm = file.warm.admit().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
         self.server = file.server;
+        file.dependencies.check().map_err(|why| Failure::invalid(format!("{}: [dependencies] {why}", shown(path))))?;
         self.dependencies = file.dependencies;
         Ok(self)
     }
@@ -130,15 +131,16 @@ impl Config {
         if file.server != ServerSpec::default() {
             return refuse("sets [server]".to_owned());
         }
-        if file.dependencies != DependencySettings::default() {
+        if file.dependencies != DependencySpec::default() {
             return refuse("sets [dependencies]".to_owned());
         }
         for (name, profile) in file.profiles {
             if self.profiles.named(&name).is_ok() {
                 return refuse(format!("replaces profile '{}'", name.escape_debug()));
             }
-            if !profile.mounts.is_empty() || profile.image.is_some() || profile.network.is_some() {
-                return refuse(format!("sets mounts, image or network in profile '{}'", name.escape_debug()));
+            if !profile.mounts.is_empty() || profile.image.is_some() || profile.network.is_some() || profile.build {
+                let name = name.escape_debug();
+                return refuse(format!("sets mounts, image, network or build in profile '{name}'"));
             }
             self.profiles.insert(name, profile);
         }
@@ -272,9 +274,10 @@ mod tests {
             ("[server]\nqueue = 1\n", "sets [server]"),
             ("[dependencies]\ndirect = true\n", "sets [dependencies]"),
             ("[profiles.default]\n", "replaces profile 'default'"),
-            ("[profiles.x]\nmounts = [\"/:/host\"]\n", "sets mounts, image or network"),
-            ("[profiles.x]\nimage = \"/\"\n", "sets mounts, image or network"),
-            ("[profiles.x.network]\nmode = \"full\"\n", "sets mounts, image or network"),
+            ("[profiles.x]\nmounts = [\"/:/host\"]\n", "sets mounts, image, network or build"),
+            ("[profiles.x]\nimage = \"/\"\n", "sets mounts, image, network or build"),
+            ("[profiles.x]\nbuild = true\n", "sets mounts, image, network or build"),
+            ("[profiles.x.network]\nmode = \"full\"\n", "sets mounts, image, network or build"),
         ] {
             let message = adding(text).unwrap_err().message;
             assert!(message.contains(why) && message.contains("--config belljar.toml"), "{message}");

@@ -40,7 +40,9 @@ const LOG: &str = "BELLJAR_LOG";
 const XDG_STATE_HOME: &str = "XDG_STATE_HOME";
 /// Where a person's configuration folders are.
 const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
-/// Where `.config` and `.local/state` are when the ones above are absent.
+/// Where a person's caches are.
+const XDG_CACHE_HOME: &str = "XDG_CACHE_HOME";
+/// Where `.config`, `.cache` and `.local/state` are when the ones above are absent.
 const HOME: &str = "HOME";
 /// Set by some container runtimes; `doctor` reads it.
 pub(crate) const CONTAINER: &str = "container";
@@ -55,6 +57,10 @@ pub(crate) struct Environment {
     pub(crate) config: Option<PathBuf>,
     /// The person's own configuration folder.
     pub(crate) config_home: Option<PathBuf>,
+    /// The person's own folder.
+    pub(crate) home: Option<PathBuf>,
+    /// The person's own folder for caches.
+    pub(crate) cache_home: Option<PathBuf>,
     /// The person's own state folder.
     pub(crate) state_home: Option<PathBuf>,
     pub(crate) data_dir: Option<PathBuf>,
@@ -107,6 +113,8 @@ impl Environment {
             config: given(CONFIG).map(PathBuf::from),
             config_home: absolute(XDG_CONFIG_HOME)
                 .or_else(|| absolute(HOME).map(|home| home.join(".config"))),
+            home: absolute(HOME),
+            cache_home: absolute(XDG_CACHE_HOME).or_else(|| absolute(HOME).map(|home| home.join(".cache"))),
             state_home: absolute(XDG_STATE_HOME)
                 .or_else(|| absolute(HOME).map(|home| home.join(".local").join("state"))),
             data_dir: given(DATA_DIR).map(PathBuf::from),

@@ -102,6 +102,7 @@ pub fn admit(request: Request, paths: HostPaths, rules: &Rules<'_>) -> Result<Ad
         env: profile.env.clone(),
         preimports: profile.preimports.clone(),
         package_layers: Vec::new(),
+        held: None,
     };
     let task = Task { program, stdin, env, files, workdir };
     Ok(Admitted { plan, task, wanted, overflow: profile.output_overflow, metadata: request.metadata })

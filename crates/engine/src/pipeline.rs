@@ -119,6 +119,7 @@ impl Engine {
         };
         let prepared = self.prepare(needs, &mut Blind).await?;
         plan.package_layers.clone_from(&prepared.layers);
+        plan.held.clone_from(&prepared.held);
         Ok((self.provider.open_living(&plan).await?, prepared))
     }
 
@@ -192,6 +193,7 @@ impl Engine {
             return Ok(Report::new(id, self.never_began(), &limits, &stdout, &stderr, metadata));
         };
         plan.package_layers.clone_from(&prepared.layers);
+        plan.held.clone_from(&prepared.held);
         plan.preimports.extend(prepared.preimports.iter().cloned());
         let mut sandbox = self.provider.open(&plan).await?;
         let outcome = sandbox.run(&task, &mut recorder, cancel).await?;

@@ -1,7 +1,9 @@
 //! What is handed to a provider: a place to make, and a task to run in it. Only admission can build either.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
@@ -88,6 +90,8 @@ pub struct Plan {
     pub preimports: Vec<String>,
     /// Packages, read-only beside the image.
     pub package_layers: Vec<PackageLayer>,
+    /// Keeps these layers from being removed while the place is there.
+    pub held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// What to run.

@@ -113,6 +113,13 @@ pub struct DependenciesReport {
     pub install_ms: u64,
 }
 
+impl From<Prepared> for DependenciesReport {
+    fn from(prepared: Prepared) -> Self {
+        let install_ms = prepared.install.as_millis() as u64;
+        Self { packages: prepared.packages, cache: prepared.cache, install_ms }
+    }
+}
+
 /// What a run used.
 #[derive(Debug, Clone, Serialize)]
 pub struct UsageReport {
@@ -191,12 +198,8 @@ impl Report {
 
     /// With what was made available before it ran.
     pub(crate) fn with_packages(mut self, prepared: Prepared) -> Self {
-        self.dependencies = DependenciesReport {
-            packages: prepared.packages,
-            cache: prepared.cache,
-            install_ms: prepared.install.as_millis() as u64,
-        };
-        self.findings.splice(0..0, prepared.findings);
+        self.findings.splice(0..0, prepared.findings.iter().cloned());
+        self.dependencies = prepared.into();
         self
     }
 

@@ -161,6 +161,7 @@ pub fn admit_sandbox(request: SandboxRequest, rules: &Rules<'_>) -> Result<Admit
         env: admit_env(&request.env, profile)?,
         preimports: Vec::new(),
         package_layers: Vec::new(),
+        held: None,
     };
     admit_metadata(&request.metadata)?;
     let admitted = AdmittedSandbox {

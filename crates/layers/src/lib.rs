@@ -23,6 +23,6 @@ pub mod shelf;
 mod tools;
 mod workshop;
 
-pub use library::{Library, Settings};
+pub use library::{Equip, Library, Settings};
 pub use registries::Registries;
 pub use tools::{Tool, Tools};

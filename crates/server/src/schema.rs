@@ -78,9 +78,9 @@ pub(crate) struct File {
 /// Packages that a run needs.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Dependencies {
-    /// Whether to read imports from the code.
+    /// Whether to read imports from the code, and lists of packages from the files.
     detect: Option<bool>,
-    /// Named packages.
+    /// Named packages of the language's own registry; `npm:` or `pypi:` before a name says which.
     packages: Option<Vec<String>>,
 }
 
@@ -207,7 +207,9 @@ pub(crate) struct Artifact {
 /// What was installed for the run.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Installed {
+    /// Such as `numpy==2.1.0`, `lodash@4.17.21`.
     packages: Vec<String>,
+    /// `hit`, `miss` or `none`.
     cache: String,
     install_ms: u64,
 }
@@ -260,6 +262,8 @@ pub(crate) struct NewSandbox {
     volumes: Option<Vec<VolumeMount>>,
     /// The id of a snapshot with whose files the workspace starts.
     snapshot: Option<String>,
+    /// Packages that are there from the start; imports of what runs in it are not looked for.
+    dependencies: Option<Dependencies>,
 }
 
 /// A volume that a sandbox sees, or a host folder.

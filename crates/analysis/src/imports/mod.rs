@@ -195,17 +195,26 @@ pub fn detect(source: Source<'_>) -> Result<Found, Error> {
     if source.language != Language::Python && nesting::is_endless(source.code) {
         return Err(Error::TooIntricate);
     }
-    let (code, local) = (source.code.to_owned(), source.local.clone());
-    let (language, python) = (source.language, source.python);
-    let mut found = nesting::with_room(source.code, move || match language {
-        Language::Python => python::find(&Source { code: &code, language, python, local: &local }),
-        Language::JavaScript | Language::TypeScript => javascript::find(&code, language),
-    })?;
+    let mut found = match nesting::on_the_spot(source.code, || find(&source)) {
+        Some(found) => found?,
+        None => {
+            let (code, local) = (source.code.to_owned(), source.local.clone());
+            let (language, python) = (source.language, source.python);
+            nesting::with_room(source.code, move || find(&Source { code: &code, language, python, local: &local }))?
+        }
+    };
     if found.imports.len() > MAX_IMPORTS || found.declared.len() > MAX_IMPORTS {
         return Err(Error::TooMany);
     }
     found.imports = once(found.imports);
     Ok(found)
+}
+
+fn find(source: &Source<'_>) -> Found {
+    match source.language {
+        Language::Python => python::find(source),
+        Language::JavaScript | Language::TypeScript => javascript::find(source.code, source.language),
+    }
 }
 
 /// Each import once, at its first line; needed where one of its occurrences is.

@@ -2,6 +2,7 @@
 //! process. Every level of a tree needs at least one character that can nest, so counting these bounds the depth without
 //! understanding the code, whatever it hides in strings and comments; a thread has stack for that many and no more.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -17,6 +18,10 @@ const BYTES_A_LEVEL: usize = if cfg!(debug_assertions) { 40_000 } else { 5_000 }
 
 /// What everything else takes.
 const BASE: usize = 1 << 20;
+
+/// Code with fewer levels and bytes is parsed on the spot: no parser can take long over it, and a thread would.
+const FEW_LEVELS: usize = 1_000;
+const FEW_BYTES: usize = 16 << 10;
 
 /// The JavaScript parser reads what is in brackets as an arrow function first and as an expression second: time and memory grow
 /// with the square of how deep such brackets nest. So many may be in a file; it is then a matter of a second and 150 MB.
@@ -63,6 +68,18 @@ pub(super) fn with_room<T: Send + 'static>(
             Error::TooIntricate
         }
     })
+}
+
+/// Runs `work` on the spot, where the code is small.
+pub(super) fn on_the_spot<T>(code: &str, work: impl FnOnce() -> T) -> Option<Result<T, Error>> {
+    let levels = if code.len() > FEW_BYTES { usize::MAX } else { levels(code.as_bytes()) };
+    if levels > FEW_LEVELS {
+        return None;
+    }
+    let stack = BASE + levels * BYTES_A_LEVEL;
+    // A parser that gives up must not take a server's task along; nothing of ours is half done when it does.
+    let done = catch_unwind(AssertUnwindSafe(|| stacker::maybe_grow(stack, stack, work)));
+    Some(done.map_err(|_| Error::Unreadable))
 }
 
 /// Whether so many brackets may begin arrow functions that parsing would take too long.

@@ -1,5 +1,7 @@
-//! `belljar deps detect`: which packages a piece of code needs, and why. Nothing is run, and nothing is installed.
+//! `belljar deps`: which packages a piece of code needs, and why; and those packages, ready before it is run.
 
+mod prepare;
+mod settings;
 mod show;
 
 use std::collections::BTreeSet;
@@ -12,8 +14,12 @@ use belljar_analysis::imports::{
 };
 use clap::{Args, Subcommand};
 
+use crate::config::Config;
+use crate::env::Environment;
 use crate::failure::{Failure, shown};
 use crate::{input, language};
+
+pub(crate) use settings::{DependencySpec, library, own_library, tools};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,12 +44,17 @@ enum DepsCommand {
     /// Says which packages a piece of code needs, and why; runs and installs nothing
     #[command(after_help = EXAMPLES)]
     Detect(DetectArgs),
+    /// Makes the packages of a piece of code ready, so that running it does not have to
+    #[command(after_help = prepare::EXAMPLES)]
+    Prepare(prepare::PrepareArgs),
 }
 
 impl DepsArgs {
     pub(crate) fn json(&self) -> bool {
-        let DepsCommand::Detect(args) = &self.command;
-        args.json
+        match &self.command {
+            DepsCommand::Detect(args) => args.json,
+            DepsCommand::Prepare(args) => args.json(),
+        }
     }
 }
 
@@ -86,8 +97,14 @@ struct Detected {
 }
 
 /// Reads, finds, names, shows.
-pub(crate) fn run(args: &DepsArgs, settings: &Settings) -> Result<u8, Failure> {
-    let DepsCommand::Detect(args) = &args.command;
+pub(crate) fn run(args: DepsArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
+    match args.command {
+        DepsCommand::Detect(args) => run_detect(&args, &config.dependencies.names()),
+        DepsCommand::Prepare(args) => prepare::run(args, environment, config),
+    }
+}
+
+fn run_detect(args: &DetectArgs, settings: &Settings) -> Result<u8, Failure> {
     let detected = match args.source.as_deref().and_then(manifest_name) {
         Some((path, name)) => of_manifest(path, name, args, settings)?,
         None => of_code(args, settings)?,

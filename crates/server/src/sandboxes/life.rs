@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belljar_engine::living::{Living, LivingError, State, Stats};
+use belljar_engine::packages::Prepared;
 use belljar_engine::quantity::show_duration;
-use belljar_engine::report::ReceiptReport;
+use belljar_engine::report::{DependenciesReport, ReceiptReport};
 use belljar_engine::sandbox::{AdmittedSandbox, OnTimeout, SandboxRequest};
 use belljar_store::{
     NewSandbox, Sandbox, SandboxEnd, SandboxId, SandboxState, SnapshotId, TenantName, Timestamp, Usage,
@@ -146,9 +147,10 @@ impl Making {
     async fn furnished(
         &mut self,
         world: &World,
-        opened: Result<Box<dyn Living>, belljar_engine::Error>,
+        opened: Result<(Box<dyn Living>, Prepared), belljar_engine::Error>,
     ) -> Result<Box<dyn Living>, Error> {
-        let living = opened?;
+        let (living, prepared) = opened?;
+        self.settings.insert("dependencies".to_owned(), json!(DependenciesReport::from(prepared)));
         let receipt = ReceiptReport::from(living.receipt().await?);
         self.settings.insert("receipt".to_owned(), json!(receipt));
         let Some(snapshot) = &self.snapshot else { return Ok(living) };
