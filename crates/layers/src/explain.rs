@@ -7,7 +7,7 @@ const MAX_CHARS: usize = 600;
 const NOISE: &[&str] = &[
     "warn", "hint: ", "note:", "notice", "[notice]", "resolving", "resolved", "saved lockfile", "bun install", "bun add",
     "npm error code", "npm error a complete log", "npm error     ", "npm warn", "looking in ", "collecting", "using cached",
-    "downloading", "npm error note that you can also install", "npm error the following", "  ",
+    "downloading", "npm error note that you can also install", "npm error the following",
 ];
 
 /// What is left of an installer's output.
@@ -28,7 +28,7 @@ fn telling(line: &str) -> Option<String> {
     // Boxes and arrows of uv, and names of the tool that speaks.
     let plain: String = line.chars().filter(|c| !c.is_control() && !"×╰─▶│├".contains(*c)).collect();
     let lower = plain.trim_end().to_lowercase();
-    if lower.is_empty() || NOISE.iter().any(|noise| lower.trim_start().starts_with(noise) && *noise != "  ") {
+    if lower.is_empty() || NOISE.iter().any(|noise| lower.trim_start().starts_with(noise)) {
         return None;
     }
     let mut text = plain.trim();

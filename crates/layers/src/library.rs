@@ -144,7 +144,7 @@ fn asked(needs: &Needs<'_>) -> Digest {
     let flags = format!("{} {} {}", needs.detect, needs.playground, needs.build);
     let counts = format!("{} {} {}", needs.packages.len(), needs.standing.len(), needs.files.len());
     let language = needs.language.map_or("", |language| language.name);
-    let mut parts: Vec<&[u8]> = [needs.tenant, &image, language, &flags, &counts, needs.code.unwrap_or_default()]
+    let mut parts: Vec<&[u8]> = [needs.tenant, &*image, language, flags.as_str(), counts.as_str(), needs.code.unwrap_or_default()]
         .map(str::as_bytes)
         .to_vec();
     parts.extend(needs.packages.iter().chain(needs.standing).map(String::as_bytes));
