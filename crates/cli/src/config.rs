@@ -20,7 +20,7 @@ use belljar_engine::profile::{Profile, Profiles};
 use belljar_engine::warm::{WarmSettings, WarmSpec};
 use serde::Deserialize;
 
-use crate::deps::DependencySpec;
+use crate::deps::{DependencySpec, LayerSettings};
 use crate::env::Environment;
 use crate::failure::{Failure, shown};
 use crate::serve::ServerSpec;
@@ -36,7 +36,8 @@ pub(crate) struct Config {
     pub(crate) ceiling: Limits,
     pub(crate) warm: WarmSettings,
     pub(crate) server: ServerSpec,
-    pub(crate) dependencies: DependencySpec,
+    pub(crate) dependencies: DependencySettings,
+    pub(crate) layers: LayerSettings,
     /// Every value that a file set, in the order in which they count.
     pub(crate) written: Vec<Written>,
 }
@@ -87,7 +88,8 @@ impl Config {
             ceiling: Limits::CEILING,
             warm: WarmSettings::default(),
             server: ServerSpec::default(),
-            dependencies: DependencySpec::default(),
+            dependencies: DependencySettings::default(),
+            layers: LayerSettings::default(),
             written: Vec::new(),
         }
     }
@@ -109,8 +111,9 @@ impl Config {
             .map_err(|why| Failure::invalid(format!("{}: [ceiling] {why}", shown(path))))?;
         self.warm = file.warm.admit().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
         self.server = file.server;
-        file.dependencies.check().map_err(|why| Failure::invalid(format!("{}: [dependencies] {why}", shown(path))))?;
-        self.dependencies = file.dependencies;
+        self.layers =
+            file.dependencies.layers().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
+        self.dependencies = file.dependencies.settings();
         Ok(self)
     }
 
@@ -273,6 +276,7 @@ mod tests {
             ("[warm]\nmode = \"off\"\n", "sets [warm]"),
             ("[server]\nqueue = 1\n", "sets [server]"),
             ("[dependencies]\ndirect = true\n", "sets [dependencies]"),
+            ("[dependencies]\nfolder = \"/tmp\"\n", "sets [dependencies]"),
             ("[profiles.default]\n", "replaces profile 'default'"),
             ("[profiles.x]\nmounts = [\"/:/host\"]\n", "sets mounts, image, network or build"),
             ("[profiles.x]\nimage = \"/\"\n", "sets mounts, image, network or build"),

@@ -3,8 +3,10 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use belljar_engine::limits::LimitsSpec;
+use belljar_engine::quantity::show_duration;
 
 use crate::failure::Failure;
 
@@ -36,13 +38,17 @@ const API_KEY: &str = "BELLJAR_API_KEY";
 const SERVER: &str = "BELLJAR_SERVER";
 /// What a server logs: off, error, warn, info, debug.
 const LOG: &str = "BELLJAR_LOG";
+/// Where layers of packages are kept, above `dependencies.folder`.
+const CACHE_DIR: &str = "DEPENDENCY_CACHE_DIR";
+/// Hours for which it holds which exact packages a requirement comes to, above `dependencies.ttl`.
+const CACHE_TTL_HOURS: &str = "DEPENDENCY_CACHE_TTL_HOURS";
+/// Where a person's cache folders are.
+const XDG_CACHE_HOME: &str = "XDG_CACHE_HOME";
 /// Where a person's state folders are.
 const XDG_STATE_HOME: &str = "XDG_STATE_HOME";
 /// Where a person's configuration folders are.
 const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
-/// Where a person's caches are.
-const XDG_CACHE_HOME: &str = "XDG_CACHE_HOME";
-/// Where `.config`, `.cache` and `.local/state` are when the ones above are absent.
+/// Where `.cache`, `.config` and `.local/state` are when the ones above are absent.
 const HOME: &str = "HOME";
 /// Set by some container runtimes; `doctor` reads it.
 pub(crate) const CONTAINER: &str = "container";
@@ -59,10 +65,12 @@ pub(crate) struct Environment {
     pub(crate) config_home: Option<PathBuf>,
     /// The person's own folder.
     pub(crate) home: Option<PathBuf>,
-    /// The person's own folder for caches.
-    pub(crate) cache_home: Option<PathBuf>,
     /// The person's own state folder.
     pub(crate) state_home: Option<PathBuf>,
+    /// The person's own cache folder.
+    pub(crate) cache_home: Option<PathBuf>,
+    pub(crate) layers_folder: Option<PathBuf>,
+    pub(crate) resolution_ttl: Option<Duration>,
     pub(crate) data_dir: Option<PathBuf>,
     pub(crate) tls_cert: Option<PathBuf>,
     pub(crate) tls_key: Option<PathBuf>,
@@ -114,9 +122,11 @@ impl Environment {
             config_home: absolute(XDG_CONFIG_HOME)
                 .or_else(|| absolute(HOME).map(|home| home.join(".config"))),
             home: absolute(HOME),
-            cache_home: absolute(XDG_CACHE_HOME).or_else(|| absolute(HOME).map(|home| home.join(".cache"))),
             state_home: absolute(XDG_STATE_HOME)
                 .or_else(|| absolute(HOME).map(|home| home.join(".local").join("state"))),
+            cache_home: absolute(XDG_CACHE_HOME).or_else(|| absolute(HOME).map(|home| home.join(".cache"))),
+            layers_folder: given(CACHE_DIR).map(PathBuf::from),
+            resolution_ttl: number(CACHE_TTL_HOURS, 3_600.0)?.map(Duration::from_secs_f64),
             data_dir: given(DATA_DIR).map(PathBuf::from),
             tls_cert: given(TLS_CERT).map(PathBuf::from),
             tls_key: given(TLS_KEY).map(PathBuf::from),
@@ -141,6 +151,8 @@ impl Environment {
             ("limits.timeout_ms", TIMEOUT, self.limits.timeout_ms.map(|value| value.to_string())),
             ("limits.memory_bytes", MEMORY_MB, self.limits.memory_bytes.map(|value| value.to_string())),
             ("limits.cpus", CPU_CORES, self.limits.cpus.map(|value| value.to_string())),
+            ("dependencies.folder", CACHE_DIR, path(&self.layers_folder)),
+            ("dependencies.ttl", CACHE_TTL_HOURS, self.resolution_ttl.map(show_duration)),
             ("server.data_dir", DATA_DIR, path(&self.data_dir)),
             ("server.tls_cert", TLS_CERT, path(&self.tls_cert)),
             ("server.tls_key", TLS_KEY, path(&self.tls_key)),

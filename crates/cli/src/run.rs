@@ -40,7 +40,7 @@ pub(crate) fn on_engine(
     let started = os::launch()?;
     os::runtime()?.block_on(async {
         let host = started.connect(config.warm).await?;
-        let library = deps::own_library(host.provider(), &config.dependencies, environment)?;
+        let library = deps::own_library(host.provider(), &config, environment)?;
         let engine = Engine::new(host.provider(), config.profiles, config.ceiling).with_packages(library);
         let status = work(&engine).await;
         engine.shut_down().await;

@@ -1,8 +1,11 @@
-//! `belljar deps`: which packages a piece of code needs, and why; and those packages, ready before it is run.
+//! `belljar deps`: which packages a piece of code needs, and the layers in which packages are kept. `detect` only reads:
+//! nothing is run, and nothing is installed.
 
+mod library;
 mod prepare;
-mod settings;
+mod shelf;
 mod show;
+mod spec;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -19,7 +22,9 @@ use crate::env::Environment;
 use crate::failure::{Failure, shown};
 use crate::{input, language};
 
-pub(crate) use settings::{DependencySpec, library, own_library, tools};
+pub(crate) use library::{library, own_library, tools};
+use shelf::ShelfCommand;
+pub(crate) use spec::{DependencySpec, LayerSettings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,6 +52,8 @@ enum DepsCommand {
     /// Makes the packages of a piece of code ready, so that running it does not have to
     #[command(after_help = prepare::EXAMPLES)]
     Prepare(prepare::PrepareArgs),
+    #[command(flatten)]
+    Shelf(ShelfCommand),
 }
 
 impl DepsArgs {
@@ -54,6 +61,7 @@ impl DepsArgs {
         match &self.command {
             DepsCommand::Detect(args) => args.json,
             DepsCommand::Prepare(args) => args.json(),
+            DepsCommand::Shelf(command) => command.json(),
         }
     }
 }
@@ -96,14 +104,16 @@ struct Detected {
     answer: Answer,
 }
 
-/// Reads, finds, names, shows.
+/// Does what was asked for.
 pub(crate) fn run(args: DepsArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
     match args.command {
-        DepsCommand::Detect(args) => run_detect(&args, &config.dependencies.names()),
+        DepsCommand::Detect(args) => run_detect(&args, &config.dependencies),
         DepsCommand::Prepare(args) => prepare::run(args, environment, config),
+        DepsCommand::Shelf(command) => shelf::run(&command, &config.layers, environment),
     }
 }
 
+/// Reads, finds, names, shows.
 fn run_detect(args: &DetectArgs, settings: &Settings) -> Result<u8, Failure> {
     let detected = match args.source.as_deref().and_then(manifest_name) {
         Some((path, name)) => of_manifest(path, name, args, settings)?,

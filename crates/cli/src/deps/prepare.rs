@@ -74,7 +74,7 @@ pub(super) fn run(args: PrepareArgs, environment: &Environment, config: Config) 
     let started = os::launch()?;
     let prepared: Result<Prepared, Failure> = os::runtime()?.block_on(async {
         let host = started.connect(config.warm).await?;
-        let library = own_library(host.provider(), &config.dependencies, environment)?;
+        let library = own_library(host.provider(), &config, environment)?;
         let needs = Needs {
             tenant: belljar_engine::admit::DEFAULT_TENANT,
             image: &Image::Host,

@@ -85,9 +85,9 @@ async fn serve(
     };
     let doors = Doors { api: listen(service.listen).await?, tls, metrics };
     let host = started.connect(config.warm).await?;
-    let settings = config.dependencies.admit(&service.data_dir.join("layers"))?;
+    let folder = config.layers.folder(Some(&service.data_dir.join("layers")), environment)?;
     let tell = Arc::new(|notice: &Notice| tracing::warn!(%notice, "packages"));
-    let library = deps::library(host.provider(), settings, environment, tell);
+    let library = deps::library(host.provider(), folder, &config, environment, tell);
     let engine = Engine::new(host.provider(), config.profiles.clone(), config.ceiling);
     let engine = Arc::new(engine.with_packages(library));
     let ready = match prove(&engine, service.allow_degraded).await {

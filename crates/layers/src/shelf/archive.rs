@@ -49,10 +49,10 @@ impl Disk {
         let mut entries = archive.entries().map_err(unreadable)?;
         let first = entries.next().ok_or_else(|| refused("it is empty"))?.map_err(unreadable)?;
         let manifest = manifest(first)?;
-        if wanted.is_some_and(|key| *key != manifest.key()) {
-            return Err(refused("it is another layer"));
+        if !manifest.is_its_own() || wanted.is_some_and(|key| *key != manifest.key) {
+            return Err(refused("its manifest is another layer's"));
         }
-        if let Some(held) = self.find(&manifest.key())? {
+        if let Some(held) = self.find(&manifest.key)? {
             return Ok(held);
         }
         let stage = Stage::new(&self.staging)?;

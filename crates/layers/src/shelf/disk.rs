@@ -47,7 +47,7 @@ pub(super) struct Disk {
     pub(super) broken: Folder,
     pub(super) resolutions: Folder,
     pub(super) turns: Arc<Folder>,
-    tell: Tell,
+    pub(super) tell: Tell,
     known: Mutex<HashMap<Key, Known>>,
 }
 
@@ -74,7 +74,6 @@ pub struct Held(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    key: Key,
     manifest: Arc<Manifest>,
     files: PathBuf,
     _lock: Lock,
@@ -83,7 +82,7 @@ struct Inner {
 impl Held {
     /// Its name.
     pub fn key(&self) -> Key {
-        self.0.key
+        self.0.manifest.key
     }
 
     /// The folder to mount, read-only.
@@ -151,9 +150,9 @@ impl Disk {
 
     fn hold(&self, identity: Identity, manifest: Arc<Manifest>, lock: Lock) -> Held {
         lock.touch(USE_NOTED);
-        let key = manifest.key();
+        let key = manifest.key;
         let files = self.layers.path().join(key.to_string()).join(FILES);
-        let inner = Arc::new(Inner { key, manifest: Arc::clone(&manifest), files, _lock: lock });
+        let inner = Arc::new(Inner { manifest: Arc::clone(&manifest), files, _lock: lock });
         self.known().insert(key, Known { identity, manifest, held: Arc::downgrade(&inner) });
         Held(inner)
     }
@@ -170,7 +169,8 @@ impl Disk {
             return Err(ShelfError::Archive("its files are not those that its manifest tells".to_owned()));
         }
         let Survey { tree, bytes, entries } = survey;
-        let manifest = Manifest { recipe, tree, bytes, entries, made_at: seconds(SystemTime::now()) };
+        let key = recipe.key();
+        let manifest = Manifest { key, recipe, tree, bytes, entries, made_at: seconds(SystemTime::now()) };
         let text = serde_json::to_vec(&manifest).map_err(|error| ShelfError::System(error.to_string()))?;
         if text.len() as u64 > MAX_MANIFEST {
             return Err(ShelfError::TooLarge { what: "bytes in a manifest", limit: MAX_MANIFEST });
@@ -181,7 +181,7 @@ impl Disk {
     }
 
     fn move_in(&self, stage: &Stage, manifest: Arc<Manifest>) -> Result<Held, ShelfError> {
-        let key = manifest.key();
+        let key = manifest.key;
         let name = key.to_string();
         for _ in 0..TRIES {
             // Held from before it can be seen: nobody removes it before it is used.
@@ -227,7 +227,7 @@ impl Disk {
         let broken = |why: &str| Err(ShelfError::Broken { key: *key, why: why.to_owned() });
         let folder = self.layers.open(&key.to_string())?;
         let Some(manifest) = self.manifest(key)? else { return broken("its manifest cannot be read") };
-        if manifest.key() != *key {
+        if manifest.key != *key || !manifest.is_its_own() {
             return broken("its manifest is another layer's");
         }
         let mut names = folder.names()?;
@@ -305,10 +305,6 @@ impl Disk {
             return Ok(None);
         }
         Ok(Some(Identity([look(MANIFEST)?, look(FILES)?])))
-    }
-
-    pub(super) fn tell(&self, notice: &Notice) {
-        (self.tell)(notice);
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<Key, Known>> {

@@ -4,13 +4,13 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
-use super::Bounds;
 use super::disk::{Disk, seconds};
 use super::error::ShelfError;
 use super::folder::Folder;
 use super::manifest::{Key, Manifest};
 use super::nook::Nook;
 use super::remove::remove;
+use super::{Bounds, Notice};
 
 /// A damaged layer is kept so long, for who wants to know what became of it.
 const BROKEN_KEPT: Duration = Duration::from_secs(24 * 3_600);
@@ -21,8 +21,6 @@ const MAX_RESOLUTIONS: usize = 10_000;
 /// A layer in a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Listed {
-    /// Its name.
-    pub key: Key,
     /// What it is made of.
     #[serde(flatten)]
     pub manifest: Manifest,
@@ -54,17 +52,22 @@ impl Disk {
     /// Every layer that says what it is, the least recently used first.
     pub(super) fn list(&self) -> Result<Vec<Listed>, ShelfError> {
         let mut listed = Vec::new();
-        for key in self.layers.names()?.iter().filter_map(|name| name.parse().ok()) {
+        for key in self.keys()? {
             listed.extend(self.listed(&key)?);
         }
-        listed.sort_by_key(|layer| (layer.used_at, layer.manifest.made_at, layer.key));
+        listed.sort_by_key(|layer| (layer.used_at, layer.manifest.made_at, layer.manifest.key));
         Ok(listed)
+    }
+
+    /// The names of all layers, also of those that do not say what they are.
+    pub(super) fn keys(&self) -> Result<Vec<Key>, ShelfError> {
+        Ok(self.layers.names()?.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
     pub(super) fn listed(&self, key: &Key) -> Result<Option<Listed>, ShelfError> {
         let Some(manifest) = self.manifest(key)? else { return Ok(None) };
         let used = self.locks.stat(&key.to_string())?.and_then(|stat| u64::try_from(stat.st_mtime).ok());
-        Ok(Some(Listed { key: *key, used_at: used.unwrap_or(manifest.made_at), manifest }))
+        Ok(Some(Listed { used_at: used.unwrap_or(manifest.made_at), manifest }))
     }
 
     pub(super) fn prune(&self, which: Prune) -> Result<Pruned, ShelfError> {
@@ -79,7 +82,7 @@ impl Disk {
                 || which.to_layers.is_some_and(|most| count > most)
                 || unused_since.is_some_and(|since| layer.used_at <= since);
             // Its name is free at once, and its files are removed when the nook is gone.
-            if goes && self.take_out(&layer.key, Nook::new(&self.staging)?.folder())? {
+            if goes && self.take_out(&layer.manifest.key, Nook::new(&self.staging)?.folder())? {
                 bytes -= layer.manifest.bytes;
                 count -= 1;
                 pruned.layers += 1;
@@ -92,9 +95,12 @@ impl Disk {
     }
 
     /// After something came: what has been used least recently goes where it is too much.
-    pub(super) fn keep_to_bounds(&self) -> Result<(), ShelfError> {
+    pub(super) fn keep_to_bounds(&self) {
         let Bounds { bytes, layers, .. } = self.bounds;
-        self.prune(Prune { to_bytes: Some(bytes), to_layers: Some(layers), unused_for: None }).map(drop)
+        let pruned = self.prune(Prune { to_bytes: Some(bytes), to_layers: Some(layers), unused_for: None });
+        if let Err(error) = pruned {
+            (self.tell)(&Notice::Full { why: error.to_string() });
+        }
     }
 
     /// Removes what came into a folder so long ago, and the oldest of what is too many.

@@ -99,3 +99,32 @@ impl Lock {
         self.folder.unlink(&self.name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Who waits may have the file open whose name is just being taken away.
+    #[test]
+    fn one_at_a_time_although_the_name_comes_and_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        let folder = Arc::new(Folder::top(folder.path()).unwrap());
+        let inside = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..2_000 {
+                        let Some(lock) = Lock::try_take(&folder, "x", How::Alone).unwrap() else { continue };
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        std::thread::yield_now();
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        lock.remove().unwrap();
+                    }
+                });
+            }
+        });
+    }
+}

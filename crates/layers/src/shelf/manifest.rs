@@ -118,6 +118,8 @@ fn list(hasher: &mut Hasher, texts: &[String]) {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
+    /// The name of the layer, which has to follow from the recipe.
+    pub key: Key,
     /// What it was made of.
     pub recipe: Recipe,
     /// SHA-256 over every entry: path, kind, mode, and bytes or target.
@@ -131,9 +133,9 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// The name of the layer.
-    pub fn key(&self) -> Key {
-        self.recipe.key()
+    /// Whether the name is that of this recipe: no letter of either was changed alone.
+    pub(super) fn is_its_own(&self) -> bool {
+        self.key == self.recipe.key()
     }
 }
 

@@ -77,6 +77,11 @@ pub enum Notice {
         /// What was not as it was.
         why: String,
     },
+    /// Layers that should go cannot be removed.
+    Full {
+        /// Why not.
+        why: String,
+    },
     /// The shared cache fails; said once until it works again.
     Remote {
         /// What it said.
@@ -90,6 +95,7 @@ impl std::fmt::Display for Notice {
             Self::Broken { key, why } => {
                 write!(f, "layer {key} was damaged ({why}) and moved away; it will be made anew")
             }
+            Self::Full { why } => write!(f, "layers that nobody uses cannot be removed: {why}"),
             Self::Remote { why } => write!(f, "the shared cache of layers fails, and is done without: {why}"),
         }
     }
@@ -139,7 +145,8 @@ pub struct Shelf {
 impl Shelf {
     /// Opens the folder, makes it where it is missing, and removes what killed processes left half done.
     pub fn open(folder: &Path, bounds: Bounds, tell: Tell) -> Result<Self, ShelfError> {
-        Ok(Self { disk: Arc::new(Disk::open(folder, bounds, tell)?), finding: Arc::default() })
+        let disk = Arc::new(Disk::open(folder, bounds, tell)?);
+        Ok(Self { disk, finding: Arc::default() })
     }
 
     /// The layer of this name, verified at its first use in this process. One that is damaged is moved away.
@@ -184,7 +191,7 @@ impl Shelf {
         let disk = Arc::clone(&self.disk);
         blocking(move || {
             let held = disk.publish(&stage, recipe, None)?;
-            disk.keep_to_bounds()?;
+            disk.keep_to_bounds();
             Ok(held)
         })
         .await
@@ -201,17 +208,26 @@ impl Shelf {
         question: &Digest,
         ttl: Duration,
     ) -> Option<Resolution<T>> {
-        self.disk.resolution(question, ttl)
+        let (disk, asked) = (Arc::clone(&self.disk), *question);
+        let text = blocking(move || disk.recall(&asked)).await.ok()??;
+        resolutions::read(question, ttl, &text)
     }
 
     /// Remembers what a question came to.
     pub async fn remember<T: Serialize>(&self, question: &Digest, answer: &T) -> Result<(), ShelfError> {
-        self.disk.remember(question, answer)
+        let (disk, question, text) =
+            (Arc::clone(&self.disk), *question, resolutions::written(question, answer)?);
+        blocking(move || disk.remember(&question, &text)).await
     }
 
     /// Every layer, the least recently used first.
     pub fn list(&self) -> Result<Vec<Listed>, ShelfError> {
         self.disk.list()
+    }
+
+    /// The names of all layers, in no order.
+    pub fn keys(&self) -> Result<Vec<Key>, ShelfError> {
+        self.disk.keys()
     }
 
     /// One layer.
@@ -240,7 +256,7 @@ impl Shelf {
     /// Puts an exported layer on the shelf, if it is what it says.
     pub fn import(&self, from: impl Read + Seek) -> Result<Held, ShelfError> {
         let held = self.disk.import(from, None)?;
-        self.disk.keep_to_bounds()?;
+        self.disk.keep_to_bounds();
         Ok(held)
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Mode};
+use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
 
 use super::error::ShelfError;
@@ -68,9 +68,13 @@ fn empty(top: BorrowedFd<'_>, folder: OwnedFd, lifts: &mut Lifts) -> Result<(), 
     }
 }
 
+/// Whether it is a folder; one of another file system is none of ours.
 fn is_folder(folder: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
     let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
-    Ok(rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Directory)
+    if stat.st_dev != rustix::fs::fstat(folder)?.st_dev {
+        return Err(Errno::XDEV);
+    }
+    Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
 /// Opens a folder, and gives its owner every right to it.
