@@ -6,7 +6,7 @@
 //! A `belljar.toml` in the current folder is different. It may have come with the very code that is to be run, and its
 //! owner says nothing about that: a clone belongs to whoever cloned it. So, unless `--config` or `BELLJAR_CONFIG` named
 //! a file, it is read on top and may only *add* profiles, which do nothing until somebody names them; it replaces none
-//! and cannot show host folders, choose a root, open the network, have packages built, move the ceiling, keep anything warm or decide about packages. Where it tries to, that is an
+//! and cannot show host folders, choose a root, open the network, move the ceiling, keep anything warm or decide about packages. Where it tries to, that is an
 //! error that says so. Naming it (`--config belljar.toml`) trusts it like any other.
 
 use std::collections::BTreeMap;
@@ -141,9 +141,9 @@ impl Config {
             if self.profiles.named(&name).is_ok() {
                 return refuse(format!("replaces profile '{}'", name.escape_debug()));
             }
-            if !profile.mounts.is_empty() || profile.image.is_some() || profile.network.is_some() || profile.build {
+            if !profile.mounts.is_empty() || profile.image.is_some() || profile.network.is_some() {
                 let name = name.escape_debug();
-                return refuse(format!("sets mounts, image, network or build in profile '{name}'"));
+                return refuse(format!("sets mounts, image or network in profile '{name}'"));
             }
             self.profiles.insert(name, profile);
         }
@@ -278,10 +278,9 @@ mod tests {
             ("[dependencies]\ndirect = true\n", "sets [dependencies]"),
             ("[dependencies]\nfolder = \"/tmp\"\n", "sets [dependencies]"),
             ("[profiles.default]\n", "replaces profile 'default'"),
-            ("[profiles.x]\nmounts = [\"/:/host\"]\n", "sets mounts, image, network or build"),
-            ("[profiles.x]\nimage = \"/\"\n", "sets mounts, image, network or build"),
-            ("[profiles.x]\nbuild = true\n", "sets mounts, image, network or build"),
-            ("[profiles.x.network]\nmode = \"full\"\n", "sets mounts, image, network or build"),
+            ("[profiles.x]\nmounts = [\"/:/host\"]\n", "sets mounts, image or network"),
+            ("[profiles.x]\nimage = \"/\"\n", "sets mounts, image or network"),
+            ("[profiles.x.network]\nmode = \"full\"\n", "sets mounts, image or network"),
         ] {
             let message = adding(text).unwrap_err().message;
             assert!(message.contains(why) && message.contains("--config belljar.toml"), "{message}");

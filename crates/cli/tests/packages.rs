@@ -64,7 +64,7 @@ fn names_are_understood_and_what_is_none_is_refused() {
         (vec!["-c", "import nump"], "dependency_unresolvable", "nearly 'numpy'"),
         (vec!["--dep", "six==999", "-c", "1"], "dependency_unresolvable", "999"),
         (vec!["--dep", "belljar-no-such-package", "-c", "1"], "dependency_unresolvable", "belljar-no-such-package"),
-        (vec!["--dep", "-r/etc/passwd", "-c", "1"], "dependency_unresolvable", "options are not taken"),
+        (vec!["--dep=-r/etc/passwd", "-c", "1"], "dependency_unresolvable", "options are not taken"),
         (vec!["--dep", "six @ https://example.com/six.whl", "-c", "1"], "dependency_unresolvable", "an address"),
         (vec!["--dep", "git+https://example.com/x", "-c", "1"], "dependency_unresolvable", "repository"),
         (vec!["--dep", "idna==3.4", "--dep", "idna==3.3", "-c", "1"], "dependency_unresolvable", "contradicts"),

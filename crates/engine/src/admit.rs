@@ -120,7 +120,6 @@ fn admit_packages(
         detect: given.detect.unwrap_or(true),
         packages: given.packages,
         standing: profile.packages.clone(),
-        build: profile.build,
         code: elsewhere.map(|code| String::from_utf8_lossy(code).into_owned()),
     })
 }

@@ -41,8 +41,6 @@ pub(crate) struct Wanted {
     pub(crate) packages: Vec<String>,
     /// What the profile names for everybody.
     pub(crate) standing: Vec<String>,
-    /// Whether packages may be built here where they come as sources only.
-    pub(crate) build: bool,
     /// The code, where the task itself only says where it is.
     pub(crate) code: Option<String>,
 }
@@ -68,8 +66,6 @@ pub struct Needs<'a> {
     pub packages: &'a [String],
     /// Packages that the profile names.
     pub standing: &'a [String],
-    /// Whether packages may be built here.
-    pub build: bool,
 }
 
 /// A folder with packages.
@@ -166,7 +162,6 @@ pub(crate) fn admit_standing(given: Dependencies, profile: &crate::profile::Prof
         detect: false,
         packages: given.packages,
         standing: profile.packages.clone(),
-        build: profile.build,
         code: None,
     })
 }

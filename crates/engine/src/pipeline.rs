@@ -115,7 +115,6 @@ impl Engine {
             playground: true,
             packages: &admitted.wanted.packages,
             standing: &admitted.wanted.standing,
-            build: admitted.wanted.build,
         };
         let prepared = self.prepare(needs, &mut Blind).await?;
         plan.package_layers.clone_from(&prepared.layers);
@@ -248,7 +247,6 @@ fn needs<'a>(plan: &'a Plan, task: &'a Task, wanted: &'a Wanted) -> Needs<'a> {
         playground: plan.playground.is_some(),
         packages: &wanted.packages,
         standing: &wanted.standing,
-        build: wanted.build,
     }
 }
 

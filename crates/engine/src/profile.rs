@@ -29,8 +29,6 @@ pub struct Profile {
     pub preimports: Vec<String>,
     /// Packages of every run: of Python, or with `npm:` before the name of JavaScript.
     pub packages: Vec<String>,
-    /// Whether packages that come as sources only may be built, which runs their code (in a sandbox without network).
-    pub build: bool,
     /// What happens when a program writes more than is kept.
     pub output_overflow: Overflow,
 }

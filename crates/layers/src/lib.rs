@@ -8,8 +8,7 @@
 //!
 //! - [`shelf`]: layers on disk. What is on the shelf is whole, verified and never changes.
 //! - [`Library`]: the port of the engine. Everything that an installer does happens in a sandbox, through the same provider
-//!   as everybody's code: downloads with network and without any package's code, builds with code and without network.
-
+//!   as everybody's code: with network, and without any package's code.
 
 mod explain;
 mod interpreter;

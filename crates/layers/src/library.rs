@@ -141,7 +141,7 @@ fn asked(needs: &Needs<'_>) -> Digest {
         Image::Host => "host".into(),
         Image::Folder(folder) => folder.to_string_lossy(),
     };
-    let flags = format!("{} {} {}", needs.detect, needs.playground, needs.build);
+    let flags = format!("{} {}", needs.detect, needs.playground);
     let counts = format!("{} {} {}", needs.packages.len(), needs.standing.len(), needs.files.len());
     let language = needs.language.map_or("", |language| language.name);
     let mut parts: Vec<&[u8]> = [needs.tenant, &*image, language, flags.as_str(), counts.as_str(), needs.code.unwrap_or_default()]

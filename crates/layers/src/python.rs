@@ -48,7 +48,7 @@ impl Python<'_> {
                 pinned(&answer(done)?)
             }
             _ => {
-                let words = ["install", "--dry-run", "--quiet", "--ignore-installed", "--report", "/tmp/report.json"];
+                let words = ["install", "--dry-run", "--ignore-installed", "--report", "/tmp/report.json"];
                 let done = self.pip(&words, text, None).await?;
                 reported(&answer(done)?)
             }
@@ -88,7 +88,7 @@ impl Python<'_> {
     async fn pip(&self, words: &[&str], stdin: String, folder: Option<&Path>) -> Result<Done, PackagesError> {
         let script = "import subprocess, sys\n\
             open('/tmp/list.txt', 'w').write(sys.stdin.read())\n\
-            done = subprocess.run(sys.argv[1:] + ['-r', '/tmp/list.txt'])\n\
+            done = subprocess.run(sys.argv[1:] + ['-r', '/tmp/list.txt'], stdout=sys.stderr)\n\
             report = '/tmp/report.json'\n\
             if done.returncode == 0 and report in sys.argv: print(open(report).read())\n\
             sys.exit(done.returncode)\n";

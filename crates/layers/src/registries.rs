@@ -15,7 +15,7 @@ const NPM: &str = "https://registry.npmjs.org";
 const PASSED_ON: &[&str] = &[
     "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_NO_INDEX", "PIP_DEFAULT_TIMEOUT", "PIP_RETRIES",
     "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_NO_INDEX", "UV_INDEX_STRATEGY",
-    "UV_HTTP_TIMEOUT", "UV_INSECURE_HOST", "NPM_CONFIG_REGISTRY", "npm_config_registry", "HTTP_PROXY", "HTTPS_PROXY",
+    "UV_HTTP_TIMEOUT", "UV_HTTP_RETRIES", "UV_INSECURE_HOST", "NPM_CONFIG_REGISTRY", "npm_config_registry", "HTTP_PROXY", "HTTPS_PROXY",
     "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy",
 ];
 /// Variables that name a file with certificates.

@@ -359,6 +359,8 @@ pub(crate) struct Sandbox {
     /// Names of the variables that every command has; their values are not kept.
     env_names: Vec<String>,
     volumes: Vec<VolumeMount>,
+    /// Packages that were there from the start.
+    dependencies: Installed,
     timeout_ms: u64,
     /// kill or pause.
     on_timeout: String,

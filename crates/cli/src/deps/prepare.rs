@@ -85,7 +85,6 @@ pub(super) fn run(args: PrepareArgs, environment: &Environment, config: Config) 
             playground: false,
             packages: &wanted.packages,
             standing: &[],
-            build: false,
         };
         let prepared = library.prepare(needs, &mut Shown(Installing::new(json))).await;
         host.provider().shut_down().await;
