@@ -5,9 +5,26 @@ const MAX_CHARS: usize = 600;
 
 /// Lines that say nothing to whoever asked.
 const NOISE: &[&str] = &[
-    "warn", "hint: ", "note:", "notice", "[notice]", "resolving", "resolved", "saved lockfile", "bun install", "bun add",
-    "npm error code", "npm error a complete log", "npm error     ", "npm warn", "looking in ", "collecting", "using cached",
-    "downloading", "npm error note that you can also install", "npm error the following",
+    "warn",
+    "hint: ",
+    "note:",
+    "notice",
+    "[notice]",
+    "resolving",
+    "resolved",
+    "saved lockfile",
+    "bun install",
+    "bun add",
+    "npm error code",
+    "npm error a complete log",
+    "npm error     ",
+    "npm warn",
+    "looking in ",
+    "collecting",
+    "using cached",
+    "downloading",
+    "npm error note that you can also install",
+    "npm error the following",
 ];
 
 /// What is left of an installer's output.
@@ -59,9 +76,24 @@ pub(crate) fn without_secrets(text: &str) -> String {
 pub(crate) fn is_unreachable(output: &str) -> bool {
     let lower = output.to_lowercase();
     let signs = [
-        "failed to fetch", "dns error", "connection refused", "connectionrefused", "connect error", "tcp connect", "timed out",
-        "enotfound", "econnrefused", "eai_again", "etimedout", "network is unreachable", "failed to connect",
-        "temporary failure in name resolution", "newconnectionerror", "no such host", "unable to connect", "certificate",
+        "failed to fetch",
+        "dns error",
+        "connection refused",
+        "connectionrefused",
+        "connect error",
+        "tcp connect",
+        "timed out",
+        "enotfound",
+        "econnrefused",
+        "eai_again",
+        "etimedout",
+        "network is unreachable",
+        "failed to connect",
+        "temporary failure in name resolution",
+        "newconnectionerror",
+        "no such host",
+        "unable to connect",
+        "certificate",
     ];
     signs.iter().any(|sign| lower.contains(sign))
 }

@@ -34,11 +34,21 @@ impl JavaScript<'_> {
     }
 
     /// Exact versions and hashes, in a folder of its own. Nothing is installed.
-    pub(crate) async fn resolve(&self, requirements: &[String], folder: &Path) -> Result<Locked, PackagesError> {
+    pub(crate) async fn resolve(
+        &self,
+        requirements: &[String],
+        folder: &Path,
+    ) -> Result<Locked, PackagesError> {
         self.write(folder, "package.json", &manifest(requirements)).await?;
         let (words, lock) = match self.installer() {
-            "bun" => (&["install", "--lockfile-only", "--ignore-scripts", "--no-progress", "--no-summary"][..], "bun.lock"),
-            _ => (&["install", "--package-lock-only", "--ignore-scripts", "--no-audit", "--no-fund"][..], "package-lock.json"),
+            "bun" => (
+                &["install", "--lockfile-only", "--ignore-scripts", "--no-progress", "--no-summary"][..],
+                "bun.lock",
+            ),
+            _ => (
+                &["install", "--package-lock-only", "--ignore-scripts", "--no-audit", "--no-fund"][..],
+                "package-lock.json",
+            ),
         };
         self.installing(words, folder).await?;
         let lock = self.read(folder, lock).await?;
@@ -50,11 +60,24 @@ impl JavaScript<'_> {
     }
 
     /// Puts exactly what a lock file says into a folder.
-    pub(crate) async fn install(&self, requirements: &[String], lock: &str, folder: &Path) -> Result<(), PackagesError> {
+    pub(crate) async fn install(
+        &self,
+        requirements: &[String],
+        lock: &str,
+        folder: &Path,
+    ) -> Result<(), PackagesError> {
         self.write(folder, "package.json", &manifest(requirements)).await?;
         let (words, name) = match self.installer() {
             "bun" => (
-                &["install", "--frozen-lockfile", "--ignore-scripts", "--backend", "copyfile", "--no-progress", "--no-summary"][..],
+                &[
+                    "install",
+                    "--frozen-lockfile",
+                    "--ignore-scripts",
+                    "--backend",
+                    "copyfile",
+                    "--no-progress",
+                    "--no-summary",
+                ][..],
                 "bun.lock",
             ),
             _ => (&["ci", "--ignore-scripts", "--no-audit", "--no-fund"][..], "package-lock.json"),
@@ -76,7 +99,8 @@ impl JavaScript<'_> {
             ("NPM_CONFIG_UPDATE_NOTIFIER".to_owned(), "false".to_owned()),
             ("NPM_CONFIG_LOGLEVEL".to_owned(), "error".to_owned()),
         ]);
-        let command = std::iter::once(program.as_str()).chain(words.iter().copied()).map(str::to_owned).collect();
+        let command =
+            std::iter::once(program.as_str()).chain(words.iter().copied()).map(str::to_owned).collect();
         let (folder, cache) = (Some(folder), Some((name, self.scope)));
         let job = Job { command, env, folder, tool, cache, download: true, ..Job::default() };
         let done = self.workshop.run(self.image, job).await?;
@@ -129,12 +153,18 @@ struct BunLock {
 
 /// bun's lock is JSON with commas before closing brackets.
 fn locked_by_bun(text: &str) -> Result<Vec<Package>, PackagesError> {
-    let lock: BunLock = serde_json::from_str(&without_trailing_commas(text)).map_err(|error| unexpected(&error.to_string()))?;
+    let lock: BunLock = serde_json::from_str(&without_trailing_commas(text))
+        .map_err(|error| unexpected(&error.to_string()))?;
     let package = |entry: &Vec<Value>| {
         let exact = entry.first()?.as_str()?;
         let at = exact.rfind('@').filter(|at| *at > 0)?;
-        let hash = entry.iter().rev().find_map(|value| value.as_str().filter(|text| text.starts_with("sha512-")))?;
-        Some(Package { name: exact[..at].to_owned(), version: exact[at + 1..].to_owned(), hashes: vec![hash.to_owned()] })
+        let hash =
+            entry.iter().rev().find_map(|value| value.as_str().filter(|text| text.starts_with("sha512-")))?;
+        Some(Package {
+            name: exact[..at].to_owned(),
+            version: exact[at + 1..].to_owned(),
+            hashes: vec![hash.to_owned()],
+        })
     };
     let all: Option<Vec<Package>> = lock.packages.values().map(package).collect();
     all.map(once).ok_or_else(no_hash)
@@ -178,7 +208,11 @@ fn locked_by_npm(text: &str) -> Result<Vec<Package>, PackagesError> {
     let lock: NpmLock = serde_json::from_str(text).map_err(|error| unexpected(&error.to_string()))?;
     let package = |(path, entry): (String, NpmPackage)| {
         let name = path.rsplit("node_modules/").next().unwrap_or(&path).to_owned();
-        Some(Package { name: entry.name.unwrap_or(name), version: entry.version, hashes: vec![entry.integrity?] })
+        Some(Package {
+            name: entry.name.unwrap_or(name),
+            version: entry.version,
+            hashes: vec![entry.integrity?],
+        })
     };
     let installed = lock.packages.into_iter().filter(|(path, _)| !path.is_empty());
     let all: Option<Vec<Package>> = installed.map(package).collect();

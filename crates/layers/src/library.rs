@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use belljar_analysis::imports::{Found, Registry, Requirement, Resolver, Settings as NameSettings};
 use belljar_engine::Fault;
 use belljar_engine::language::Language;
-use belljar_engine::packages::{self, Cache, Needs, PackageLayer, Packages, PackagesError, Prepared, Progress};
+use belljar_engine::packages::{
+    self, Cache, Needs, PackageLayer, Packages, PackagesError, Prepared, Progress,
+};
 use belljar_engine::plan::Image;
 use belljar_engine::provider::{BoxFuture, Provider};
 use serde::{Deserialize, Serialize};
@@ -119,7 +121,8 @@ impl Packages for Library {
                 None => {
                     let ready = self.look(needs, progress).await?;
                     let first = ready.prepared.clone();
-                    let known = Prepared { cache: hit(first.cache), install: Duration::ZERO, ..first.clone() };
+                    let known =
+                        Prepared { cache: hit(first.cache), install: Duration::ZERO, ..first.clone() };
                     self.memo.put(question, Ready { prepared: known, python: ready.python });
                     return Ok(first);
                 }
@@ -144,9 +147,10 @@ fn asked(needs: &Needs<'_>) -> Digest {
     let flags = format!("{} {}", needs.detect, needs.playground);
     let counts = format!("{} {} {}", needs.packages.len(), needs.standing.len(), needs.files.len());
     let language = needs.language.map_or("", |language| language.name);
-    let mut parts: Vec<&[u8]> = [needs.tenant, &*image, language, flags.as_str(), counts.as_str(), needs.code.unwrap_or_default()]
-        .map(str::as_bytes)
-        .to_vec();
+    let mut parts: Vec<&[u8]> =
+        [needs.tenant, &*image, language, flags.as_str(), counts.as_str(), needs.code.unwrap_or_default()]
+            .map(str::as_bytes)
+            .to_vec();
     parts.extend(needs.packages.iter().chain(needs.standing).map(String::as_bytes));
     for file in needs.files {
         parts.push(file.path.as_bytes());
@@ -184,9 +188,9 @@ impl Library {
     }
 
     fn shelf(&self) -> Result<&Shelf, PackagesError> {
-        let opened = self.shelf.get_or_init(|| {
-            Shelf::open(&self.settings.folder, self.settings.bounds, Arc::clone(&self.tell))
-        });
+        let opened = self
+            .shelf
+            .get_or_init(|| Shelf::open(&self.settings.folder, self.settings.bounds, Arc::clone(&self.tell)));
         opened.as_ref().map_err(|error| error.clone().into())
     }
 
@@ -196,14 +200,23 @@ impl Library {
             Err(PackagesError::Host(why)) if !needs.standing.is_empty() => {
                 let mut ready = self.find(needs, false, progress).await?;
                 let message = format!("the profile's packages are not there: {why}");
-                ready.prepared.findings.push(question::finding(message, None, "install them into the image, or mend that"));
+                ready.prepared.findings.push(question::finding(
+                    message,
+                    None,
+                    "install them into the image, or mend that",
+                ));
                 Ok(ready)
             }
             found => found,
         }
     }
 
-    async fn find(&self, needs: Needs<'_>, standing: bool, progress: &mut dyn Progress) -> Result<Ready, PackagesError> {
+    async fn find(
+        &self,
+        needs: Needs<'_>,
+        standing: bool,
+        progress: &mut dyn Progress,
+    ) -> Result<Ready, PackagesError> {
         let mut ready = Ready { prepared: Prepared::default(), python: None };
         let mut held = Vec::new();
         let named = question::named(&needs, standing)?;
@@ -224,7 +237,13 @@ impl Library {
             if question.requirements.is_empty() {
                 continue;
             }
-            let order = Order { needs: &needs, registry, interpreter: &interpreter, question: &question, scope: self.scope(needs.tenant) };
+            let order = Order {
+                needs: &needs,
+                registry,
+                interpreter: &interpreter,
+                question: &question,
+                scope: self.scope(needs.tenant),
+            };
             let layer = self.layer(&order, progress, &mut ready.prepared).await?;
             if registry == Registry::Pypi {
                 ready.python = Some((layer.key(), question.modules));
@@ -239,7 +258,11 @@ impl Library {
         if self.settings.shared { Scope::Shared } else { Scope::Tenant(tenant.to_owned()) }
     }
 
-    async fn interpreter(&self, needs: &Needs<'_>, registry: Registry) -> Result<Arc<Interpreter>, PackagesError> {
+    async fn interpreter(
+        &self,
+        needs: &Needs<'_>,
+        registry: Registry,
+    ) -> Result<Arc<Interpreter>, PackagesError> {
         let language = match (registry, needs.language) {
             (Registry::Npm, Some(language)) if question::registry(needs) == Some(registry) => language,
             (Registry::Npm, _) => named("javascript")?,
@@ -272,7 +295,9 @@ impl Library {
         let files = obtained.held.files();
         let source = below.map_or_else(|| files.to_owned(), |below| files.join(below));
         prepared.layers.push(PackageLayer { source, destination });
-        prepared.packages.extend(resolved.packages.iter().map(|one| format!("{}{separator}{}", one.name, one.version)));
+        prepared
+            .packages
+            .extend(resolved.packages.iter().map(|one| format!("{}{separator}{}", one.name, one.version)));
         if obtained.origin == Origin::Built {
             (prepared.cache, prepared.install) = (Cache::Miss, prepared.install + started.elapsed());
         } else if prepared.cache == Cache::None {
@@ -298,7 +323,16 @@ impl Library {
             if let Some(known) = before.as_ref().filter(|known| known.fresh) {
                 return Ok(known.value.clone());
             }
-            progress.at(&format!("resolving {}", order.question.requirements.iter().map(|(one, _)| one.as_str()).collect::<Vec<_>>().join(", ")));
+            progress.at(&format!(
+                "resolving {}",
+                order
+                    .question
+                    .requirements
+                    .iter()
+                    .map(|(one, _)| one.as_str())
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            ));
             match (order.resolve(self.workshop(), shelf).await, before) {
                 (Ok(resolved), _) => {
                     shelf.remember(&question, &resolved).await?;
@@ -338,7 +372,8 @@ fn named(name: &str) -> Result<&'static Language, PackagesError> {
 
 fn names(packages: &[Package]) -> String {
     const SHOWN: usize = 6;
-    let mut shown: Vec<_> = packages.iter().take(SHOWN).map(|one| format!("{} {}", one.name, one.version)).collect();
+    let mut shown: Vec<_> =
+        packages.iter().take(SHOWN).map(|one| format!("{} {}", one.name, one.version)).collect();
     if packages.len() > SHOWN {
         shown.push(format!("and {} more", packages.len() - SHOWN));
     }

@@ -38,12 +38,23 @@ impl Python<'_> {
     }
 
     /// Exact versions and hashes. Nothing is installed, and no package's code is run.
-    pub(crate) async fn resolve(&self, requirements: &[(String, Vec<String>)]) -> Result<Vec<Package>, PackagesError> {
+    pub(crate) async fn resolve(
+        &self,
+        requirements: &[(String, Vec<String>)],
+    ) -> Result<Vec<Package>, PackagesError> {
         let lines: Vec<String> = requirements.iter().map(line).collect();
         let text = lines.join("\n");
         match self.installer()? {
             "uv" => {
-                let words = ["pip", "compile", "-", "--generate-hashes", "--no-header", "--no-annotate", "--no-strip-extras"];
+                let words = [
+                    "pip",
+                    "compile",
+                    "-",
+                    "--generate-hashes",
+                    "--no-header",
+                    "--no-annotate",
+                    "--no-strip-extras",
+                ];
                 let done = self.uv(&words, text, None).await?;
                 pinned(&answer(done)?)
             }
@@ -76,11 +87,27 @@ impl Python<'_> {
     async fn uv(&self, words: &[&str], stdin: String, folder: Option<&Path>) -> Result<Done, PackagesError> {
         let Some(uv) = &self.workshop.tools.uv else { return Err(gone("uv")) };
         let program = uv.inside();
-        let fixed = ["--only-binary", ":all:", "--python", &self.interpreter.program, "--no-python-downloads", "--color", "never"];
+        let fixed = [
+            "--only-binary",
+            ":all:",
+            "--python",
+            &self.interpreter.program,
+            "--no-python-downloads",
+            "--color",
+            "never",
+        ];
         let cache = Workshop::cache("uv");
         let command = [&program].into_iter().map(String::as_str).chain(words.iter().copied()).chain(fixed);
         let command = command.chain(["--no-progress", "--cache-dir", &cache]).map(str::to_owned).collect();
-        let job = Job { command, stdin, folder, tool: Some(uv), cache: Some(("uv", self.scope)), download: true, ..Job::default() };
+        let job = Job {
+            command,
+            stdin,
+            folder,
+            tool: Some(uv),
+            cache: Some(("uv", self.scope)),
+            download: true,
+            ..Job::default()
+        };
         self.workshop.run(self.image, job).await
     }
 
@@ -93,11 +120,32 @@ impl Python<'_> {
             if done.returncode == 0 and report in sys.argv: print(open(report).read())\n\
             sys.exit(done.returncode)\n";
         let cache = Workshop::cache("pip");
-        let fixed = ["--only-binary", ":all:", "--no-input", "--cache-dir", &cache, "--disable-pip-version-check", "--no-warn-script-location"];
+        let fixed = [
+            "--only-binary",
+            ":all:",
+            "--no-input",
+            "--cache-dir",
+            &cache,
+            "--disable-pip-version-check",
+            "--no-warn-script-location",
+        ];
         let program = [self.interpreter.program.as_str(), "-c", script];
         let installer = self.interpreter.installer.iter().map(String::as_str);
-        let command = program.into_iter().chain(installer).chain(words.iter().copied()).chain(fixed).map(str::to_owned).collect();
-        let job = Job { command, stdin, folder, cache: Some(("pip", self.scope)), download: true, ..Job::default() };
+        let command = program
+            .into_iter()
+            .chain(installer)
+            .chain(words.iter().copied())
+            .chain(fixed)
+            .map(str::to_owned)
+            .collect();
+        let job = Job {
+            command,
+            stdin,
+            folder,
+            cache: Some(("pip", self.scope)),
+            download: true,
+            ..Job::default()
+        };
         self.workshop.run(self.image, job).await
     }
 
@@ -105,9 +153,14 @@ impl Python<'_> {
     async fn compile(&self, folder: &Path) -> Result<(), PackagesError> {
         let cache = Workshop::cache("bytecode");
         let target = belljar_engine::packages::PYTHON;
-        let command = [self.interpreter.program.as_str(), "-c", COMPILE, WORKSPACE, target, &cache].map(str::to_owned).to_vec();
+        let command = [self.interpreter.program.as_str(), "-c", COMPILE, WORKSPACE, target, &cache]
+            .map(str::to_owned)
+            .to_vec();
         let cache = Some(("bytecode", self.scope));
-        let done = self.workshop.run(self.image, Job { command, folder: Some(folder), cache, ..Job::default() }).await?;
+        let done = self
+            .workshop
+            .run(self.image, Job { command, folder: Some(folder), cache, ..Job::default() })
+            .await?;
         match done.succeeded {
             true => Ok(()),
             false => Err(PackagesError::Host(format!("compiling modules: {}", shortened(&done.stderr)))),
@@ -137,7 +190,11 @@ pub(crate) fn answer(done: Done) -> Result<String, PackagesError> {
             shortened(&done.stderr)
         )));
     }
-    Err(PackagesError::Unresolvable(shortened(if done.stderr.trim().is_empty() { &done.stdout } else { &done.stderr })))
+    Err(PackagesError::Unresolvable(shortened(if done.stderr.trim().is_empty() {
+        &done.stdout
+    } else {
+        &done.stderr
+    })))
 }
 
 /// Reads what uv writes: `name==version \` and its hashes on lines of their own.
@@ -194,7 +251,13 @@ fn reported(text: &str) -> Result<Vec<Package>, PackagesError> {
     let package = |chosen: Chosen| Package {
         name: chosen.metadata.name,
         version: chosen.metadata.version,
-        hashes: chosen.download_info.archive_info.hashes.iter().map(|(kind, hash)| format!("{kind}:{hash}")).collect(),
+        hashes: chosen
+            .download_info
+            .archive_info
+            .hashes
+            .iter()
+            .map(|(kind, hash)| format!("{kind}:{hash}"))
+            .collect(),
     };
     whole(report.install.into_iter().map(package).collect())
 }
@@ -202,7 +265,9 @@ fn reported(text: &str) -> Result<Vec<Package>, PackagesError> {
 /// Nothing is installed of which it is not known what it must be.
 fn whole(packages: Vec<Package>) -> Result<Vec<Package>, PackagesError> {
     match packages.iter().find(|package| package.hashes.is_empty()) {
-        Some(package) => Err(PackagesError::Unresolvable(format!("the registry gives no hash of {}", package.name))),
+        Some(package) => {
+            Err(PackagesError::Unresolvable(format!("the registry gives no hash of {}", package.name)))
+        }
         None => Ok(packages),
     }
 }
@@ -219,7 +284,10 @@ mod tests {
     fn answers_of_uv_and_pip() {
         let text = "idna==3.10 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\nrequests[socks]==2.1 ; python_version < '4' \\\n    --hash=sha256:cc\n";
         let packages = pinned(text).unwrap();
-        assert_eq!((packages[0].name.as_str(), packages[0].version.as_str(), packages[0].hashes.len()), ("idna", "3.10", 2));
+        assert_eq!(
+            (packages[0].name.as_str(), packages[0].version.as_str(), packages[0].hashes.len()),
+            ("idna", "3.10", 2)
+        );
         assert_eq!((packages[1].name.as_str(), packages[1].version.as_str()), ("requests", "2.1"));
         assert!(pinned("six==1.0\n").is_err() && pinned("six @ https://x\n").is_err());
         let text = r#"{"install": [{"metadata": {"name": "six", "version": "1.17.0"}, "download_info": {"archive_info": {"hashes": {"sha256": "aa"}}}}]}"#;

@@ -87,7 +87,10 @@ pub(crate) fn named(needs: &Needs<'_>, with_standing: bool) -> Result<Named, Pac
 
 /// Whose packages the language imports.
 pub(crate) fn registry(needs: &Needs<'_>) -> Option<Registry> {
-    needs.language.and_then(|language| imports::Language::named(language.name)).map(imports::Language::registry)
+    needs
+        .language
+        .and_then(|language| imports::Language::named(language.name))
+        .map(imports::Language::registry)
 }
 
 /// Finds imports of the code, where they count.
@@ -99,7 +102,8 @@ pub(crate) fn found(needs: &Needs<'_>) -> Result<Found, Finding> {
     let first_part = |path: &str| path.split('/').next().unwrap_or(path).to_owned();
     let local: BTreeSet<String> = needs.files.iter().map(|file| first_part(&file.path)).collect();
     let source = Source { code, language, python: PythonVersion::default(), local: &local };
-    imports::detect(source).map_err(|error| finding(error.to_string(), None, "name them as dependencies.packages"))
+    imports::detect(source)
+        .map_err(|error| finding(error.to_string(), None, "name them as dependencies.packages"))
 }
 
 /// Puts everything together, without what the interpreter has.
@@ -115,7 +119,12 @@ pub(crate) fn question(
     given.retain(|one| one.to_string() != one.name || !interpreter.packages.contains(&one.name));
     let answer = resolver.resolve(&found, &given);
     let mut question = Question {
-        modules: found.imports.iter().filter(|import| !import.optional).map(|import| import.name.clone()).collect(),
+        modules: found
+            .imports
+            .iter()
+            .filter(|import| !import.optional)
+            .map(|import| import.name.clone())
+            .collect(),
         ..Question::default()
     };
     for unresolved in &answer.unresolved {
@@ -128,7 +137,8 @@ pub(crate) fn question(
 /// What the code says how to do without is left out.
 fn requirements(answer: &Answer) -> Vec<(String, Vec<String>)> {
     let needed = answer.packages.iter().filter(|package| !package.optional);
-    let mut all: Vec<_> = needed.map(|package| (package.requirement.clone(), package.hashes.clone())).collect();
+    let mut all: Vec<_> =
+        needed.map(|package| (package.requirement.clone(), package.hashes.clone())).collect();
     all.sort();
     all.dedup();
     all

@@ -13,14 +13,41 @@ const NPM: &str = "https://registry.npmjs.org";
 
 /// Variables that tools read, and that say nothing but where to download and how.
 const PASSED_ON: &[&str] = &[
-    "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_NO_INDEX", "PIP_DEFAULT_TIMEOUT", "PIP_RETRIES",
-    "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_NO_INDEX", "UV_INDEX_STRATEGY",
-    "UV_HTTP_TIMEOUT", "UV_HTTP_RETRIES", "UV_INSECURE_HOST", "NPM_CONFIG_REGISTRY", "npm_config_registry", "HTTP_PROXY", "HTTPS_PROXY",
-    "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy",
+    "PIP_INDEX_URL",
+    "PIP_EXTRA_INDEX_URL",
+    "PIP_TRUSTED_HOST",
+    "PIP_NO_INDEX",
+    "PIP_DEFAULT_TIMEOUT",
+    "PIP_RETRIES",
+    "UV_DEFAULT_INDEX",
+    "UV_INDEX_URL",
+    "UV_INDEX",
+    "UV_EXTRA_INDEX_URL",
+    "UV_NO_INDEX",
+    "UV_INDEX_STRATEGY",
+    "UV_HTTP_TIMEOUT",
+    "UV_HTTP_RETRIES",
+    "UV_INSECURE_HOST",
+    "NPM_CONFIG_REGISTRY",
+    "npm_config_registry",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
 ];
 /// Variables that name a file with certificates.
-const CERTIFICATES: &[&str] =
-    &["SSL_CERT_FILE", "UV_CERT", "PIP_CERT", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "NPM_CONFIG_CAFILE"];
+const CERTIFICATES: &[&str] = &[
+    "SSL_CERT_FILE",
+    "UV_CERT",
+    "PIP_CERT",
+    "REQUESTS_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+    "NPM_CONFIG_CAFILE",
+];
 
 /// What downloads are told.
 #[derive(Debug, Clone, Default)]
@@ -114,10 +141,17 @@ impl Registries {
 
     fn add_files(&mut self, given: &impl Fn(&str) -> Option<String>, home: Option<&Path>) {
         let below = |file: &str| home.map(|home| home.join(file));
-        let uv = [given("UV_CONFIG_FILE").map(PathBuf::from), below(".config/uv/uv.toml"), Some("/etc/uv/uv.toml".into())];
-        let npm = [given("NPM_CONFIG_USERCONFIG").map(PathBuf::from), below(".npmrc"), Some("/etc/npmrc".into())];
+        let uv = [
+            given("UV_CONFIG_FILE").map(PathBuf::from),
+            below(".config/uv/uv.toml"),
+            Some("/etc/uv/uv.toml".into()),
+        ];
+        let npm =
+            [given("NPM_CONFIG_USERCONFIG").map(PathBuf::from), below(".npmrc"), Some("/etc/npmrc".into())];
         // npm is told by a variable where its file is; bun looks into its home.
-        for (files, name, variable) in [(uv, "uv.toml", "UV_CONFIG_FILE"), (npm, ".npmrc", "NPM_CONFIG_USERCONFIG")] {
+        for (files, name, variable) in
+            [(uv, "uv.toml", "UV_CONFIG_FILE"), (npm, ".npmrc", "NPM_CONFIG_USERCONFIG")]
+        {
             let file = files.into_iter().flatten().find(|path| path.is_file());
             if let Some(inside) = file.and_then(|path| self.show(&path, name)) {
                 self.env.insert(variable.to_owned(), inside);
@@ -128,15 +162,19 @@ impl Registries {
     fn name_hosts(&mut self) {
         let npmrc = self.mounts.iter().find(|mount| mount.destination.ends_with("/.npmrc"));
         let npmrc = npmrc.and_then(|mount| std::fs::read_to_string(&mount.source).ok()).unwrap_or_default();
-        let written = npmrc.lines().filter_map(|line| line.trim().strip_prefix("registry")?.trim().strip_prefix('='));
+        let written =
+            npmrc.lines().filter_map(|line| line.trim().strip_prefix("registry")?.trim().strip_prefix('='));
         let said = |names: &[&str]| names.iter().find_map(|name| self.env.get(*name).cloned());
-        let python = said(&["UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"]).unwrap_or_else(|| PYPI.to_owned());
+        let python =
+            said(&["UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"]).unwrap_or_else(|| PYPI.to_owned());
         let npm = said(&["NPM_CONFIG_REGISTRY", "npm_config_registry"])
             .or_else(|| written.last().map(|url| url.trim().to_owned()))
             .unwrap_or_else(|| NPM.to_owned());
         let mut urls = vec![python.clone(), npm.clone()];
         let proxies = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
-        for name in ["UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_FIND_LINKS"].iter().chain(&proxies) {
+        for name in
+            ["UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_FIND_LINKS"].iter().chain(&proxies)
+        {
             let value = self.env.get(*name).cloned().unwrap_or_default();
             urls.extend(value.split([' ', ',']).filter(|url| url.contains("://")).map(str::to_owned));
         }
@@ -175,7 +213,16 @@ fn pip_settings(given: &impl Fn(&str) -> Option<String>, home: Option<&Path>) ->
 }
 
 fn settings_of(text: &str) -> Vec<(String, String)> {
-    let wanted = ["index-url", "extra-index-url", "trusted-host", "no-index", "find-links", "cert", "timeout", "retries"];
+    let wanted = [
+        "index-url",
+        "extra-index-url",
+        "trusted-host",
+        "no-index",
+        "find-links",
+        "cert",
+        "timeout",
+        "retries",
+    ];
     let mut settings: Vec<(String, String)> = Vec::new();
     let (mut counts, mut open) = (false, false);
     for line in text.lines() {
@@ -184,7 +231,8 @@ fn settings_of(text: &str) -> Vec<(String, String)> {
             continue;
         }
         if let Some(section) = plain.strip_prefix('[') {
-            (counts, open) = (matches!(section.trim_end_matches(']'), "global" | "install" | "download"), false);
+            (counts, open) =
+                (matches!(section.trim_end_matches(']'), "global" | "install" | "download"), false);
         } else if line.starts_with([' ', '\t']) && open {
             // A value of several lines.
             if let Some((_, value)) = settings.last_mut() {
@@ -194,7 +242,11 @@ fn settings_of(text: &str) -> Vec<(String, String)> {
             let key = key.trim().replace('_', "-");
             open = counts && wanted.contains(&key.as_str());
             if open {
-                let name = if key == "timeout" { "DEFAULT_TIMEOUT".to_owned() } else { key.to_uppercase().replace('-', "_") };
+                let name = if key == "timeout" {
+                    "DEFAULT_TIMEOUT".to_owned()
+                } else {
+                    key.to_uppercase().replace('-', "_")
+                };
                 settings.push((format!("PIP_{name}"), value.trim().to_owned()));
             }
         }
@@ -209,7 +261,8 @@ mod tests {
     #[test]
     fn what_pip_is_told_uv_is_told() {
         let vars = [("PIP_INDEX_URL", "https://ann:pw@pypi.example:8443/simple"), ("PIP_NO_INDEX", "")];
-        let get = |name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        let get =
+            |name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         let registries = Registries::read(get, None);
         assert_eq!(registries.env["UV_DEFAULT_INDEX"], "https://ann:pw@pypi.example:8443/simple");
         assert_eq!(registries.python(), "https://pypi.example:8443/simple");
@@ -240,7 +293,14 @@ mod tests {
         let registries = Registries::read(get, None);
         assert_eq!(registries.env["UV_FIND_LINKS"], format!("{TOOLS}/links-0,https://wheels.example/"));
         assert_eq!(registries.env["SSL_CERT_FILE"], format!("{TOOLS}/certificates.pem"));
-        let shown: Vec<_> = registries.mounts.iter().map(|mount| (&*mount.destination, mount.writable)).collect();
-        assert!(shown.starts_with(&[("/opt/belljar/tools/certificates.pem", false), ("/opt/belljar/tools/links-0", false)]), "{shown:?}");
+        let shown: Vec<_> =
+            registries.mounts.iter().map(|mount| (&*mount.destination, mount.writable)).collect();
+        assert!(
+            shown.starts_with(&[
+                ("/opt/belljar/tools/certificates.pem", false),
+                ("/opt/belljar/tools/links-0", false)
+            ]),
+            "{shown:?}"
+        );
     }
 }

@@ -52,7 +52,9 @@ impl Tools {
 /// A binary; a version manager's stand-in would not work elsewhere.
 fn is_program(path: &Path) -> bool {
     let mut magic = [0; 4];
-    path.is_file() && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *b"\x7fELF"
+    path.is_file()
+        && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok()
+        && magic == *b"\x7fELF"
 }
 
 #[cfg(test)]

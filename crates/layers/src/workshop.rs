@@ -14,11 +14,14 @@ use belljar_engine::profile::{Profile, Profiles};
 use belljar_engine::provider::{Blind, Provider};
 use belljar_engine::report::{Report, Status};
 use belljar_engine::request::{HostPaths, NetworkSpec, Request};
+use tokio::sync::Semaphore;
 
 use crate::registries::Registries;
 use crate::shelf::{Digest, Scope};
 use crate::tools::{TOOLS, Tool, Tools};
 
+/// How many steps are under way at one time; others wait for their turn.
+const AT_A_TIME: usize = 4;
 /// How long one step may take.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Where caches of installers are seen.
@@ -32,6 +35,7 @@ pub(crate) struct Workshop {
     pub(crate) registries: Registries,
     pub(crate) tools: Tools,
     caches: PathBuf,
+    turns: Semaphore,
 }
 
 /// One step.
@@ -58,7 +62,12 @@ pub(crate) struct Done {
 }
 
 impl Workshop {
-    pub(crate) fn new(provider: Arc<dyn Provider>, registries: Registries, tools: Tools, caches: PathBuf) -> Self {
+    pub(crate) fn new(
+        provider: Arc<dyn Provider>,
+        registries: Registries,
+        tools: Tools,
+        caches: PathBuf,
+    ) -> Self {
         let mut profiles = Profiles::shipped();
         let limits = LimitsSpec {
             timeout_ms: Some(PATIENCE.as_millis() as i64),
@@ -70,7 +79,7 @@ impl Workshop {
         };
         profiles.insert("default".to_owned(), Profile { limits, ..Profile::default() });
         let engine = Engine::new(Arc::clone(&provider), profiles, Limits::CEILING);
-        Self { engine, provider, registries, tools, caches }
+        Self { engine, provider, registries, tools, caches, turns: Semaphore::new(AT_A_TIME) }
     }
 
     /// Where a cache is seen inside.
@@ -82,7 +91,11 @@ impl Workshop {
     pub(crate) async fn run(&self, image: &Image, job: Job<'_>) -> Result<Done, PackagesError> {
         let mut mounts: Vec<Mount> = job.tool.map(mount_of).into_iter().collect();
         if let Some((name, scope)) = job.cache {
-            mounts.push(Mount { source: self.cache_folder(name, scope)?, destination: Self::cache(name), writable: true });
+            mounts.push(Mount {
+                source: self.cache_folder(name, scope)?,
+                destination: Self::cache(name),
+                writable: true,
+            });
         }
         let mut env = job.env;
         if job.download {
@@ -114,8 +127,13 @@ impl Workshop {
 
     async fn execute(&self, request: Request, paths: HostPaths) -> Result<Report, PackagesError> {
         let admitted = self.engine.admit(request, paths).map_err(|error| host(&error))?;
+        // It is never closed.
+        let _turn = self.turns.acquire().await;
         let never = Box::pin(std::future::pending());
-        self.engine.execute("install".to_owned(), admitted, &mut Blind, never).await.map_err(|error| host(&error))
+        self.engine
+            .execute("install".to_owned(), admitted, &mut Blind, never)
+            .await
+            .map_err(|error| host(&error))
     }
 
     /// What downloads may reach. The one place that says so; [`Registries::hosts`] has what is needed.
@@ -161,10 +179,8 @@ fn done(report: Report) -> Result<Done, PackagesError> {
         (_, Some(limit)) => Err(PackagesError::Unresolvable(format!(
             "installing went beyond its limit of {limit:?}; name fewer or smaller packages"
         ))),
-        (status, None) => Ok(Done {
-            succeeded: status == Status::Succeeded,
-            stdout: report.stdout,
-            stderr: report.stderr,
-        }),
+        (status, None) => {
+            Ok(Done { succeeded: status == Status::Succeeded, stdout: report.stdout, stderr: report.stderr })
+        }
     }
 }

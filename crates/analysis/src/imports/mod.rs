@@ -200,7 +200,9 @@ pub fn detect(source: Source<'_>) -> Result<Found, Error> {
         None => {
             let (code, local) = (source.code.to_owned(), source.local.clone());
             let (language, python) = (source.language, source.python);
-            nesting::with_room(source.code, move || find(&Source { code: &code, language, python, local: &local }))?
+            nesting::with_room(source.code, move || {
+                find(&Source { code: &code, language, python, local: &local })
+            })?
         }
     };
     if found.imports.len() > MAX_IMPORTS || found.declared.len() > MAX_IMPORTS {

@@ -137,7 +137,10 @@ fn show(prepared: &Prepared, json: bool) {
         });
         return say::answer(&object.to_string());
     }
-    prepared.findings.iter().for_each(|finding| say::warning(&format!("{}; {}", finding.message, finding.suggestion)));
+    prepared
+        .findings
+        .iter()
+        .for_each(|finding| say::warning(&format!("{}; {}", finding.message, finding.suggestion)));
     if prepared.packages.is_empty() {
         return say::answer("Nothing has to be installed.");
     }

@@ -82,7 +82,9 @@ impl World {
     /// With packages of ours beside the registry's.
     pub(crate) fn with_links(&self, arguments: &[&str]) -> Answer {
         let mut command = self.command();
-        command.env("PIP_FIND_LINKS", self.home.path().join("links")).env("UV_FIND_LINKS", self.home.path().join("links"));
+        command
+            .env("PIP_FIND_LINKS", self.home.path().join("links"))
+            .env("UV_FIND_LINKS", self.home.path().join("links"));
         finish(command.args(["run", "--json"]).args(arguments))
     }
 
@@ -112,7 +114,8 @@ impl World {
         );
         std::fs::write(source.join("setup.py"), setup).expect("a file");
         std::fs::write(source.join("bell_evil.py"), "print('built')\n").expect("a file");
-        std::fs::write(source.join("PKG-INFO"), "Metadata-Version: 2.1\nName: bell-evil\nVersion: 0.0.1\n").expect("a file");
+        std::fs::write(source.join("PKG-INFO"), "Metadata-Version: 2.1\nName: bell-evil\nVersion: 0.0.1\n")
+            .expect("a file");
         let packed = Command::new("tar")
             .args(["-czf"])
             .arg(links.join("bell_evil-0.0.1.tar.gz"))

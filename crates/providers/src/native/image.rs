@@ -301,7 +301,8 @@ fn folder_tree(folder: &Path) -> Result<RootTree, ProviderError> {
         } else if name == "opt" {
             // Packages are put beside what is in it.
             let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
-            let mut names: Vec<_> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+            let mut names: Vec<_> =
+                entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
             names.sort();
             tree.extend(names.iter().filter_map(|name| shown_below(&path, &inside, name)));
         } else if metadata.is_dir() {
