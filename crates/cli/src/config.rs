@@ -15,6 +15,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use belljar_analysis::imports::Settings as DependencySettings;
 use belljar_engine::limits::{Limits, LimitsSpec};
 use belljar_engine::profile::{Profile, Profiles};
 use belljar_engine::warm::{WarmSettings, WarmSpec};

@@ -152,16 +152,14 @@ pub(crate) fn check_names(field: &'static str, names: &[String]) -> Result<(), E
 }
 
 /// What a sandbox that stays is opened with.
-pub(crate) fn admit_standing(given: Dependencies, profile: &crate::profile::Profile) -> Result<Wanted, Error> {
+pub(crate) fn admit_standing(
+    given: Dependencies,
+    profile: &crate::profile::Profile,
+) -> Result<Wanted, Error> {
     if given.detect == Some(true) {
         let message = "there is no code in a sandbox that is opened; name the packages".to_owned();
         return Err(Error::Unsupported { field: "dependencies.detect", message });
     }
     check_names("dependencies.packages", &given.packages)?;
-    Ok(Wanted {
-        detect: false,
-        packages: given.packages,
-        standing: profile.packages.clone(),
-        code: None,
-    })
+    Ok(Wanted { detect: false, packages: given.packages, standing: profile.packages.clone(), code: None })
 }

@@ -103,7 +103,10 @@ impl Engine {
     ///
     /// # Errors
     /// Says why there is none.
-    pub async fn open_sandbox(&self, admitted: &AdmittedSandbox) -> Result<(Box<dyn Living>, Prepared), Error> {
+    pub async fn open_sandbox(
+        &self,
+        admitted: &AdmittedSandbox,
+    ) -> Result<(Box<dyn Living>, Prepared), Error> {
         let mut plan = admitted.plan.clone();
         let needs = Needs {
             tenant: &admitted.plan.tenant,
@@ -234,7 +237,9 @@ impl Engine {
 fn needs<'a>(plan: &'a Plan, task: &'a Task, wanted: &'a Wanted) -> Needs<'a> {
     let (language, code) = match &task.program {
         Program::Code { language, source: Source::Text { code, .. }, .. } => (Some(*language), Some(&**code)),
-        Program::Code { language, source: Source::Existing(_), .. } => (Some(*language), wanted.code.as_deref()),
+        Program::Code { language, source: Source::Existing(_), .. } => {
+            (Some(*language), wanted.code.as_deref())
+        }
         Program::Command(_) => (None, None),
     };
     Needs {

@@ -211,7 +211,8 @@ pub fn admit_inside(
 
 fn refuse_what_the_sandbox_decides(request: &Request) -> Result<(), Error> {
     if request.dependencies.detect == Some(true) {
-        let message = "packages are named when a sandbox is opened; imports of code that runs in it are not looked for";
+        let message =
+            "packages are named when a sandbox is opened; imports of code that runs in it are not looked for";
         return Err(Error::Unsupported { field: "dependencies.detect", message: message.to_owned() });
     }
     let limits = &request.limits;
