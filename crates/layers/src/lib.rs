@@ -15,6 +15,7 @@ mod interpreter;
 mod javascript;
 mod library;
 mod memo;
+mod order;
 mod python;
 mod question;
 mod registries;

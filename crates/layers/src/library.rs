@@ -13,16 +13,14 @@ use belljar_engine::packages::{
 };
 use belljar_engine::plan::Image;
 use belljar_engine::provider::{BoxFuture, Provider};
-use serde::{Deserialize, Serialize};
 
 use crate::interpreter::{Interpreter, Interpreters};
-use crate::javascript::JavaScript;
 use crate::memo::Memo;
-use crate::python::Python;
-use crate::question::{self, Question};
+use crate::order::{Order, Resolved};
+use crate::question;
 use crate::registries::Registries;
 use crate::shelf::{
-    Bounds, Digest, Flights, Held, Key, Obtained, Origin, Package, Recipe, Scope, Shelf, ShelfError, Tell,
+    Bounds, Digest, Flights, Held, Key, Obtained, Origin, Package, Scope, Shelf, ShelfError, Tell,
 };
 use crate::tools::Tools;
 use crate::workshop::Workshop;
@@ -78,14 +76,6 @@ impl std::fmt::Debug for Library {
 struct Ready {
     prepared: Prepared,
     python: Option<(Key, Vec<String>)>,
-}
-
-/// What a question came to: kept on disk for a while.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Resolved {
-    packages: Vec<Package>,
-    /// What an installer needs to install exactly that.
-    lock: Option<String>,
 }
 
 /// How often a layer was used, and for which modules.
@@ -378,82 +368,4 @@ fn names(packages: &[Package]) -> String {
         shown.push(format!("and {} more", packages.len() - SHOWN));
     }
     shown.join(", ")
-}
-
-/// One layer that is wanted.
-struct Order<'a> {
-    needs: &'a Needs<'a>,
-    registry: Registry,
-    interpreter: &'a Interpreter,
-    question: &'a Question,
-    scope: Scope,
-}
-
-impl Order<'_> {
-    fn python<'a>(&'a self, workshop: &'a Workshop) -> Python<'a> {
-        Python { workshop, image: self.needs.image, interpreter: self.interpreter, scope: &self.scope }
-    }
-
-    fn javascript<'a>(&'a self, workshop: &'a Workshop) -> JavaScript<'a> {
-        JavaScript { workshop, image: self.needs.image, scope: &self.scope }
-    }
-
-    fn plain(&self) -> Vec<String> {
-        self.question.requirements.iter().map(|(requirement, _)| requirement.clone()).collect()
-    }
-
-    fn recipe(&self, workshop: &Workshop, packages: Vec<Package>) -> Result<Recipe, PackagesError> {
-        let (registry, installer) = match self.registry {
-            Registry::Pypi => (workshop.registries.python(), self.python(workshop).installer()?),
-            Registry::Npm => (workshop.registries.npm(), self.javascript(workshop).installer()),
-        };
-        Ok(Recipe {
-            registry: registry.to_owned(),
-            packages,
-            interpreter: self.interpreter.name.clone(),
-            platform: self.interpreter.platform.clone(),
-            options: vec![installer.to_owned()],
-            scope: self.scope.clone(),
-        })
-    }
-
-    /// The same question has the same answer for a while.
-    fn digest(&self, workshop: &Workshop) -> Result<Digest, PackagesError> {
-        let recipe = self.recipe(workshop, Vec::new())?.key().to_string();
-        let mut parts = vec![recipe];
-        for (requirement, hashes) in &self.question.requirements {
-            parts.push(requirement.clone());
-            parts.push(hashes.join(" "));
-        }
-        Ok(Digest::of("belljar question 1", parts))
-    }
-
-    async fn resolve(&self, workshop: &Workshop, shelf: &Shelf) -> Result<Resolved, PackagesError> {
-        match self.registry {
-            Registry::Pypi => {
-                let packages = self.python(workshop).resolve(&self.question.requirements).await?;
-                Ok(Resolved { packages, lock: None })
-            }
-            Registry::Npm => {
-                let stage = shelf.stage()?;
-                let locked = self.javascript(workshop).resolve(&self.plain(), stage.files()).await?;
-                Ok(Resolved { packages: locked.packages, lock: Some(locked.lock) })
-            }
-        }
-    }
-
-    async fn install(
-        &self,
-        workshop: &Workshop,
-        resolved: &Resolved,
-        folder: &std::path::Path,
-    ) -> Result<(), PackagesError> {
-        match self.registry {
-            Registry::Pypi => self.python(workshop).install(&resolved.packages, folder).await,
-            Registry::Npm => {
-                let lock = resolved.lock.as_deref().unwrap_or_default();
-                self.javascript(workshop).install(&self.plain(), lock, folder).await
-            }
-        }
-    }
 }

@@ -69,13 +69,13 @@ impl World {
         finish(self.command().args(["run", "--json"]).args(arguments))
     }
 
-    /// With registries that nobody answers for.
+    /// The same registries, behind a proxy that nobody answers for.
     pub(crate) fn offline(&self, arguments: &[&str]) -> Answer {
         let mut command = self.command();
-        for name in ["PIP_INDEX_URL", "UV_DEFAULT_INDEX", "NPM_CONFIG_REGISTRY"] {
-            command.env(name, "http://ann:secret@127.0.0.1:9/simple");
+        for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
+            command.env(name, "http://ann:secret@127.0.0.1:9");
         }
-        command.env("UV_HTTP_RETRIES", "0").env("PIP_RETRIES", "0");
+        command.env("NO_PROXY", "").env("no_proxy", "").env("UV_HTTP_RETRIES", "0").env("PIP_RETRIES", "0");
         finish(command.args(["run", "--json"]).args(arguments))
     }
 
