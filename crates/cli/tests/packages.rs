@@ -45,8 +45,8 @@ fn an_import_is_installed_once_and_there_from_then_on() {
             again.json
         );
         // Nothing of it can be changed from inside.
-        let code = "import six\ntry: open(six.__file__, 'a')\nexcept OSError as error: print(error.errno)";
-        assert_eq!(world.offline(&["-c", code]).lines(), ["30"]);
+        let code = "import six\ntry: open(six.__file__, 'a')\nexcept OSError as error: print(error.errno in (13, 30))";
+        assert_eq!(world.offline(&["-c", code]).lines(), ["True"]);
     }
 }
 
@@ -77,7 +77,7 @@ fn names_are_understood_and_what_is_none_is_refused() {
         (vec!["3.4"], Some("idna==3.4"))
     );
     for (arguments, code, says) in [
-        (vec!["-c", "import nump"], "dependency_unresolvable", "nearly 'numpy'"),
+        (vec!["-c", "import reqeusts"], "dependency_unresolvable", "nearly 'requests'"),
         (vec!["--dep", "six==999", "-c", "1"], "dependency_unresolvable", "999"),
         (
             vec!["--dep", "belljar-no-such-package", "-c", "1"],
