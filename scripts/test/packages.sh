@@ -51,6 +51,7 @@ install_packages() {
     system_packages "${wanted[@]}"
     prepared "Python packages" python_packages
     prepared "Node.js packages" node_packages
+    prepared "uv and bun" installers
     prepared "schemathesis" scripts/test/schemathesis install "$BELLJAR_TEST_PACKAGES"
     if ((ALL)); then
         prepared "a newer Node.js" newer_node
@@ -104,6 +105,23 @@ python_packages() {
         "$venv/bin/python3" -m pip install --quiet numpy pandas matplotlib
     fi
 }
+
+# Fast installers of packages: the two programs, and nothing that came along with them.
+installers() (
+    local folder="$BELLJAR_TEST_PACKAGES/installers" around
+    mkdir -p "$folder"
+    around=$(mktemp -d)
+    trap 'rm -rf "$around"' EXIT
+    if [[ ! -x $folder/uv ]]; then
+        python3 -m venv "$around/venv"
+        "$around/venv/bin/python3" -m pip install --quiet uv
+        cp "$around/venv/bin/uv" "$folder/uv"
+    fi
+    if [[ ! -x $folder/bun ]]; then
+        npm install --no-audit --no-fund --ignore-scripts --prefix "$around" bun
+        cp "$(find "$around/node_modules/@oven" -path '*/bin/bun' | head -1)" "$folder/bun"
+    fi
+)
 
 node_packages() (
     local wanted=(express sharp)

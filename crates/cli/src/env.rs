@@ -63,6 +63,8 @@ pub(crate) struct Environment {
     pub(crate) config: Option<PathBuf>,
     /// The person's own configuration folder.
     pub(crate) config_home: Option<PathBuf>,
+    /// The person's own folder.
+    pub(crate) home: Option<PathBuf>,
     /// The person's own state folder.
     pub(crate) state_home: Option<PathBuf>,
     /// The person's own cache folder.
@@ -119,6 +121,7 @@ impl Environment {
             config: given(CONFIG).map(PathBuf::from),
             config_home: absolute(XDG_CONFIG_HOME)
                 .or_else(|| absolute(HOME).map(|home| home.join(".config"))),
+            home: absolute(HOME),
             state_home: absolute(XDG_STATE_HOME)
                 .or_else(|| absolute(HOME).map(|home| home.join(".local").join("state"))),
             cache_home: absolute(XDG_CACHE_HOME).or_else(|| absolute(HOME).map(|home| home.join(".cache"))),

@@ -61,9 +61,9 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Tenant(args) => remote::tenant(args, &environment),
         Command::Key(args) => remote::key(args, &environment),
         Command::Profile(args) => remote::profile(args, &environment),
-        Command::Deps(args) => deps::run(&args, &environment, &config),
+        Command::Deps(args) => deps::run(args, &environment, config),
         Command::Config(args) => shown_config::run(&args, &environment, &config),
-        Command::Doctor(args) => doctor::run(args, config),
+        Command::Doctor(args) => doctor::run(args, &environment, config),
         Command::Bench(args) => bench::run(&args),
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use belljar_engine::admit::Admitted;
 use belljar_engine::finding::Finding;
-use belljar_engine::provider::{Blind, Capabilities, Sink, Stream};
+use belljar_engine::provider::{Capabilities, Sink, Stream};
 use belljar_engine::report::{Report, Status};
 use belljar_engine::{Engine, Error};
 
@@ -15,8 +15,8 @@ use crate::failure::Failure;
 use crate::identity::execution_id;
 use crate::intent::{Form, Intent, Output};
 use crate::os::{self, Interrupts};
-use crate::view::View;
-use crate::{batch, input, remote, say};
+use crate::view::{Installing, View};
+use crate::{batch, deps, input, remote, say};
 
 /// Runs, and gives the exit status.
 pub(crate) fn run(args: RunArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
@@ -29,19 +29,22 @@ pub(crate) fn run(args: RunArgs, environment: &Environment, config: Config) -> R
     if let Some(url) = server {
         return remote::run(&url, intent, environment);
     }
-    on_engine(config, async |engine| perform(engine, intent).await)
+    on_engine(config, environment, async |engine| perform(engine, intent).await)
 }
 
 /// Wires an engine, has it do some work and ends it.
 pub(crate) fn on_engine(
     config: Config,
+    environment: &Environment,
     work: impl AsyncFnOnce(&Engine) -> Result<u8, Failure>,
 ) -> Result<u8, Failure> {
     let started = os::launch()?;
     os::runtime()?.block_on(async {
         let host = started.connect(config.warm).await?;
-        let engine = Engine::new(host.provider(), config.profiles, config.ceiling);
-        let engine = engine.with_policies(config.policies);
+        let library = deps::own_library(host.provider(), &config, environment)?;
+        let engine = Engine::new(host.provider(), config.profiles, config.ceiling)
+            .with_policies(config.policies)
+            .with_packages(library);
         let status = work(&engine).await;
         engine.shut_down().await;
         status
@@ -54,7 +57,7 @@ async fn perform(engine: &Engine, intent: Intent) -> Result<u8, Failure> {
     warn_of_missing_layers(engine, output.quiet);
     let interrupts = Interrupts::listen()?;
     let report = match output.form {
-        Form::Json => answer(engine, admitted, interrupts).await?,
+        Form::Json => answer(engine, admitted, interrupts, output.quiet).await?,
         Form::Live | Form::Raw => show(engine, admitted, interrupts, output).await?,
     };
     Ok(report.exit_status())
@@ -68,9 +71,14 @@ pub(crate) fn warn_of_missing_layers(engine: &Engine, quiet: bool) {
 }
 
 /// The result object on one line, and nothing else.
-async fn answer(engine: &Engine, admitted: Admitted, mut interrupts: Interrupts) -> Result<Report, Failure> {
+async fn answer(
+    engine: &Engine,
+    admitted: Admitted,
+    mut interrupts: Interrupts,
+    quiet: bool,
+) -> Result<Report, Failure> {
     let cancel = Box::pin(interrupts.next());
-    let report = engine.execute(execution_id()?, admitted, &mut Blind, cancel).await?;
+    let report = engine.execute(execution_id()?, admitted, &mut Installing::new(quiet), cancel).await?;
     match print_json(&report) {
         // Whoever closed the pipe does not want the rest.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -96,7 +104,7 @@ async fn show(
     output: Output,
 ) -> Result<Report, Failure> {
     let id = execution_id()?;
-    let mut view = View::start(output.form == Form::Raw)?;
+    let mut view = View::start(output.form == Form::Raw, output.quiet)?;
     let report: Result<Report, Error> =
         engine.execute(id, admitted, &mut view, Box::pin(interrupts.next())).await;
     if let Some(line) = report.as_ref().ok().and_then(result_line) {

@@ -10,29 +10,34 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::escape::Escaper;
 use crate::failure::Failure;
+use crate::say;
+
+/// What fits most terminals.
+const WIDTH: usize = 70;
 
 /// A view of a run on our own standard output and error.
 #[derive(Debug)]
 pub(crate) struct View {
     queue: Sender<(Stream, Vec<u8>)>,
     drained: oneshot::Receiver<()>,
+    installing: Installing,
 }
 
 impl View {
     /// Starts the writing thread. With `raw`, control characters reach a terminal unchanged.
-    pub(crate) fn start(raw: bool) -> Result<Self, Failure> {
+    pub(crate) fn start(raw: bool, quiet: bool) -> Result<Self, Failure> {
         let (queue, waiting) = channel();
         let drained = start(raw, move |panes| {
             for next in waiting {
                 panes.show(next);
             }
         })?;
-        Ok(Self { queue, drained })
+        Ok(Self { queue, drained, installing: Installing::new(quiet) })
     }
 
     /// Waits until everything is written.
     pub(crate) async fn finish(self) {
-        drop(self.queue);
+        drop((self.queue, self.installing));
         // An error means that the thread is gone, and then there is nothing to wait for.
         let _ = self.drained.await;
     }
@@ -41,10 +46,60 @@ impl View {
 impl Sink for View {
     fn output(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
         if !bytes.is_empty() {
+            self.installing.end();
             // The thread only ends after this sender is dropped.
             let _ = self.queue.send((stream, bytes.to_vec()));
         }
         Flow::Continue
+    }
+
+    fn progress(&mut self, what: &str) {
+        self.installing.progress(what);
+    }
+}
+
+/// A line on a terminal about what is installed, until the program says something itself. Shows no output.
+#[derive(Debug)]
+pub(crate) struct Installing {
+    wanted: bool,
+    shown: bool,
+}
+
+impl Installing {
+    pub(crate) fn new(quiet: bool) -> Self {
+        Self { wanted: !quiet && io::stderr().is_terminal(), shown: false }
+    }
+
+    fn end(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            say::end_progress();
+        }
+    }
+}
+
+impl Sink for Installing {
+    fn output(&mut self, _stream: Stream, _bytes: &[u8]) -> Flow {
+        self.end();
+        Flow::Continue
+    }
+
+    fn restart(&mut self) -> bool {
+        true
+    }
+
+    fn progress(&mut self, what: &str) {
+        if self.wanted {
+            // Names are the registry's, and must not draw on the terminal.
+            let plain: String = what.chars().filter(|c| !c.is_control()).take(WIDTH).collect();
+            say::progress(&plain);
+            self.shown = true;
+        }
+    }
+}
+
+impl Drop for Installing {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

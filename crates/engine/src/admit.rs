@@ -13,11 +13,12 @@ use crate::language::{Calls, Language};
 use crate::layer::Layer;
 use crate::limits::Limits;
 use crate::network::HostRules;
+use crate::packages::{Wanted, check_names};
 use crate::plan::{Image, InputFile, Mount, Network, Overflow, Plan, Program, Source, Task, WORKSPACE};
 use crate::policy::{self, Verdict};
 use crate::profile::{Profile, Profiles};
 use crate::provider::Capabilities;
-use crate::request::{FileSpec, HostPaths, NetworkSpec, Request};
+use crate::request::{Dependencies, FileSpec, HostPaths, NetworkSpec, Request};
 
 /// Whose a request is where nobody said so.
 pub const DEFAULT_TENANT: &str = "default";
@@ -38,6 +39,7 @@ const MAX_METADATA: usize = 16 << 10;
 pub struct Admitted {
     pub(crate) plan: Plan,
     pub(crate) task: Task,
+    pub(crate) wanted: Wanted,
     pub(crate) overflow: Overflow,
     pub(crate) metadata: Map<String, Value>,
     pub(crate) verdict: Verdict,
@@ -110,6 +112,7 @@ pub(crate) fn resolve(request: Request, paths: HostPaths, rules: &Rules<'_>) -> 
         return Err(Error::invalid("stdin", "more than 64 MB; put it into a file instead"));
     }
     let code = text_or_base64("code", request.code, request.code_base64.as_deref())?;
+    let wanted = admit_packages(request.dependencies, profile, &paths, code.as_deref())?;
     let program = admit_program(request.language, code, request.command, request.arguments, &paths)?;
     refuse_name_clash(&program, &files)?;
     admit_metadata(&request.metadata)?;
@@ -123,10 +126,28 @@ pub(crate) fn resolve(request: Request, paths: HostPaths, rules: &Rules<'_>) -> 
         tenant: DEFAULT_TENANT.to_owned(),
         env: profile.env.clone(),
         preimports: profile.preimports.clone(),
+        package_layers: Vec::new(),
+        held: None,
     };
     let task = Task { program, stdin, env, files, workdir };
     let (overflow, metadata) = (profile.output_overflow, request.metadata);
-    Ok(Admitted { plan, task, overflow, metadata, verdict: Verdict::default() })
+    Ok(Admitted { plan, task, wanted, overflow, metadata, verdict: Verdict::default() })
+}
+
+fn admit_packages(
+    given: Dependencies,
+    profile: &Profile,
+    paths: &HostPaths,
+    code: Option<&[u8]>,
+) -> Result<Wanted, Error> {
+    check_names("dependencies.packages", &given.packages)?;
+    let elsewhere = paths.source_in_playground.as_ref().and(code);
+    Ok(Wanted {
+        detect: given.detect.unwrap_or(true),
+        packages: given.packages,
+        standing: profile.packages.clone(),
+        code: elsewhere.map(|code| String::from_utf8_lossy(code).into_owned()),
+    })
 }
 
 pub(crate) fn admit_metadata(metadata: &Map<String, Value>) -> Result<(), Error> {
@@ -138,12 +159,6 @@ pub(crate) fn admit_metadata(metadata: &Map<String, Value>) -> Result<(), Error>
 
 fn refuse_what_is_not_there(request: &Request) -> Result<(), Error> {
     let unsupported = |field, message: &str| Err(Error::Unsupported { field, message: message.to_owned() });
-    if !request.dependencies.packages.is_empty() {
-        return unsupported(
-            "dependencies.packages",
-            "this version installs no packages; the image must have them",
-        );
-    }
     if request.wait == Some(false) {
         return unsupported("wait", "only a server can answer before the end");
     }

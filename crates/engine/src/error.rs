@@ -4,6 +4,7 @@ use thiserror::Error as ThisError;
 
 use crate::finding::Finding;
 use crate::layer::Layer;
+use crate::packages::PackagesError;
 use crate::provider::ProviderError;
 
 /// Whose move it is.
@@ -39,6 +40,10 @@ pub enum ErrorCode {
     SetupFailed,
     /// A policy does not let it run.
     Refused,
+    /// There is no such set of packages, or none that may be installed; nothing ran.
+    DependencyUnresolvable,
+    /// A package could not be built; nothing ran.
+    DependencyBuildFailed,
 }
 
 /// Why nothing ran.
@@ -103,6 +108,9 @@ pub enum Error {
     /// The provider could not do its part.
     #[error(transparent)]
     Provider(#[from] ProviderError),
+    /// The packages could not be made available.
+    #[error(transparent)]
+    Packages(#[from] PackagesError),
 }
 
 impl Error {
@@ -126,6 +134,9 @@ impl Error {
             Self::Provider(ProviderError::Setup { .. } | ProviderError::Lost { .. }) => {
                 ErrorCode::SetupFailed
             }
+            Self::Packages(PackagesError::Unresolvable(_)) => ErrorCode::DependencyUnresolvable,
+            Self::Packages(PackagesError::BuildFailed(_)) => ErrorCode::DependencyBuildFailed,
+            Self::Packages(PackagesError::Host(_)) => ErrorCode::SetupFailed,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The vocabulary and the one way through.
 //!
 //! ```text
-//! Request → admit → Admitted → Plan + Task → provider.open(plan) → sandbox.run(task, sink) → Outcome → Report
+//! Request → admit → Admitted → packages.prepare → Plan + Task → provider.open(plan) → sandbox.run(task, sink) → Outcome → Report
 //! ```
 //!
 //! A living sandbox is opened once and asked many times: see [`sandbox`] for what is asked for, [`living`] for the port.
@@ -23,6 +23,7 @@ pub mod limits;
 pub mod living;
 pub mod network;
 pub mod outcome;
+pub mod packages;
 mod pipeline;
 pub mod places;
 pub mod plan;

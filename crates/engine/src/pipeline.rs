@@ -1,18 +1,22 @@
 //! The one way through: request in, report out.
 
+use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use belljar_analysis::policy::Policies;
+use futures_util::future::{Either, select};
 
 use crate::admit::{Admitted, Rules, admit};
 use crate::explain::explain;
 use crate::limits::Limits;
 use crate::living::{Living, LivingError};
 use crate::network::HostRules;
-use crate::plan::Overflow;
+use crate::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
+use crate::packages::{Needs, Packages, Prepared, Progress, Wanted};
+use crate::plan::{Overflow, Plan, Program, Source, Task};
 use crate::profile::Profiles;
-use crate::provider::{BoxFuture, Capabilities, Flow, PoolMetrics, Provider, Sink, Stream};
+use crate::provider::{Blind, BoxFuture, Capabilities, Flow, PoolMetrics, Provider, Sink, Stream};
 use crate::report::Report;
 use crate::request::{HostPaths, Request};
 use crate::sandbox::{
@@ -29,6 +33,7 @@ pub struct Engine {
     profiles: RwLock<Arc<Profiles>>,
     ceiling: Limits,
     policies: Policies,
+    packages: Option<Arc<dyn Packages>>,
 }
 
 impl Engine {
@@ -36,7 +41,7 @@ impl Engine {
     pub fn new(provider: Arc<dyn Provider>, profiles: Profiles, ceiling: Limits) -> Self {
         let capabilities = provider.capabilities();
         let (profiles, policies) = (RwLock::new(Arc::new(profiles)), Policies::default());
-        Self { provider, capabilities, profiles, ceiling, policies }
+        Self { provider, capabilities, profiles, ceiling, policies, packages: None }
     }
 
     /// The same with other policies than the ones that are built in.
@@ -48,6 +53,12 @@ impl Engine {
     /// Policies by name.
     pub fn policies(&self) -> &Policies {
         &self.policies
+    }
+
+    /// The same with somebody who makes packages available; without, code has what its image has.
+    #[must_use]
+    pub fn with_packages(self, packages: Arc<dyn Packages>) -> Self {
+        Self { packages: Some(packages), ..self }
     }
 
     /// Requests from now on know these profiles, and no others.
@@ -134,8 +145,31 @@ impl Engine {
     ///
     /// # Errors
     /// Says why there is none.
-    pub async fn open_sandbox(&self, admitted: &AdmittedSandbox) -> Result<Box<dyn Living>, Error> {
-        Ok(self.provider.open_living(&admitted.plan).await?)
+    pub async fn open_sandbox(
+        &self,
+        admitted: &AdmittedSandbox,
+    ) -> Result<(Box<dyn Living>, Prepared), Error> {
+        let mut plan = admitted.plan.clone();
+        let needs = Needs {
+            tenant: &admitted.plan.tenant,
+            image: &admitted.plan.image,
+            language: None,
+            detect: false,
+            code: None,
+            files: &[],
+            playground: true,
+            packages: &admitted.wanted.packages,
+            standing: &admitted.wanted.standing,
+        };
+        let prepared = self.prepare(needs, &mut Blind).await?;
+        plan.package_layers.clone_from(&prepared.layers);
+        plan.held.clone_from(&prepared.held);
+        Ok((self.provider.open_living(&plan).await?, prepared))
+    }
+
+    async fn prepare(&self, needs: Needs<'_>, sink: &mut dyn Sink) -> Result<Prepared, Error> {
+        let Some(packages) = &self.packages else { return without_packages(&needs) };
+        Ok(packages.prepare(needs, &mut Told(sink)).await?)
     }
 
     /// Checks a task that is to run in a sandbox.
@@ -202,14 +236,48 @@ impl Engine {
         if admitted.verdict.refusal.is_some() {
             return Ok(Report::refused(id, admitted));
         }
-        let limits = admitted.plan.limits;
-        let mut recorder = Recorder::new(view, &limits, admitted.overflow);
-        let mut sandbox = self.provider.open(&admitted.plan).await?;
-        let mut outcome = sandbox.run(&admitted.task, &mut recorder, cancel).await?;
+        let Admitted { mut plan, task, wanted, overflow, metadata, verdict } = admitted;
+        let limits = plan.limits;
+        let mut recorder = Recorder::new(view, &limits, overflow);
+        let ready = {
+            let preparing = pin!(self.prepare(needs(&plan, &task, &wanted), &mut *recorder.view));
+            match select(preparing, cancel).await {
+                Either::Left((prepared, cancel)) => Some((prepared?, cancel)),
+                Either::Right(_) => None,
+            }
+        };
+        let Some((prepared, cancel)) = ready else {
+            let (stdout, stderr) = recorder.finish();
+            return Ok(Report::new(id, self.never_began(), &limits, &stdout, &stderr, metadata));
+        };
+        plan.package_layers.clone_from(&prepared.layers);
+        plan.held.clone_from(&prepared.held);
+        plan.preimports.extend(prepared.preimports.iter().cloned());
+        let mut sandbox = self.provider.open(&plan).await?;
+        let mut outcome = sandbox.run(&task, &mut recorder, cancel).await?;
         let (stdout, stderr) = recorder.finish();
-        explain(&mut outcome, &admitted.plan, &stderr);
-        let report = Report::new(id, outcome, &limits, &stdout, &stderr, admitted.metadata);
-        Ok(report.after(admitted.verdict))
+        explain(&mut outcome, &plan, &stderr);
+        let report = Report::new(id, outcome, &limits, &stdout, &stderr, metadata);
+        Ok(report.with_packages(prepared).after(verdict))
+    }
+
+    /// Cancelled while its packages were installed: nothing was made that could enforce anything.
+    fn never_began(&self) -> Outcome {
+        let receipt = Receipt {
+            provider: self.provider.name(),
+            kernel: Kernel::Host,
+            isolation: Vec::new(),
+            warm: Warmth::Cold,
+        };
+        Outcome {
+            ending: Ending::Cancelled,
+            duration: Duration::ZERO,
+            usage: Usage::default(),
+            result: None,
+            artifacts: Vec::new(),
+            findings: Vec::new(),
+            receipt,
+        }
     }
 
     /// What the provider keeps ready, and how often that was of use.
@@ -220,6 +288,46 @@ impl Engine {
     /// Ends everything and waits until nothing is left.
     pub async fn shut_down(&self) {
         self.provider.shut_down().await;
+    }
+}
+
+/// What a task needs. Imports are looked for in code only, and in all of it that is at hand.
+fn needs<'a>(plan: &'a Plan, task: &'a Task, wanted: &'a Wanted) -> Needs<'a> {
+    let (language, code) = match &task.program {
+        Program::Code { language, source: Source::Text { code, .. }, .. } => (Some(*language), Some(&**code)),
+        Program::Code { language, source: Source::Existing(_), .. } => {
+            (Some(*language), wanted.code.as_deref())
+        }
+        Program::Command(_) => (None, None),
+    };
+    Needs {
+        tenant: &plan.tenant,
+        image: &plan.image,
+        language,
+        detect: wanted.detect,
+        code,
+        files: &task.files,
+        playground: plan.playground.is_some(),
+        packages: &wanted.packages,
+        standing: &wanted.standing,
+    }
+}
+
+/// Where nobody installs anything, the image has to have what a profile names, and nothing can be asked for.
+fn without_packages(needs: &Needs<'_>) -> Result<Prepared, Error> {
+    if needs.packages.is_empty() {
+        return Ok(Prepared::default());
+    }
+    let message = "no packages are installed here; the image must have them".to_owned();
+    Err(Error::Unsupported { field: "dependencies.packages", message })
+}
+
+/// Passes on how far things are.
+struct Told<'a>(&'a mut dyn Sink);
+
+impl Progress for Told<'_> {
+    fn at(&mut self, what: &str) {
+        self.0.progress(what);
     }
 }
 

@@ -1,7 +1,9 @@
 //! What is handed to a provider: a place to make, and a task to run in it. Only admission can build either.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
@@ -9,6 +11,7 @@ use crate::language::Language;
 use crate::layer::Layer;
 use crate::limits::Limits;
 use crate::network::HostRules;
+use crate::packages::PackageLayer;
 
 /// The folder in which code runs, inside every sandbox.
 pub const WORKSPACE: &str = "/workspace";
@@ -88,6 +91,10 @@ pub struct Plan {
     pub env: BTreeMap<String, String>,
     /// Modules that a warm interpreter has imported already.
     pub preimports: Vec<String>,
+    /// Packages, read-only beside the image.
+    pub package_layers: Vec<PackageLayer>,
+    /// Keeps these layers from being removed while the place is there.
+    pub held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// What to run.

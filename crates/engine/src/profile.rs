@@ -7,6 +7,7 @@ use serde::Deserialize;
 use crate::Error;
 use crate::admit::{admit_env, admit_network};
 use crate::limits::{Limits, LimitsSpec};
+use crate::packages::check_names;
 use crate::plan::Overflow;
 use crate::request::NetworkSpec;
 
@@ -26,6 +27,8 @@ pub struct Profile {
     pub env: BTreeMap<String, String>,
     /// Modules that a warm interpreter imports ahead of time.
     pub preimports: Vec<String>,
+    /// Packages of every run: of Python, or with `npm:` before the name of JavaScript.
+    pub packages: Vec<String>,
     /// What happens when a program writes more than is kept.
     pub output_overflow: Overflow,
     /// The policy that holds, above which no request can go.
@@ -40,6 +43,7 @@ impl Profile {
     pub fn check(&self) -> Result<(), Error> {
         Limits::admit(&self.limits, &Limits::CEILING)?;
         admit_network(self.network.as_ref())?;
+        check_names("packages", &self.packages)?;
         admit_env(&BTreeMap::new(), self).map(drop)
     }
 }
@@ -64,6 +68,7 @@ impl Profiles {
             limits: limits(120_000, 4_096, 2.0, 1_024),
             env: BTreeMap::from([("MPLBACKEND".to_owned(), "Agg".to_owned())]),
             preimports: ["numpy", "pandas", "matplotlib"].map(str::to_owned).to_vec(),
+            packages: ["numpy", "pandas", "matplotlib"].map(str::to_owned).to_vec(),
             ..Profile::default()
         };
         let shipped = [("default", Profile::default()), ("terminal", terminal), ("data", data)];

@@ -7,10 +7,11 @@ use std::pin::Pin;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::language::Language;
 use crate::layer::Layer;
 use crate::living::{Living, LivingCapabilities};
 use crate::outcome::Outcome;
-use crate::plan::{Plan, Task};
+use crate::plan::{Image, Plan, Task};
 
 /// A boxed future, so that the ports stay usable as trait objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -42,6 +43,9 @@ pub trait Sink: Send {
     fn restart(&mut self) -> bool {
         false
     }
+
+    /// How far things are before the program starts, a line for people.
+    fn progress(&mut self, _what: &str) {}
 }
 
 /// Shows nothing: the result object will carry it.
@@ -166,6 +170,10 @@ pub trait Provider: Debug + Send + Sync {
     fn open_living<'a>(&'a self, _plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Living>, ProviderError>> {
         let message = format!("provider '{}' has no living sandboxes", self.name());
         Box::pin(std::future::ready(Err(ProviderError::Unsupported { field: "provider", message })))
+    }
+    /// What runs a language in an image, in words that change when it does; nothing where it cannot be run.
+    fn runtime(&self, _language: &'static Language, _image: &Image) -> Option<String> {
+        None
     }
     /// What it keeps ready, and how often that was of use.
     fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>>;

@@ -14,6 +14,7 @@ use crate::finding::Finding;
 use crate::layer::Layer;
 use crate::limits::Limits;
 use crate::outcome::{Ending, Kernel, Limit, Outcome, Receipt, Warmth};
+use crate::packages::{Cache, Prepared};
 use crate::policy::Verdict;
 
 pub use command::{CommandReport, CommandState, Written, WrittenReport};
@@ -106,14 +107,21 @@ pub struct ArtifactReport {
 }
 
 /// What was installed for the run.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct DependenciesReport {
     /// Packages.
     pub packages: Vec<String>,
-    /// Where they came from.
-    pub cache: &'static str,
+    /// Where they came from: `hit`, `miss` or `none`.
+    pub cache: Cache,
     /// How long it took.
     pub install_ms: u64,
+}
+
+impl From<Prepared> for DependenciesReport {
+    fn from(prepared: Prepared) -> Self {
+        let install_ms = prepared.install.as_millis() as u64;
+        Self { packages: prepared.packages, cache: prepared.cache, install_ms }
+    }
 }
 
 /// What a run used.
@@ -180,7 +188,7 @@ impl Report {
             },
             artifacts: outcome.artifacts.into_iter().map(artifact).collect(),
             findings: outcome.findings,
-            dependencies: DependenciesReport { packages: Vec::new(), cache: "none", install_ms: 0 },
+            dependencies: DependenciesReport::default(),
             duration_ms: millis(outcome.duration),
             usage: UsageReport {
                 cpu_ms: millis(outcome.usage.cpu),
@@ -211,7 +219,7 @@ impl Report {
             artifacts: Vec::new(),
             error: refusal,
             findings,
-            dependencies: DependenciesReport { packages: Vec::new(), cache: "none", install_ms: 0 },
+            dependencies: DependenciesReport::default(),
             duration_ms: 0.0,
             usage: UsageReport { cpu_ms: 0.0, peak_memory_bytes: 0, processes_peak: None },
             receipt: None,
@@ -233,6 +241,13 @@ impl Report {
     /// Whether an interpreter was waiting for it.
     pub fn warmth(&self) -> Warmth {
         self.receipt.as_ref().map_or(Warmth::Cold, |receipt| receipt.warm)
+    }
+
+    /// With what was made available before it ran.
+    pub(crate) fn with_packages(mut self, prepared: Prepared) -> Self {
+        self.findings.splice(0..0, prepared.findings.iter().cloned());
+        self.dependencies = prepared.into();
+        self
     }
 
     /// The exit status of `belljar run`: the program's own, or what stands for its ending.

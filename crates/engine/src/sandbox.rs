@@ -17,10 +17,11 @@ use crate::admit::{
     check_relative, parse_mount, resolve,
 };
 use crate::limits::{Limits, LimitsSpec};
+use crate::packages::{Wanted, admit_standing};
 use crate::plan::{Mount, Overflow, Plan};
 use crate::policy;
 use crate::quantity::show_duration;
-use crate::request::{HostPaths, NetworkSpec, Request};
+use crate::request::{Dependencies, HostPaths, NetworkSpec, Request};
 
 pub use command::{AdmittedCommand, CommandRequest, SignalSpec, SizeSpec, admit_command};
 
@@ -73,6 +74,8 @@ pub struct SandboxRequest {
     pub snapshot: Option<String>,
     /// Name of the policy for everything that is run in it.
     pub policy: Option<String>,
+    /// Packages that are there from the start.
+    pub dependencies: Dependencies,
 }
 
 /// A volume to mount, or a host folder.
@@ -118,6 +121,7 @@ pub struct AdmittedSandbox {
     pub snapshot: Option<String>,
     /// Said back.
     pub metadata: Map<String, Value>,
+    pub(crate) wanted: Wanted,
     overflow: Overflow,
     policies: Vec<Arc<Policy>>,
 }
@@ -162,6 +166,8 @@ pub fn admit_sandbox(request: SandboxRequest, rules: &Rules<'_>) -> Result<Admit
         tenant: DEFAULT_TENANT.to_owned(),
         env: admit_env(&request.env, profile)?,
         preimports: Vec::new(),
+        package_layers: Vec::new(),
+        held: None,
     };
     admit_metadata(&request.metadata)?;
     let admitted = AdmittedSandbox {
@@ -170,6 +176,7 @@ pub fn admit_sandbox(request: SandboxRequest, rules: &Rules<'_>) -> Result<Admit
         volumes: admit_volumes(request.volumes)?,
         snapshot: request.snapshot,
         metadata: request.metadata,
+        wanted: admit_standing(request.dependencies, profile)?,
         overflow: profile.output_overflow,
         policies: policy::choose(
             rules.policies,
@@ -212,16 +219,23 @@ pub fn admit_inside(
     admitted.plan = sandbox.plan.clone();
     admitted.plan.limits = Limits { timeout, output_bytes, ..*own };
     admitted.overflow = sandbox.overflow;
+    admitted.wanted = Wanted::default();
     Ok(admitted.read(&policies, None))
 }
 
 fn refuse_what_the_sandbox_decides(request: &Request) -> Result<(), Error> {
+    if request.dependencies.detect == Some(true) {
+        let message =
+            "packages are named when a sandbox is opened; imports of code that runs in it are not looked for";
+        return Err(Error::Unsupported { field: "dependencies.detect", message: message.to_owned() });
+    }
     let limits = &request.limits;
     let decided = [
         ("image", request.image.is_some()),
         ("profile", request.profile.is_some()),
         ("provider", request.provider.is_some()),
         ("network", request.network.is_some()),
+        ("dependencies.packages", !request.dependencies.packages.is_empty()),
         ("require", !request.require.is_empty()),
         ("limits.memory_bytes", limits.memory_bytes.is_some()),
         ("limits.cpus", limits.cpus.is_some()),

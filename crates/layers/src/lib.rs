@@ -1,5 +1,28 @@
 //! Packages made available to runs, without an install at each of them.
 //!
+//! ```text
+//! Needs ─ question.rs ─▶ what is missing ─ resolve ─▶ exact versions and hashes ─ shelf ─▶ a layer that is there
+//!            imports, names, manifests        │                                    └ install ─▶ a new one
+//!            minus what the image has         └────── executions: workshop.rs by python/, javascript/ ─────┘
+//! ```
+//!
 //! - [`shelf`]: layers on disk. What is on the shelf is whole, verified and never changes.
+//! - [`Library`]: the port of the engine. Everything that an installer does happens in a sandbox, through the same provider
+//!   as everybody's code: with network, and without any package's code.
 
+mod explain;
+mod interpreter;
+mod javascript;
+mod library;
+mod memo;
+mod order;
+mod python;
+mod question;
+mod registries;
 pub mod shelf;
+mod tools;
+mod workshop;
+
+pub use library::{Equip, Library, Settings};
+pub use registries::Registries;
+pub use tools::{Tool, Tools};

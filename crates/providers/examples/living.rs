@@ -52,7 +52,7 @@ async fn measure(launched: Launched) -> Answer<()> {
 
 async fn open(engine: &Engine) -> Answer<Box<dyn Living>> {
     let admitted = engine.admit_sandbox(SandboxRequest::default(), None)?;
-    Ok(engine.open_sandbox(&admitted).await?)
+    Ok(engine.open_sandbox(&admitted).await?.0)
 }
 
 async fn command(living: &dyn Living) -> Answer<()> {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use belljar_engine::language::{Calls, Language, Runtime};
 use belljar_engine::limits::Limits;
+use belljar_engine::packages::{self, PackageLayer};
 use belljar_engine::plan::{Plan, Program, Source, Task, WORKSPACE};
 use serde_json::{Map, Value};
 
@@ -109,6 +110,9 @@ pub(crate) fn prepare(
             prepared.commands = commands(found, &source, &spots.compiled, &plan.limits);
             env.extend(plan.env.clone());
             prepared.warm = warm_task(task, language, found, &env, &source, &prepared);
+            if let Some(warm) = &mut prepared.warm {
+                add_packages(&mut warm.env, &plan.package_layers);
+            }
             if let Some(arguments) = arguments {
                 let called = Called { language, arguments, source: &source, found, inbox: &spots.inbox };
                 add_arguments(&called, &mut env, &mut files, &mut prepared);
@@ -122,9 +126,19 @@ pub(crate) fn prepare(
         (Program::Code { .. }, None) => {}
     }
     env.extend(task.env.clone());
+    add_packages(&mut env, &plan.package_layers);
     prepared.env = env;
     prepared.files = files;
     prepared
+}
+
+/// Has Python look for packages, after whatever else somebody wants it to look at. Node.js finds its own by where they are.
+pub(crate) fn add_packages(env: &mut BTreeMap<String, String>, layers: &[PackageLayer]) {
+    if layers.iter().any(|layer| layer.destination == packages::PYTHON) {
+        let path = env.entry("PYTHONPATH".to_owned()).or_default();
+        let separator = if path.is_empty() { "" } else { ":" };
+        *path = format!("{path}{separator}{}", packages::PYTHON);
+    }
 }
 
 /// Where the code is a file of its own, and no variable has to be there before the interpreter.

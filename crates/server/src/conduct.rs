@@ -204,7 +204,7 @@ impl Work {
             return commit(&self.world, &self.running, self.unrecorded.take(), finished).await;
         };
         let Self { world, running, job, unrecorded } = self;
-        let mut scribe = Scribe(running.transcript.as_ref());
+        let mut scribe = Scribe(&running);
         let (id, cancel) = (running.id.to_string(), Box::pin(running.cancelled()));
         let report = match &job.inside {
             None => world.engine.execute(id, job.admitted, &mut scribe, cancel).await.map_err(Error::from),

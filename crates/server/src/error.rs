@@ -36,6 +36,10 @@ pub enum Code {
     LayerUnavailable,
     /// The sandbox could not be set up; nothing ran.
     SetupFailed,
+    /// There is no such set of packages, or none that may be installed; nothing ran.
+    DependencyUnresolvable,
+    /// A package could not be built; nothing ran.
+    DependencyBuildFailed,
     /// No key, or none that opens anything.
     Unauthorized,
     /// The key does not open this.
@@ -280,6 +284,9 @@ impl Error {
     /// What the caller is told.
     pub(crate) fn message(&self) -> String {
         match self.code() {
+            Code::SetupFailed if self.is_about_packages() => {
+                "dependencies: they cannot be installed now; try again later, or do without them".to_owned()
+            }
             Code::SetupFailed => "the sandbox could not be set up; nothing ran".to_owned(),
             Code::LayerUnavailable => "require: a demanded layer is not enforced here".to_owned(),
             Code::StorageFull => "there is no room for results; try again later".to_owned(),
@@ -299,6 +306,10 @@ impl Error {
             error["findings"] = json!(findings);
         }
         json!({"error": error})
+    }
+
+    fn is_about_packages(&self) -> bool {
+        matches!(self, Self::Engine(error) if matches!(**error, belljar_engine::Error::Packages(_)))
     }
 
     fn retry_after(&self) -> Option<u64> {
@@ -325,6 +336,8 @@ fn engine_code(code: Engine) -> Code {
         Engine::LayerUnavailable => Code::LayerUnavailable,
         Engine::SetupFailed => Code::SetupFailed,
         Engine::Refused => Code::Refused,
+        Engine::DependencyUnresolvable => Code::DependencyUnresolvable,
+        Engine::DependencyBuildFailed => Code::DependencyBuildFailed,
     }
 }
 
@@ -405,6 +418,8 @@ impl Code {
             | Self::UnknownProfile
             | Self::Unsupported
             | Self::LayerUnavailable
+            | Self::DependencyUnresolvable
+            | Self::DependencyBuildFailed
             | Self::BadArchive => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::Forbidden | Self::ForeignOrigin | Self::PermissionDenied | Self::Refused => {

@@ -1,6 +1,9 @@
 //! Server-sent events: output as it comes, then the result.
 //!
 //! ```text
+//! event: progress          (while packages are installed)
+//! data: {"message":"…"}
+//!
 //! event: output
 //! data: {"stream":"stdout","text":"…"}
 //!
@@ -21,6 +24,7 @@ use axum::response::{IntoResponse, Response};
 use belljar_engine::provider::Stream;
 use futures_util::stream;
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::error::Error;
@@ -57,7 +61,9 @@ pub(crate) fn told_by(teller: impl Teller) -> Response {
 /// Follows an execution. With a leash, it ends when the client goes away.
 pub(crate) fn response(running: Arc<Running>, leash: Option<Leash>) -> Response {
     let (place, texts) = (Place::default(), Default::default());
-    told_by(Viewer { running, _leash: leash, place, texts, last: None, over: false })
+    let mut progress = running.progress.subscribe();
+    progress.mark_changed();
+    told_by(Viewer { running, _leash: leash, place, texts, progress, last: None, over: false })
 }
 
 /// The result of an execution that has ended.
@@ -80,6 +86,7 @@ struct Viewer {
     _leash: Option<Leash>,
     place: Place,
     texts: [Text; 2],
+    progress: watch::Receiver<String>,
     last: Option<Done>,
     over: bool,
 }
@@ -103,6 +110,12 @@ impl Teller for Viewer {
             tokio::select! {
                 biased;
                 () = transcript.goes_beyond(&self.place) => {}
+                Ok(()) = self.progress.changed() => {
+                    let message = self.progress.borrow_and_update().clone();
+                    if !message.is_empty() {
+                        return Some(event("progress", json!({"message": message}).to_string().as_bytes()));
+                    }
+                }
                 // Everything was written before the end is known, so one more look shows it all.
                 done = running.done() => self.last = Some(done),
             }

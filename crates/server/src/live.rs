@@ -48,6 +48,8 @@ pub(crate) struct Running {
     pub(crate) context: Option<Context>,
     /// What it has written so far, where somebody may want to see that before the end.
     pub(crate) transcript: Option<Transcript>,
+    /// How far things are before it starts.
+    pub(crate) progress: watch::Sender<String>,
     cancel: watch::Sender<bool>,
     done: watch::Sender<Option<Done>>,
 }
@@ -157,6 +159,7 @@ impl Running {
             started: SystemTime::now(),
             context: caller.context,
             transcript: watched.then(Transcript::default),
+            progress: watch::Sender::default(),
             cancel: watch::Sender::new(false),
             done: watch::Sender::new(None),
         })
@@ -260,13 +263,13 @@ impl Transcript {
     }
 }
 
-/// Writes output into the transcript, where there is one.
+/// Writes output into the transcript, where there is one, and says how far things are.
 #[derive(Debug)]
-pub(crate) struct Scribe<'a>(pub(crate) Option<&'a Transcript>);
+pub(crate) struct Scribe<'a>(pub(crate) &'a Running);
 
 impl Sink for Scribe<'_> {
     fn output(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
-        if let Some(transcript) = self.0 {
+        if let Some(transcript) = &self.0.transcript {
             transcript.push(stream, bytes);
         }
         Flow::Continue
@@ -274,6 +277,10 @@ impl Sink for Scribe<'_> {
 
     /// What somebody may have seen cannot be taken back.
     fn restart(&mut self) -> bool {
-        self.0.is_none_or(|transcript| transcript.lock().bytes.is_empty())
+        self.0.transcript.as_ref().is_none_or(|transcript| transcript.lock().bytes.is_empty())
+    }
+
+    fn progress(&mut self, what: &str) {
+        self.0.progress.send_replace(what.to_owned());
     }
 }

@@ -87,9 +87,9 @@ pub(crate) struct File {
 /// Packages that a run needs.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Dependencies {
-    /// Whether to read imports from the code.
+    /// Whether to read imports from the code, and lists of packages from the files.
     detect: Option<bool>,
-    /// Named packages.
+    /// Named packages of the language's own registry; `npm:` or `pypi:` before a name says which.
     packages: Option<Vec<String>>,
 }
 
@@ -247,7 +247,9 @@ pub(crate) struct Artifact {
 /// What was installed for the run.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Installed {
+    /// Such as `numpy==2.1.0`, `lodash@4.17.21`.
     packages: Vec<String>,
+    /// `hit`, `miss` or `none`.
     cache: String,
     install_ms: u64,
 }

@@ -205,10 +205,7 @@ pub fn detect(source: Source<'_>) -> Result<Found, Error> {
     let (code, local) = (source.code.to_owned(), source.local.clone());
     let (language, python) = (source.language, source.python);
     let found = patience::patiently(move || {
-        room::with_room(&code, || match language {
-            Language::Python => python::find(&Source { code: &code, language, python, local: &local }),
-            Language::JavaScript | Language::TypeScript => javascript::find(&code, language),
-        })
+        room::with_room(&code, || find(&Source { code: &code, language, python, local: &local }))
     });
     let mut found = found.ok_or(Error::TooIntricate)?.map_err(|unfit| match unfit {
         Unfit::Deep => Error::TooIntricate,
@@ -219,6 +216,13 @@ pub fn detect(source: Source<'_>) -> Result<Found, Error> {
     }
     found.imports = once(found.imports);
     Ok(found)
+}
+
+fn find(source: &Source<'_>) -> Found {
+    match source.language {
+        Language::Python => python::find(source),
+        Language::JavaScript | Language::TypeScript => javascript::find(source.code, source.language),
+    }
 }
 
 /// Each import once, at its first line; needed where one of its occurrences is.

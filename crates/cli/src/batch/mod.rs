@@ -64,7 +64,7 @@ pub(crate) fn run(
         });
     }
     refuse_more_than_files_allow(jobs)?;
-    run::on_engine(config, async |engine| {
+    run::on_engine(config, environment, async |engine| {
         defaults.check(engine)?;
         run::warn_of_missing_layers(engine, output.quiet);
         let lines = Lines::read(source, defaults)?;

@@ -1,6 +1,8 @@
 //! `belljar deps`: which packages a piece of code needs, and the layers in which packages are kept. `detect` only reads:
 //! nothing is run, and nothing is installed.
 
+mod library;
+mod prepare;
 mod shelf;
 mod show;
 mod spec;
@@ -20,6 +22,7 @@ use crate::env::Environment;
 use crate::failure::{Failure, shown};
 use crate::{input, language};
 
+pub(crate) use library::{library, own_library, tools};
 use shelf::ShelfCommand;
 pub(crate) use spec::{DependencySpec, LayerSettings};
 
@@ -46,6 +49,9 @@ enum DepsCommand {
     /// Says which packages a piece of code needs, and why; runs and installs nothing
     #[command(after_help = EXAMPLES)]
     Detect(DetectArgs),
+    /// Makes the packages of a piece of code ready, so that running it does not have to
+    #[command(after_help = prepare::EXAMPLES)]
+    Prepare(prepare::PrepareArgs),
     #[command(flatten)]
     Shelf(ShelfCommand),
 }
@@ -54,6 +60,7 @@ impl DepsArgs {
     pub(crate) fn json(&self) -> bool {
         match &self.command {
             DepsCommand::Detect(args) => args.json,
+            DepsCommand::Prepare(args) => args.json(),
             DepsCommand::Shelf(command) => command.json(),
         }
     }
@@ -98,10 +105,11 @@ struct Detected {
 }
 
 /// Does what was asked for.
-pub(crate) fn run(args: &DepsArgs, environment: &Environment, config: &Config) -> Result<u8, Failure> {
-    match &args.command {
-        DepsCommand::Detect(args) => run_detect(args, &config.dependencies),
-        DepsCommand::Shelf(command) => shelf::run(command, &config.layers, environment),
+pub(crate) fn run(args: DepsArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
+    match args.command {
+        DepsCommand::Detect(args) => run_detect(&args, &config.dependencies),
+        DepsCommand::Prepare(args) => prepare::run(args, environment, config),
+        DepsCommand::Shelf(command) => shelf::run(&command, &config.layers, environment),
     }
 }
 

@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::args::DoctorArgs;
 use crate::config::Config;
+use crate::env::Environment;
 use crate::failure::Failure;
 use crate::identity::execution_id;
 use crate::os::{self, FoundLanguage, Started};
@@ -29,6 +30,7 @@ struct Findings {
     error: Option<String>,
     layers: Vec<LayerFinding>,
     languages: Vec<LanguageFinding>,
+    installers: Vec<InstallerFinding>,
     hints: Vec<String>,
     kernel: Option<String>,
     euid: Option<u32>,
@@ -43,6 +45,14 @@ struct LayerFinding {
     remedy: Option<String>,
 }
 
+/// What installs the packages of a language, and what would do so faster.
+#[derive(Debug, Serialize)]
+struct InstallerFinding {
+    language: &'static str,
+    program: String,
+    faster: Option<&'static str>,
+}
+
 #[derive(Debug, Serialize)]
 struct LanguageFinding {
     name: &'static str,
@@ -51,12 +61,13 @@ struct LanguageFinding {
 }
 
 /// Examines this machine; 0 where a sandbox started and every layer of the floor held, else 1.
-pub(crate) fn run(args: DoctorArgs, config: Config) -> Result<u8, Failure> {
-    let findings = match os::launch() {
+pub(crate) fn run(args: DoctorArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
+    let mut findings = match os::launch() {
         Ok(started) => os::runtime()?.block_on(examine(started, config)),
         Err(failure) if failure.code == ErrorCode::Unsupported => return Err(failure),
         Err(failure) => Findings::new(Err(failure.message), &Capabilities::default(), Vec::new()),
     };
+    findings.installers = installers(environment);
     let mut stdout = anstream::stdout().lock();
     let written =
         if args.json { show::json(&findings, &mut stdout) } else { show::text(&findings, &mut stdout) };
@@ -113,6 +124,7 @@ impl Findings {
             error,
             layers: Layer::ALL.iter().map(|layer| layer_finding(*layer, &enforced, capabilities)).collect(),
             languages: languages.into_iter().map(language_finding).collect(),
+            installers: Vec::new(),
             hints,
             kernel: host::kernel_release(),
             euid,
@@ -135,6 +147,21 @@ fn layer_finding(layer: Layer, enforced: &[Layer], capabilities: &Capabilities) 
         reason: missing.map(|missing| missing.reason.clone()),
         remedy: missing.map(|missing| missing.remedy.clone()),
     }
+}
+
+fn installers(environment: &Environment) -> Vec<InstallerFinding> {
+    let tools = crate::deps::tools(environment.home.as_deref());
+    let finding = |language, fast: Option<belljar_layers::Tool>, usual: &str, faster| InstallerFinding {
+        language,
+        faster: fast.is_none().then_some(faster),
+        program: fast.map_or_else(|| usual.to_owned(), |tool| tool.path.display().to_string()),
+    };
+    let uv = "uv, ten times faster: pip install uv, or https://docs.astral.sh/uv";
+    let bun = "bun, ten times faster: npm install -g bun, or https://bun.sh";
+    vec![
+        finding("python", tools.uv, "pip, of the interpreter", uv),
+        finding("javascript", tools.bun, "npm, of the image", bun),
+    ]
 }
 
 fn language_finding(found: FoundLanguage) -> LanguageFinding {

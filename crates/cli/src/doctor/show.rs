@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use comfy_table::{Table, presets};
 
-use super::{Findings, LanguageFinding, LayerFinding};
+use super::{Findings, InstallerFinding, LanguageFinding, LayerFinding};
 
 /// One object, on one line.
 pub(super) fn json(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
@@ -29,7 +29,19 @@ pub(super) fn text(findings: &Findings, out: &mut impl Write) -> io::Result<()> 
     if !findings.languages.is_empty() {
         writeln!(out, "\n{}", trimmed(&languages(&findings.languages)))?;
     }
+    if !findings.installers.is_empty() {
+        writeln!(out, "\n{}", trimmed(&installers(&findings.installers)))?;
+    }
     Ok(())
+}
+
+fn installers(installers: &[InstallerFinding]) -> Table {
+    let mut table = plain_table(["packages of", "installed by", ""]);
+    for found in installers {
+        let advice = found.faster.map(|faster| format!("there is {faster}")).unwrap_or_default();
+        table.add_row([found.language, &found.program, &advice]);
+    }
+    table
 }
 
 fn place(findings: &Findings) -> String {

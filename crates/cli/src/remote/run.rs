@@ -57,13 +57,14 @@ async fn perform(server: &Server, path: &str, body: &Value, output: Output) -> R
     }
     let response = server.send(Method::POST, path, EVENTS, Some(body)).await?;
     let mut events = Events::of(response);
-    let mut view = View::start(output.form == Form::Raw)?;
+    let mut view = View::start(output.form == Form::Raw, output.quiet)?;
     let result = loop {
         let (name, data) = events.expect().await?;
         match name.as_str() {
             "output" => {
                 view.output(stream_of(&data), &bytes_of(&data));
             }
+            "progress" => view.progress(data["message"].as_str().unwrap_or_default()),
             "result" => break data,
             "error" => return Err(refused(&data["error"], "nothing ran")),
             _ => {}

@@ -15,6 +15,7 @@ use belljar_engine::profile::Profiles;
 use belljar_engine::provider::{Blind, Capabilities};
 use belljar_engine::report::Status;
 use belljar_engine::request::{HostPaths, Request};
+use belljar_layers::shelf::Notice;
 use belljar_server::{Doors, World};
 use belljar_store::{Options, Store};
 use clap::Args;
@@ -24,7 +25,7 @@ use crate::config::Config;
 use crate::env::Environment;
 use crate::failure::{Failure, shown};
 use crate::os::{self, Hangups, Host, Interrupts, Started};
-use crate::say;
+use crate::{deps, say};
 
 use service::Service;
 pub(crate) use spec::{HostFolderSpec, ServerSpec};
@@ -64,10 +65,15 @@ pub(crate) fn run(args: ServeArgs, environment: &Environment, config: Config) ->
     let connections = usize::try_from(os::room_for_files() / 2).unwrap_or(usize::MAX);
     service.settings.connections = service.settings.connections.min(connections);
     let started = os::launch()?;
-    os::server_runtime()?.block_on(serve(started, service, config)).map(|()| 0)
+    os::server_runtime()?.block_on(serve(started, service, environment, config)).map(|()| 0)
 }
 
-async fn serve(started: Started, mut service: Service, config: Config) -> Result<(), Failure> {
+async fn serve(
+    started: Started,
+    mut service: Service,
+    environment: &Environment,
+    config: Config,
+) -> Result<(), Failure> {
     let mut interrupts = Interrupts::listen()?;
     let mut impatience = Interrupts::listen()?;
     let hangups = Hangups::listen()?;
@@ -80,8 +86,11 @@ async fn serve(started: Started, mut service: Service, config: Config) -> Result
     };
     let doors = Doors { api: listen(service.listen).await?, tls, metrics };
     let host = started.connect(config.warm).await?;
+    let folder = config.layers.folder(Some(&service.data_dir.join("layers")), environment)?;
+    let tell = Arc::new(|notice: &Notice| tracing::warn!(%notice, "packages"));
+    let library = deps::library(host.provider(), folder, &config, environment, tell);
     let engine = Engine::new(host.provider(), config.profiles.clone(), config.ceiling);
-    let engine = Arc::new(engine.with_policies(config.policies));
+    let engine = Arc::new(engine.with_policies(config.policies).with_packages(library));
     let ready = match prove(&engine, service.allow_degraded).await {
         Ok(()) => prepare(&engine, store, &host, config.profiles, service, &doors).await,
         Err(failure) => Err(failure),

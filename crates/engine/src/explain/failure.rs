@@ -227,6 +227,8 @@ mod tests {
 
     fn plan(mounts: Vec<Mount>) -> Plan {
         Plan {
+            package_layers: Vec::new(),
+            held: None,
             image: Image::Host,
             playground: None,
             mounts,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_engine::language::{LANGUAGES, Language};
+use belljar_engine::packages::{self, PackageLayer};
 use belljar_engine::plan::{Image, Network, Plan};
 use belljar_engine::provider::ProviderError;
 use belljar_jail::spec::{HOME, HostBind, INBOX, RootEntry, RootTree, WORKSPACE};
@@ -65,16 +66,19 @@ pub(super) struct NumberedRoot {
     pub(super) path: String,
 }
 
-/// Trees by what they consist of; and, because that takes a while to find out, those of the host by its prefixes.
+/// Trees by what they consist of; and, because that takes a while to find out, those of the host by what differs.
 #[derive(Debug, Default)]
 struct Known {
     by_tree: HashMap<RootTree, Arc<NumberedRoot>>,
-    by_prefixes: HashMap<Vec<PathBuf>, Arc<NumberedRoot>>,
+    usual: HashMap<Usual, Arc<NumberedRoot>>,
     next: u64,
 }
 
+/// A tree of the host with nothing in it but runtimes and packages.
+type Usual = (Vec<PathBuf>, Vec<PackageLayer>);
+
 /// So many are remembered; then all are forgotten.
-const MAX_KNOWN: usize = 64;
+const MAX_KNOWN: usize = 256;
 
 impl Roots {
     pub(super) fn new() -> Self {
@@ -112,14 +116,15 @@ impl Roots {
         binds: &[HostBind],
         prefixes: &[PathBuf],
     ) -> Result<Arc<NumberedRoot>, ProviderError> {
-        let usual = plan.image == Image::Host && plan.network == Network::None && binds.is_empty();
-        if let Some(root) = self.known().by_prefixes.get(prefixes).filter(|_| usual) {
-            return Ok(Arc::clone(root));
+        let is_usual = plan.image == Image::Host && plan.network == Network::None && binds.is_empty();
+        let usual = is_usual.then(|| (prefixes.to_vec(), plan.package_layers.clone()));
+        if let Some(root) = usual.as_ref().and_then(|usual| self.known().usual.get(usual).cloned()) {
+            return Ok(root);
         }
         let (tree, path) = self.build(plan, binds, prefixes)?;
         let root = self.number(tree, path);
-        if usual {
-            self.known().by_prefixes.insert(prefixes.to_vec(), Arc::clone(&root));
+        if let Some(usual) = usual {
+            self.known().usual.insert(usual, Arc::clone(&root));
         }
         Ok(root)
     }
@@ -136,7 +141,7 @@ impl Roots {
         }
         if known.by_tree.len() >= MAX_KNOWN {
             known.by_tree.clear();
-            known.by_prefixes.clear();
+            known.usual.clear();
         }
         known.next += 1;
         let root = Arc::new(NumberedRoot { number: known.next, tree: tree.clone(), path });
@@ -164,10 +169,21 @@ impl Roots {
             tree.push(RootEntry::Bind { source: text.clone(), path: text.clone() });
             path.push(format!("{text}/bin"));
         }
+        for layer in &plan.package_layers {
+            let source = paths::text("dependencies", &layer.source)?;
+            tree.push(RootEntry::Bind { source, path: layer.destination.to_owned() });
+            path.push(programs_of(layer));
+        }
         path.push(STANDARD_PATH.to_owned());
         tree.extend(binds.iter().filter_map(mount_point));
         Ok((tree, path.join(":")))
     }
+}
+
+/// Where a layer has its programs.
+fn programs_of(layer: &PackageLayer) -> String {
+    let folder = if layer.destination == packages::NODE { ".bin" } else { "bin" };
+    format!("{}/{folder}", layer.destination)
 }
 
 /// An empty place on which a host folder will be mounted. Below the workspace it is made later, inside.
@@ -283,11 +299,29 @@ fn folder_tree(folder: &Path) -> Result<RootTree, ProviderError> {
         if metadata.is_symlink() {
             let target = std::fs::read_link(&path).ok().and_then(|target| target.to_str().map(str::to_owned));
             tree.extend(target.map(|target| link(&inside, &target)));
+        } else if name == "opt" {
+            // Packages are put beside what is in it.
+            let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
+            let mut names: Vec<_> =
+                entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+            names.sort();
+            tree.extend(names.iter().filter_map(|name| shown_below(&path, &inside, name)));
         } else if metadata.is_dir() {
             tree.push(RootEntry::Bind { source: paths::text("image", &path)?, path: inside });
         }
     }
     Ok(tree)
+}
+
+/// A folder or link of an image's folder, in the same place.
+fn shown_below(folder: &Path, inside: &str, name: &str) -> Option<RootEntry> {
+    let (source, path) = (folder.join(name), format!("{inside}/{name}"));
+    let metadata = std::fs::symlink_metadata(&source).ok()?;
+    if metadata.is_symlink() {
+        return Some(link(&path, std::fs::read_link(&source).ok()?.to_str()?));
+    }
+    let source = source.to_str()?.to_owned();
+    metadata.is_dir().then_some(RootEntry::Bind { source, path })
 }
 
 #[cfg(test)]

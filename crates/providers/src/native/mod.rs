@@ -11,6 +11,7 @@ pub mod places;
 mod run;
 mod runtimes;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -141,6 +142,18 @@ impl Provider for Native {
             let Ok(connection) = self.shared.link.connection() else { return Vec::new() };
             connection.pools().await.into_iter().map(pool_metrics).collect()
         })
+    }
+
+    fn runtime(&self, language: &'static Language, image: &Image) -> Option<String> {
+        let found = self.shared.roots.runtime(language, image).ok()?.found;
+        let real = match image {
+            Image::Host => PathBuf::from(&found.program),
+            Image::Folder(folder) => folder.join(found.program.trim_start_matches('/')),
+        };
+        // A link may be one of the image's own, and then its target is nowhere here; it changes with what it is.
+        let metadata = std::fs::metadata(&real).or_else(|_| std::fs::symlink_metadata(&real)).ok()?;
+        let stamp = (metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec());
+        Some(format!("{} {stamp:?}", real.display()))
     }
 
     fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use belljar_engine::living::{Living, LivingError, NetworkUse, State, Stats};
 use belljar_engine::network::HostRules;
+use belljar_engine::packages::Prepared;
 use belljar_engine::quantity::show_duration;
-use belljar_engine::report::ReceiptReport;
+use belljar_engine::report::{DependenciesReport, ReceiptReport};
 use belljar_engine::sandbox::{AdmittedSandbox, OnTimeout, SandboxRequest};
 use belljar_store::{
     NewSandbox, Sandbox, SandboxEnd, SandboxId, SandboxState, SnapshotId, TenantName, Timestamp, Usage,
@@ -149,9 +150,10 @@ impl Making {
     async fn furnished(
         &mut self,
         world: &World,
-        opened: Result<Box<dyn Living>, belljar_engine::Error>,
+        opened: Result<(Box<dyn Living>, Prepared), belljar_engine::Error>,
     ) -> Result<(Timestamp, Box<dyn Living>), Error> {
-        let living = opened?;
+        let (living, prepared) = opened?;
+        self.settings.insert("dependencies".to_owned(), json!(DependenciesReport::from(prepared)));
         match self.furnish(world, &*living).await {
             Ok(running) => Ok((running, living)),
             Err(error) => {

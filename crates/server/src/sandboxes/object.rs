@@ -41,6 +41,7 @@ pub(super) fn settings(names: Names, admitted: &AdmittedSandbox) -> Map<String, 
         "volumes": admitted.volumes,
         // Known when it is made.
         "receipt": null,
+        "dependencies": {"packages": [], "cache": "none", "install_ms": 0},
         "timeout_ms": admitted.timeout.as_millis() as u64,
         "on_timeout": match admitted.on_timeout { OnTimeout::Kill => "kill", OnTimeout::Pause => "pause" },
     });

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{Limits, Network, Receipt};
+use super::{Dependencies, Installed, Limits, Network, Receipt};
 
 /// A sandbox to open. Nothing is needed.
 #[derive(Serialize, ToSchema)]
@@ -36,6 +36,8 @@ pub(crate) struct NewSandbox {
     volumes: Option<Vec<VolumeMount>>,
     /// The id of a snapshot with whose files the workspace starts.
     snapshot: Option<String>,
+    /// Packages that are there from the start; imports of what runs in it are not looked for.
+    dependencies: Option<Dependencies>,
     /// Name of the policy for everything that is run in it.
     policy: Option<String>,
 }
@@ -102,6 +104,8 @@ pub(crate) struct Sandbox {
     /// Names of the variables that every command has; their values are not kept.
     env_names: Vec<String>,
     volumes: Vec<VolumeMount>,
+    /// Packages that were there from the start.
+    dependencies: Installed,
     timeout_ms: u64,
     /// kill or pause.
     on_timeout: String,

@@ -31,7 +31,7 @@ fn report(id: &ExecutionId, cpu_ms: f64) -> Report {
         artifacts: Vec::new(),
         error: None,
         findings: Vec::new(),
-        dependencies: DependenciesReport { packages: Vec::new(), cache: "none", install_ms: 0 },
+        dependencies: DependenciesReport::default(),
         duration_ms: 2.5,
         usage: UsageReport { cpu_ms, peak_memory_bytes: 1, processes_peak: None },
         receipt: Some(ReceiptReport {

@@ -36,7 +36,7 @@ use super::gate::Gate;
 use super::image::NumberedRoot;
 use super::run::{failure_of, setup};
 use super::{Place, Shared, engine_layer, run as one_shot};
-use crate::program::base_environment;
+use crate::program::{add_packages, base_environment};
 
 /// How long a guest may take to greet, on a slow machine with next to no processor time.
 const GREETING: Duration = Duration::from_secs(60);
@@ -93,6 +93,7 @@ pub(super) async fn open(shared: &Arc<Shared>, place: Place) -> Result<NativeLiv
     let mut env = base_environment(&format!("{}:{INSTALLED}", root.path));
     env.extend(INSTALLING.map(|(name, value)| (name.to_owned(), value.to_owned())));
     env.extend(place.plan.env.clone());
+    add_packages(&mut env, &place.plan.package_layers);
     Ok(NativeLiving {
         guest,
         connection,

@@ -112,7 +112,7 @@ impl World {
     }
 
     pub(crate) async fn open_admitted(&self, admitted: AdmittedSandbox) -> Result<Open, String> {
-        let living = self.engine().open_sandbox(&admitted).await.map_err(text)?;
+        let (living, _) = self.engine().open_sandbox(&admitted).await.map_err(text)?;
         Ok(Open { living: living.into(), admitted })
     }
 }

@@ -1,0 +1,148 @@
+//! `belljar deps prepare`: makes the layer that a run would need, and says what is in it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use belljar_engine::packages::{Needs, Packages, Prepared, Progress};
+use belljar_engine::plan::{Image, InputFile};
+use belljar_engine::provider::Sink;
+use belljar_engine::{Error, language::Language};
+use clap::Args;
+use serde_json::json;
+
+use super::own_library;
+use crate::config::Config;
+use crate::env::Environment;
+use crate::failure::Failure;
+use crate::view::Installing;
+use crate::{input, language, os, say};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  belljar deps prepare job.py                           what a run of job.py needs
+  belljar deps prepare --dep numpy --dep 'pandas>=2'    packages of Python
+  belljar deps prepare --dep npm:zod --dep npm:express  packages of JavaScript
+  belljar deps prepare job.py --json                    for programs
+
+Exit status: 0; 125 when they cannot be had.";
+
+#[derive(Debug, Args)]
+pub(super) struct PrepareArgs {
+    /// File with the code, or a list of packages such as requirements.txt
+    #[arg(value_name = "FILE")]
+    source: Option<PathBuf>,
+    /// The code itself; Python unless --language says otherwise
+    #[arg(short = 'c', value_name = "CODE", allow_hyphen_values = true, conflicts_with = "source")]
+    code: Option<OsString>,
+    /// Language of the code [default: by file name or #! line]
+    #[arg(long, value_name = "L")]
+    language: Option<String>,
+    /// Package; 'npm:' before its name for one of JavaScript
+    #[arg(long = "dep", value_name = "NAME")]
+    packages: Vec<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl PrepareArgs {
+    pub(super) fn json(&self) -> bool {
+        self.json
+    }
+}
+
+/// Shows how far things are.
+struct Shown(Installing);
+
+impl Progress for Shown {
+    fn at(&mut self, what: &str) {
+        self.0.progress(what);
+    }
+}
+
+/// What the packages are for.
+struct Wanted {
+    language: Option<&'static Language>,
+    code: Option<String>,
+    files: Vec<InputFile>,
+    packages: Vec<String>,
+}
+
+pub(super) fn run(args: PrepareArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
+    let json = args.json;
+    let wanted = wanted(args)?;
+    let started = os::launch()?;
+    let prepared: Result<Prepared, Failure> = os::runtime()?.block_on(async {
+        let host = started.connect(config.warm).await?;
+        let library = own_library(host.provider(), &config, environment)?;
+        let needs = Needs {
+            tenant: belljar_engine::admit::DEFAULT_TENANT,
+            image: &Image::Host,
+            language: wanted.language,
+            detect: true,
+            code: wanted.code.as_deref(),
+            files: &wanted.files,
+            playground: false,
+            packages: &wanted.packages,
+            standing: &[],
+        };
+        let prepared = library.prepare(needs, &mut Shown(Installing::new(json))).await;
+        host.provider().shut_down().await;
+        Ok(prepared.map_err(Error::from)?)
+    });
+    show(&prepared?, json);
+    Ok(0)
+}
+
+fn wanted(args: PrepareArgs) -> Result<Wanted, Failure> {
+    let mut wanted = Wanted { language: None, code: None, files: Vec::new(), packages: args.packages };
+    if let Some(name) = &args.language {
+        wanted.language = Some(Language::named(name)?);
+    }
+    match (args.source, args.code) {
+        (Some(path), _) => {
+            let content = input::code(&path)?;
+            match super::manifest_name(&path) {
+                Some((_, name)) => {
+                    wanted.files.push(InputFile { path: name.to_owned(), mode: 0o644, content });
+                }
+                None => {
+                    let guess = language::detect(&path, &content);
+                    wanted.language = Some(wanted.language.or(guess).ok_or_else(|| super::unclear(&path))?);
+                    wanted.code = Some(super::utf8(content)?);
+                }
+            }
+        }
+        (None, Some(code)) => {
+            wanted.language = Some(wanted.language.map_or_else(|| Language::named("python"), Ok)?);
+            wanted.code = Some(super::utf8(code.into_encoded_bytes())?);
+        }
+        (None, None) if wanted.packages.is_empty() => {
+            return Err(Failure::invalid("nothing to prepare: give a FILE, -c CODE, or --dep NAME"));
+        }
+        (None, None) => {}
+    }
+    Ok(wanted)
+}
+
+fn show(prepared: &Prepared, json: bool) {
+    if json {
+        let layers: Vec<_> = prepared.layers.iter().map(|layer| &layer.source).collect();
+        let object = json!({
+            "packages": prepared.packages,
+            "cache": prepared.cache,
+            "install_ms": prepared.install.as_millis() as u64,
+            "layers": layers,
+            "findings": prepared.findings,
+        });
+        return say::answer(&object.to_string());
+    }
+    prepared
+        .findings
+        .iter()
+        .for_each(|finding| say::warning(&format!("{}; {}", finding.message, finding.suggestion)));
+    if prepared.packages.is_empty() {
+        return say::answer("Nothing has to be installed.");
+    }
+    prepared.packages.iter().for_each(|package| say::answer(&package.escape_debug().to_string()));
+}

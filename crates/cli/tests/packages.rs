@@ -1,0 +1,247 @@
+//! Packages that are simply there: from real registries, by uv and bun as well as by pip and npm.
+#![cfg(target_os = "linux")]
+
+mod common;
+mod expect;
+#[path = "packages/world.rs"]
+mod world;
+
+use std::path::Path;
+use std::process::Stdio;
+
+use expect::skip;
+use world::{Kit, World, all_tests};
+
+/// A world, unless this machine lacks what it needs.
+macro_rules! world {
+    ($kit:expr) => {
+        match World::new($kit) {
+            Ok(world) => world,
+            Err(why) => return skip("packages", &why),
+        }
+    };
+}
+
+#[test]
+fn an_import_is_installed_once_and_there_from_then_on() {
+    for kit in [Kit::Fast, Kit::Usual] {
+        let world = world!(kit);
+        let code = "import six\nprint(six.__name__, six.__file__.startswith('/opt/belljar/python/'))";
+        let first = world.run(&["-c", code]);
+        assert_eq!(first.lines(), ["six True"], "{kit:?} {}", first.json);
+        let dependencies = &first.json["dependencies"];
+        assert_eq!(dependencies["cache"], "miss", "{dependencies}");
+        assert!(
+            dependencies["packages"][0].as_str().is_some_and(|one| one.starts_with("six==1.")),
+            "{dependencies}"
+        );
+        assert!(dependencies["install_ms"].as_u64().is_some_and(|ms| ms > 0), "{dependencies}");
+        // Nobody can be asked any more.
+        let again = world.offline(&["-c", code]);
+        assert_eq!(
+            (again.lines(), &again.json["dependencies"]["cache"]),
+            (vec!["six True"], &"hit".into()),
+            "{}",
+            again.json
+        );
+        // Nothing of it can be changed from inside.
+        let code = "import six\ntry: open(six.__file__, 'a')\nexcept OSError as error: print(error.errno in (13, 30))";
+        assert_eq!(world.offline(&["-c", code]).lines(), ["True"]);
+    }
+}
+
+#[test]
+fn javascript_has_its_packages_too() {
+    for kit in [Kit::Fast, Kit::Usual] {
+        let world = world!(kit);
+        let code = "const ms = require('ms'); console.log(ms('2 days'))";
+        let first = world.run(&["--language", "js", "-c", code]);
+        assert_eq!(first.lines(), ["172800000"], "{kit:?} {}", first.json);
+        assert_eq!(first.json["dependencies"]["cache"], "miss");
+        let again = world.offline(&["--language", "js", "-c", code]);
+        assert_eq!(
+            (again.lines(), &again.json["dependencies"]["cache"]),
+            (vec!["172800000"], &"hit".into()),
+            "{}",
+            again.json
+        );
+    }
+}
+
+#[test]
+fn names_are_understood_and_what_is_none_is_refused() {
+    let world = world!(Kit::Fast);
+    let exact = world.run(&["--dep", "idna==3.4", "-c", "import idna; print(idna.__version__)"]);
+    assert_eq!(
+        (exact.lines(), exact.json["dependencies"]["packages"][0].as_str()),
+        (vec!["3.4"], Some("idna==3.4"))
+    );
+    for (arguments, code, says) in [
+        (vec!["-c", "import reqeusts"], "dependency_unresolvable", "nearly 'requests'"),
+        (vec!["--dep", "six==999", "-c", "1"], "dependency_unresolvable", "999"),
+        (
+            vec!["--dep", "belljar-no-such-package", "-c", "1"],
+            "dependency_unresolvable",
+            "belljar-no-such-package",
+        ),
+        (vec!["--dep=-r/etc/passwd", "-c", "1"], "dependency_unresolvable", "options are not taken"),
+        (
+            vec!["--dep", "six @ https://example.com/six.whl", "-c", "1"],
+            "dependency_unresolvable",
+            "an address",
+        ),
+        (vec!["--dep", "git+https://example.com/x", "-c", "1"], "dependency_unresolvable", "repository"),
+        (
+            vec!["--dep", "idna==3.4", "--dep", "idna==3.3", "-c", "1"],
+            "dependency_unresolvable",
+            "contradicts",
+        ),
+    ] {
+        let answer = world.run(&arguments);
+        assert_eq!((answer.code, answer.error_code()), (Some(125), code), "{arguments:?} {}", answer.json);
+        assert!(answer.error_message().contains(says), "{arguments:?} {}", answer.json);
+    }
+}
+
+#[test]
+fn what_nobody_knows_is_a_warning_and_what_the_image_has_costs_nothing() {
+    let world = world!(Kit::Fast);
+    let answer = world.run(&[
+        "-c",
+        "try:\n    import os\n    from zz_unheard_of import x\nexcept ImportError as e: print(e.name)",
+    ]);
+    assert_eq!(
+        (answer.lines(), &answer.json["dependencies"]["cache"]),
+        (vec!["zz_unheard_of"], &"none".into()),
+        "{}",
+        answer.json
+    );
+    let answer = world.run(&["-c", "import zz_unheard_of"]);
+    assert_eq!(answer.code, Some(1), "{}", answer.json);
+    assert_eq!(answer.json["findings"][0]["rule"], "dependency-unknown");
+    assert!(answer.json["findings"][0]["suggestion"].as_str().is_some_and(|text| text.contains("--dep")));
+    // The interpreter has a module of a name that could be installed.
+    std::fs::write(world.site_packages().join("six.py"), "print('the image')").expect("a module");
+    let answer = world.run(&["-c", "import six"]);
+    assert_eq!(
+        (answer.lines(), &answer.json["dependencies"]["cache"]),
+        (vec!["the image"], &"none".into()),
+        "{}",
+        answer.json
+    );
+    let answer = world.run(&["--no-deps", "-c", "import idna"]);
+    assert_eq!(answer.code, Some(1), "{}", answer.json);
+}
+
+#[test]
+fn lists_that_come_along_count() {
+    let world = world!(Kit::Fast);
+    let list = world.folder().join("requirements.txt");
+    std::fs::write(&list, "idna==3.4\n").expect("a list");
+    let answer =
+        world.run(&["--file", list.to_str().expect("a path"), "-c", "import idna; print(idna.__version__)"]);
+    assert_eq!(answer.lines(), ["3.4"], "{}", answer.json);
+    let shell = world.run(&[
+        "--dep",
+        "idna==3.4",
+        "--language",
+        "bash",
+        "-c",
+        "python3 -c 'import idna; print(idna.__version__)'",
+    ]);
+    assert_eq!(shell.lines(), ["3.4"], "{}", shell.json);
+}
+
+#[test]
+fn many_at_a_time_build_one_layer() {
+    let world = world!(Kit::Fast);
+    let line = r#"{"language": "python", "code": "import six"}"#;
+    let batch = world.folder().join("batch.jsonl");
+    std::fs::write(&batch, format!("{line}\n").repeat(100)).expect("a batch");
+    let output = world
+        .command()
+        .args(["run", "--quiet", "--jobs", "32", "--batch"])
+        .arg(&batch)
+        .output()
+        .expect("the binary starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(text.matches(r#""status":"succeeded""#).count(), 100, "{text}");
+    assert_eq!(world.layers().len(), 1);
+    assert_eq!(world.staged(), 0);
+}
+
+#[test]
+fn a_killed_install_leaves_nothing_half_done() {
+    let world = world!(Kit::Fast);
+    let mut child = world
+        .command()
+        .args(["run", "--json", "-c", "import six"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary starts");
+    // As soon as something is being installed; where that was missed, there is a layer, and a whole one.
+    while world.staged() == 0 && world.layers().is_empty() {
+        std::thread::yield_now();
+    }
+    child.kill().expect("it is ours");
+    child.wait().expect("it is ours");
+    let answer = world.run(&["-c", "import six; print(six.__name__)"]);
+    assert_eq!(answer.lines(), ["six"], "{}", answer.json);
+    assert_eq!((world.layers().len(), world.staged()), (1, 0));
+}
+
+#[test]
+fn nothing_reachable_and_nothing_there_says_what_to_do() {
+    let world = world!(Kit::Fast);
+    let answer = world.offline(&["-c", "import six"]);
+    assert_eq!((answer.code, answer.error_code()), (Some(125), "setup_failed"), "{}", answer.json);
+    assert!(
+        answer.error_message().contains("could not be reached")
+            && answer.error_message().contains("--no-deps")
+    );
+    assert!(!answer.error_message().contains("secret"), "{}", answer.json);
+}
+
+/// A source distribution whose set-up looks around, as packages have done; nobody publishes it.
+#[test]
+fn code_of_packages_is_not_run_by_default() {
+    for kit in [Kit::Fast, Kit::Usual] {
+        let world = world!(kit);
+        world.make_evil_packages();
+        let answer = world.with_links(&["--dep", "bell-evil", "-c", "print('ran')"]);
+        assert_eq!(
+            (answer.code, answer.error_code()),
+            (Some(125), "dependency_unresolvable"),
+            "{kit:?} {}",
+            answer.json
+        );
+        assert!(!world.folder().join("links/touched").exists());
+        assert_eq!(world.layers().len(), 0);
+    }
+}
+
+#[test]
+fn the_packages_that_people_use() {
+    if !all_tests() {
+        return skip("popular packages", "they take long; ./test --all has them");
+    }
+    for kit in [Kit::Fast, Kit::Usual] {
+        let world = world!(kit);
+        let code = "import bs4, numpy, pandas, requests, yaml, sklearn, matplotlib\nprint(int(numpy.ones(3).sum()), len(pandas.DataFrame({'a': [1]})))";
+        let answer = world.run(&["--timeout", "2m", "--memory", "1G", "-c", code]);
+        assert_eq!(answer.lines(), ["3 1"], "{kit:?} {}", answer.json);
+        let code = "const _ = require('lodash'), axios = require('axios'), express = require('express'), { z } = require('zod'), { LRUCache } = require('@isaacs/ttlcache') ? { LRUCache: 1 } : {};\nconsole.log(_.chunk([1, 2, 3], 2).length, typeof axios.get, typeof express, z.string().parse('x'))";
+        let answer = world.run(&["--language", "js", "--dep", "@isaacs/ttlcache", "-c", code]);
+        assert_eq!(answer.lines(), ["2 function function x"], "{kit:?} {}", answer.json);
+    }
+}
+
+#[test]
+fn doctor_says_what_installs() {
+    let world = world!(Kit::Fast);
+    let output = world.command().arg("doctor").output().expect("the binary starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("packages of") && text.contains("/uv"), "{text}");
+    assert!(Path::new(&world.folder()).is_dir());
+}

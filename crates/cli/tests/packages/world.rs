@@ -1,0 +1,133 @@
+//! A home of its own for each test: a bare interpreter, the installers that it is to use, and nothing cached.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::{Answer, belljar, finish};
+
+/// Which installers there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kit {
+    /// uv and bun.
+    Fast,
+    /// pip and npm.
+    Usual,
+}
+
+#[derive(Debug)]
+pub(crate) struct World {
+    home: tempfile::TempDir,
+}
+
+pub(crate) fn all_tests() -> bool {
+    std::env::var("BELLJAR_TEST_ALL").is_ok_and(|all| all == "1")
+}
+
+/// Where `./test` puts installers.
+fn installers() -> Option<PathBuf> {
+    let folder = Path::new(&std::env::var_os("BELLJAR_TEST_PACKAGES")?).join("installers");
+    ["uv", "bun"].iter().all(|name| folder.join(name).is_file()).then_some(folder)
+}
+
+impl World {
+    pub(crate) fn new(kit: Kit) -> Result<Self, String> {
+        let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).map_err(|error| error.to_string())?;
+        let venv = home.path().join("venv");
+        let made = Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(&venv).status();
+        if !made.is_ok_and(|status| status.success()) {
+            return Err("python3 -m venv does not work here".to_owned());
+        }
+        if kit == Kit::Fast {
+            let installers = installers().ok_or("uv and bun are not installed; ./test installs them")?;
+            for name in ["uv", "bun"] {
+                std::os::unix::fs::symlink(installers.join(name), venv.join("bin").join(name))
+                    .map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(Self { home })
+    }
+
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.home.path().to_owned()
+    }
+
+    pub(crate) fn site_packages(&self) -> PathBuf {
+        let lib = self.home.path().join("venv/lib");
+        let version = std::fs::read_dir(&lib).expect("a folder").flatten().next().expect("a version");
+        version.path().join("site-packages")
+    }
+
+    /// The binary, with this home and these installers; the registries are this machine's own.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = belljar();
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.home.path().join("venv/bin").display());
+        command.env("PATH", path).env("XDG_CACHE_HOME", self.home.path().join("cache"));
+        command
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Answer {
+        finish(self.command().args(["run", "--json"]).args(arguments))
+    }
+
+    /// The same registries, behind a proxy that nobody answers for.
+    pub(crate) fn offline(&self, arguments: &[&str]) -> Answer {
+        let mut command = self.command();
+        for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
+            command.env(name, "http://ann:secret@127.0.0.1:9");
+        }
+        command.env("NO_PROXY", "").env("no_proxy", "").env("UV_HTTP_RETRIES", "0").env("PIP_RETRIES", "0");
+        finish(command.args(["run", "--json"]).args(arguments))
+    }
+
+    /// With packages of ours beside the registry's.
+    pub(crate) fn with_links(&self, arguments: &[&str]) -> Answer {
+        let mut command = self.command();
+        command
+            .env("PIP_FIND_LINKS", self.home.path().join("links"))
+            .env("UV_FIND_LINKS", self.home.path().join("links"));
+        finish(command.args(["run", "--json"]).args(arguments))
+    }
+
+    fn layers_folder(&self) -> PathBuf {
+        self.home.path().join("cache/belljar/layers")
+    }
+
+    pub(crate) fn layers(&self) -> Vec<PathBuf> {
+        entries(&self.layers_folder().join("layers"))
+    }
+
+    /// How much is on its way to become a layer.
+    pub(crate) fn staged(&self) -> usize {
+        entries(&self.layers_folder().join("staging")).len()
+    }
+
+    /// A source distribution whose `setup.py` leaves a trace wherever it can, and says what it saw of the host.
+    pub(crate) fn make_evil_packages(&self) {
+        let links = self.home.path().join("links");
+        let source = self.home.path().join("bell_evil-0.0.1");
+        std::fs::create_dir_all(&links).expect("a folder");
+        std::fs::create_dir_all(&source).expect("a folder");
+        let touched = links.join("touched");
+        let setup = format!(
+            "import os\ntry: open({:?}, 'w').close()\nexcept OSError: pass\nfrom setuptools import setup\nsetup(name='bell-evil', version='0.0.1', py_modules=['bell_evil'])\n",
+            touched.display().to_string()
+        );
+        std::fs::write(source.join("setup.py"), setup).expect("a file");
+        std::fs::write(source.join("bell_evil.py"), "print('built')\n").expect("a file");
+        std::fs::write(source.join("PKG-INFO"), "Metadata-Version: 2.1\nName: bell-evil\nVersion: 0.0.1\n")
+            .expect("a file");
+        let packed = Command::new("tar")
+            .args(["-czf"])
+            .arg(links.join("bell_evil-0.0.1.tar.gz"))
+            .arg("-C")
+            .arg(self.home.path())
+            .arg("bell_evil-0.0.1")
+            .status();
+        assert!(packed.is_ok_and(|status| status.success()));
+    }
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| !path.ends_with("lock")).collect()
+}

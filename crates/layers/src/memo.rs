@@ -1,0 +1,42 @@
+//! Answers that are still good, in memory: so many, and no older than so long.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::shelf::Digest;
+
+/// So many are remembered; then all are forgotten, which costs a look at the disk each.
+const MAX: usize = 4_096;
+
+#[derive(Debug)]
+pub(crate) struct Memo<T> {
+    answers: Mutex<HashMap<Digest, (Instant, Arc<T>)>>,
+    ttl: Duration,
+}
+
+impl<T> Memo<T> {
+    pub(crate) fn new(ttl: Duration) -> Self {
+        Self { answers: Mutex::default(), ttl }
+    }
+
+    pub(crate) fn get(&self, question: &Digest) -> Option<Arc<T>> {
+        let answers = self.lock();
+        let (since, answer) = answers.get(question)?;
+        (since.elapsed() < self.ttl).then(|| Arc::clone(answer))
+    }
+
+    pub(crate) fn put(&self, question: Digest, answer: T) -> Arc<T> {
+        let answer = Arc::new(answer);
+        let mut answers = self.lock();
+        if answers.len() >= MAX {
+            answers.clear();
+        }
+        answers.insert(question, (Instant::now(), Arc::clone(&answer)));
+        answer
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, (Instant, Arc<T>)>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

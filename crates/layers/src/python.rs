@@ -1,0 +1,296 @@
+//! Python's packages: by uv where it is found, by the interpreter's own pip otherwise. Wheels only, so no package's code runs.
+
+use std::path::Path;
+
+use belljar_engine::packages::PackagesError;
+use belljar_engine::plan::Image;
+use serde::Deserialize;
+
+use crate::explain::{is_unreachable, shortened};
+use crate::interpreter::Interpreter;
+use crate::shelf::{Package, Scope};
+use crate::workshop::{Done, Job, Workshop};
+
+const COMPILE: &str = include_str!("probes/compile.py");
+const WORKSPACE: &str = "/workspace";
+
+/// Installs for one interpreter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Python<'a> {
+    pub(crate) workshop: &'a Workshop,
+    pub(crate) image: &'a Image,
+    pub(crate) interpreter: &'a Interpreter,
+    pub(crate) scope: &'a Scope,
+}
+
+impl Python<'_> {
+    /// `uv` or `pip`.
+    pub(crate) fn installer(&self) -> Result<&'static str, PackagesError> {
+        match (&self.workshop.tools.uv, self.interpreter.installer.is_empty()) {
+            (Some(_), _) => Ok("uv"),
+            (None, false) => Ok("pip"),
+            (None, true) => Err(PackagesError::Host(
+                "nothing here can install Python packages: install uv (https://docs.astral.sh/uv), or pip for the \
+                 interpreter; or run with --no-deps"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// Exact versions and hashes. Nothing is installed, and no package's code is run.
+    pub(crate) async fn resolve(
+        &self,
+        requirements: &[(String, Vec<String>)],
+    ) -> Result<Vec<Package>, PackagesError> {
+        let lines: Vec<String> = requirements.iter().map(line).collect();
+        let text = lines.join("\n");
+        match self.installer()? {
+            "uv" => {
+                let words = [
+                    "pip",
+                    "compile",
+                    "-",
+                    "--generate-hashes",
+                    "--no-header",
+                    "--no-annotate",
+                    "--no-strip-extras",
+                ];
+                let done = self.uv(&words, text, None).await?;
+                pinned(&answer(done)?)
+            }
+            _ => {
+                let words = ["install", "--dry-run", "--ignore-installed", "--report", "/tmp/report.json"];
+                let done = self.pip(&words, text, None).await?;
+                reported(&answer(done)?)
+            }
+        }
+    }
+
+    /// Puts exactly these into a folder.
+    pub(crate) async fn install(&self, packages: &[Package], folder: &Path) -> Result<(), PackagesError> {
+        let lines: Vec<String> = packages
+            .iter()
+            .map(|one| line(&(format!("{}=={}", one.name, one.version), one.hashes.clone())))
+            .collect();
+        let (text, words) = (lines.join("\n"), ["--target", WORKSPACE, "--require-hashes", "--no-deps"]);
+        let done = match self.installer()? {
+            "uv" => {
+                let words = [&["pip", "install", "--link-mode", "copy", "-r", "-"][..], &words].concat();
+                self.uv(&words, text, Some(folder)).await?
+            }
+            _ => self.pip(&[&["install", "--no-compile"][..], &words].concat(), text, Some(folder)).await?,
+        };
+        answer(done)?;
+        self.compile(folder).await
+    }
+
+    async fn uv(&self, words: &[&str], stdin: String, folder: Option<&Path>) -> Result<Done, PackagesError> {
+        let Some(uv) = &self.workshop.tools.uv else { return Err(gone("uv")) };
+        let program = uv.inside();
+        let fixed = [
+            "--only-binary",
+            ":all:",
+            "--python",
+            &self.interpreter.program,
+            "--no-python-downloads",
+            "--color",
+            "never",
+        ];
+        let cache = Workshop::cache("uv");
+        let command = [&program].into_iter().map(String::as_str).chain(words.iter().copied()).chain(fixed);
+        let command = command.chain(["--no-progress", "--cache-dir", &cache]).map(str::to_owned).collect();
+        let job = Job {
+            command,
+            stdin,
+            folder,
+            tool: Some(uv),
+            cache: Some(("uv", self.scope)),
+            download: true,
+            ..Job::default()
+        };
+        self.workshop.run(self.image, job).await
+    }
+
+    /// pip reads no list from its input, and its report goes to a file: a few lines of ours bring both.
+    async fn pip(&self, words: &[&str], stdin: String, folder: Option<&Path>) -> Result<Done, PackagesError> {
+        let script = "import subprocess, sys\n\
+            open('/tmp/list.txt', 'w').write(sys.stdin.read())\n\
+            done = subprocess.run(sys.argv[1:] + ['-r', '/tmp/list.txt'], stdout=sys.stderr)\n\
+            report = '/tmp/report.json'\n\
+            if done.returncode == 0 and report in sys.argv: print(open(report).read())\n\
+            sys.exit(done.returncode)\n";
+        let cache = Workshop::cache("pip");
+        let fixed = [
+            "--only-binary",
+            ":all:",
+            "--no-input",
+            "--cache-dir",
+            &cache,
+            "--disable-pip-version-check",
+            "--no-warn-script-location",
+        ];
+        let program = [self.interpreter.program.as_str(), "-c", script];
+        let installer = self.interpreter.installer.iter().map(String::as_str);
+        let command = program
+            .into_iter()
+            .chain(installer)
+            .chain(words.iter().copied())
+            .chain(fixed)
+            .map(str::to_owned)
+            .collect();
+        let job = Job {
+            command,
+            stdin,
+            folder,
+            cache: Some(("pip", self.scope)),
+            download: true,
+            ..Job::default()
+        };
+        self.workshop.run(self.image, job).await
+    }
+
+    /// Layers are read-only, so what Python would compile at every import is compiled once, and kept by what it is made of.
+    async fn compile(&self, folder: &Path) -> Result<(), PackagesError> {
+        let cache = Workshop::cache("bytecode");
+        let target = belljar_engine::packages::PYTHON;
+        let command = [self.interpreter.program.as_str(), "-c", COMPILE, WORKSPACE, target, &cache]
+            .map(str::to_owned)
+            .to_vec();
+        let cache = Some(("bytecode", self.scope));
+        let done = self
+            .workshop
+            .run(self.image, Job { command, folder: Some(folder), cache, ..Job::default() })
+            .await?;
+        match done.succeeded {
+            true => Ok(()),
+            false => Err(PackagesError::Host(format!("compiling modules: {}", shortened(&done.stderr)))),
+        }
+    }
+}
+
+fn gone(tool: &str) -> PackagesError {
+    PackagesError::Host(format!("{tool} is gone"))
+}
+
+fn line((requirement, hashes): &(String, Vec<String>)) -> String {
+    let hashes = hashes.iter().map(|hash| format!(" --hash={hash}"));
+    std::iter::once(requirement.clone()).chain(hashes).collect()
+}
+
+/// What a step printed, or why it failed.
+pub(crate) fn answer(done: Done) -> Result<String, PackagesError> {
+    if done.succeeded {
+        return Ok(done.stdout);
+    }
+    let said = format!("{}\n{}", done.stderr, done.stdout);
+    if is_unreachable(&said) {
+        return Err(PackagesError::Host(format!(
+            "the registry could not be reached: {}; look at the network and at what pip, uv or npm are configured for here, \
+             or run with --no-deps",
+            shortened(&done.stderr)
+        )));
+    }
+    Err(PackagesError::Unresolvable(shortened(if done.stderr.trim().is_empty() {
+        &done.stdout
+    } else {
+        &done.stderr
+    })))
+}
+
+/// Reads what uv writes: `name==version \` and its hashes on lines of their own.
+fn pinned(text: &str) -> Result<Vec<Package>, PackagesError> {
+    let mut packages: Vec<Package> = Vec::new();
+    for line in text.lines().map(|line| line.trim().trim_end_matches('\\').trim()) {
+        if let Some(hash) = line.strip_prefix("--hash=") {
+            if let Some(last) = packages.last_mut() {
+                last.hashes.push(hash.to_owned());
+            }
+        } else if !line.is_empty() && !line.starts_with(['#', '-']) {
+            let (name, version) = line.split_once("==").ok_or_else(|| unexpected(line))?;
+            // Extras are resolved, and a marker that is left holds here.
+            let name = name.split('[').next().unwrap_or(name).trim().to_owned();
+            let version = version.split(';').next().unwrap_or(version).trim().to_owned();
+            packages.push(Package { name, version, hashes: Vec::new() });
+        }
+    }
+    whole(packages)
+}
+
+#[derive(Deserialize)]
+struct Reported {
+    install: Vec<Chosen>,
+}
+
+#[derive(Deserialize)]
+struct Chosen {
+    metadata: Metadata,
+    download_info: Download,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    name: String,
+    version: String,
+}
+
+#[derive(Deserialize)]
+struct Download {
+    #[serde(default)]
+    archive_info: Archive,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Archive {
+    hashes: std::collections::BTreeMap<String, String>,
+}
+
+/// Reads what pip reports.
+fn reported(text: &str) -> Result<Vec<Package>, PackagesError> {
+    let report: Reported = serde_json::from_str(text).map_err(|error| unexpected(&error.to_string()))?;
+    let package = |chosen: Chosen| Package {
+        name: chosen.metadata.name,
+        version: chosen.metadata.version,
+        hashes: chosen
+            .download_info
+            .archive_info
+            .hashes
+            .iter()
+            .map(|(kind, hash)| format!("{kind}:{hash}"))
+            .collect(),
+    };
+    whole(report.install.into_iter().map(package).collect())
+}
+
+/// Nothing is installed of which it is not known what it must be.
+fn whole(packages: Vec<Package>) -> Result<Vec<Package>, PackagesError> {
+    match packages.iter().find(|package| package.hashes.is_empty()) {
+        Some(package) => {
+            Err(PackagesError::Unresolvable(format!("the registry gives no hash of {}", package.name)))
+        }
+        None => Ok(packages),
+    }
+}
+
+fn unexpected(what: &str) -> PackagesError {
+    PackagesError::Host(format!("the installer's answer is not understood: {}", shortened(what)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_of_uv_and_pip() {
+        let text = "idna==3.10 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\nrequests[socks]==2.1 ; python_version < '4' \\\n    --hash=sha256:cc\n";
+        let packages = pinned(text).unwrap();
+        assert_eq!(
+            (packages[0].name.as_str(), packages[0].version.as_str(), packages[0].hashes.len()),
+            ("idna", "3.10", 2)
+        );
+        assert_eq!((packages[1].name.as_str(), packages[1].version.as_str()), ("requests", "2.1"));
+        assert!(pinned("six==1.0\n").is_err() && pinned("six @ https://x\n").is_err());
+        let text = r#"{"install": [{"metadata": {"name": "six", "version": "1.17.0"}, "download_info": {"archive_info": {"hashes": {"sha256": "aa"}}}}]}"#;
+        assert_eq!(reported(text).unwrap()[0].hashes, ["sha256:aa"]);
+    }
+}

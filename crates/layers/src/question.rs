@@ -1,0 +1,197 @@
+//! What a run needs that its image does not have: imports of its code, names that were given, manifests that came along.
+
+use std::collections::BTreeSet;
+
+use belljar_analysis::imports::{
+    self, Answer, Found, Import, PythonVersion, Registry, Requirement, Resolver, Source, Unresolved, Why,
+};
+use belljar_engine::finding::Finding;
+use belljar_engine::packages::{Needs, PackagesError};
+
+use crate::interpreter::Interpreter;
+
+/// What is to be installed of one registry.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Question {
+    /// As an installer takes them, with hashes that their files must have.
+    pub(crate) requirements: Vec<(String, Vec<String>)>,
+    /// What was not understood, and may be there anyway.
+    pub(crate) findings: Vec<Finding>,
+    /// Modules that the code imports from what is installed.
+    pub(crate) modules: Vec<String>,
+}
+
+/// Whether code, names and files together can ask for anything at all. Most short code does not.
+pub(crate) fn is_plain(needs: &Needs<'_>) -> bool {
+    if !needs.packages.is_empty() || !needs.standing.is_empty() {
+        return false;
+    }
+    if !needs.detect {
+        return true;
+    }
+    let says = |code: &str| ["import", "require", "from"].iter().any(|word| code.contains(word));
+    let reads = needs.language.is_some_and(|language| imports::Language::named(language.name).is_some());
+    !(reads && needs.code.is_some_and(says)) && manifests(needs).next().is_none()
+}
+
+fn manifests<'a>(needs: &Needs<'a>) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+    let files = needs.files.iter().map(|file| (file.path.as_str(), file.content.as_slice()));
+    files.filter(|(path, _)| Requirement::of_manifest(path, "").is_some())
+}
+
+/// What somebody names.
+#[derive(Debug, Default)]
+pub(crate) struct Named {
+    pub(crate) python: Vec<Requirement>,
+    pub(crate) npm: Vec<Requirement>,
+}
+
+/// Reads names: `npm:` and `pypi:` say whose they are, and otherwise the language does.
+pub(crate) fn named(needs: &Needs<'_>, with_standing: bool) -> Result<Named, PackagesError> {
+    let refuse = |error: imports::Error| PackagesError::Unresolvable(error.to_string());
+    let own = registry(needs);
+    let mut named = Named::default();
+    let mut add = |text: &str, usual: Registry, only: Option<Registry>| {
+        let (registry, text) = match text.split_once(':') {
+            Some(("npm", rest)) => (Registry::Npm, rest),
+            Some(("pypi", rest)) => (Registry::Pypi, rest),
+            _ => (usual, text),
+        };
+        let requirement = Requirement::parse(registry, text).map_err(refuse)?;
+        match registry {
+            _ if only.is_some_and(|only| only != registry) => {}
+            Registry::Pypi => named.python.push(requirement),
+            Registry::Npm => named.npm.push(requirement),
+        }
+        Ok::<(), PackagesError>(())
+    };
+    for text in needs.packages {
+        add(text, own.unwrap_or(Registry::Pypi), None)?;
+    }
+    // A profile serves every language, and each takes what it can use; a shell and a sandbox that stays take all.
+    for text in needs.standing.iter().filter(|_| with_standing) {
+        add(text, Registry::Pypi, own)?;
+    }
+    for (path, content) in manifests(needs).filter(|_| needs.detect) {
+        let text = String::from_utf8_lossy(content);
+        let listed = Requirement::of_manifest(path, &text).into_iter().collect::<Result<Vec<_>, _>>();
+        for requirement in listed.map_err(refuse)?.concat() {
+            match requirement.is_python() {
+                true => named.python.push(requirement),
+                false => named.npm.push(requirement),
+            }
+        }
+    }
+    Ok(named)
+}
+
+/// Whose packages the language imports.
+pub(crate) fn registry(needs: &Needs<'_>) -> Option<Registry> {
+    needs
+        .language
+        .and_then(|language| imports::Language::named(language.name))
+        .map(imports::Language::registry)
+}
+
+/// Finds imports of the code, where they count.
+pub(crate) fn found(needs: &Needs<'_>) -> Result<Found, Finding> {
+    let language = needs.language.and_then(|language| imports::Language::named(language.name));
+    let (Some(language), Some(code), true) = (language, needs.code, needs.detect) else {
+        return Ok(Found::default());
+    };
+    let first_part = |path: &str| path.split('/').next().unwrap_or(path).to_owned();
+    let local: BTreeSet<String> = needs.files.iter().map(|file| first_part(&file.path)).collect();
+    let source = Source { code, language, python: PythonVersion::default(), local: &local };
+    imports::detect(source)
+        .map_err(|error| finding(error.to_string(), None, "name them as dependencies.packages"))
+}
+
+/// Puts everything together, without what the interpreter has.
+pub(crate) fn question(
+    needs: &Needs<'_>,
+    resolver: &Resolver<'_>,
+    mut found: Found,
+    mut given: Vec<Requirement>,
+    interpreter: &Interpreter,
+) -> Result<Question, PackagesError> {
+    let top = |import: &Import| import.name.split('.').next().unwrap_or(&import.name).to_owned();
+    found.imports.retain(|import| !interpreter.modules.contains(&top(import)));
+    given.retain(|one| one.to_string() != one.name || !interpreter.packages.contains(&one.name));
+    let answer = resolver.resolve(&found, &given);
+    let mut question = Question {
+        modules: found
+            .imports
+            .iter()
+            .filter(|import| !import.optional)
+            .map(|import| import.name.clone())
+            .collect(),
+        ..Question::default()
+    };
+    for unresolved in &answer.unresolved {
+        question.findings.extend(judge(unresolved, needs)?);
+    }
+    question.requirements = requirements(&answer);
+    Ok(question)
+}
+
+/// What the code says how to do without is left out.
+fn requirements(answer: &Answer) -> Vec<(String, Vec<String>)> {
+    let needed = answer.packages.iter().filter(|package| !package.optional);
+    let mut all: Vec<_> =
+        needed.map(|package| (package.requirement.clone(), package.hashes.clone())).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// Whether something that is not installed stops the run; else what to say about it.
+fn judge(one: &Unresolved, needs: &Needs<'_>) -> Result<Option<Finding>, PackagesError> {
+    let (name, line) = (one.reason.name.escape_debug().to_string(), one.reason.line);
+    let refuse = |why: String| Err(PackagesError::Unresolvable(format!("'{name}' {why}")));
+    if one.optional {
+        return Ok(None);
+    }
+    match &one.why {
+        Why::Covered { .. } => Ok(None),
+        Why::Unknown => Ok(Some(unknown(&name, line))),
+        // Somebody's own module may have any name.
+        Why::Misspelt { .. } if needs.playground && line.is_some() => Ok(Some(unknown(&name, line))),
+        Why::Misspelt { likely } => refuse(format!(
+            "is no known package, and nearly '{likely}': write that if it is meant; else an administrator can add the name \
+             to imports in [dependencies]"
+        )),
+        Why::Denied => refuse("is denied by the administrator; do without it".to_owned()),
+        Why::NotAllowed => refuse("is not among the packages that the administrator allows".to_owned()),
+        Why::Pinned { version } => {
+            refuse(format!("is pinned to '{}' by the administrator; leave out the version", version.escape_debug()))
+        }
+        Why::Conflict { with } => {
+            refuse(format!("contradicts '{}', which was stated before; state one version", with.escape_debug()))
+        }
+        Why::Direct => refuse(
+            "comes from an address, a path or a repository; name a package, or have the administrator set direct = true \
+             in [dependencies]"
+                .to_owned(),
+        ),
+        Why::Invalid { message } => Err(PackagesError::Unresolvable(message.clone())),
+    }
+}
+
+fn unknown(name: &str, line: Option<u32>) -> Finding {
+    let suggestion = "where it fails for that, name its package: --dep NAME, or dependencies.packages";
+    finding(format!("'{name}' is imported and is no known package; it was not installed"), line, suggestion)
+}
+
+/// Something that may or may not matter.
+pub(crate) fn finding(message: String, line: Option<u32>, suggestion: &str) -> Finding {
+    Finding {
+        rule: "dependency-unknown".to_owned(),
+        category: "dependencies".to_owned(),
+        severity: "warning".to_owned(),
+        message,
+        line,
+        column: None,
+        suggestion: suggestion.to_owned(),
+        decided_by: "dependencies.detect".to_owned(),
+    }
+}

@@ -1,0 +1,306 @@
+//! Where packages come from: what this machine's own tools are configured for. Read once, and handed to downloads only.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use belljar_engine::plan::Mount;
+
+use crate::explain::without_secrets;
+use crate::tools::TOOLS;
+
+const PYPI: &str = "https://pypi.org/simple";
+const NPM: &str = "https://registry.npmjs.org";
+
+/// Variables that tools read, and that say nothing but where to download and how.
+const PASSED_ON: &[&str] = &[
+    "PIP_INDEX_URL",
+    "PIP_EXTRA_INDEX_URL",
+    "PIP_TRUSTED_HOST",
+    "PIP_NO_INDEX",
+    "PIP_DEFAULT_TIMEOUT",
+    "PIP_RETRIES",
+    "UV_DEFAULT_INDEX",
+    "UV_INDEX_URL",
+    "UV_INDEX",
+    "UV_EXTRA_INDEX_URL",
+    "UV_NO_INDEX",
+    "UV_INDEX_STRATEGY",
+    "UV_HTTP_TIMEOUT",
+    "UV_HTTP_RETRIES",
+    "UV_INSECURE_HOST",
+    "NPM_CONFIG_REGISTRY",
+    "npm_config_registry",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+];
+/// Variables that name a file with certificates.
+const CERTIFICATES: &[&str] = &[
+    "SSL_CERT_FILE",
+    "UV_CERT",
+    "PIP_CERT",
+    "REQUESTS_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+    "NPM_CONFIG_CAFILE",
+];
+
+/// What downloads are told.
+#[derive(Debug, Clone, Default)]
+pub struct Registries {
+    /// For the environment; may hold credentials.
+    pub(crate) env: BTreeMap<String, String>,
+    /// Files and folders that it speaks of.
+    pub(crate) mounts: Vec<Mount>,
+    python: String,
+    npm: String,
+    hosts: Vec<String>,
+}
+
+impl Registries {
+    /// Reads variables through `get`, and configuration files of tools.
+    pub fn read(get: impl Fn(&str) -> Option<String>, home: Option<&Path>) -> Self {
+        let given = |name: &str| get(name).filter(|value| !value.is_empty());
+        let mut this = Self::default();
+        for (name, value) in pip_settings(&given, home) {
+            this.env.insert(name, value);
+        }
+        this.env.extend(PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), given(name)?))));
+        this.lend_pip_to_uv();
+        let certificates = CERTIFICATES.iter().find_map(|name| given(name)).or(this.env.remove("PIP_CERT"));
+        if let Some(inside) = certificates.and_then(|path| this.show(Path::new(&path), "certificates.pem")) {
+            for name in ["SSL_CERT_FILE", "PIP_CERT", "NODE_EXTRA_CA_CERTS", "NPM_CONFIG_CAFILE"] {
+                this.env.insert(name.to_owned(), inside.clone());
+            }
+        }
+        this.add_find_links(&given);
+        this.add_files(&given, home);
+        this.name_hosts();
+        this
+    }
+
+    /// Python's registry, without credentials.
+    pub fn python(&self) -> &str {
+        &self.python
+    }
+
+    /// JavaScript's registry, without credentials.
+    pub fn npm(&self) -> &str {
+        &self.npm
+    }
+
+    /// All that downloads have to reach, such as `pypi.org:443`.
+    pub fn hosts(&self) -> &[String] {
+        &self.hosts
+    }
+
+    /// Whoever configured pip meant all of Python's packages.
+    fn lend_pip_to_uv(&mut self) {
+        for (pip, uv, others) in [
+            ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", &["UV_INDEX_URL"][..]),
+            ("PIP_EXTRA_INDEX_URL", "UV_INDEX", &["UV_EXTRA_INDEX_URL"][..]),
+            ("PIP_NO_INDEX", "UV_NO_INDEX", &[][..]),
+        ] {
+            let said = std::iter::once(&uv).chain(others).any(|name| self.env.contains_key(*name));
+            if let Some(value) = self.env.get(pip).filter(|_| !said).cloned() {
+                self.env.insert(uv.to_owned(), value);
+            }
+        }
+    }
+
+    /// Makes a file or folder visible; where it is inside.
+    fn show(&mut self, path: &Path, name: &str) -> Option<String> {
+        let source = std::fs::canonicalize(path).ok()?;
+        let destination = format!("{TOOLS}/{name}");
+        self.mounts.push(Mount { source, destination: destination.clone(), writable: false });
+        Some(destination)
+    }
+
+    fn add_find_links(&mut self, given: &impl Fn(&str) -> Option<String>) {
+        let pip = given("PIP_FIND_LINKS").or_else(|| self.env.remove("PIP_FIND_LINKS")).unwrap_or_default();
+        let uv = given("UV_FIND_LINKS").unwrap_or_default();
+        let places: Vec<String> = pip.split_whitespace().chain(uv.split(',')).map(str::to_owned).collect();
+        let mut links = Vec::new();
+        for (number, place) in places.iter().filter(|place| !place.is_empty()).enumerate() {
+            let local = place.strip_prefix("file://").unwrap_or(place);
+            if local.contains("://") {
+                links.push(place.clone());
+            } else if Path::new(local).is_dir() {
+                links.extend(self.show(Path::new(local), &format!("links-{number}")));
+            }
+        }
+        if !links.is_empty() {
+            self.env.insert("PIP_FIND_LINKS".to_owned(), links.join(" "));
+            self.env.insert("UV_FIND_LINKS".to_owned(), links.join(","));
+        }
+    }
+
+    fn add_files(&mut self, given: &impl Fn(&str) -> Option<String>, home: Option<&Path>) {
+        let below = |file: &str| home.map(|home| home.join(file));
+        let uv = [
+            given("UV_CONFIG_FILE").map(PathBuf::from),
+            below(".config/uv/uv.toml"),
+            Some("/etc/uv/uv.toml".into()),
+        ];
+        let npm =
+            [given("NPM_CONFIG_USERCONFIG").map(PathBuf::from), below(".npmrc"), Some("/etc/npmrc".into())];
+        // npm is told by a variable where its file is; bun looks into its home.
+        for (files, name, variable) in
+            [(uv, "uv.toml", "UV_CONFIG_FILE"), (npm, ".npmrc", "NPM_CONFIG_USERCONFIG")]
+        {
+            let file = files.into_iter().flatten().find(|path| path.is_file());
+            if let Some(inside) = file.and_then(|path| self.show(&path, name)) {
+                self.env.insert(variable.to_owned(), inside);
+            }
+        }
+    }
+
+    fn name_hosts(&mut self) {
+        let npmrc = self.mounts.iter().find(|mount| mount.destination.ends_with("/.npmrc"));
+        let npmrc = npmrc.and_then(|mount| std::fs::read_to_string(&mount.source).ok()).unwrap_or_default();
+        let written =
+            npmrc.lines().filter_map(|line| line.trim().strip_prefix("registry")?.trim().strip_prefix('='));
+        let said = |names: &[&str]| names.iter().find_map(|name| self.env.get(*name).cloned());
+        let python =
+            said(&["UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"]).unwrap_or_else(|| PYPI.to_owned());
+        let npm = said(&["NPM_CONFIG_REGISTRY", "npm_config_registry"])
+            .or_else(|| written.last().map(|url| url.trim().to_owned()))
+            .unwrap_or_else(|| NPM.to_owned());
+        let mut urls = vec![python.clone(), npm.clone()];
+        let proxies = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
+        for name in
+            ["UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_FIND_LINKS"].iter().chain(&proxies)
+        {
+            let value = self.env.get(*name).cloned().unwrap_or_default();
+            urls.extend(value.split([' ', ',']).filter(|url| url.contains("://")).map(str::to_owned));
+        }
+        if python.starts_with(PYPI) {
+            urls.push("https://files.pythonhosted.org".to_owned());
+        }
+        self.hosts = urls.iter().filter_map(|url| host_of(url)).collect();
+        self.hosts.sort();
+        self.hosts.dedup();
+        (self.python, self.npm) = (without_secrets(&python), without_secrets(&npm));
+    }
+}
+
+/// `https://u:p@pypi.org/simple` → `pypi.org:443`.
+fn host_of(url: &str) -> Option<String> {
+    // uv names indexes: `name=https://…`.
+    let (scheme, rest) = url.split_once("://")?;
+    let port = if scheme.ends_with("https") { 443 } else { 80 };
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let host = authority.rsplit('@').next().filter(|host| !host.is_empty())?;
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    Some(if has_port { host.to_owned() } else { format!("{host}:{port}") })
+}
+
+/// What `pip.conf` says, as the variables that pip reads; the person's own file counts before the machine's.
+fn pip_settings(given: &impl Fn(&str) -> Option<String>, home: Option<&Path>) -> BTreeMap<String, String> {
+    let below = |file: &str| home.map(|home| home.join(file));
+    let files = [
+        Some(PathBuf::from("/etc/pip.conf")),
+        below(".pip/pip.conf"),
+        below(".config/pip/pip.conf"),
+        given("PIP_CONFIG_FILE").map(PathBuf::from),
+    ];
+    let texts = files.into_iter().flatten().filter_map(|path| std::fs::read_to_string(path).ok());
+    texts.flat_map(|text| settings_of(&text)).collect()
+}
+
+fn settings_of(text: &str) -> Vec<(String, String)> {
+    let wanted = [
+        "index-url",
+        "extra-index-url",
+        "trusted-host",
+        "no-index",
+        "find-links",
+        "cert",
+        "timeout",
+        "retries",
+    ];
+    let mut settings: Vec<(String, String)> = Vec::new();
+    let (mut counts, mut open) = (false, false);
+    for line in text.lines() {
+        let plain = line.trim();
+        if plain.starts_with(['#', ';']) || plain.is_empty() {
+            continue;
+        }
+        if let Some(section) = plain.strip_prefix('[') {
+            (counts, open) =
+                (matches!(section.trim_end_matches(']'), "global" | "install" | "download"), false);
+        } else if line.starts_with([' ', '\t']) && open {
+            // A value of several lines.
+            if let Some((_, value)) = settings.last_mut() {
+                *value = format!("{value} {plain}").trim().to_owned();
+            }
+        } else if let Some((key, value)) = plain.split_once('=') {
+            let key = key.trim().replace('_', "-");
+            open = counts && wanted.contains(&key.as_str());
+            if open {
+                let name = if key == "timeout" {
+                    "DEFAULT_TIMEOUT".to_owned()
+                } else {
+                    key.to_uppercase().replace('-', "_")
+                };
+                settings.push((format!("PIP_{name}"), value.trim().to_owned()));
+            }
+        }
+    }
+    settings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_pip_is_told_uv_is_told() {
+        let vars = [("PIP_INDEX_URL", "https://ann:pw@pypi.example:8443/simple"), ("PIP_NO_INDEX", "")];
+        let get =
+            |name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        let registries = Registries::read(get, None);
+        assert_eq!(registries.env["UV_DEFAULT_INDEX"], "https://ann:pw@pypi.example:8443/simple");
+        assert_eq!(registries.python(), "https://pypi.example:8443/simple");
+        assert!(registries.hosts().contains(&"pypi.example:8443".to_owned()));
+        assert!(!registries.hosts().iter().any(|host| host.contains("ann") || host.contains("pythonhosted")));
+    }
+
+    #[test]
+    fn files_are_read_as_pip_reads_them() {
+        let text = "[global]\nindex-url = https://a.example/simple\nextra_index_url =\n  https://b.example\n  https://c.example\n[list]\nindex-url = no\n";
+        let settings = settings_of(text);
+        assert_eq!(settings[0], ("PIP_INDEX_URL".to_owned(), "https://a.example/simple".to_owned()));
+        assert_eq!(settings[1].1, "https://b.example https://c.example");
+        assert_eq!(settings.len(), 2);
+    }
+
+    #[test]
+    fn folders_and_certificates_are_shown_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let (links, pem) = (folder.path().join("links"), folder.path().join("ca.pem"));
+        std::fs::create_dir(&links).unwrap();
+        std::fs::write(&pem, "x").unwrap();
+        let get = |name: &str| match name {
+            "PIP_FIND_LINKS" => Some(format!("{} /nowhere https://wheels.example/", links.display())),
+            "PIP_CERT" => Some(pem.display().to_string()),
+            _ => None,
+        };
+        let registries = Registries::read(get, None);
+        assert_eq!(registries.env["UV_FIND_LINKS"], format!("{TOOLS}/links-0,https://wheels.example/"));
+        assert_eq!(registries.env["SSL_CERT_FILE"], format!("{TOOLS}/certificates.pem"));
+        let shown: Vec<_> =
+            registries.mounts.iter().map(|mount| (&*mount.destination, mount.writable)).collect();
+        assert!(
+            shown.starts_with(&[
+                ("/opt/belljar/tools/certificates.pem", false),
+                ("/opt/belljar/tools/links-0", false)
+            ]),
+            "{shown:?}"
+        );
+    }
+}
