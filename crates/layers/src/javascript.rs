@@ -147,7 +147,6 @@ fn manifest(requirements: &[String]) -> String {
 
 #[derive(Deserialize)]
 struct BunLock {
-    #[serde(default)]
     packages: BTreeMap<String, Vec<Value>>,
 }
 
