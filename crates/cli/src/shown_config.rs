@@ -112,7 +112,6 @@ fn usual(environment: &Environment) -> Vec<(&'static str, String)> {
         ("dependencies.max_layers", layers.bounds.layers.to_string()),
         ("dependencies.ttl", show_duration(layers.ttl)),
         ("dependencies.shared", layers.shared.to_string()),
-        ("dependencies.build", layers.build.to_string()),
         ("server.listen", "127.0.0.1:7117".to_owned()),
         ("server.data_dir", folder(&environment.state_home)),
         ("server.metrics_listen", String::new()),

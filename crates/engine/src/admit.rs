@@ -53,6 +53,14 @@ impl Admitted {
         self
     }
 
+    /// The same with another network than any request can ask for: installers of ours reach what an administrator
+    /// configured, and that may be near.
+    #[must_use]
+    pub fn reaching(mut self, network: Network) -> Self {
+        self.plan.network = network;
+        self
+    }
+
     /// What policies say of it. One that is refused is reported as such, and nothing of it runs.
     pub fn verdict(&self) -> &Verdict {
         &self.verdict

@@ -211,7 +211,7 @@ impl Library {
         let mut held = Vec::new();
         let named = question::named(&needs, standing)?;
         let found = question::found(&needs).unwrap_or_else(|finding| {
-            ready.prepared.findings.push(finding);
+            ready.prepared.findings.push(*finding);
             Found::default()
         });
         let own = question::registry(&needs);

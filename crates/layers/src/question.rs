@@ -94,7 +94,7 @@ pub(crate) fn registry(needs: &Needs<'_>) -> Option<Registry> {
 }
 
 /// Finds imports of the code, where they count.
-pub(crate) fn found(needs: &Needs<'_>) -> Result<Found, Finding> {
+pub(crate) fn found(needs: &Needs<'_>) -> Result<Found, Box<Finding>> {
     let language = needs.language.and_then(|language| imports::Language::named(language.name));
     let (Some(language), Some(code), true) = (language, needs.code, needs.detect) else {
         return Ok(Found::default());
@@ -103,7 +103,7 @@ pub(crate) fn found(needs: &Needs<'_>) -> Result<Found, Finding> {
     let local: BTreeSet<String> = needs.files.iter().map(|file| first_part(&file.path)).collect();
     let source = Source { code, language, python: PythonVersion::default(), local: &local };
     imports::detect(source)
-        .map_err(|error| finding(error.to_string(), None, "name them as dependencies.packages"))
+        .map_err(|error| Box::new(finding(error.to_string(), None, "name them as dependencies.packages")))
 }
 
 /// Puts everything together, without what the interpreter has.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use belljar_engine::network::HostRules;
+use belljar_engine::packages::PackagesError;
 use belljar_engine::plan::Mount;
 
 use crate::explain::without_secrets;
@@ -39,6 +41,8 @@ const PASSED_ON: &[&str] = &[
     "all_proxy",
     "no_proxy",
 ];
+const PROXIES: &[&str] =
+    &["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
 /// Variables that name a file with certificates.
 const CERTIFICATES: &[&str] = &[
     "SSL_CERT_FILE",
@@ -93,9 +97,14 @@ impl Registries {
         &self.npm
     }
 
-    /// All that downloads have to reach, such as `pypi.org:443`.
-    pub fn hosts(&self) -> &[String] {
-        &self.hosts
+    /// All that downloads may reach, such as `pypi.org:443`; nothing is said where a proxy of this machine's decides that,
+    /// because the sandbox's own way out could not lead through it.
+    pub(crate) fn reached(&self) -> Result<Option<HostRules>, PackagesError> {
+        if PROXIES.iter().any(|name| self.env.contains_key(*name)) {
+            return Ok(None);
+        }
+        let wrong = |why| PackagesError::Host(format!("a registry that is configured here: {why}"));
+        HostRules::parse(&self.hosts).map(Some).map_err(wrong)
     }
 
     /// Whoever configured pip meant all of Python's packages.
@@ -162,20 +171,17 @@ impl Registries {
     fn name_hosts(&mut self) {
         let npmrc = self.mounts.iter().find(|mount| mount.destination.ends_with("/.npmrc"));
         let npmrc = npmrc.and_then(|mount| std::fs::read_to_string(&mount.source).ok()).unwrap_or_default();
-        let written =
+        let mut written =
             npmrc.lines().filter_map(|line| line.trim().strip_prefix("registry")?.trim().strip_prefix('='));
         let said = |names: &[&str]| names.iter().find_map(|name| self.env.get(*name).cloned());
         let python =
             said(&["UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"]).unwrap_or_else(|| PYPI.to_owned());
         let npm = said(&["NPM_CONFIG_REGISTRY", "npm_config_registry"])
-            .or_else(|| written.last().map(|url| url.trim().to_owned()))
+            .or_else(|| written.next_back().map(|url| url.trim().to_owned()))
             .unwrap_or_else(|| NPM.to_owned());
         let mut urls = vec![python.clone(), npm.clone()];
-        let proxies = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
-        for name in
-            ["UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_FIND_LINKS"].iter().chain(&proxies)
-        {
-            let value = self.env.get(*name).cloned().unwrap_or_default();
+        for name in ["UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_FIND_LINKS"] {
+            let value = self.env.get(name).cloned().unwrap_or_default();
             urls.extend(value.split([' ', ',']).filter(|url| url.contains("://")).map(str::to_owned));
         }
         if python.starts_with(PYPI) {
@@ -266,8 +272,8 @@ mod tests {
         let registries = Registries::read(get, None);
         assert_eq!(registries.env["UV_DEFAULT_INDEX"], "https://ann:pw@pypi.example:8443/simple");
         assert_eq!(registries.python(), "https://pypi.example:8443/simple");
-        assert!(registries.hosts().contains(&"pypi.example:8443".to_owned()));
-        assert!(!registries.hosts().iter().any(|host| host.contains("ann") || host.contains("pythonhosted")));
+        let hosts = registries.reached().unwrap().unwrap().hosts();
+        assert_eq!(hosts, ["pypi.example:8443", "registry.npmjs.org:443"]);
     }
 
     #[test]

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belljar_engine::Engine;
+use belljar_engine::admit::Admitted;
 use belljar_engine::limits::{Limits, LimitsSpec};
 use belljar_engine::packages::PackagesError;
-use belljar_engine::plan::{Image, Mount};
+use belljar_engine::plan::{Image, Mount, Network};
 use belljar_engine::profile::{Profile, Profiles};
 use belljar_engine::provider::{Blind, Provider};
 use belljar_engine::report::{Report, Status};
-use belljar_engine::request::{HostPaths, NetworkSpec, Request};
+use belljar_engine::request::{HostPaths, Request};
 use tokio::sync::Semaphore;
 
 use crate::registries::Registries;
@@ -77,7 +78,10 @@ impl Workshop {
             processes: Some(512),
             output_bytes: Some(16 << 20),
         };
-        profiles.insert("default".to_owned(), Profile { limits, ..Profile::default() });
+        profiles.insert(
+            "default".to_owned(),
+            Profile { limits, policy: Some("off".to_owned()), ..Profile::default() },
+        );
         let engine = Engine::new(Arc::clone(&provider), profiles, Limits::CEILING);
         Self { engine, provider, registries, tools, caches, turns: Semaphore::new(AT_A_TIME) }
     }
@@ -104,15 +108,11 @@ impl Workshop {
             // Whatever is configured there, bun looks for its settings in its home.
             env.insert("HOME".to_owned(), TOOLS.to_owned());
         }
-        let request = Request {
-            command: Some(job.command),
-            stdin: Some(job.stdin),
-            env,
-            network: job.download.then(|| self.network()),
-            ..Request::default()
-        };
+        let request =
+            Request { command: Some(job.command), stdin: Some(job.stdin), env, ..Request::default() };
         let paths = HostPaths { playground: job.folder.map(Path::to_owned), mounts, ..of_image(image) };
-        done(self.execute(request, paths).await?)
+        let admitted = self.engine.admit(request, paths).map_err(|error| host(&error))?;
+        done(self.execute(if job.download { self.let_out(admitted)? } else { admitted }).await?)
     }
 
     /// Runs code of ours in a language, without anything around it.
@@ -122,11 +122,19 @@ impl Workshop {
             code: Some(code.to_owned()),
             ..Request::default()
         };
-        done(self.execute(request, of_image(image)).await?)
+        let admitted = self.engine.admit(request, of_image(image)).map_err(|error| host(&error))?;
+        done(self.execute(admitted).await?)
     }
 
-    async fn execute(&self, request: Request, paths: HostPaths) -> Result<Report, PackagesError> {
-        let admitted = self.engine.admit(request, paths).map_err(|error| host(&error))?;
+    /// With a way to the registries.
+    fn let_out(&self, admitted: Admitted) -> Result<Admitted, PackagesError> {
+        Ok(admitted.reaching(match self.registries.reached()? {
+            Some(hosts) => Network::Hosts(hosts.trusting()),
+            None => Network::Full,
+        }))
+    }
+
+    async fn execute(&self, admitted: Admitted) -> Result<Report, PackagesError> {
         // It is never closed.
         let _turn = self.turns.acquire().await;
         let never = Box::pin(std::future::pending());
@@ -134,11 +142,6 @@ impl Workshop {
             .execute("install".to_owned(), admitted, &mut Blind, never)
             .await
             .map_err(|error| host(&error))
-    }
-
-    /// What downloads may reach. The one place that says so; [`Registries::hosts`] has what is needed.
-    fn network(&self) -> NetworkSpec {
-        NetworkSpec { mode: "full".to_owned(), hosts: Vec::new() }
     }
 
     /// A folder that only installers write, each tenant's own where layers are.

@@ -28,8 +28,6 @@ pub(crate) struct DependencySpec {
     ttl: Option<String>,
     /// Whether tenants use each other's layers.
     shared: bool,
-    /// Whether packages that have to be built may be.
-    build: bool,
 }
 
 /// How layers are kept.
@@ -39,18 +37,11 @@ pub(crate) struct LayerSettings {
     pub(crate) bounds: Bounds,
     pub(crate) ttl: Duration,
     pub(crate) shared: bool,
-    pub(crate) build: bool,
 }
 
 impl Default for LayerSettings {
     fn default() -> Self {
-        Self {
-            folder: None,
-            bounds: Bounds::default(),
-            ttl: Duration::from_secs(24 * 3_600),
-            shared: false,
-            build: false,
-        }
+        Self { folder: None, bounds: Bounds::default(), ttl: Duration::from_secs(24 * 3_600), shared: false }
     }
 }
 
@@ -62,12 +53,8 @@ impl DependencySpec {
 
     /// Checks what was given about layers.
     pub(crate) fn layers(&self) -> Result<LayerSettings, String> {
-        let mut layers = LayerSettings {
-            folder: self.folder.clone(),
-            shared: self.shared,
-            build: self.build,
-            ..LayerSettings::default()
-        };
+        let mut layers =
+            LayerSettings { folder: self.folder.clone(), shared: self.shared, ..LayerSettings::default() };
         if let Some(bytes) = positive("max_bytes", self.max_bytes.as_deref().map(parse_bytes))? {
             layers.bounds.bytes = bytes;
             layers.bounds.layer_bytes = layers.bounds.layer_bytes.min(bytes);
