@@ -155,7 +155,8 @@ fn mixed_runs() -> Result<(), String> {
 
 /// Runs one; gives its ending.
 fn perform(kind: &Kind, token: &str, number: usize) -> Result<String, String> {
-    let program = ["--", "sh", "-c", kind.script, token];
+    // What the jail does with a fork bomb is of interest, and not that a reader of code knows one.
+    let program = ["--policy", "off", "--", "sh", "-c", kind.script, token];
     if kind.endings.is_empty() {
         return kill_midway(&program, number);
     }
