@@ -14,9 +14,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from . import _calls
 from ._archive import Downloaded
-from ._events import Change, Output
-from ._request import CommandOptions, Limits, RunOptions, SandboxOptions
+from ._events import Change, Events, Output
+from ._request import CommandOptions, Limits, RunOptions, SandboxOptions, run_request
 from .client import AsyncClient, Client
 from .commands import AsyncCommand, Command
 from .errors import (
@@ -43,11 +44,12 @@ from .errors import (
     Unsupported,
 )
 from .playground import Playground
-from .result import Artifact, Finding, Installed, Receipt, Result, Usage
+from .result import Artifact, Finding, Installed, Receipt, Result, Usage, read_result
 from .sandbox import AsyncSandbox, Port, Sandbox
 from .shell import AsyncShell, Shell
 from .states import CommandInfo, CommandResult, FileInfo, SandboxInfo, Snapshot, Stats
 from .streams import AsyncStream, Stream
+from .toolbox import Toolbox
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -105,6 +107,7 @@ __all__ = [
     "Snapshot",
     "Stats",
     "Stream",
+    "Toolbox",
     "Unsupported",
     "Usage",
     "amap",
@@ -142,7 +145,8 @@ async def arun(
 
 def stream(code: str | bytes | None = None, **options: Unpack[RunOptions]) -> Stream[Output, Result]:
     """Output as it comes; ``.result()`` gives what there is at the end."""
-    return Client().stream(code, **options)
+    call = _calls.stream(run_request(code, **options))
+    return Stream(Client()._transport, call, Events("result", read_result), owned=True)
 
 
 def map(

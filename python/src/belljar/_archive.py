@@ -34,7 +34,7 @@ def opened(source: Path) -> tuple[IO[bytes], str | None]:
     """A file and its permissions; of a folder an archive, under names relative to it. Links are kept, not followed."""
     if not source.is_dir():
         return source.open("rb"), f"{source.stat().st_mode & 0o777:04o}"
-    spool: IO[bytes] = SpooledTemporaryFile(max_size=_IN_MEMORY)
+    spool: IO[bytes] = SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 (the caller closes it)
     with tarfile.open(fileobj=spool, mode="w", format=tarfile.PAX_FORMAT) as archive:
         archive.add(source, arcname=".", filter=_plain)
     return spool, None

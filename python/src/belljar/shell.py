@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ._failures import failure
@@ -77,7 +78,8 @@ class Shell:
         self._terminal = _Terminal(server, sandbox, command)
         self._lost = (WebSocketException, OSError)
         try:
-            self._socket: Any = connect(**self._terminal.arguments)
+            self._open = ExitStack()
+            self._socket: Any = self._open.enter_context(connect(**self._terminal.arguments))
         except self._lost as error:
             raise ConnectionFailed(f"the terminal cannot be reached: {error}") from error
 
@@ -111,7 +113,7 @@ class Shell:
         return read
 
     def close(self) -> None:
-        self._socket.close()
+        self._open.close()
 
     def __enter__(self) -> Self:
         return self
@@ -123,8 +125,9 @@ class Shell:
 class AsyncShell:
     """The same, awaited."""
 
-    def __init__(self, terminal: _Terminal, socket: Any, lost: tuple[type[Exception], ...]) -> None:
+    def __init__(self, terminal: _Terminal, opened: AsyncExitStack, socket: Any, lost: tuple[type[Exception], ...]):
         self._terminal = terminal
+        self._open = opened
         self._socket = socket
         self._lost = lost
 
@@ -135,9 +138,9 @@ class AsyncShell:
             from websockets.exceptions import WebSocketException
         except ImportError as error:
             raise _missing(error) from error
-        terminal, lost = _Terminal(server, sandbox, command), (WebSocketException, OSError)
+        terminal, lost, opened = _Terminal(server, sandbox, command), (WebSocketException, OSError), AsyncExitStack()
         try:
-            return cls(terminal, await connect(**terminal.arguments), lost)
+            return cls(terminal, opened, await opened.enter_async_context(connect(**terminal.arguments)), lost)
         except lost as error:
             raise ConnectionFailed(f"the terminal cannot be reached: {error}") from error
 
@@ -168,7 +171,7 @@ class AsyncShell:
         return read
 
     async def close(self) -> None:
-        await self._socket.close()
+        await self._open.aclose()
 
     async def __aenter__(self) -> Self:
         return self

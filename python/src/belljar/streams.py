@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 from ._events import Events
@@ -19,12 +19,20 @@ def _ended(events: Events[T]) -> T:
     return events.last
 
 
+def _told(transport: Transport, call: Call[Any], events: Events[Any]) -> Generator[Any, None, None]:
+    """With a transport of its own, which is closed behind it."""
+    try:
+        yield from transport.events(call, events)
+    finally:
+        transport.close()
+
+
 class Stream(Generic[P, T]):
     """An iterator over pieces; :meth:`result` reads the rest and gives what there is at the end."""
 
-    def __init__(self, transport: Transport, call: Call[Any], events: Events[T]) -> None:
+    def __init__(self, transport: Transport, call: Call[Any], events: Events[T], *, owned: bool = False) -> None:
         self._events = events
-        self._pieces = transport.events(call, events)
+        self._pieces = _told(transport, call, events) if owned else transport.events(call, events)
 
     def __iter__(self) -> Iterator[P]:
         return self
