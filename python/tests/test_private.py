@@ -130,7 +130,9 @@ def test_many_threads_start_one() -> None:
     [thread.join() for thread in threads]
     print(len(started))
     """
-    assert said(python(counts)) == 1
+    process = python(counts)
+    assert said(process) == 1
+    process.communicate()
 
 
 def test_one_that_died_is_replaced() -> None:

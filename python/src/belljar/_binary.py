@@ -10,7 +10,7 @@ from pathlib import Path
 from .errors import BinaryNotFound
 
 _ADVICE = """the program 'belljar' is not here. One of these brings it:
-  pip install ./python/wheel                    from a clone: compiles it into a wheel (needs Rust)
+  pip install .                                 from a clone: compiles it into the package (needs Rust)
   cargo install --path crates/cli               from a clone: puts it on the PATH (needs Rust)
   export BELLJAR_BIN=/path/to/belljar           where there is one already
   export BELLJAR_SERVER=http://HOST:7117        uses a server instead, with its key in BELLJAR_API_KEY"""
