@@ -18,6 +18,12 @@ def pytest_sessionstart() -> None:
         os.environ.pop(name, None)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says what `./test` counts."""
+    passed, failed, errors = (len(terminalreporter.stats.get(each, [])) for each in ("passed", "failed", "error"))
+    terminalreporter.write_line(f"test result: {passed} passed; {failed + errors} failed")
+
+
 @pytest.fixture(scope="session")
 def client() -> Iterator[belljar.Client]:
     with belljar.Client() as client:

@@ -1,4 +1,4 @@
-"""Real agents of the frameworks that are installed, with models that say what they were told to say."""
+"""Real agents of real frameworks, with models that say what they were told to say."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_what_a_model_is_told(tmp_path: Path) -> None:
     assert box.command("\0").startswith("It did not run: ")
 
 
+@pytest.mark.frameworks
 def test_langchain() -> None:
-    pytest.importorskip("langchain")
     from langchain.agents import create_agent
     from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
     from langchain_core.messages import AIMessage, ToolMessage
@@ -66,13 +66,13 @@ def test_langchain() -> None:
         answer = asyncio.run(agent(box).ainvoke(asked)) if awaited else agent(box).invoke(asked)
         heard = [message.content for message in answer["messages"] if isinstance(message, ToolMessage)]
         assert heard[0] == "--- STDOUT ---\n42 ['lo']"
-        assert heard[1].startswith("--- STDOUT ---\nout\n--- STDERR ---\nerr\nIt did not succeed")
+        assert str(heard[1]).startswith("--- STDOUT ---\nout\n--- STDERR ---\nerr\nIt did not succeed")
         assert answer["messages"][-1].content == "done"
         check(box)
 
 
+@pytest.mark.frameworks
 def test_the_langchain_agent_that_plots(tmp_path: Path) -> None:
-    pytest.importorskip("langchain")
     example = Path(__file__).parents[2] / "examples" / "agent.py"
     done = subprocess.run(
         [sys.executable, str(example), "--scripted"], cwd=tmp_path, capture_output=True, text=True, env=os.environ
@@ -82,8 +82,9 @@ def test_the_langchain_agent_that_plots(tmp_path: Path) -> None:
     assert (tmp_path / "sales.svg").read_text().count("<rect") == 10
 
 
+@pytest.mark.frameworks
 def test_openai_agents() -> None:
-    agents = pytest.importorskip("agents")
+    import agents
     from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
     from belljar.openai_agents import tools
@@ -95,7 +96,7 @@ def test_openai_agents() -> None:
     text = ResponseOutputText(text="done", type="output_text", annotations=[])
     said.append(ResponseOutputMessage(id="m", content=[text], role="assistant", status="completed", type="message"))
 
-    class Scripted(agents.Model):  # type: ignore[misc, name-defined]
+    class Scripted(agents.Model):
         async def get_response(self, *_: Any, **__: Any) -> Any:
             return agents.ModelResponse(output=[said.pop(0)], usage=agents.Usage(), response_id=None)
 
@@ -109,15 +110,16 @@ def test_openai_agents() -> None:
     check(box)
 
 
+@pytest.mark.frameworks
 def test_smolagents() -> None:
-    smolagents = pytest.importorskip("smolagents")
+    import smolagents
     from smolagents.models import ChatMessageToolCall, ChatMessageToolCallFunction
 
     from belljar.smolagents import tools
 
     said = [*CALLS, ("final_answer", {"answer": "done"})]
 
-    class Scripted(smolagents.Model):  # type: ignore[misc, name-defined]
+    class Scripted(smolagents.Model):
         def generate(self, *_: Any, **__: Any) -> Any:
             name, arguments = said.pop(0)
             function = ChatMessageToolCallFunction(name=name, arguments=arguments)

@@ -51,6 +51,7 @@ install_packages() {
     prepared "Python packages" python_packages
     prepared "Node.js packages" node_packages
     prepared "schemathesis" scripts/test/schemathesis install "$BELLJAR_TEST_PACKAGES"
+    prepared "tools for the Python package" scripts/test/python install "$BELLJAR_TEST_PACKAGES"
     if ((ALL)); then
         prepared "a newer Node.js" newer_node
         prepared "an unpacked root" unpacked_root
