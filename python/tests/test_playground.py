@@ -36,6 +36,13 @@ def test_side_effects_are_there_and_nowhere_else(tmp_path: Path) -> None:
             play.run("while True: pass", timeout=0.3, check=True)
 
 
+def test_what_is_set_inside_does_not_count_outside(tmp_path: Path) -> None:
+    play = belljar.Playground(tmp_path / "play")
+    # The program itself would fail with this, or load whatever LD_PRELOAD named.
+    result = play.run(command='echo "$BELLJAR_CONFIG"', env={"BELLJAR_CONFIG": "/nowhere"}, check=True)
+    assert result.stdout == "/nowhere\n"
+
+
 def test_files_are_opened_without_following_links(tmp_path: Path) -> None:
     play = belljar.Playground(tmp_path / "play")
     (tmp_path / "secret").write_text("secret")

@@ -55,6 +55,19 @@ def test_names_of_artifacts_stay_in_their_folder(tmp_path: Any) -> None:
     assert path == tmp_path / "in" / "x.png"
 
 
+def test_nothing_is_lost_to_an_artifact(tmp_path: Any) -> None:
+    (tmp_path / "package.json").write_text("mine")
+    (tmp_path / "link.json").symlink_to(tmp_path / "elsewhere")
+    named = {
+        name: result(artifacts=[artifact(name, "application/json")]).artifacts[0]
+        for name in ("package.json", "link.json")
+    }
+    assert [named["package.json"].save(tmp_path).name for _ in range(2)] == ["package-2.json", "package-3.json"]
+    assert named["link.json"].save(tmp_path).name == "link-2.json"
+    assert (tmp_path / "package.json").read_text() == "mine"
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_later_servers_may_say_more() -> None:
     said = result(news=1, usage={**RESULT["usage"], "gpu": 1}, findings=[{"rule": "R", "message": "m", "new": 1}])
     assert (said.findings[0].rule, said.findings[0].line, said.raw["news"]) == ("R", None, 1)

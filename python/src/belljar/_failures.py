@@ -7,7 +7,8 @@ from typing import Any
 
 import httpx
 
-from .errors import BY_CODE, RequestFailed, ServerFailed
+from .errors import BY_CODE, CommandRefused, RequestFailed, ServerFailed
+from .result import read_findings
 
 
 def failure(body: Any, *, status: int | None = None, retry_after: float | None = None) -> RequestFailed:
@@ -16,13 +17,16 @@ def failure(body: Any, *, status: int | None = None, retry_after: float | None =
     if not isinstance(error, Mapping):
         return ServerFailed(f"an answer that is none of belljar's (HTTP {status})", code="internal", status=status)
     code = str(error.get("code", "internal"))
-    return BY_CODE.get(code, RequestFailed)(
+    raised = BY_CODE.get(code, RequestFailed)(
         str(error.get("message", "")),
         code=code,
         status=status,
         request_id=error.get("request_id"),
         retry_after=retry_after,
     )
+    if isinstance(raised, CommandRefused):
+        raised.findings = read_findings(error.get("findings") or [])
+    return raised
 
 
 def failure_of(response: httpx.Response) -> RequestFailed:

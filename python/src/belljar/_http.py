@@ -23,7 +23,7 @@ from . import _server
 from ._events import Events, Lines
 from ._failures import failure_of
 from ._request import Json
-from .errors import NOTHING_RAN, BelljarError, ConnectionFailed, RequestFailed
+from .errors import NOTHING_RAN, TRY_LATER, BelljarError, ConnectionFailed, RequestFailed
 
 T = TypeVar("T")
 
@@ -94,8 +94,9 @@ class Attempts:
         return wait
 
     def _wait(self, error: BelljarError) -> float | None:
-        if isinstance(error, RequestFailed) and error.code in NOTHING_RAN:
-            return error.retry_after if error.retry_after is not None else self._next_pause()
+        if isinstance(error, RequestFailed):
+            again = error.code in NOTHING_RAN or (error.code in TRY_LATER and self._call.repeatable)
+            return (self._next_pause() if error.retry_after is None else error.retry_after) if again else None
         if isinstance(error, _NotSent) or (isinstance(error, ConnectionFailed) and self._call.repeatable):
             return self._next_pause()
         return None

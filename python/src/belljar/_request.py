@@ -81,6 +81,7 @@ class SandboxOptions(TypedDict, total=False):
     env: Mapping[str, str] | None
     network: Network | None
     profile: str | None
+    policy: str | None
     provider: str | None
     image: str | None
     require: Sequence[str] | None
@@ -160,7 +161,19 @@ def sandbox_request(
         limits=limits(command_timeout, memory, cpus, disk, processes, output),
         network=network_spec(network),
         **_known(
-            plain, ("env", "on_timeout", "profile", "provider", "image", "require", "snapshot", "volumes", "metadata")
+            plain,
+            (
+                "env",
+                "on_timeout",
+                "profile",
+                "policy",
+                "provider",
+                "image",
+                "require",
+                "snapshot",
+                "volumes",
+                "metadata",
+            ),
         ),
     )
 

@@ -11,12 +11,13 @@ import atexit
 import logging
 import os
 import secrets
-import select
+import selectors
 import subprocess
 import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from typing import IO
 
 from ._binary import find_binary
 from .errors import NotStarted
@@ -93,16 +94,16 @@ class _Private:
         stdout = self.process.stdout
         assert stdout is not None
         deadline, said = time.monotonic() + _START_SECONDS, b""
-        while True:
-            for line in said.split(b"\n")[:-1]:
-                if line.startswith(_SAYS):
-                    return line[len(_SAYS) :].decode().strip()
-            if not select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise NotStarted(f"the private server was not ready within {_START_SECONDS:.0f} s")
-            piece = os.read(stdout.fileno(), 4096)
-            if not piece:
-                raise self._why()
-            said += piece
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(stdout, selectors.EVENT_READ)
+            while _SAYS not in said or not said.endswith(b"\n"):
+                if not waiting.select(max(0.0, deadline - time.monotonic())):
+                    raise NotStarted(f"the private server was not ready within {_START_SECONDS:.0f} s")
+                piece = os.read(stdout.fileno(), 4096)
+                if not piece:
+                    raise self._why()
+                said += piece
+        return said.rpartition(_SAYS)[2].decode().strip()
 
     def _why(self) -> NotStarted:
         self.process.wait(_END_SECONDS)
@@ -117,27 +118,27 @@ class _Private:
         return self.process.poll() is None
 
     def end(self) -> None:
-        self._close(self.process.stdin)
+        _close(self.process.stdin)
         try:
             self.process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
         self._listener.join(_END_SECONDS)
-        self._close(self.process.stdout)
-        self._close(self.process.stderr)
+        _close(self.process.stdout)
+        _close(self.process.stderr)
 
     def let_go(self) -> None:
         """In a forked child: it is the parent's, and must not be kept from ending with it."""
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            self._close(pipe)
+            _close(pipe)
         # Not a child of this process, so nobody here can wait for it.
         self.process.returncode = 0
 
-    @staticmethod
-    def _close(pipe: object) -> None:
-        if pipe is not None:
-            pipe.close()  # type: ignore[attr-defined]
+
+def _close(pipe: IO[bytes] | None) -> None:
+    if pipe is not None:
+        pipe.close()
 
 
 # Held while a process forks as well: half a server would be nobody's.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .result import Result
+    from .result import Finding, Result
     from .states import CommandResult
 
 
@@ -36,8 +36,14 @@ class LimitExceeded(ProgramFailed):
     """A limit ended it: memory, processes, disk or output."""
 
 
-class Refused(ProgramFailed):
-    """A policy refused the code; ``result.findings`` says why. Nothing ran."""
+class Refused(BelljarError):
+    """A policy did not let it run; ``findings`` says why."""
+
+    findings: tuple[Finding, ...] = ()
+
+
+class CodeRefused(ProgramFailed, Refused):
+    """The same of code, where that is a result like any other."""
 
 
 class Cancelled(ProgramFailed):
@@ -106,6 +112,14 @@ class PortUnavailable(RequestFailed):
     """Nobody answers at that port of the sandbox, at least not in HTTP or not in time."""
 
 
+class CommandRefused(RequestFailed, Refused):
+    """A policy did not let a command of a sandbox run."""
+
+
+class DependencyFailed(RequestFailed):
+    """A package that was asked for cannot be had, or not be built. Nothing ran."""
+
+
 class Busy(RequestFailed):
     """There is too much to do, or a quota is used up; ``retry_after`` says in how many seconds to try again."""
 
@@ -150,6 +164,8 @@ _KINDS: dict[type[RequestFailed], tuple[str, ...]] = {
     SandboxEnded: ("sandbox_ended",),
     SandboxPaused: ("sandbox_paused",),
     PortUnavailable: ("port_closed", "port_failed", "port_timeout"),
+    CommandRefused: ("refused",),
+    DependencyFailed: ("dependency_unresolvable", "dependency_build_failed"),
     Busy: ("too_many_requests", "quota_exceeded", "overloaded", "shutting_down", "too_many_sandboxes"),
     ServerFailed: ("setup_failed", "request_timeout", "storage_full", "storage_unavailable", "internal"),
 }
@@ -157,5 +173,7 @@ _KINDS: dict[type[RequestFailed], tuple[str, ...]] = {
 #: Which exception stands for which code.
 BY_CODE: dict[str, type[RequestFailed]] = {code: kind for kind, codes in _KINDS.items() for code in codes}
 
-#: After these nothing has run, so the same request may be sent again.
-NOTHING_RAN = frozenset({"too_many_requests", "overloaded", "shutting_down"})
+#: After this nothing has run, so the same request may be sent again.
+NOTHING_RAN = frozenset({"too_many_requests"})
+#: After these it is worth another try, but something may have run: a result that cannot be kept is answered so, too.
+TRY_LATER = frozenset({"overloaded", "shutting_down", "storage_unavailable"})

@@ -60,7 +60,7 @@ class Playground:
         """Runs code, or a command, with this folder as its workspace."""
         if (code is None) == (command is None):
             raise ValueError("give code, or command=…, and not both")
-        words_of_it = ["-", "--language", language] if command is None else ["--", *words(command)]
+        words_of_it = ["-", f"--language={language}"] if command is None else ["--", *words(command)]
         flags = _flags(
             args=None if arguments is None else json.dumps(arguments),
             timeout=None if timeout is None else f"{round(timeout * 1_000)}ms",
@@ -72,22 +72,23 @@ class Playground:
             policy=policy,
         )
         flags += [f"--dep={name}" for name in dependencies]
-        # Values of variables stay off the command line, which everybody on this machine can read.
-        flags += [f"--env={name}" for name in env or {}]
+        # Never by way of our own environment, where one such as LD_PRELOAD would count outside.
+        flags += [f"--env={name}={value}" for name, value in (env or {}).items()]
         with tempfile.TemporaryDirectory(prefix="belljar-") as aside:
             if stdin is not None:
                 Path(aside, "stdin").write_bytes(_bytes(stdin))
                 flags.append(f"--stdin={aside}/stdin")
-            result = self._belljar([*flags, *words_of_it], _bytes(code or b""), env or {})
+            result = self._belljar([*flags, *words_of_it], _bytes(code or b""))
         return result.raise_for_status() if check else result
 
     async def arun(self, code: str | bytes | None = None, **options: Any) -> Result:
         """The same, awaited; the options are those of :meth:`run`."""
         return await asyncio.to_thread(lambda: self.run(code, **options))
 
-    def _belljar(self, arguments: list[str], code: bytes, env: Mapping[str, str]) -> Result:
+    def _belljar(self, arguments: list[str], code: bytes) -> Result:
         command = [find_binary(), "run", "--json", f"--workspace={self.path}", *arguments]
-        done = subprocess.run(command, input=code, capture_output=True, env={**os.environ, **env}, check=False)
+        here = {name: value for name, value in os.environ.items() if name != "BELLJAR_SERVER"}
+        done = subprocess.run(command, input=code, capture_output=True, env=here, check=False)
         try:
             answer = json.loads(done.stdout)
         except ValueError:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import base64
 import builtins
+import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import _show
-from .errors import Cancelled, LimitExceeded, ProgramFailed, Refused, SandboxTimeout
+from .errors import Cancelled, CodeRefused, LimitExceeded, ProgramFailed, SandboxTimeout
 
 _FAILURES: dict[str, type[ProgramFailed]] = {
     "timed_out": SandboxTimeout,
     "limit_exceeded": LimitExceeded,
-    "refused": Refused,
+    "refused": CodeRefused,
     "cancelled": Cancelled,
     "interrupted": Cancelled,
 }
@@ -37,13 +39,19 @@ class Artifact:
         return base64.b64decode(self.content_base64)
 
     def save(self, to: str | os.PathLike[str]) -> Path:
-        """Writes it to a file, or into a folder under its own name, and says where it is."""
+        """Writes it to a file; or into a folder, beside whatever has its name there. Says where it is."""
         path = Path(to)
-        if path.is_dir():
-            # The program chose the name, so only its last part counts.
-            path /= os.path.basename(self.name) or "artifact"
-        path.write_bytes(self.bytes)
-        return path
+        if not path.is_dir():
+            path.write_bytes(self.bytes)
+            return path
+        # The program chose the name: it must not lead elsewhere, and nothing may be lost to it.
+        name = Path(os.path.basename(self.name) or "artifact")
+        for number in itertools.count(1):
+            free = path / (name.name if number == 1 else f"{name.stem}-{number}{name.suffix}")
+            with suppress(FileExistsError), free.open("xb") as file:
+                file.write(self.bytes)
+                return free
+        raise AssertionError("there is always another number")
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return _show.bundle(repr(self), _show.artifact(self))
@@ -159,7 +167,10 @@ class Result:
         if self.success:
             return self
         reason = self.error or f"it ended as {self.status}"
-        raise _FAILURES.get(self.status, ProgramFailed)(reason, self)
+        failure = _FAILURES.get(self.status, ProgramFailed)(reason, self)
+        if isinstance(failure, CodeRefused):
+            failure.findings = self.findings
+        raise failure
 
     def __repr__(self) -> str:
         return _show.line(self)
@@ -193,7 +204,7 @@ def read_result(raw: Mapping[str, Any]) -> Result:
         value=returned["value"],
         artifacts=tuple(_pick(Artifact, each) for each in raw["artifacts"]),
         error=raw["error"],
-        findings=tuple(_pick(Finding, each) for each in raw["findings"]),
+        findings=read_findings(raw["findings"]),
         dependencies=Installed(tuple(installed["packages"]), installed["cache"], installed["install_ms"]),
         duration_ms=raw["duration_ms"],
         usage=_pick(Usage, raw["usage"]),
@@ -202,6 +213,10 @@ def read_result(raw: Mapping[str, Any]) -> Result:
         index=raw.get("index"),
         raw=raw,
     )
+
+
+def read_findings(raw: Sequence[Mapping[str, Any]]) -> tuple[Finding, ...]:
+    return tuple(_pick(Finding, each) for each in raw)
 
 
 def read_receipt(raw: Mapping[str, Any] | None) -> Receipt | None:

@@ -63,20 +63,23 @@ class Sandbox:
 
     def __init__(self, *, client: Client | None = None, **options: Unpack[SandboxOptions]) -> None:
         self._client, self._owned = own(client, Client)
-        self._transport: Transport = self._client._transport
-        self._attach(self._transport.send(_calls.open_sandbox(sandbox_request(**options))))
+        self._find(_calls.open_sandbox(sandbox_request(**options)))
 
     @classmethod
     def connect(cls, id: str, *, client: Client | None = None) -> Self:
         """One that was opened before, by whomever. Leaving ``with`` ends that too."""
         box = cls.__new__(cls)
         box._client, box._owned = own(client, Client)
-        box._transport = box._client._transport
-        box._attach(box._transport.send(_calls.sandbox(id)))
+        box._find(_calls.sandbox(id))
         return box
 
-    def _attach(self, opened: SandboxInfo) -> None:
-        self.id = opened.id
+    def _find(self, call: Call[SandboxInfo]) -> None:
+        self._transport: Transport = self._client._transport
+        try:
+            self.id = self._transport.send(call).id
+        except BaseException:
+            self._let_go()
+            raise
         self.files = Files(self._transport, self.id)
 
     # ── Running things ──
@@ -162,8 +165,11 @@ class Sandbox:
             with suppress(SandboxEnded, NotFound):
                 self._transport.send(_calls.close_sandbox(self.id))
         finally:
-            if self._owned:
-                self._client.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._owned:
+            self._client.close()
 
     def __enter__(self) -> Self:
         return self
