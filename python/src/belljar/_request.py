@@ -139,7 +139,7 @@ def run_request(
         dependencies=given(**packages) or None,
         network=network_spec(network),
         limits=limits(timeout, memory, cpus, disk, processes, output),
-        **_known(plain, _PLAIN),
+        **_known(plain, (*_COMMON, "workdir")),
     )
 
 
@@ -160,21 +160,7 @@ def sandbox_request(
         timeout_ms=_milliseconds(timeout),
         limits=limits(command_timeout, memory, cpus, disk, processes, output),
         network=network_spec(network),
-        **_known(
-            plain,
-            (
-                "env",
-                "on_timeout",
-                "profile",
-                "policy",
-                "provider",
-                "image",
-                "require",
-                "snapshot",
-                "volumes",
-                "metadata",
-            ),
-        ),
+        **_known(plain, (*_COMMON, "on_timeout", "snapshot", "volumes")),
     )
 
 
@@ -185,7 +171,8 @@ def command_request(command: CommandLine, *, timeout: float | None = None, **pla
     return given(**line, timeout_ms=_milliseconds(timeout), **_known(plain, allowed))
 
 
-_PLAIN = ("env", "profile", "policy", "provider", "image", "require", "workdir", "metadata")
+#: What runs and sandboxes have in common, passed on as it is.
+_COMMON = ("env", "profile", "policy", "provider", "image", "require", "metadata")
 
 
 def _known(options: Mapping[str, Any], allowed: Sequence[str]) -> Mapping[str, Any]:

@@ -40,8 +40,8 @@ def own(client: C | None, kind: Callable[[], C]) -> tuple[C, bool]:
 class Client:
     """Calls a server: the one at ``server``, that of ``BELLJAR_SERVER``, or a private one of this process.
 
-    Any number of threads may use one. A run whose caller goes away is cancelled. What nobody has run is sent again by
-    itself; what may have run is sent again only with an ``idempotency_key``, by which the server knows it.
+    Any number of threads may use one. What nobody has run is sent again by itself; what may have run only with an
+    ``idempotency_key``, by which the server knows it. A run whose caller goes away is cancelled, unless it has such a key.
     """
 
     def __init__(self, server: str | None = None, api_key: str | None = None, *, retries: int = _RETRIES) -> None:
