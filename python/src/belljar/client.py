@@ -41,7 +41,7 @@ class Client:
     """Calls a server: the one at ``server``, that of ``BELLJAR_SERVER``, or a private one of this process.
 
     Any number of threads may use one. What nobody has run is sent again by itself; what may have run only with an
-    ``idempotency_key``, by which the server knows it. A run whose caller goes away is cancelled, unless it has such a key.
+    ``idempotency_key``, by which the server knows it. Without such a key, a run whose caller goes away is cancelled.
     """
 
     def __init__(self, server: str | None = None, api_key: str | None = None, *, retries: int = _RETRIES) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ._request import Content, Network
 from .client import AsyncClient, Client
-from .errors import InvalidRequest
+from .errors import DependencyFailed, InvalidRequest, Refused
 from .result import Result
 
 if TYPE_CHECKING:
@@ -32,11 +33,15 @@ _PYTHON_SECONDS = 30.0
 _COMMAND_SECONDS = 120.0
 #: So much of an output is given to a model: its head and its tail.
 _SHOWN = 16_000
+#: So many results are kept for whoever looks at them.
+_KEPT = 100
+#: What a model can do something about.
+_FOR_THE_MODEL = (InvalidRequest, DependencyFailed, Refused)
 
 
 @dataclass
 class Toolbox:
-    """The two tools, and how they run. ``files`` are there in every run; ``results`` are those of the runs so far."""
+    """The two tools, and how they run. ``files`` are there in every run; ``results`` are those of the last runs."""
 
     network: Network = False
     files: Mapping[str, Content] = field(default_factory=dict)
@@ -46,7 +51,7 @@ class Toolbox:
     artifacts: str | os.PathLike[str] | None = None
     client: Client | None = None
     async_client: AsyncClient | None = None
-    results: list[Result] = field(default_factory=list)
+    results: deque[Result] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
     def python(self, code: str) -> str:
         return self._run(code, self._for_python())
@@ -73,14 +78,14 @@ class Toolbox:
         try:
             with nullcontext(self.client) if self.client is not None else Client() as client:
                 return self._told(client.run(code, **options))
-        except InvalidRequest as error:
+        except _FOR_THE_MODEL as error:
             return f"It did not run: {error}"
 
     async def _arun(self, code: str | None, options: RunOptions) -> str:
         client = self.async_client or AsyncClient()
         try:
             return self._told(await client.run(code, **options))
-        except InvalidRequest as error:
+        except _FOR_THE_MODEL as error:
             return f"It did not run: {error}"
         finally:
             if self.async_client is None:
