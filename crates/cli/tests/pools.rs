@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They look at the processes of this one.
     arguments.test_threads = Some(1);
-    let cases: [(&str, Case); 11] = [
+    let cases: [(&str, Case); 13] = [
         ("a_pool_follows_demand_and_ends_with_it", a_pool_follows_demand_and_ends_with_it),
         ("memory_bounds_a_pool", memory_bounds_a_pool),
         ("no_two_tenants_share_a_zygote", no_two_tenants_share_a_zygote),
@@ -49,6 +49,8 @@ fn main() -> ExitCode {
         ("a_zygote_that_hangs_is_replaced", a_zygote_that_hangs_is_replaced),
         ("a_child_that_is_killed_is_not_missed", a_child_that_is_killed_is_not_missed),
         ("a_launcher_that_is_killed_is_replaced", a_launcher_that_is_killed_is_replaced),
+        ("nothing_in_a_warm_jail_outlives_its_launcher", nothing_in_a_warm_jail_outlives_its_launcher),
+        ("who_collects_artifacts_is_confined", who_collects_artifacts_is_confined),
         ("a_zygote_has_no_rights", a_zygote_has_no_rights),
         ("a_zygote_keeps_nothing_of_its_children", a_zygote_keeps_nothing_of_its_children),
         ("modules_are_imported_ahead_of_time_or_refused", modules_are_imported_ahead_of_time_or_refused),
@@ -346,6 +348,81 @@ fn a_launcher_that_is_killed_is_replaced() -> Verdict {
     check!(launchers().len() == 1 && launchers() != before, launchers());
     check!(!zygote.iter().any(|pid| zygotes().contains(pid)), zygote);
     world.until("default", None, Warmth::Pool)
+}
+
+/// Those that wait, one that runs, and what that one has started in a session of its own.
+fn nothing_in_a_warm_jail_outlives_its_launcher() -> Verdict {
+    let world = World::usual();
+    world.until("default", None, Warmth::Pool)?;
+    let mark = format!("outlives{}", std::process::id());
+    let code = format!(
+        "import subprocess, time\nsubprocess.Popen(['sh', '-c', 'sleep 300', '{mark}'], start_new_session=True)\n\
+         time.sleep(300)"
+    );
+    let running = world.runtime.spawn(execute(Arc::clone(&world.engine), "default", code, None));
+    let is_marked = |pid: u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(&mark))
+    };
+    let soon = |what: &str, holds: &dyn Fn() -> bool| {
+        let end = Instant::now() + Duration::from_secs(10);
+        while !holds() {
+            if Instant::now() > end {
+                return Err(what.to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    };
+    soon("it runs", &|| !processes(is_marked).is_empty())?;
+    soon("others wait", &|| world.pools().iter().any(|pool| !pool.processes.is_empty()))?;
+    let daemons = processes(is_marked);
+    let jails: BTreeSet<_> =
+        daemons.iter().chain(&world.pools()[0].processes).map(|pid| jail_of(*pid)).collect();
+    let inside = processes(|pid| jails.contains(&jail_of(pid)));
+    check!(jails.len() >= 2 && !jails.contains(&None) && inside.len() > jails.len(), inside);
+    signal(&launchers(), Signal::KILL);
+    let alive = |pid: u32| inside.contains(&pid) && !field(pid, "State").starts_with('Z');
+    soon("everybody is gone", &|| processes(alive).is_empty())
+        .map_err(|why| format!("{why}: {:?}", processes(alive)))?;
+    running.abort();
+    Ok(())
+}
+
+/// The pid namespace of a process.
+fn jail_of(pid: u32) -> Option<std::path::PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
+}
+
+/// It reads what a program left, so it has the rights of one, and fewer calls.
+fn who_collects_artifacts_is_confined() -> Verdict {
+    let world = World::usual();
+    world.until("default", None, Warmth::Pool)?;
+    let code = "import os\nos.mkdir('artifacts')\nfor n in range(8): open(f'artifacts/{n}.txt', 'w').write('x' * (4 << 20))";
+    let launcher = launchers()[0].to_string();
+    let own = jail_of(std::process::id());
+    let mut seen = BTreeSet::new();
+    // One that was just made is not confined yet; somebody sees it later, sooner or later.
+    for _ in 0..40 {
+        let run = world.runtime.spawn(execute(Arc::clone(&world.engine), "default", code.to_owned(), None));
+        while !run.is_finished() {
+            let beside = processes(|pid| field(pid, "PPid") == launcher && jail_of(pid) == own);
+            let zygotes = |pid: &u32| {
+                let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                line.is_empty() || line.contains("/run/belljar/zygote")
+            };
+            let collectors = beside.into_iter().filter(|pid| !zygotes(pid));
+            seen.extend(
+                collectors
+                    .map(|pid| ["Seccomp", "NoNewPrivs", "CapEff", "CapPrm"].map(|name| field(pid, name))),
+            );
+        }
+        let report = world.runtime.block_on(run).map_err(|error| error.to_string())??;
+        check!(report.artifacts.len() == 8 && report.receipt.warm != Warmth::Cold, report.artifacts.len());
+        if seen.iter().any(|fields| *fields == ["2", "1", "0000000000000000", "0000000000000000"]) {
+            return Ok(());
+        }
+    }
+    Err(format!("nobody with a filter and without rights was seen: {seen:?}"))
 }
 
 /// What it takes to have children in jails is that its user owns their user namespaces, and nothing else.

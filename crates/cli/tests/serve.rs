@@ -35,6 +35,15 @@ fn code_runs_over_http_and_the_server_ends_in_order() {
 }
 
 #[test]
+fn a_hangup_ends_no_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Server::new(folder.path());
+    server.signal("-HUP");
+    assert_eq!(server.get("/healthz").status, 200);
+    assert!(server.child.try_wait().unwrap().is_none());
+}
+
+#[test]
 fn the_first_start_shows_a_key_and_the_second_does_not() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path(), None, &[]);

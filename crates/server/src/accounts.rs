@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use axum::extract::FromRequestParts;
 use axum::http::{HeaderMap, header, request::Parts};
-use belljar_store::{Digest, Quotas, Scope, Scopes, Store, TenantName, Timestamp};
+use belljar_store::{Digest, KeyId, Quotas, Scope, Scopes, Store, TenantName, Timestamp};
 use std::sync::Arc;
 
+use crate::bearers::Bearer;
 use crate::error::Error;
 use crate::trace::{self, Context};
 use crate::world::World;
@@ -55,7 +56,7 @@ impl FromRequestParts<Arc<World>> for Runner {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, world: &Arc<World>) -> Result<Self, Error> {
-        world.accounts.caller(&world.store, &parts.headers).await?.needs(Scope::Run).map(Self)
+        caller(parts, world).await?.needs(Scope::Run).map(Self)
     }
 }
 
@@ -63,7 +64,7 @@ impl FromRequestParts<Arc<World>> for Keeper {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, world: &Arc<World>) -> Result<Self, Error> {
-        world.accounts.caller(&world.store, &parts.headers).await?.needs(Scope::Sandboxes).map(Self)
+        caller(parts, world).await?.needs(Scope::Sandboxes).map(Self)
     }
 }
 
@@ -71,7 +72,9 @@ impl FromRequestParts<Arc<World>> for Admin {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, world: &Arc<World>) -> Result<Self, Error> {
-        let caller = world.accounts.caller(&world.store, &parts.headers).await?;
+        let caller = caller(parts, world).await?;
+        // Whoever takes back its own key, or rotates it, still has to hear of that.
+        comes_with(parts, None);
         let refused = crate::admin::Act::refused(&caller, parts);
         match caller.needs(Scope::Admin) {
             Ok(caller) => Ok(Self(caller)),
@@ -83,6 +86,18 @@ impl FromRequestParts<Arc<World>> for Admin {
     }
 }
 
+async fn caller(parts: &Parts, world: &World) -> Result<Caller, Error> {
+    let caller = world.accounts.caller(&world.store, &parts.headers).await?;
+    comes_with(parts, caller.actor.parse().ok());
+    Ok(caller)
+}
+
+fn comes_with(parts: &Parts, key: Option<KeyId>) {
+    if let Some(bearer) = parts.extensions.get::<Arc<Bearer>>() {
+        bearer.comes_with(key);
+    }
+}
+
 /// Keys, and what is remembered of them.
 #[derive(Debug)]
 pub(crate) struct Accounts {
@@ -90,7 +105,14 @@ pub(crate) struct Accounts {
     /// The digest of the key that automation set.
     set_key: Option<Digest>,
     without_keys: bool,
-    known: Mutex<HashMap<String, Known>>,
+    known: Mutex<Remembered>,
+}
+
+#[derive(Debug, Default)]
+struct Remembered {
+    callers: HashMap<String, Known>,
+    /// How often everything was forgotten: what was looked up before is not remembered after.
+    times: u64,
 }
 
 #[derive(Debug)]
@@ -129,6 +151,7 @@ impl Accounts {
         if let Some(caller) = self.remembered(name, &digest) {
             return Ok(caller);
         }
+        let times = self.lock().times;
         let holder = store.verify_key(presented, Timestamp::now()).await?.ok_or(Error::Unauthorized)?;
         let tenant = store.tenant(&holder.tenant).await?.ok_or(Error::Unauthorized)?;
         let caller = Caller {
@@ -138,7 +161,7 @@ impl Accounts {
             quotas: tenant.quotas,
             context: None,
         };
-        self.remember(name, digest, &caller);
+        self.remember(times, name, digest, &caller);
         Ok(caller)
     }
 
@@ -155,33 +178,41 @@ impl Accounts {
         if let Some(caller) = self.remembered(actor, &digest) {
             return Ok(caller);
         }
+        let times = self.lock().times;
         let tenant = store.tenant(&self.home).await?.ok_or(Error::Unauthorized)?;
         let (actor, quotas) = (actor.to_owned(), tenant.quotas);
         let caller = Caller { actor, tenant: self.home.clone(), scopes, quotas, context: None };
-        self.remember(&caller.actor, digest, &caller);
+        self.remember(times, &caller.actor, digest, &caller);
         Ok(caller)
     }
 
     fn remembered(&self, name: &str, digest: &Digest) -> Option<Caller> {
         let known = self.lock();
-        let found = known.get(name)?;
+        let found = known.callers.get(name)?;
         (found.since.elapsed() < REMEMBERED && found.digest.matches(digest)).then(|| found.caller.clone())
     }
 
-    fn remember(&self, name: &str, digest: Digest, caller: &Caller) {
+    fn remember(&self, times: u64, name: &str, digest: Digest, caller: &Caller) {
         let mut known = self.lock();
-        if known.len() >= MOST {
-            known.clear();
+        if known.times != times {
+            return;
         }
-        known.insert(name.to_owned(), Known { digest, caller: caller.clone(), since: Instant::now() });
+        if known.callers.len() >= MOST {
+            known.callers.clear();
+        }
+        known
+            .callers
+            .insert(name.to_owned(), Known { digest, caller: caller.clone(), since: Instant::now() });
     }
 
     /// After a change to tenants or keys.
     pub(crate) fn forget(&self) {
-        self.lock().clear();
+        let mut known = self.lock();
+        known.callers.clear();
+        known.times += 1;
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+    fn lock(&self) -> MutexGuard<'_, Remembered> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -190,4 +221,30 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, key) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_looked_up_before_a_change_is_not_remembered_after_it() {
+        let accounts = Accounts::new("default".parse().unwrap(), None, false);
+        let digest = Digest::of(b"key");
+        let caller = Caller {
+            actor: "bj_1".to_owned(),
+            tenant: "default".parse().unwrap(),
+            scopes: Scopes::all(),
+            quotas: Quotas::default(),
+            context: None,
+        };
+        let times = accounts.lock().times;
+        accounts.remember(times, "bj_1", digest, &caller);
+        assert!(accounts.remembered("bj_1", &digest).is_some());
+        accounts.forget();
+        assert!(accounts.remembered("bj_1", &digest).is_none());
+        // The answer to a question from before the key was taken back.
+        accounts.remember(times, "bj_1", digest, &caller);
+        assert!(accounts.remembered("bj_1", &digest).is_none());
+    }
 }

@@ -8,7 +8,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -17,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
+use crate::bearers::Bearer;
 use crate::settings::Settings;
 use crate::world::World;
 
@@ -46,8 +50,10 @@ pub(crate) async fn serve(
     // Small answers are to leave at once.
     let _ = stream.set_nodelay(true);
     let settings = &world.settings;
-    let stream = Patient::new(stream, taken, settings.body_timeout);
-    let Some(tls) = tls else { return talk(stream, router, settings, ending).await };
+    let bearer = world.bearers.new_one();
+    let stream = Patient::new(stream, taken, Arc::clone(&bearer), settings.body_timeout);
+    let routes = Routes { routes: TowerToHyperService::new(router), bearer };
+    let Some(tls) = tls else { return talk(stream, routes, settings, ending).await };
     let handshake = timeout(settings.head_timeout, tls.accept(stream));
     let stream = tokio::select! {
         shaken = handshake => shaken,
@@ -55,13 +61,13 @@ pub(crate) async fn serve(
         _ = ending.wait_for(|ending| *ending) => return,
     };
     if let Ok(Ok(stream)) = stream {
-        talk(stream, router, settings, ending).await;
+        talk(stream, routes, settings, ending).await;
     }
 }
 
 async fn talk(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    router: Router,
+    routes: Routes,
     settings: &Settings,
     mut ending: watch::Receiver<bool>,
 ) {
@@ -70,7 +76,7 @@ async fn talk(
         .header_read_timeout(settings.head_timeout)
         .max_buf_size(HEAD_BYTES)
         .max_headers(HEADERS)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .serve_connection(TokioIo::new(stream), routes)
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
@@ -81,18 +87,41 @@ async fn talk(
     let _ = connection.await;
 }
 
-/// A stream that gives up when its peer takes nothing for too long.
+/// All routes, for one connection: whoever is served is known to be the one who uses it.
+#[derive(Debug)]
+struct Routes {
+    routes: TowerToHyperService<Router>,
+    bearer: Arc<Bearer>,
+}
+
+impl Service<Request<Incoming>> for Routes {
+    type Response = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Response;
+    type Error = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Error;
+    type Future = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Future;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        request.extensions_mut().insert(Arc::clone(&self.bearer));
+        self.routes.call(request)
+    }
+}
+
+/// A stream that gives up when its peer takes nothing for too long, or must not be talked to any more.
 #[derive(Debug)]
 struct Patient {
     stream: TcpStream,
     patience: Duration,
     stuck: Option<Pin<Box<Sleep>>>,
+    bearer: Arc<Bearer>,
     _taken: Taken,
 }
 
 impl Patient {
-    fn new(stream: TcpStream, taken: Taken, patience: Duration) -> Self {
-        Self { stream, patience, stuck: None, _taken: taken }
+    fn new(stream: TcpStream, taken: Taken, bearer: Arc<Bearer>, patience: Duration) -> Self {
+        Self { stream, patience, stuck: None, bearer, _taken: taken }
+    }
+
+    fn check(&self, cx: &Context<'_>) -> io::Result<()> {
+        if self.bearer.is_cut(cx) { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
     }
 
     /// Counts from the first write that had to wait to the next that did not.
@@ -116,12 +145,14 @@ impl AsyncRead for Patient {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        self.check(cx)?;
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Patient {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
         let poll = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.watch(cx, poll)
     }
@@ -131,6 +162,7 @@ impl AsyncWrite for Patient {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
         let poll = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
         self.watch(cx, poll)
     }

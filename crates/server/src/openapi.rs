@@ -37,7 +37,7 @@ const EXAMPLES: &str = include_str!("../docs/examples.json");
         profiles::list, profiles::show, profiles::set, profiles::remove, audit::list,
         health::show, health::ready, metrics::show, show, docs::page,
     ),
-    components(schemas(crate::schema_files::Change))
+    components(schemas(crate::schema::Change))
 )]
 struct Document;
 
@@ -148,7 +148,12 @@ mod tests {
     fn a_request_has_the_names_that_are_really_read() {
         let request = belljar_engine::request::Request::parse(br#"{"?":1}"#).unwrap_err().to_string();
         let command = serde_json::from_str::<belljar_engine::sandbox::CommandRequest>(r#"{"?":1}"#);
-        for (schema, refused) in [("Request", request), ("NewCommand", command.unwrap_err().to_string())] {
+        let file = belljar_engine::request::Request::parse(br#"{"files":[{"?":1}]}"#);
+        for (schema, refused) in [
+            ("Request", request),
+            ("File", file.unwrap_err().to_string()),
+            ("NewCommand", command.unwrap_err().to_string()),
+        ] {
             let (_, list) = refused.split_once("expected one of ").unwrap();
             let mut read: Vec<&str> = list.split('`').skip(1).step_by(2).collect();
             read.sort_unstable();

@@ -3,7 +3,11 @@
 
 #![expect(dead_code, reason = "these types are read by the document's generator only")]
 
+mod administration;
 mod commands;
+mod files;
+mod places;
+mod sandboxes;
 
 use std::collections::BTreeMap;
 
@@ -13,7 +17,11 @@ use utoipa::ToSchema;
 
 use crate::error::Code;
 
+pub(crate) use administration::*;
 pub(crate) use commands::*;
+pub(crate) use files::*;
+pub(crate) use places::*;
+pub(crate) use sandboxes::*;
 
 /// What to run: `language` and `code`, or `command`.
 #[derive(Serialize, ToSchema)]
@@ -232,179 +240,6 @@ pub(crate) struct Receipt {
     simulated: bool,
 }
 
-/// A sandbox to open. Nothing is needed.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct NewSandbox {
-    /// Name of an image.
-    image: Option<String>,
-    /// Name of a profile.
-    profile: Option<String>,
-    /// Name of a provider.
-    provider: Option<String>,
-    /// Limits of everything in it together; `timeout_ms` is that of a command which has none of its own.
-    limits: Option<Limits>,
-    /// What may be reached; nothing unless said otherwise.
-    network: Option<Network>,
-    /// Environment of every command.
-    env: Option<BTreeMap<String, String>>,
-    /// Layers without which nothing may run.
-    require: Option<Vec<String>>,
-    /// Echoed; lists can be filtered by it.
-    metadata: Option<BTreeMap<String, Value>>,
-    /// How long it lives; an hour unless said otherwise.
-    #[schema(minimum = 1)]
-    timeout_ms: Option<i64>,
-    /// kill or pause.
-    on_timeout: Option<String>,
-    /// Volumes of the tenant's, and host folders that the administrator allows.
-    volumes: Option<Vec<VolumeMount>>,
-    /// The id of a snapshot with whose files the workspace starts.
-    snapshot: Option<String>,
-}
-
-/// A volume that a sandbox sees, or a host folder.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct VolumeMount {
-    /// The name of a volume.
-    name: Option<String>,
-    /// Or the name of a host folder.
-    host: Option<String>,
-    /// Where it is seen, absolute.
-    path: String,
-    read_only: Option<bool>,
-}
-
-/// A volume to make.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct NewVolume {
-    name: String,
-    #[schema(minimum = 1)]
-    size_bytes: u64,
-}
-
-/// A named place that outlives sandboxes.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Volume {
-    name: String,
-    /// What it may hold. Sandboxes that write more to it are halted until some of it is removed.
-    size_bytes: u64,
-    /// What it was last seen to hold; null where nobody has looked, or it could not be measured.
-    #[schema(required)]
-    used_bytes: Option<u64>,
-    created: i64,
-}
-
-/// Volumes by name.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct VolumeList {
-    volumes: Vec<Volume>,
-}
-
-/// A snapshot to make.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct NewSnapshot {
-    label: Option<String>,
-}
-
-/// The files of a sandbox, as they were.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Snapshot {
-    id: String,
-    /// What it was made from.
-    sandbox: String,
-    label: String,
-    size_bytes: u64,
-    created: i64,
-    /// When it was complete; null while it is being made.
-    #[schema(required)]
-    ready: Option<i64>,
-}
-
-/// Snapshots, newest first.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct SnapshotList {
-    snapshots: Vec<Snapshot>,
-}
-
-/// How long a sandbox is to live from now on.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Extension {
-    #[schema(minimum = 1)]
-    timeout_ms: i64,
-}
-
-/// How a sandbox stands.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum SandboxState {
-    Starting,
-    Running,
-    Paused,
-    Ended,
-}
-
-/// A sandbox. Times are milliseconds since 1970.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Sandbox {
-    id: String,
-    state: SandboxState,
-    image: String,
-    profile: String,
-    limits: Limits,
-    network: Network,
-    /// Names of the variables that every command has; their values are not kept.
-    env_names: Vec<String>,
-    volumes: Vec<VolumeMount>,
-    timeout_ms: u64,
-    /// kill or pause.
-    on_timeout: String,
-    /// What enforces it; null where it was never made.
-    #[schema(required)]
-    receipt: Option<Receipt>,
-    metadata: BTreeMap<String, Value>,
-    created: i64,
-    changed: i64,
-    /// When its time is over; null while it is paused.
-    #[schema(required)]
-    expires: Option<i64>,
-    #[schema(required)]
-    ended: Option<i64>,
-    /// closed, expired, idle, failed or interrupted.
-    #[schema(required)]
-    ended_because: Option<String>,
-}
-
-/// Sandboxes, newest first.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct SandboxPage {
-    sandboxes: Vec<Sandbox>,
-    #[schema(required)]
-    next_cursor: Option<String>,
-}
-
-/// What a sandbox uses now.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Stats {
-    #[schema(required)]
-    cpu_ms: Option<u64>,
-    #[schema(required)]
-    memory_bytes: Option<u64>,
-    #[schema(required)]
-    peak_memory_bytes: Option<u64>,
-    #[schema(required)]
-    processes: Option<u64>,
-    #[schema(required)]
-    peak_processes: Option<u64>,
-    #[schema(required)]
-    disk_bytes: Option<u64>,
-    /// What executions and commands wrote that are still remembered; null while it is paused.
-    #[schema(required)]
-    output_bytes: Option<u64>,
-    memory_kills: u64,
-    forks_refused: u64,
-    disk_full: bool,
-}
-
 /// It will run.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Accepted {
@@ -460,151 +295,4 @@ pub(crate) struct Reason {
 pub(crate) struct Health {
     /// live or ready.
     status: String,
-}
-
-/// What a tenant may have; null is the server's own default.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Quotas {
-    concurrency: Option<u32>,
-    sandboxes: Option<u32>,
-    cpu_seconds_per_day: Option<u64>,
-    memory_bytes: Option<u64>,
-    disk_bytes: Option<u64>,
-}
-
-/// A tenant.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Tenant {
-    name: String,
-    quotas: Quotas,
-    created: i64,
-    #[schema(required)]
-    disabled: Option<i64>,
-    stored_bytes: u64,
-}
-
-/// Tenants by name.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct TenantList {
-    tenants: Vec<Tenant>,
-}
-
-/// A tenant to add.
-#[derive(Serialize, ToSchema)]
-#[schema(example = json!({"name": "ada", "quotas": {"concurrency": 4}}))]
-pub(crate) struct NewTenant {
-    #[schema(pattern = "^[a-z0-9][a-z0-9._-]*$", max_length = 63)]
-    name: String,
-    quotas: Option<Quotas>,
-}
-
-/// What to change about a tenant.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct TenantChange {
-    quotas: Option<Quotas>,
-    disabled: Option<bool>,
-}
-
-/// A key to make.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct NewKey {
-    /// What it is for.
-    label: Option<String>,
-    /// The first two unless said otherwise.
-    scopes: Option<Vec<Scope>>,
-    expires_in_seconds: Option<u64>,
-}
-
-/// What a key opens.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Scope {
-    Run,
-    Sandboxes,
-    Admin,
-}
-
-/// How to rotate a key.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct KeyRotation {
-    /// How long the old one still opens; not at all unless said otherwise.
-    old_valid_seconds: Option<u64>,
-}
-
-/// What may be known of a key.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Key {
-    id: String,
-    tenant: String,
-    label: String,
-    scopes: Vec<Scope>,
-    created: i64,
-    #[schema(required)]
-    expires: Option<i64>,
-    #[schema(required)]
-    last_used: Option<i64>,
-    #[schema(required)]
-    revoked: Option<i64>,
-}
-
-/// A key, this once.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct ShownKey {
-    key: String,
-    record: Key,
-}
-
-/// Keys of a tenant.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct KeyList {
-    keys: Vec<Key>,
-}
-
-/// Named limits, network and environment.
-#[derive(Serialize, ToSchema)]
-#[schema(example = json!({"limits": {"timeout_ms": 1000}, "output_overflow": "kill"}))]
-pub(crate) struct Profile {
-    limits: Option<Limits>,
-    network: Option<Network>,
-    env: Option<BTreeMap<String, String>>,
-    preimports: Option<Vec<String>>,
-    /// truncate or kill.
-    output_overflow: Option<String>,
-}
-
-/// A profile and its name.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct StoredProfile {
-    name: String,
-    profile: Profile,
-    changed: Option<i64>,
-}
-
-/// Profiles by name.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct ProfileList {
-    profiles: Vec<StoredProfile>,
-}
-
-/// Entries of the audit log, newest first.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct AuditPage {
-    entries: Vec<AuditEntry>,
-    #[schema(required)]
-    next_cursor: Option<i64>,
-}
-
-/// Who did what.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct AuditEntry {
-    seq: i64,
-    at: i64,
-    actor: String,
-    tenant: Option<String>,
-    action: String,
-    target: Option<String>,
-    /// done, refused or failed.
-    outcome: String,
-    request_id: Option<String>,
-    detail: Option<String>,
 }

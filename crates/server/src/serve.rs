@@ -19,7 +19,7 @@ use crate::connection::Taken;
 use crate::doors::Doors;
 use crate::tls::Tls;
 use crate::world::World;
-use crate::{connection, routes, sandboxes};
+use crate::{bearers, connection, routes, sandboxes};
 
 /// How long cancelled work has to be recorded, and answers to be sent.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -36,8 +36,11 @@ pub async fn run(doors: impl Into<Doors>, world: Arc<World>, shutdown: impl Futu
     let (end, ending) = watch::channel(false);
     // Every connection holds a sender, so this ends with the last one.
     let (alive, mut connections) = mpsc::channel::<()>(1);
-    let sweepers =
-        [tokio::spawn(sweep(Arc::clone(&world))), tokio::spawn(sandboxes::sweep(Arc::clone(&world)))];
+    let sweepers = [
+        tokio::spawn(sweep(Arc::clone(&world))),
+        tokio::spawn(sandboxes::sweep(Arc::clone(&world))),
+        tokio::spawn(bearers::watch(Arc::clone(&world))),
+    ];
     let mut accepting = JoinSet::new();
     for door in open(doors, &world) {
         accepting.spawn(accept(door, Arc::clone(&world), ending.clone(), alive.clone()));

@@ -9,6 +9,7 @@ use belljar_store::Store;
 use tokio::sync::Semaphore;
 
 use crate::accounts::{Accounts, Caller};
+use crate::bearers::Bearers;
 use crate::gate::Gate;
 use crate::health::Readiness;
 use crate::live::Live;
@@ -26,6 +27,7 @@ pub struct World {
     pub(crate) store: Arc<Store>,
     pub(crate) settings: Settings,
     pub(crate) accounts: Accounts,
+    pub(crate) bearers: Bearers,
     pub(crate) gate: Gate,
     pub(crate) live: Live,
     pub(crate) sandboxes: Registry,
@@ -53,6 +55,7 @@ impl World {
         Self {
             gate: Gate::new(settings.concurrency, settings.queue, settings.queue_total),
             bodies: Arc::new(Semaphore::new(settings.bodies_total >> 10)),
+            bearers: Bearers::default(),
             live: Live::default(),
             written: Written::new(settings.retention.max_bytes),
             sandboxes: Registry::new(settings.sandboxes),

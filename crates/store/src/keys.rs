@@ -165,6 +165,15 @@ impl Store {
         }
         Ok(Some(Holder { key: record.id, tenant: record.tenant, scopes: record.scopes }))
     }
+
+    /// Whether a key still opens anything, as in [`Store::verify_key`].
+    ///
+    /// # Errors
+    /// The database cannot answer.
+    pub async fn key_opens(&self, id: &KeyId, at: Timestamp) -> Result<bool, Error> {
+        let id = id.clone();
+        self.read(move |db| Ok(alive(db, &id, at)?.is_some())).await
+    }
 }
 
 /// A key nobody has had before.
@@ -209,14 +218,17 @@ fn find(db: &Connection, tenant: &TenantName, id: &KeyId) -> Result<Option<KeyRe
 }
 
 fn verified(db: &Connection, id: &KeyId, hash: &Digest, at: Timestamp) -> Result<Option<KeyRecord>, Error> {
+    Ok(alive(db, id, at)?.filter(|(_, kept)| kept.matches(hash)).map(|(key, _)| key))
+}
+
+/// A key that opens something, and the digest of its text.
+fn alive(db: &Connection, id: &KeyId, at: Timestamp) -> Result<Option<(KeyRecord, Digest)>, Error> {
     let sql = "SELECT k.id, k.tenant, k.label, k.scopes, k.created_ms, k.expires_ms, k.last_used_ms, \
                k.revoked_ms, k.hash FROM keys k JOIN tenants t ON t.name = k.tenant \
                WHERE k.id = ? AND t.disabled_ms IS NULL";
     let mut statement = db.prepare_cached(sql)?;
     let found = statement.query_row([id], |row| Ok((from_row(row)?, row.get::<_, Digest>(8)?))).optional()?;
-    Ok(found
-        .filter(|(key, kept)| kept.matches(hash) && opens(key.revoked, key.expires, at))
-        .map(|(key, _)| key))
+    Ok(found.filter(|(key, _)| opens(key.revoked, key.expires, at)))
 }
 
 fn from_row(row: &Row<'_>) -> rusqlite::Result<KeyRecord> {

@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 use crate::config::Config;
 use crate::env::Environment;
 use crate::failure::{Failure, shown};
-use crate::os::{self, Host, Interrupts, Started};
+use crate::os::{self, Hangups, Host, Interrupts, Started};
 use crate::say;
 
 use service::Service;
@@ -88,6 +88,7 @@ fn in_its_folder(args: ServeArgs) -> Result<(ServeArgs, Option<TempDir>), Failur
 async fn serve(started: Started, mut service: Service, config: Config) -> Result<(), Failure> {
     let mut interrupts = Interrupts::listen()?;
     let mut impatience = Interrupts::listen()?;
+    let hangups = Hangups::listen()?;
     let temporary = service.temporary;
     let certificate = service.tls.take().map(TlsFiles::load).transpose()?;
     let store = open(&service)?;
@@ -107,7 +108,7 @@ async fn serve(started: Started, mut service: Service, config: Config) -> Result
         let serving = belljar_server::run(doors, Arc::clone(world), async { interrupts.next().await });
         tokio::select! {
             () = serving => {}
-            () = follow(certificate) => {}
+            () = tls::follow(certificate, hangups) => {}
             () = abandoned(), if temporary => {}
             // The first one asks for an end, the second for one at once.
             () = async { impatience.next().await; impatience.next().await } => {}
@@ -173,14 +174,6 @@ async fn abandoned() {
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
     });
     let _ended = dropped.await;
-}
-
-/// Never ends.
-async fn follow(certificate: Option<Certificate>) {
-    match certificate {
-        Some(certificate) => certificate.follow().await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Serves others only where every layer holds, or somebody said that less will do; the floor always has to.

@@ -34,7 +34,7 @@ impl TlsFiles {
     pub(super) fn load(self) -> Result<Certificate, Failure> {
         let (certificate, key) = self.read()?;
         let tls = Tls::new(&certificate, &key).map_err(|error| self.unusable(&error))?;
-        Ok(Certificate { files: self, tls: Arc::new(tls), hangups: Hangups::listen()? })
+        Ok(Certificate { files: self, tls: Arc::new(tls) })
     }
 
     fn read(&self) -> Result<(Vec<u8>, Vec<u8>), Failure> {
@@ -56,7 +56,6 @@ impl TlsFiles {
 pub(super) struct Certificate {
     files: TlsFiles,
     tls: Arc<Tls>,
-    hangups: Hangups,
 }
 
 impl Certificate {
@@ -64,22 +63,24 @@ impl Certificate {
         Arc::clone(&self.tls)
     }
 
-    /// Reads the files again whenever somebody asks, for ever. What cannot be used changes nothing.
-    pub(super) async fn follow(mut self) {
-        loop {
-            self.hangups.next().await;
-            match self.read_again() {
-                Ok(()) => tracing::info!("the certificate was read again"),
-                Err(Failure { message, .. }) => {
-                    tracing::error!(detail = message, "the certificate stays as it was");
-                }
-            }
-        }
-    }
-
     fn read_again(&self) -> Result<(), Failure> {
         let (certificate, key) = self.files.read()?;
         self.tls.replace(&certificate, &key).map_err(|error| self.files.unusable(&error))
+    }
+}
+
+/// Reads the files again whenever somebody asks, for ever. What cannot be used changes nothing, and without a certificate
+/// there is nothing to read: a hangup ends no server.
+pub(super) async fn follow(certificate: Option<Certificate>, mut hangups: Hangups) {
+    loop {
+        hangups.next().await;
+        match certificate.as_ref().map(Certificate::read_again) {
+            Some(Ok(())) => tracing::info!("the certificate was read again"),
+            Some(Err(Failure { message, .. })) => {
+                tracing::error!(detail = message, "the certificate stays as it was");
+            }
+            None => tracing::info!("a hangup: there is no certificate to be read again"),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! How they come to be, what they keep, and how they end.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -135,6 +135,34 @@ fn time_is_over_when_it_was_said_and_can_be_moved() {
     let pausing = format!("/v1/sandboxes/{}", pausing.json()["id"].as_str().unwrap());
     wait_for("the pause", || server.get(&pausing).json()["state"] == "paused");
     assert_eq!(server.post(&format!("{pausing}/resume"), &json!({})).json()["state"], "running");
+}
+
+#[test]
+fn what_is_resumed_has_its_time_again_also_when_nobody_waits_for_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::configured(folder.path(), "sandbox_life = \"10m\"");
+    let place = server.sandbox(&json!({"timeout_ms": 60000}));
+    let extended = server.post(&format!("{place}/extend"), &json!({"timeout_ms": 300000}));
+    assert_eq!(extended.status, 200);
+    let pause = || server.post(&format!("{place}/pause"), &json!({}));
+    if pause().status == 422 {
+        return eprintln!("skipped: {}", pause().text());
+    }
+    // What it was extended to counts, and not what it began with.
+    let resumed = server.post(&format!("{place}/resume"), &json!({})).json();
+    assert!(resumed["expires"].as_i64() >= extended.json()["expires"].as_i64(), "{resumed}");
+    let mut resumed = 0;
+    for _ in 0..30 {
+        assert_eq!(pause().json()["expires"], Value::Null);
+        drop(server.send_as(KEY, "POST", &format!("{place}/resume"), "", b""));
+        let end = Instant::now() + Duration::from_millis(300);
+        while Instant::now() < end && server.get(&place).json()["state"] == "paused" {}
+        if server.get(&place).json()["state"] == "running" {
+            wait_for("it has its time", || server.get(&place).json()["expires"].is_i64());
+            resumed += 1;
+        }
+    }
+    assert!(resumed > 0, "nobody was heard before hanging up");
 }
 
 #[test]

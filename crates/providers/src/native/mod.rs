@@ -1,5 +1,6 @@
 //! The native provider: the kernel of this machine, through the jail. No daemon, no Docker, no root.
 
+mod attend;
 mod connection;
 mod image;
 mod link;

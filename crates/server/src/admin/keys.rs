@@ -53,7 +53,8 @@ pub(crate) async fn create(
     let scopes = scopes(new.scopes)?;
     let now = Timestamp::now();
     let expires = new.expires_in_seconds.map(|seconds| now.after(Duration::from_secs(seconds)));
-    let work = async { Ok(desk.world.store.add_key(&tenant, &new.label, scopes, expires, now).await?) };
+    let store = desk.store();
+    let work = async move { Ok(store.add_key(&tenant, &new.label, scopes, expires, now).await?) };
     desk.act("key.create", &name, work).await.map(shown)
 }
 
@@ -70,7 +71,8 @@ pub(crate) async fn rotate(
     let (tenant, id, rotation): (_, _, Rotation) = (tenants::known(&tenant)?, known(&key)?, parse(&body)?);
     let now = Timestamp::now();
     let until = now.after(Duration::from_secs(rotation.old_valid_seconds));
-    let work = async { Ok(desk.world.store.rotate_key(&tenant, &id, until, now).await?) };
+    let store = desk.store();
+    let work = async move { Ok(store.rotate_key(&tenant, &id, until, now).await?) };
     desk.act("key.rotate", &key, work).await.map(shown)
 }
 
@@ -84,7 +86,8 @@ pub(crate) async fn revoke(
     Path((tenant, key)): Path<(String, String)>,
 ) -> Result<StatusCode, Error> {
     let (tenant, id) = (tenants::known(&tenant)?, known(&key)?);
-    let work = async { Ok(desk.world.store.revoke_key(&tenant, &id, Timestamp::now()).await?) };
+    let store = desk.store();
+    let work = async move { Ok(store.revoke_key(&tenant, &id, Timestamp::now()).await?) };
     desk.act("key.revoke", &key, work).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -14,6 +14,7 @@ use belljar_store::{AuditEntry, AuditOutcome, Store, Timestamp};
 
 use crate::accounts::{Admin, Caller};
 use crate::edge::RequestId;
+use crate::errand::to_the_end;
 use crate::error::Error;
 use crate::world::World;
 
@@ -38,28 +39,37 @@ impl FromRequestParts<Arc<World>> for Desk {
 }
 
 impl Desk {
-    /// Does something, and enters it into the log with what came of it.
-    async fn act<T>(
+    fn store(&self) -> Arc<Store> {
+        Arc::clone(&self.world.store)
+    }
+
+    /// Does something, and enters it into the log with what came of it. Nobody acts unseen by hanging up in between.
+    async fn act<T: Send + 'static>(
         &self,
         action: &str,
         target: &str,
-        work: impl Future<Output = Result<T, Error>>,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Result<T, Error> {
-        let done = work.await;
-        // What was remembered may be about what has changed.
-        self.world.accounts.forget();
-        let (outcome, detail) = match &done {
-            Ok(_) => (AuditOutcome::Done, None),
-            Err(error) => (AuditOutcome::Failed, Some(error.code().word())),
-        };
+        let world = Arc::clone(&self.world);
         let act = Act {
             caller: self.caller.clone(),
             action: action.to_owned(),
             target: Some(target.chars().take(TARGET).collect()),
             request_id: self.request_id.clone(),
         };
-        act.enter(&self.world.store, outcome, detail).await?;
-        done
+        to_the_end(async move {
+            let done = work.await;
+            // What was remembered may be about what has changed.
+            world.accounts.forget();
+            world.bearers.look_again();
+            let (outcome, detail) = match &done {
+                Ok(_) => (AuditOutcome::Done, None),
+                Err(error) => (AuditOutcome::Failed, Some(error.code().word())),
+            };
+            act.enter(&world.store, outcome, detail).await?;
+            done
+        })
+        .await
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Folders of the host are for the configuration file alone: no profile that comes over HTTP can show one.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::Path;
 use axum::http::StatusCode;
@@ -58,12 +60,13 @@ pub(crate) async fn set(desk: Desk, Path(name): Path<String>, body: Whole) -> Re
     let profile: ProfileName = name.parse()?;
     check(&parse(&body)?)?;
     let json: Map<String, Value> = parse(&body)?;
-    let work = async {
-        desk.world.store.set_profile(&profile, &json, Timestamp::now()).await?;
-        load(&desk.world).await
+    let (world, shown) = (Arc::clone(&desk.world), json!({"name": profile, "profile": json}));
+    let work = async move {
+        world.store.set_profile(&profile, &json, Timestamp::now()).await?;
+        load(&world).await
     };
     desk.act("profile.set", &name, work).await?;
-    Ok(Json(json!({"name": profile, "profile": json})))
+    Ok(Json(shown))
 }
 
 /// Removes a profile; one of the configuration of the same name counts again.
@@ -71,10 +74,10 @@ pub(crate) async fn set(desk: Desk, Path(name): Path<String>, body: Whole) -> Re
     responses((status = 204, description = "It is gone"),
         (status = 404, description = "There is none", body = schema::Problem)))]
 pub(crate) async fn remove(desk: Desk, Path(name): Path<String>) -> Result<StatusCode, Error> {
-    let profile = known(&name)?;
-    let work = async {
-        desk.world.store.remove_profile(&profile).await?;
-        load(&desk.world).await
+    let (profile, world) = (known(&name)?, Arc::clone(&desk.world));
+    let work = async move {
+        world.store.remove_profile(&profile).await?;
+        load(&world).await
     };
     desk.act("profile.remove", &name, work).await?;
     Ok(StatusCode::NO_CONTENT)

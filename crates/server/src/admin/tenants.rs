@@ -1,5 +1,7 @@
 //! `/v1/tenants`.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::Path;
 use axum::http::StatusCode;
@@ -41,12 +43,10 @@ pub(crate) async fn list(desk: Desk) -> Result<Json<Value>, Error> {
         (status = 422, description = "Something is wrong with it", body = schema::Problem)))]
 pub(crate) async fn create(desk: Desk, body: Whole) -> Result<(StatusCode, Json<Tenant>), Error> {
     let new: New = parse(&body)?;
-    let name = new.name.parse()?;
-    let store = &desk.world.store;
-    desk.act("tenant.create", &new.name, async {
-        Ok(store.add_tenant(&name, new.quotas, Timestamp::now()).await?)
-    })
-    .await?;
+    let name: TenantName = new.name.parse()?;
+    let (store, added) = (desk.store(), name.clone());
+    let work = async move { Ok(store.add_tenant(&added, new.quotas, Timestamp::now()).await?) };
+    desk.act("tenant.create", &new.name, work).await?;
     Ok((StatusCode::CREATED, Json(find(&desk, &name).await?)))
 }
 
@@ -65,13 +65,13 @@ pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Te
         (status = 404, description = "There is none", body = schema::Problem)))]
 pub(crate) async fn change(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Tenant>, Error> {
     let (tenant, change): (_, Change) = (known(&name)?, parse(&body)?);
-    let store = &desk.world.store;
-    let work = async {
+    let (store, changed) = (desk.store(), tenant.clone());
+    let work = async move {
         if let Some(quotas) = change.quotas {
-            store.set_quotas(&tenant, quotas).await?;
+            store.set_quotas(&changed, quotas).await?;
         }
         if let Some(disabled) = change.disabled {
-            store.disable_tenant(&tenant, disabled.then(Timestamp::now)).await?;
+            store.disable_tenant(&changed, disabled.then(Timestamp::now)).await?;
         }
         Ok(())
     };
@@ -85,13 +85,13 @@ pub(crate) async fn change(desk: Desk, Path(name): Path<String>, body: Whole) ->
         (status = 404, description = "There is none", body = schema::Problem),
         (status = 409, description = "Something still belongs to it", body = schema::Problem)))]
 pub(crate) async fn remove(desk: Desk, Path(name): Path<String>) -> Result<StatusCode, Error> {
-    let tenant = known(&name)?;
-    let work = async {
+    let (tenant, world) = (known(&name)?, Arc::clone(&desk.world));
+    let work = async move {
         // Without it, nobody could come in any more.
-        if desk.world.accounts.is_home(&tenant) {
+        if world.accounts.is_home(&tenant) {
             return Err(Error::OwnTenant);
         }
-        Ok(desk.world.store.remove_tenant(&tenant).await?)
+        Ok(world.store.remove_tenant(&tenant).await?)
     };
     desk.act("tenant.remove", &name, work).await?;
     Ok(StatusCode::NO_CONTENT)

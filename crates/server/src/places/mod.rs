@@ -13,13 +13,6 @@ use crate::error::Error;
 pub(crate) use guard::Guard;
 pub(crate) use mounts::{Mount, Mounts, mount};
 
-/// Does something in a task of its own: whoever hangs up leaves nothing half done.
-async fn to_the_end<T: Send + 'static>(
-    work: impl Future<Output = Result<T, Error>> + Send + 'static,
-) -> Result<T, Error> {
-    tokio::spawn(work).await.map_err(|_| Error::Internal)?
-}
-
 /// At the start: what an earlier server did not complete, and what nobody knows any more, goes.
 pub(crate) async fn settle(places: &dyn Places, store: &Store) -> Result<(), Error> {
     let unready = store.forget_unready_snapshots().await?.len();

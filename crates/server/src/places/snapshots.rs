@@ -15,9 +15,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::to_the_end;
 use crate::accounts::{Caller, Keeper};
 use crate::body::{Whole, parse};
+use crate::errand::to_the_end;
 use crate::error::Error;
 use crate::sandboxes::{Used, find as find_sandbox};
 use crate::schema;

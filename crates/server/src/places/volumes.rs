@@ -11,9 +11,9 @@ use belljar_store::{Kind, Timestamp, Volume, VolumeId, VolumeName};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::to_the_end;
 use crate::accounts::{Caller, Keeper};
 use crate::body::{Whole, parse};
+use crate::errand::to_the_end;
 use crate::error::Error;
 use crate::schema;
 use crate::world::World;

@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use belljar_engine::living::{ArchiveFormat, ArchiveLimits};
 use serde_json::{Value, json};
 
 use super::files::upload;
+use super::open::Used;
+use super::paths;
 use super::transfer::download;
-use super::{life, paths};
-use crate::accounts::Keeper;
 use crate::error::Error;
 use crate::query::Query;
+use crate::schema;
 use crate::world::World;
-use crate::{schema, schema_files};
 
 /// A format, how its files are called, and what they are.
 const FORMATS: [(ArchiveFormat, &str, &str); 3] = [
@@ -40,9 +40,9 @@ fn format_of(query: &Query) -> Result<(ArchiveFormat, &'static str, &'static str
         ("path" = String, Query, description = "The folder; absolute, or relative to /workspace"),
         ("format" = Option<String>, Query, description = "tar (the usual), tar.gz or zip"),
     ),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    request_body(content = schema::Bytes, content_type = "application/octet-stream"),
     responses(
-        (status = 200, description = "What came out of it", body = schema_files::Unpacked),
+        (status = 200, description = "What came out of it", body = schema::Unpacked),
         (status = 408, description = "The body stood still", body = schema::Problem),
         (status = 413, description = "More comes out of it than may", body = schema::Problem),
         (status = 422, description = "It is malformed, or tries something that archives must not", body = schema::Problem),
@@ -51,13 +51,11 @@ fn format_of(query: &Query) -> Result<(ArchiveFormat, &'static str, &'static str
 )]
 pub(crate) async fn unpack(
     State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path(id): Path<String>,
+    used: Used,
     query: RawQuery,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, Error> {
-    let used = life::find(&world, &caller, &id).await?;
     let query = Query::parse(query, &["path", "format"])?;
     let (path, (format, ..)) = (paths::of(&query)?, format_of(&query)?);
     let most = world.settings.archives;
@@ -76,17 +74,13 @@ pub(crate) async fn unpack(
         ("format" = Option<String>, Query, description = "tar (the usual), tar.gz or zip"),
     ),
     responses(
-        (status = 200, description = "The archive", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 200, description = "The archive", content(
+            (schema::Bytes = "application/x-tar"), (schema::Bytes = "application/gzip"), (schema::Bytes = "application/zip"),
+        )),
         (status = 404, description = "No such folder or sandbox", body = schema::Problem),
     )
 )]
-pub(crate) async fn pack(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path(id): Path<String>,
-    query: RawQuery,
-) -> Result<Response, Error> {
-    let used = life::find(&world, &caller, &id).await?;
+pub(crate) async fn pack(used: Used, query: RawQuery) -> Result<Response, Error> {
     let query = Query::parse(query, &["path", "format"])?;
     let (path, (format, name, kind)) = (paths::of(&query)?, format_of(&query)?);
     let source = used.living.files().download_archive(path, format).await?;

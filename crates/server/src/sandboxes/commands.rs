@@ -75,12 +75,7 @@ pub(crate) async fn start_command(
         (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
     )
 )]
-pub(crate) async fn list_commands(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, Error> {
-    let used = life::find(&world, &caller, &id).await?;
+pub(crate) async fn list_commands(used: Used) -> Result<Json<Value>, Error> {
     let commands = used.living.commands().list().await?;
     let commands: Vec<CommandReport> = commands.into_iter().map(CommandReport::from).collect();
     Ok(Json(json!({"commands": commands})))
@@ -96,11 +91,9 @@ pub(crate) async fn list_commands(
     )
 )]
 pub(crate) async fn show_command(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path((id, number)): Path<(String, String)>,
+    used: Used,
+    Path((_, number)): Path<(String, String)>,
 ) -> Result<Json<CommandReport>, Error> {
-    let used = life::find(&world, &caller, &id).await?;
     Ok(Json(look::info(&used, &number).await?.into()))
 }
 
@@ -120,13 +113,11 @@ pub(crate) async fn show_command(
     )
 )]
 pub(crate) async fn command_output(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path((id, number)): Path<(String, String)>,
+    used: Used,
+    Path((_, number)): Path<(String, String)>,
     query: RawQuery,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    let used = life::find(&world, &caller, &id).await?;
     let query = Query::parse(query, &["from", "follow"])?;
     let follow = query.parsed("follow")?.unwrap_or(true);
     let bound = used.admitted.plan.limits.output_bytes;
@@ -144,7 +135,7 @@ pub(crate) async fn command_output(
         ("id" = String, Path), ("number" = u64, Path),
         ("close" = Option<bool>, Query, description = "Whether there is no more; false unless said otherwise"),
     ),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    request_body(content = schema::Bytes, content_type = "application/octet-stream"),
     responses(
         (status = 204, description = "It is written"),
         (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
@@ -153,12 +144,11 @@ pub(crate) async fn command_output(
 )]
 pub(crate) async fn write_stdin(
     State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path((id, number)): Path<(String, String)>,
+    used: Used,
+    Path((_, number)): Path<(String, String)>,
     query: RawQuery,
     request: Request,
 ) -> Result<StatusCode, Error> {
-    let used = life::find(&world, &caller, &id).await?;
     let close = Query::parse(query, &["close"])?.parsed("close")?.unwrap_or(false);
     check_type(request.headers(), &["octet-stream"])?;
     let (command, commands) = (look::info(&used, &number).await?.id, used.living.commands());
@@ -189,12 +179,11 @@ pub(crate) async fn write_stdin(
     )
 )]
 pub(crate) async fn signal_command(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path((id, number)): Path<(String, String)>,
+    used: Used,
+    Path((_, number)): Path<(String, String)>,
     body: Whole,
 ) -> Result<StatusCode, Error> {
-    let (used, signal): (Used, Signal) = (life::find(&world, &caller, &id).await?, parse(&body)?);
+    let signal: Signal = parse(&body)?;
     let command = look::info(&used, &number).await?.id;
     used.living.commands().signal(command, signal.signal.admit()?).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -211,12 +200,11 @@ pub(crate) async fn signal_command(
     )
 )]
 pub(crate) async fn resize_terminal(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path((id, number)): Path<(String, String)>,
+    used: Used,
+    Path((_, number)): Path<(String, String)>,
     body: Whole,
 ) -> Result<StatusCode, Error> {
-    let (used, size): (Used, SizeSpec) = (life::find(&world, &caller, &id).await?, parse(&body)?);
+    let size: SizeSpec = parse(&body)?;
     let command = look::info(&used, &number).await?.id;
     used.living.commands().resize(command, size.admit()?).await?;
     Ok(StatusCode::NO_CONTENT)

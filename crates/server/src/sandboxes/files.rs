@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
@@ -16,15 +16,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::open::Used;
+use super::paths;
 use super::range::Range;
 use super::transfer::{Upload, download};
-use super::{life, paths};
-use crate::accounts::Keeper;
 use crate::body::{Whole, parse};
 use crate::error::Error;
 use crate::query::Query;
+use crate::schema;
 use crate::world::World;
-use crate::{schema, schema_files};
 
 /// Entries of a folder in one answer.
 const PAGE: u32 = 256;
@@ -38,22 +37,19 @@ const PAGE: u32 = 256;
         ("Range" = Option<String>, Header, description = "One range of bytes"),
     ),
     responses(
-        (status = 200, description = "Its bytes", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 206, description = "The part", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 200, description = "Its bytes", body = schema::Bytes, content_type = "application/octet-stream"),
+        (status = 206, description = "The part", body = schema::Bytes, content_type = "application/octet-stream"),
         (status = 404, description = "No such file or sandbox", body = schema::Problem),
         (status = 409, description = "It is a folder, a device or a pipe; or the sandbox is paused", body = schema::Problem),
         (status = 416, description = "It has no such part", body = schema::Problem),
     )
 )]
 pub(crate) async fn read(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path(id): Path<String>,
+    used: Used,
     method: Method,
     headers: HeaderMap,
     query: RawQuery,
 ) -> Result<Response, Error> {
-    let used = life::find(&world, &caller, &id).await?;
     let query = Query::parse(query, &["path"])?;
     let path = paths::of(&query)?;
     match Range::of(&headers) {
@@ -130,9 +126,9 @@ fn answer(path: &str, length: Option<u64>, body: Body) -> Response {
         ("parents" = Option<bool>, Query, description = "Makes missing folders, unless false"),
         ("permissions" = Option<String>, Query, description = "Of a new file, as in 0644"),
     ),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    request_body(content = schema::Bytes, content_type = "application/octet-stream"),
     responses(
-        (status = 200, description = "How many bytes", body = schema_files::Written),
+        (status = 200, description = "How many bytes", body = schema::WrittenFile),
         (status = 408, description = "The body stood still", body = schema::Problem),
         (status = 409, description = "Something is in the way, or the disk is full", body = schema::Problem),
         (status = "4XX", description = "Something about the request", body = schema::Problem),
@@ -140,13 +136,11 @@ fn answer(path: &str, length: Option<u64>, body: Body) -> Response {
 )]
 pub(crate) async fn write(
     State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path(id): Path<String>,
+    used: Used,
     query: RawQuery,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, Error> {
-    let used = life::find(&world, &caller, &id).await?;
     let query = Query::parse(query, &["path", "mode", "offset", "atomic", "parents", "permissions"])?;
     let (path, options) = (paths::of(&query)?, write_options(&query)?);
     let source = upload(&world, &headers, body)?;
@@ -200,13 +194,7 @@ fn write_options(query: &Query) -> Result<WriteOptions, Error> {
         (status = 409, description = "The folder is not empty", body = schema::Problem),
     )
 )]
-pub(crate) async fn remove(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path(id): Path<String>,
-    query: RawQuery,
-) -> Result<StatusCode, Error> {
-    let used = life::find(&world, &caller, &id).await?;
+pub(crate) async fn remove(used: Used, query: RawQuery) -> Result<StatusCode, Error> {
     let query = Query::parse(query, &["path", "recursive"])?;
     let recursive = query.parsed("recursive")?.unwrap_or(false);
     used.living.files().remove(paths::of(&query)?, recursive).await?;
@@ -222,17 +210,11 @@ pub(crate) async fn remove(
         ("follow" = Option<bool>, Query, description = "Where a link points, instead of the link"),
     ),
     responses(
-        (status = 200, description = "It", body = schema_files::File),
+        (status = 200, description = "It", body = schema::FileInfo),
         (status = 404, description = "No such file or sandbox", body = schema::Problem),
     )
 )]
-pub(crate) async fn stat(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path(id): Path<String>,
-    query: RawQuery,
-) -> Result<Json<Value>, Error> {
-    let used = life::find(&world, &caller, &id).await?;
+pub(crate) async fn stat(used: Used, query: RawQuery) -> Result<Json<Value>, Error> {
     let query = Query::parse(query, &["path", "follow"])?;
     let follow = query.parsed("follow")?.unwrap_or(false);
     let metadata = used.living.files().stat(paths::of(&query)?, follow).await?;
@@ -249,18 +231,12 @@ pub(crate) async fn stat(
         ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
     ),
     responses(
-        (status = 200, description = "A page; shorter than the limit where names are long", body = schema_files::FolderPage),
+        (status = 200, description = "A page; shorter than the limit where names are long", body = schema::FolderPage),
         (status = 404, description = "No such folder or sandbox", body = schema::Problem),
         (status = 409, description = "It is no folder", body = schema::Problem),
     )
 )]
-pub(crate) async fn list(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path(id): Path<String>,
-    query: RawQuery,
-) -> Result<Json<Value>, Error> {
-    let used = life::find(&world, &caller, &id).await?;
+pub(crate) async fn list(used: Used, query: RawQuery) -> Result<Json<Value>, Error> {
     let query = Query::parse(query, &["path", "limit", "cursor"])?;
     let invalid = |field, message: &str| Error::Invalid { field, message: message.to_owned() };
     let limit = query.parsed("limit")?.unwrap_or(PAGE);
@@ -291,20 +267,14 @@ fn usually() -> bool {
 /// Makes a folder.
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/files/folder", tag = "files", params(("id" = String, Path)),
-    request_body = schema_files::NewFolder,
+    request_body = schema::NewFolder,
     responses(
-        (status = 201, description = "It is there", body = schema_files::File),
+        (status = 201, description = "It is there", body = schema::FileInfo),
         (status = 409, description = "Something is in the way", body = schema::Problem),
         (status = "4XX", description = "Something about the request", body = schema::Problem),
     )
 )]
-pub(crate) async fn make_folder(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path(id): Path<String>,
-    body: Whole,
-) -> Result<(StatusCode, Json<Value>), Error> {
-    let used = life::find(&world, &caller, &id).await?;
+pub(crate) async fn make_folder(used: Used, body: Whole) -> Result<(StatusCode, Json<Value>), Error> {
     let new: NewFolder = parse(&body)?;
     let path = paths::checked("path", &new.path)?;
     let permissions = new.permissions.as_deref().map(paths::permissions).transpose()?;
@@ -326,20 +296,14 @@ struct Move {
 /// Gives a file or folder another name.
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/files/move", tag = "files", params(("id" = String, Path)),
-    request_body = schema_files::Move,
+    request_body = schema::Move,
     responses(
         (status = 204, description = "It is there now"),
         (status = 404, description = "No such file or sandbox", body = schema::Problem),
         (status = 409, description = "Something is in the way", body = schema::Problem),
     )
 )]
-pub(crate) async fn rename(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path(id): Path<String>,
-    body: Whole,
-) -> Result<StatusCode, Error> {
-    let used = life::find(&world, &caller, &id).await?;
+pub(crate) async fn rename(used: Used, body: Whole) -> Result<StatusCode, Error> {
     let asked: Move = parse(&body)?;
     let (from, to) = (paths::checked("from", &asked.from)?, paths::checked("to", &asked.to)?);
     used.living.files().rename(from, to, asked.replace).await?;
@@ -356,20 +320,14 @@ struct Permissions {
 /// Sets the permissions of a file or folder.
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/files/permissions", tag = "files", params(("id" = String, Path)),
-    request_body = schema_files::Permissions,
+    request_body = schema::Permissions,
     responses(
         (status = 204, description = "They are set"),
         (status = 404, description = "No such file or sandbox", body = schema::Problem),
         (status = 422, description = "They are none, or such as nobody may set", body = schema::Problem),
     )
 )]
-pub(crate) async fn set_permissions(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path(id): Path<String>,
-    body: Whole,
-) -> Result<StatusCode, Error> {
-    let used = life::find(&world, &caller, &id).await?;
+pub(crate) async fn set_permissions(used: Used, body: Whole) -> Result<StatusCode, Error> {
     let asked: Permissions = parse(&body)?;
     let path = paths::checked("path", &asked.path)?;
     used.living.files().set_mode(path, paths::permissions(&asked.permissions)?).await?;

@@ -8,13 +8,15 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use belljar_engine::living::State as Life;
 use belljar_engine::sandbox::SandboxRequest;
-use belljar_store::{Sandbox, SandboxEnd, SandboxFilter, SandboxId, SandboxState};
+use belljar_store::{Sandbox, SandboxEnd, SandboxFilter, SandboxId, SandboxState, TenantName};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::open::Used;
 use super::{life, object};
-use crate::accounts::{Caller, Keeper};
+use crate::accounts::Keeper;
 use crate::body::{Whole, parse};
+use crate::errand::to_the_end;
 use crate::error::Error;
 use crate::executions;
 use crate::query::Query;
@@ -94,7 +96,7 @@ pub(crate) async fn show(
     Keeper(caller): Keeper,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Error> {
-    recorded(&world, &caller, &life::known_id(&id)?).await
+    recorded(&world, &caller.tenant, &life::known_id(&id)?).await
 }
 
 /// Ends a sandbox, and everything in it.
@@ -106,16 +108,11 @@ pub(crate) async fn show(
         (status = 410, description = "It had ended before", body = schema::Problem),
     )
 )]
-pub(crate) async fn close(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, Error> {
-    let used = life::find(&world, &caller, &id).await?;
+pub(crate) async fn close(State(world): State<Arc<World>>, used: Used) -> Result<Json<Value>, Error> {
     if !life::end(&world, used.open(), SandboxEnd::Closed).await {
         return Err(Error::SandboxEnded);
     }
-    recorded(&world, &caller, &used.id).await
+    recorded(&world, &used.tenant, &used.id).await
 }
 
 /// Lets a sandbox live for so long from now on.
@@ -131,15 +128,12 @@ pub(crate) async fn close(
 )]
 pub(crate) async fn extend(
     State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path(id): Path<String>,
+    used: Used,
     body: Whole,
 ) -> Result<Json<Value>, Error> {
-    let used = life::find(&world, &caller, &id).await?;
     let extension: Extension = parse(&body)?;
     let timeout = world.engine.admit_timeout(extension.timeout_ms)?;
-    life::extend(&world, &used, timeout).await?;
-    recorded(&world, &caller, &used.id).await
+    step(&world, used, life::Step::Extend(timeout)).await
 }
 
 /// Has nothing in a sandbox run any more, until it is resumed. Its time stands still.
@@ -151,17 +145,11 @@ pub(crate) async fn extend(
         (status = 422, description = "Nothing can be paused on this host", body = schema::Problem),
     )
 )]
-pub(crate) async fn pause(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, Error> {
-    let used = life::find(&world, &caller, &id).await?;
-    life::pause(&world, &used).await?;
-    recorded(&world, &caller, &used.id).await
+pub(crate) async fn pause(State(world): State<Arc<World>>, used: Used) -> Result<Json<Value>, Error> {
+    step(&world, used, life::Step::Pause).await
 }
 
-/// Lets a paused sandbox go on, with its time from the beginning.
+/// Lets a paused sandbox go on, with the time that it was last given from the beginning.
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/resume", tag = "sandboxes", params(("id" = String, Path)),
     responses(
@@ -169,14 +157,8 @@ pub(crate) async fn pause(
         (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
     )
 )]
-pub(crate) async fn resume(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, Error> {
-    let used = life::find(&world, &caller, &id).await?;
-    life::resume(&world, &used).await?;
-    recorded(&world, &caller, &used.id).await
+pub(crate) async fn resume(State(world): State<Arc<World>>, used: Used) -> Result<Json<Value>, Error> {
+    step(&world, used, life::Step::Resume).await
 }
 
 /// What a sandbox uses now, paused or not.
@@ -187,12 +169,7 @@ pub(crate) async fn resume(
         (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
     )
 )]
-pub(crate) async fn stats(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, Error> {
-    let used = life::find(&world, &caller, &id).await?;
+pub(crate) async fn stats(used: Used) -> Result<Json<Value>, Error> {
     let stats = used.living.stats().await?;
     let output = match used.living.state() {
         Life::Running => {
@@ -227,8 +204,16 @@ pub(crate) async fn execute(
     executions::run(&world, &caller, Some(used), &headers, body).await
 }
 
-async fn recorded(world: &World, caller: &Caller, id: &SandboxId) -> Result<Json<Value>, Error> {
-    let sandbox = world.store.sandbox(&caller.tenant, id).await?.ok_or(Error::NotFound("sandbox"))?;
+/// To its end, whoever hangs up: what goes on again has its time again.
+async fn step(world: &Arc<World>, used: Used, step: life::Step) -> Result<Json<Value>, Error> {
+    let (taken, used) = (Arc::clone(world), Arc::new(used));
+    let stepping = Arc::clone(&used);
+    to_the_end(async move { step.take(&taken, &stepping).await }).await?;
+    recorded(world, &used.tenant, &used.id).await
+}
+
+async fn recorded(world: &World, tenant: &TenantName, id: &SandboxId) -> Result<Json<Value>, Error> {
+    let sandbox = world.store.sandbox(tenant, id).await?.ok_or(Error::NotFound("sandbox"))?;
     Ok(Json(show_one(world, sandbox)))
 }
 

@@ -15,7 +15,7 @@ use belljar_store::{
 use futures_util::future::join_all;
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::object;
 use super::open::{Deadline, Open, Over, Used};
@@ -23,6 +23,7 @@ use super::registry::Room;
 use crate::accounts::Caller;
 use crate::error::Error;
 use crate::gate::Held;
+use crate::live::Awaited;
 use crate::places::{Guard, mount, snapshots};
 use crate::world::World;
 
@@ -35,6 +36,8 @@ pub(super) async fn open(
     caller: &Caller,
     request: SandboxRequest,
 ) -> Result<Sandbox, Error> {
+    // The server does not end before it is known what became of this.
+    let awaited = Awaited::new(world);
     if world.live.is_closed() {
         return Err(Error::ShuttingDown);
     }
@@ -60,6 +63,7 @@ pub(super) async fn open(
     let (tell, told) = oneshot::channel();
     let world = Arc::clone(world);
     tokio::spawn(async move {
+        let _awaited = awaited;
         let made = making.make(&world, room).await;
         let opened = made.as_ref().ok().map(|(open, _)| Arc::clone(open));
         if tell.send(made.map(|(_, shown)| shown)).is_err()
@@ -105,17 +109,14 @@ impl Making {
         let (recorded, opened) =
             tokio::join!(world.store.add_sandbox(new), world.engine.open_sandbox(&self.admitted));
         recorded?;
-        let furnished = self.furnished(world, opened).await;
-        let (store, tenant, id) = (&world.store, &self.tenant, &self.id);
-        let living = match furnished {
+        let (running, living) = match self.furnished(world, opened).await {
             Ok(living) => living,
             Err(error) => {
-                store.end_sandbox(tenant, id, SandboxEnd::Failed, Timestamp::now()).await?;
+                let store = &world.store;
+                store.end_sandbox(&self.tenant, &self.id, SandboxEnd::Failed, Timestamp::now()).await?;
                 return Err(error);
             }
         };
-        let running = Timestamp::now();
-        store.sandbox_runs(tenant, id, &self.settings, running).await?;
         let shown = Sandbox {
             id: self.id.clone(),
             tenant: self.tenant.clone(),
@@ -142,24 +143,33 @@ impl Making {
         Ok((open, shown))
     }
 
-    /// With the files of the snapshot that it is to start with, and what enforces it in its settings.
+    /// Ready to be used, and since when; one that does not come to that is closed.
     async fn furnished(
         &mut self,
         world: &World,
         opened: Result<Box<dyn Living>, belljar_engine::Error>,
-    ) -> Result<Box<dyn Living>, Error> {
+    ) -> Result<(Timestamp, Box<dyn Living>), Error> {
         let living = opened?;
-        let receipt = ReceiptReport::from(living.receipt().await?);
-        self.settings.insert("receipt".to_owned(), json!(receipt));
-        let Some(snapshot) = &self.snapshot else { return Ok(living) };
-        let disk_bytes = self.admitted.plan.limits.disk_bytes;
-        match snapshots::restore(world, &*living, snapshot, disk_bytes).await {
-            Ok(()) => Ok(living),
+        match self.furnish(world, &*living).await {
+            Ok(running) => Ok((running, living)),
             Err(error) => {
                 living.close().await;
                 Err(error)
             }
         }
+    }
+
+    /// With the files of the snapshot that it is to start with, and what enforces it in its settings.
+    async fn furnish(&mut self, world: &World, living: &dyn Living) -> Result<Timestamp, Error> {
+        let receipt = ReceiptReport::from(living.receipt().await?);
+        self.settings.insert("receipt".to_owned(), json!(receipt));
+        if let Some(snapshot) = &self.snapshot {
+            let disk_bytes = self.admitted.plan.limits.disk_bytes;
+            snapshots::restore(world, living, snapshot, disk_bytes).await?;
+        }
+        let running = Timestamp::now();
+        world.store.sandbox_runs(&self.tenant, &self.id, &self.settings, running).await?;
+        Ok(running)
     }
 }
 
@@ -186,8 +196,26 @@ async fn time_is_over(world: &Arc<World>, open: &Arc<Open>, over: Over) {
     end(world, open, SandboxEnd::Expired).await;
 }
 
+/// What happens to one sandbox one after the other.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Step {
+    Pause,
+    Resume,
+    Extend(Duration),
+}
+
+impl Step {
+    pub(super) async fn take(self, world: &World, open: &Open) -> Result<(), Error> {
+        match self {
+            Self::Pause => pause(world, open).await,
+            Self::Resume => resume(world, open).await,
+            Self::Extend(span) => extend(world, open, span).await,
+        }
+    }
+}
+
 /// Has nothing in it run any more. Its time stands still as well.
-pub(super) async fn pause(world: &World, open: &Open) -> Result<(), Error> {
+async fn pause(world: &World, open: &Open) -> Result<(), Error> {
     let _step = open.steps.lock().await;
     if is_paused(open)? {
         return Ok(());
@@ -196,23 +224,24 @@ pub(super) async fn pause(world: &World, open: &Open) -> Result<(), Error> {
     record(world, open, SandboxState::Paused, None).await
 }
 
-/// Lets it go on, with its time from the beginning.
-pub(super) async fn resume(world: &World, open: &Open) -> Result<(), Error> {
+/// Lets it go on, with the time that it was last given from the beginning; but no longer than any may live.
+async fn resume(world: &World, open: &Open) -> Result<(), Error> {
     let _step = open.steps.lock().await;
     if !is_paused(open)? {
         return Ok(());
     }
     open.living.resume().await?;
-    record(world, open, SandboxState::Running, Some(Deadline::after(open.admitted.timeout))).await
+    record(world, open, SandboxState::Running, Some(Deadline::after(open.span().min(open.left())))).await
 }
 
 /// Lets it live so long from now on.
-pub(super) async fn extend(world: &World, open: &Open, timeout: Duration) -> Result<(), Error> {
+async fn extend(world: &World, open: &Open, timeout: Duration) -> Result<(), Error> {
     let _step = open.steps.lock().await;
     if is_paused(open)? {
         return Err(LivingError::Paused.into());
     }
-    check_life(world, timeout, open.last_moment.saturating_duration_since(Instant::now()))?;
+    check_life(world, timeout, open.left())?;
+    open.set_span(timeout);
     record(world, open, SandboxState::Running, Some(Deadline::after(timeout))).await
 }
 

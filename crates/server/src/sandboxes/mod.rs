@@ -19,6 +19,7 @@ mod foreground;
 mod handlers;
 mod life;
 mod look;
+mod named;
 mod object;
 mod open;
 mod output;

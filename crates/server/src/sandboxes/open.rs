@@ -32,7 +32,9 @@ pub(crate) struct Open {
     /// Held while it is paused, resumed, extended or ended: one after the other, in the order of asking.
     pub(super) steps: sync::Mutex<()>,
     /// The moment after which it may not live, whoever extends it.
-    pub(super) last_moment: Instant,
+    last_moment: Instant,
+    /// The time that it was last given.
+    span: Mutex<Duration>,
     deadline: watch::Sender<Option<Deadline>>,
     ended: watch::Sender<bool>,
     room: Mutex<Option<(Room, Held)>>,
@@ -89,7 +91,7 @@ impl Open {
         queue: usize,
     ) -> Self {
         let (deadline, life) = times;
-        let now = Instant::now();
+        let (now, span) = (Instant::now(), Mutex::new(admitted.timeout));
         Self {
             id,
             tenant,
@@ -99,6 +101,7 @@ impl Open {
             snapshots: sync::Mutex::default(),
             steps: sync::Mutex::default(),
             last_moment: now + life,
+            span,
             deadline: watch::Sender::new(Some(deadline)),
             ended: watch::Sender::new(false),
             room: Mutex::new(Some(room)),
@@ -139,6 +142,19 @@ impl Open {
     /// Somebody else may have its room, and its memory.
     pub(super) fn release(&self) {
         lock(&self.room).take();
+    }
+
+    pub(super) fn span(&self) -> Duration {
+        *lock(&self.span)
+    }
+
+    pub(super) fn set_span(&self, span: Duration) {
+        *lock(&self.span) = span;
+    }
+
+    /// How long it may live at most from now on.
+    pub(super) fn left(&self) -> Duration {
+        self.last_moment.saturating_duration_since(Instant::now())
     }
 
     pub(super) fn deadline(&self) -> Option<Deadline> {

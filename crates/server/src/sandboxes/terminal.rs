@@ -20,10 +20,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::life;
 use super::look::Look;
-use super::open::Open;
-use crate::accounts::Keeper;
+use super::open::{Open, Used};
 use crate::error::Error;
 use crate::query::Query;
 use crate::world::World;
@@ -60,12 +58,11 @@ struct Control {
 )]
 pub(crate) async fn terminal(
     State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path((id, number)): Path<(String, String)>,
+    used: Used,
+    Path((_, number)): Path<(String, String)>,
     query: RawQuery,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Error> {
-    let used = life::find(&world, &caller, &id).await?;
     let from = Query::parse(query, &["from"])?.parsed("from")?.unwrap_or(0);
     let look = Look::at(used, &number, from).await?;
     let refused = |field, message: &str| Error::Invalid { field, message: message.to_owned() };

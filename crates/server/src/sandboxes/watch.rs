@@ -6,10 +6,9 @@
 //! ```
 
 use std::convert::Infallible;
-use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::RawQuery;
 use axum::response::Response;
 use belljar_engine::living::{Change, ChangeKind, Changes};
 use futures_util::stream;
@@ -17,13 +16,11 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::open::Used;
-use super::{life, paths};
-use crate::accounts::Keeper;
+use super::paths;
 use crate::error::Error;
 use crate::events::{self, HEARTBEAT};
 use crate::query::Query;
 use crate::schema;
-use crate::world::World;
 
 /// Tells of changes in a folder, or in all below it, from when it answers.
 #[utoipa::path(
@@ -39,13 +36,7 @@ use crate::world::World;
         (status = 429, description = "There are as many as there may be in one sandbox", body = schema::Problem),
     )
 )]
-pub(crate) async fn start(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    Path(id): Path<String>,
-    query: RawQuery,
-) -> Result<Response, Error> {
-    let used = life::find(&world, &caller, &id).await?;
+pub(crate) async fn start(used: Used, query: RawQuery) -> Result<Response, Error> {
     let query = Query::parse(query, &["path", "recursive"])?;
     let recursive = query.parsed("recursive")?.unwrap_or(false);
     let changes = used.living.files().watch(paths::of(&query)?, recursive).await?;

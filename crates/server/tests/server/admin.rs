@@ -1,9 +1,18 @@
 //! Tenants, keys, scopes, profiles, the audit log, and who may see what.
 
-use serde_json::{Value, json};
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
 
-use crate::client::Client;
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::client::{Client, request};
 use crate::place::Place;
+
+const JSON: &str = "Content-Type: application/json\r\n";
+const PATIENCE: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn two_tenants_cannot_see_each_other() {
@@ -54,6 +63,73 @@ async fn keys_open_what_they_say_and_nothing_when_revoked() {
         "GET /metrics refused",
     ] {
         assert!(acts.iter().any(|seen| seen == act), "{act}: {acts:?}");
+    }
+}
+
+async fn until(stream: &mut TcpStream, text: &str) {
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains(text) {
+        let read = timeout(PATIENCE, stream.read_buf(&mut seen)).await.expect("it comes").unwrap();
+        assert!(read > 0, "{}", String::from_utf8_lossy(&seen));
+    }
+}
+
+async fn over(stream: &mut TcpStream) {
+    let mut rest = Vec::new();
+    // It may be reset as well.
+    let _ended = timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it ends");
+}
+
+#[tokio::test]
+async fn what_a_key_has_open_ends_with_it() {
+    let place = Place::new().await;
+    let (admin, ada, bob) =
+        (place.client(), place.tenant("ada", json!({})).await, place.tenant("bob", json!({})).await);
+    let follow = async |client: &Client| {
+        let body = request("print begun\nsleep 60000").to_string();
+        let headers = format!("{JSON}Accept: text/event-stream\r\n");
+        let mut stream = client.start("POST", "/v1/executions", &headers, body.as_bytes()).await;
+        until(&mut stream, "begun").await;
+        stream
+    };
+    let (mut revoked, mut disabled) = (follow(&ada).await, follow(&bob).await);
+    let waiting = request("sleep 60000").to_string();
+    let mut waiting = ada.start("POST", "/v1/executions", JSON, waiting.as_bytes()).await;
+    let keys = admin.get("/v1/tenants/ada/keys").await.json();
+    let key = keys["keys"][0]["id"].as_str().unwrap();
+    assert_eq!(admin.delete(&format!("/v1/tenants/ada/keys/{key}")).await.status, 204);
+    over(&mut revoked).await;
+    over(&mut waiting).await;
+    let others = disabled.try_read(&mut [0; 16]);
+    assert!(others.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "{others:?}");
+    admin.send("PATCH", "/v1/tenants/bob", JSON, br#"{"disabled": true}"#).await;
+    over(&mut disabled).await;
+    // Whoever rotates its own key hears of the new one.
+    let own = admin.post("/v1/tenants/default/keys", &json!({"scopes": ["admin"]})).await.json();
+    let path = format!("/v1/tenants/default/keys/{}/rotate", own["record"]["id"].as_str().unwrap());
+    let rotated = place.with_key(own["key"].as_str().unwrap()).post(&path, &json!({})).await;
+    assert!(rotated.status == 201 && rotated.json()["key"].is_string());
+}
+
+#[tokio::test]
+async fn nobody_acts_unseen_by_hanging_up() {
+    let place = Place::new().await;
+    let admin = place.client();
+    for _ in 0..40 {
+        drop(admin.start("POST", "/v1/tenants/default/keys", JSON, b"{}").await);
+    }
+    let (end, mut before) = (Instant::now() + PATIENCE, 0);
+    loop {
+        let made = admin.get("/v1/tenants/default/keys").await.json()["keys"].as_array().unwrap().len();
+        let log = admin.get("/v1/audit?limit=200").await.json();
+        let acts =
+            log["entries"].as_array().unwrap().iter().filter(|entry| words(entry) == "key.create done");
+        if made > 0 && made == before && acts.count() == made {
+            return;
+        }
+        before = made;
+        assert!(Instant::now() < end, "{made} keys, but the log has {log}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 

@@ -1,11 +1,16 @@
-//! What the bodies of requests and answers about files look like, for the OpenAPI document only.
+//! Files of sandboxes.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
+/// Bytes as they are.
+#[derive(Serialize, ToSchema)]
+#[schema(value_type = String, format = Binary)]
+pub(crate) struct Bytes(Vec<u8>);
+
 /// What is at a path.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct File {
+pub(crate) struct FileInfo {
     /// file, directory, link or other.
     kind: String,
     size: u64,
@@ -23,7 +28,7 @@ pub(crate) struct File {
 pub(crate) struct FolderEntry {
     name: String,
     #[serde(flatten)]
-    file: File,
+    file: FileInfo,
 }
 
 /// Some entries of a folder, sorted by name.
@@ -36,7 +41,7 @@ pub(crate) struct FolderPage {
 
 /// What a write left.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct Written {
+pub(crate) struct WrittenFile {
     bytes: u64,
 }
 

@@ -1,0 +1,365 @@
+//! Attending to a run: its pipes, output in as it comes, and what came of it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use belljar_engine::layer::Layer;
+use belljar_engine::outcome::{Artifact, Ending, Kernel, Limit, Outcome, Receipt, Usage, Warmth};
+use belljar_engine::provider::{BoxFuture, Flow, ProviderError, Sink, Stream};
+use belljar_jail::Step;
+use belljar_jail::spec;
+use belljar_jail::wire::Notice;
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+
+use super::connection::{Ordered, lost};
+use super::engine_layer;
+use super::run::{MAX_RESULT, failure_of, setup};
+
+/// What is read at once.
+const BUFFER: usize = 32 << 10;
+/// How long the output of a run is left in its pipes.
+const MOMENT: Duration = Duration::from_millis(1);
+/// What can still be in a pipe when the program has ended.
+const MAX_DRAIN: usize = 1 << 20;
+/// Ten of ten megabytes, and their headers.
+const MAX_ARTIFACTS: usize = (10 << 20) * 10 + (64 << 10);
+
+/// Both ends of every pipe, until theirs have been sent.
+pub(super) struct Pipes {
+    stdin: (OwnedFd, OwnedFd),
+    stdout: (OwnedFd, OwnedFd),
+    stderr: (OwnedFd, OwnedFd),
+    result: Option<(OwnedFd, OwnedFd)>,
+    artifacts: (OwnedFd, OwnedFd),
+}
+
+impl Pipes {
+    pub(super) fn new(result: bool) -> std::io::Result<Self> {
+        let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
+        Ok(Self {
+            stdin: pipe()?,
+            stdout: pipe()?,
+            stderr: pipe()?,
+            result: result.then(pipe).transpose()?,
+            artifacts: pipe()?,
+        })
+    }
+
+    pub(super) fn theirs<'a>(&'a self, payload: &'a OwnedFd) -> Vec<std::os::fd::BorrowedFd<'a>> {
+        let mut fds =
+            vec![payload.as_fd(), self.stdin.0.as_fd(), self.stdout.1.as_fd(), self.stderr.1.as_fd()];
+        fds.extend(self.result.as_ref().map(|pipe| pipe.1.as_fd()));
+        fds.push(self.artifacts.1.as_fd());
+        fds
+    }
+
+    /// Our ends; no input is an input that is at its end.
+    pub(super) fn keep_ours(self, has_input: bool) -> std::io::Result<Ours<OwnedFd, OwnedFd>> {
+        let ours = Ours {
+            stdin: has_input.then_some(self.stdin.1),
+            stdout: Some(self.stdout.0),
+            stderr: Some(self.stderr.0),
+            result: self.result.map(|(read, _)| read),
+            artifacts: Some(self.artifacts.0),
+        };
+        let Ours { stdin, stdout, stderr, result, artifacts } = &ours;
+        let readers = [stdout, stderr, result, artifacts].into_iter().flatten();
+        readers.chain(stdin).try_for_each(|end| rustix::io::ioctl_fionbio(end, true))?;
+        Ok(ours)
+    }
+}
+
+/// Our ends; each is closed at its end.
+pub(super) struct Ours<W, R> {
+    stdin: Option<W>,
+    stdout: Option<R>,
+    stderr: Option<R>,
+    result: Option<R>,
+    artifacts: Option<R>,
+}
+
+impl Ours<OwnedFd, OwnedFd> {
+    /// Has the event loop watch them.
+    fn watch(self) -> std::io::Result<Ours<pipe::Sender, pipe::Receiver>> {
+        let receiver = |end: Option<OwnedFd>| end.map(pipe::Receiver::from_owned_fd_unchecked).transpose();
+        Ok(Ours {
+            stdin: self.stdin.map(pipe::Sender::from_owned_fd_unchecked).transpose()?,
+            stdout: receiver(self.stdout)?,
+            stderr: receiver(self.stderr)?,
+            result: receiver(self.result)?,
+            artifacts: receiver(self.artifacts)?,
+        })
+    }
+}
+
+/// A run that is going on.
+pub(super) struct Attending<'a> {
+    ordered: Ordered,
+    sink: &'a mut dyn Sink,
+    why_killed: Option<Ending>,
+    result: Vec<u8>,
+    artifacts: Vec<u8>,
+}
+
+/// Reads from a pipe that may have been closed, into a buffer; 0 is the end.
+async fn read(pipe: &mut Option<pipe::Receiver>, buffer: &mut Vec<u8>) -> usize {
+    let Some(pipe) = pipe else { return std::future::pending().await };
+    // Memory is taken only where there is something to read.
+    if pipe.readable().await.is_err() {
+        return 0;
+    }
+    buffer.clear();
+    buffer.reserve(BUFFER);
+    pipe.read_buf(buffer).await.unwrap_or(0)
+}
+
+/// Writes what is left of the input; the future ends only when something could be written.
+async fn feed(pipe: &mut Option<pipe::Sender>, input: &[u8]) -> usize {
+    match pipe {
+        Some(pipe) if !input.is_empty() => pipe.write(input).await.unwrap_or(0),
+        _ => std::future::pending().await,
+    }
+}
+
+impl<'a> Attending<'a> {
+    pub(super) fn new(ordered: Ordered, sink: &'a mut dyn Sink) -> Self {
+        Self { ordered, sink, why_killed: None, result: Vec::new(), artifacts: Vec::new() }
+    }
+
+    /// Stays with it to its end.
+    pub(super) async fn attend(
+        mut self,
+        ours: Ours<OwnedFd, OwnedFd>,
+        input: &[u8],
+        cancel: &mut BoxFuture<'_, ()>,
+    ) -> Result<Outcome, ProviderError> {
+        let notice = match self.over_soon(input, cancel).await? {
+            Some(notice) => {
+                self.drain(&ours);
+                notice
+            }
+            None => {
+                let mut ours = ours.watch().map_err(|error| setup("watch pipes", &error))?;
+                let notice = self.listen(&mut ours, input, cancel).await?;
+                self.drain(&ours);
+                notice
+            }
+        };
+        self.outcome(notice)
+    }
+
+    /// Most runs are over in a moment, and what they wrote fits their pipes: to watch those, and be woken for each word,
+    /// would take longer than all the rest. A run with input has somebody waiting for it.
+    async fn over_soon(
+        &mut self,
+        input: &[u8],
+        cancel: &mut BoxFuture<'_, ()>,
+    ) -> Result<Option<Notice>, ProviderError> {
+        if !input.is_empty() {
+            return Ok(None);
+        }
+        tokio::select! {
+            biased;
+            notice = &mut self.ordered.notice => notice.map(Some).map_err(|_| lost()),
+            () = &mut *cancel => {
+                self.end(Ending::Cancelled);
+                Ok(None)
+            }
+            () = tokio::time::sleep(MOMENT) => Ok(None),
+        }
+    }
+
+    async fn listen(
+        &mut self,
+        ours: &mut Ours<pipe::Sender, pipe::Receiver>,
+        mut input: &[u8],
+        cancel: &mut BoxFuture<'_, ()>,
+    ) -> Result<Notice, ProviderError> {
+        let mut buffers: [Vec<u8>; 4] = std::array::from_fn(|_| Vec::new());
+        let [out, err, result, artifacts] = &mut buffers;
+        loop {
+            tokio::select! {
+                biased;
+                notice = &mut self.ordered.notice => return notice.map_err(|_| lost()),
+                () = &mut *cancel, if self.why_killed.is_none() => self.end(Ending::Cancelled),
+                read = read(&mut ours.stdout, out) => {
+                    if read == 0 { ours.stdout = None } else { self.show(Stream::Stdout, out) }
+                }
+                read = read(&mut ours.stderr, err) => {
+                    if read == 0 { ours.stderr = None } else { self.show(Stream::Stderr, err) }
+                }
+                read = read(&mut ours.result, result) => {
+                    if read == 0 { ours.result = None } else { keep(&mut self.result, result, MAX_RESULT) }
+                }
+                read = read(&mut ours.artifacts, artifacts) => {
+                    if read == 0 { ours.artifacts = None } else { keep(&mut self.artifacts, artifacts, MAX_ARTIFACTS) }
+                }
+                written = feed(&mut ours.stdin, input) => {
+                    input = &input[written..];
+                    if written == 0 || input.is_empty() { ours.stdin = None }
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, why: Ending) {
+        self.why_killed = Some(why);
+        self.ordered.kill();
+    }
+
+    fn show(&mut self, stream: Stream, bytes: &[u8]) {
+        if self.sink.output(stream, bytes) == Flow::Kill && self.why_killed.is_none() {
+            self.end(Ending::LimitHit(Limit::Output, None));
+        }
+    }
+
+    /// The program has ended; what it wrote is in the pipes. A survivor that still holds one is not waited for.
+    fn drain<W, R: AsFd>(&mut self, ours: &Ours<W, R>) {
+        let Ours { stdout, stderr, result, artifacts, .. } = ours;
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        drain(stdout.as_ref(), &mut out, MAX_DRAIN);
+        drain(stderr.as_ref(), &mut err, MAX_DRAIN);
+        drain(result.as_ref(), &mut self.result, MAX_RESULT + 1);
+        drain(artifacts.as_ref(), &mut self.artifacts, MAX_ARTIFACTS);
+        for (stream, bytes) in [(Stream::Stdout, out), (Stream::Stderr, err)] {
+            if !bytes.is_empty() {
+                // It has ended already; there is nothing left to kill.
+                let _flow = self.sink.output(stream, &bytes);
+            }
+        }
+    }
+
+    fn outcome(mut self, notice: Notice) -> Result<Outcome, ProviderError> {
+        self.ordered.over();
+        let (ending, usage, duration, layers, warmth) = match notice {
+            Notice::Ended { ending, usage, duration, layers, warmth, .. } => {
+                (ending, usage, duration, layers, warmth)
+            }
+            Notice::Failed { failure, .. } => return Err(refusal_of(&failure)),
+            Notice::Ready { .. } | Notice::Broken(_) | Notice::Pools { .. } | Notice::Answered { .. } => {
+                return Err(lost());
+            }
+        };
+        let mut isolation: Vec<Layer> = layers.into_iter().map(engine_layer).collect();
+        isolation.sort();
+        Ok(Outcome {
+            ending: ending_of(ending, self.why_killed),
+            duration,
+            usage: Usage {
+                cpu: usage.cpu,
+                peak_memory_bytes: usage.peak_memory_bytes,
+                peak_processes: usage.peak_processes,
+            },
+            result: if self.result.len() > MAX_RESULT {
+                None
+            } else {
+                serde_json::from_slice(&self.result).ok()
+            },
+            artifacts: parse_artifacts(&self.artifacts),
+            findings: Vec::new(),
+            receipt: Receipt {
+                provider: "native",
+                kernel: Kernel::Host,
+                isolation,
+                warm: match warmth {
+                    spec::Warmth::Pool => Warmth::Pool,
+                    spec::Warmth::Fork => Warmth::Fork,
+                    spec::Warmth::Cold => Warmth::Cold,
+                },
+            },
+        })
+    }
+}
+
+fn keep(kept: &mut Vec<u8>, bytes: &[u8], bound: usize) {
+    // One byte beyond the bound shows that there was more.
+    let room = (bound + 1).saturating_sub(kept.len());
+    kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+}
+
+fn drain(pipe: Option<&impl AsFd>, into: &mut Vec<u8>, bound: usize) {
+    let Some(pipe) = pipe else { return };
+    let mut buffer = [0; 8 << 10];
+    let mut drained = 0;
+    while drained < bound {
+        // The pipe itself is asked: the event loop may not know yet that there is something to read.
+        match rustix::io::read(pipe.as_fd(), &mut buffer) {
+            Err(Errno::INTR) => {}
+            Ok(0) | Err(_) => return,
+            Ok(read) => {
+                drained += read;
+                keep(into, &buffer[..read], bound);
+            }
+        }
+    }
+}
+
+fn ending_of(ending: spec::Ending, why_killed: Option<Ending>) -> Ending {
+    match ending {
+        spec::Ending::Exited(status) => Ending::Exited(status),
+        spec::Ending::Signalled(signal) => Ending::Signalled(signal),
+        spec::Ending::TimedOut => Ending::TimedOut,
+        spec::Ending::Memory => Ending::LimitHit(Limit::Memory, None),
+        spec::Ending::Processes(status) => Ending::LimitHit(Limit::Processes, Some(status)),
+        spec::Ending::Disk(status) => Ending::LimitHit(Limit::Disk, status),
+        spec::Ending::Killed => why_killed.unwrap_or(Ending::Cancelled),
+    }
+}
+
+/// A program or folder that is not there is the request's mistake, and trying again would not help.
+fn refusal_of(failure: &belljar_jail::StepFailed) -> ProviderError {
+    let (field, hint) = match failure.step {
+        Step::Exec => ("command", "; the image has no such program, or it cannot be executed"),
+        Step::Workdir => ("workdir", ""),
+        _ => return failure_of(failure),
+    };
+    let mistakes =
+        [Errno::NOENT, Errno::NOTDIR, Errno::ACCESS, Errno::NOEXEC, Errno::LOOP, Errno::NAMETOOLONG];
+    if mistakes.iter().all(|errno| errno.raw_os_error() != failure.errno) {
+        return failure_of(failure);
+    }
+    ProviderError::Invalid { field, message: format!("{}: {}{hint}", failure.what(), failure.cause()) }
+}
+
+/// Reads what the collector inside sent. It is data from the tenant: what does not fit is dropped.
+fn parse_artifacts(mut bytes: &[u8]) -> Vec<Artifact> {
+    let mut artifacts = Vec::new();
+    while let Some((artifact, rest)) = parse_artifact(bytes) {
+        artifacts.push(artifact);
+        bytes = rest;
+    }
+    artifacts
+}
+
+fn parse_artifact(bytes: &[u8]) -> Option<(Artifact, &[u8])> {
+    let (name_len, rest) = bytes.split_first_chunk::<4>()?;
+    let (len, rest) = rest.split_first_chunk::<8>()?;
+    let (name, rest) = rest.split_at_checked(u32::from_le_bytes(*name_len) as usize)?;
+    let (content, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
+    let name = std::str::from_utf8(name).ok()?.to_owned();
+    Some((Artifact { name, content: content.to_vec() }, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn artifacts_that_are_cut_short_are_dropped() {
+        let mut bytes = Vec::new();
+        for (name, content) in [("a.csv", "1,2"), ("b.txt", "x")] {
+            bytes.extend((name.len() as u32).to_le_bytes());
+            bytes.extend((content.len() as u64).to_le_bytes());
+            bytes.extend(name.bytes().chain(content.bytes()));
+        }
+        let all = parse_artifacts(&bytes);
+        assert_eq!(all.len(), 2);
+        assert_eq!((all[0].name.as_str(), all[1].content.as_slice()), ("a.csv", b"x".as_slice()));
+        for cut in 0..bytes.len() {
+            assert!(parse_artifacts(&bytes[..cut]).len() < 2);
+        }
+    }
+}
