@@ -125,6 +125,22 @@ def test_an_archive_cannot_link_its_way_out(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_an_archive_cannot_count_its_way_out(tmp_path: Path) -> None:
+    # A hole costs an archive nothing, and a size below zero would make room for it.
+    less, hole = tarfile.TarInfo("less"), tarfile.TarInfo("hole")
+    less.pax_headers = {"size": str(-(8 << 20))}
+    hole.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(8 << 20)}
+    for entries in ([hole], [less, hole]):
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for entry in entries:
+                entry.size = 512 if entry is hole else 0
+                archive.addfile(entry, io.BytesIO(b"0\n".ljust(512, b"\0")))
+        with pytest.raises(ValueError, match=r"max_bytes|cannot be read"):
+            _archive.unpack([file.getvalue()], tmp_path, 1 << 20)
+        assert not (tmp_path / "hole").exists()
+
+
 def test_what_comes_out_has_no_rights_of_its_own(tmp_path: Path) -> None:
     _archive.unpack(_archive_with(("a", tarfile.REGTYPE, "x"), ("d", tarfile.DIRTYPE, "")), tmp_path, 1 << 20)
     assert (tmp_path / "a").stat().st_mode & 0o7000 == 0

@@ -57,8 +57,15 @@ def pieces_of(file: IO[bytes]) -> Iterator[bytes]:
 def unpack(pieces: Iterable[bytes], target: Path, most: int) -> Downloaded:
     """Unpacks into a folder, which is made where there is none. More than ``most`` bytes are refused."""
     target.mkdir(parents=True, exist_ok=True)
+    try:
+        return _unpack(bounded(pieces, archive_bound(most)), target, most)
+    except tarfile.TarError as error:
+        raise ValueError(f"the sandbox's archive cannot be read: {error}") from error
+
+
+def _unpack(pieces: Iterable[bytes], target: Path, most: int) -> Downloaded:
     done = Downloaded()
-    with tarfile.open(fileobj=io.BufferedReader(_Pieces(bounded(pieces, archive_bound(most)))), mode="r|") as archive:
+    with tarfile.open(fileobj=io.BufferedReader(_Pieces(pieces)), mode="r|") as archive:
         for entry in archive:
             parts = _parts(entry.name)
             if entry.isdir():
