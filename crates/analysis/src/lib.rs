@@ -2,4 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod imports;
+mod lines;
+mod patience;
 pub mod policy;
+mod room;

@@ -96,8 +96,8 @@ Examples:
   belljar run job.py --batch args.jsonl                 lines such as {\"arguments\": {\"n\": 1}}
 
 Exit status: the program's own; 128+n when a signal ended it, 124 timed out, 137 memory limit,
-130 cancelled, 125 when nothing ran (the message says why). Of a batch: 0 when every line succeeded,
-else 1.";
+130 cancelled, 126 refused by policy, 125 when nothing ran (the message says why). Of a batch:
+0 when every line succeeded, else 1.";
 
 /// `belljar run`.
 #[derive(Debug, Default, Args)]
@@ -150,8 +150,9 @@ pub(crate) struct RunArgs {
     /// Further folder or file to show inside, read-only unless :rw
     #[arg(long = "mount", value_name = "SRC:DEST[:ro|rw]")]
     pub(crate) mounts: Vec<String>,
-    /// How analysis of the code decides
-    #[arg(long, value_name = "POLICY", value_parser = ["off", "audit", "balanced", "strict"])]
+    /// How the code is read before it runs: off, audit, balanced, strict, ragflow, or one of
+    /// belljar.toml's [default: balanced]
+    #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<String>,
     /// Run only with this layer (belljar doctor lists them)
     #[arg(long, value_name = "LAYER")]

@@ -6,7 +6,7 @@
 //! A `belljar.toml` in the current folder is different. It may have come with the very code that is to be run, and its
 //! owner says nothing about that: a clone belongs to whoever cloned it. So, unless `--config` or `BELLJAR_CONFIG` named
 //! a file, it is read on top and may only *add* profiles, which do nothing until somebody names them; it replaces none
-//! and cannot show host folders, choose a root, open the network, move the ceiling, keep anything warm or decide about packages. Where it tries to, that is an
+//! and cannot show host folders, choose a root, open the network, move the ceiling, keep anything warm, or decide about packages and policies. Where it tries to, that is an
 //! error that says so. Naming it (`--config belljar.toml`) trusts it like any other.
 
 use std::collections::BTreeMap;
@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use belljar_analysis::imports::Settings as DependencySettings;
+use belljar_analysis::policy::{Policies, PolicyError, PolicySpec};
 use belljar_engine::limits::{Limits, LimitsSpec};
 use belljar_engine::profile::{Profile, Profiles};
 use belljar_engine::warm::{WarmSettings, WarmSpec};
@@ -37,6 +38,7 @@ pub(crate) struct Config {
     pub(crate) warm: WarmSettings,
     pub(crate) server: ServerSpec,
     pub(crate) dependencies: DependencySettings,
+    pub(crate) policies: Policies,
     /// Every value that a file set, in the order in which they count.
     pub(crate) written: Vec<Written>,
 }
@@ -58,6 +60,7 @@ struct ConfigFile {
     warm: WarmSpec,
     server: ServerSpec,
     dependencies: DependencySettings,
+    policies: BTreeMap<String, PolicySpec>,
 }
 
 /// Finds and reads the configuration.
@@ -88,6 +91,7 @@ impl Config {
             warm: WarmSettings::default(),
             server: ServerSpec::default(),
             dependencies: DependencySettings::default(),
+            policies: Policies::default(),
             written: Vec::new(),
         }
     }
@@ -110,6 +114,8 @@ impl Config {
         self.warm = file.warm.admit().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
         self.server = file.server;
         self.dependencies = file.dependencies;
+        let wrong = |error: PolicyError| Failure::invalid(format!("{}: {error}", shown(path)));
+        self.policies = Policies::with(file.policies).map_err(wrong)?;
         Ok(self)
     }
 
@@ -133,12 +139,19 @@ impl Config {
         if file.dependencies != DependencySettings::default() {
             return refuse("sets [dependencies]".to_owned());
         }
+        if !file.policies.is_empty() {
+            return refuse("sets [policies]".to_owned());
+        }
         for (name, profile) in file.profiles {
             if self.profiles.named(&name).is_ok() {
                 return refuse(format!("replaces profile '{}'", name.escape_debug()));
             }
-            if !profile.mounts.is_empty() || profile.image.is_some() || profile.network.is_some() {
-                return refuse(format!("sets mounts, image or network in profile '{}'", name.escape_debug()));
+            let Profile { mounts, image, network, policy, .. } = &profile;
+            if !mounts.is_empty() || image.is_some() || network.is_some() || policy.is_some() {
+                return refuse(format!(
+                    "sets mounts, image, network or policy in profile '{}'",
+                    name.escape_debug()
+                ));
             }
             self.profiles.insert(name, profile);
         }
@@ -271,14 +284,31 @@ mod tests {
             ("[warm]\nmode = \"off\"\n", "sets [warm]"),
             ("[server]\nqueue = 1\n", "sets [server]"),
             ("[dependencies]\ndirect = true\n", "sets [dependencies]"),
+            ("[policies.balanced]\n", "sets [policies]"),
             ("[profiles.default]\n", "replaces profile 'default'"),
-            ("[profiles.x]\nmounts = [\"/:/host\"]\n", "sets mounts, image or network"),
-            ("[profiles.x]\nimage = \"/\"\n", "sets mounts, image or network"),
-            ("[profiles.x.network]\nmode = \"full\"\n", "sets mounts, image or network"),
+            ("[profiles.x]\nmounts = [\"/:/host\"]\n", "sets mounts, image, network or policy"),
+            ("[profiles.x]\nimage = \"/\"\n", "sets mounts, image, network or policy"),
+            ("[profiles.x]\npolicy = \"off\"\n", "sets mounts, image, network or policy"),
+            ("[profiles.x.network]\nmode = \"full\"\n", "sets mounts, image, network or policy"),
         ] {
             let message = adding(text).unwrap_err().message;
             assert!(message.contains(why) && message.contains("--config belljar.toml"), "{message}");
         }
+    }
+
+    #[test]
+    fn policies_are_data_and_their_mistakes_are_named() {
+        let text = "[policies.house]\nextends = \"strict\"\nallow_modules = [\"socket\"]\n\
+                    [policies.house.rules]\nPY-EVAL = \"warn\"\n[policies.team]\nextends = \"house\"\n";
+        let config = trusting(text).unwrap();
+        let team = config.policies.named("team").unwrap();
+        assert_eq!((team.name.as_str(), team.allow_modules.as_slice()), ("team", &["socket".to_owned()][..]));
+        let wrong = |text| trusting(text).unwrap_err().message;
+        assert!(wrong("[policies.x.rules]\nPY-NOPE = \"warn\"\n").contains("there is no rule 'PY-NOPE'"));
+        assert!(wrong("[policies.x]\nextends = \"y\"\n").contains("no policy 'y' to extend"));
+        let round = "[policies.x]\nextends = \"y\"\n[policies.y]\nextends = \"x\"\n";
+        assert!(wrong(round).contains("or it extends this one"));
+        assert!(wrong("[policies.x]\ndefault = \"ask\"\n").contains("unknown variant `ask`"));
     }
 
     #[test]

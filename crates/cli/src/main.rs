@@ -54,7 +54,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
     let config = config::load(cli.config.as_deref(), &environment)?;
     match cli.command {
         Command::Run(args) => run::run(*args, &environment, config),
-        Command::Check(args) => check::run(args),
+        Command::Check(args) => check::run(args, &config),
         Command::Serve(args) => serve::run(args, &environment, config),
         Command::Sandbox(args) => remote::sandbox(*args, &environment),
         Command::Executions(args) => remote::executions(args, &environment),

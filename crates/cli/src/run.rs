@@ -3,8 +3,9 @@
 use std::io::{self, Write};
 
 use belljar_engine::admit::Admitted;
+use belljar_engine::finding::Finding;
 use belljar_engine::provider::{Blind, Capabilities, Sink, Stream};
-use belljar_engine::report::Report;
+use belljar_engine::report::{Report, Status};
 use belljar_engine::{Engine, Error};
 
 use crate::args::RunArgs;
@@ -40,6 +41,7 @@ pub(crate) fn on_engine(
     os::runtime()?.block_on(async {
         let host = started.connect(config.warm).await?;
         let engine = Engine::new(host.provider(), config.profiles, config.ceiling);
+        let engine = engine.with_policies(config.policies);
         let status = work(&engine).await;
         engine.shut_down().await;
         status
@@ -127,6 +129,28 @@ fn result_line(report: &Report) -> Option<String> {
     report.result.present.then(|| format!("{start}{}\n", report.result.value))
 }
 
+/// So many findings are worth a line each.
+const MAX_SAID: usize = 5;
+
+/// What a policy minds in the code and, where the run did not succeed, what the sandbox kept it from.
+pub(crate) fn said(findings: &[Finding], succeeded: bool) -> Vec<String> {
+    let matters = |finding: &&Finding| finding.severity != "info" && (finding.line.is_some() || !succeeded);
+    let worth: Vec<_> = findings.iter().filter(matters).collect();
+    let mut lines: Vec<_> = worth.iter().take(MAX_SAID).map(|finding| line(finding)).collect();
+    if worth.len() > MAX_SAID {
+        lines.push(format!("{} more findings (--json has them all)", worth.len() - MAX_SAID));
+    }
+    lines
+}
+
+fn line(finding: &Finding) -> String {
+    let Finding { rule, message, suggestion, .. } = finding;
+    match finding.line {
+        Some(line) => format!("line {line}: {message}; {suggestion} [{rule}]"),
+        None => format!("hint: {message}; {suggestion}"),
+    }
+}
+
 fn leaves_line_open(output: &str) -> bool {
     !output.is_empty() && !output.ends_with('\n')
 }
@@ -144,6 +168,7 @@ fn notes(report: &Report) -> Vec<String> {
     if !cut.is_empty() {
         notes.push(format!("the middle of {} was left out; --output SIZE keeps more", cut.join(" and of ")));
     }
+    notes.extend(said(&report.findings, report.status == Status::Succeeded));
     match report.artifacts.len() {
         0 => {}
         1 => notes.push("1 artifact (--json carries it)".to_owned()),

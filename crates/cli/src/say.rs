@@ -3,11 +3,14 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use belljar_engine::ErrorCode;
 use serde_json::json;
 
 use crate::failure::Failure;
 
 const NOTHING_RAN: u8 = 125;
+/// A policy does not let it run.
+pub(crate) const REFUSED: u8 = 126;
 
 /// Says why nothing ran.
 pub(crate) fn failure(failure: &Failure, json: bool) -> ExitCode {
@@ -17,7 +20,7 @@ pub(crate) fn failure(failure: &Failure, json: bool) -> ExitCode {
     if !told {
         let _ = writeln!(anstream::stderr().lock(), "belljar: \x1b[1;31merror:\x1b[0m {}", failure.message);
     }
-    ExitCode::from(NOTHING_RAN)
+    ExitCode::from(if failure.code == ErrorCode::Refused { REFUSED } else { NOTHING_RAN })
 }
 
 /// Passes on what the parser of flags says, with its usage text.

@@ -110,7 +110,7 @@ fn a_line_that_cannot_run_leaves_the_others_alone() {
         "[\"python\", \"print(1)\"]\n",
         "{\"language\": \"klingon\", \"code\": \"1\"}\n",
         "{\"command\": [\"true\"], \"limits\": {\"timeout_ms\": 0}}\n",
-        "{\"command\": [\"true\"], \"policy\": \"strict\"}\n",
+        "{\"command\": [\"true\"], \"policy\": \"lax\"}\n",
         "{\"command\": [\"no-such-program\"]}\n",
         "{\"arguments\": {}}\n",
         "{\"command\": [\"sh\", \"-c\", \"exit 3\"]}",
@@ -124,7 +124,7 @@ fn a_line_that_cannot_run_leaves_the_others_alone() {
         "invalid_request",
         "unknown_language",
         "invalid_limit",
-        "unsupported",
+        "invalid_request",
         "invalid_request",
         "invalid_request",
     ];

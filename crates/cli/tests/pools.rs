@@ -92,7 +92,7 @@ impl World {
     /// Runs trifles until one is served like this.
     fn until(&self, tenant: &str, profile: Option<&str>, wanted: Warmth) -> Result<(), String> {
         for _ in 0..300 {
-            if self.run_for(tenant, "0", profile)?.receipt.warm == wanted {
+            if self.run_for(tenant, "0", profile)?.warmth() == wanted {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -241,7 +241,7 @@ fn no_two_tenants_share_a_zygote() -> Verdict {
     for tenant in ["a", "b"] {
         world.until(tenant, None, Warmth::Pool)?;
         let report = world.run_for(tenant, "print(hash('secret'), id(None), id(object()))", None)?;
-        check!(report.receipt.warm != Warmth::Cold, report);
+        check!(report.warmth() != Warmth::Cold, report);
         seen.push(report.stdout);
     }
     check!(seen[0] != seen[1], seen);
@@ -288,7 +288,7 @@ fn a_zygote_that_is_killed_is_replaced() -> Verdict {
     check!(before.len() == 1, before);
     let reports = world.load(120, 8, || signal(&before, Signal::KILL))?;
     let killed = Instant::now();
-    check!(reports.iter().any(|report| report.receipt.warm != Warmth::Cold), reports.len());
+    check!(reports.iter().any(|report| report.warmth() != Warmth::Cold), reports.len());
     let replaced = |now: &[u32]| now.len() == 1 && now != before;
     while !replaced(&zygotes()) && killed.elapsed() < Duration::from_secs(5) {
         std::thread::sleep(Duration::from_millis(5));
@@ -417,7 +417,7 @@ fn who_collects_artifacts_is_confined() -> Verdict {
             );
         }
         let report = world.runtime.block_on(run).map_err(|error| error.to_string())??;
-        check!(report.artifacts.len() == 8 && report.receipt.warm != Warmth::Cold, report.artifacts.len());
+        check!(report.artifacts.len() == 8 && report.warmth() != Warmth::Cold, report.artifacts.len());
         if seen.iter().any(|fields| *fields == ["2", "1", "0000000000000000", "0000000000000000"]) {
             return Ok(());
         }
@@ -472,7 +472,7 @@ fn modules_are_imported_ahead_of_time_or_refused() -> Verdict {
     for name in ["fine", "missing"] {
         world.until("default", Some(name), Warmth::Pool)?;
         let report = world.run_for("default", "import sys; print('decimal' in sys.modules)", Some(name))?;
-        check!(report.stdout == "True\n" && report.receipt.warm != Warmth::Cold, world.pools());
+        check!(report.stdout == "True\n" && report.warmth() != Warmth::Cold, world.pools());
     }
     let pools = world.pools();
     check!(pools[0].name == "python+decimal+sqlite3" && pools[0].obstacle.is_none(), pools);

@@ -39,7 +39,7 @@ fn differences(language: &str, lines: &[Value], seen: fn(&Value) -> Vec<Value>) 
 #[track_caller]
 fn same(language: &str, lines: &[Value]) {
     let different = differences(language, lines, |result| {
-        ["status", "exit_code", "signal", "stdout", "stderr", "error", "result", "artifacts"]
+        ["status", "exit_code", "signal", "stdout", "stderr", "error", "result", "artifacts", "findings"]
             .map(|field| result[field].clone())
             .to_vec()
     });

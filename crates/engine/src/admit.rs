@@ -5,13 +5,16 @@ use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use belljar_analysis::policy::Policies;
 use serde_json::{Map, Value};
 
 use crate::Error;
 use crate::language::{Calls, Language};
 use crate::layer::Layer;
 use crate::limits::Limits;
+use crate::network::HostRules;
 use crate::plan::{Image, InputFile, Mount, Network, Overflow, Plan, Program, Source, Task, WORKSPACE};
+use crate::policy::{self, Verdict};
 use crate::profile::{Profile, Profiles};
 use crate::provider::Capabilities;
 use crate::request::{FileSpec, HostPaths, NetworkSpec, Request};
@@ -37,6 +40,7 @@ pub struct Admitted {
     pub(crate) task: Task,
     pub(crate) overflow: Overflow,
     pub(crate) metadata: Map<String, Value>,
+    pub(crate) verdict: Verdict,
 }
 
 impl Admitted {
@@ -45,6 +49,11 @@ impl Admitted {
     pub fn for_tenant(mut self, tenant: &str) -> Self {
         tenant.clone_into(&mut self.plan.tenant);
         self
+    }
+
+    /// What policies say of it. One that is refused is reported as such, and nothing of it runs.
+    pub fn verdict(&self) -> &Verdict {
+        &self.verdict
     }
 
     /// What holds for it.
@@ -62,13 +71,29 @@ pub struct Rules<'a> {
     pub ceiling: &'a Limits,
     /// What the provider can do.
     pub capabilities: &'a Capabilities,
+    /// Policies by name.
+    pub policies: &'a Policies,
+    /// The policy above which nobody can go, by name.
+    pub floor: Option<&'a str>,
+}
+
+/// Checks a request, resolves it against its profile, and reads its code.
+///
+/// # Errors
+/// Names the field that is wrong and what to do about it.
+pub fn admit(request: Request, paths: HostPaths, rules: &Rules<'_>) -> Result<Admitted, Error> {
+    let profile = rules.profiles.named(request.profile.as_deref().unwrap_or("default"))?;
+    let chosen = (request.policy.as_deref(), profile.policy.as_deref());
+    let policies = policy::choose(rules.policies, chosen.0, chosen.1, rules.floor)?;
+    let code = request.code.clone().filter(|_| paths.source_in_playground.is_some());
+    Ok(resolve(request, paths, rules)?.read(&policies, code.as_deref()))
 }
 
 /// Checks a request and resolves it against its profile.
 ///
 /// # Errors
 /// Names the field that is wrong and what to do about it.
-pub fn admit(request: Request, paths: HostPaths, rules: &Rules<'_>) -> Result<Admitted, Error> {
+pub(crate) fn resolve(request: Request, paths: HostPaths, rules: &Rules<'_>) -> Result<Admitted, Error> {
     refuse_what_is_not_there(&request)?;
     let profile = rules.profiles.named(request.profile.as_deref().unwrap_or("default"))?;
     let limits = Limits::admit(&request.limits.over(&profile.limits), rules.ceiling)?;
@@ -100,7 +125,8 @@ pub fn admit(request: Request, paths: HostPaths, rules: &Rules<'_>) -> Result<Ad
         preimports: profile.preimports.clone(),
     };
     let task = Task { program, stdin, env, files, workdir };
-    Ok(Admitted { plan, task, overflow: profile.output_overflow, metadata: request.metadata })
+    let (overflow, metadata) = (profile.output_overflow, request.metadata);
+    Ok(Admitted { plan, task, overflow, metadata, verdict: Verdict::default() })
 }
 
 pub(crate) fn admit_metadata(metadata: &Map<String, Value>) -> Result<(), Error> {
@@ -121,12 +147,7 @@ fn refuse_what_is_not_there(request: &Request) -> Result<(), Error> {
     if request.wait == Some(false) {
         return unsupported("wait", "only a server can answer before the end");
     }
-    match request.policy.as_deref() {
-        None | Some("off") => Ok(()),
-        Some(_) => {
-            unsupported("policy", "this version reads no code before it runs; only 'off' can be asked for")
-        }
-    }
+    Ok(())
 }
 
 pub(crate) fn admit_layers(names: &[String], capabilities: &Capabilities) -> Result<Vec<Layer>, Error> {
@@ -190,10 +211,10 @@ pub(crate) fn admit_network(spec: Option<&NetworkSpec>) -> Result<Network, Error
         "none" if spec.hosts.is_empty() => Ok(Network::None),
         "full" if spec.hosts.is_empty() => Ok(Network::Full),
         "none" | "full" => Err(Error::invalid("network.hosts", "only together with mode 'hosts'")),
-        "hosts" => Err(Error::Unsupported {
-            field: "network.mode",
-            message: "this version cannot open single hosts; use 'none' or 'full'".to_owned(),
-        }),
+        "hosts" => match HostRules::parse(&spec.hosts) {
+            Ok(rules) => Ok(Network::Hosts(rules)),
+            Err(message) => Err(Error::Invalid { field: "network.hosts", message }),
+        },
         other => Err(Error::invalid("network.mode", format!("'{other}' is none of none, hosts, full"))),
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use belljar_analysis::policy::Policies;
 
 fn check(json: serde_json::Value) -> Result<Admitted, Error> {
     check_with(json, HostPaths::default())
@@ -16,7 +17,13 @@ fn check_with(json: serde_json::Value, paths: HostPaths) -> Result<Admitted, Err
         host_paths: true,
         living: None,
     };
-    let rules = Rules { profiles: &profiles, ceiling: &Limits::CEILING, capabilities: &capabilities };
+    let rules = Rules {
+        profiles: &profiles,
+        ceiling: &Limits::CEILING,
+        capabilities: &capabilities,
+        policies: &Policies::default(),
+        floor: None,
+    };
     admit(request, paths, &rules)
 }
 
@@ -94,7 +101,11 @@ fn layers_that_are_missing_or_unknown() {
 fn networks() {
     let with = |network| json!({"language": "py", "code": "1", "network": network});
     assert_eq!(check(with(json!({"mode": "full"}))).unwrap().plan.network, Network::Full);
-    assert!(refused(with(json!({"mode": "hosts", "hosts": ["a:1"]}))).contains("none' or 'full"));
+    assert!(
+        refused(with(json!({"mode": "hosts", "hosts": ["https://a"]})))
+            .contains("network.hosts: 'https://a' is a URL")
+    );
+    assert!(refused(with(json!({"mode": "hosts"}))).contains("network.hosts: is empty"));
     assert!(refused(with(json!({"mode": "most"}))).contains("none of none, hosts, full"));
 }
 

@@ -2,6 +2,7 @@
 
 use thiserror::Error as ThisError;
 
+use crate::finding::Finding;
 use crate::layer::Layer;
 use crate::provider::ProviderError;
 
@@ -36,6 +37,8 @@ pub enum ErrorCode {
     LayerUnavailable,
     /// The sandbox could not be set up; nothing ran.
     SetupFailed,
+    /// A policy does not let it run.
+    Refused,
 }
 
 /// Why nothing ran.
@@ -89,6 +92,14 @@ pub enum Error {
         /// Why, and what would mend it.
         reason: String,
     },
+    /// A policy does not let it run. Of a whole execution this is no error but a result.
+    #[error("{message}")]
+    Refused {
+        /// In one line.
+        message: String,
+        /// All that the policy minds.
+        findings: Vec<Finding>,
+    },
     /// The provider could not do its part.
     #[error(transparent)]
     Provider(#[from] ProviderError),
@@ -108,6 +119,7 @@ impl Error {
             Self::UnknownProfile { .. } => ErrorCode::UnknownProfile,
             Self::Unsupported { .. } => ErrorCode::Unsupported,
             Self::LayerUnavailable { .. } => ErrorCode::LayerUnavailable,
+            Self::Refused { .. } => ErrorCode::Refused,
             Self::Provider(ProviderError::Invalid { .. }) => ErrorCode::InvalidRequest,
             Self::Provider(ProviderError::LanguageMissing { .. }) => ErrorCode::LanguageUnavailable,
             Self::Provider(ProviderError::Unsupported { .. }) => ErrorCode::Unsupported,

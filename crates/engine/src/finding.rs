@@ -1,12 +1,12 @@
 //! Findings: what was noticed about a run, before it or during it, in one form. Their names are fixed.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// So many are reported of what was noticed during a run; more help nobody.
 pub const MAX_FINDINGS: usize = 100;
 
 /// Something a policy minds in the code, or something that the sandbox kept the program from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Finding {
     /// A stable id: `PY-PROCESS`, `network-host`.
     pub rule: String,

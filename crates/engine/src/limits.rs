@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::quantity::{show_bytes, show_duration};
 
+/// How many files one process may have open; no request changes that.
+pub const OPEN_FILES: u64 = 1_024;
+
 /// Limits as a request, a profile or a flag gives them; what is absent comes from the next one in line.
 /// Signed, so that a negative number is refused by name and not by a parser.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]

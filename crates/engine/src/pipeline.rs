@@ -3,9 +3,13 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use belljar_analysis::policy::Policies;
+
 use crate::admit::{Admitted, Rules, admit};
+use crate::explain::explain;
 use crate::limits::Limits;
 use crate::living::{Living, LivingError};
+use crate::network::HostRules;
 use crate::plan::Overflow;
 use crate::profile::Profiles;
 use crate::provider::{BoxFuture, Capabilities, Flow, PoolMetrics, Provider, Sink, Stream};
@@ -24,13 +28,26 @@ pub struct Engine {
     capabilities: Capabilities,
     profiles: RwLock<Arc<Profiles>>,
     ceiling: Limits,
+    policies: Policies,
 }
 
 impl Engine {
     /// An engine over one provider.
     pub fn new(provider: Arc<dyn Provider>, profiles: Profiles, ceiling: Limits) -> Self {
         let capabilities = provider.capabilities();
-        Self { provider, capabilities, profiles: RwLock::new(Arc::new(profiles)), ceiling }
+        let (profiles, policies) = (RwLock::new(Arc::new(profiles)), Policies::default());
+        Self { provider, capabilities, profiles, ceiling, policies }
+    }
+
+    /// The same with other policies than the ones that are built in.
+    #[must_use]
+    pub fn with_policies(self, policies: Policies) -> Self {
+        Self { policies, ..self }
+    }
+
+    /// Policies by name.
+    pub fn policies(&self) -> &Policies {
+        &self.policies
     }
 
     /// Requests from now on know these profiles, and no others.
@@ -52,8 +69,21 @@ impl Engine {
     /// # Errors
     /// Names what is wrong with it.
     pub fn admit(&self, request: Request, paths: HostPaths) -> Result<Admitted, Error> {
+        self.admit_under(request, paths, None)
+    }
+
+    /// The same, with a policy above which the request cannot go.
+    ///
+    /// # Errors
+    /// Names what is wrong with it.
+    pub fn admit_under(
+        &self,
+        request: Request,
+        paths: HostPaths,
+        floor: Option<&str>,
+    ) -> Result<Admitted, Error> {
         self.check_provider(request.provider.as_deref())?;
-        admit(request, paths, &self.rules(&self.profiles()))
+        admit(request, paths, &self.rules(&self.profiles(), floor))
     }
 
     fn check_provider(&self, name: Option<&str>) -> Result<(), Error> {
@@ -66,17 +96,22 @@ impl Engine {
         }
     }
 
-    fn rules<'a>(&'a self, profiles: &'a Profiles) -> Rules<'a> {
-        Rules { profiles, ceiling: &self.ceiling, capabilities: &self.capabilities }
+    fn rules<'a>(&'a self, profiles: &'a Profiles, floor: Option<&'a str>) -> Rules<'a> {
+        let Self { ceiling, capabilities, policies, .. } = self;
+        Rules { profiles, ceiling, capabilities, policies, floor }
     }
 
-    /// Checks a request for a living sandbox without opening it.
+    /// Checks a request for a living sandbox without opening it; `floor` is a policy above which nothing in it can go.
     ///
     /// # Errors
     /// Names what is wrong with it.
-    pub fn admit_sandbox(&self, request: SandboxRequest) -> Result<AdmittedSandbox, Error> {
+    pub fn admit_sandbox(
+        &self,
+        request: SandboxRequest,
+        floor: Option<&str>,
+    ) -> Result<AdmittedSandbox, Error> {
         self.check_provider(request.provider.as_deref())?;
-        admit_sandbox(request, &self.rules(&self.profiles()))
+        admit_sandbox(request, &self.rules(&self.profiles(), floor))
     }
 
     /// Checks how long a sandbox is to live.
@@ -85,6 +120,14 @@ impl Engine {
     /// It is not above zero, or above the ceiling.
     pub fn admit_timeout(&self, millis: i64) -> Result<Duration, Error> {
         admit_timeout(Some(millis), self.ceiling.timeout)
+    }
+
+    /// Checks which hosts a sandbox is to reach.
+    ///
+    /// # Errors
+    /// Names the one that is wrong.
+    pub fn admit_hosts(&self, hosts: &[String]) -> Result<HostRules, Error> {
+        HostRules::parse(hosts).map_err(|message| Error::Invalid { field: "hosts", message })
     }
 
     /// Opens a living sandbox.
@@ -99,8 +142,13 @@ impl Engine {
     ///
     /// # Errors
     /// Names what is wrong with it.
-    pub fn admit_inside(&self, sandbox: &AdmittedSandbox, request: Request) -> Result<Admitted, Error> {
-        admit_inside(sandbox, request, &self.rules(&self.profiles()))
+    pub fn admit_inside(
+        &self,
+        sandbox: &AdmittedSandbox,
+        request: Request,
+        floor: Option<&str>,
+    ) -> Result<Admitted, Error> {
+        admit_inside(sandbox, request, &self.rules(&self.profiles(), floor))
     }
 
     /// Checks a command that is to be started in a sandbox.
@@ -111,8 +159,9 @@ impl Engine {
         &self,
         sandbox: &AdmittedSandbox,
         request: CommandRequest,
+        floor: Option<&str>,
     ) -> Result<AdmittedCommand, Error> {
-        admit_command(sandbox, request, &self.rules(&self.profiles()))
+        admit_command(sandbox, request, &self.rules(&self.profiles(), floor))
     }
 
     /// Runs a task in a sandbox that is open.
@@ -127,11 +176,16 @@ impl Engine {
         view: &mut dyn Sink,
         cancel: BoxFuture<'_, ()>,
     ) -> Result<Report, LivingError> {
+        if admitted.verdict.refusal.is_some() {
+            return Ok(Report::refused(id, admitted));
+        }
         let limits = admitted.plan.limits;
         let mut recorder = Recorder::new(view, &limits, admitted.overflow);
-        let outcome = sandbox.run(&admitted.task, &limits, &mut recorder, cancel).await?;
+        let mut outcome = sandbox.run(&admitted.task, &limits, &mut recorder, cancel).await?;
         let (stdout, stderr) = recorder.finish();
-        Ok(Report::new(id, outcome, &limits, &stdout, &stderr, admitted.metadata))
+        explain(&mut outcome, &admitted.plan, &stderr);
+        let report = Report::new(id, outcome, &limits, &stdout, &stderr, admitted.metadata);
+        Ok(report.after(admitted.verdict))
     }
 
     /// Runs a request; `view` sees output as it comes, up to what will be kept of its beginning.
@@ -145,12 +199,17 @@ impl Engine {
         view: &mut dyn Sink,
         cancel: BoxFuture<'_, ()>,
     ) -> Result<Report, Error> {
+        if admitted.verdict.refusal.is_some() {
+            return Ok(Report::refused(id, admitted));
+        }
         let limits = admitted.plan.limits;
         let mut recorder = Recorder::new(view, &limits, admitted.overflow);
         let mut sandbox = self.provider.open(&admitted.plan).await?;
-        let outcome = sandbox.run(&admitted.task, &mut recorder, cancel).await?;
+        let mut outcome = sandbox.run(&admitted.task, &mut recorder, cancel).await?;
         let (stdout, stderr) = recorder.finish();
-        Ok(Report::new(id, outcome, &limits, &stdout, &stderr, admitted.metadata))
+        explain(&mut outcome, &admitted.plan, &stderr);
+        let report = Report::new(id, outcome, &limits, &stdout, &stderr, admitted.metadata);
+        Ok(report.after(admitted.verdict))
     }
 
     /// What the provider keeps ready, and how often that was of use.

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use crate::language::Language;
 use crate::layer::Layer;
 use crate::limits::Limits;
+use crate::network::HostRules;
 
 /// The folder in which code runs, inside every sandbox.
 pub const WORKSPACE: &str = "/workspace";
@@ -22,10 +23,12 @@ pub enum Image {
 }
 
 /// What a sandbox may reach.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Network {
     /// Its own loopback and nothing else.
     None,
+    /// Single hosts, through Belljar's own proxy on that loopback.
+    Hosts(HostRules),
     /// Whatever the host reaches.
     Full,
 }

@@ -28,6 +28,8 @@ pub struct Profile {
     pub preimports: Vec<String>,
     /// What happens when a program writes more than is kept.
     pub output_overflow: Overflow,
+    /// The policy that holds, above which no request can go.
+    pub policy: Option<String>,
 }
 
 impl Profile {

@@ -8,11 +8,13 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::Capture;
+use crate::admit::Admitted;
 use crate::explain;
 use crate::finding::Finding;
 use crate::layer::Layer;
 use crate::limits::Limits;
 use crate::outcome::{Ending, Kernel, Limit, Outcome, Receipt, Warmth};
+use crate::policy::Verdict;
 
 pub use command::{CommandReport, CommandState, Written, WrittenReport};
 
@@ -30,6 +32,8 @@ pub enum Status {
     LimitExceeded,
     /// Somebody asked for it.
     Cancelled,
+    /// A policy did not let it run.
+    Refused,
 }
 
 /// The result object.
@@ -73,8 +77,8 @@ pub struct Report {
     pub duration_ms: f64,
     /// What it used.
     pub usage: UsageReport,
-    /// What enforced it.
-    pub receipt: ReceiptReport,
+    /// What enforced it; nothing where nothing ran.
+    pub receipt: Option<ReceiptReport>,
     /// Echoed from the request.
     pub metadata: Map<String, Value>,
 }
@@ -183,9 +187,52 @@ impl Report {
                 peak_memory_bytes: outcome.usage.peak_memory_bytes,
                 processes_peak: outcome.usage.peak_processes,
             },
-            receipt: outcome.receipt.into(),
+            receipt: Some(outcome.receipt.into()),
             metadata,
         }
+    }
+
+    /// Of one that a policy did not let run.
+    pub(crate) fn refused(id: String, admitted: Admitted) -> Self {
+        let Admitted { verdict: Verdict { findings, refusal }, metadata, .. } = admitted;
+        Report {
+            id,
+            status: Status::Refused,
+            exit_code: None,
+            signal: None,
+            limit: None,
+            stdout: String::new(),
+            stderr: String::new(),
+            stdout_truncated: false,
+            stderr_truncated: false,
+            stdout_base64: None,
+            stderr_base64: None,
+            result: ResultValue { present: false, value: Value::Null },
+            artifacts: Vec::new(),
+            error: refusal,
+            findings,
+            dependencies: DependenciesReport { packages: Vec::new(), cache: "none", install_ms: 0 },
+            duration_ms: 0.0,
+            usage: UsageReport { cpu_ms: 0.0, peak_memory_bytes: 0, processes_peak: None },
+            receipt: None,
+            metadata,
+        }
+    }
+
+    /// The same, with what was said before it ran in front of what was noticed while it did.
+    pub(crate) fn after(mut self, verdict: Verdict) -> Self {
+        self.findings.splice(..0, verdict.findings);
+        self
+    }
+
+    /// Layers that were in force.
+    pub fn isolation(&self) -> &[Layer] {
+        self.receipt.as_ref().map_or(&[], |receipt| &receipt.isolation)
+    }
+
+    /// Whether an interpreter was waiting for it.
+    pub fn warmth(&self) -> Warmth {
+        self.receipt.as_ref().map_or(Warmth::Cold, |receipt| receipt.warm)
     }
 
     /// The exit status of `belljar run`: the program's own, or what stands for its ending.
@@ -193,6 +240,7 @@ impl Report {
         match (self.status, self.limit, self.exit_code, self.signal.as_deref()) {
             (Status::TimedOut, ..) => 124,
             (Status::Cancelled, ..) => 130,
+            (Status::Refused, ..) => 126,
             (Status::LimitExceeded, Some(Limit::Memory), ..) => 137,
             (_, _, Some(code), _) => code,
             (_, _, None, Some(name)) => signalled_status(name),

@@ -4,18 +4,21 @@ mod command;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use belljar_analysis::policy::Policy;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::Error;
 use crate::admit::{
-    Admitted, DEFAULT_TENANT, Rules, admit, admit_env, admit_image, admit_layers, admit_metadata,
-    admit_network, check_relative, parse_mount,
+    Admitted, DEFAULT_TENANT, Rules, admit_env, admit_image, admit_layers, admit_metadata, admit_network,
+    check_relative, parse_mount, resolve,
 };
 use crate::limits::{Limits, LimitsSpec};
 use crate::plan::{Mount, Overflow, Plan};
+use crate::policy;
 use crate::quantity::show_duration;
 use crate::request::{HostPaths, NetworkSpec, Request};
 
@@ -68,6 +71,8 @@ pub struct SandboxRequest {
     pub volumes: Vec<VolumeSpec>,
     /// A snapshot with whose files the workspace starts.
     pub snapshot: Option<String>,
+    /// Name of the policy for everything that is run in it.
+    pub policy: Option<String>,
 }
 
 /// A volume to mount, or a host folder.
@@ -114,6 +119,7 @@ pub struct AdmittedSandbox {
     /// Said back.
     pub metadata: Map<String, Value>,
     overflow: Overflow,
+    policies: Vec<Arc<Policy>>,
 }
 
 impl AdmittedSandbox {
@@ -165,6 +171,12 @@ pub fn admit_sandbox(request: SandboxRequest, rules: &Rules<'_>) -> Result<Admit
         snapshot: request.snapshot,
         metadata: request.metadata,
         overflow: profile.output_overflow,
+        policies: policy::choose(
+            rules.policies,
+            request.policy.as_deref(),
+            profile.policy.as_deref(),
+            rules.floor,
+        )?,
         plan,
     };
     Ok(admitted)
@@ -180,6 +192,8 @@ pub fn admit_inside(
     rules: &Rules<'_>,
 ) -> Result<Admitted, Error> {
     refuse_what_the_sandbox_decides(&request)?;
+    let policies =
+        policy::add(rules.policies, sandbox.policies.clone(), [request.policy.as_deref(), rules.floor])?;
     let own = &sandbox.plan.limits;
     request.limits = LimitsSpec {
         timeout_ms: request.limits.timeout_ms.or(Some(own.timeout.as_millis() as i64)),
@@ -193,12 +207,12 @@ pub fn admit_inside(
     env.extend(given);
     request.env = env;
     let inside = Rules { ceiling: &Limits { disk_bytes: u64::MAX, ..*rules.ceiling }, ..*rules };
-    let mut admitted = admit(request, HostPaths::default(), &inside)?;
+    let mut admitted = resolve(request, HostPaths::default(), &inside)?;
     let Limits { timeout, output_bytes, .. } = admitted.plan.limits;
     admitted.plan = sandbox.plan.clone();
     admitted.plan.limits = Limits { timeout, output_bytes, ..*own };
     admitted.overflow = sandbox.overflow;
-    Ok(admitted)
+    Ok(admitted.read(&policies, None))
 }
 
 fn refuse_what_the_sandbox_decides(request: &Request) -> Result<(), Error> {

@@ -1,3 +1,4 @@
+use belljar_analysis::policy::Policies;
 use serde_json::json;
 
 use super::*;
@@ -10,7 +11,13 @@ fn with<T>(cannot_pause: Option<&str>, act: impl FnOnce(&Rules<'_>) -> T) -> T {
     let living = LivingCapabilities { cannot_pause: cannot_pause.map(str::to_owned) };
     let capabilities = Capabilities { living: Some(living), ..Capabilities::default() };
     let profiles = Profiles::shipped();
-    act(&Rules { profiles: &profiles, ceiling: &Limits::CEILING, capabilities: &capabilities })
+    act(&Rules {
+        profiles: &profiles,
+        ceiling: &Limits::CEILING,
+        capabilities: &capabilities,
+        policies: &Policies::default(),
+        floor: None,
+    })
 }
 
 fn admitted(request: Value) -> Result<AdmittedSandbox, String> {

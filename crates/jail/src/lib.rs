@@ -9,6 +9,7 @@
 mod bare;
 pub mod cgroup;
 mod fault;
+pub mod gate;
 mod inside;
 pub mod launcher;
 pub mod payload;

@@ -63,6 +63,8 @@ pub type RootTree = Vec<RootEntry>;
 pub enum Network {
     /// Its own loopback.
     Own,
+    /// The same, with a gate in it: sockets that listen there for somebody outside.
+    Gated,
     /// The host's network.
     Host,
 }
@@ -211,6 +213,30 @@ pub struct Usage {
     pub peak_memory_bytes: u64,
     /// The most processes and threads at one time.
     pub peak_processes: Option<u64>,
+}
+
+/// A system call that the filter refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedCall {
+    /// What it is called.
+    pub name: String,
+    /// Its first arguments, the first time.
+    pub arguments: [u64; 3],
+    /// How often.
+    pub count: u32,
+}
+
+/// What a run was kept from, whether it ended because of that or not.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Kept {
+    /// System calls, each name once.
+    pub calls: Vec<RefusedCall>,
+    /// Whether there were more of them than anybody looked at.
+    pub more_calls: bool,
+    /// How often a process or thread was refused, where a control group counts.
+    pub forks_refused: u64,
+    /// No block or no inode was left at the end.
+    pub disk_full: bool,
 }
 
 /// What a living jail uses now; a figure that this kernel does not keep is absent.

@@ -201,23 +201,35 @@ pub(crate) fn dead_child() -> Option<i32> {
 pub(crate) struct HeldCall {
     pub(crate) id: u64,
     pub(crate) pid: i32,
-    pub(crate) first_argument: u64,
+    pub(crate) number: i32,
+    pub(crate) arguments: [u64; 6],
 }
 
-/// Hears the next call that a filter tells of.
+/// Hears the next call that a filter tells of; where there is none this may wait for ever.
 pub(crate) fn hear_call(listener: BorrowedFd<'_>) -> Result<HeldCall, Errno> {
     // SAFETY: an all-zero notification is a valid value of that plain struct, and the one that the kernel wants.
     let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes one notification there.
     check(unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_RECV, &raw mut call) }.into())?;
-    Ok(HeldCall { id: call.id, pid: call.pid as i32, first_argument: call.data.args[0] })
+    let libc::seccomp_data { nr: number, args: arguments, .. } = call.data;
+    Ok(HeldCall { id: call.id, pid: call.pid as i32, number, arguments })
 }
 
-/// Lets a held call go on.
+/// Lets a held call go on. Only for an end, to which arguments that changed meanwhile make no difference.
 pub(crate) fn let_pass(listener: BorrowedFd<'_>, id: u64) {
-    let answer = libc::seccomp_notif_resp { id, val: 0, error: 0, flags: SECCOMP_USER_NOTIF_FLAG_CONTINUE };
-    // SAFETY: the kernel reads one answer there. Where the caller is gone meanwhile there is nothing to let pass.
-    let _passed = unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND, &raw const answer) };
+    let flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+    answer_call(listener, &libc::seccomp_notif_resp { id, val: 0, error: 0, flags });
+}
+
+/// Has a held call fail, as if the filter had refused it.
+pub(crate) fn refuse(listener: BorrowedFd<'_>, id: u64, errno: Errno) {
+    answer_call(listener, &libc::seccomp_notif_resp { id, val: 0, error: -errno.raw_os_error(), flags: 0 });
+}
+
+fn answer_call(listener: BorrowedFd<'_>, answer: &libc::seccomp_notif_resp) {
+    // SAFETY: the kernel reads one answer there. Where the caller is gone meanwhile there is nobody to answer.
+    let _answered =
+        unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND, std::ptr::from_ref(answer)) };
 }
 
 const SECCOMP_IOCTL_NOTIF_RECV: libc::c_ulong = 0xc050_2100;

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::{
-    Answer, Ask, Ending, Jail, Layer, MissingLayer, PoolState, RootTree, Settings, Usage, Warmth,
+    Answer, Ask, Ending, Jail, Kept, Layer, MissingLayer, PoolState, RootTree, Settings, Usage, Warmth,
 };
 use crate::step::StepFailed;
 
@@ -40,7 +40,8 @@ pub enum Order {
         tree: RootTree,
     },
     /// Start a jail. Descriptors: payload, stdin, stdout, stderr, then the result pipe and the artifacts pipe where
-    /// the jail has them; for a living one, only the guest's line.
+    /// the jail has them; for a living one, only the guest's line. Where its network has a gate, the last one is
+    /// where to send the gate's sockets.
     Start {
         /// Number of the run.
         run: u64,
@@ -89,6 +90,8 @@ pub enum Notice {
         layers: Vec<Layer>,
         /// Whether an interpreter was waiting.
         warmth: Warmth,
+        /// What it was kept from.
+        kept: Kept,
     },
     /// What is kept ready.
     Pools {

@@ -51,7 +51,7 @@ async fn measure(launched: Launched) -> Answer<()> {
 }
 
 async fn open(engine: &Engine) -> Answer<Box<dyn Living>> {
-    let admitted = engine.admit_sandbox(SandboxRequest::default())?;
+    let admitted = engine.admit_sandbox(SandboxRequest::default(), None)?;
     Ok(engine.open_sandbox(&admitted).await?)
 }
 

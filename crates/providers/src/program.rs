@@ -116,6 +116,7 @@ pub(crate) fn prepare(
         }
         (Program::Command(command), _) => {
             thread_variables(&mut env, THREAD_VARIABLES, &plan.limits);
+            env.extend(plan.env.clone());
             prepared.commands = vec![command.clone()];
         }
         (Program::Code { .. }, None) => {}

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use axum::extract::FromRequestParts;
 use axum::http::{HeaderMap, header, request::Parts};
-use belljar_store::{Digest, KeyId, Quotas, Scope, Scopes, Store, TenantName, Timestamp};
+use belljar_store::{Digest, KeyId, Quotas, Scope, Scopes, Store, Tenant, TenantName, Timestamp};
 use std::sync::Arc;
 
 use crate::bearers::Bearer;
@@ -30,6 +30,8 @@ pub(crate) struct Caller {
     pub(crate) tenant: TenantName,
     pub(crate) scopes: Scopes,
     pub(crate) quotas: Quotas,
+    /// Above which no request of the tenant can go.
+    pub(crate) policy: Option<String>,
     /// What is done for the caller is part of this, where traces are kept.
     pub(crate) context: Option<Context>,
 }
@@ -159,6 +161,7 @@ impl Accounts {
             tenant: holder.tenant,
             scopes: holder.scopes,
             quotas: tenant.quotas,
+            policy: tenant.policy,
             context: None,
         };
         self.remember(times, name, digest, &caller);
@@ -180,8 +183,8 @@ impl Accounts {
         }
         let times = self.lock().times;
         let tenant = store.tenant(&self.home).await?.ok_or(Error::Unauthorized)?;
-        let (actor, quotas) = (actor.to_owned(), tenant.quotas);
-        let caller = Caller { actor, tenant: self.home.clone(), scopes, quotas, context: None };
+        let Tenant { name, quotas, policy, .. } = tenant;
+        let caller = Caller { actor: actor.to_owned(), tenant: name, scopes, quotas, policy, context: None };
         self.remember(times, &caller.actor, digest, &caller);
         Ok(caller)
     }
@@ -236,6 +239,7 @@ mod tests {
             tenant: "default".parse().unwrap(),
             scopes: Scopes::all(),
             quotas: Quotas::default(),
+            policy: None,
             context: None,
         };
         let times = accounts.lock().times;

@@ -110,7 +110,7 @@ async fn attempt(world: &Arc<World>, caller: &Caller, wanted: Result<(Vec<u8>, S
     let mut request = Wanted::parse(&line)?;
     drop(line);
     request.wait = None;
-    let job = admit(world, caller, None, request, share)?;
+    let job = admit(world, caller, None, request, share).await?;
     check_quota(world, caller).await?;
     while !world.gate.has_room(&caller.tenant) {
         sleep(LOOK_AGAIN).await;

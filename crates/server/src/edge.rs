@@ -9,7 +9,6 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use serde_json::json;
 
 use crate::error::Error;
 use crate::sandboxes::Passed;
@@ -101,7 +100,7 @@ fn finish(world: &World, mut response: Response, id: &RequestId) -> Response {
             tracing::warn!(request_id = %id, code = ?error.code(), detail = %error, "refused");
         }
         world.meters.refused(error.code());
-        let object = json!({"error": {"code": error.code(), "message": error.message(), "request_id": id.0}});
+        let object = error.object(Some(&id.0));
         *response.status_mut() = error.code().status();
         *response.body_mut() = Body::from(object.to_string());
         let headers = response.headers_mut();

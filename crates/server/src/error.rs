@@ -12,6 +12,7 @@ use belljar_engine::living::{FailureKind, LivingError};
 use belljar_engine::places::PlacesError;
 use belljar_store::{Error as Store, Scope};
 use serde::Serialize;
+use serde_json::{Value, json};
 use thiserror::Error as ThisError;
 use utoipa::ToSchema;
 
@@ -89,6 +90,8 @@ pub enum Code {
     StorageFull,
     /// Results can be neither kept nor found.
     StorageUnavailable,
+    /// A policy does not let it run.
+    Refused,
     /// A mistake of ours.
     Internal,
 }
@@ -287,6 +290,17 @@ impl Error {
         }
     }
 
+    /// The body that says it.
+    pub(crate) fn object(&self, request_id: Option<&str>) -> Value {
+        let mut error = json!({"code": self.code(), "message": self.message(), "request_id": request_id});
+        if let Self::Engine(engine) = self
+            && let belljar_engine::Error::Refused { findings, .. } = &**engine
+        {
+            error["findings"] = json!(findings);
+        }
+        json!({"error": error})
+    }
+
     fn retry_after(&self) -> Option<u64> {
         match self {
             Self::QuotaSpent { retry_after } => Some(*retry_after),
@@ -310,6 +324,7 @@ fn engine_code(code: Engine) -> Code {
         Engine::Unsupported => Code::Unsupported,
         Engine::LayerUnavailable => Code::LayerUnavailable,
         Engine::SetupFailed => Code::SetupFailed,
+        Engine::Refused => Code::Refused,
     }
 }
 
@@ -392,7 +407,9 @@ impl Code {
             | Self::LayerUnavailable
             | Self::BadArchive => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::Forbidden | Self::ForeignOrigin | Self::PermissionDenied => StatusCode::FORBIDDEN,
+            Self::Forbidden | Self::ForeignOrigin | Self::PermissionDenied | Self::Refused => {
+                StatusCode::FORBIDDEN
+            }
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,

@@ -8,10 +8,11 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use belljar_engine::language::Language;
+use belljar_engine::policy::Verdict;
 use belljar_engine::request::{HostPaths, Request};
 use belljar_store::executions::{Execution, Filter, Idempotency, Page, Status};
 use belljar_store::{Digest, ExecutionId, Timestamp};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::accounts::{Caller, Runner};
 use crate::body::{Share, Whole};
@@ -24,6 +25,8 @@ use crate::world::World;
 use crate::{events, object, schema};
 
 const PAGE: u32 = 50;
+/// Code of so many bytes is read in a few milliseconds.
+const READ_AT_ONCE: usize = 32 << 10;
 
 /// Runs a piece of code or a program in a fresh sandbox.
 #[utoipa::path(
@@ -60,7 +63,7 @@ pub(crate) async fn run(
     let detached = request.wait.take() == Some(false);
     // Whoever sends a key will ask again; without one, nobody ever could.
     let holds_leash = idempotency.is_none();
-    let mut job = admit(world, caller, inside, request, share)?;
+    let mut job = admit(world, caller, inside, request, share).await?;
     (job.idempotency, job.detached, job.watched) = (idempotency, detached, detached || wants_events);
     check_quota(world, caller).await?;
     let (running, carried) = match conduct::start(world, caller, job).await? {
@@ -80,8 +83,8 @@ pub(crate) async fn run(
 }
 
 /// Resolves a request as the caller's tenant.
-pub(crate) fn admit(
-    world: &World,
+pub(crate) async fn admit(
+    world: &Arc<World>,
     caller: &Caller,
     inside: Option<Used>,
     request: Request,
@@ -92,10 +95,18 @@ pub(crate) fn admit(
         None => "command",
     };
     let metadata = request.metadata.clone();
-    let admitted = match &inside {
-        None => world.engine.admit(request, HostPaths::default())?.for_tenant(caller.tenant.as_str()),
-        Some(sandbox) => world.engine.admit_inside(&sandbox.admitted, request)?,
-    };
+    let (there, floor) = (Arc::clone(world), caller.policy.clone());
+    let (admitted, inside) = thinking(request, move |request| {
+        let (engine, floor) = (&there.engine, floor.as_deref());
+        let admitted = match &inside {
+            None => engine.admit_under(request, HostPaths::default(), floor)?,
+            Some(sandbox) => engine.admit_inside(&sandbox.admitted, request, floor)?,
+        };
+        Ok::<_, Error>((admitted, inside))
+    })
+    .await?;
+    // What is run inside is the sandbox's tenant's already.
+    let admitted = if inside.is_none() { admitted.for_tenant(caller.tenant.as_str()) } else { admitted };
     Ok(Job {
         admitted,
         inside,
@@ -106,6 +117,39 @@ pub(crate) fn admit(
         watched: false,
         share,
     })
+}
+
+/// Code that is read within a moment is read at once; more of it must not hold up others who are served by this thread.
+async fn thinking<T: Send + 'static>(
+    request: Request,
+    work: impl FnOnce(Request) -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let size =
+        request.code.as_ref().map_or(0, String::len) + request.code_base64.as_ref().map_or(0, String::len);
+    if size <= READ_AT_ONCE && request.files.is_empty() {
+        return work(request);
+    }
+    tokio::task::spawn_blocking(move || work(request)).await.map_err(|_| Error::Internal)?
+}
+
+/// Says what a policy minds in a request, as an execution would; nothing runs.
+#[utoipa::path(
+    post, path = "/v1/check", tag = "executions", request_body = schema::Request,
+    responses((status = 200, description = "What was found", body = schema::Checked),
+        (status = 422, description = "Something is wrong with it", body = schema::Problem)))]
+pub(crate) async fn check(
+    State(world): State<Arc<World>>,
+    Runner(caller): Runner,
+    body: Whole,
+) -> Result<Json<Value>, Error> {
+    let Whole { bytes, share } = body;
+    let mut request = Request::parse(&bytes)?;
+    drop(bytes);
+    request.wait = None;
+    let job = admit(&world, &caller, None, request, share).await?;
+    let Verdict { findings, refusal } = job.admitted.verdict();
+    let status = if refusal.is_some() { "refused" } else { "passed" };
+    Ok(Json(json!({"status": status, "error": refusal, "findings": findings})))
 }
 
 /// Refuses a tenant that has used up its day.

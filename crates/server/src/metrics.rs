@@ -73,7 +73,7 @@ impl Meters {
             "belljar_executions_total",
             vec![Label::new("status", status), Label::new("language", language)],
         );
-        let warm = Label::new("warm", warmth(report.receipt.warm));
+        let warm = Label::new("warm", warmth(report.warmth()));
         let key = Key::from_parts("belljar_execution_seconds", vec![warm]);
         self.0.register_histogram(&key, &METADATA).record(report.duration_ms / 1_000.0);
     }

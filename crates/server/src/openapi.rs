@@ -11,7 +11,7 @@ use utoipa::{Modify, OpenApi};
 
 use crate::admin::{audit, keys, profiles, tenants};
 use crate::places::{snapshots, volumes};
-use crate::sandboxes::{archives, files, ports, watch};
+use crate::sandboxes::{archives, files, network, ports, watch};
 use crate::{batches, docs, executions, health, metrics, sandboxes};
 
 /// Of schemas, by their names.
@@ -25,7 +25,7 @@ const EXAMPLES: &str = include_str!("../docs/examples.json");
     paths(
         executions::create, executions::list, executions::show, executions::cancel, batches::create,
         sandboxes::create, sandboxes::list, sandboxes::show, sandboxes::close, sandboxes::extend, sandboxes::pause,
-        sandboxes::resume, sandboxes::stats, sandboxes::execute,
+        sandboxes::resume, sandboxes::stats, sandboxes::execute, network::show, network::set,
         sandboxes::start_command, sandboxes::list_commands, sandboxes::show_command, sandboxes::command_output,
         sandboxes::write_stdin, sandboxes::signal_command, sandboxes::resize_terminal, sandboxes::terminal,
         files::read, files::write, files::remove, files::stat, files::list, files::make_folder, files::rename,

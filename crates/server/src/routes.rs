@@ -10,7 +10,7 @@ use crate::admin::{audit, keys, profiles, tenants};
 use crate::edge::edge;
 use crate::error::Error;
 use crate::places::{snapshots, volumes};
-use crate::sandboxes::{archives, files, ports, watch};
+use crate::sandboxes::{archives, files, network, ports, watch};
 use crate::world::World;
 use crate::{batches, docs, executions, health, metrics, openapi, sandboxes};
 
@@ -19,11 +19,13 @@ pub(crate) fn router(world: Arc<World>) -> Router {
         .route("/v1/executions", get(executions::list).post(executions::create))
         .route("/v1/executions/{id}", get(executions::show).delete(executions::cancel))
         .route("/v1/batches", post(batches::create))
+        .route("/v1/check", post(executions::check))
         .route("/v1/sandboxes", get(sandboxes::list).post(sandboxes::create))
         .route("/v1/sandboxes/{id}", get(sandboxes::show).delete(sandboxes::close))
         .route("/v1/sandboxes/{id}/extend", post(sandboxes::extend))
         .route("/v1/sandboxes/{id}/pause", post(sandboxes::pause))
         .route("/v1/sandboxes/{id}/resume", post(sandboxes::resume))
+        .route("/v1/sandboxes/{id}/network", get(network::show).put(network::set))
         .route("/v1/sandboxes/{id}/stats", get(sandboxes::stats))
         .route("/v1/sandboxes/{id}/executions", post(sandboxes::execute))
         .route("/v1/sandboxes/{id}/commands", get(sandboxes::list_commands).post(sandboxes::start_command))

@@ -55,7 +55,8 @@ pub(crate) struct Request {
     network: Option<Network>,
     /// Name of a profile.
     profile: Option<String>,
-    /// Name of a policy.
+    /// Name of a policy: off, audit, balanced, strict, ragflow, or one of the configuration. What the profile and the
+    /// tenant say counts as well.
     policy: Option<String>,
     /// Name of a provider.
     provider: Option<String>,
@@ -168,7 +169,8 @@ pub(crate) struct Result {
     /// One line a person can act on.
     #[schema(required)]
     error: Option<String>,
-    findings: Vec<Value>,
+    /// What was noticed before the run and during it.
+    findings: Vec<Finding>,
     dependencies: Installed,
     duration_ms: f64,
     usage: Usage,
@@ -178,6 +180,36 @@ pub(crate) struct Result {
     metadata: BTreeMap<String, Value>,
     /// In a batch: the number of the request's line, from 0.
     index: Option<u64>,
+}
+
+/// What a policy minds, or what a program was kept from.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Finding {
+    /// A stable id.
+    rule: String,
+    category: String,
+    severity: String,
+    message: String,
+    /// In the code, from 1.
+    #[schema(required)]
+    line: Option<u32>,
+    /// In characters, from 1.
+    #[schema(required)]
+    column: Option<u32>,
+    suggestion: String,
+    /// The line of the policy, or the setting.
+    decided_by: String,
+}
+
+/// What a policy says of a request.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Checked {
+    /// passed or refused.
+    status: String,
+    /// Why it would not run, in one line.
+    #[schema(required)]
+    error: Option<String>,
+    findings: Vec<Finding>,
 }
 
 /// A line of what a batch answers: what a program did, or why it was not run.
@@ -288,6 +320,8 @@ pub(crate) struct Reason {
     /// By which the log knows it.
     #[schema(required)]
     request_id: Option<String>,
+    /// With `refused` only: what the policy minds.
+    findings: Option<Vec<Finding>>,
 }
 
 /// How the server is.

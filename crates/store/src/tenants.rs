@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::{Deserialize, Serialize};
 
-use crate::bound;
+use crate::bound::{self, MAX_WORD};
 use crate::error::{Error, Kind, changed, still_referred_to};
 use crate::name::TenantName;
 use crate::store::Store;
@@ -38,10 +38,12 @@ pub struct Tenant {
     pub disabled: Option<Timestamp>,
     /// What its finished executions take in the database.
     pub stored_bytes: u64,
+    /// The policy above which none of its requests can go.
+    pub policy: Option<String>,
 }
 
 const COLUMNS: &str = "name, concurrency, sandboxes, cpu_seconds_per_day, memory_bytes, disk_bytes, created_ms, \
-                       disabled_ms, stored_bytes";
+                       disabled_ms, stored_bytes, policy";
 /// The most tenants; a list of them all is one answer.
 const MOST: i64 = 10_000;
 
@@ -76,6 +78,19 @@ impl Store {
                        memory_bytes = ?5, disk_bytes = ?6 WHERE name = ?1";
             let values = params![name, quotas.concurrency, quotas.sandboxes, cpu, memory, disk];
             changed(db.prepare_cached(sql)?.execute(values)?, Error::NotFound(Kind::Tenant))
+        })
+        .await
+    }
+
+    /// Sets the policy above which no request of a tenant can go.
+    ///
+    /// # Errors
+    /// There is no such tenant, or the name is too long.
+    pub async fn set_tenant_policy(&self, name: &TenantName, policy: &str) -> Result<(), Error> {
+        let (name, policy) = (name.clone(), bound::text("policy", policy.to_owned(), MAX_WORD)?);
+        self.write(move |db| {
+            let sql = "UPDATE tenants SET policy = ?2 WHERE name = ?1";
+            changed(db.execute(sql, params![name, policy])?, Error::NotFound(Kind::Tenant))
         })
         .await
     }
@@ -150,6 +165,7 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<Tenant> {
         created: row.get(6)?,
         disabled: row.get(7)?,
         stored_bytes: row.get::<_, i64>(8)?.unsigned_abs(),
+        policy: row.get(9)?,
     })
 }
 

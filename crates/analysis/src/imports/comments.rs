@@ -10,8 +10,8 @@ use ruff_python_ast::token::{TokenKind, Tokens};
 use ruff_text_size::Ranged;
 use serde::Deserialize;
 
-use super::nesting::Lines;
 use super::{Declared, How, Requirement};
+use crate::lines::Lines;
 
 /// A line of requirements is short; what is longer is prose.
 const MAX_LINE: usize = 1_000;

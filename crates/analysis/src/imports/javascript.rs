@@ -13,9 +13,9 @@ use oxc_parser::{ParseOptions, Parser};
 use oxc_span::SourceType;
 use oxc_syntax::scope::{ScopeFlags, ScopeId};
 
-use super::nesting::Lines;
 use super::specifier::package_of;
 use super::{Found, How, Import, Language};
+use crate::lines::Lines;
 
 /// Of code that cannot be parsed as a whole, so many lines are tried by themselves.
 const MAX_TRIES: usize = 500;

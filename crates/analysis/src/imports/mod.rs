@@ -14,7 +14,6 @@ mod catalog;
 mod comments;
 mod javascript;
 mod manifest;
-mod nesting;
 mod npm;
 mod python;
 mod requirement;
@@ -26,6 +25,9 @@ mod stdlib;
 use std::collections::BTreeSet;
 
 use serde::Serialize;
+
+use crate::patience;
+use crate::room::{self, Unfit};
 
 pub use manifest::{package_json, pyproject, requirements_txt};
 pub use requirement::Requirement;
@@ -50,7 +52,7 @@ pub enum Error {
     /// The code has more imports than are looked at.
     #[error("the code has more than 2000 imports; name its packages yourself")]
     TooMany,
-    /// This machine gave no thread, or the parser failed.
+    /// The parser failed.
     #[error("the code could not be searched for imports; name its packages yourself")]
     Unreadable,
     /// A requirement that is not understood or not allowed.
@@ -192,14 +194,25 @@ pub fn detect(source: Source<'_>) -> Result<Found, Error> {
     if source.code.len() > MAX_CODE {
         return Err(Error::TooLarge);
     }
-    if source.language != Language::Python && nesting::is_endless(source.code) {
+    let endless = match source.language {
+        Language::Python => room::is_endless_python(source.code),
+        Language::JavaScript => room::is_endless(source.code),
+        Language::TypeScript => room::is_endless(source.code) || room::is_endless_typescript(source.code),
+    };
+    if endless {
         return Err(Error::TooIntricate);
     }
     let (code, local) = (source.code.to_owned(), source.local.clone());
     let (language, python) = (source.language, source.python);
-    let mut found = nesting::with_room(source.code, move || match language {
-        Language::Python => python::find(&Source { code: &code, language, python, local: &local }),
-        Language::JavaScript | Language::TypeScript => javascript::find(&code, language),
+    let found = patience::patiently(move || {
+        room::with_room(&code, || match language {
+            Language::Python => python::find(&Source { code: &code, language, python, local: &local }),
+            Language::JavaScript | Language::TypeScript => javascript::find(&code, language),
+        })
+    });
+    let mut found = found.ok_or(Error::TooIntricate)?.map_err(|unfit| match unfit {
+        Unfit::Deep => Error::TooIntricate,
+        Unfit::Broke => Error::Unreadable,
     })?;
     if found.imports.len() > MAX_IMPORTS || found.declared.len() > MAX_IMPORTS {
         return Err(Error::TooMany);

@@ -10,8 +10,8 @@ use ruff_python_ast::{
 use ruff_python_parser::{Mode, ParseOptions, parse_unchecked};
 use ruff_text_size::{Ranged, TextSize};
 
-use super::nesting::Lines;
 use super::{Found, How, Import, PythonVersion, Source, comments};
+use crate::lines::Lines;
 
 /// Whoever catches one of these can do without what was imported.
 const FORGIVING: [&str; 4] = ["ImportError", "ModuleNotFoundError", "Exception", "BaseException"];

@@ -21,8 +21,7 @@ pub enum Action {
 }
 
 /// How code is judged. The nearest word counts: an allowed module, a rule, its category, the default.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     /// Its name.
     pub name: String,
@@ -38,6 +37,8 @@ pub struct Policy {
     pub listed_modules: Vec<String>,
     /// Further names that the rules `*-LISTED-CALL` match.
     pub listed_calls: Vec<String>,
+    /// For code that cannot be read: too long, nested too deep, or not understood.
+    pub unread: Action,
     /// Whether `# belljar: allow RULE reason` counts.
     pub comments: bool,
 }
@@ -53,22 +54,11 @@ impl Default for Policy {
             allow_modules: Vec::new(),
             listed_modules: Vec::new(),
             listed_calls: Vec::new(),
+            unread: Action::Allow,
             comments: false,
         }
     }
 }
-
-/// No policy has this name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnknownPolicy(pub String);
-
-impl std::fmt::Display for UnknownPolicy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "unknown policy '{}'; there are {}", self.0.escape_debug(), Policy::NAMES.join(", "))
-    }
-}
-
-impl std::error::Error for UnknownPolicy {}
 
 /// What a run may reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -87,12 +77,14 @@ pub struct Context {
     pub network: Network,
     /// Absolute folders in which it may write.
     pub writable: Vec<String>,
+    /// Absolute folders and files, perhaps in such a folder, which it may only read.
+    pub read_only: Vec<String>,
 }
 
 impl Default for Context {
     fn default() -> Self {
         let writable = ["/workspace", "/tmp", "/home/sandbox", "/dev", "/proc/self", "/run/belljar"];
-        Self { network: Network::None, writable: writable.map(str::to_owned).to_vec() }
+        Self { network: Network::None, writable: writable.map(str::to_owned).to_vec(), read_only: Vec::new() }
     }
 }
 
@@ -103,34 +95,42 @@ impl Context {
             Category::Network if self.network == Network::None => Some("this run has no network"),
             Category::Filesystem => {
                 let path = subject.path.as_deref().filter(|path| path.starts_with('/'))?;
-                let inside = |folder: &String| {
-                    path.strip_prefix(folder.as_str())
-                        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-                };
-                (!self.writable.iter().any(inside)).then_some("this run cannot write there")
+                // The nearest folder counts.
+                let nearest =
+                    |folders: &[String]| folders.iter().filter_map(|folder| depth(folder, path)).max();
+                (nearest(&self.writable) <= nearest(&self.read_only)).then_some("this run cannot write there")
             }
             _ => None,
         }
     }
 }
 
+/// How long the name of a folder is that a path is in.
+fn depth(folder: &str, path: &str) -> Option<usize> {
+    let rest = path.strip_prefix(folder)?;
+    (rest.is_empty() || rest.starts_with('/') || folder.ends_with('/')).then_some(folder.len())
+}
+
 impl Policy {
     /// Those that are built in.
     pub const NAMES: [&'static str; 5] = ["off", "audit", "balanced", "strict", "ragflow"];
 
-    /// Finds one that is built in.
-    ///
-    /// # Errors
-    /// There is none of that name.
-    pub fn named(name: &str) -> Result<Self, UnknownPolicy> {
+    /// One that is built in.
+    pub fn built_in(name: &str) -> Option<Self> {
         match name {
-            "off" => Ok(Self::default()),
-            "audit" => Ok(Self { name: name.to_owned(), default: Action::Warn, ..Self::default() }),
-            "balanced" => Ok(Self::balanced()),
-            "strict" => Ok(Self::strict()),
-            "ragflow" => Ok(Self::ragflow()),
-            other => Err(UnknownPolicy(other.to_owned())),
+            "off" => Some(Self::default()),
+            "audit" => Some(Self::audit()),
+            "balanced" => Some(Self::balanced()),
+            "strict" => Some(Self::strict()),
+            "ragflow" => Some(Self::ragflow()),
+            _ => None,
         }
+    }
+
+    /// Says everything.
+    fn audit() -> Self {
+        let name = "audit".to_owned();
+        Self { name, default: Action::Warn, unread: Action::Warn, ..Self::default() }
     }
 
     /// Refuses plain attacks; warns of what this run's settings will make fail.
@@ -140,7 +140,8 @@ impl Policy {
             (Category::Network, Action::WarnIfBlocked),
             (Category::Filesystem, Action::WarnIfBlocked),
         ];
-        Self { name: "balanced".to_owned(), categories: categories.into(), ..Self::default() }
+        let (name, categories) = ("balanced".to_owned(), categories.into());
+        Self { name, categories, unread: Action::Warn, ..Self::default() }
     }
 
     /// Refuses processes, network, native and dynamic code.
@@ -156,15 +157,14 @@ impl Policy {
             C::DestructiveCommand,
         ];
         let categories = refused.map(|category| (category, Action::Refuse)).into();
-        let rules = ["PY-UNREAD", "JS-UNREAD", "SH-UNREAD"];
-        let rules = rules.map(|rule| (rule.to_owned(), Action::Refuse)).into();
-        Self { name: "strict".to_owned(), default: Action::Warn, categories, rules, ..Self::default() }
+        let (name, default, unread) = ("strict".to_owned(), Action::Warn, Action::Refuse);
+        Self { name, default, categories, unread, ..Self::default() }
     }
 
     /// RAGFlow's lists, on resolved names.
     fn ragflow() -> Self {
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        let rules = "PY-LISTED-MODULE PY-LISTED-CALL JS-LISTED-MODULE JS-LISTED-CALL PY-UNREAD JS-UNREAD";
+        let rules = "PY-LISTED-MODULE PY-LISTED-CALL JS-LISTED-MODULE JS-LISTED-CALL";
         Self {
             name: "ragflow".to_owned(),
             rules: words(rules).into_iter().map(|rule| (rule, Action::Refuse)).collect(),
@@ -176,14 +176,16 @@ impl Policy {
                 "eval exec open __import__ compile input getattr setattr globals locals Function \
                  process.binding os.system os.popen os.remove os.rename os.rmdir os.chdir os.chmod os.chown",
             ),
+            unread: Action::Refuse,
             ..Self::default()
         }
     }
 
     /// Whether nothing that could be found would be said.
-    pub(crate) fn reads_nothing(&self) -> bool {
+    pub fn reads_nothing(&self) -> bool {
         let says = |action: &Action| *action != Action::Allow;
-        !says(&self.default) && !self.categories.values().chain(self.rules.values()).any(says)
+        let named = [&self.default, &self.unread];
+        !named.into_iter().chain(self.categories.values()).chain(self.rules.values()).any(says)
     }
 
     /// Whether it stops code in which the rule finds something.
@@ -199,6 +201,9 @@ impl Policy {
         }
         if let Some(action) = self.rules.get(rule.id) {
             return (*action, format!("{name}: rules.{} = {}", rule.id, action.word()));
+        }
+        if rule.is_about_reading() {
+            return (self.unread, format!("{name}: unread = {}", self.unread.word()));
         }
         if let Some(action) = self.categories.get(&rule.category) {
             return (*action, format!("{name}: categories.{} = {}", rule.category.word(), action.word()));
@@ -218,39 +223,49 @@ impl Action {
     }
 }
 
-/// Applies a policy to what a rule found.
-pub(crate) fn decide(
-    rule: &'static Rule,
-    subject: &Subject,
-    (line, column): (u32, u32),
-    policy: &Policy,
-    context: &Context,
-    comment: impl FnOnce() -> bool,
-) -> Option<Finding> {
-    let (action, decided_by) = policy.action(rule, subject);
-    let blocked = context.blocks(rule.category, subject);
-    let said = match action {
-        Action::Allow => false,
-        Action::WarnIfBlocked => blocked.is_some(),
-        Action::Warn | Action::Refuse => true,
-    };
-    if !said || (policy.comments && comment()) {
-        return None;
+/// What a policy says of something that a rule found.
+#[derive(Debug)]
+pub(crate) struct Decision {
+    pub(crate) refuses: bool,
+    decided_by: String,
+    blocked: Option<&'static str>,
+}
+
+impl Decision {
+    /// Applies a policy; nothing where it says nothing.
+    pub(crate) fn of(policy: &Policy, rule: &Rule, subject: &Subject, context: &Context) -> Option<Self> {
+        let (action, decided_by) = policy.action(rule, subject);
+        let blocked = context.blocks(rule.category, subject);
+        let said = match action {
+            Action::Allow => false,
+            Action::WarnIfBlocked => blocked.is_some(),
+            Action::Warn | Action::Refuse => true,
+        };
+        said.then_some(Self { refuses: action == Action::Refuse, decided_by, blocked })
     }
-    let mut message = rule.message.replace("{}", &subject.name);
-    if let Some(why) = blocked {
-        message = format!("{message}; {why}");
+
+    /// The finding, at a line and column where there are any.
+    pub(crate) fn finding(
+        self,
+        rule: &'static Rule,
+        subject: &Subject,
+        place: Option<(u32, u32)>,
+    ) -> Finding {
+        let mut message = rule.message.replace("{}", &subject.name);
+        if let Some(why) = self.blocked {
+            message = format!("{message}; {why}");
+        }
+        Finding {
+            rule: rule.id,
+            category: rule.category,
+            severity: rule.severity,
+            message,
+            line: place.map(|(line, _)| line),
+            column: place.map(|(_, column)| column),
+            suggestion: rule.suggestion.to_owned(),
+            decided_by: self.decided_by,
+            refused: self.refuses,
+            subject: format!("{} '{}'", subject.kind, subject.name),
+        }
     }
-    Some(Finding {
-        rule: rule.id,
-        category: rule.category,
-        severity: rule.severity,
-        message,
-        line,
-        column,
-        suggestion: rule.suggestion.to_owned(),
-        decided_by,
-        refused: action == Action::Refuse,
-        subject: format!("{} '{}'", subject.kind, subject.name),
-    })
 }

@@ -12,9 +12,15 @@ Belljar reads Python, JavaScript, TypeScript and shell before it runs them, on r
 exact answer: which line will fail here or is not wanted, why, and what to do instead.
 
     belljar check script.py
+    belljar check src tests --sarif > findings.sarif
     belljar check --policy strict --json -c 'import os; os.system(\"ls\")'
+    belljar run --policy strict script.py
 
-Exit status: 0, or 126 where the policy refuses.
+Exit status: 0, or 126 where the policy refuses. Every run is read the same way before it starts, wherever it comes from: code,
+files that come along, commands with what they are given (`sh -c`, `python -c`, `node -e`, standard input), and the commands
+of a living sandbox. What a program is sent while it runs is not. What is refused has the status `refused`, one line in
+`error` and all in `findings`; nothing of it ran. Warnings come with the result. `POST /v1/check` takes the same object as
+`POST /v1/executions` and runs nothing.
 
 ## Policies
 
@@ -26,12 +32,34 @@ Exit status: 0, or 126 where the policy refuses.
 | `strict` | refuses processes, network, native and dynamic code, and what hides; warns of the rest |
 | `ragflow` | refuses what RAGFlow's sandbox lists, on resolved names |
 
-A policy is data: `default`, `categories`, `rules` (each `allow`, `warn_if_blocked`, `warn` or `refuse`), `allow_modules`,
-`listed_modules`, `listed_calls`, and `comments`. The nearest word counts: an allowed module, the rule, its category, the
-default. Where `comments` is set (in none of these: code that nobody trusts must not excuse itself), `# belljar: allow RULE
+A policy is data, and `belljar.toml` may have more of them:
+
+    [policies.house]
+    extends = \"strict\"                 # off unless said otherwise
+    default = \"warn\"                   # allow, warn_if_blocked, warn or refuse
+    unread = \"refuse\"                  # code that is too long, nested too deep or not understood
+    allow_modules = [\"socket\"]         # nothing is said about these
+    listed_modules = [\"telnetlib\"]     # what *-LISTED-MODULE finds
+    listed_calls = [\"os.getlogin\"]     # what *-LISTED-CALL finds
+    comments = false
+    categories.network = \"warn\"
+    rules.PY-EVAL = \"refuse\"
+
+    [profiles.agents]
+    policy = \"house\"
+
+The nearest word counts: an allowed module, the rule, `unread`, its category, the default. A request chooses a policy; else its
+profile does, else it is `balanced`. What a profile names, or an administrator for a tenant (`belljar tenant policy ada strict`),
+is a floor: all of them are applied and the strictest word counts, so a request can ask for more and never for less. Inside a living
+sandbox, the policy with which it was opened is such a floor as well. Where `comments` is set (in none of these: code that nobody trusts must not excuse itself), `# belljar: allow RULE
 reason` on the line or the one above it excuses a finding; without a reason it does not.
 
-Code longer than 256 KB, or nested deeper than 200 brackets, is not read, and a finding says so.
+Code longer than 256 KB, or nested deeper than 200 brackets, is not read, and a finding says so; `strict` and `ragflow` refuse
+it, `balanced` does not.
+
+Held against real code (the standard library of Python 3.11 with its tests, Django, Flask, Requests, Rich, SymPy, Express, lodash,
+axios, TypeScript), `balanced` refuses none of 16,934 files. Less than one in a hundred of them it does not read or not understand,
+and says so: bundles of more than 256 KB, and files that are wrong on purpose, for tests.
 ";
 
 /// The page.
@@ -39,7 +67,7 @@ pub fn page() -> String {
     let mut page = HEAD.to_owned();
     for (title, rules) in ["Python", "JavaScript and TypeScript", "Shell"].iter().zip(RULES) {
         let _ = write!(page, "\n## {title}\n");
-        for rule in *rules {
+        for rule in rules.iter().copied().flatten() {
             section(&mut page, rule);
         }
     }
@@ -49,7 +77,7 @@ pub fn page() -> String {
 fn section(page: &mut String, rule: &Rule) {
     let refused: Vec<_> = Policy::NAMES
         .into_iter()
-        .filter_map(|name| Policy::named(name).ok())
+        .filter_map(Policy::built_in)
         .filter(|policy| policy.refuses(rule))
         .map(|policy| format!("`{}`", policy.name))
         .collect();

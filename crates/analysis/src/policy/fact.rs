@@ -1,10 +1,14 @@
 //! What front ends say about code: resolved names and commands, at a place.
 
+use super::Language;
+
 /// Something that the code does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fact {
     /// Byte at which it begins.
     pub(crate) at: usize,
+    /// Whose rules hold for it: code may have code of another language inside.
+    pub(crate) language: Language,
     pub(crate) kind: Kind,
 }
 

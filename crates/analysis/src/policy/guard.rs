@@ -1,49 +1,92 @@
 //! Bounds before parsing: what is too long or nested too deep is not read, and that is said.
 //!
-//! A tree can be as deep as its text is long, and parsers, visitors and destructors go down it by recursion. So the text
-//! has a bound, reading has a stack that is large enough for the deepest tree of such a text (its pages are taken only
-//! when they are touched), and brackets, which cost parsers the most, are counted first.
+//! Code inside code (`sh -c`, `os.system`, `python -c`) is read as well. It can be longer and deeper than the text that it
+//! came from, so it has the same bounds, and all of it together has an [`Allowance`].
+
+use std::cell::Cell;
+use std::rc::Rc;
 
 use super::fact::{Fact, Kind, Shape};
 use super::{Language, javascript, python, shell};
+use crate::patience;
+use crate::room::{self, Unfit};
 
 /// The longest code that is read.
 const MAX_CODE: usize = 256 << 10;
-/// The deepest brackets, and the most of them in all, whatever strings may hide.
-const MAX_DEPTH: usize = 200;
-const MAX_BRACKETS: usize = 60_000;
-/// Stack for each byte of code, and the least.
-const STACK_PER_BYTE: usize = if cfg!(debug_assertions) { 16 << 10 } else { 4 << 10 };
-const MIN_STACK: usize = 1 << 20;
+/// How deep code inside code is followed.
+const MAX_NESTED: usize = 4;
+/// How much code inside code is read in all.
+const MAX_INSIDE: usize = 256 << 10;
+
+/// What may still be read of code inside code.
+#[derive(Debug, Clone)]
+pub(crate) struct Allowance {
+    levels: usize,
+    bytes: Rc<Cell<usize>>,
+}
+
+impl Allowance {
+    pub(crate) fn whole() -> Self {
+        Self { levels: MAX_NESTED, bytes: Rc::new(Cell::new(MAX_INSIDE)) }
+    }
+
+    /// For code of so many bytes inside what is being read; nothing where that would be too much.
+    pub(crate) fn inside(&self, bytes: usize) -> Option<Self> {
+        let levels = self.levels.checked_sub(1)?;
+        self.bytes.set(self.bytes.get().checked_sub(bytes)?);
+        Some(Self { levels, bytes: Rc::clone(&self.bytes) })
+    }
+}
+
+/// What is said of code that is longer than is read.
+pub(crate) fn too_long(language: Language) -> Fact {
+    Fact { at: 0, language, kind: Kind::Shape(Shape::Unread("more than 256 KB")) }
+}
+
+/// Reads code, and gives up on what takes too long.
+pub(crate) fn patiently(language: Language, read: impl FnOnce() -> Vec<Fact> + Send + 'static) -> Vec<Fact> {
+    let unread = || Fact { at: 0, language, kind: Kind::Shape(Shape::Unread("takes too long")) };
+    patience::patiently(read).unwrap_or_else(|| vec![unread()])
+}
 
 /// Reads code that is within its bounds.
-pub(crate) fn within_bounds(code: &str, language: Language) -> Vec<Fact> {
-    if let Some(why) = too_much(code) {
-        return vec![Fact { at: 0, kind: Kind::Shape(Shape::Unread(why)) }];
+pub(crate) fn facts(code: &str, language: Language, allowance: Allowance) -> Vec<Fact> {
+    let unread = |why| vec![Fact { at: 0, language, kind: Kind::Shape(Shape::Unread(why)) }];
+    if code.len() > MAX_CODE {
+        return vec![too_long(language)];
     }
-    stacker::grow(MIN_STACK + code.len() * STACK_PER_BYTE, || match language {
-        Language::Python => python::facts(code),
-        Language::JavaScript => javascript::facts(code, false),
-        Language::TypeScript => javascript::facts(code, true),
-        Language::Shell => shell::facts(code),
+    let endless = match language {
+        Language::Python => room::is_endless_python(code),
+        Language::JavaScript => room::is_endless(code),
+        Language::TypeScript => room::is_endless(code) || room::is_endless_typescript(code),
+        Language::Shell => room::is_endless_shell(code),
+    };
+    if endless {
+        return unread("nested too deep");
+    }
+    let read = || match language {
+        Language::Python => python::facts(code, allowance),
+        Language::JavaScript => javascript::facts(code, false, allowance),
+        Language::TypeScript => javascript::facts(code, true, allowance),
+        Language::Shell => shell::facts(code, allowance),
+    };
+    room::with_room(code, read).unwrap_or_else(|unfit| match unfit {
+        Unfit::Deep => unread("nested too deep"),
+        Unfit::Broke => unread("the parser failed"),
     })
 }
 
-fn too_much(code: &str) -> Option<&'static str> {
-    if code.len() > MAX_CODE {
-        return Some("more than 256 KB");
+/// Reads code that other code runs; everything is at one place of that.
+pub(crate) fn inside(code: &str, language: Language, at: usize, allowance: &Allowance) -> Vec<Fact> {
+    let Some(allowance) = allowance.inside(code.len()) else {
+        let kind = Kind::Shape(Shape::Unread("too much code inside code"));
+        return vec![Fact { at, language, kind }];
+    };
+    let mut facts = facts(code, language, allowance);
+    // Whether text that somebody else will run is well written is not said.
+    facts.retain(|fact| !matches!(fact.kind, Kind::Shape(Shape::Syntax(_))));
+    for fact in &mut facts {
+        fact.at = at;
     }
-    let (mut depth, mut deepest, mut total) = (0_usize, 0_usize, 0_usize);
-    for byte in code.bytes() {
-        match byte {
-            b'(' | b'[' | b'{' => {
-                depth += 1;
-                total += 1;
-                deepest = deepest.max(depth);
-            }
-            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    (deepest > MAX_DEPTH || total > MAX_BRACKETS).then_some("nested too deep")
+    facts
 }

@@ -18,15 +18,26 @@ mod javascript;
 mod python;
 mod rules;
 mod shell;
+mod spec;
 mod text;
 
 #[cfg(test)]
+mod hostile_tests;
+#[cfg(test)]
 mod tests;
+
+use std::borrow::Borrow;
 
 use serde::Serialize;
 
-pub use decide::{Action, Context, Network, Policy, UnknownPolicy};
+use self::decide::Decision;
+use self::fact::Fact;
+use self::guard::Allowance;
+use self::text::Positions;
+
+pub use decide::{Action, Context, Network, Policy};
 pub use rules::{Category, RULES, Rule, Severity};
+pub use spec::{Policies, PolicyError, PolicySpec, USUAL};
 
 /// What can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,10 +76,10 @@ pub struct Finding {
     pub severity: Severity,
     /// What was found.
     pub message: String,
-    /// From 1.
-    pub line: u32,
+    /// From 1; nothing where a command was read and no text.
+    pub line: Option<u32>,
     /// In characters, from 1.
-    pub column: u32,
+    pub column: Option<u32>,
     /// What to do instead.
     pub suggestion: String,
     /// The line of the policy that decided.
@@ -92,42 +103,99 @@ impl Verdict {
     /// Why the code may not run, in one line; nothing where it may.
     pub fn refusal(&self) -> Option<String> {
         let first = self.findings.iter().find(|finding| finding.refused)?;
-        Some(format!("Security validation failed: dangerous {} (line {})", first.subject, first.line))
+        let line = first.line.map(|line| format!(" (line {line})")).unwrap_or_default();
+        Some(format!("Security validation failed: dangerous {}{line}", first.subject))
     }
 }
 
 /// More findings than this help nobody.
 const MAX_FINDINGS: usize = 200;
 
-/// Reads code as the policy wants it read.
-pub fn check(code: &str, language: Language, policy: &Policy, context: &Context) -> Verdict {
-    if policy.reads_nothing() {
+/// Reads code as policies want it read. Where there are several, the strictest word counts.
+pub fn check(code: &str, language: Language, policies: &[impl Borrow<Policy>], context: &Context) -> Verdict {
+    if policies.iter().all(|policy| policy.borrow().reads_nothing()) {
         return Verdict::default();
     }
-    let facts = guard::within_bounds(code, language);
-    let positions = text::Positions::new(code);
-    let mut findings: Vec<Finding> = Vec::new();
-    let mut refused = false;
-    for fact in &facts {
-        for (rule, subject) in rules::matching(language, fact, policy) {
-            let place = positions.of(fact.at);
-            let known = |other: &Finding| (other.rule, (other.line, other.column)) == (rule.id, place);
-            if findings.iter().rev().take(16).any(known) {
-                continue;
-            }
-            let comment = || positions.allows(place.0, rule.id);
-            let found = decide::decide(rule, &subject, place, policy, context, comment);
-            // What refuses is not lost behind any number of warnings.
-            if let Some(finding) = found.filter(|f| findings.len() < MAX_FINDINGS || (f.refused && !refused))
-            {
-                refused |= finding.refused;
-                findings.push(finding);
-            }
-        }
-        if findings.len() >= MAX_FINDINGS && refused {
+    let text = code.to_owned();
+    let facts = guard::patiently(language, move || guard::facts(&text, language, Allowance::whole()));
+    judge(&facts, Some(&Positions::new(code)), policies, context)
+}
+
+/// Reads the words of a program that is to be started, and what it will read, where that is known.
+pub fn check_command(
+    words: &[String],
+    input: Option<&str>,
+    policies: &[impl Borrow<Policy>],
+    context: &Context,
+) -> Verdict {
+    if policies.iter().all(|policy| policy.borrow().reads_nothing()) {
+        return Verdict::default();
+    }
+    let (words, input) = (words.to_vec(), input.map(str::to_owned));
+    let read = move || shell::command(&words, input.as_deref());
+    judge(&guard::patiently(Language::Shell, read), None, policies, context)
+}
+
+/// What is said of code that is too much to be read.
+pub fn unread(language: Language, policies: &[impl Borrow<Policy>], context: &Context) -> Verdict {
+    judge(&[guard::too_long(language)], Some(&Positions::new("")), policies, context)
+}
+
+fn judge(
+    facts: &[Fact],
+    positions: Option<&Positions<'_>>,
+    policies: &[impl Borrow<Policy>],
+    context: &Context,
+) -> Verdict {
+    let mut found = Found::default();
+    for (fact, policy) in facts.iter().flat_map(|fact| policies.iter().map(move |policy| (fact, policy))) {
+        if found.is_full() {
             break;
         }
+        let policy = policy.borrow();
+        for (rule, subject) in rules::matching(fact, policy) {
+            let decision = Decision::of(policy, rule, &subject, context);
+            let Some(decision) = decision.filter(|decision| found.wants(decision.refuses)) else { continue };
+            let place = positions.map(|positions| positions.of(fact.at));
+            let excused =
+                |positions: &Positions<'_>| place.is_some_and(|(line, _)| positions.allows(line, rule.id));
+            if !(policy.comments && positions.is_some_and(excused)) {
+                found.add(decision.finding(rule, &subject, place));
+            }
+        }
     }
-    findings.sort_by_key(|finding| (finding.line, finding.column));
+    let Found { mut findings, .. } = found;
+    // Of what was found in one place, what refuses comes first.
+    findings.sort_by_key(|finding| (finding.line, finding.column, !finding.refused));
     Verdict { findings }
+}
+
+/// Findings up to a bound. What refuses is not lost behind any number of warnings.
+#[derive(Default)]
+struct Found {
+    findings: Vec<Finding>,
+    refused: bool,
+}
+
+impl Found {
+    fn is_full(&self) -> bool {
+        self.findings.len() >= MAX_FINDINGS && self.refused
+    }
+
+    fn wants(&self, refuses: bool) -> bool {
+        self.findings.len() < MAX_FINDINGS || (refuses && !self.refused)
+    }
+
+    /// Of one thing found twice, what refuses counts.
+    fn add(&mut self, finding: Finding) {
+        self.refused |= finding.refused;
+        let same = |other: &&mut Finding| {
+            (other.rule, other.line, other.column) == (finding.rule, finding.line, finding.column)
+        };
+        match self.findings.iter_mut().rev().take(16).find(same) {
+            Some(known) if known.refused || !finding.refused => {}
+            Some(known) => *known = finding,
+            None => self.findings.push(finding),
+        }
+    }
 }

@@ -12,7 +12,7 @@ fn language(id: &str) -> Language {
 }
 
 fn rules() -> impl Iterator<Item = &'static Rule> {
-    RULES.iter().copied().flatten()
+    RULES.iter().copied().flatten().copied().flatten()
 }
 
 /// Says everything, and knows the lists of `ragflow`.
@@ -20,12 +20,12 @@ fn everything() -> Policy {
     Policy {
         default: Action::Warn,
         rules: std::collections::BTreeMap::new(),
-        ..Policy::named("ragflow").unwrap()
+        ..Policy::built_in("ragflow").unwrap()
     }
 }
 
 fn found(code: &str, language: Language) -> Vec<&'static str> {
-    let verdict = check(code, language, &everything(), &Context::default());
+    let verdict = check(code, language, &[everything()], &Context::default());
     verdict.findings.iter().map(|finding| finding.rule).collect()
 }
 
@@ -57,7 +57,7 @@ fn ids_are_unique_and_there_are_enough() {
 }
 
 fn refused(code: &str, language: Language, policy: &str) -> Option<String> {
-    check(code, language, &Policy::named(policy).unwrap(), &Context::default()).refusal()
+    check(code, language, &[Policy::built_in(policy).unwrap()], &Context::default()).refusal()
 }
 
 /// The evasions that a reader of words misses.
@@ -119,7 +119,7 @@ fn a_refusal_is_one_line_and_has_its_place() {
     let verdict = check(
         "x = 1\n\nimport os; os.system('a')",
         Language::Python,
-        &Policy::named("strict").unwrap(),
+        &[Policy::built_in("strict").unwrap()],
         &Context::default(),
     );
     assert_eq!(verdict.refusal().unwrap(), "Security validation failed: dangerous call 'os.system' (line 3)");
@@ -138,7 +138,9 @@ fn a_refusal_is_one_line_and_has_its_place() {
 #[test]
 fn every_field_of_a_policy_bites() {
     let code = "import os\nos.system('a')";
-    let count = |policy: &Policy| check(code, Language::Python, policy, &Context::default()).findings.len();
+    let count = |policy: &Policy| {
+        check(code, Language::Python, std::slice::from_ref(policy), &Context::default()).findings.len()
+    };
     let off = Policy::default();
     assert_eq!(count(&off), 0);
     assert_eq!(count(&Policy { default: Action::Warn, ..off.clone() }), 1);
@@ -153,11 +155,71 @@ fn every_field_of_a_policy_bites() {
     assert_eq!(count(&Policy { listed_calls: vec!["os.system".to_owned()], ..listed }), 1);
 }
 
+/// Also `extends` and `unread`, which only a written policy has, or only broken code shows.
+#[test]
+fn every_field_of_a_written_policy_bites() {
+    let refused = |text: &str, code: &str| {
+        let specs = toml::from_str(text).unwrap();
+        let policy = Policies::with(specs).unwrap().named("own").unwrap();
+        check(code, Language::Python, &[policy], &Context::default()).refusal().is_some()
+    };
+    let shell = "import os\nos.system('a')";
+    assert!(!refused("[own]", shell));
+    assert!(refused("[own]\nextends = 'strict'", shell));
+    assert!(refused("[own]\ndefault = 'refuse'", shell));
+    assert!(refused("[own.categories]\nprocess = 'refuse'", shell));
+    assert!(refused("[own.rules]\nPY-SHELL = 'refuse'", shell));
+    assert!(!refused("[own]\nextends = 'strict'\n[own.rules]\nPY-SHELL = 'warn'", shell));
+    assert!(!refused("[own]\nextends = 'strict'\nallow_modules = ['os']", shell));
+    let lists = "[own]\nextends = 'ragflow'\n";
+    assert!(!refused(lists, "import json\njson.loads('1')"));
+    assert!(refused(&format!("{lists}listed_modules = ['json']"), "import json"));
+    assert!(refused(&format!("{lists}listed_calls = ['json.loads']"), "import json\njson.loads('1')"));
+    assert!(!refused("[own]\ndefault = 'refuse'", "def f(:"));
+    assert!(refused("[own]\nunread = 'refuse'", "def f(:"));
+    let excused = "eval(x)  # belljar: allow PY-EVAL a calculator";
+    assert!(refused("[own]\nextends = 'strict'", excused));
+    assert!(!refused("[own]\nextends = 'strict'\ncomments = true", excused));
+}
+
+#[test]
+fn of_several_policies_the_strictest_word_counts() {
+    let policies = ["audit", "off", "strict"].map(|name| Policy::built_in(name).unwrap());
+    let found = |policies: &[Policy]| {
+        check("import os\nos.system('a')", Language::Python, policies, &Context::default()).findings
+    };
+    let all = found(&policies);
+    assert_eq!(all.len(), 1);
+    assert!(all[0].refused && all[0].decided_by.starts_with("strict: "));
+    assert!(!found(&policies[..2])[0].refused);
+}
+
+#[test]
+fn code_inside_code_is_read() {
+    use Language::{JavaScript, Python, Shell};
+    for (language, code) in [
+        (Shell, "python3 -c 'import shutil; shutil.rmtree(\"/\")'"),
+        (Shell, "python3.12 - <<EOF\nimport shutil\nshutil.rmtree('/')\nEOF"),
+        (Shell, "node -e \"require('fs').rmSync('/')\""),
+        (Shell, "echo 'import os; os.system(\"rm -rf /\")' | python3"),
+        (Python, "import os\nos.system(':(){ :|:& };:')"),
+        (Python, "import subprocess\nsubprocess.run(['bash', '-c', 'rm -rf /'])"),
+        (
+            Python,
+            "import subprocess\nsubprocess.run(['python3', '-c', 'import os; os.system(\"rm -rf /\")'])",
+        ),
+        (JavaScript, "require('child_process').exec('python3 -c \"import shutil; shutil.rmtree(\\'/\\')\"')"),
+    ] {
+        assert!(refused(code, language, "balanced").is_some(), "{code}");
+    }
+    assert_eq!(refused("python3 -c 'print(1)'", Shell, "balanced"), None);
+}
+
 #[test]
 fn a_comment_excuses_only_with_a_reason_and_where_the_policy_says_so() {
     let policy = Policy { default: Action::Refuse, comments: true, ..Policy::default() };
     let count = |policy: &Policy, code: &str| {
-        check(code, Language::Python, policy, &Context::default()).findings.len()
+        check(code, Language::Python, std::slice::from_ref(policy), &Context::default()).findings.len()
     };
     let excused = "eval(x)  # belljar: allow PY-EVAL a calculator";
     assert_eq!(count(&policy, excused), 0);
@@ -169,8 +231,10 @@ fn a_comment_excuses_only_with_a_reason_and_where_the_policy_says_so() {
 
 #[test]
 fn settings_of_the_run_decide_what_will_fail() {
-    let balanced = Policy::named("balanced").unwrap();
-    let found = |code: &str, context: &Context| check(code, Language::Python, &balanced, context).findings;
+    let balanced = Policy::built_in("balanced").unwrap();
+    let found = |code: &str, context: &Context| {
+        check(code, Language::Python, std::slice::from_ref(&balanced), context).findings
+    };
     let request = "import requests\nrequests.get('http://a')";
     let warned = found(request, &Context::default());
     assert!(!warned[0].refused && warned[0].message.ends_with("; this run has no network"));
@@ -219,39 +283,8 @@ fn balanced_lets_everyday_code_pass() {
             "#!/bin/bash\nset -euo pipefail\nrm -rf build && mkdir -p build\ncd build\ncmake .. -DA=1 > /dev/null 2>&1\nmake -j\"$(nproc)\"\nfind . -name '*.o' -delete\nfor f in *.txt; do cp \"$f\" /tmp/; done",
         ),
     ] {
-        let verdict = check(code, language, &Policy::named("balanced").unwrap(), &Context::default());
+        let verdict = check(code, language, &[Policy::built_in("balanced").unwrap()], &Context::default());
         assert_eq!(verdict.findings, [], "{code}");
-    }
-}
-
-#[test]
-fn hostile_nesting_and_length_end_soon() {
-    for language in [Language::Python, Language::JavaScript, Language::TypeScript, Language::Shell] {
-        for piece in [
-            "(", "[", "{", "-", "!", "a.", "a+", "f(", "if a:", "not ", "a=>", "\"(", "$(", "`", "\")\"+(",
-            "if(a)", "\\", "'",
-        ] {
-            for size in [1_000, 20_000] {
-                check(&piece.repeat(size / piece.len()), language, &everything(), &Context::default());
-            }
-        }
-        let long = "x ".repeat(5 << 20);
-        assert_eq!(check(&long, language, &everything(), &Context::default()).findings.len(), 1);
-    }
-}
-
-proptest::proptest! {
-    #![proptest_config(proptest::prelude::ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() })]
-
-    #[test]
-    fn nothing_makes_it_panic(noise in ".{0,40}", case in 0_usize..400, cut in 0_usize..200) {
-        let cases: Vec<_> = rules().flat_map(|rule| rule.matches.iter().chain(rule.leaves)).collect();
-        let case = cases[case % cases.len()];
-        let at = case.floor_char_boundary(cut % (case.len() + 1));
-        let code = format!("{}{noise}{}", &case[..at], &case[at..]);
-        for language in [Language::Python, Language::JavaScript, Language::TypeScript, Language::Shell] {
-            check(&code, language, &everything(), &Context::default());
-        }
     }
 }
 

@@ -1,36 +1,55 @@
 //! Places in a text, and the comments that may excuse a finding.
 
-/// Where lines begin.
+use std::cell::Cell;
+
+use crate::lines::Lines;
+
+/// Lines and columns.
 pub(crate) struct Positions<'a> {
     code: &'a str,
-    starts: Vec<usize>,
+    lines: Lines,
+    ascii: bool,
+    /// A byte and its column, from which to count on: many places of one long line would take a long time otherwise.
+    last: Cell<(usize, u32)>,
 }
 
 impl<'a> Positions<'a> {
     pub(crate) fn new(code: &'a str) -> Self {
-        let ends = code.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
-        Self { code, starts: std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect() }
+        Self { code, lines: Lines::of(code), ascii: code.is_ascii(), last: Cell::new((0, 1)) }
     }
 
     /// Line and column of a byte, from 1.
     pub(crate) fn of(&self, at: usize) -> (u32, u32) {
         let at = self.code.floor_char_boundary(at.min(self.code.len()));
-        let line = self.starts.partition_point(|start| *start <= at).max(1);
-        let column = self.code[self.starts[line - 1]..at].chars().count() + 1;
-        (u32::try_from(line).unwrap_or(u32::MAX), u32::try_from(column).unwrap_or(u32::MAX))
+        let line = self.lines.at(at);
+        let start = self.lines.start(line).unwrap_or(0);
+        (line, if self.ascii { column(at - start) } else { self.column(start, at) })
+    }
+
+    fn column(&self, start: usize, at: usize) -> u32 {
+        let (from, before) = match self.last.get() {
+            (last, column) if (start..=at).contains(&last) => (last, column),
+            _ => (start, 1),
+        };
+        let column = before.saturating_add(column(self.code[from..at].chars().count()) - 1);
+        self.last.set((at, column));
+        column
     }
 
     /// Whether `# belljar: allow RULE reason` stands on a line, or on the one above it.
     pub(crate) fn allows(&self, line: u32, rule: &str) -> bool {
-        let line = line as usize;
         (line.saturating_sub(1).max(1)..=line).any(|number| excuses(self.line(number), rule))
     }
 
-    fn line(&self, number: usize) -> &'a str {
-        let start = self.starts.get(number - 1).copied().unwrap_or(self.code.len());
-        let end = self.starts.get(number).copied().unwrap_or(self.code.len());
+    fn line(&self, number: u32) -> &'a str {
+        let start = self.lines.start(number).unwrap_or(self.code.len());
+        let end = self.lines.start(number + 1).unwrap_or(self.code.len());
         &self.code[start..end]
     }
+}
+
+fn column(characters: usize) -> u32 {
+    u32::try_from(characters).map_or(u32::MAX, |characters| characters.saturating_add(1))
 }
 
 fn excuses(text: &str, rule: &str) -> bool {

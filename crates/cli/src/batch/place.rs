@@ -38,6 +38,7 @@ impl Done {
             Ok(Status::Succeeded) => Became::Succeeded,
             Ok(Status::Cancelled) => Became::Cancelled,
             Ok(Status::Failed | Status::TimedOut | Status::LimitExceeded) => Became::Failed,
+            Ok(Status::Refused) => Became::NotRun,
             Err(_) => Became::NotRun,
         };
         let line = serde_json::to_vec(finished);

@@ -58,8 +58,8 @@ impl Inside {
         if report.status != Status::Succeeded || report.stdout != piece.answer {
             return Err(self.wrong(&report));
         }
-        self.compare(&report.receipt.isolation)?;
-        Ok(Sample { took, warmth: Some(report.receipt.warm) })
+        self.compare(report.isolation())?;
+        Ok(Sample { took, warmth: Some(report.warmth()) })
     }
 
     /// What the workload's probe printed in a sandbox.

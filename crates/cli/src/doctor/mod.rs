@@ -85,7 +85,7 @@ async fn boot(engine: &Engine) -> Result<Vec<Layer>, String> {
     let request = Request { command: Some(vec!["true".to_owned()]), ..Request::default() };
     let report = execute(engine, request).await.map_err(|failure| failure.message)?;
     match report.status {
-        Status::Succeeded => Ok(report.receipt.isolation),
+        Status::Succeeded => Ok(report.isolation().to_vec()),
         _ => Err(format!("'true' did not succeed inside: {}", report.error.unwrap_or_default())),
     }
 }

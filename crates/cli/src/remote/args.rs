@@ -84,6 +84,13 @@ pub(super) enum TenantCommand {
         #[command(flatten)]
         quotas: QuotaArgs,
     },
+    /// Sets the policy above which none of a tenant's requests can go; 'off' lets them choose
+    Policy {
+        /// Its name
+        name: String,
+        /// Name of the policy
+        policy: String,
+    },
     /// Lets a tenant's keys open nothing
     Disable {
         /// Its name

@@ -163,6 +163,7 @@ impl Call {
         let became = match status.as_deref() {
             Some("succeeded") => Became::Succeeded,
             Some("cancelled") => Became::Cancelled,
+            Some("refused") => Became::NotRun,
             Some(_) => Became::Failed,
             None => Became::NotRun,
         };

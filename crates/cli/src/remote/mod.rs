@@ -70,6 +70,9 @@ pub(crate) fn tenant(args: TenantArgs, environment: &Environment) -> Result<u8, 
             let change = json!({"quotas": quotas.object()});
             show::one(&call(&server, Method::PATCH, &place(&name), Some(&change))?)
         }
+        TenantCommand::Policy { name, policy } => {
+            show::one(&call(&server, Method::PATCH, &place(&name), Some(&json!({"policy": policy})))?)
+        }
         TenantCommand::Disable { name } => {
             show::one(&call(&server, Method::PATCH, &place(&name), Some(&json!({"disabled": true})))?)
         }

@@ -1,5 +1,6 @@
 //! `belljar run --server URL`: the same request, run elsewhere.
 
+use belljar_engine::finding::Finding;
 use belljar_engine::provider::{Sink, Stream};
 use belljar_engine::report::signalled_status;
 use belljar_engine::request::{HostPaths, Request};
@@ -12,6 +13,7 @@ use crate::env::Environment;
 use crate::failure::Failure;
 use crate::intent::{Form, Intent, Output};
 use crate::os::{self, Interrupts};
+use crate::run::said;
 use crate::say;
 use crate::view::View;
 
@@ -73,6 +75,11 @@ async fn perform(server: &Server, path: &str, body: &Value, output: Output) -> R
     view.finish().await;
     if !output.quiet && (result["exit_code"].is_null() || !result["limit"].is_null()) {
         result["error"].as_str().into_iter().for_each(say::note);
+    }
+    if !output.quiet {
+        // What an older server says of findings is not understood, and no reason to fail.
+        let findings: Vec<Finding> = serde_json::from_value(result["findings"].clone()).unwrap_or_default();
+        said(&findings, result["status"] == "succeeded").iter().for_each(|line| say::note(line));
     }
     Ok(exit_status(&result))
 }

@@ -99,7 +99,8 @@ async fn serve(started: Started, mut service: Service, config: Config) -> Result
     };
     let doors = Doors { api: listen(service.listen).await?, tls, metrics };
     let host = started.connect(config.warm).await?;
-    let engine = Arc::new(Engine::new(host.provider(), config.profiles.clone(), config.ceiling));
+    let engine = Engine::new(host.provider(), config.profiles.clone(), config.ceiling);
+    let engine = Arc::new(engine.with_policies(config.policies));
     let ready = match prove(&engine, service.allow_degraded).await {
         Ok(()) => prepare(&engine, store, &host, config.profiles, service, &doors).await,
         Err(failure) => Err(failure),
@@ -189,7 +190,7 @@ async fn prove(engine: &Engine, allow_degraded: bool) -> Result<(), Failure> {
     let admitted = engine.admit(request, HostPaths::default())?;
     let never = Box::pin(std::future::pending());
     let report = engine.execute("proof".to_owned(), admitted, &mut Blind, never).await?;
-    let holds = |layer: &&Layer| !report.receipt.isolation.contains(layer);
+    let holds = |layer: &&Layer| !report.isolation().contains(layer);
     match Layer::FLOOR.iter().find(holds) {
         None if report.status == Status::Succeeded => Ok(()),
         None => {

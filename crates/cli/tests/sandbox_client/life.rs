@@ -25,6 +25,17 @@ fn a_sandbox_is_opened_changed_and_ended() {
 }
 
 #[test]
+fn hosts_are_listed_and_changed() {
+    let place = Place::new();
+    let id = place.text(&["create", "--network", "pypi.org,*.example.com:8443"]).trim_end().to_owned();
+    let shown = |arguments: &[&str]| serde_json::from_str::<Value>(&place.text(arguments)).unwrap();
+    assert_eq!(shown(&["network", &id])["hosts"], serde_json::json!(["pypi.org", "*.example.com:8443"]));
+    assert_eq!(shown(&["network", &id, "a.com,b.com:1"])["hosts"], serde_json::json!(["a.com", "b.com:1"]));
+    assert!(place.refusal(&["network", &id, "*"]).contains("mode 'full'"));
+    assert!(place.refusal(&["network", &place.id, "a.com"]).contains("mode 'hosts'"));
+}
+
+#[test]
 fn a_sandbox_is_as_it_was_asked_for() {
     let place = Place::new();
     let asked = [

@@ -308,7 +308,7 @@ fn one_can_talk_to_a_program() {
 fn a_signal_reaches_the_whole_group() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = format!("{}/commands", server.sandbox(&json!({})));
+    let place = format!("{}/commands", server.sandbox(&json!({"policy": "off"})));
     for (signal, name) in [(json!("SIGTERM"), "SIGTERM"), (json!("INT"), "SIGINT"), (json!(9), "SIGKILL")] {
         let request = json!({"shell": "sleep 97651 & sleep 97651; wait", "background": true});
         let own = format!("{place}/{}", server.post(&place, &request).json()["id"]);
@@ -522,4 +522,41 @@ fn what_somebody_waits_for_may_finish() {
     std::io::Read::read_to_end(&mut waiting, &mut bytes).unwrap();
     assert_eq!(crate::common::server::parse(&bytes).json()["stdout"], "done\n");
     assert!(server.child.wait().unwrap().success());
+}
+
+#[test]
+fn a_command_that_a_policy_refuses_is_not_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::new(folder.path());
+    let sandbox = server.sandbox(&json!({}));
+    let place = format!("{sandbox}/commands");
+    for (command, rule) in [
+        (json!({"shell": "touch made; rm -rf /"}), "SH-WIPE-ROOT"),
+        (json!({"command": ["bash", "-c", "touch made; rm -rf /"]}), "SH-WIPE-ROOT"),
+        (
+            json!({"command": ["python3", "-c", "open('made', 'w'); import shutil; shutil.rmtree('/')"]}),
+            "PY-WIPE-ROOT",
+        ),
+        (json!({"command": ["sh"], "stdin": "touch made; rm -rf /"}), "SH-WIPE-ROOT"),
+        (json!({"shell": "touch made; rm -rf /", "background": true}), "SH-WIPE-ROOT"),
+    ] {
+        let answer = server.post(&place, &command);
+        let error = &answer.json()["error"];
+        assert_eq!((answer.status, &error["code"]), (403, &json!("refused")), "{command}: {error}");
+        assert_eq!(error["findings"][0]["rule"], rule, "{error}");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.starts_with("Security validation failed: dangerous "), "{message}");
+    }
+    let listed = server.post(&place, &json!({"shell": "ls"})).json();
+    assert_eq!((&listed["stdout"], &listed["findings"]), (&json!(""), &json!([])), "nothing ran");
+    // A warning travels with what ran.
+    let warned = server.post(&place, &json!({"shell": "curl -m 1 http://a.test || true"})).json();
+    assert_eq!(warned["findings"][0]["rule"], "SH-DOWNLOAD", "{warned}");
+    // Code that is run there is under the same policy, and may ask for more only.
+    let run =
+        |request: Value| server.post(&format!("{sandbox}/executions"), &request).json()["status"].clone();
+    let code = "import os\nos.system('ls')";
+    assert_eq!(run(json!({"language": "bash", "code": "rm -rf /", "policy": "off"})), "refused");
+    assert_eq!(run(json!({"language": "python", "code": code, "policy": "strict"})), "refused");
+    assert_eq!(run(json!({"language": "python", "code": code})), "succeeded");
 }

@@ -9,6 +9,7 @@ mod commands;
 mod files;
 mod life;
 mod names;
+mod network;
 mod places;
 mod ports;
 mod terminal;

@@ -31,6 +31,12 @@ pub enum LivingError {
 }
 
 impl LivingError {
+    /// Said where hosts were to be changed, and there is nothing that they could be changed of.
+    pub fn no_gate() -> Self {
+        let message = "only a sandbox that was created with mode 'hosts' can be given other hosts".to_owned();
+        ProviderError::Unsupported { field: "network", message }.into()
+    }
+
     /// The kind of failure, where the sandbox told one.
     pub fn kind(&self) -> Option<FailureKind> {
         match self {

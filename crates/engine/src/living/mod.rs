@@ -21,7 +21,9 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::finding::Finding;
 use crate::limits::Limits;
+use crate::network::HostRules;
 use crate::outcome::{Outcome, Receipt};
 use crate::plan::{Task, WORKSPACE};
 use crate::provider::{BoxFuture, Sink};
@@ -84,6 +86,21 @@ pub struct Stats {
     pub disk_full: bool,
 }
 
+/// What a sandbox may reach now, and what came of it so far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkUse {
+    /// The hosts.
+    pub rules: HostRules,
+    /// What it was kept from.
+    pub refused: Vec<Finding>,
+    /// Connections that it made.
+    pub connections: u64,
+    /// Bytes to the world.
+    pub sent_bytes: u64,
+    /// Bytes from the world.
+    pub received_bytes: u64,
+}
+
 /// What a provider's living sandboxes can do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LivingCapabilities {
@@ -143,6 +160,19 @@ pub trait Living: Debug + Send + Sync {
 
     /// What it uses now, paused or not.
     fn stats(&self) -> Asked<'_, Stats>;
+
+    /// What it may reach, where that is single hosts.
+    fn network(&self) -> Option<NetworkUse> {
+        None
+    }
+
+    /// Has it reach these hosts and no others from now on; what is connected to others is cut off.
+    ///
+    /// # Errors
+    /// It was opened with everything or nothing to reach, and has no gate.
+    fn set_hosts(&self, _rules: HostRules) -> Result<(), LivingError> {
+        Err(LivingError::no_gate())
+    }
 
     /// Waits until it is gone, and says why.
     fn ended(&self) -> BoxFuture<'_, String>;

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::{millis, text_and_base64};
 use crate::Capture;
 use crate::explain;
+use crate::finding::Finding;
 use crate::living::{Ending, ProcessInfo};
 use crate::provider::Stream;
 
@@ -47,6 +48,8 @@ pub struct CommandReport {
     /// How long it took, where that was waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<f64>,
+    /// What policies say of it, where it was just started.
+    pub findings: Vec<Finding>,
 }
 
 impl CommandReport {
@@ -76,6 +79,7 @@ impl From<ProcessInfo> for CommandReport {
             output_bytes: info.output_bytes,
             written: None,
             duration_ms: None,
+            findings: Vec::new(),
         }
     }
 }
@@ -143,7 +147,7 @@ mod tests {
         };
         let shown = |ending| serde_json::to_value(CommandReport::from(info(ending))).unwrap();
         let running = json!({"id": 3, "pid": 7, "command": "sleep 1", "terminal": false, "state": "running",
-            "exit_code": null, "signal": null, "timed_out": false, "output_bytes": 5});
+            "exit_code": null, "signal": null, "timed_out": false, "output_bytes": 5, "findings": []});
         assert_eq!(shown(None), running);
         let fields = |ending| {
             let shown = shown(Some(ending));

@@ -8,7 +8,9 @@ use super::{AdmittedSandbox, admit_timeout};
 use crate::Error;
 use crate::admit::{MAX_STDIN, Rules, check_env, check_words};
 use crate::explain::signal_number;
+use crate::finding::Finding;
 use crate::living::{CommandLine, StartCommand, Stdin, TerminalSize};
+use crate::policy::{self, Reading, Verdict};
 use crate::quantity::show_bytes;
 
 /// The least and the most of its output that a command may have kept.
@@ -107,6 +109,8 @@ pub struct AdmittedCommand {
     pub close_stdin: bool,
     /// Whether it goes on by itself.
     pub background: bool,
+    /// What policies say of it.
+    pub findings: Vec<Finding>,
 }
 
 /// Checks a command that is to be started in a sandbox.
@@ -146,8 +150,14 @@ pub fn admit_command(
         timeout_ms: timeout.map(|timeout| timeout.as_millis() as u64),
         keep_bytes: admit_keep(request.keep_bytes, limits.memory_bytes)?,
     };
+    let policies = policy::add(rules.policies, sandbox.policies.clone(), [rules.floor])?;
+    let reading = Reading { policies: &policies, plan: &sandbox.plan };
+    let Verdict { findings, refusal } = reading.command(&start.command, stdin.as_deref().unwrap_or_default());
+    if let Some(message) = refusal {
+        return Err(Error::Refused { message, findings });
+    }
     let close_stdin = stdin.is_some() && !request.stdin_open;
-    Ok(AdmittedCommand { start, stdin, close_stdin, background: request.background })
+    Ok(AdmittedCommand { start, stdin, close_stdin, background: request.background, findings })
 }
 
 fn admit_line(command: Option<Vec<String>>, shell: Option<String>) -> Result<CommandLine, Error> {

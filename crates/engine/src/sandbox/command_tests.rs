@@ -1,3 +1,4 @@
+use belljar_analysis::policy::Policies;
 use serde_json::{Value, json};
 
 use super::*;
@@ -12,7 +13,13 @@ fn admitted_in(sandbox: Value, request: Value) -> Result<AdmittedCommand, String
         Capabilities { living: Some(LivingCapabilities { cannot_pause: None }), ..Capabilities::default() };
     let profiles = Profiles::shipped();
     let ceiling = Limits { timeout: std::time::Duration::from_secs(600), ..Limits::CEILING };
-    let rules = Rules { profiles: &profiles, ceiling: &ceiling, capabilities: &capabilities };
+    let rules = Rules {
+        profiles: &profiles,
+        ceiling: &ceiling,
+        capabilities: &capabilities,
+        policies: &Policies::default(),
+        floor: None,
+    };
     let sandbox = serde_json::from_value(sandbox).unwrap();
     let sandbox = admit_sandbox(sandbox, &rules).unwrap();
     let request = serde_json::from_value(request).map_err(|error| error.to_string())?;

@@ -10,7 +10,7 @@ use rustix::io::{Errno, FdFlags};
 use super::{Shell, await_order, init, mounts, place_at, program};
 use crate::fault;
 use crate::session::{GUEST, LINE};
-use crate::spec::Jail;
+use crate::spec::{Jail, Layer};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, Words};
 
@@ -35,6 +35,10 @@ fn confine(shell: &Shell<'_>, jail: &Jail) -> Result<(), StepFailed> {
             init::die_with_launcher()?;
             if init::launcher_is_gone(&shell.report) { Err(Errno::SRCH) } else { Ok(()) }
         })
+    })?;
+    // Last: the filter would forbid the steps above.
+    step(Step::Seccomp, "", || {
+        if fault::without(Layer::Seccomp) { Ok(()) } else { program::install(shell.filter) }
     })
 }
 

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::process::DumpableBehavior;
 
 use super::{
-    Shell, Told, artifacts, await_byte, await_order, guest, mounts, program, rights, tell, write_once,
+    Shell, Told, artifacts, await_byte, await_order, gate, guest, mounts, program, rights, tell, write_once,
 };
 use crate::fault;
 use crate::spec::{INNER_UID, Jail, Layer, WORKSPACE};
@@ -63,6 +63,7 @@ fn set_up(shell: &Shell<'_>, uid: u32) -> Result<OwnedFd, StepFailed> {
     })?;
     if shell.new_network {
         step(Step::Network, "", sys::loopback_up)?;
+        shell.gate.map_or(Ok(()), |line| step(Step::Network, "with a gate", || gate::open(line)))?;
     }
     step(Step::Hostname, "", || {
         if fault::without(Layer::UtsNs) { Ok(()) } else { rustix::system::sethostname(b"sandbox") }
@@ -113,7 +114,7 @@ fn confine_self<'a>(
     if fault::without(Layer::Seccomp) {
         return Ok(());
     }
-    shell.filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+    program::install(shell.filter)
 }
 
 /// PID 1 comes with a copy of every descriptor of the launcher's. These are its own.
@@ -122,7 +123,10 @@ fn close_all_but_own(shell: &Shell<'_>) -> Result<(), Errno> {
     let binds = shell.ground.binds.iter().map(|(mount, _)| mount);
     // The numbers that will be the program's stay taken, so that nothing else of ours can come to lie there.
     sys::occupy_standard_numbers()?;
-    close_all_but(4, own.chain(&shell.seats).chain(shell.groups).chain(binds).chain(shell.guest))
+    close_all_but(
+        4,
+        own.chain(&shell.seats).chain(shell.groups).chain(binds).chain(shell.guest).chain(shell.gate),
+    )
 }
 
 pub(super) fn close_all_but<'a>(

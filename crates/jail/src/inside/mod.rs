@@ -11,6 +11,7 @@
 
 mod artifacts;
 mod collector;
+mod gate;
 mod guest;
 mod init;
 mod landlock;
@@ -74,8 +75,12 @@ pub(crate) struct Shell<'a> {
     /// Where failures and the ending are told.
     pub(crate) report: OwnedFd,
     pub(crate) filter: &'a Filter,
+    /// The filter of commands, to which the launcher listens.
+    pub(crate) heard: &'a Filter,
     /// What PID 1 becomes, where the jail stays.
     pub(crate) guest: Option<&'a OwnedFd>,
+    /// Where the sockets of its network's gate go.
+    pub(crate) gate: Option<&'a OwnedFd>,
     pub(crate) landlock: bool,
     /// Whether PID 1 has a user id other than the program's.
     pub(crate) own_init_uid: bool,
@@ -168,7 +173,7 @@ pub(crate) fn layers(jail: &Jail, landlock: bool, separate_uid: bool) -> Vec<Lay
     ];
     let writable_host = jail.playground.is_some() || jail.binds.iter().any(|bind| bind.writable);
     let conditional = [
-        (jail.network == Network::Own, Layer::NetNs),
+        (jail.network != Network::Host, Layer::NetNs),
         (!writable_host, Layer::DiskQuota),
         (separate_uid, Layer::SeparateUid),
         (landlock, Layer::Landlock),

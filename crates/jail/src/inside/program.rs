@@ -1,7 +1,7 @@
 //! The program's own process, from the fork to `execve`.
 
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -10,9 +10,11 @@ use super::{Shell, Told, landlock, mounts, place_at, rights, tell};
 use crate::bare::errno;
 use crate::bare::payload::{Payload, Unwritten};
 use crate::fault;
+use crate::seccomp::Filter;
 use crate::spec::{INNER_UID, Jail, Layer, Place, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, Words};
+use crate::wire;
 
 /// What a command's process has been told to be.
 struct Cell<'a> {
@@ -70,10 +72,28 @@ fn confine(cell: &Cell<'_>, payload: Payload<'_>) -> Result<(), StepFailed> {
     step(Step::Stdio, "", || stdio(cell))?;
     give_up(cell.shell, &cell.jail, processes_of_ours(cell), || {
         if cell.seat == 0 { files(payload) } else { Ok(()) }
-    })
+    })?;
+    // Last: the filter would forbid the steps above.
+    step(Step::Seccomp, "", || if fault::without(Layer::Seccomp) { Ok(()) } else { be_heard(cell) })
 }
 
-/// Everything that a process of the sandbox user's gives up before it is anybody's; `as_user` happens as that user.
+/// Installs the filter, and sends its listener to the launcher. Where somebody listens to everything here already, nobody
+/// is told of what is refused.
+fn be_heard(cell: &Cell<'_>) -> Result<(), Errno> {
+    let installed = cell.shell.heard.install_to_be_heard();
+    match installed.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL)) {
+        Ok(listener) => wire::send_bytes(cell.shell.seats[cell.seat].as_fd(), b"1", &[listener.as_fd()]),
+        Err(Errno::BUSY) => install(cell.shell.filter),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Installs a filter to which nobody listens.
+pub(super) fn install(filter: &Filter) -> Result<(), Errno> {
+    filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+}
+
+/// Everything that a process of the sandbox user's gives up before it wears its filter; `as_user` happens as that user.
 pub(super) fn give_up(
     shell: &Shell<'_>,
     jail: &Jail,
@@ -91,13 +111,7 @@ pub(super) fn give_up(
     if shell.landlock && !fault::without(Layer::Landlock) {
         step(Step::Landlock, "", || landlock::apply(jail))?;
     }
-    // Last: the filter would forbid the steps above.
-    step(Step::Seccomp, "", || {
-        if fault::without(Layer::Seccomp) {
-            return Ok(());
-        }
-        shell.filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
-    })
+    Ok(())
 }
 
 /// A session of its own, descriptors 0 to 2 (and 3 for a result), and nothing else beyond `execve`.

@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
+use super::ear::Ear;
 use super::home::Home;
 use super::plot::Plot;
 use super::run::Run;
@@ -230,7 +231,6 @@ impl Child {
             pid: born.main.pid,
             pidfd: born.main.pidfd,
             reaped: None,
-            listener: self.listener,
             line: self.line,
             _leash: self.leash,
             disk,
@@ -238,8 +238,8 @@ impl Child {
             rules: jail.artifacts.clone(),
             cpu_before: self.cpu_before,
         };
-        let run = Run::new(parts, layers, pending.started, jail.limits.timeout);
-        Ok(run.with_child(child, warmth))
+        let run = Run::new(parts, layers, pending.started, &jail.limits);
+        Ok(run.with_child(child, warmth).with_ear(Ear::of(self.listener)))
     }
 
     fn tell(&mut self, pending: &Pending) -> Result<(), StepFailed> {
@@ -397,7 +397,6 @@ pub(super) struct RunningChild {
     pub(super) pidfd: OwnedFd,
     /// As `wait` gives it, once it was waited for.
     reaped: Option<i32>,
-    pub(super) listener: Option<OwnedFd>,
     line: OwnedFd,
     /// PID 1 ends when this is closed.
     _leash: OwnedFd,
@@ -409,25 +408,6 @@ pub(super) struct RunningChild {
 }
 
 impl RunningChild {
-    /// Hears the filter: whether the program is about to end, and with which status, as `wait` would give it.
-    pub(super) fn leaving(&mut self) -> Option<i32> {
-        let listener = self.listener.as_ref()?;
-        match sys::hear_call(listener.as_fd()) {
-            Ok(call) if call.pid == self.pid => Some((call.first_argument as i32 & 0xff) << 8),
-            Ok(call) => {
-                // One of its children, which ends as it likes.
-                sys::let_pass(listener.as_fd(), call.id);
-                None
-            }
-            // Whoever made the call is gone.
-            Err(Errno::NOENT | Errno::INTR) => None,
-            Err(_) => {
-                self.listener = None;
-                None
-            }
-        }
-    }
-
     /// Waits for it; it has ended, or everybody in its jail has.
     pub(super) fn reap(&mut self) -> i32 {
         *self.reaped.get_or_insert_with(|| sys::put_an_end_to(self.pidfd.as_fd()).unwrap_or(libc::SIGKILL))

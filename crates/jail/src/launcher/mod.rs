@@ -3,6 +3,7 @@
 //! removes their groups and ends itself. When the launcher itself is killed, the kernel kills every jail.
 
 mod child;
+mod ear;
 mod habits;
 mod home;
 mod idmap;

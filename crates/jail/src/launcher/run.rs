@@ -7,12 +7,13 @@
 //! ```
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::child::RunningChild;
+use super::ear::Ear;
 use super::home::Home;
 use super::living::Life;
 use super::plot::Plot;
@@ -20,7 +21,7 @@ use super::start::{Lodging, Parts, Remains};
 use crate::cgroup::{Controller, Group};
 use crate::inside::{self, Collector};
 use crate::seccomp::Filter;
-use crate::spec::{Ending, Layer, Usage, Warmth};
+use crate::spec::{Ending, Kept, Layer, Limits, Usage, Warmth};
 use crate::step::StepFailed;
 use crate::sys::{self, Cloned};
 use crate::wire::Notice;
@@ -38,6 +39,12 @@ pub(super) struct Run {
     /// To be killed as soon as the answer is on its way.
     pub(super) doomed: bool,
     pub(super) child: Option<RunningChild>,
+    /// Where its filter tells.
+    pub(super) ear: Ear,
+    /// Whether its disk was full at the end.
+    pub(super) disk_full: bool,
+    /// How many processes and threads it may have.
+    processes: u64,
     pub(super) collecting: Collecting,
     /// What a child had used at its end, where no control group counts.
     seen: Usage,
@@ -56,7 +63,7 @@ pub(super) enum Collecting {
 }
 
 impl Run {
-    pub(super) fn new(parts: Parts, layers: Vec<Layer>, started: Instant, timeout: Option<Duration>) -> Self {
+    pub(super) fn new(parts: Parts, layers: Vec<Layer>, started: Instant, limits: &Limits) -> Self {
         Self {
             pid: parts.pid,
             pidfd: parts.pidfd,
@@ -64,10 +71,13 @@ impl Run {
             remains: parts.remains,
             layers,
             started,
-            deadline: timeout.and_then(|timeout| started.checked_add(timeout)),
+            deadline: limits.timeout.and_then(|timeout| started.checked_add(timeout)),
             answered: false,
             doomed: false,
             child: None,
+            ear: Ear::default(),
+            disk_full: false,
+            processes: limits.processes.into(),
             collecting: Collecting::No,
             seen: Usage::default(),
             warmth: Warmth::Cold,
@@ -108,6 +118,11 @@ impl Run {
     /// The same, with a zygote's child for a program.
     pub(super) fn with_child(self, child: RunningChild, warmth: Warmth) -> Self {
         Self { child: Some(child), warmth, ..self }
+    }
+
+    /// The same, heard.
+    pub(super) fn with_ear(self, ear: Ear) -> Self {
+        Self { ear, ..self }
     }
 
     pub(super) fn group(&self) -> Option<&Group> {
@@ -181,7 +196,17 @@ impl Run {
             peak_processes: group.peak_processes.map(|peak| peak.saturating_sub(ours)),
         };
         let (duration, layers) = (self.started.elapsed(), self.layers.clone());
-        Notice::Ended { run, ending, usage, duration, layers, warmth: self.warmth }
+        let kept = self.kept(&usage);
+        Notice::Ended { run, ending, usage, duration, layers, warmth: self.warmth, kept }
+    }
+
+    /// What it was kept from. Most programs never come near to the number of processes that they may have, and then nobody
+    /// has to look.
+    fn kept(&mut self, usage: &Usage) -> Kept {
+        let near = usage.peak_processes.is_none_or(|peak| peak >= self.processes);
+        let forks_refused = self.group().filter(|_| near).map_or(0, Group::forks_refused);
+        let (calls, more_calls) = self.ear.take_refused();
+        Kept { calls, more_calls, forks_refused, disk_full: self.disk_full }
     }
 
     pub(super) fn failed(&mut self, run: u64, failure: StepFailed) -> Notice {
@@ -199,7 +224,8 @@ impl Run {
     pub(super) fn conclude(&mut self, number: u64, status: i32, seen: Usage) -> Option<Notice> {
         self.seen = seen;
         let child = self.child.as_ref()?;
-        let ending = self.judge(status, status != 0 && child.disk_is_full());
+        self.disk_full = child.disk_is_full();
+        let ending = self.judge(status, self.disk_full);
         if !child.left_artifacts() {
             self.doomed = true;
             return Some(self.ended(number, ending, seen));

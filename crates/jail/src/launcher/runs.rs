@@ -5,16 +5,15 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::child::{Dying, Pending};
+use super::child::{Dying, Pending, RunningChild};
 use super::home::Home;
 use super::nursery::{Crib, News, Nursery, Served};
 use super::run::{Collecting, Run};
 use super::spares::Spares;
-use super::start::{self, Lodging, Remains, Wanted};
+use super::start::{self, Filters, Lodging, Remains, Wanted};
 use crate::cgroup::Group;
 use crate::inside::Told;
-use crate::seccomp::{Filter, Wearer};
-use crate::spec::{Ending, Jail, Network, PoolState, RootTree, Settings, Usage, Warmth};
+use crate::spec::{Ending, Jail, Kept, Network, PoolState, RootTree, Settings, Usage, Warmth};
 use crate::step::{Step, StepFailed};
 use crate::sys;
 use crate::template::Templates;
@@ -31,8 +30,8 @@ pub(super) enum Watched {
     Report(u64),
     Memory(u64),
     Gone(u64),
-    /// The filter of a zygote's child has something to tell: it is about to end.
-    Leaving(u64),
+    /// The filter of a program has something to tell.
+    Told(u64),
     /// A zygote's child has ended.
     Ended(u64),
     /// The artifacts of one have been collected.
@@ -46,7 +45,7 @@ pub(super) struct Runs {
     home: Home,
     spares: Spares,
     templates: Templates,
-    filter: Filter,
+    filters: Filters,
     running: Vec<(u64, Run)>,
     leftover: Vec<Group>,
     nursery: Nursery,
@@ -59,7 +58,7 @@ impl Runs {
             home,
             spares: Spares::default(),
             templates: Templates::default(),
-            filter: Filter::for_this_machine(Wearer::Program),
+            filters: Filters::new(),
             running: Vec::new(),
             leftover: Vec::new(),
             nursery: Nursery::new(),
@@ -102,6 +101,10 @@ impl Runs {
         let jail = &*pending.jail;
         let root = self.templates.place(jail.root)?;
         let binds = start::wanted_binds(jail);
+        let (gate, fds) = match (jail.network, pending.fds.split_last()) {
+            (Network::Gated, Some((gate, fds))) => (Some(gate), fds),
+            _ => (None, pending.fds.as_slice()),
+        };
         let waiting = if jail.network == Network::Own && binds.is_empty() && jail.commands.len() == 1 {
             let (taken, useless) = self.spares.take(jail, &root);
             useless.into_iter().for_each(|waiting| self.tidy(waiting.discard()));
@@ -114,11 +117,11 @@ impl Runs {
             None => {
                 let commands = jail.commands.len();
                 let (network, living) = (jail.network, jail.living);
-                let wanted = Wanted { root: &root, network, binds, commands, living };
-                start::prepare(&mut self.home, &self.filter, &wanted)?
+                let wanted = Wanted { root: &root, network, binds, commands, living, gate };
+                start::prepare(&mut self.home, &self.filters, &wanted)?
             }
         };
-        match waiting.order(&self.home, jail, &pending.fds, pending.started) {
+        match waiting.order(&self.home, jail, fds, pending.started) {
             Ok(started) => {
                 self.running.push((pending.run, started));
                 Ok(())
@@ -168,9 +171,9 @@ impl Runs {
             if let Some(report) = run.report.as_ref().filter(|_| !quiet) {
                 watched.push((report.as_fd(), Watched::Report(*number)));
             }
+            let ears = run.ear.watched().filter(|_| !quiet);
+            watched.extend(ears.map(|fd| (fd, Watched::Told(*number))));
             if let Some(child) = &run.child {
-                let listener = child.listener.as_ref().filter(|_| !quiet);
-                watched.extend(listener.map(|fd| (fd.as_fd(), Watched::Leaving(*number))));
                 let ended = (!child.is_reaped()).then_some((child.pidfd.as_fd(), Watched::Ended(*number)));
                 watched.extend(ended);
             }
@@ -198,7 +201,7 @@ impl Runs {
             Watched::Report(number) => self.read_report(number),
             Watched::Memory(number) => self.out_of_memory(number),
             Watched::Gone(number) => self.bury(number),
-            Watched::Leaving(number) => self.hear_leaving(number),
+            Watched::Told(number) => self.hear(number),
             Watched::Ended(number) => self.child_ended(number),
             Watched::Collected(number) => self.collected(number),
             Watched::Warm(crib) => {
@@ -234,11 +237,12 @@ impl Runs {
         Some(run.ended(number, Ending::Memory, Usage::default()))
     }
 
-    /// A zygote's child says that it is about to end: that is its ending, whatever the tearing down of its memory takes.
-    fn hear_leaving(&mut self, number: u64) -> Option<Notice> {
+    /// A program was refused something; or a zygote's child says that it is about to end: that is its ending, whatever the
+    /// tearing down of its memory takes.
+    fn hear(&mut self, number: u64) -> Option<Notice> {
         let (run, home) = self.find_at_home(number)?;
-        let child = run.child.as_mut()?;
-        let status = child.leaving()?;
+        let main = run.child.as_ref().map(RunningChild::pid);
+        let status = run.ear.hear(main)?;
         let seen = run.usage_where_uncounted(home);
         run.conclude(number, status, seen)
     }
@@ -276,6 +280,7 @@ impl Runs {
             Ok(read) => Some(match postcard::from_bytes(&buffer[..read]) {
                 Ok(Told::Ended { status, cpu, peak_memory_bytes, disk_full }) => {
                     let ending = run.judge(status, disk_full);
+                    run.disk_full = disk_full;
                     run.ended(number, ending, Usage { cpu, peak_memory_bytes, peak_processes: None })
                 }
                 Ok(Told::Failed(failure)) => {
@@ -395,7 +400,7 @@ impl Runs {
         if self.nursery.has_idle_work() {
             self.nursery.do_idle_work(&mut self.home);
         } else {
-            self.spares.refill(&mut self.home, &self.filter);
+            self.spares.refill(&mut self.home, &self.filters);
         }
     }
 
@@ -465,5 +470,6 @@ fn never_started(pending: &Pending, ending: Ending) -> Notice {
         duration: pending.started.elapsed(),
         layers: Vec::new(),
         warmth: Warmth::Fork,
+        kept: Kept::default(),
     }
 }

@@ -3,9 +3,8 @@
 use std::rc::Rc;
 
 use super::home::Home;
-use super::start::{self, Waiting, Wanted};
+use super::start::{self, Filters, Waiting, Wanted};
 use crate::cgroup::{self, Group};
-use crate::seccomp::Filter;
 use crate::spec::{Jail, Network};
 use crate::template::Root;
 
@@ -61,10 +60,11 @@ impl Spares {
 
     /// Makes one. A failure shows, with its name, when one is needed and cannot be made then either; until the next
     /// run nothing more is tried.
-    pub(super) fn refill(&mut self, home: &mut Home, filter: &Filter) {
+    pub(super) fn refill(&mut self, home: &mut Home, filters: &Filters) {
         let Some(Latest { root, limits }) = &self.latest else { return };
-        let wanted = Wanted { root, network: Network::Own, binds: Vec::new(), commands: 1, living: false };
-        let made = start::prepare(home, filter, &wanted).map(|mut waiting| {
+        let (network, binds) = (Network::Own, Vec::new());
+        let wanted = Wanted { root, network, binds, commands: 1, living: false, gate: None };
+        let made = start::prepare(home, filters, &wanted).map(|mut waiting| {
             // Where it does not work now it is tried again, and reported, when the limits are known.
             let _limited = waiting.limit(*limits);
             self.waiting.push(waiting);

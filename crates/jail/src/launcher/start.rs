@@ -10,6 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Signal, WaitId, WaitIdOptions};
 
+use super::ear::Ear;
 use super::home::{Home, controller_layer};
 use super::idmap;
 use super::ids::Taken;
@@ -18,7 +19,7 @@ use super::run::Run;
 use crate::cgroup::{self, Controller, Group};
 use crate::fault;
 use crate::inside::{self, Ground, Shell};
-use crate::seccomp::Filter;
+use crate::seccomp::{Filter, Wearer};
 use crate::spec::{HostBind, INNER_UID, Jail, Layer, Limits, Network, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, Cloned};
@@ -35,6 +36,25 @@ pub(super) struct Wanted<'a> {
     pub(super) commands: usize,
     /// Whether it stays, and PID 1 becomes the guest.
     pub(super) living: bool,
+    /// Where the sockets of its gate go.
+    pub(super) gate: Option<&'a OwnedFd>,
+}
+
+/// The filters of a cold jail.
+pub(super) struct Filters {
+    /// Of PID 1.
+    plain: Filter,
+    /// Of commands.
+    heard: Filter,
+}
+
+impl Filters {
+    pub(super) fn new() -> Self {
+        Self {
+            plain: Filter::for_this_machine(Wearer::Program),
+            heard: Filter::for_this_machine(Wearer::Heard),
+        }
+    }
 }
 
 /// A PID 1 that has set up its place and waits to be told what to run. Used once.
@@ -78,22 +98,27 @@ pub(super) enum Lodging {
 }
 
 /// Makes a shell.
-pub(super) fn prepare(home: &mut Home, filter: &Filter, wanted: &Wanted<'_>) -> Result<Waiting, StepFailed> {
+pub(super) fn prepare(
+    home: &mut Home,
+    filters: &Filters,
+    wanted: &Wanted<'_>,
+) -> Result<Waiting, StepFailed> {
     let taken = step(Step::UserId, "", || home.ids.take(!wanted.binds.is_empty()))?;
-    prepare_as(home, filter, wanted, taken).inspect_err(|_| home.ids.give_back(taken))
+    prepare_as(home, filters, wanted, taken).inspect_err(|_| home.ids.give_back(taken))
 }
 
 fn prepare_as(
     home: &Home,
-    filter: &Filter,
+    filters: &Filters,
     wanted: &Wanted<'_>,
     taken: Taken,
 ) -> Result<Waiting, StepFailed> {
     let binds = host_binds(home, &wanted.binds, taken)?;
     let guest = wanted.living.then(|| home.guest()).transpose()?;
     let group = if wanted.living { home.make_living_group() } else { home.make_group(1) }?;
-    let own_network = wanted.network == Network::Own && !fault::without(Layer::NetNs);
-    let make_network = own_network && home.can_change_network;
+    let own_network = wanted.network != Network::Host && !fault::without(Layer::NetNs);
+    // Only who owns a network may listen on the port of DNS in it; so one with a gate is PID 1's own until it gives that up.
+    let make_network = wanted.network == Network::Own && own_network && home.can_change_network;
     let network = make_network.then(|| home.make_network()).transpose()?;
     let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
     let (told, report) = step(Step::Namespaces, "", pipe)?;
@@ -114,8 +139,10 @@ fn prepare_as(
         orders,
         seats,
         report,
-        filter,
+        filter: &filters.plain,
+        heard: &filters.heard,
         guest,
+        gate: wanted.gate,
         landlock: home.landlock,
         own_init_uid: taken.separate(),
         new_network: own_network && network.is_none(),
@@ -294,7 +321,8 @@ impl Waiting {
             return Err(Box::new((failed, self)));
         }
         let layers = layers(home, jail, self.taken);
-        let run = Run::new(self.into_parts(), layers, started, jail.limits.timeout);
+        let ear = Ear::at(std::mem::take(&mut self.seats));
+        let run = Run::new(self.into_parts(), layers, started, &jail.limits).with_ear(ear);
         Ok(if jail.living { run.living() } else { run })
     }
 

@@ -43,6 +43,8 @@ pub(super) enum Target {
 
 impl Target {
     pub(super) const ALLOW: Target = Target::Verdict(libc::SECCOMP_RET_ALLOW);
+    /// Whoever listens to the filter answers.
+    const TELL: Target = Target::Verdict(libc::SECCOMP_RET_USER_NOTIF);
 
     pub(super) fn errno(errno: i32) -> Target {
         Target::Verdict(libc::SECCOMP_RET_ERRNO | (errno as u32 & libc::SECCOMP_RET_DATA))
@@ -63,9 +65,20 @@ pub(super) struct Assembler {
     /// The instruction nearest to the front that does what a target asks.
     nearest: Vec<(Target, usize)>,
     blocks: Vec<(Check, Target)>,
+    /// Whether somebody is told of what would be EPERM.
+    tells: bool,
 }
 
 impl Assembler {
+    pub(super) fn new(tells: bool) -> Self {
+        Self { tells, ..Self::default() }
+    }
+
+    /// What stands for a refusal. A named errno is for programs that get over it, and nobody has to be told.
+    pub(super) fn refusal(&self, errno: i32) -> Target {
+        if self.tells && errno == libc::EPERM { Target::TELL } else { Target::errno(errno) }
+    }
+
     /// The block of a check; calls that share a check share it.
     pub(super) fn block(&mut self, check: Check) -> Target {
         if let Some((_, target)) = self.blocks.iter().find(|(known, _)| *known == check) {
@@ -92,8 +105,8 @@ impl Assembler {
     fn tree(&mut self, tree: &Tree) -> Target {
         match tree {
             Tree::Allow => Target::ALLOW,
-            Tree::Refuse(errno) => Target::errno(*errno),
-            Tree::Tell => Target::Verdict(libc::SECCOMP_RET_USER_NOTIF),
+            Tree::Refuse(errno) => self.refusal(*errno),
+            Tree::Tell => Target::TELL,
             Tree::Load(argument, mask, then) => {
                 let then = self.tree(then);
                 self.lead_into(then);

@@ -63,6 +63,20 @@ pub(super) enum Tree {
     OneOf(&'static [u32], Box<Tree>, Box<Tree>),
 }
 
+impl Tree {
+    /// Whether EPERM is one of its ends.
+    pub(super) fn tells(&self) -> bool {
+        match self {
+            Tree::Allow | Tree::Tell => false,
+            Tree::Refuse(errno) => *errno == libc::EPERM,
+            Tree::Load(_, _, then) => then.tells(),
+            Tree::AnyBit(_, then, otherwise) | Tree::OneOf(_, then, otherwise) => {
+                then.tells() || otherwise.tells()
+            }
+        }
+    }
+}
+
 const ALL: u32 = u32::MAX;
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
 /// O_CREAT, and the O_TMPFILE bit without the O_DIRECTORY that architectures number differently.

@@ -7,7 +7,8 @@
 //! What the kernel answers in place of a call:
 //! - a foreign architecture (32-bit entry points) ends the process: no honest program mixes them;
 //! - a number nobody has given out yet, and x32, is ENOSYS, as on an older kernel;
-//! - a known number without a rule is EPERM;
+//! - a known number without a rule is EPERM, and where the launcher listens it is told of that first: it answers in the
+//!   kernel's place, so that the result can name the call. Where nobody listens, such a filter's answer is ENOSYS;
 //! - a rule may name another errno, where programs have a better way on with it.
 
 mod bpf;
@@ -20,6 +21,7 @@ mod tests;
 
 use std::fmt;
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 use bpf::{Assembler, Target};
 use checks::Check;
@@ -54,20 +56,32 @@ impl Arch {
     }
 }
 
+const THIS_MACHINE: Arch = if cfg!(target_arch = "x86_64") { Arch::X86_64 } else { Arch::Aarch64 };
+
 /// Who a filter is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wearer {
-    /// A program of a tenant's, and PID 1 of its jail.
+    /// PID 1 of a jail, and whatever a guest starts.
     Program,
+    /// A program of a tenant's in a jail of its own: the same, and the launcher is told of what is refused.
+    Heard,
     /// PID 1 of a jail whose program is a zygote's child, on top of the zygote's own filter: it is there, and no more.
     Host,
     /// A process of ours that collects what such a program left.
     Collector,
-    /// A warm interpreter: what a program may, and what it takes to have a child in a jail.
+    /// A warm interpreter: what a program may, and what it takes to have a child in a jail. A refusal of its own would
+    /// silence the child's, so it tells as well; nobody listens.
     Zygote,
     /// Such a child, on top of the zygote's own filter: what is taken back. Together they are a program's filter; and
-    /// the child is heard when it is about to end.
+    /// the child is heard when it is about to end, and when it is refused something.
     Child,
+}
+
+impl Wearer {
+    /// Whether what is refused with EPERM is told of.
+    fn tells(self) -> bool {
+        matches!(self, Wearer::Heard | Wearer::Zygote | Wearer::Child)
+    }
 }
 
 /// The compiled filter. Built once in the launcher, installed in every child.
@@ -84,13 +98,13 @@ impl Filter {
     /// The filter for the architecture this program runs on.
     #[must_use]
     pub fn for_this_machine(wearer: Wearer) -> Filter {
-        Filter::compile(if cfg!(target_arch = "x86_64") { Arch::X86_64 } else { Arch::Aarch64 }, wearer)
+        Filter::compile(THIS_MACHINE, wearer)
     }
 
     /// The filter for `arch`, whatever this machine is.
     #[must_use]
     pub fn compile(arch: Arch, wearer: Wearer) -> Filter {
-        let mut assembler = Assembler::default();
+        let mut assembler = Assembler::new(wearer.tells());
         let mut actions: Vec<(u32, Target)> = Vec::new();
         // A child's filter leaves to the zygote's what it has nothing to say about.
         let unknown = if wearer == Wearer::Child { Target::ALLOW } else { Target::errno(libc::ENOSYS) };
@@ -112,6 +126,20 @@ impl Filter {
     /// # Errors
     /// EACCES where `no_new_privs` is not set yet; otherwise what `seccomp(2)` says.
     pub fn install(&self) -> io::Result<()> {
+        self.install_with(0).map(drop)
+    }
+
+    /// The same; gives the descriptor at which it tells. Closed at `execve`.
+    ///
+    /// # Errors
+    /// EBUSY where somebody listens to this process already; otherwise as [`Filter::install`].
+    pub(crate) fn install_to_be_heard(&self) -> io::Result<OwnedFd> {
+        let listener = self.install_with(libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
+        // SAFETY: the kernel just made this descriptor, and nobody else owns it.
+        Ok(unsafe { OwnedFd::from_raw_fd(listener as i32) })
+    }
+
+    fn install_with(&self, flags: libc::c_ulong) -> io::Result<libc::c_long> {
         let Ok(len) = u16::try_from(self.0.len()) else {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
         };
@@ -119,9 +147,10 @@ impl Filter {
         // SAFETY: `program` points at `len` initialised instructions that `self` keeps alive through the
         // call; the kernel copies them and writes nothing, so the cast away from `const` never mutates.
         let status = unsafe {
-            libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, std::ptr::from_ref(&program))
+            let program = std::ptr::from_ref(&program);
+            libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, program)
         };
-        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        if status >= 0 { Ok(status) } else { Err(io::Error::last_os_error()) }
     }
 
     /// The instructions, as the kernel takes them.
@@ -144,6 +173,13 @@ pub fn allowed(arch: Arch) -> impl Iterator<Item = (&'static str, u32)> {
     arch.numbers().iter().copied().filter(move |(name, _)| policy.get(name).is_some_and(Rule::reaches_kernel))
 }
 
+/// What a call of this machine is called.
+pub(crate) fn name_of(number: i32) -> Option<&'static str> {
+    let numbers = THIS_MACHINE.numbers();
+    let number = u32::try_from(number).ok()?;
+    numbers.iter().find(|(_, known)| *known == number).map(|(name, _)| *name)
+}
+
 /// What happens to every known number, in ascending order.
 fn rules(arch: Arch, wearer: Wearer) -> impl Iterator<Item = (u32, Rule)> {
     let policy = policy::by_name();
@@ -151,14 +187,15 @@ fn rules(arch: Arch, wearer: Wearer) -> impl Iterator<Item = (u32, Rule)> {
         let program = policy.get(name).copied().unwrap_or(Rule::Errno(libc::EPERM));
         let for_births = policy::FOR_BIRTHS.contains(name);
         let rule = match wearer {
-            Wearer::Program => program,
+            Wearer::Program | Wearer::Heard => program,
             Wearer::Host if policy::FOR_HOSTS.contains(name) => program,
             Wearer::Collector if policy::FOR_COLLECTORS.contains(name) => program,
             Wearer::Host | Wearer::Collector => Rule::Errno(libc::EPERM),
             Wearer::Zygote if for_births => Rule::Allow,
             Wearer::Zygote => program,
-            Wearer::Child if for_births => program,
             Wearer::Child if *name == "exit_group" => Rule::Check(Check::Leave),
+            // What the zygote's filter refuses without a word needs no second one.
+            Wearer::Child if for_births || program.tells() => program,
             Wearer::Child => Rule::Allow,
         };
         (*number, rule)
@@ -168,7 +205,7 @@ fn rules(arch: Arch, wearer: Wearer) -> impl Iterator<Item = (u32, Rule)> {
 fn target(assembler: &mut Assembler, rule: Rule) -> Target {
     match rule {
         Rule::Allow => Target::ALLOW,
-        Rule::Errno(errno) => Target::errno(errno),
+        Rule::Errno(errno) => assembler.refusal(errno),
         Rule::Check(check) => assembler.block(check),
     }
 }

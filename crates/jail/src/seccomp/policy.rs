@@ -19,6 +19,15 @@ pub(super) enum Rule {
 }
 
 impl Rule {
+    /// Whether it refuses something with EPERM, which is told of where somebody listens.
+    pub(super) fn tells(&self) -> bool {
+        match self {
+            Rule::Allow => false,
+            Rule::Check(check) => check.tree().tells(),
+            Rule::Errno(errno) => *errno == libc::EPERM,
+        }
+    }
+
     pub(super) fn reaches_kernel(&self) -> bool {
         !matches!(self, Rule::Errno(_))
     }

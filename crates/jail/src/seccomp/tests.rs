@@ -9,6 +9,8 @@ use super::*;
 
 const ARCHES: [Arch; 2] = [Arch::X86_64, Arch::Aarch64];
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+const TELL: u32 = libc::SECCOMP_RET_USER_NOTIF;
+const ACTION: u32 = libc::SECCOMP_RET_ACTION_FULL;
 
 fn errno(errno: i32) -> u32 {
     libc::SECCOMP_RET_ERRNO | errno as u32
@@ -412,20 +414,26 @@ fn the_kernel_loads_and_keeps_it() {
     assert_eq!(libc::WEXITSTATUS(status), 0, "the number of the expectation that failed");
 }
 
-/// A zygote's child wears two filters; what both let pass is what a program's lets pass, and nothing else.
+/// A zygote's child wears two filters; what both let pass is what a program's lets pass, and nothing else. A cold program's
+/// filter is the same, too; and of what either refuses with EPERM the launcher is told.
 #[test]
 fn a_childs_two_filters_are_a_programs() {
     let arguments = [[0; 6], [u64::MAX; 6], [0x1000_0000; 6], [0x8000; 6], [0x2000_0000; 6], [1; 6], [38; 6]];
     for arch in ARCHES {
-        let [program, zygote, child, host] = [Wearer::Program, Wearer::Zygote, Wearer::Child, Wearer::Host]
-            .map(|w| Filter::compile(arch, w).0);
+        let [program, heard, zygote, child, host] =
+            [Wearer::Program, Wearer::Heard, Wearer::Zygote, Wearer::Child, Wearer::Host]
+                .map(|w| Filter::compile(arch, w).0);
         let numbers = arch.numbers().iter().map(|(_, number)| *number).chain([1_000, 0x4000_0001]);
         for (number, arguments) in numbers.flat_map(|number| arguments.map(|arguments| (number, arguments))) {
             let by = |filter: &[sock_filter]| interpret(filter, arch.audit(), number, arguments);
             let (alone, outer, inner) = (by(&program), by(&zygote), by(&child));
-            // Where both answer, the kernel takes the one that was installed last.
-            let together = if inner == ALLOW { outer } else { inner };
-            assert_eq!(together, alone, "{arch:?} {number} {arguments:x?}");
+            // The kernel takes the stricter one, which is the smaller; of two that are alike the one installed last, and
+            // so who is told of what is refused is whoever listens to the child.
+            let together = if inner & ACTION <= outer & ACTION { inner } else { outer };
+            let told = if alone == errno(libc::EPERM) { TELL } else { alone };
+            assert_eq!(together, told, "{arch:?} {number} {arguments:x?}");
+            assert!(together != TELL || inner == TELL, "{arch:?} {number}: nobody listens to the zygote");
+            assert_eq!(by(&heard), told, "{arch:?} {number} {arguments:x?}");
             assert!(by(&host) != ALLOW || alone == ALLOW, "{arch:?} {number}: PID 1 may more than a program");
         }
     }

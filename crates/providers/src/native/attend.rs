@@ -3,7 +3,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use belljar_engine::explain;
 use belljar_engine::layer::Layer;
+use belljar_engine::limits::Limits;
 use belljar_engine::outcome::{Artifact, Ending, Kernel, Limit, Outcome, Receipt, Usage, Warmth};
 use belljar_engine::provider::{BoxFuture, Flow, ProviderError, Sink, Stream};
 use belljar_jail::Step;
@@ -99,6 +101,7 @@ impl Ours<OwnedFd, OwnedFd> {
 pub(super) struct Attending<'a> {
     ordered: Ordered,
     sink: &'a mut dyn Sink,
+    limits: Limits,
     why_killed: Option<Ending>,
     result: Vec<u8>,
     artifacts: Vec<u8>,
@@ -125,8 +128,8 @@ async fn feed(pipe: &mut Option<pipe::Sender>, input: &[u8]) -> usize {
 }
 
 impl<'a> Attending<'a> {
-    pub(super) fn new(ordered: Ordered, sink: &'a mut dyn Sink) -> Self {
-        Self { ordered, sink, why_killed: None, result: Vec::new(), artifacts: Vec::new() }
+    pub(super) fn new(ordered: Ordered, limits: Limits, sink: &'a mut dyn Sink) -> Self {
+        Self { ordered, sink, limits, why_killed: None, result: Vec::new(), artifacts: Vec::new() }
     }
 
     /// Stays with it to its end.
@@ -234,9 +237,9 @@ impl<'a> Attending<'a> {
 
     fn outcome(mut self, notice: Notice) -> Result<Outcome, ProviderError> {
         self.ordered.over();
-        let (ending, usage, duration, layers, warmth) = match notice {
-            Notice::Ended { ending, usage, duration, layers, warmth, .. } => {
-                (ending, usage, duration, layers, warmth)
+        let (ending, usage, duration, layers, warmth, kept) = match notice {
+            Notice::Ended { ending, usage, duration, layers, warmth, kept, .. } => {
+                (ending, usage, duration, layers, warmth, kept)
             }
             Notice::Failed { failure, .. } => return Err(refusal_of(&failure)),
             Notice::Ready { .. } | Notice::Broken(_) | Notice::Pools { .. } | Notice::Answered { .. } => {
@@ -245,8 +248,9 @@ impl<'a> Attending<'a> {
         };
         let mut isolation: Vec<Layer> = layers.into_iter().map(engine_layer).collect();
         isolation.sort();
+        let ending = ending_of(ending, self.why_killed);
         Ok(Outcome {
-            ending: ending_of(ending, self.why_killed),
+            ending,
             duration,
             usage: Usage {
                 cpu: usage.cpu,
@@ -259,7 +263,7 @@ impl<'a> Attending<'a> {
                 serde_json::from_slice(&self.result).ok()
             },
             artifacts: parse_artifacts(&self.artifacts),
-            findings: Vec::new(),
+            findings: explain::findings(&kept_of(kept), ending, &self.limits),
             receipt: Receipt {
                 provider: "native",
                 kernel: Kernel::Host,
@@ -295,6 +299,12 @@ fn drain(pipe: Option<&impl AsFd>, into: &mut Vec<u8>, bound: usize) {
             }
         }
     }
+}
+
+fn kept_of(kept: spec::Kept) -> explain::Kept {
+    let spec::Kept { calls, more_calls, forks_refused, disk_full } = kept;
+    let call = |spec::RefusedCall { name, arguments, count }| explain::RefusedCall { name, arguments, count };
+    explain::Kept { calls: calls.into_iter().map(call).collect(), more_calls, forks_refused, disk_full }
 }
 
 fn ending_of(ending: spec::Ending, why_killed: Option<Ending>) -> Ending {

@@ -9,8 +9,8 @@ use belljar_engine::plan::{Image, Network, Plan};
 use belljar_engine::provider::ProviderError;
 use belljar_jail::spec::{HOME, HostBind, INBOX, RootEntry, RootTree, WORKSPACE};
 
-use super::paths;
 use super::runtimes::{Located, Runtimes};
+use super::{gate, paths};
 
 const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Top-level folders of the host that hold programs and libraries.
@@ -153,7 +153,7 @@ impl Roots {
         let mut tree = match &plan.image {
             Image::Host => {
                 let mut tree = self.host.clone();
-                tree.push(file("/etc/resolv.conf", &resolv_conf(plan.network)));
+                tree.push(file("/etc/resolv.conf", &resolv_conf(&plan.network)));
                 tree
             }
             Image::Folder(folder) => folder_tree(folder)?,
@@ -247,8 +247,9 @@ fn mirror(folder: &Path, name: &str) -> Option<RootEntry> {
     Some(RootEntry::Bind { source, path: text })
 }
 
-fn resolv_conf(network: Network) -> String {
+fn resolv_conf(network: &Network) -> String {
     match network {
+        Network::Hosts(_) => gate::resolv_conf(),
         Network::None => "# this sandbox has no network\n".to_owned(),
         Network::Full => std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default(),
     }

@@ -2,6 +2,7 @@
 
 mod attend;
 mod connection;
+mod gate;
 mod image;
 mod link;
 mod living;
@@ -201,7 +202,11 @@ impl Place {
         refuse_what_this_plan_lacks(plan)?;
         let playground = plan.playground.as_deref().map(paths::playground).transpose()?;
         let binds = plan.mounts.iter().map(paths::bind).collect::<Result<_, _>>()?;
-        Ok(Self { plan: plan.clone(), playground, binds })
+        let mut plan = plan.clone();
+        let mut env = gate::environment(&plan.network);
+        env.append(&mut plan.env);
+        plan.env = env;
+        Ok(Self { plan, playground, binds })
     }
 
     /// Whether nothing outside the sandbox can have changed, whatever the program did.

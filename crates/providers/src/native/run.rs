@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use belljar_engine::limits::Limits;
+use belljar_engine::limits::{self, Limits};
 use belljar_engine::outcome::Outcome;
 use belljar_engine::plan::{Network, Task};
 use belljar_engine::provider::{BoxFuture, Flow, ProviderError, Sink, Stream};
@@ -13,10 +13,10 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::attend::{Attending, Pipes};
+use super::gate::Gate;
 use super::{Place, Shared, root_for};
 use crate::program::{self, Prepared, Spots, WarmTask};
 
-const OPEN_FILES: u64 = 1_024;
 /// What `main` may return, as JSON.
 pub(super) const MAX_RESULT: usize = 16 << 20;
 
@@ -96,11 +96,20 @@ async fn attempt(
     let pipes = Pipes::new(prepared.result).map_err(|error| setup("make pipes", &error))?;
     let payload = pack(&prepared).map_err(|error| setup("pack the files", &error))?;
     let jail = jail(shared, place, task, prepared, root.number);
-    let fds = pipes.theirs(&payload);
+    let gate = Gate::of(&place.plan.network)?;
+    let mut fds = pipes.theirs(&payload);
+    fds.extend(gate.as_ref().map(Gate::theirs));
     let ordered = shared.link.connection()?.start(&root, jail, &fds).await?;
     drop(fds);
+    let egress = gate.map(Gate::ordered);
     let ours = pipes.keep_ours(!task.stdin.is_empty()).map_err(|error| setup("make pipes", &error))?;
-    Attending::new(ordered, sink).attend(ours, &task.stdin, cancel).await
+    let mut outcome =
+        Attending::new(ordered, place.plan.limits, sink).attend(ours, &task.stdin, cancel).await?;
+    if let Some(egress) = egress {
+        egress.close().await;
+        outcome.findings.extend(egress.findings());
+    }
+    Ok(outcome)
 }
 
 /// The code's file in a playground, which goes when the run is over.
@@ -180,7 +189,7 @@ fn jail(shared: &Shared, place: &Place, task: &Task, prepared: Prepared, root: u
         env: prepared.env.iter().map(|(key, value)| format!("{key}={value}")).collect(),
         workdir: task.workdir.clone(),
         limits: limits(&place.plan.limits),
-        network: network(place.plan.network),
+        network: network(&place.plan.network),
         playground: place.playground.clone(),
         binds: place.binds.clone(),
         result_pipe: prepared.result,
@@ -197,13 +206,14 @@ pub(super) fn limits(limits: &Limits) -> spec::Limits {
         cpu_millis: limits.cpu_millis,
         processes: limits.processes,
         disk_bytes: limits.disk_bytes,
-        open_files: OPEN_FILES,
+        open_files: limits::OPEN_FILES,
     }
 }
 
-pub(super) fn network(network: Network) -> spec::Network {
+pub(super) fn network(network: &Network) -> spec::Network {
     match network {
         Network::None => spec::Network::Own,
+        Network::Hosts(_) => spec::Network::Gated,
         Network::Full => spec::Network::Host,
     }
 }

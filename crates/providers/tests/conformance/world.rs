@@ -77,7 +77,7 @@ impl World {
     ) -> Result<Report, String> {
         let warm = self.warm_up(&request)?;
         let report = self.run_as_it_is(request, cancel, sink)?;
-        match report.receipt.warm {
+        match report.warmth() {
             Warmth::Cold if warm => Err("it was to be warm, and was cold".to_owned()),
             _ => Ok(report),
         }
@@ -89,7 +89,9 @@ impl World {
         cancel: impl Future<Output = ()> + Send + 'static,
         sink: &mut dyn Sink,
     ) -> Result<Report, String> {
-        let request: Request = serde_json::from_value(request).map_err(|error| error.to_string())?;
+        let mut request: Request = serde_json::from_value(request).map_err(|error| error.to_string())?;
+        // What is tested here is what holds when no policy does.
+        request.policy.get_or_insert_with(|| "off".to_owned());
         let admitted = self.engine.admit(request, HostPaths::default()).map_err(|error| error.to_string())?;
         let run = self.engine.execute("exec_test".to_owned(), admitted, sink, Box::pin(cancel));
         self.runtime.block_on(run).map_err(|error| error.to_string())
@@ -109,7 +111,7 @@ impl World {
         let wanted = if self.warming == Warming::Pool { Warmth::Pool } else { Warmth::Fork };
         for _ in 0..200 {
             let report = self.run_as_it_is(trifle.clone(), std::future::pending(), &mut Quiet)?;
-            if report.receipt.warm == wanted {
+            if report.warmth() == wanted {
                 return Ok(true);
             }
             std::thread::sleep(std::time::Duration::from_millis(20));

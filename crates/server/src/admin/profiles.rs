@@ -12,6 +12,7 @@ use belljar_store::{ProfileName, StoredProfile, Timestamp};
 use serde_json::{Map, Value, json};
 
 use super::Desk;
+use super::tenants::check_policy;
 use crate::body::{Whole, parse};
 use crate::error::Error;
 use crate::schema;
@@ -58,7 +59,11 @@ pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Va
         (status = 422, description = "Something is wrong with it", body = schema::Problem)))]
 pub(crate) async fn set(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Value>, Error> {
     let profile: ProfileName = name.parse()?;
-    check(&parse(&body)?)?;
+    let new: Profile = parse(&body)?;
+    check(&new)?;
+    if let Some(policy) = &new.policy {
+        check_policy(&desk, policy)?;
+    }
     let json: Map<String, Value> = parse(&body)?;
     let (world, shown) = (Arc::clone(&desk.world), json!({"name": profile, "profile": json}));
     let work = async move {

@@ -27,6 +27,7 @@ struct New {
 struct Change {
     quotas: Option<Quotas>,
     disabled: Option<bool>,
+    policy: Option<String>,
 }
 
 /// All tenants.
@@ -58,13 +59,16 @@ pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Te
     Ok(Json(find(&desk, &known(&name)?).await?))
 }
 
-/// Changes what a tenant may have, or whether its keys open anything.
+/// Changes what a tenant may have, whether its keys open anything, and the policy above which it cannot go.
 #[utoipa::path(patch, path = "/v1/tenants/{tenant}", tag = "administration", params(("tenant" = String, Path)),
     request_body = schema::TenantChange,
     responses((status = 200, description = "As it is now", body = schema::Tenant),
         (status = 404, description = "There is none", body = schema::Problem)))]
 pub(crate) async fn change(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Tenant>, Error> {
     let (tenant, change): (_, Change) = (known(&name)?, parse(&body)?);
+    if let Some(policy) = &change.policy {
+        check_policy(&desk, policy)?;
+    }
     let (store, changed) = (desk.store(), tenant.clone());
     let work = async move {
         if let Some(quotas) = change.quotas {
@@ -72,6 +76,9 @@ pub(crate) async fn change(desk: Desk, Path(name): Path<String>, body: Whole) ->
         }
         if let Some(disabled) = change.disabled {
             store.disable_tenant(&changed, disabled.then(Timestamp::now)).await?;
+        }
+        if let Some(policy) = change.policy {
+            store.set_tenant_policy(&changed, &policy).await?;
         }
         Ok(())
     };
@@ -95,6 +102,12 @@ pub(crate) async fn remove(desk: Desk, Path(name): Path<String>) -> Result<Statu
     };
     desk.act("tenant.remove", &name, work).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// A policy that nobody knows would stop every request.
+pub(super) fn check_policy(desk: &Desk, name: &str) -> Result<(), Error> {
+    let found = desk.world.engine.policies().named(name);
+    found.map(drop).map_err(|error| Error::Invalid { field: "policy", message: error.to_string() })
 }
 
 pub(super) fn known(name: &str) -> Result<TenantName, Error> {

@@ -38,6 +38,7 @@ struct Signal {
         (status = 200, description = "It has ended; with `Accept: text/event-stream` `started`, its output as it comes \
             (`output`, `lost`) and then that (`ended`). A client that goes away kills it", body = schema::EndedCommand),
         (status = 201, description = "With `\"background\": true`: it runs", body = schema::Command),
+        (status = 403, description = "A policy does not let it run: `refused`, with what it minds", body = schema::Problem),
         (status = 409, description = "The sandbox is paused", body = schema::Problem),
         (status = 410, description = "The sandbox has ended", body = schema::Problem),
         (status = "4XX", description = "Something about the request", body = schema::Problem),
@@ -52,7 +53,8 @@ pub(crate) async fn start_command(
 ) -> Result<Response, Error> {
     let used = life::find(&world, &caller, &id).await?;
     let bound = used.admitted.plan.limits.output_bytes;
-    let command = world.engine.admit_command(&used.admitted, parse(&body)?)?;
+    let floor = caller.policy.as_deref();
+    let command = world.engine.admit_command(&used.admitted, parse(&body)?, floor)?;
     let (background, share) = (command.background, body.share);
     executions::check_quota(&world, &caller).await?;
     let started = Started::new(&world, used, command, share).await?;

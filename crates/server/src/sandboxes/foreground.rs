@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use belljar_engine::finding::Finding;
 use belljar_engine::living::{Attach, FailureKind, LivingError, OutputEvent, ProcessId};
 use belljar_engine::report::{CommandReport, Written};
 use belljar_engine::sandbox::AdmittedCommand;
@@ -26,6 +27,8 @@ pub(super) struct Started {
     look: Look,
     leash: Leash,
     feed: Option<Feed>,
+    /// What policies say of it.
+    findings: Vec<Finding>,
     since: Instant,
     _awaited: Awaited,
 }
@@ -54,14 +57,14 @@ impl Started {
         awaited: Awaited,
     ) -> Result<Self, Error> {
         let since = Instant::now();
-        let AdmittedCommand { start, stdin, close_stdin, background, .. } = command;
+        let AdmittedCommand { start, stdin, close_stdin, background, findings, .. } = command;
         // Nobody reads what goes on by itself, and it must not wait for that.
         let attach = Attach { from: 0, hold: !background };
         let (id, output) = used.living.commands().start_attached(start, attach).await.map_err(refusal)?;
         let leash = Leash { open: Arc::clone(used.open()), id, tight: true };
         let feed = stdin.map(|bytes| Feed::new(used.open(), id, bytes, close_stdin, share));
         let info = super::look::info(&used, &id.0.to_string()).await?;
-        Ok(Self { look: Look::new(used, info, output), leash, feed, since, _awaited: awaited })
+        Ok(Self { look: Look::new(used, info, output), leash, feed, findings, since, _awaited: awaited })
     }
 
     /// Lets it go on by itself.
@@ -70,11 +73,11 @@ impl Started {
         if let Some(feed) = &mut self.feed {
             feed.tight = false;
         }
-        self.look.report()
+        self.report()
     }
 
     pub(super) fn report(&self) -> CommandReport {
-        self.look.report()
+        CommandReport { findings: self.findings.clone(), ..self.look.report() }
     }
 
     /// The next event of its output; after its end there is nothing left to be killed.
@@ -97,7 +100,7 @@ impl Started {
                 OutputEvent::Ended { .. } => break,
             }
         }
-        Ok(self.look.report().with(written.report(), self.since.elapsed()))
+        Ok(self.report().with(written.report(), self.since.elapsed()))
     }
 }
 

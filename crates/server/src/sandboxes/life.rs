@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use belljar_engine::living::{Living, LivingError, State, Stats};
+use belljar_engine::living::{Living, LivingError, NetworkUse, State, Stats};
+use belljar_engine::network::HostRules;
 use belljar_engine::quantity::show_duration;
 use belljar_engine::report::ReceiptReport;
 use belljar_engine::sandbox::{AdmittedSandbox, OnTimeout, SandboxRequest};
@@ -42,7 +43,8 @@ pub(super) async fn open(
         return Err(Error::ShuttingDown);
     }
     let names = object::Names::of(&request);
-    let admitted = world.engine.admit_sandbox(request)?.for_tenant(caller.tenant.as_str());
+    let admitted =
+        world.engine.admit_sandbox(request, caller.policy.as_deref())?.for_tenant(caller.tenant.as_str());
     check_life(world, admitted.timeout, world.settings.sandbox_life)?;
     let memory = admitted.plan.limits.memory_bytes;
     let mut room = (
@@ -243,6 +245,16 @@ async fn extend(world: &World, open: &Open, timeout: Duration) -> Result<(), Err
     check_life(world, timeout, open.left())?;
     open.set_span(timeout);
     record(world, open, SandboxState::Running, Some(Deadline::after(timeout))).await
+}
+
+/// Has it reach these hosts from now on, paused or not; what it has reached.
+pub(super) async fn set_hosts(open: &Open, rules: HostRules) -> Result<NetworkUse, Error> {
+    let _step = open.steps.lock().await;
+    if open.is_ended() {
+        return Err(Error::SandboxEnded);
+    }
+    open.living.set_hosts(rules)?;
+    Ok(open.living.network().ok_or_else(LivingError::no_gate)?)
 }
 
 fn is_paused(open: &Open) -> Result<bool, Error> {

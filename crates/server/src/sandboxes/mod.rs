@@ -20,6 +20,7 @@ mod handlers;
 mod life;
 mod look;
 mod named;
+pub(crate) mod network;
 mod object;
 mod open;
 mod output;

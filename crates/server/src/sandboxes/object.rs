@@ -36,7 +36,7 @@ pub(super) fn settings(names: Names, admitted: &AdmittedSandbox) -> Map<String, 
             "processes": limits.processes,
             "output_bytes": limits.output_bytes,
         },
-        "network": {"mode": match admitted.plan.network { Network::None => "none", Network::Full => "full" }},
+        "network": network(&admitted.plan.network),
         "env_names": admitted.plan.env.keys().collect::<Vec<_>>(),
         "volumes": admitted.volumes,
         // Known when it is made.
@@ -47,6 +47,15 @@ pub(super) fn settings(names: Names, admitted: &AdmittedSandbox) -> Map<String, 
     match settings {
         Value::Object(settings) => settings,
         _ => Map::new(),
+    }
+}
+
+/// What may be reached.
+pub(super) fn network(network: &Network) -> Value {
+    match network {
+        Network::None => json!({"mode": "none"}),
+        Network::Hosts(rules) => json!({"mode": "hosts", "hosts": rules.hosts()}),
+        Network::Full => json!({"mode": "full"}),
     }
 }
 
@@ -63,6 +72,10 @@ pub(super) fn sandbox(recorded: Sandbox, open: Option<&Open>) -> Value {
     let mut object =
         Map::from_iter([("id".to_owned(), json!(recorded.id)), ("state".to_owned(), json!(state))]);
     object.extend(recorded.settings);
+    // It can have been changed.
+    if let Some(now) = open.and_then(|open| open.living.network()) {
+        object.insert("network".to_owned(), network(&Network::Hosts(now.rules)));
+    }
     let rest = json!({
         "metadata": recorded.metadata,
         "created": recorded.created,

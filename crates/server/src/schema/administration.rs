@@ -26,6 +26,9 @@ pub(crate) struct Tenant {
     #[schema(required)]
     disabled: Option<i64>,
     stored_bytes: u64,
+    /// Above which none of its requests can go.
+    #[schema(required)]
+    policy: Option<String>,
 }
 
 /// Tenants by name.
@@ -48,6 +51,8 @@ pub(crate) struct NewTenant {
 pub(crate) struct TenantChange {
     quotas: Option<Quotas>,
     disabled: Option<bool>,
+    /// Above which none of its requests can go; `off` lets them choose freely.
+    policy: Option<String>,
 }
 
 /// A key to make.
@@ -115,6 +120,8 @@ pub(crate) struct Profile {
     preimports: Option<Vec<String>>,
     /// truncate or kill.
     output_overflow: Option<String>,
+    /// The policy that holds, above which no request can go.
+    policy: Option<String>,
 }
 
 /// A profile and its name.

@@ -67,6 +67,8 @@ pub(crate) struct Command {
     signal: Option<String>,
     timed_out: bool,
     output_bytes: u64,
+    /// What policies say of it, where it was just started.
+    findings: Vec<super::Finding>,
 }
 
 /// A command whose end was waited for.

@@ -36,6 +36,8 @@ pub(crate) struct NewSandbox {
     volumes: Option<Vec<VolumeMount>>,
     /// The id of a snapshot with whose files the workspace starts.
     snapshot: Option<String>,
+    /// Name of the policy for everything that is run in it.
+    policy: Option<String>,
 }
 
 /// A volume that a sandbox sees, or a host folder.
@@ -55,6 +57,27 @@ pub(crate) struct VolumeMount {
 pub(crate) struct Extension {
     #[schema(minimum = 1)]
     timeout_ms: i64,
+}
+
+/// What a sandbox is to reach from now on.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Hosts {
+    /// As in `network.hosts`: `pypi.org`, `*.example.com:443`, `10.0.0.5:8080`.
+    hosts: Vec<String>,
+}
+
+/// What a sandbox may reach, and has reached.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct NetworkUse {
+    /// none, hosts or full.
+    mode: String,
+    /// For `hosts`, and so are the figures.
+    hosts: Option<Vec<String>>,
+    /// What it was kept from, as in `findings` of a result.
+    refused: Vec<Value>,
+    connections: Option<u64>,
+    sent_bytes: Option<u64>,
+    received_bytes: Option<u64>,
 }
 
 /// How a sandbox stands.

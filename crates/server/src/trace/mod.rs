@@ -134,7 +134,7 @@ impl Tracer {
                 ("belljar.tenant", running.tenant.to_string().into()),
                 ("belljar.status", status.into()),
                 ("belljar.language", language.into()),
-                ("belljar.warm", warmth(report.receipt.warm).into()),
+                ("belljar.warm", warmth(report.warmth()).into()),
                 ("belljar.duration_ms", Value::Real(report.duration_ms)),
             ],
         });

@@ -14,6 +14,7 @@ mod fairness;
 mod metrics;
 mod place;
 mod player;
+mod policy;
 mod shelf;
 mod tls;
 mod traces;

@@ -67,6 +67,7 @@ impl From<Ran> for Status {
             Ran::TimedOut => Self::TimedOut,
             Ran::LimitExceeded => Self::LimitExceeded,
             Ran::Cancelled => Self::Cancelled,
+            Ran::Refused => Self::Refused,
         }
     }
 }
@@ -109,14 +110,6 @@ impl Finished {
         let json = bound::json("result", report, MAX_RESULT)?;
         let cpu_ms = report.usage.cpu_ms.max(0.0).ceil() as u64;
         Ok(Self { status: report.status.into(), exit_code: report.exit_code, cpu_ms, json, ended })
-    }
-
-    /// Refused by policy, with the result object that says why.
-    ///
-    /// # Errors
-    /// It is more than is kept.
-    pub fn refused(result: &Value, ended: Timestamp) -> Result<Self, Error> {
-        Self::unrun(Status::Refused, result, ended)
     }
 
     /// Cancelled before it started, with the result object.
@@ -191,7 +184,9 @@ mod tests {
 
     #[test]
     fn statuses_are_the_words_of_the_result_object() {
-        for ran in [Ran::Succeeded, Ran::Failed, Ran::TimedOut, Ran::LimitExceeded, Ran::Cancelled] {
+        for ran in
+            [Ran::Succeeded, Ran::Failed, Ran::TimedOut, Ran::LimitExceeded, Ran::Cancelled, Ran::Refused]
+        {
             let word = serde_json::to_value(ran).unwrap();
             assert_eq!(word, Status::from(ran).as_str());
             assert!(Status::from(ran).is_final());

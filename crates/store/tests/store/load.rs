@@ -34,13 +34,13 @@ fn report(id: &ExecutionId, cpu_ms: f64) -> Report {
         dependencies: DependenciesReport { packages: Vec::new(), cache: "none", install_ms: 0 },
         duration_ms: 2.5,
         usage: UsageReport { cpu_ms, peak_memory_bytes: 1, processes_peak: None },
-        receipt: ReceiptReport {
+        receipt: Some(ReceiptReport {
             provider: "native",
             kernel: Kernel::Host,
             isolation: Vec::new(),
             warm: Warmth::Cold,
             simulated: false,
-        },
+        }),
         metadata: Map::new(),
     }
 }

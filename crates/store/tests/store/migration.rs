@@ -10,9 +10,10 @@ use belljar_store::{
 };
 use serde_json::json;
 
-const FIXTURES: [&str; 2] = [
+const FIXTURES: [&str; 3] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/schema-1.db"),
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/schema-2.db"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/schema-3.db"),
 ];
 
 /// How each fixture was made, by the code of its time; the variable names the file to make.

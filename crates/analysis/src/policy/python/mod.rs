@@ -11,13 +11,15 @@ use ruff_python_parser::{Mode, ParseOptions, parse_unchecked};
 use ruff_text_size::Ranged;
 
 use self::scope::{Scopes, Value};
+use super::Language;
 use super::fact::{Fact, Kind, Shape};
+use super::guard::{self, Allowance};
 use super::shell;
 
 /// What the code does.
-pub(crate) fn facts(code: &str) -> Vec<Fact> {
+pub(crate) fn facts(code: &str, allowance: Allowance) -> Vec<Fact> {
     let parsed = parse_unchecked(code, ParseOptions::from(Mode::Ipython));
-    let mut reader = Reader { facts: Vec::new(), scopes: Scopes::new(), waiting: Vec::new() };
+    let mut reader = Reader { facts: Vec::new(), scopes: Scopes::new(), waiting: Vec::new(), allowance };
     if let Some(error) = parsed.errors().first() {
         let why = error.error.to_string();
         reader.say(error.location.start().to_usize(), Kind::Shape(Shape::Syntax(why)));
@@ -33,7 +35,7 @@ pub(crate) fn facts(code: &str) -> Vec<Fact> {
 }
 
 /// Attributes that lead into the interpreter, whatever they are attributes of.
-const INSIDE: &[&str] = &[
+pub(crate) const INSIDE: &[&str] = &[
     "__subclasses__",
     "__bases__",
     "__mro__",
@@ -64,11 +66,16 @@ struct Reader<'a> {
     facts: Vec<Fact>,
     scopes: Scopes,
     waiting: Vec<(&'a [Stmt], usize)>,
+    allowance: Allowance,
 }
 
 impl<'a> Reader<'a> {
     fn say(&mut self, at: usize, kind: Kind) {
-        self.facts.push(Fact { at, kind });
+        self.facts.push(Fact { at, language: Language::Python, kind });
+    }
+
+    fn shell(&mut self, command: &str, at: usize) {
+        self.facts.extend(guard::inside(command, Language::Shell, at, &self.allowance));
     }
 
     fn body(&mut self, body: &'a [Stmt]) {
@@ -190,10 +197,10 @@ impl<'a> Reader<'a> {
             self.say(at, Kind::Shape(Shape::Assembled(first.clone().unwrap_or_default())));
         }
         if let (Some(command), true) = (first, shell_runs(path, &arguments)) {
-            self.facts.extend(shell::embedded(&command, at));
+            self.shell(&command, at);
         }
         if let Some(words) = fold::words(call, path, PROCESSES, &self.scopes) {
-            self.facts.extend(shell::program(words, at));
+            self.facts.extend(shell::program(words, at, &self.allowance));
         }
         self.say(at, Kind::Name { path: path.to_owned(), arguments: Some(arguments) });
     }
@@ -318,7 +325,7 @@ impl<'a> Visitor<'a> for Reader<'a> {
             }
             Stmt::IpyEscapeCommand(line) => {
                 let at = line.start().to_usize();
-                self.facts.extend(shell::embedded(&line.value, at));
+                self.shell(&line.value, at);
             }
             _ => walk_stmt(self, statement),
         }

@@ -4,7 +4,11 @@
 mod commands;
 mod javascript;
 mod python;
+mod shared;
 mod shell;
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
@@ -153,27 +157,97 @@ fn within(name: &str, module: &str) -> bool {
     name.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '/']))
 }
 
-/// All rules.
-pub static RULES: &[&[Rule]] = &[python::RULES, javascript::RULES, shell::RULES];
+/// All rules, by the language for which they are, in parts.
+pub static RULES: &[&[&[Rule]]] = &[python::RULES, javascript::RULES, shell::RULES];
 
-/// Rules that find something in a fact. A shell's rules hold for commands in every language.
+/// The rule of this id.
+pub(crate) fn named(id: &str) -> Option<&'static Rule> {
+    RULES.iter().copied().flatten().copied().flatten().find(|rule| rule.id == id)
+}
+
+/// Rules of a language by the first part of what they look for, so that a name is held against a few of them only.
+struct Index {
+    named: HashMap<&'static str, Vec<&'static Rule>>,
+    /// Those that look for something else as well.
+    others: Vec<&'static Rule>,
+}
+
+impl Index {
+    fn new(rules: &'static [&'static [Rule]]) -> Self {
+        let (mut named, mut others): (HashMap<_, Vec<_>>, Vec<_>) = (HashMap::new(), Vec::new());
+        for rule in rules.iter().copied().flatten() {
+            let names = || rule.when.iter().flat_map(|when| when.words());
+            for name in names() {
+                let rules = named.entry(first_part(name)).or_default();
+                if !rules.iter().any(|known: &&Rule| known.id == rule.id) {
+                    rules.push(rule);
+                }
+            }
+            if rule.when.iter().any(|when| when.words().is_empty()) {
+                others.push(rule);
+            }
+        }
+        Self { named, others }
+    }
+
+    fn candidates(&self, fact: &Fact) -> impl Iterator<Item = &'static Rule> {
+        let name = match &fact.kind {
+            Kind::Import(name) | Kind::Member(name) => Some(name),
+            Kind::Name { path, .. } => Some(path),
+            Kind::Command { name, .. } => Some(name),
+            Kind::Write(_) | Kind::Shape(_) => None,
+        };
+        let named = name.and_then(|name| self.named.get(first_part(name)));
+        named.into_iter().flatten().chain(&self.others).copied()
+    }
+}
+
+fn first_part(name: &str) -> &str {
+    name.split(['.', '/', '(']).next().unwrap_or(name)
+}
+
+static PYTHON: LazyLock<Index> = LazyLock::new(|| Index::new(python::RULES));
+static JAVASCRIPT: LazyLock<Index> = LazyLock::new(|| Index::new(javascript::RULES));
+static SHELL: LazyLock<Index> = LazyLock::new(|| Index::new(shell::RULES));
+
+/// Rules that find something in a fact.
 pub(crate) fn matching<'a>(
-    language: Language,
     fact: &'a Fact,
     policy: &'a Policy,
 ) -> impl Iterator<Item = (&'static Rule, Subject)> + 'a {
-    let table = match (&fact.kind, language) {
-        (Kind::Command { .. } | Kind::Write(_), _) | (_, Language::Shell) => shell::RULES,
-        (_, Language::Python) => python::RULES,
-        _ => javascript::RULES,
+    let index = match fact.language {
+        Language::Python => &PYTHON,
+        Language::JavaScript | Language::TypeScript => &JAVASCRIPT,
+        Language::Shell => &SHELL,
     };
-    table.iter().filter_map(|rule| {
+    index.candidates(fact).filter_map(|rule| {
         let subject = rule.when.iter().find_map(|when| when.found(&fact.kind, policy))?;
         Some((rule, subject))
     })
 }
 
+impl Rule {
+    /// Whether it is about code that could not be read, as a whole or from some place on.
+    pub(crate) fn is_about_reading(&self) -> bool {
+        self.when.iter().any(|when| matches!(when, When::Syntax | When::Unread))
+    }
+}
+
 impl When {
+    /// What it looks for by name.
+    fn words(&self) -> &'static [&'static str] {
+        match self {
+            Self::Import(names)
+            | Self::Name(names)
+            | Self::CallWith(names, _)
+            | Self::Writes(names, _)
+            | Self::Member(names)
+            | Self::Command(names)
+            | Self::CommandWith(names, _) => names,
+            _ => &[],
+        }
+    }
+
     fn found(&self, kind: &Kind, policy: &Policy) -> Option<Subject> {
         match (self, kind) {
             (Self::Import(names), Kind::Import(name)) => {

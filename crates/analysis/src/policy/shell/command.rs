@@ -2,6 +2,7 @@
 
 use brush_parser::ast;
 
+use super::super::Language;
 use super::super::fact::{Kind, Shape};
 use super::Reader;
 use super::expand::Flow;
@@ -13,16 +14,38 @@ pub(crate) fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-const SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "ksh", "ash"];
-const INTERPRETERS: &[&str] = &["python", "python3", "node", "perl", "ruby", "php"];
+/// Interpreters whose code nobody reads here.
+const OTHERS: &[&str] = &["perl", "ruby", "php"];
 
-/// Text that a here-document hands to a shell.
-pub(crate) fn here_document(simple: &ast::SimpleCommand, name: Option<&Option<String>>) -> Option<ast::Word> {
-    let name = name?.as_deref().map(base_name)?;
-    if !SHELLS.contains(&name) {
-        return None;
+/// What a program takes as code; nothing where it takes none, or nobody reads it here.
+fn language_of(name: &str) -> Option<Language> {
+    match name {
+        "sh" | "bash" | "dash" | "zsh" | "ksh" | "ash" => Some(Language::Shell),
+        "node" | "nodejs" | "bun" | "deno" => Some(Language::JavaScript),
+        _ if name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.') == "python" => {
+            Some(Language::Python)
+        }
+        _ => None,
     }
-    simple.suffix.iter().flat_map(|suffix| &suffix.0).find_map(|item| match item {
+}
+
+/// Whether the next word after this flag is code.
+fn announces_code(flag: &str, language: Language) -> bool {
+    match language {
+        Language::JavaScript | Language::TypeScript => {
+            matches!(flag, "-e" | "-p" | "-pe" | "--eval" | "--print" | "eval")
+        }
+        _ => flag.starts_with('-') && !flag.starts_with("--") && flag.ends_with('c'),
+    }
+}
+
+/// Text that a here-document hands to an interpreter.
+pub(crate) fn here_document(
+    simple: &ast::SimpleCommand,
+    name: Option<&Option<String>>,
+) -> Option<(Language, ast::Word)> {
+    let language = language_of(name?.as_deref().map(base_name)?)?;
+    let document = simple.suffix.iter().flat_map(|suffix| &suffix.0).find_map(|item| match item {
         ast::CommandPrefixOrSuffixItem::IoRedirect(ast::IoRedirect::HereDocument(_, document)) => {
             Some(document.doc.clone())
         }
@@ -32,7 +55,8 @@ pub(crate) fn here_document(simple: &ast::SimpleCommand, name: Option<&Option<St
             Some(word)
         }
         _ => None,
-    })
+    });
+    Some((language, document?))
 }
 
 impl Reader {
@@ -85,17 +109,20 @@ impl Reader {
                     self.variables.insert(variable.clone(), None);
                 }
             }
-            _ if SHELLS.contains(&name) => {
-                let flag = rest.iter().position(|word| {
-                    word.as_deref().is_some_and(|word| {
-                        word.starts_with('-') && !word.starts_with("--") && word.ends_with('c')
-                    })
-                });
-                if let Some(code) = flag.and_then(|flag| rest.get(flag + 1)) {
-                    self.code(code.clone(), "sh -c", at);
-                }
-            }
-            _ => {}
+            _ => self.interpreter(name, rest, at),
+        }
+    }
+
+    /// `sh -c CODE`, `python -c CODE`, `node -e CODE`.
+    fn interpreter(&mut self, name: &str, words: &[Option<String>], at: usize) {
+        let Some(language) = language_of(name) else { return };
+        let announces =
+            |word: &Option<String>| word.as_deref().is_some_and(|word| announces_code(word, language));
+        let Some(flag) = words.iter().position(announces) else { return };
+        match words.get(flag + 1) {
+            Some(Some(code)) => self.run(code, language, at),
+            Some(None) => self.say(at, Kind::Shape(Shape::UnknownCode(unknown(language)))),
+            None => {}
         }
     }
 
@@ -114,10 +141,12 @@ impl Reader {
         };
         let Some(Some(name)) = words.get(skipped) else { return };
         let name = base_name(name);
-        let reads_code =
-            words[skipped + 1..].iter().flatten().all(|word| word.starts_with('-') && word != "-c");
-        let shell = SHELLS.contains(&name);
-        if !(shell || INTERPRETERS.contains(&name)) || !reads_code {
+        let rest = &words[skipped + 1..];
+        let is = |word: &Option<String>, wanted: &str| word.as_deref() == Some(wanted);
+        let reads_code = rest.iter().any(|word| is(word, "-s"))
+            || rest.iter().flatten().all(|word| word.starts_with('-') && word != "-c");
+        let language = language_of(name);
+        if (language.is_none() && !OTHERS.contains(&name)) || !reads_code {
             return;
         }
         if flow.downloaded {
@@ -126,9 +155,19 @@ impl Reader {
         if flow.decoded {
             self.say(at, Kind::Shape(Shape::Decoded));
         }
-        if shell {
-            self.code(flow.text.clone(), "| sh", at);
+        match (language, &flow.text) {
+            (Some(language), Some(text)) => self.run(&text.clone(), language, at),
+            (Some(Language::Shell), None) => self.say(at, Kind::Shape(Shape::UnknownCode("| sh"))),
+            _ => {}
         }
+    }
+}
+
+fn unknown(language: Language) -> &'static str {
+    match language {
+        Language::Shell => "sh -c",
+        Language::Python => "python -c",
+        Language::JavaScript | Language::TypeScript => "node -e",
     }
 }
 

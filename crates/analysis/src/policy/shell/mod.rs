@@ -9,32 +9,38 @@ use std::collections::HashMap;
 use brush_parser::ast::{self, CommandPrefixOrSuffixItem as Item, SourceLocation};
 use brush_parser::{Parser, ParserOptions};
 
+use super::Language;
 use super::fact::{Fact, Kind, Shape};
+use super::guard::{self, Allowance};
+use crate::room;
 
-/// How deep code inside code (`sh -c "eval …"`) is followed.
 const MAX_LEVELS: usize = 4;
 
 /// What a script does.
-pub(crate) fn facts(code: &str) -> Vec<Fact> {
-    let mut reader = Reader::new(code, None, MAX_LEVELS);
-    reader.script(code);
+pub(crate) fn facts(code: &str, allowance: Allowance) -> Vec<Fact> {
+    let mut reader = Reader::new(code, allowance);
+    if let Err(why) = reader.script(code) {
+        reader.say(0, Kind::Shape(Shape::Syntax(why)));
+    }
     reader.facts
 }
 
-/// What a command inside code of another language does; everything is at the place of that code.
-pub(crate) fn embedded(command: &str, at: usize) -> Vec<Fact> {
-    let mut reader = Reader::new(command, Some(at), MAX_LEVELS - 1);
-    reader.script(command);
-    // Whether another language's text is good shell is not said.
-    reader.facts.retain(|fact| matches!(fact.kind, Kind::Command { .. } | Kind::Write(_)));
-    reader.facts
-}
-
-/// A program that is started without a shell.
-pub(crate) fn program(words: Vec<Option<String>>, at: usize) -> Vec<Fact> {
-    let mut reader = Reader::new("", Some(at), MAX_LEVELS - 1);
+/// What a program does that is started without a shell, and with nothing in its input.
+pub(crate) fn program(words: Vec<Option<String>>, at: usize, allowance: &Allowance) -> Vec<Fact> {
+    let mut reader = Reader::new("", allowance.clone());
     reader.started(words, at);
-    reader.facts.retain(|fact| matches!(fact.kind, Kind::Command { .. } | Kind::Write(_)));
+    reader.facts
+}
+
+/// What a program does that is started with these words, and reads this.
+pub(crate) fn command(words: &[String], input: Option<&str>) -> Vec<Fact> {
+    let words: Vec<_> = words.iter().cloned().map(Some).collect();
+    let mut reader = Reader::new("", Allowance::whole());
+    if let Some(input) = input {
+        let flow = expand::Flow { text: Some(input.to_owned()), ..expand::Flow::default() };
+        reader.fed(&words, &flow, 0);
+    }
+    reader.started(words, 0);
     reader.facts
 }
 
@@ -43,47 +49,58 @@ pub(crate) struct Reader {
     /// Variables that are known; nothing stands for a value that is not.
     variables: HashMap<String, Option<String>>,
     aliases: HashMap<String, String>,
-    /// Where everything is, inside other code.
-    fixed: Option<usize>,
     /// Bytes at which characters begin, where they are not the same.
     bytes: Vec<usize>,
+    /// How often what a command prints may still be worked out inside of what another prints.
     levels: usize,
+    allowance: Allowance,
 }
 
 impl Reader {
-    fn new(code: &str, fixed: Option<usize>, levels: usize) -> Self {
+    fn new(code: &str, allowance: Allowance) -> Self {
         let bytes =
             if code.is_ascii() { Vec::new() } else { code.char_indices().map(|(at, _)| at).collect() };
-        Self { facts: Vec::new(), variables: HashMap::new(), aliases: HashMap::new(), fixed, bytes, levels }
+        let (variables, aliases) = (HashMap::new(), HashMap::new());
+        Self { facts: Vec::new(), variables, aliases, bytes, levels: MAX_LEVELS, allowance }
     }
 
     fn say(&mut self, at: usize, kind: Kind) {
-        self.facts.push(Fact { at, kind });
+        self.facts.push(Fact { at, language: Language::Shell, kind });
     }
 
     fn place(&self, node: &impl SourceLocation) -> usize {
         let index = node.location().map_or(0, |span| span.start.index);
-        self.fixed.unwrap_or_else(|| self.bytes.get(index).copied().unwrap_or(index))
+        self.bytes.get(index).copied().unwrap_or(index)
     }
 
-    fn script(&mut self, code: &str) {
-        let parsed = Parser::new(code.as_bytes(), &ParserOptions::default()).parse_program();
-        match parsed {
-            Ok(program) => program.complete_commands.iter().for_each(|list| self.list(list)),
-            Err(error) => self.say(self.fixed.unwrap_or(0), Kind::Shape(Shape::Syntax(error.to_string()))),
-        }
+    fn script(&mut self, code: &str) -> Result<(), String> {
+        let program = Parser::new(code.as_bytes(), &ParserOptions::default()).parse_program();
+        let program = program.map_err(|error| error.to_string())?;
+        program.complete_commands.iter().for_each(|list| self.list(list));
+        Ok(())
     }
 
-    /// Follows code that another command executes.
+    /// Follows code that another command executes in this shell: it sees and sets the same variables.
     fn inside(&mut self, code: &str, at: usize) {
-        if self.levels == 0 {
-            return;
+        let Some(allowance) = self.allowance.inside(code.len()) else {
+            return self.say(at, Kind::Shape(Shape::Unread("too much code inside code")));
+        };
+        let outer = std::mem::replace(&mut self.allowance, allowance);
+        let before = self.facts.len();
+        // Whether text that somebody else will run is well written is not said.
+        if room::is_endless_shell(code) || room::with_room(code, || self.script(code)).is_err() {
+            self.say(at, Kind::Shape(Shape::Unread("nested too deep")));
         }
-        let fixed = self.fixed.replace(at);
-        self.levels -= 1;
-        self.script(code);
-        self.levels += 1;
-        self.fixed = fixed;
+        self.facts[before..].iter_mut().for_each(|fact| fact.at = at);
+        self.allowance = outer;
+    }
+
+    /// Follows code that is given to an interpreter.
+    fn run(&mut self, code: &str, language: Language, at: usize) {
+        match language {
+            Language::Shell => self.inside(code, at),
+            _ => self.facts.extend(guard::inside(code, language, at, &self.allowance)),
+        }
     }
 
     fn list(&mut self, list: &ast::CompoundList) {
@@ -190,10 +207,10 @@ impl Reader {
             let first = expand::split(first.take());
             words.splice(..1, first);
         }
-        if let Some(code) = command::here_document(simple, words.first())
+        if let Some((language, code)) = command::here_document(simple, words.first())
             && let Some(code) = self.expanded_text(&code)
         {
-            self.inside(&code, at);
+            self.run(&code, language, at);
         }
         self.started(words.clone(), at);
         words

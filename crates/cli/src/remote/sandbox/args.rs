@@ -58,6 +58,15 @@ pub(super) enum SandboxCommand {
         /// Its id
         id: String,
     },
+    /// Says what one reaches and was kept from, or has it reach other hosts
+    #[command(after_help = examples::NETWORK)]
+    Network {
+        /// Its id
+        id: String,
+        /// The hosts from now on; what is connected to others is cut off
+        #[arg(value_name = "HOST,…", value_delimiter = ',')]
+        hosts: Vec<String>,
+    },
     /// Says what one uses
     #[command(after_help = examples::STATS)]
     Stats {
@@ -147,6 +156,9 @@ pub(super) struct CreateArgs {
     /// Profile of the server's
     #[arg(long, value_name = "P")]
     pub(super) profile: Option<String>,
+    /// How code and commands are read before they run in it [default: balanced]
+    #[arg(long, value_name = "POLICY")]
+    pub(super) policy: Option<String>,
     /// How long it lives, such as 30m, 1h [default: 1h]
     #[arg(long, value_name = "TIME", value_parser = parse_millis, allow_hyphen_values = true)]
     pub(super) timeout: Option<i64>,

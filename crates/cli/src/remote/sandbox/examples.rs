@@ -45,6 +45,12 @@ pub(super) const EXTEND: &str = "\
 Examples:
   belljar sandbox extend $id 30m                        it ends half an hour from now";
 
+pub(super) const NETWORK: &str = "\
+Examples:
+  id=$(belljar sandbox create --network pypi.org,files.pythonhosted.org)
+  belljar sandbox network $id                           hosts, figures, and what was refused
+  belljar sandbox network $id '*.example.com:8443'      these from now on, and no others";
+
 pub(super) const STATS: &str = "\
 Examples:
   belljar sandbox stats $id --watch                     redrawn on a terminal, lines elsewhere";

@@ -50,6 +50,7 @@ fn request(args: CreateArgs) -> Result<Value, Failure> {
     let said = [
         ("image", args.image.map(Value::from)),
         ("profile", args.profile.map(Value::from)),
+        ("policy", args.policy.map(Value::from)),
         ("timeout_ms", args.timeout.map(Value::from)),
         ("on_timeout", args.on_timeout.map(Value::from)),
         ("network", args.network.map(|text| json!(network(&text)))),
@@ -168,6 +169,15 @@ fn agree(count: usize) -> Result<(), Failure> {
 pub(super) fn extend(server: &Server, id: &str, timeout_ms: i64, json: bool) -> Result<u8, Failure> {
     let extended = call(server, Method::POST, &at(id, "/extend"), Some(&json!({"timeout_ms": timeout_ms})))?;
     if json { shown::one(&extended) } else { Ok(0) }
+}
+
+/// What one reaches; other hosts from now on, where some are named.
+pub(super) fn network_of(server: &Server, id: &str, hosts: &[String]) -> Result<u8, Failure> {
+    let place = at(id, "/network");
+    shown::one(&match hosts {
+        [] => call(server, Method::GET, &place, None)?,
+        hosts => call(server, Method::PUT, &place, Some(&json!({"hosts": hosts})))?,
+    })
 }
 
 /// Pauses or resumes.

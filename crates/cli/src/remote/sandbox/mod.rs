@@ -31,6 +31,7 @@ pub(crate) fn sandbox(args: SandboxArgs, environment: &Environment) -> Result<u8
         SandboxCommand::Extend { id, time } => life::extend(server, &id, time, json),
         SandboxCommand::Pause { id } => life::turn(server, &id, "pause", json),
         SandboxCommand::Resume { id } => life::turn(server, &id, "resume", json),
+        SandboxCommand::Network { id, hosts } => life::network_of(server, &id, &hosts),
         SandboxCommand::Stats { id, watch } => life::stats(server, &id, watch, json),
         SandboxCommand::Exec(args) => exec::exec(server, *args, json),
         SandboxCommand::Shell(args) => shell::shell(server, args),

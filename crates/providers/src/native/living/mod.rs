@@ -14,9 +14,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use belljar_egress::Egress;
 use belljar_engine::layer::Layer;
 use belljar_engine::limits::Limits;
-use belljar_engine::living::{Asked, ByteStream, Commands, Files, Living, LivingError, State, Stats};
+use belljar_engine::living::{
+    Asked, ByteStream, Commands, Files, Living, LivingError, NetworkUse, State, Stats,
+};
+use belljar_engine::network::HostRules;
 use belljar_engine::outcome::{Kernel, Outcome, Receipt, Warmth};
 use belljar_engine::plan::{Task, WORKSPACE};
 use belljar_engine::provider::{BoxFuture, ProviderError, Sink};
@@ -28,6 +32,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Mutex, OnceCell, watch};
 
 use super::connection::{Connection, Ordered, lost};
+use super::gate::Gate;
 use super::image::NumberedRoot;
 use super::run::{failure_of, setup};
 use super::{Place, Shared, engine_layer, run as one_shot};
@@ -70,13 +75,15 @@ pub(super) struct NativeLiving {
     prefixes: Vec<PathBuf>,
     /// What every process in it has.
     env: BTreeMap<String, String>,
+    /// Its way out, where it may reach single hosts.
+    egress: Option<Egress>,
 }
 
 /// Opens one. Where the launcher is gone, another one is started.
 pub(super) async fn open(shared: &Arc<Shared>, place: Place) -> Result<NativeLiving, ProviderError> {
     let prefixes = shared.roots.usual_prefixes(&place.plan.image);
     let root = shared.roots.tree(&place.plan, &place.binds, &prefixes)?;
-    let (guest, connection, ordered) = match start(shared, &place, &root).await {
+    let (guest, connection, ordered, egress) = match start(shared, &place, &root).await {
         Err(ProviderError::Lost { .. }) => {
             shared.link.renew().await?;
             start(shared, &place, &root).await?
@@ -100,6 +107,7 @@ pub(super) async fn open(shared: &Arc<Shared>, place: Place) -> Result<NativeLiv
         root,
         prefixes,
         env,
+        egress,
     })
 }
 
@@ -107,19 +115,23 @@ async fn start(
     shared: &Shared,
     place: &Place,
     root: &NumberedRoot,
-) -> Result<(Guest, Connection, Ordered), ProviderError> {
+) -> Result<(Guest, Connection, Ordered, Option<Egress>), ProviderError> {
     let pair = StdUnixStream::pair().and_then(|(ours, theirs)| {
         ours.set_nonblocking(true)?;
         Ok((UnixStream::from_std(ours)?, theirs))
     });
     let (ours, theirs) = pair.map_err(|error| setup("make a line to the guest", &error))?;
     let connection = shared.link.connection()?;
-    let mut ordered = connection.start(root, jail(place, root.number), &[theirs.as_fd()]).await?;
+    let gate = Gate::of(&place.plan.network)?;
+    let fds: Vec<_> = [theirs.as_fd()].into_iter().chain(gate.as_ref().map(Gate::theirs)).collect();
+    let mut ordered = connection.start(root, jail(place, root.number), &fds).await?;
+    drop(fds);
     drop(theirs);
+    let egress = gate.map(Gate::ordered);
     let kept_bytes = KEPT_BYTES.min(place.plan.limits.memory_bytes / KEPT_PART);
     let settings = Settings { workdir: WORKSPACE.to_owned(), kept_bytes, ..Settings::default() };
     match tokio::time::timeout(GREETING, Guest::connect(ours, settings)).await {
-        Ok(Ok(guest)) => Ok((guest, connection, ordered)),
+        Ok(Ok(guest)) => Ok((guest, connection, ordered, egress)),
         Ok(Err(error)) => Err(why_not(&mut ordered, &error).await),
         Err(_) => Err(ProviderError::Lost { message: "its guest did not greet".to_owned() }),
     }
@@ -148,7 +160,7 @@ fn jail(place: &Place, root: u64) -> Jail {
         env: Vec::new(),
         workdir: WORKSPACE.to_owned(),
         limits,
-        network: one_shot::network(place.plan.network),
+        network: one_shot::network(&place.plan.network),
         playground: place.playground.clone(),
         binds: place.binds.clone(),
         result_pipe: false,
@@ -334,6 +346,24 @@ impl Living for NativeLiving {
         Box::pin(self.take_stats())
     }
 
+    fn network(&self) -> Option<NetworkUse> {
+        let egress = self.egress.as_ref()?;
+        let traffic = egress.traffic();
+        Some(NetworkUse {
+            rules: egress.rules(),
+            refused: egress.findings(),
+            connections: traffic.connections,
+            sent_bytes: traffic.sent_bytes,
+            received_bytes: traffic.received_bytes,
+        })
+    }
+
+    fn set_hosts(&self, rules: HostRules) -> Result<(), LivingError> {
+        let egress = self.egress.as_ref().ok_or_else(LivingError::no_gate)?;
+        egress.set_rules(rules);
+        Ok(())
+    }
+
     fn ended(&self) -> BoxFuture<'_, String> {
         Box::pin(async {
             self.guest.gone().await;
@@ -347,6 +377,9 @@ impl Living for NativeLiving {
                 self.connection.kill(self.number);
             }
             self.fate().await;
+            if let Some(egress) = &self.egress {
+                egress.close().await;
+            }
         })
     }
 }

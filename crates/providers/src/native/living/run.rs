@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use belljar_egress::Egress;
+use belljar_engine::explain::{self, Kept};
 use belljar_engine::limits::Limits;
 use belljar_engine::living::{
     self, Attach, FailureKind, FileKind, Files, Living, LivingError, OutputEvent, ProcessId, StartCommand,
@@ -35,6 +37,7 @@ pub(super) async fn run(
     mut cancel: BoxFuture<'_, ()>,
 ) -> Result<Outcome, LivingError> {
     let started = Instant::now();
+    let mark = living.egress.as_ref().map(Egress::mark);
     living.able()?;
     let receipt = living.receipt().await?;
     let name = unique_name();
@@ -62,8 +65,16 @@ pub(super) async fn run(
         Err(LivingError::Paused) => Left::default(),
         after => after?,
     };
+    let ending = judge(ending, &before.0, &stats, living.halted().is_some());
+    let forks_refused = stats.forks_refused.saturating_sub(before.0.forks_refused);
+    // Nobody listens to the filter here: whose of the commands inside a call was could not be told.
+    let kept = Kept { forks_refused, disk_full: stats.disk_full, ..Kept::default() };
+    let mut findings = explain::findings(&kept, ending, limits);
+    if let Some((egress, mark)) = living.egress.as_ref().zip(mark) {
+        findings.extend(egress.findings_since(&mark));
+    }
     Ok(Outcome {
-        ending: judge(ending, &before.0, &stats, living.halted().is_some()),
+        ending,
         duration: started.elapsed(),
         usage: Usage {
             cpu: stats.cpu.unwrap_or_default().saturating_sub(before.0.cpu.unwrap_or_default()),
@@ -72,7 +83,7 @@ pub(super) async fn run(
         },
         result,
         artifacts,
-        findings: Vec::new(),
+        findings,
         receipt,
     })
 }

@@ -206,7 +206,7 @@ pub(crate) fn fault() -> Verdict {
     let opened = world.clone().block_on(async {
         let folder = tempfile::tempdir().map_err(text)?;
         let request = json!({"volumes": [{"name": "v", "path": "/data"}]});
-        let admitted = world.engine().admit_sandbox(serde_json::from_value(request).map_err(text)?);
+        let admitted = world.engine().admit_sandbox(serde_json::from_value(request).map_err(text)?, None);
         let path = folder.path().to_owned();
         let admitted = admitted.map_err(text)?.with_volumes(move |_| Some(path.clone())).map_err(text)?;
         let error = world.open_admitted(admitted).await.err().ok_or("it opened")?;
@@ -221,7 +221,7 @@ pub(crate) fn fault() -> Verdict {
 async fn set_up_that_fails_is_told(world: World) -> Verdict {
     let request =
         serde_json::from_value(json!({"volumes": [{"name": "v", "path": "/data"}]})).map_err(text)?;
-    let admitted = world.engine().admit_sandbox(request).map_err(text)?;
+    let admitted = world.engine().admit_sandbox(request, None).map_err(text)?;
     let admitted = admitted.with_volumes(|_| Some("/nonexistent/folder".into())).map_err(text)?;
     let error = world.open_admitted(admitted).await.err();
     check!(error.as_deref().is_some_and(|error| error.contains("/nonexistent/folder")), error);

@@ -185,7 +185,7 @@ async fn volumes_outlive_sandboxes(world: World) -> Verdict {
     let request = |read_only: bool| {
         let json = json!({"volumes": [{"name": "cache", "path": "/data/cache", "read_only": read_only}]});
         let request = serde_json::from_value(json).map_err(text)?;
-        let admitted = world.engine().admit_sandbox(request).map_err(text)?;
+        let admitted = world.engine().admit_sandbox(request, None).map_err(text)?;
         let path = folder.path().to_owned();
         admitted.with_volumes(move |_| Some(path.clone())).map_err(text)
     };

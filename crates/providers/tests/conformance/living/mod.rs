@@ -5,6 +5,7 @@ mod confinement;
 pub(crate) mod ends;
 mod files;
 mod limits;
+mod network;
 mod tasks;
 
 use std::future::Future;
@@ -38,6 +39,7 @@ pub(crate) fn trials(world: &World) -> Vec<Trial> {
         ("tasks", tasks::all()),
         ("limits", limits::all()),
         ("confinement", confinement::all()),
+        ("network", network::all()),
         ("ends", ends::all()),
     ];
     let mut trials =
@@ -105,7 +107,7 @@ pub(crate) fn text(error: impl std::fmt::Display) -> String {
 impl World {
     pub(crate) async fn open(&self, request: Value) -> Result<Open, String> {
         let request: SandboxRequest = serde_json::from_value(request).map_err(text)?;
-        let admitted = self.engine().admit_sandbox(request).map_err(text)?;
+        let admitted = self.engine().admit_sandbox(request, None).map_err(text)?;
         self.open_admitted(admitted).await
     }
 

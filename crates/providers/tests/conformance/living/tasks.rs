@@ -34,7 +34,7 @@ async fn run_until(
     cancel: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Report, String> {
     let request: Request = serde_json::from_value(request).map_err(text)?;
-    let admitted = world.engine().admit_inside(&open.admitted, request).map_err(text)?;
+    let admitted = world.engine().admit_inside(&open.admitted, request, None).map_err(text)?;
     let (id, mut view) = ("exec_test".to_owned(), Quiet);
     let run = world.engine().execute_inside(&*open.living, id, admitted, &mut view, Box::pin(cancel));
     run.await.map_err(text)
@@ -56,7 +56,7 @@ async fn code_runs_beside_what_is_there(world: World) -> Verdict {
     let report = run(&world, &open, python("import os; os.kill(os.getpid(), 11)")).await?;
     check!((report.signal.as_deref(), report.exit_code) == (Some("SIGSEGV"), None), report);
     for layer in Layer::FLOOR {
-        check!(report.receipt.isolation.contains(layer), (layer, &report.receipt));
+        check!(report.isolation().contains(layer), (layer, &report.receipt));
     }
     let report = run(&world, &open, json!({"command": ["sh", "-c", "echo $GREETING; exit 9"]})).await?;
     check!((report.stdout.as_str(), report.exit_code) == ("hi\n", Some(9)), report);

@@ -44,7 +44,7 @@ fn limit_line(limit: Limit, limits: &Limits) -> String {
 
 /// The line of standard error that says what went wrong: `SomeError: why`, nearest to the end; a compiler's first
 /// error, of which the others may only be consequences; or the last line.
-fn last_complaint(stderr: &str) -> Option<String> {
+pub(super) fn last_complaint(stderr: &str) -> Option<String> {
     let lines = || stderr.lines().map(str::trim_end).filter(|line| !line.trim().is_empty());
     let named = lines().rev().take(200).find(|line| names_an_error(line));
     let compiler = || lines().take(200).find(|line| is_of_a_compiler(line));

@@ -1,0 +1,213 @@
+//! Code that is written to harm its reader: what nests, what is long, what grows, and noise.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+const LANGUAGES: [Language; 4] =
+    [Language::Python, Language::JavaScript, Language::TypeScript, Language::Shell];
+
+/// Says everything.
+fn everything() -> [Policy; 1] {
+    [Policy {
+        default: Action::Warn,
+        rules: BTreeMap::new(),
+        unread: Action::Warn,
+        ..Policy::built_in("ragflow").unwrap()
+    }]
+}
+
+/// Nothing that is let through takes a parser's time away, and none of it makes one fail.
+fn findings(code: &str, language: Language) -> Vec<Finding> {
+    let findings = check(code, language, &everything(), &Context::default()).findings;
+    for bad in ["not read: takes too long", "not read: the parser failed"] {
+        assert!(findings.iter().all(|finding| finding.message != bad), "{bad}: {language:?} {code:.200?}");
+    }
+    findings
+}
+
+fn unread(findings: &[Finding]) -> bool {
+    findings.iter().any(|finding| finding.message.starts_with("not read"))
+}
+
+/// As a thread of a server would.
+fn on_a_small_stack(work: impl FnOnce() + Send + 'static) {
+    std::thread::Builder::new().stack_size(2 << 20).spawn(work).unwrap().join().unwrap();
+}
+
+/// What opens a level, and what closes it.
+const NESTS: &[(&str, &str)] = &[
+    ("(", ")"),
+    ("[", "]"),
+    ("{", "}"),
+    ("-", ""),
+    ("!", ""),
+    ("a.", ""),
+    ("a+", ""),
+    ("f(", ")"),
+    ("if a:", ""),
+    ("not ", ""),
+    ("a=>", ""),
+    ("(a=", ")"),
+    ("(a=>", ")"),
+    ("(a,", ")"),
+    ("({a:", "})"),
+    ("([", "])"),
+    ("async(", ")"),
+    ("a?(", "):0"),
+    ("a?b:", ""),
+    ("a<b<", ""),
+    ("a<(", ")"),
+    ("<a>", "</a>"),
+    ("`${", "}`"),
+    ("lambda:", ""),
+    ("lambda x=", ":0"),
+    ("f'{", "}'"),
+    ("[x for x in ", "]"),
+    ("\"(", ""),
+    ("$(", ")"),
+    ("\"$(", ")\""),
+    ("$((", "))"),
+    ("${a:-", "}"),
+    ("`", ""),
+    ("{ ", "; }"),
+    ("( ", ")"),
+    ("((", "))"),
+    ("if ", ""),
+    ("if a; then ", "; fi"),
+    ("while a; do ", "; done"),
+    ("case a in a) ", ";; esac"),
+    ("case a in (a) ", ";; esac"),
+    ("for a in a; do ", "; done"),
+    ("until a; do ", "; done"),
+    ("function f { ", "; }"),
+    ("f() ( ", ")"),
+    ("coproc ", ""),
+    ("await ", ""),
+    ("yield ", ""),
+    ("match a:", ""),
+    ("async for a in ", ""),
+    ("a if b else ", ""),
+    ("function*(){", "}"),
+    ("class{a=", "}"),
+    ("<T>(", ")"),
+    ("f() { ", "; }"),
+    ("a | ", ""),
+    ("a && ", ""),
+    ("! ", ""),
+    ("[[ ", " ]]"),
+    ("<(", ")"),
+    ("x=(", ")"),
+    ("if(a)", ""),
+    ("\\", ""),
+    ("'", ""),
+];
+
+#[test]
+fn what_nests_ends_soon_on_a_small_stack() {
+    on_a_small_stack(|| {
+        for language in LANGUAGES {
+            for (open, close) in NESTS {
+                for levels in [20, 190] {
+                    findings(&format!("{}1{}", open.repeat(levels), close.repeat(levels)), language);
+                }
+                findings(&open.repeat(10_000 / open.len()), language);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_megabyte_of_nesting_and_ten_of_a_line_are_not_read_and_that_is_said() {
+    on_a_small_stack(|| {
+        for language in LANGUAGES {
+            for open in ["(", "[", "{", "f(", "$(", "-"] {
+                assert!(
+                    unread(&findings(&open.repeat((1 << 20) / open.len()), language)),
+                    "{open} {language:?}"
+                );
+            }
+            assert!(unread(&findings(&"x ".repeat(5 << 20), language)));
+            assert!(unread(&findings(&"(".repeat(250_000), language)));
+        }
+    });
+}
+
+/// A few bytes that grow into a deep or long text before they are run.
+#[test]
+fn what_grows_is_bounded_as_well() {
+    on_a_small_stack(|| {
+        let doubled =
+            |line: &str, start: &str, end: &str| format!("{start}\n{}{end}", format!("{line}\n").repeat(20));
+        let python = doubled("x = x + x", "import os\nx = '(('", "os.system(x)");
+        let often = doubled("x = x + x", "import os\nx = 'ls;'", &"os.system(x)\n".repeat(2_000));
+        let script = doubled("x = x + x", "const c = require('child_process'); let x = '(('", "c.exec(x)");
+        let shell = doubled("x=\"$x$x\"", "x='(('", "eval \"$x\"");
+        findings(&python, Language::Python);
+        findings(&script, Language::JavaScript);
+        findings(&shell, Language::Shell);
+        findings(&often, Language::Python);
+    });
+    let deep = format!("import os\nos.system('{}')", "(".repeat(400));
+    assert!(unread(&findings(&deep, Language::Python)));
+    let nested = (0..8).fold("ls".to_owned(), |code, _| format!("eval {}", quoted(&code)));
+    assert!(unread(&findings(&nested, Language::Shell)));
+}
+
+fn quoted(code: &str) -> String {
+    format!("'{}'", code.replace('\'', "'\\''"))
+}
+
+/// So much is found on one line that counting its columns anew each time would take minutes.
+#[test]
+fn many_findings_on_one_long_line_end_soon() {
+    let code = format!("é = 0; {}", "eval(x);".repeat(20_000));
+    let found = findings(&code, Language::Python);
+    assert_eq!(found.len(), MAX_FINDINGS);
+    let columns: Vec<u32> = found.iter().filter_map(|finding| finding.column).collect();
+    assert!(columns.starts_with(&[8, 8, 16]), "{columns:?}");
+}
+
+/// A small generator: the same every time.
+struct Noise(u64);
+
+impl Noise {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % bound as u64).unwrap()
+    }
+}
+
+/// Pieces of every rule's cases and of what nests, put together at random: nothing makes a parser fail, or a place lie
+/// outside of the text.
+#[test]
+fn noise_makes_nobody_fail() {
+    let cases = RULES.iter().copied().flatten().copied().flatten();
+    let mut pieces: Vec<&str> =
+        cases.flat_map(|rule| rule.matches.iter().chain(rule.leaves)).copied().collect();
+    pieces.extend(NESTS.iter().flat_map(|(open, close)| [*open, *close]));
+    pieces.extend([
+        "\n", "\t", "\r\n", "é", "\u{2028}", "\0", "\u{feff}", "#!", "\\\n", "\"\"\"", "//", "/*", "<<E\n",
+        "0x", "1e9",
+    ]);
+    let rounds = if std::env::var_os("BELLJAR_TEST_ALL").is_some() { 20_000 } else { 200 };
+    let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
+    for _ in 0..rounds {
+        let mut code = String::new();
+        for _ in 0..=noise.below(6) {
+            let piece = pieces[noise.below(pieces.len())];
+            let (from, to) = (noise.below(piece.len() + 1), noise.below(piece.len() + 1));
+            let (from, to) =
+                (piece.floor_char_boundary(from.min(to)), piece.floor_char_boundary(from.max(to)));
+            code.push_str(if noise.below(2) == 0 { piece } else { &piece[from..to] });
+        }
+        for language in LANGUAGES {
+            let lines = code.matches('\n').count() + 1;
+            for finding in findings(&code, language) {
+                assert!(finding.line.unwrap() as usize <= lines, "{code:?}");
+            }
+        }
+    }
+}

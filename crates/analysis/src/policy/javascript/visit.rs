@@ -1,0 +1,151 @@
+//! The walk: what each node of the tree does and binds.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+
+use oxc_ast::ast::{
+    AssignmentExpression, AssignmentTarget, CallExpression, CatchParameter, Class, ComputedMemberExpression,
+    ExportAllDeclaration, Expression, FormalParameter, Function, IdentifierReference, ImportDeclaration,
+    ImportDeclarationSpecifier, ImportExpression, NewExpression, StaticMemberExpression, VariableDeclarator,
+    WhileStatement,
+};
+use oxc_ast_visit::{Visit, walk};
+use oxc_syntax::scope::{ScopeFlags, ScopeId};
+
+use super::super::fact::{Fact, Kind, Shape};
+use super::Reader;
+use super::fold::{MAX_DEPTH, Value, canonical, member, module};
+
+impl<'a> Visit<'a> for Reader {
+    fn enter_scope(&mut self, _: ScopeFlags, _: &Cell<Option<ScopeId>>) {
+        self.scopes.push(HashMap::new());
+    }
+
+    fn leave_scope(&mut self) {
+        self.scopes.pop();
+    }
+
+    fn visit_function(&mut self, function: &Function<'a>, flags: ScopeFlags) {
+        if let Some(name) = &function.id {
+            self.bind(name.name.as_str(), Value::Other);
+        }
+        walk::walk_function(self, function, flags);
+    }
+
+    fn visit_class(&mut self, class: &Class<'a>) {
+        if let Some(name) = &class.id {
+            self.bind(name.name.as_str(), Value::Other);
+        }
+        walk::walk_class(self, class);
+    }
+
+    fn visit_formal_parameter(&mut self, parameter: &FormalParameter<'a>) {
+        self.bind_pattern(&parameter.pattern, &Value::Other, MAX_DEPTH);
+        walk::walk_formal_parameter(self, parameter);
+    }
+
+    fn visit_catch_parameter(&mut self, parameter: &CatchParameter<'a>) {
+        self.bind_pattern(&parameter.pattern, &Value::Other, MAX_DEPTH);
+        walk::walk_catch_parameter(self, parameter);
+    }
+
+    fn visit_variable_declarator(&mut self, declarator: &VariableDeclarator<'a>) {
+        walk::walk_variable_declarator(self, declarator);
+        let value = declarator.init.as_ref().map_or(Value::Other, |init| self.value(init));
+        self.bind_pattern(&declarator.id, &value, MAX_DEPTH);
+    }
+
+    fn visit_assignment_expression(&mut self, assignment: &AssignmentExpression<'a>) {
+        walk::walk_assignment_expression(self, assignment);
+        if let AssignmentTarget::AssignmentTargetIdentifier(name) = &assignment.left {
+            let value = self.value(&assignment.right);
+            let name = name.name.as_str();
+            let scope = self.scopes.iter_mut().rev().find(|scope| scope.contains_key(name));
+            match scope {
+                Some(scope) => _ = scope.insert(name.to_owned(), value),
+                None => self.bind(name, value),
+            }
+        }
+    }
+
+    fn visit_import_declaration(&mut self, import: &ImportDeclaration<'a>) {
+        if import.import_kind.is_type() {
+            return;
+        }
+        let name = module(import.source.value.as_str());
+        self.say(import.span.start, Kind::Import(name.clone()));
+        for specifier in import.specifiers.iter().flatten() {
+            let (local, path) = match specifier {
+                ImportDeclarationSpecifier::ImportSpecifier(one) => {
+                    (&one.local, canonical(format!("{name}.{}", one.imported.name())))
+                }
+                ImportDeclarationSpecifier::ImportDefaultSpecifier(whole) => (&whole.local, name.clone()),
+                ImportDeclarationSpecifier::ImportNamespaceSpecifier(whole) => (&whole.local, name.clone()),
+            };
+            self.bind(local.name.as_str(), Value::Path(path));
+        }
+    }
+
+    fn visit_export_all_declaration(&mut self, export: &ExportAllDeclaration<'a>) {
+        self.say(export.span.start, Kind::Import(module(export.source.value.as_str())));
+    }
+
+    fn visit_import_expression(&mut self, import: &ImportExpression<'a>) {
+        match self.text(&import.source) {
+            Some(name) => {
+                self.say(import.span.start, Kind::Import(module(&name)));
+                if !matches!(import.source, Expression::StringLiteral(_) | Expression::Identifier(_)) {
+                    self.say(import.span.start, Kind::Shape(Shape::Assembled(name)));
+                }
+            }
+            None => self.say(import.span.start, Kind::Shape(Shape::UnknownCode("import()"))),
+        }
+        walk::walk_import_expression(self, import);
+    }
+
+    fn visit_call_expression(&mut self, call: &CallExpression<'a>) {
+        self.callee(&call.callee, &call.arguments);
+        self.visit_arguments(&call.arguments);
+    }
+
+    fn visit_new_expression(&mut self, new: &NewExpression<'a>) {
+        self.callee(&new.callee, &new.arguments);
+        self.visit_arguments(&new.arguments);
+    }
+
+    fn visit_static_member_expression(&mut self, access: &StaticMemberExpression<'a>) {
+        let name = access.property.name.as_str();
+        self.special(access);
+        let value = member(self.value(&access.object), name);
+        let known = matches!(value, Value::Path(_));
+        self.mention(value, access.span.start);
+        if known { self.inner(&access.object) } else { self.visit_expression(&access.object) }
+    }
+
+    fn visit_computed_member_expression(&mut self, access: &ComputedMemberExpression<'a>) {
+        if let Some(name) = self.text(&access.expression) {
+            let value = member(self.value(&access.object), &name);
+            self.mention(value, access.span.start);
+        }
+        self.inner(&access.object);
+        self.visit_expression(&access.expression);
+    }
+
+    fn visit_identifier_reference(&mut self, name: &IdentifierReference<'a>) {
+        let value = self.lookup(name.name.as_str());
+        self.mention(value, name.span.start);
+    }
+
+    fn visit_while_statement(&mut self, statement: &WhileStatement<'a>) {
+        let before = self.facts.len();
+        walk::walk_while_statement(self, statement);
+        let endless = matches!(&statement.test, Expression::BooleanLiteral(literal) if literal.value);
+        let forks = |fact: &Fact| {
+            matches!(&fact.kind, Kind::Name { path, arguments: Some(_) }
+                if matches!(path.as_str(), "child_process.fork" | "child_process.spawn"))
+        };
+        if endless && self.facts[before..].iter().any(forks) {
+            self.say(statement.span.start, Kind::Shape(Shape::ForkBomb));
+        }
+    }
+}

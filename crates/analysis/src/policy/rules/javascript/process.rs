@@ -1,0 +1,75 @@
+//! Other programs.
+
+use super::super::{Category::*, Rule, Severity::*, When};
+
+pub(super) static RULES: &[Rule] = &[
+    Rule {
+        id: "JS-CHILD-PROCESS",
+        category: Process,
+        severity: High,
+        message: "`{}` starts another program",
+        suggestion: "use a package instead of a program where there is one",
+        when: &[When::Name(&["child_process.exec*", "child_process.spawn*", "child_process.fork"])],
+        matches: &[
+            "require('child_process').exec('ls')",
+            "const { exec: e } = require('node:child_process'); e('ls')",
+            "import { spawn as s } from 'child_process'; s('ls')",
+            "const cp = require('child_' + 'process'); cp.execSync('ls')",
+            "(await import('node:child_process')).exec('x')",
+            "import cp from 'child_process'; cp.spawn('a')",
+            "process.mainModule.require('child_process').exec('x')",
+        ],
+        leaves: &[
+            "/a/.exec('a')",
+            "const exec = x => x; exec('a')",
+            "const s = 'child_process.exec'",
+            "db.exec('select 1')",
+        ],
+    },
+    Rule {
+        id: "JS-CHILD-PROCESS-IMPORT",
+        category: Process,
+        severity: Medium,
+        message: "the module `{}` starts programs",
+        suggestion: "use a package instead of a program where there is one",
+        when: &[When::Import(&["child_process"])],
+        matches: &[
+            "import 'node:child_process'",
+            "require('child_' + 'process')",
+            "export * from 'child_process'",
+            "import(`child_${'process'}`)",
+        ],
+        leaves: &["import 'child_process_promise'", "// require('child_process')"],
+    },
+    Rule {
+        id: "JS-WORKER",
+        category: Process,
+        severity: Low,
+        message: "`{}` starts a thread or process",
+        suggestion: "keep the number of workers small",
+        when: &[When::Name(&[
+            "worker_threads.Worker",
+            "cluster.fork",
+            "Worker",
+            "Bun.spawn",
+            "Bun.spawnSync",
+            "Deno.Command",
+            "Deno.run",
+        ])],
+        matches: &[
+            "const { Worker } = require('worker_threads'); new Worker('a')",
+            "import cluster from 'cluster'; cluster.fork()",
+        ],
+        leaves: &["class Worker {}; new Worker()"],
+    },
+    Rule {
+        id: "JS-KILL",
+        category: Process,
+        severity: Medium,
+        message: "`{}` sends a signal to a process",
+        suggestion: "end what you started by its own object",
+        when: &[When::Name(&["process.kill", "process.abort"])],
+        matches: &["process.kill(1)"],
+        leaves: &["child.kill()"],
+    },
+];

@@ -1,0 +1,82 @@
+//! Files: what is written, deleted and secret.
+
+use super::super::{Category::*, Rule, Severity::*, When, commands};
+
+pub(super) static RULES: &[Rule] = &[
+    Rule {
+        id: "SH-RM-RECURSIVE",
+        category: Filesystem,
+        severity: Low,
+        message: "`{}` deletes folders with all that is in them",
+        suggestion: "name the folder that you mean",
+        when: &[When::CommandWith(&["rm"], commands::recursive_force)],
+        matches: &["rm -rf build", "ls | xargs rm -r", "find . -name x -exec rm -rf {} +"],
+        leaves: &["rm a.txt", "echo rm -rf a"],
+    },
+    Rule {
+        id: "SH-FIND-DELETE",
+        category: Filesystem,
+        severity: Low,
+        message: "`{} -delete` deletes whatever it finds",
+        suggestion: "look at what it finds first",
+        when: &[When::CommandWith(&["find"], commands::finds_and_deletes)],
+        matches: &["find . -name '*.pyc' -delete"],
+        leaves: &["find . -name delete"],
+    },
+    Rule {
+        id: "SH-XARGS-RM",
+        category: Filesystem,
+        severity: Low,
+        message: "`{}` deletes whatever comes through the pipe",
+        suggestion: "look at what comes first",
+        when: &[When::CommandWith(&["xargs"], |words| commands::has(words, &["rm", "unlink", "shred"]))],
+        matches: &["ls | xargs rm", "find . | xargs -0 rm -f"],
+        leaves: &["ls | xargs echo", "xargs grep rm_x"],
+    },
+    Rule {
+        id: "SH-WRITE",
+        category: Filesystem,
+        severity: Low,
+        message: "`{}` is written, outside the workspace",
+        suggestion: "write below /workspace or /tmp",
+        when: &[When::Redirect(commands::is_absolute)],
+        matches: &["echo a > /etc/hosts", "echo a >> /opt/x"],
+        leaves: &["echo a > out.txt", "echo a > /dev/null"],
+    },
+    Rule {
+        id: "SH-SETUID",
+        category: Filesystem,
+        severity: High,
+        message: "`{}` gives a file the rights of its owner",
+        suggestion: "nothing here needs that",
+        when: &[When::CommandWith(&["chmod"], commands::sets_id)],
+        matches: &["chmod u+s a", "chmod 4755 a"],
+        leaves: &["chmod +x a", "chmod 0755 a", "chmod 755 a"],
+    },
+    Rule {
+        id: "SH-SECRET-FILE",
+        category: Secrets,
+        severity: High,
+        message: "`{}` reads a file that holds secrets",
+        suggestion: "pass what is needed as an argument",
+        when: &[When::CommandWith(
+            &[
+                "cat", "less", "more", "head", "tail", "cp", "base64", "xxd", "strings", "grep", "tar",
+                "scp", "od",
+            ],
+            commands::names_secret,
+        )],
+        matches: &["cat /etc/shadow", "cat ~/.ssh/id_rsa", "cat /proc/1/environ"],
+        leaves: &["cat /etc/hosts", "echo /etc/shadow"],
+    },
+    Rule {
+        id: "SH-ENVIRONMENT",
+        category: Secrets,
+        severity: Info,
+        message: "`{}` prints the environment, which may hold keys",
+        suggestion: "print the variables that you need",
+        when: &[When::CommandWith(&["env", "printenv", "export"], |words| words.is_empty())],
+        matches: &["printenv", "env | sort"],
+        leaves: &["env A=1 ls", "export A=1"],
+    },
+];

@@ -1,0 +1,25 @@
+//! Rules for the shell, which hold for commands that other languages start as well.
+
+mod code;
+mod destructive;
+mod files;
+mod network;
+mod process;
+
+use super::{Rule, shared};
+
+pub(crate) static RULES: &[&[Rule]] =
+    &[destructive::RULES, files::RULES, code::RULES, network::RULES, process::RULES, SHARED];
+
+static SHARED: &[Rule] = &[
+    shared::fork_bomb(
+        "SH-FORK-BOMB",
+        &[":(){ :|:& };:", "f() { f | f & }; f", "bomb() { bomb & bomb; }; bomb"],
+        &[
+            "f() { echo a | cat & }; f",
+            "fib() { if [ $1 -lt 2 ]; then echo 1; return; fi; a=$(fib 1); b=$(fib 2); }; fib 3",
+        ],
+    ),
+    shared::syntax("SH-SYNTAX", &["if then", "echo \"a"], &["echo a"]),
+    shared::unread("SH-UNREAD", &["echo $((1))"]),
+];

@@ -1,0 +1,71 @@
+//! What a sandbox may reach, over HTTP: looked at, changed while it lives, and nobody else's business. The server itself is
+//! what it must not reach.
+
+use serde_json::{Value, json};
+
+use crate::common::server::{Reply, Server};
+
+fn hosts(hosts: &[&str]) -> Value {
+    json!({"network": {"mode": "hosts", "hosts": hosts}})
+}
+
+fn put_hosts(server: &Server, place: &str, hosts: &Value) -> Reply {
+    let body = json!({"hosts": hosts}).to_string();
+    server.call("PUT", place, "Content-Type: application/json\r\n", body.as_bytes())
+}
+
+/// What curl says of an address, through whatever proxy there is.
+fn status_of(url: &str) -> Value {
+    let curl = format!("curl -sS -o /dev/null -w '%{{http_code}}' --noproxy '' {url}");
+    json!({"language": "bash", "code": curl})
+}
+
+#[test]
+fn hosts_are_changed_while_a_sandbox_lives() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::new(folder.path());
+    let port = server.url.rsplit_once(':').unwrap().1.to_owned();
+    let sandbox = server.post("/v1/sandboxes", &hosts(&["PyPI.org", "*.example.com:8443"])).json();
+    let place = format!("/v1/sandboxes/{}", sandbox["id"].as_str().unwrap());
+    let listed = json!({"mode": "hosts", "hosts": ["pypi.org", "*.example.com:8443"]});
+    assert_eq!((&sandbox["network"], &server.get(&place).json()["network"]), (&listed, &listed));
+
+    // The server that holds it cannot be reached from inside, whatever it is called.
+    let run = |request: &Value| server.post(&format!("{place}/executions"), request).json();
+    let health = |host: &str| format!("http://{host}:{port}/healthz");
+    for host in ["127.0.0.1", "localhost", "[::1]", "0.0.0.0"] {
+        let refused = run(&status_of(&health(host)));
+        assert_eq!(refused["stdout"], "403", "{refused}");
+        let message = format!("connection to {host}:{port} was refused: not in network.hosts");
+        assert_eq!(refused["findings"][0]["message"], message, "{refused}");
+        assert_eq!(refused["findings"].as_array().unwrap().len(), 1);
+    }
+    let network = server.get(&format!("{place}/network")).json();
+    assert_eq!((&network["connections"], network["refused"].as_array().unwrap().len()), (&json!(4), 4));
+
+    // Unless whoever opened it says that it may be.
+    let put = |hosts: Value| put_hosts(&server, &format!("{place}/network"), &hosts);
+    let refused = put(json!(["https://pypi.org"]));
+    assert_eq!((refused.status, refused.code().as_str()), (422, "invalid_request"));
+    let changed = put(json!([format!("localhost:{port}")]));
+    assert_eq!((changed.status, &changed.json()["hosts"]), (200, &json!([format!("localhost:{port}")])));
+    assert_eq!(run(&status_of(&health("localhost")))["stdout"], "200");
+    assert_eq!(server.get(&place).json()["network"]["hosts"], json!([format!("localhost:{port}")]));
+    assert_eq!(run(&status_of("http://pypi.org/"))["stdout"], "403");
+    server.delete(&place);
+    assert_eq!(put(json!(["pypi.org"])).code(), "sandbox_ended");
+}
+
+#[test]
+fn only_a_sandbox_with_a_gate_can_be_given_hosts() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::new(folder.path());
+    let sandbox = server.post("/v1/sandboxes", &json!({})).json();
+    let place = format!("/v1/sandboxes/{}/network", sandbox["id"].as_str().unwrap());
+    assert_eq!(server.get(&place).json(), json!({"mode": "none", "refused": []}));
+    let refused = put_hosts(&server, &place, &json!(["pypi.org"]));
+    assert_eq!(refused.status, 422);
+    assert!(refused.json()["error"]["message"].as_str().unwrap().contains("mode 'hosts'"), "{refused:?}");
+    let other = put_hosts(&server, "/v1/sandboxes/sbx_00000000000000000000000000/network", &json!(["a.com"]));
+    assert_eq!(other.status, 404);
+}

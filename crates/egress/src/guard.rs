@@ -1,0 +1,159 @@
+//! The guard: whether something may be reached, and the way to it. The address that was looked at is the one that is
+//! connected to.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use belljar_engine::network::{HostRules, Target};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+
+use crate::bounds::Bounds;
+use crate::refusals::{Refusal, Refusals};
+use crate::resolve::Resolve;
+
+/// So many lookups of one sandbox at once.
+const LOOKUPS_AT_ONCE: usize = 8;
+/// So many of a host's addresses are tried.
+const TRIED: usize = 4;
+
+/// What every connection of one sandbox is held to.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    pub(crate) rules: watch::Sender<HostRules>,
+    pub(crate) bounds: Bounds,
+    pub(crate) counts: Counts,
+    resolver: Arc<dyn Resolve>,
+    lookups: Semaphore,
+    refusals: Mutex<Refusals>,
+}
+
+/// What was counted.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) connections: AtomicU64,
+    pub(crate) lookups: AtomicU64,
+    pub(crate) sent: AtomicU64,
+    pub(crate) received: AtomicU64,
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(crate) enum Unreached {
+    /// It may not be.
+    Refused(String),
+    /// It could not be found, or does not answer.
+    Failed(String),
+}
+
+impl Guard {
+    pub(crate) fn new(rules: HostRules, bounds: Bounds, resolver: Arc<dyn Resolve>) -> Self {
+        Self {
+            rules: watch::Sender::new(rules),
+            bounds,
+            counts: Counts::default(),
+            resolver,
+            lookups: Semaphore::new(LOOKUPS_AT_ONCE),
+            refusals: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn refusals(&self) -> MutexGuard<'_, Refusals> {
+        // A list is whole after every statement, so a panic elsewhere does not spoil it.
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a refusal; what is said of it.
+    pub(crate) fn refuse(&self, refusal: Refusal) -> String {
+        let message = refusal.message();
+        self.refusals().note(refusal);
+        message
+    }
+
+    /// Counts one more; whether there may be so many.
+    pub(crate) fn count(&self, counted: &AtomicU64, bound: u64, what: &'static str) -> bool {
+        let within = counted.fetch_add(1, Ordering::Relaxed) < bound;
+        if !within {
+            self.refuse(Refusal::TooMany(what));
+        }
+        within
+    }
+
+    /// Connects to a host that may be reached; to which address.
+    pub(crate) async fn reach(&self, target: &Target, port: u16) -> Result<(TcpStream, IpAddr), Unreached> {
+        if !self.rules.borrow().allow(target, port) {
+            return Err(Unreached::Refused(self.refuse(Refusal::Host(target.clone(), port))));
+        }
+        let failed = |error: &dyn std::fmt::Display| Unreached::Failed(format!("{target}:{port}: {error}"));
+        let found = self.addresses(target).await.map_err(|error| failed(&error))?;
+        let rules = self.rules.borrow().clone();
+        let allowed = |address: &&IpAddr| rules.allow_address(target, port, **address, is_own(**address));
+        let addresses: Vec<IpAddr> = found.iter().filter(allowed).take(TRIED).copied().collect();
+        if let ([], Some(near)) = (addresses.as_slice(), found.first()) {
+            return Err(Unreached::Refused(self.refuse(Refusal::Near(target.clone(), port, *near))));
+        }
+        let mut why = failed(&"has no address");
+        for address in addresses {
+            let connecting = TcpStream::connect(SocketAddr::new(address, port));
+            match timeout(self.bounds.connect_time, connecting).await {
+                Ok(Ok(stream)) => return Ok((stream, address)),
+                Ok(Err(error)) => why = failed(&error),
+                Err(_) => why = failed(&"does not answer"),
+            }
+        }
+        Err(why)
+    }
+
+    /// Every address of a host, in one form each. The caller has asked whether it may be looked up.
+    pub(crate) async fn addresses(&self, target: &Target) -> io::Result<Vec<IpAddr>> {
+        let name = match target {
+            Target::Address(address) => return Ok(vec![*address]),
+            // Nobody's resolver has to be asked for that, or can say anything else.
+            localhost if localhost.is_localhost() => {
+                return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
+            }
+            Target::Name(name) => name.clone(),
+        };
+        let lookup = async {
+            let _turn = self.lookups.acquire().await.map_err(io::Error::other)?;
+            self.resolver.resolve(name).await
+        };
+        let found =
+            timeout(self.bounds.connect_time, lookup).await.map_err(|_| io::ErrorKind::TimedOut)??;
+        let mut addresses: Vec<IpAddr> = Vec::new();
+        for address in found.into_iter().map(|address| address.to_canonical()) {
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        Ok(addresses)
+    }
+}
+
+/// Whether an address is one of this machine's own, public as it may be: what listens there takes whoever comes from here
+/// for a neighbour. The kernel answers with the same address when asked from where it would go there; nothing is sent.
+pub(crate) fn is_own(address: IpAddr) -> bool {
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let local = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((address, 9))?;
+        socket.local_addr()
+    });
+    local.is_ok_and(|local| local.ip() == address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_is_known_by_its_addresses() {
+        assert!(is_own([127, 0, 0, 1].into()));
+        assert!(!is_own([192, 0, 2, 1].into()));
+    }
+}

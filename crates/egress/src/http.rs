@@ -1,0 +1,234 @@
+//! HTTP as a proxy is asked by it, read strictly: whatever two readers could take in two ways is refused.
+//!
+//! One request a connection. A plain request goes on with a head that is written anew from what was understood, and with
+//! exactly the body that it announced: nothing after it reaches the host.
+
+use belljar_engine::network::{Target, parse_port};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+use crate::door::{How, Wanted};
+
+const MAX_FIELDS: usize = 100;
+/// What is between a client and a proxy only, or written anew.
+const NOT_PASSED_ON: &[&str] = &[
+    "connection",
+    "host",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "upgrade",
+];
+
+/// An answer of our own.
+pub(crate) fn answer(status: &str, message: &str) -> Vec<u8> {
+    let body = format!("belljar: {message}\n");
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
+}
+
+pub(crate) const CONNECTED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
+
+fn bad(message: &str) -> Vec<u8> {
+    answer("400 Bad Request", message)
+}
+
+/// Reads a head and what it asks for; or what to answer instead.
+pub(crate) async fn ask(client: &mut TcpStream, bound: usize) -> Result<Wanted, Vec<u8>> {
+    let mut bytes = Vec::new();
+    let end = loop {
+        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+            break end + 4;
+        }
+        if bytes.len() >= bound {
+            return Err(answer("431 Request Header Fields Too Large", "the head is too long"));
+        }
+        let room = (bound - bytes.len()).min(4 << 10);
+        let mut reader = client.take(room as u64);
+        match reader.read_buf(&mut bytes).await {
+            Ok(0) | Err(_) => return Err(Vec::new()),
+            Ok(_) => {}
+        }
+    };
+    let early = bytes.split_off(end);
+    let mut wanted = understand(&bytes)?;
+    wanted.early = early;
+    Ok(wanted)
+}
+
+/// What a head asks for.
+fn understand(head: &[u8]) -> Result<Wanted, Vec<u8>> {
+    // Lines end in CR LF, and neither is anywhere else.
+    let text = std::str::from_utf8(head).map_err(|_| bad("the head is not text"))?;
+    if text.replace("\r\n", "").contains(['\r', '\n', '\0']) {
+        return Err(bad("the head has line ends or NUL where none belong"));
+    }
+    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
+    let mut request = httparse::Request::new(&mut fields);
+    match request.parse(head) {
+        Ok(httparse::Status::Complete(len)) if len == head.len() => {}
+        _ => return Err(bad("this is no HTTP/1.1 request")),
+    }
+    let (Some(method), Some(place)) = (request.method, request.path) else {
+        return Err(bad("this is no HTTP/1.1 request"));
+    };
+    if !place.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(bad("the request's target has characters that belong in none"));
+    }
+    let body = body_length(request.headers)?;
+    if method == "CONNECT" {
+        if body != 0 {
+            return Err(bad("CONNECT has no body"));
+        }
+        let (target, port) = authority(place)?;
+        let port = port.ok_or_else(|| bad("CONNECT needs HOST:PORT"))?;
+        return Ok(Wanted { target, port, how: How::Connect, early: Vec::new() });
+    }
+    let (authority_text, path) = absolute(place)?;
+    let (target, port) = authority(authority_text)?;
+    let port = port.unwrap_or(80);
+    let host = if port == 80 { target.to_string() } else { format!("{target}:{port}") };
+    let head = rewritten(method, &path, &host, request.headers)?;
+    Ok(Wanted { target, port, how: How::Request { head, body }, early: Vec::new() })
+}
+
+/// How long the body is; a body whose length is not said at once is refused.
+fn body_length(fields: &[httparse::Header<'_>]) -> Result<u64, Vec<u8>> {
+    let named = |name: &str| fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name)).count();
+    if named("transfer-encoding") > 0 {
+        return Err(answer("411 Length Required", "say Content-Length; or use https, where nobody counts"));
+    }
+    if named("content-length") > 1 || named("host") > 1 {
+        return Err(bad("Host or Content-Length is there twice"));
+    }
+    let Some(field) = fields.iter().find(|field| field.name.eq_ignore_ascii_case("content-length")) else {
+        return Ok(0);
+    };
+    let digits = !field.value.is_empty() && field.value.iter().all(u8::is_ascii_digit);
+    let length = std::str::from_utf8(field.value).ok().filter(|_| digits).and_then(|text| text.parse().ok());
+    length.ok_or_else(|| bad("Content-Length is no number"))
+}
+
+/// Authority and path of `http://AUTHORITY/PATH`.
+fn absolute(place: &str) -> Result<(&str, String), Vec<u8>> {
+    let (scheme, rest) = place.split_once("://").ok_or_else(|| bad("this is a proxy: ask for http://…"))?;
+    if !scheme.eq_ignore_ascii_case("http") {
+        return Err(bad("only http:// can be asked for; everything else goes by CONNECT"));
+    }
+    if rest.contains('#') {
+        return Err(bad("the URL has a fragment"));
+    }
+    let at = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(at);
+    Ok((authority, if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }))
+}
+
+/// `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
+fn authority(text: &str) -> Result<(Target, Option<u16>), Vec<u8>> {
+    let split = text.rfind(':').filter(|at| !text[*at..].contains(']'));
+    let (host, port) = split.map_or((text, None), |at| (&text[..at], Some(&text[at + 1..])));
+    if host.contains(':') && !host.starts_with('[') {
+        return Err(bad("an IPv6 address needs brackets"));
+    }
+    let target = host.parse().map_err(|why: String| bad(&format!("the host {why}")))?;
+    let port = port.map(parse_port).transpose().map_err(|why| bad(&why))?;
+    Ok((target, port))
+}
+
+fn rewritten(
+    method: &str,
+    path: &str,
+    host: &str,
+    fields: &[httparse::Header<'_>],
+) -> Result<Vec<u8>, Vec<u8>> {
+    // What the client says is for the next one only is not for the host.
+    let mut dropped: Vec<String> = NOT_PASSED_ON.iter().map(|name| (*name).to_owned()).collect();
+    for field in fields.iter().filter(|field| field.name.eq_ignore_ascii_case("connection")) {
+        let names = std::str::from_utf8(field.value).map_err(|_| bad("Connection is not text"))?;
+        dropped.extend(names.split(',').map(|name| name.trim().to_ascii_lowercase()));
+    }
+    // The length of the body is no matter of taste.
+    dropped.retain(|name| name != "content-length");
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n").into_bytes();
+    for field in fields {
+        if !dropped.iter().any(|name| field.name.eq_ignore_ascii_case(name)) {
+            head.extend_from_slice(field.name.as_bytes());
+            head.extend_from_slice(b": ");
+            head.extend_from_slice(field.value);
+            head.extend_from_slice(b"\r\n");
+        }
+    }
+    head.extend_from_slice(b"Connection: close\r\n\r\n");
+    Ok(head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn understood(head: &str) -> Wanted {
+        understand(head.as_bytes()).map_err(|answer| String::from_utf8(answer).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_plain_request_is_written_anew() {
+        let wanted = understood(
+            "POST HTTP://Example.com:8080?q=1 HTTP/1.1\r\nHost: other.com\r\nProxy-Authorization: x\r\nX-A: 1\r\n\
+             Connection: keep-alive, X-B, Content-Length\r\nX-B: 2\r\nContent-Length: 3\r\n\r\n",
+        );
+        assert_eq!((wanted.target.to_string().as_str(), wanted.port), ("example.com", 8080));
+        let How::Request { head, body } = wanted.how else { panic!("it is a request") };
+        let expected = "POST /?q=1 HTTP/1.1\r\nHost: example.com:8080\r\nX-A: 1\r\nContent-Length: 3\r\nConnection: close\r\n\r\n";
+        assert_eq!((String::from_utf8(head).unwrap().as_str(), body), (expected, 3));
+    }
+
+    #[test]
+    fn what_can_be_read_in_two_ways_is_refused() {
+        let refused = [
+            "GET / HTTP/1.1\r\nHost: a.com\r\n\r\n",
+            "GET https://a.com/ HTTP/1.1\r\n\r\n",
+            "GET ftp://a.com/ HTTP/1.1\r\n\r\n",
+            "GET http://u:p@a.com/ HTTP/1.1\r\n\r\n",
+            "GET http://a.com#b.com/ HTTP/1.1\r\n\r\n",
+            "GET http://a.com\\@b.com/ HTTP/1.1\r\n\r\n",
+            "GET http:///x HTTP/1.1\r\n\r\n",
+            "GET http://a.com:/ HTTP/1.1\r\n\r\n",
+            "GET http://a.com:80:80/ HTTP/1.1\r\n\r\n",
+            "GET http://127.1/ HTTP/1.1\r\n\r\n",
+            "GET http://::1/ HTTP/1.1\r\n\r\n",
+            "GET http://a.com/ HTTP/2.0\r\n\r\n",
+            "GET http://a.com/\r\n\r\n",
+            "GET http://a.com/ HTTP/1.1\nX: 1\r\n\r\n",
+            "GET http://a.com/ HTTP/1.1\r\nX: 1\n\r\n\r\n",
+            "GET http://a.com/ HTTP/1.1\r\nX: 1\rY: 2\r\n\r\n",
+            "GET http://a.com/ HTTP/1.1\r\n X: 1\r\n\r\n",
+            "GET http://a.com/ HTTP/1.1\r\nX: 1\r\n 2\r\n\r\n",
+            "GET http://a.com/ HTTP/1.1\r\nX : 1\r\n\r\n",
+            "GET http://a.com/ HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+            "POST http://a.com/ HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            "POST http://a.com/ HTTP/1.1\r\nContent-Length: +1\r\n\r\n",
+            "POST http://a.com/ HTTP/1.1\r\nContent-Length: 1, 1\r\n\r\n",
+            "POST http://a.com/ HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n",
+            "POST http://a.com/ HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "POST http://a.com/ HTTP/1.1\r\nTransfer-Encoding : chunked\r\n\r\n",
+            "CONNECT a.com HTTP/1.1\r\n\r\n",
+            "CONNECT http://a.com:443 HTTP/1.1\r\n\r\n",
+            "CONNECT a.com:443/ HTTP/1.1\r\n\r\n",
+            "CONNECT ::1:443 HTTP/1.1\r\n\r\n",
+            "CONNECT a.com:99999 HTTP/1.1\r\n\r\n",
+            "CONNECT a.com:443 HTTP/1.1\r\nContent-Length: 5\r\n\r\n",
+            "\u{16}\u{3}\u{1}\r\n\r\n",
+        ];
+        for head in refused {
+            assert!(understand(head.as_bytes()).is_err(), "{head:?}");
+        }
+        assert_eq!(understood("CONNECT [::1]:443 HTTP/1.1\r\n\r\n").target.to_string(), "[::1]");
+        assert_eq!(understood("CONNECT A.com.:443 HTTP/1.0\r\n\r\n").target.to_string(), "a.com");
+    }
+}

@@ -1,0 +1,161 @@
+//! What was refused: each host once, with how often, and never more than a result can show.
+
+use std::net::IpAddr;
+
+use belljar_engine::finding::{Finding, MAX_FINDINGS};
+use belljar_engine::network::Target;
+
+/// What was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// No rule is about it.
+    Host(Target, u16),
+    /// No rule is about that name, which was looked up.
+    Lookup(Target),
+    /// What it came to is near this host, and not listed itself.
+    Near(Target, u16, IpAddr),
+    /// There were as many as there may be.
+    TooMany(&'static str),
+}
+
+impl Refusal {
+    /// What is said of it, to the program as well.
+    pub(crate) fn message(&self) -> String {
+        match self {
+            Self::Host(target, port) => {
+                format!("connection to {target}:{port} was refused: not in network.hosts")
+            }
+            Self::Lookup(target) => format!("looking up {target} was refused: not in network.hosts"),
+            Self::Near(target, port, address) => format!(
+                "connection to {target}:{port} was refused: {address} is near this host, and not in network.hosts"
+            ),
+            Self::TooMany(what) => format!("a connection was refused or ended: too many {what}"),
+        }
+    }
+
+    fn suggestion(&self) -> String {
+        let allow = |rule: &str| {
+            format!("to allow it: --network {rule}, or \"{rule}\" in network.hosts of the request or profile")
+        };
+        match self {
+            Self::Host(target, port) => allow(&format!("{target}:{port}")),
+            Self::Lookup(target) => allow(&target.to_string()),
+            Self::Near(_, port, address) => allow(&format!("{}:{port}", Target::Address(*address))),
+            Self::TooMany(_) => "do with fewer, or use network mode 'full'".to_owned(),
+        }
+    }
+
+    fn finding(&self, count: u64) -> Finding {
+        let rule = match self {
+            Self::Host(..) | Self::Lookup(_) => "network-host",
+            Self::Near(..) => "network-address",
+            Self::TooMany(_) => "network-limit",
+        };
+        let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
+        Finding {
+            rule: rule.to_owned(),
+            category: "network".to_owned(),
+            severity: "warning".to_owned(),
+            message: format!("{}{times}", self.message()),
+            line: None,
+            column: None,
+            suggestion: self.suggestion(),
+            decided_by: "network.hosts".to_owned(),
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    refusal: Refusal,
+    count: u64,
+    latest: u64,
+}
+
+/// All of them; when there are too many, the one that was longest ago goes.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    entries: Vec<Entry>,
+    seen: u64,
+}
+
+/// A moment, and what had been refused until then.
+#[derive(Debug)]
+pub struct Mark {
+    seen: u64,
+    entries: Vec<Entry>,
+}
+
+impl Refusals {
+    pub(crate) fn note(&mut self, refusal: Refusal) {
+        self.seen += 1;
+        let latest = self.seen;
+        if let Some(known) = self.entries.iter_mut().find(|entry| entry.refusal == refusal) {
+            known.count += 1;
+            known.latest = latest;
+            return;
+        }
+        if self.entries.len() == MAX_FINDINGS
+            && let Some(oldest) = (0..MAX_FINDINGS).min_by_key(|at| self.entries[*at].latest)
+        {
+            self.entries.remove(oldest);
+        }
+        self.entries.push(Entry { refusal, count: 1, latest });
+    }
+
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { seen: self.seen, entries: self.entries.clone() }
+    }
+
+    /// What was refused since then.
+    pub(crate) fn since(&self, mark: &Mark) -> Vec<Finding> {
+        let before = |refusal: &Refusal| {
+            mark.entries.iter().find(|entry| entry.refusal == *refusal).map_or(0, |entry| entry.count)
+        };
+        let new = self.entries.iter().filter(|entry| entry.latest > mark.seen);
+        new.map(|entry| entry.refusal.finding(entry.count.saturating_sub(before(&entry.refusal)).max(1)))
+            .collect()
+    }
+
+    pub(crate) fn findings(&self) -> Vec<Finding> {
+        self.entries.iter().map(|entry| entry.refusal.finding(entry.count)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str) -> Refusal {
+        Refusal::Host(name.parse().unwrap(), 443)
+    }
+
+    #[test]
+    fn each_host_is_there_once_and_never_too_many() {
+        let mut refusals = Refusals::default();
+        for number in 0..3 * MAX_FINDINGS {
+            refusals.note(host(&format!("h{number}.test")));
+            refusals.note(host("always.test"));
+        }
+        let findings = refusals.findings();
+        assert_eq!(findings.len(), MAX_FINDINGS);
+        assert!(findings.iter().any(|finding| finding.message.ends_with("network.hosts (300 times)")));
+        assert!(findings.iter().any(|finding| finding.message.contains("h299.test:443")));
+    }
+
+    #[test]
+    fn a_task_sees_what_was_refused_while_it_ran() {
+        let mut refusals = Refusals::default();
+        refusals.note(host("before.test"));
+        refusals.note(host("both.test"));
+        let mark = refusals.mark();
+        refusals.note(host("both.test"));
+        refusals.note(host("after.test"));
+        let messages: Vec<_> = refusals.since(&mark).into_iter().map(|finding| finding.message).collect();
+        assert_eq!(
+            messages,
+            ["both.test", "after.test"]
+                .map(|name| format!("connection to {name}:443 was refused: not in network.hosts"))
+        );
+    }
+}

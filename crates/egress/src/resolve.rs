@@ -1,0 +1,37 @@
+//! Names become addresses as they do for every other program of this host: its own resolver, its own `/etc/hosts`.
+
+use std::fmt::Debug;
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::sync::{Arc, LazyLock};
+
+use belljar_engine::provider::BoxFuture;
+use tokio::sync::Semaphore;
+
+/// Finds addresses.
+pub trait Resolve: Debug + Send + Sync {
+    /// All addresses of a name, best first.
+    fn resolve(&self, name: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>>;
+}
+
+/// The host's own resolver.
+#[derive(Debug)]
+pub struct System;
+
+/// The resolver cannot be interrupted, so lookups that nobody waits for any more still have a thread each. There are only
+/// so many of those, for all sandboxes together.
+static THREADS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(64)));
+
+impl Resolve for System {
+    fn resolve(&self, name: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+        Box::pin(async move {
+            let thread = Arc::clone(&THREADS).acquire_owned().await.map_err(io::Error::other)?;
+            let found = tokio::task::spawn_blocking(move || {
+                let found = (name.as_str(), 0).to_socket_addrs();
+                drop(thread);
+                found.map(|found| found.map(|address| address.ip()).collect())
+            });
+            found.await.map_err(io::Error::other)?
+        })
+    }
+}

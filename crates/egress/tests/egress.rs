@@ -1,0 +1,304 @@
+//! The way out, with real sockets on loopback on both sides. Names come from a table, so that they can point anywhere.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod names;
+mod place;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use belljar_egress::Bounds;
+use place::{Place, Upstream, connect, read_all};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Asks for a tunnel; what is answered, up to the end of its head.
+async fn tunnel(place: &Place, authority: &str) -> (TcpStream, String) {
+    let mut client = connect(place.proxy).await;
+    client.write_all(format!("CONNECT {authority} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match client.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(_) => break,
+        }
+    }
+    (client, String::from_utf8(head).unwrap())
+}
+
+/// Asks by SOCKS5; the code that is answered.
+async fn socks(place: &Place, address: &[u8], port: u16) -> (TcpStream, u8) {
+    let mut client = connect(place.proxy).await;
+    let asked = [&[5, 1, 0, 5, 1, 0], address, &port.to_be_bytes()].concat();
+    client.write_all(&asked).await.unwrap();
+    let mut answer = [0; 12];
+    client.read_exact(&mut answer).await.unwrap();
+    assert_eq!((answer[0], answer[1], answer[2]), (5, 0, 5));
+    (client, answer[3])
+}
+
+fn by_name(name: &str) -> Vec<u8> {
+    [&[3, name.len() as u8], name.as_bytes()].concat()
+}
+
+async fn echoes(client: &mut TcpStream) {
+    client.write_all(b"to and fro").await.unwrap();
+    let mut back = [0; 10];
+    client.read_exact(&mut back).await.unwrap();
+    assert_eq!(&back, b"to and fro");
+}
+
+#[tokio::test]
+async fn a_listed_host_is_reached_in_every_way() {
+    let echo = Upstream::echo().await;
+    let web = Upstream::web().await;
+    let (port, web_port) = (echo.port(), web.port());
+    let place = Place::open(&[
+        &format!("a.test:{port}"),
+        &format!("*.b.test:{web_port}"),
+        &format!("127.0.0.1:{port}"),
+        &format!("127.0.0.1:{web_port}"),
+    ]);
+    let (mut client, head) = tunnel(&place, &format!("A.test.:{port}")).await;
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    echoes(&mut client).await;
+    let (mut client, code) = socks(&place, &by_name("a.test"), port).await;
+    assert_eq!(code, 0);
+    echoes(&mut client).await;
+    let (mut client, code) = socks(&place, &[1, 127, 0, 0, 1], port).await;
+    assert_eq!(code, 0);
+    echoes(&mut client).await;
+    let asked = format!("GET http://www.b.test:{web_port}/x?y HTTP/1.1\r\nHost: other\r\n\r\n");
+    let answer = place.ask(asked.as_bytes()).await;
+    assert!(answer.ends_with("hello"), "{answer}");
+    assert_eq!(
+        web.heard(),
+        format!("GET /x?y HTTP/1.1\r\nHost: www.b.test:{web_port}\r\nConnection: close\r\n\r\n")
+    );
+    assert!(place.egress.findings().is_empty());
+    let traffic = place.egress.traffic();
+    assert_eq!(traffic.connections, 4);
+    assert!(traffic.sent_bytes > 30 && traffic.received_bytes > 30, "{traffic:?}");
+}
+
+#[tokio::test]
+async fn another_host_is_refused_and_told() {
+    let web = Upstream::web().await;
+    let place = Place::open(&["a.test"]);
+    let (_, head) = tunnel(&place, "evil.test:443").await;
+    assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+    let answer = place.ask(b"GET http://evil.test/ HTTP/1.1\r\n\r\n").await;
+    assert!(answer.contains("connection to evil.test:80 was refused: not in network.hosts"), "{answer}");
+    assert_eq!(socks(&place, &by_name("evil.test"), 443).await.1, 2);
+    // Another port of a listed host, this machine's own loopback, a cloud's credentials.
+    assert_eq!(socks(&place, &by_name("a.test"), 22).await.1, 2);
+    assert_eq!(socks(&place, &[1, 127, 0, 0, 1], web.port()).await.1, 2);
+    assert_eq!(socks(&place, &[1, 169, 254, 169, 254], 80).await.1, 2);
+    let mapped =
+        [&[4_u8][..], &std::net::Ipv6Addr::from([0, 0, 0, 0, 0, 0xffff, 0x7f00, 1]).octets()].concat();
+    assert_eq!(socks(&place, &mapped, web.port()).await.1, 2);
+    assert_eq!(place.names.asked(), 0, "nobody was asked for a name that is not listed");
+    assert_eq!(web.connections(), 0);
+    let findings = place.egress.findings();
+    let evil = &findings[0];
+    assert_eq!(evil.message, "connection to evil.test:443 was refused: not in network.hosts (2 times)");
+    assert_eq!((evil.rule.as_str(), evil.category.as_str()), ("network-host", "network"));
+    assert!(evil.suggestion.contains("--network evil.test:443"), "{}", evil.suggestion);
+    assert_eq!(findings.len(), 5, "{findings:?}");
+}
+
+#[tokio::test]
+async fn a_name_that_points_at_what_is_near_is_refused() {
+    let web = Upstream::web().await;
+    let port = web.port();
+    let place = Place::open(&[&format!("a.test:{port}"), &format!("*.b.test:{port}")]);
+    for name in ["a.test", "mapped.b.test", "v6.b.test"] {
+        let answer = place.ask(format!("GET http://{name}:{port}/ HTTP/1.1\r\n\r\n").as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("is near this host"), "{answer}");
+    }
+    assert_eq!(web.connections(), 0);
+    let finding = &place.egress.findings()[0];
+    assert_eq!(finding.rule, "network-address");
+    assert!(finding.suggestion.contains(&format!("--network 127.0.0.1:{port}")), "{}", finding.suggestion);
+}
+
+#[tokio::test]
+async fn this_machines_own_address_is_near_public_or_not() {
+    // A machine without any way out has no such address.
+    let Ok(own) = place::own_address() else { return };
+    let web = Upstream::web_at([0, 0, 0, 0], 0).await;
+    let port = web.port();
+    let place = Place::open(&[&format!("own.b.test:{port}")]);
+    let asked = format!("GET http://own.b.test:{port}/ HTTP/1.1\r\n\r\n");
+    let answer = place.ask(asked.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("is near this host"), "{answer}");
+    assert_eq!(web.connections(), 0);
+    place.set_rules(&[&format!("own.b.test:{port}"), &format!("{own}:{port}")]);
+    assert!(place.ask(asked.as_bytes()).await.ends_with("hello"));
+}
+
+#[tokio::test]
+async fn localhost_is_this_machine_where_it_is_listed_by_name() {
+    let web = Upstream::web().await;
+    let port = web.port();
+    let place = Place::open(&[&format!("localhost:{port}")]);
+    let answer = place.ask(format!("GET http://localhost:{port}/ HTTP/1.1\r\n\r\n").as_bytes()).await;
+    assert!(answer.ends_with("hello"), "{answer}");
+    assert_eq!(place.names.asked(), 0, "no resolver can say what localhost is");
+    assert_eq!(socks(&place, &[1, 127, 0, 0, 1], port).await.1, 2);
+}
+
+#[tokio::test]
+async fn the_address_that_was_checked_is_the_one_that_is_used() {
+    // The first answer may be reached, and every later one is what may not be.
+    let allowed = Upstream::web_at([127, 0, 0, 2], 0).await;
+    let forbidden = Upstream::web_at([127, 0, 0, 1], allowed.port()).await;
+    let port = allowed.port();
+    let place = Place::open(&[&format!("rebinding.test:{port}"), &format!("127.0.0.2:{port}")]);
+    let answer = place.ask(format!("GET http://rebinding.test:{port}/ HTTP/1.1\r\n\r\n").as_bytes()).await;
+    assert!(answer.ends_with("hello"), "{answer}");
+    assert_eq!((allowed.connections(), forbidden.connections(), place.names.asked()), (1, 0, 1));
+    let again = place.ask(format!("GET http://rebinding.test:{port}/ HTTP/1.1\r\n\r\n").as_bytes()).await;
+    assert!(again.starts_with("HTTP/1.1 403 "), "{again}");
+    assert_eq!(forbidden.connections(), 0);
+}
+
+#[tokio::test]
+async fn a_second_request_never_reaches_the_host() {
+    let web = Upstream::web().await;
+    let port = web.port();
+    let place = Place::open(&[&format!("a.test:{port}"), &format!("127.0.0.1:{port}")]);
+    for second in
+        ["GET http://evil.test/ HTTP/1.1\r\n\r\n", "GET /secret HTTP/1.1\r\nHost: evil.test\r\n\r\n"]
+    {
+        let asked = format!("POST http://a.test:{port}/ HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc{second}");
+        let answer = place.ask(asked.as_bytes()).await;
+        assert!(answer.ends_with("hello"), "{answer}");
+        let heard = web.heard();
+        assert!(heard.ends_with("\r\n\r\nabc"), "{heard}");
+        assert!(!heard.contains("evil"), "{heard}");
+    }
+    let chunked =
+        format!("POST http://a.test:{port}/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+    assert!(place.ask(chunked.as_bytes()).await.starts_with("HTTP/1.1 411 "));
+}
+
+#[tokio::test]
+async fn what_is_no_request_is_refused_and_harms_nobody() {
+    let echo = Upstream::echo().await;
+    let port = echo.port();
+    let short = Bounds { head_time: Duration::from_millis(200), ..Bounds::default() };
+    let place = Place::bounded(&[&format!("127.0.0.1:{port}")], short);
+    let long = [b"GET http://a.test/ HTTP/1.1\r\nX: ".as_slice(), &[b'a'; 1 << 20]].concat();
+    assert!(place.ask(&long).await.starts_with("HTTP/1.1 431 "));
+    for garbage in
+        [b"\x16\x03\x01\x02\0".as_slice(), b"\x05", b"\x05\0", b"\x05\x01\x02", b"\x04\x01", &[0; 5_000]]
+    {
+        let _any = place.ask(garbage).await;
+    }
+    // Whoever says nothing, or too little, is let go.
+    let mut slow = connect(place.proxy).await;
+    slow.write_all(b"GET http://a.test/ HTTP/1.1\r\n").await.unwrap();
+    assert!(read_all(&mut slow).await.starts_with("HTTP/1.1 408 "));
+    // Commands of SOCKS5 other than CONNECT, and an authentication that nobody asked for.
+    let mut bind = connect(place.proxy).await;
+    bind.write_all(&[5, 1, 0, 5, 2, 0, 1, 127, 0, 0, 1, 0, 80]).await.unwrap();
+    let mut answer = [0; 4];
+    bind.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer, [5, 0, 5, 7]);
+    let (mut client, _) = tunnel(&place, &format!("127.0.0.1:{port}")).await;
+    echoes(&mut client).await;
+}
+
+#[tokio::test]
+async fn there_are_only_so_many_connections_and_bytes() {
+    let echo = Upstream::echo().await;
+    let rule = format!("127.0.0.1:{}", echo.port());
+    let place = Place::bounded(&[&rule], Bounds { connections: 2, bytes: 50, ..Bounds::default() });
+    let (mut first, _) = tunnel(&place, &rule).await;
+    echoes(&mut first).await;
+    let (mut second, _) = tunnel(&place, &rule).await;
+    second.write_all(&[b'x'; 100]).await.unwrap();
+    let rest = read_all(&mut second).await;
+    assert!(rest.len() <= 50, "{}", rest.len());
+    let (_, third) = tunnel(&place, &rule).await;
+    assert_eq!(third, "");
+    let rules: Vec<_> = place.egress.findings().into_iter().map(|finding| finding.message).collect();
+    assert!(rules.iter().any(|message| message.contains("too many bytes")), "{rules:?}");
+    assert!(rules.iter().any(|message| message.contains("too many connections in all")), "{rules:?}");
+}
+
+#[tokio::test]
+async fn only_so_many_are_served_at_once() {
+    let echo = Upstream::echo().await;
+    let rule = format!("127.0.0.1:{}", echo.port());
+    let place = Place::bounded(&[&rule], Bounds { connections_at_once: 2, ..Bounds::default() });
+    // One place is that of the listener for names, which waits for somebody with it.
+    let (mut first, _) = tunnel(&place, &rule).await;
+    let mut second = connect(place.proxy).await;
+    second.write_all(format!("CONNECT {rule} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
+    echoes(&mut first).await;
+    assert_eq!(echo.connections(), 1);
+    drop(first);
+    let mut answer = [0; 12];
+    second.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+}
+
+#[tokio::test]
+async fn silence_ends_a_connection() {
+    let echo = Upstream::echo().await;
+    let rule = format!("127.0.0.1:{}", echo.port());
+    let place =
+        Place::bounded(&[&rule], Bounds { idle_time: Duration::from_millis(200), ..Bounds::default() });
+    let (mut client, _) = tunnel(&place, &rule).await;
+    echoes(&mut client).await;
+    assert_eq!(read_all(&mut client).await, "");
+    echo.all_closed().await;
+}
+
+#[tokio::test]
+async fn other_rules_cut_off_what_they_do_not_allow() {
+    let (one, two) = (Upstream::echo().await, Upstream::echo().await);
+    let (first, second) = (format!("127.0.0.1:{}", one.port()), format!("127.0.0.1:{}", two.port()));
+    let place = Place::open(&[&first, &second]);
+    let (mut cut, _) = tunnel(&place, &first).await;
+    let (mut kept, _) = tunnel(&place, &second).await;
+    echoes(&mut cut).await;
+    place.set_rules(&[&second]);
+    assert_eq!(read_all(&mut cut).await, "");
+    one.all_closed().await;
+    echoes(&mut kept).await;
+    assert!(tunnel(&place, &first).await.1.starts_with("HTTP/1.1 403 "));
+    place.set_rules(&[&first]);
+    let (mut again, _) = tunnel(&place, &first).await;
+    echoes(&mut again).await;
+}
+
+#[tokio::test]
+async fn nothing_is_left_when_it_is_closed() {
+    let echo = Upstream::echo().await;
+    let rule = format!("127.0.0.1:{}", echo.port());
+    let place = Place::open(&[&rule]);
+    let (mut client, _) = tunnel(&place, &rule).await;
+    echoes(&mut client).await;
+    place.egress.close().await;
+    echo.all_closed().await;
+    assert_eq!(read_all(&mut client).await, "");
+    let doors: [SocketAddr; 2] = [place.proxy, place.names_tcp];
+    for door in doors {
+        assert!(TcpStream::connect(door).await.is_err(), "{door} still listens");
+    }
+    std::net::UdpSocket::bind(place.names_udp).unwrap();
+}
+
+#[tokio::test]
+async fn half_of_a_connection_can_be_over() {
+    let echo = Upstream::until_end().await;
+    let rule = format!("127.0.0.1:{}", echo.port());
+    let place = Place::open(&[&rule]);
+    let (mut client, _) = tunnel(&place, &rule).await;
+    client.write_all(b"all of it").await.unwrap();
+    client.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut client).await, "all of it");
+}

@@ -1,0 +1,206 @@
+//! Reads what a program wrote when it failed: which error the kernel gave it, for which path or host.
+
+/// The errors that a sandbox may have to do with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trouble {
+    ReadOnly,
+    Denied,
+    NotPermitted,
+    NotThere,
+    NoSpace,
+    TooLong,
+    OpenFiles,
+    NoMemory,
+    NoProcess,
+}
+
+use Trouble::{Denied, NoMemory, NoProcess, NoSpace, NotPermitted, NotThere, OpenFiles, ReadOnly, TooLong};
+
+/// As C libraries say it, as Python counts it, as Node names it. The first that a line has is its trouble.
+const WORDS: &[(&str, Trouble)] = &[
+    ("read-only file system", ReadOnly),
+    ("[errno 30]", ReadOnly),
+    ("permission denied", Denied),
+    ("[errno 13]", Denied),
+    ("operation not permitted", NotPermitted),
+    ("[errno 1]", NotPermitted),
+    ("no space left on device", NoSpace),
+    ("[errno 28]", NoSpace),
+    ("file too large", TooLong),
+    ("[errno 27]", TooLong),
+    ("too many open files", OpenFiles),
+    ("[errno 24]", OpenFiles),
+    ("memoryerror", NoMemory),
+    ("cannot allocate memory", NoMemory),
+    ("std::bad_alloc", NoMemory),
+    ("can't start new thread", NoProcess),
+    ("fork: resource temporarily unavailable", NoProcess),
+    ("fork: retry: resource temporarily unavailable", NoProcess),
+    ("spawn", NoProcess),
+    ("no such file or directory", NotThere),
+    ("[errno 2]", NotThere),
+];
+
+/// What a line says went wrong, and about which absolute path.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Clue<'a> {
+    pub(super) trouble: Trouble,
+    pub(super) path: Option<&'a str>,
+}
+
+/// Reads the line of an error.
+pub(super) fn read(line: &str) -> Option<Clue<'_>> {
+    let lower = line.to_ascii_lowercase();
+    let (at, (words, trouble)) =
+        WORDS.iter().find_map(|known| Some((lower.find(known.0)?, *known))).filter(|(_, (words, _))| {
+            // Node says `spawn ls EAGAIN`; the word alone says nothing.
+            *words != "spawn" || lower.contains(" eagain")
+        })?;
+    let (before, behind) = (&line[..at], &line[at + words.len()..]);
+    // Behind the words is what they are about; before them it is the last thing named, after the program itself.
+    let path = paths(behind).next().or_else(|| paths(before).last());
+    Some(Clue { trouble, path })
+}
+
+/// Absolute paths in a line: in quotes, or up to a space or a colon.
+fn paths(text: &str) -> impl Iterator<Item = &str> {
+    let starts = text.match_indices('/').filter_map(|(at, _)| {
+        let opening = text[..at].chars().next_back();
+        match opening {
+            None | Some(' ' | '(') => {
+                let end = text[at..].find([' ', ':', ',', ')']).unwrap_or(text.len() - at);
+                Some(&text[at..at + end])
+            }
+            Some(quote @ ('\'' | '"' | '`' | '‘')) => {
+                let closing = if quote == '‘' {
+                    '’'
+                } else if quote == '`' {
+                    '\''
+                } else {
+                    quote
+                };
+                let end = text[at..].find(closing)?;
+                Some(&text[at..at + end])
+            }
+            Some(_) => None,
+        }
+    });
+    starts.filter(|path| path.len() > 1)
+}
+
+/// What a line about a host that was not reached has in it.
+const UNREACHED: &[&str] = &[
+    "Network is unreachable",
+    "network is unreachable",
+    "ENETUNREACH",
+    "Temporary failure in name resolution",
+    "Name or service not known",
+    "EAI_AGAIN",
+    "ENOTFOUND",
+    "Could not resolve host",
+    "unable to resolve host",
+    "Failed to resolve",
+    "UnknownHostException",
+    "no such host",
+];
+
+/// What stands before the name of a host.
+const BEFORE_HOSTS: &[&str] = &[
+    "Could not resolve host: ",
+    "unable to resolve host address ",
+    "Failed to resolve ",
+    "host=",
+    "EAI_AGAIN ",
+    "ENOTFOUND ",
+    "ENETUNREACH ",
+    "UnknownHostException: ",
+    "dial tcp: lookup ",
+    "dial tcp ",
+];
+
+/// Whether a line tells of a host that was not reached, and which.
+pub(super) fn unreached(line: &str) -> Option<Option<String>> {
+    UNREACHED.iter().any(|words| line.contains(words)).then(|| host_in(line))
+}
+
+fn host_in(line: &str) -> Option<String> {
+    BEFORE_HOSTS.iter().find_map(|mark| {
+        let (_, rest) = line.split_once(mark)?;
+        let rest = rest.trim_start_matches(['\'', '"', '‘']);
+        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || ".-:[]".contains(c)));
+        let host = rest[..end.unwrap_or(rest.len())].trim_end_matches([':', '.']);
+        let (_, behind) = rest.split_at(end.unwrap_or(rest.len()));
+        let port = behind.split_once("port=").map(|(_, port)| port);
+        let port = port.map(|port| port.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default());
+        let good = host.contains('.') && !host.starts_with("127.") && host.len() <= 253;
+        good.then(|| match port {
+            Some(port) if !port.is_empty() && port.len() <= 5 => format!("{host}:{port}"),
+            _ => host.to_owned(),
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn says(line: &str, trouble: Trouble, path: Option<&str>) {
+        assert_eq!(read(line), Some(Clue { trouble, path }), "{line}");
+    }
+
+    #[test]
+    fn the_errors_of_many_languages() {
+        says("OSError: [Errno 30] Read-only file system: '/etc/x'", ReadOnly, Some("/etc/x"));
+        says("PermissionError: [Errno 13] Permission denied: '/etc/x y'", Denied, Some("/etc/x y"));
+        says("PermissionError: [Errno 13] Permission denied: '/a' -> '/b'", Denied, Some("/a"));
+        says("Error: EROFS: read-only file system, open '/etc/x'", ReadOnly, Some("/etc/x"));
+        says("/workspace/main.sh: line 1: /etc/x: Read-only file system", ReadOnly, Some("/etc/x"));
+        says("touch: cannot touch '/etc/x': Permission denied", Denied, Some("/etc/x"));
+        says("mkdir: cannot create directory ‘/etc/x’: Permission denied", Denied, Some("/etc/x"));
+        says("open /etc/x: read-only file system", ReadOnly, Some("/etc/x"));
+        says("Read-only file system @ rb_sysopen - /etc/x (Errno::EROFS)", ReadOnly, Some("/etc/x"));
+        says("OSError: [Errno 28] No space left on device", NoSpace, None);
+        says("PermissionError: [Errno 1] Operation not permitted", NotPermitted, None);
+        says("RuntimeError: can't start new thread", NoProcess, None);
+        says("Error: spawn ls EAGAIN", NoProcess, None);
+        says("FileNotFoundError: [Errno 2] No such file or directory: 'x.csv'", NotThere, None);
+    }
+
+    #[test]
+    fn other_lines_say_nothing() {
+        for line in
+            ["NameError: name 'x' is not defined", "Error: spawn ls ENOENT", "", "/etc/x", "é: [errno"]
+        {
+            assert_eq!(read(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn hosts_that_were_not_reached() {
+        let cases = [
+            ("OSError: [Errno 101] Network is unreachable", None),
+            ("httpx.ConnectError: [Errno -3] Temporary failure in name resolution", None),
+            ("Error: getaddrinfo EAI_AGAIN registry.npmjs.org", Some("registry.npmjs.org")),
+            (
+                "npm error request to https://a.org/x failed, reason: getaddrinfo ENOTFOUND a.org",
+                Some("a.org"),
+            ),
+            ("Error: connect ENETUNREACH 1.1.1.1:443 - Local (0.0.0.0:0)", Some("1.1.1.1:443")),
+            ("curl: (6) Could not resolve host: example.com", Some("example.com")),
+            ("wget: unable to resolve host address ‘example.com’", Some("example.com")),
+            (
+                "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='a.org', port=443): Max retries \
+                 exceeded with url: / (Caused by NameResolutionError(\"Failed to resolve 'a.org' ([Errno -3])\"))",
+                Some("a.org"),
+            ),
+            ("dial tcp: lookup a.org: Temporary failure in name resolution", Some("a.org")),
+            ("dial tcp 1.1.1.1:443: connect: network is unreachable", Some("1.1.1.1:443")),
+            ("java.net.UnknownHostException: a.org", Some("a.org")),
+        ];
+        for (line, host) in cases {
+            assert_eq!(unreached(line), Some(host.map(str::to_owned)), "{line}");
+        }
+        assert_eq!(unreached("ConnectionRefusedError: [Errno 111] Connection refused"), None);
+    }
+}

@@ -1,0 +1,83 @@
+//! What is known of a run from outside: calls that were refused, processes that were, a full disk.
+
+use super::calls;
+use super::rules::{DISK_FULL, PROCESSES, SYSCALL};
+use crate::finding::Finding;
+use crate::limits::Limits;
+use crate::outcome::{Ending, Limit};
+use crate::quantity::show_bytes;
+
+/// A system call that the filter refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedCall {
+    /// What it is called.
+    pub name: String,
+    /// Its first arguments, the first time.
+    pub arguments: [u64; 3],
+    /// How often.
+    pub count: u32,
+}
+
+/// What a run was kept from, whether it ended because of that or not.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Kept {
+    /// System calls, each name once.
+    pub calls: Vec<RefusedCall>,
+    /// Whether there were more of them than anybody looked at.
+    pub more_calls: bool,
+    /// How often a process or thread was refused, where a control group counts.
+    pub forks_refused: u64,
+    /// No block or no inode was left at the end.
+    pub disk_full: bool,
+}
+
+/// Findings about what a run was kept from. What ended it has its own line in `error`, and no finding.
+pub fn findings(kept: &Kept, ending: Ending, limits: &Limits) -> Vec<Finding> {
+    let ended_by = |limit| matches!(ending, Ending::LimitHit(ended, _) if ended == limit);
+    let mut findings: Vec<Finding> = kept.calls.iter().map(|call| refused(call, kept.more_calls)).collect();
+    if kept.forks_refused > 0 && !ended_by(Limit::Processes) {
+        findings.push(processes(Some(kept.forks_refused), limits));
+    }
+    if kept.disk_full && !ended_by(Limit::Disk) {
+        findings.push(disk_full("the disk was full at the end", limits));
+    }
+    findings
+}
+
+fn refused(call: &RefusedCall, more: bool) -> Finding {
+    let known = calls::about(&call.name);
+    let (name, reason) = (&call.name, known.reason);
+    let least = if more { "at least " } else { "" };
+    let often = if call.count > 1 { format!(" ({least}{} times)", call.count) } else { String::new() };
+    let message = format!("the call {name}({}) was refused: {reason}{often}", detail(call));
+    let finding = SYSCALL.finding(message, known.instead.to_owned(), "the system-call filter".to_owned());
+    Finding { category: known.category.to_owned(), ..finding }
+}
+
+/// The argument that the filter looked at, where it says more than the name.
+fn detail(call: &RefusedCall) -> String {
+    const RAW: u64 = 3;
+    match (call.name.as_str(), call.arguments) {
+        ("ioctl", [_, request, _]) => format!("{:#x}", request as u32),
+        ("socket", [_, kind, _]) if kind & 0xf == RAW => "SOCK_RAW".to_owned(),
+        _ => String::new(),
+    }
+}
+
+pub(super) fn processes(refused: Option<u64>, limits: &Limits) -> Finding {
+    let often = refused.map_or(String::new(), |count| format!(" {count} times"));
+    PROCESSES.finding(
+        format!("a new process or thread was refused{often}: there may be {} at one time", limits.processes),
+        "start fewer at a time, or raise limits.processes (--processes)".to_owned(),
+        format!("limits.processes = {}", limits.processes),
+    )
+}
+
+pub(super) fn disk_full(what: &str, limits: &Limits) -> Finding {
+    let size = show_bytes(limits.disk_bytes);
+    DISK_FULL.finding(
+        format!("{what}: /workspace, /tmp and home may hold {size} together, unless a host folder is mounted there"),
+        "write less, or raise limits.disk_bytes (--disk)".to_owned(),
+        format!("limits.disk_bytes = {}", limits.disk_bytes),
+    )
+}

@@ -1,0 +1,296 @@
+//! What a sandbox may reach when it may reach single hosts: rules as people write them, and what they allow.
+//!
+//! ```text
+//! pypi.org            that name, ports 80 and 443        10.0.0.5:8080      that address, also where it is private
+//! *.example.com:8443  every name below it, one port      10.0.0.0/8         addresses of a block
+//! localhost:5000      the host's own loopback            [fd00::/8]:443     the same for IPv6
+//! ```
+//!
+//! A name decides whether it is looked up at all. What it comes to is checked again: an address that is not public has to
+//! be listed itself, or a name could be made to point at whatever is near this host.
+
+mod address;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use address::{Block, is_public};
+
+/// The most rules of one sandbox.
+pub const MAX_RULES: usize = 100;
+/// What is open of a host that is listed without a port.
+pub const USUAL_PORTS: [u16; 2] = [80, 443];
+
+const LOCALHOST: &str = "localhost";
+
+/// A host that somebody wants to reach.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// By its name: lower-case ASCII, no dot at its end.
+    Name(String),
+    /// By its address.
+    Address(IpAddr),
+}
+
+impl Target {
+    /// Whether it is this host's loopback by its name.
+    pub fn is_localhost(&self) -> bool {
+        matches!(self, Self::Name(name) if name == LOCALHOST)
+    }
+
+    /// An address, in its one form: what an IPv6 address merely wraps is an IPv4 address.
+    pub fn address(address: IpAddr) -> Self {
+        Self::Address(address.to_canonical())
+    }
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        match bare.unwrap_or(text).parse::<IpAddr>() {
+            Ok(address) if bare.is_none() || address.is_ipv6() => Ok(Self::address(address)),
+            _ => Ok(Self::Name(parse_name(text)?)),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => f.write_str(name),
+            Self::Address(IpAddr::V6(address)) => write!(f, "[{address}]"),
+            Self::Address(address) => address.fmt(f),
+        }
+    }
+}
+
+/// Which hosts a rule is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Pattern {
+    Name(String),
+    /// Every name that ends so; it begins with a dot.
+    Below(String),
+    Block(Block),
+}
+
+/// One rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostRule {
+    pattern: Pattern,
+    port: Option<u16>,
+}
+
+impl HostRule {
+    fn has_port(&self, port: u16) -> bool {
+        self.port.map_or(USUAL_PORTS.contains(&port), |own| own == port)
+    }
+
+    fn is_about(&self, target: &Target) -> bool {
+        match (&self.pattern, target) {
+            (Pattern::Name(own), Target::Name(name)) => own == name,
+            (Pattern::Below(end), Target::Name(name)) => name.len() > end.len() && name.ends_with(end),
+            (Pattern::Block(block), Target::Address(address)) => block.contains(*address),
+            _ => false,
+        }
+    }
+}
+
+impl FromStr for HostRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.contains("://") {
+            return Err("is a URL; write the host alone, as in example.com:443".to_owned());
+        }
+        if text.contains('@') {
+            return Err("has a user in it; write the host alone".to_owned());
+        }
+        let (host, port) = split_port(text)?;
+        let pattern = match host.strip_prefix('*') {
+            Some("") => return Err("is every host; that is network mode 'full'".to_owned()),
+            Some(below) => {
+                let below = below.strip_prefix('.').ok_or("'*' stands for whole labels: *.example.com")?;
+                Pattern::Below(format!(".{}", parse_name(below)?))
+            }
+            None => match Block::parse(host)? {
+                Some(block) => Pattern::Block(block),
+                None => Pattern::Name(parse_name(host)?),
+            },
+        };
+        Ok(Self { pattern, port })
+    }
+}
+
+impl fmt::Display for HostRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.pattern, self.port) {
+            (Pattern::Name(name), _) => f.write_str(name)?,
+            (Pattern::Below(end), _) => write!(f, "*{end}")?,
+            (Pattern::Block(block), Some(_)) if block.is_ipv6() => write!(f, "[{block}]")?,
+            (Pattern::Block(block), _) => write!(f, "{block}")?,
+        }
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
+/// `HOST`, `HOST:PORT`, `[IPV6]:PORT`; an IPv6 address alone needs no brackets.
+fn split_port(text: &str) -> Result<(&str, Option<u16>), String> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']').ok_or("has a '[' without its ']'")?;
+            if !host.contains(':') {
+                return Err("has brackets around what is no IPv6 address".to_owned());
+            }
+            match rest {
+                "" => (host, None),
+                rest => (host, Some(rest.strip_prefix(':').ok_or("has something after its ']'")?)),
+            }
+        }
+        None if text.matches(':').count() > 1 => (text, None),
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    Ok((host, port.map(parse_port).transpose()?))
+}
+
+/// A port, in digits and nothing else.
+///
+/// # Errors
+/// It is none.
+pub fn parse_port(text: &str) -> Result<u16, String> {
+    let digits = !text.is_empty() && text.len() <= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse() {
+        Ok(port) if digits && port > 0 => Ok(port),
+        _ => Err(format!("'{}' is no port from 1 to 65535", text.escape_debug())),
+    }
+}
+
+/// The one form of a name. What a resolver would read as an address in some odd notation is no name.
+fn parse_name(text: &str) -> Result<String, String> {
+    let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+    if !name.is_ascii() {
+        return Err("is not ASCII; write it as DNS has it, with xn--".to_owned());
+    }
+    if name.contains('/') {
+        return Err("has a path in it; write the host alone".to_owned());
+    }
+    if name.contains('*') {
+        return Err("'*' stands for whole labels at the beginning: *.example.com".to_owned());
+    }
+    if name.is_empty() || name.len() > 253 {
+        return Err("is no host: it is empty or longer than 253 characters".to_owned());
+    }
+    for label in name.split('.') {
+        let letters = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
+        if label.is_empty() || label.len() > 63 || !letters {
+            return Err("is no host: labels have 1 to 63 letters, digits, '-' or '_'".to_owned());
+        }
+    }
+    let last = name.rsplit('.').next().unwrap_or_default();
+    if last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x") {
+        return Err("is neither a name nor an address as it is usually written".to_owned());
+    }
+    Ok(name)
+}
+
+/// All rules of a sandbox. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostRules {
+    rules: Arc<[HostRule]>,
+    /// Whether listed names may lead to addresses that are not public.
+    trusted: bool,
+}
+
+impl HostRules {
+    /// Reads rules as requests give them.
+    ///
+    /// # Errors
+    /// Names the first one that is wrong, and why.
+    pub fn parse<T: AsRef<str>>(hosts: &[T]) -> Result<Self, String> {
+        if hosts.is_empty() {
+            return Err("is empty; name a host, or use mode 'none'".to_owned());
+        }
+        if hosts.len() > MAX_RULES {
+            return Err(format!("more than {MAX_RULES}; use '*.example.com', or mode 'full'"));
+        }
+        let rule = |text: &T| {
+            let text = text.as_ref().trim();
+            text.parse().map_err(|why: String| {
+                let shown: String = text.chars().take(80).collect();
+                format!("'{}' {why}", shown.escape_debug())
+            })
+        };
+        Ok(Self { rules: hosts.iter().map(rule).collect::<Result<_, _>>()?, trusted: false })
+    }
+
+    /// The same, with names that may lead to private addresses as well, as those of a company's mirror do. For what an
+    /// administrator configured, and never for what a request says.
+    #[must_use]
+    pub fn trusting(self) -> Self {
+        Self { trusted: true, ..self }
+    }
+
+    /// Whether a host may be asked for at all, before anything is looked up.
+    pub fn allow(&self, target: &Target, port: u16) -> bool {
+        self.rules.iter().any(|rule| rule.has_port(port) && rule.is_about(target))
+    }
+
+    /// Whether a name may be looked up.
+    pub fn allow_lookup(&self, target: &Target) -> bool {
+        self.rules.iter().any(|rule| rule.is_about(target))
+    }
+
+    /// Whether what a host came to may be connected to. `near` says that the address is one of this machine's own.
+    pub fn allow_address(&self, target: &Target, port: u16, address: IpAddr, near: bool) -> bool {
+        self.allow(target, port)
+            && self
+                .reaches(target, address, near, |rule| rule.has_port(port) && rule.is_about_address(address))
+    }
+
+    /// Whether a name's address may be told.
+    pub fn allow_answer(&self, target: &Target, address: IpAddr) -> bool {
+        self.allow_lookup(target)
+            && self.reaches(target, address, false, |rule| rule.is_about_address(address))
+    }
+
+    fn reaches(
+        &self,
+        target: &Target,
+        address: IpAddr,
+        near: bool,
+        listed: impl Fn(&HostRule) -> bool,
+    ) -> bool {
+        let address = address.to_canonical();
+        (is_public(address) && !near)
+            || self.trusted
+            || (target.is_localhost() && address.is_loopback())
+            || self.rules.iter().any(listed)
+    }
+
+    /// Whether the host's own loopback is open: then `localhost` is the host's, and not the sandbox's.
+    pub fn open_loopback(&self) -> bool {
+        self.rules.iter().any(|rule| match &rule.pattern {
+            Pattern::Name(name) => name == LOCALHOST,
+            Pattern::Below(_) => false,
+            Pattern::Block(block) => block.is_loopback(),
+        })
+    }
+
+    /// The rules, as they would be written.
+    pub fn hosts(&self) -> Vec<String> {
+        self.rules.iter().map(HostRule::to_string).collect()
+    }
+}
+
+impl HostRule {
+    fn is_about_address(&self, address: IpAddr) -> bool {
+        matches!(&self.pattern, Pattern::Block(block) if block.contains(address.to_canonical()))
+    }
+}
+
+#[cfg(test)]
+#[path = "network_tests.rs"]
+mod tests;

@@ -1,0 +1,127 @@
+//! Addresses: which ones are public, and blocks of them.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// So many leading bits in common, of IPv4 or IPv6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Block {
+    base: IpAddr,
+    bits: u8,
+}
+
+impl Block {
+    const fn v4(a: u8, b: u8, bits: u8) -> Self {
+        Self { base: IpAddr::V4(Ipv4Addr::new(a, b, 0, 0)), bits }
+    }
+
+    const fn v6(a: u16, b: u16, c: u16, bits: u8) -> Self {
+        Self { base: IpAddr::V6(Ipv6Addr::new(a, b, c, 0, 0, 0, 0, 0)), bits }
+    }
+
+    /// `ADDRESS` or `ADDRESS/BITS`; nothing where it is no address at all.
+    pub(super) fn parse(text: &str) -> Result<Option<Self>, String> {
+        let (address, bits) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
+        let Ok(given) = address.parse::<IpAddr>() else { return Ok(None) };
+        let base = given.to_canonical();
+        let width = width(base);
+        let bits = match bits {
+            None => width,
+            Some(_) if base != given => {
+                return Err("is an IPv4 block in IPv6 form; write it as IPv4".to_owned());
+            }
+            Some(bits) => match bits.parse() {
+                Ok(0) => return Err("is every address; that is network mode 'full'".to_owned()),
+                Ok(bits) if bits <= width => bits,
+                _ => return Err(format!("has no number of bits from 1 to {width} after its '/'")),
+            },
+        };
+        let block = Self { base, bits };
+        if leading(base, bits) << (width - bits) != number(base) {
+            return Err("has bits beyond its block; write the first address of the block".to_owned());
+        }
+        Ok(Some(block))
+    }
+
+    pub(super) fn contains(&self, address: IpAddr) -> bool {
+        address.is_ipv4() == self.base.is_ipv4()
+            && leading(address, self.bits) == leading(self.base, self.bits)
+    }
+
+    pub(super) fn is_ipv6(&self) -> bool {
+        self.base.is_ipv6()
+    }
+
+    pub(super) fn is_loopback(&self) -> bool {
+        self.base.is_loopback()
+    }
+}
+
+impl fmt::Display for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.base.fmt(f)?;
+        if self.bits == width(self.base) { Ok(()) } else { write!(f, "/{}", self.bits) }
+    }
+}
+
+fn width(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u32::from(address).into(),
+        IpAddr::V6(address) => address.into(),
+    }
+}
+
+fn leading(address: IpAddr, bits: u8) -> u128 {
+    number(address) >> (width(address) - bits)
+}
+
+/// What lies near this host, or is nobody's. Addresses for documentation are not among them: they harm nobody.
+const NOT_PUBLIC: &[Block] = &[
+    Block::v4(0, 0, 8),             // this network
+    Block::v4(10, 0, 8),            // private
+    Block::v4(100, 64, 10),         // a provider's own
+    Block::v4(127, 0, 8),           // loopback
+    Block::v4(169, 254, 16),        // link-local, and where clouds keep credentials
+    Block::v4(172, 16, 12),         // private
+    Block::v4(192, 0, 24),          // of protocols
+    Block::v4(192, 168, 16),        // private
+    Block::v4(198, 18, 15),         // test networks
+    Block::v4(224, 0, 3),           // multicast, reserved, broadcast
+    Block::v6(0, 0, 0, 8),          // unspecified, loopback, IPv4 in old forms
+    Block::v6(0x64, 0xff9b, 1, 48), // a network's own translation to IPv4
+    Block::v6(0x100, 0, 0, 64),     // discarded
+    Block::v6(0x5f00, 0, 0, 16),    // segments of a network's own
+    Block::v6(0xfc00, 0, 0, 7),     // unique local
+    Block::v6(0xfe80, 0, 0, 9),     // link-local and site-local
+    Block::v6(0xff00, 0, 0, 8),     // multicast
+];
+
+/// Whether an address is anybody's on the internet.
+pub(super) fn is_public(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    let near = |address: IpAddr| NOT_PUBLIC.iter().any(|block| block.contains(address));
+    match address {
+        IpAddr::V4(_) => !near(address),
+        IpAddr::V6(six) => match translated(six) {
+            Some(four) => !near(IpAddr::V4(four)),
+            None => !near(address),
+        },
+    }
+}
+
+/// The IPv4 address that an IPv6 one is a way to: NAT64, 6to4 and Teredo.
+fn translated(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let number = u128::from(address);
+    let [a, b, c, ..] = address.segments();
+    let four = match (a, b) {
+        (0x64, 0xff9b) if number >> 32 == 0x0064_ff9b << 64 => number as u32,
+        (0x2002, _) => u32::from(b) << 16 | u32::from(c),
+        (0x2001, 0) => !(number as u32),
+        _ => return None,
+    };
+    Some(four.into())
+}

@@ -1,0 +1,167 @@
+use super::*;
+
+fn rules(hosts: &[&str]) -> HostRules {
+    HostRules::parse(hosts).unwrap()
+}
+
+fn target(text: &str) -> Target {
+    text.parse().unwrap()
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn rules_are_written_back_in_one_form() {
+    let written = [
+        ("PyPI.org.", "pypi.org"),
+        ("*.Example.com:443", "*.example.com:443"),
+        ("10.0.0.5:8080", "10.0.0.5:8080"),
+        ("[::1]:80", "[::1]:80"),
+        ("::1", "::1"),
+        ("::ffff:10.0.0.5", "10.0.0.5"),
+        ("10.0.0.0/8:80", "10.0.0.0/8:80"),
+        ("[fd00::/8]:443", "[fd00::/8]:443"),
+        ("fd00::/8", "fd00::/8"),
+        ("localhost:8080", "localhost:8080"),
+        ("under_score.xn--p1ai", "under_score.xn--p1ai"),
+    ];
+    for (given, meant) in written {
+        assert_eq!(rules(&[given]).hosts(), [meant], "{given}");
+        assert_eq!(rules(&[meant]).hosts(), [meant], "{meant}");
+    }
+}
+
+#[test]
+fn what_is_no_rule_is_refused_with_the_reason() {
+    let refused = [
+        ("https://pypi.org", "is a URL"),
+        ("user@pypi.org", "has a user"),
+        ("pypi.org/simple", "has a path"),
+        ("*", "mode 'full'"),
+        ("*:443", "mode 'full'"),
+        ("0.0.0.0/0", "mode 'full'"),
+        ("::/0", "mode 'full'"),
+        ("*example.com", "whole labels"),
+        ("a.*.com", "whole labels"),
+        ("a..com", "labels"),
+        (".com", "labels"),
+        ("*..com", "labels"),
+        ("", "empty"),
+        (".", "empty"),
+        ("a b.com", "labels"),
+        ("a\r\nb.com", "labels"),
+        ("münchen.de", "xn--"),
+        ("pypi.org:0", "no port"),
+        ("pypi.org:65536", "no port"),
+        ("pypi.org:+80", "no port"),
+        ("pypi.org:", "no port"),
+        ("[::1", "without its ']'"),
+        ("[::1]80", "after its ']'"),
+        ("[127.0.0.1]:80", "brackets"),
+        ("10.0.0.1/8", "beyond its block"),
+        ("10.0.0.0/33", "from 1 to 32"),
+        ("::ffff:10.0.0.0/104", "write it as IPv4"),
+        ("2130706433", "neither a name nor an address"),
+        ("127.1", "neither a name nor an address"),
+        ("0x7f.0.0.0x1", "neither a name nor an address"),
+        ("017700000001", "neither a name nor an address"),
+    ];
+    for (given, why) in refused {
+        let message = HostRules::parse(&[given]).unwrap_err();
+        assert!(message.contains(why), "{given}: {message}");
+    }
+    assert!(HostRules::parse::<&str>(&[]).unwrap_err().contains("mode 'none'"));
+    assert!(HostRules::parse(&["a.com"; MAX_RULES + 1]).unwrap_err().contains("more than 100"));
+}
+
+#[test]
+fn a_rule_is_for_its_host_and_its_ports() {
+    let open = rules(&["pypi.org", "*.example.com:8443", "10.0.0.0/8"]);
+    let allowed = [("pypi.org", 443), ("PYPI.ORG.", 80), ("a.b.example.com", 8443), ("10.1.2.3", 80)];
+    for (host, port) in allowed {
+        assert!(open.allow(&target(host), port), "{host}:{port}");
+    }
+    let refused = [
+        ("pypi.org", 22),
+        ("a.pypi.org", 443),
+        ("evilpypi.org", 443),
+        ("example.com", 8443),
+        ("badexample.com", 8443),
+        ("a.example.com", 443),
+        ("11.0.0.1", 80),
+        ("10.0.0.1", 22),
+        ("::1", 80),
+    ];
+    for (host, port) in refused {
+        assert!(!open.allow(&target(host), port), "{host}:{port}");
+    }
+    assert!(open.allow(&target("[::ffff:10.0.0.1]"), 80));
+}
+
+#[test]
+fn odd_forms_of_addresses_are_no_names() {
+    for odd in
+        ["2130706433", "127.1", "0x7f000001", "0177.0.0.1", "1.2.3.4.5", "[127.0.0.1]", "::1%lo", "a:b"]
+    {
+        assert!(odd.parse::<Target>().is_err(), "{odd}");
+    }
+}
+
+#[test]
+fn a_name_does_not_lead_to_what_is_near() {
+    let open = rules(&["a.com"]);
+    let near = [
+        "127.0.0.1",
+        "0.0.0.0",
+        "10.0.0.1",
+        "100.64.0.1",
+        "169.254.169.254",
+        "172.31.0.1",
+        "192.168.1.1",
+        "192.0.0.8",
+        "198.19.0.1",
+        "224.0.0.1",
+        "255.255.255.255",
+        "::",
+        "::1",
+        "fe80::1",
+        "fec0::1",
+        "fd12::1",
+        "ff02::1",
+        "::ffff:127.0.0.1",
+        "::127.0.0.1",
+        "64:ff9b::7f00:1",
+        "64:ff9b:1::1",
+        "2002:7f00:1::",
+        "2002:a9fe:a9fe::1",
+        "2001:0:1:2:3:4:80ff:fffe",
+    ];
+    for near in near {
+        assert!(!open.allow_address(&target("a.com"), 80, address(near), false), "{near}");
+        assert!(!open.allow_answer(&target("a.com"), address(near)), "{near}");
+        assert!(open.clone().trusting().allow_address(&target("a.com"), 80, address(near), false), "{near}");
+    }
+    for public in ["203.0.113.80", "198.51.100.1", "192.0.2.1", "8.8.8.8", "2606:4700::1", "64:ff9b::808:808"]
+    {
+        assert!(open.allow_address(&target("a.com"), 80, address(public), false), "{public}");
+        assert!(!open.allow_address(&target("a.com"), 80, address(public), true), "{public} is this machine");
+    }
+}
+
+#[test]
+fn what_is_near_can_be_listed_itself() {
+    let open = rules(&["a.com:80", "10.0.0.5:80", "localhost:8080", "203.0.113.9:80"]);
+    assert!(open.allow_address(&target("a.com"), 80, address("10.0.0.5"), false));
+    assert!(open.allow_address(&target("a.com"), 80, address("::ffff:10.0.0.5"), false));
+    assert!(!open.allow_address(&target("a.com"), 80, address("10.0.0.6"), false));
+    assert!(open.allow_address(&target("localhost"), 8080, address("127.0.0.1"), true));
+    assert!(!open.allow_address(&target("localhost"), 8080, address("10.0.0.9"), false));
+    assert!(!open.allow_address(&target("a.com"), 80, address("127.0.0.1"), false));
+    assert!(!open.allow(&target("127.0.0.1"), 8080));
+    assert!(open.allow_address(&target("203.0.113.9"), 80, address("203.0.113.9"), true));
+    let other_port = rules(&["a.com:80", "10.0.0.5:81"]);
+    assert!(!other_port.allow_address(&target("a.com"), 80, address("10.0.0.5"), false));
+    assert!(open.open_loopback() && !other_port.open_loopback());
+}

@@ -1,0 +1,133 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::admit::{Rules, admit};
+use crate::limits::Limits;
+use crate::profile::{Profile, Profiles};
+use crate::provider::Capabilities;
+use crate::request::{HostPaths, Request};
+
+fn judged_with(request: Value, paths: HostPaths, floor: Option<&str>) -> Verdict {
+    let request: Request = serde_json::from_value(request).unwrap();
+    let capabilities = Capabilities { missing: Vec::new(), host_paths: true, living: None };
+    let mut profiles = Profiles::shipped();
+    profiles.insert("narrow".to_owned(), Profile { policy: Some("strict".to_owned()), ..Profile::default() });
+    profiles.insert("wide".to_owned(), Profile { policy: Some("off".to_owned()), ..Profile::default() });
+    let (policies, ceiling) = (Policies::default(), Limits::CEILING);
+    let rules = Rules {
+        profiles: &profiles,
+        ceiling: &ceiling,
+        capabilities: &capabilities,
+        policies: &policies,
+        floor,
+    };
+    admit(request, paths, &rules).unwrap().verdict
+}
+
+fn judged(request: Value) -> Verdict {
+    judged_with(request, HostPaths::default(), None)
+}
+
+fn refused(request: Value) -> Option<String> {
+    judged(request).refusal
+}
+
+const SHELL: &str = "import os\nos.system('ls')";
+
+#[test]
+fn balanced_holds_where_nobody_says_anything() {
+    let bomb = json!({"language": "bash", "code": ":(){ :|:& };:"});
+    assert_eq!(refused(bomb).unwrap(), "Security validation failed: dangerous code 'fork bomb' (line 1)");
+    assert_eq!(refused(json!({"language": "python", "code": SHELL})), None);
+    let warned = judged(json!({"language": "python", "code": "import requests\nrequests.get('http://a')"}));
+    assert_eq!((warned.findings.len(), warned.findings[0].line), (1, Some(2)));
+    assert!(warned.findings[0].message.ends_with("this run has no network"), "{warned:?}");
+}
+
+#[test]
+fn what_a_request_chooses_counts_and_a_floor_cannot_be_left() {
+    let with = |policy: &str, profile: &str| {
+        refused(json!({"language": "python", "code": SHELL, "policy": policy, "profile": profile}))
+    };
+    assert!(with("strict", "default").is_some());
+    assert!(with("off", "default").is_none() && with("audit", "default").is_none());
+    // The profile's word is a floor: its own where the request says nothing, and never less.
+    assert!(refused(json!({"language": "python", "code": SHELL, "profile": "narrow"})).is_some());
+    assert!(with("off", "narrow").is_some());
+    assert!(with("strict", "wide").is_some());
+    let bomb = json!({"language": "bash", "code": ":(){ :|:& };:", "profile": "wide"});
+    assert_eq!(refused(bomb), None);
+    // So is the tenant's, below every profile and every request.
+    let under = |policy: &str| {
+        let request = json!({"language": "python", "code": SHELL, "policy": policy, "profile": "wide"});
+        judged_with(request, HostPaths::default(), Some("strict")).refusal
+    };
+    assert_eq!(under("off").unwrap(), "Security validation failed: dangerous call 'os.system' (line 2)");
+}
+
+#[test]
+fn a_policy_that_there_is_not_refuses_the_request() {
+    let policies = Policies::default();
+    let error = choose(&policies, Some("lax"), None, None).unwrap_err().to_string();
+    assert_eq!(error, "policy: unknown policy 'lax'; there are audit, balanced, off, ragflow, strict");
+    assert!(choose(&policies, None, None, Some("gone")).is_err());
+}
+
+#[test]
+fn commands_are_read_with_what_they_are_given() {
+    for command in [
+        json!({"command": ["rm", "-rf", "/"]}),
+        json!({"command": ["bash", "-c", "rm -rf /"]}),
+        json!({"command": ["python3", "-c", "import shutil\nshutil.rmtree('/')"]}),
+        json!({"command": ["node", "-e", "require('fs').rmSync('/', {recursive: true})"]}),
+        json!({"command": ["bash"], "stdin": "rm -rf /"}),
+        json!({"command": ["python3", "-"], "stdin": "import shutil\nshutil.rmtree('/')"}),
+        json!({"command": ["env", "A=1", "sh", "-c", "python3 -c 'import os; os.system(\"rm -rf /\")'"]}),
+    ] {
+        assert!(refused(command.clone()).is_some(), "{command}");
+    }
+    for command in [
+        json!({"command": ["echo", "rm -rf /"]}),
+        json!({"command": ["cat"], "stdin": "rm -rf /"}),
+        json!({"command": ["python3", "tool.py"], "stdin": "rm -rf /"}),
+    ] {
+        assert_eq!(refused(command.clone()), None, "{command}");
+    }
+}
+
+#[test]
+fn files_that_come_along_are_read_and_named() {
+    let files = json!([{"path": "lib/a.py", "content": "import shutil\nshutil.rmtree('/')"},
+        {"path": "notes.txt", "content": "rm -rf /"}]);
+    let verdict = judged(json!({"command": ["python3", "lib/a.py"], "files": files}));
+    assert!(verdict.findings.iter().all(|finding| finding.message.starts_with("lib/a.py: ")), "{verdict:?}");
+    assert!(verdict.findings.iter().any(|finding| finding.rule == "PY-WIPE-ROOT"), "{verdict:?}");
+    assert!(verdict.refusal.unwrap().ends_with(" of lib/a.py"));
+    let long = json!([{"path": "a.py", "content": "x = 1\n".repeat(200_000)}]);
+    let request = json!({"command": ["python3", "a.py"], "files": long, "policy": "strict"});
+    assert!(refused(request).unwrap().contains("more than 256 KB"));
+}
+
+#[test]
+fn code_of_a_playground_is_read_as_well() {
+    let paths = HostPaths { source_in_playground: Some("a.py".to_owned()), ..HostPaths::default() };
+    let request = json!({"language": "python", "code": "import shutil\nshutil.rmtree('/')"});
+    assert!(judged_with(request, paths, None).refusal.is_some());
+}
+
+#[test]
+fn settings_of_the_run_are_known() {
+    let network = |mode: &str| {
+        let code = "import socket\nsocket.socket()";
+        judged(json!({"language": "python", "code": code, "network": {"mode": mode}})).findings.len()
+    };
+    assert_eq!((network("none"), network("full")), (1, 0));
+    let mount = |text: &str, path: &str| {
+        let mounts = vec![crate::admit::parse_mount(text).unwrap()];
+        let paths = HostPaths { mounts, ..HostPaths::default() };
+        let code = format!("open('{path}', 'w')");
+        judged_with(json!({"language": "python", "code": code}), paths, None).findings.len()
+    };
+    assert_eq!((mount("/srv:/data:rw", "/data/x"), mount("/srv:/data", "/data/x")), (0, 1));
+    assert_eq!((mount("/srv:/workspace/in:ro", "/workspace/in/x"), mount("/srv:/data", "/tmp/x")), (1, 0));
+}

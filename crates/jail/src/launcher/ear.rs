@@ -1,0 +1,137 @@
+//! What the filter of a run tells: calls that it does not let pass, and the end that a zygote's child announces.
+//!
+//! Whoever makes such a call waits until the launcher has answered. The launcher has others to look after, so it hears one
+//! call at a time, and no more than so many of a run: then nobody listens any longer, and the kernel answers by itself.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+
+use crate::seccomp;
+use crate::spec::RefusedCall;
+use crate::sys::{self, HeldCall};
+use crate::wire;
+
+/// So many calls of a run are heard. Enough for every call there is, once.
+const MOST_HEARD: u32 = 256;
+/// So many different ones are told of.
+const MOST_NAMES: usize = 16;
+
+/// The launcher's ear at the filters of one run.
+#[derive(Default)]
+pub(super) struct Ear {
+    /// Where listeners come from; a command sends its own when it is confined.
+    lines: Vec<OwnedFd>,
+    listeners: Vec<OwnedFd>,
+    heard: u32,
+    refused: Vec<RefusedCall>,
+}
+
+impl Ear {
+    /// At a program whose listener is here.
+    pub(super) fn of(listener: Option<OwnedFd>) -> Self {
+        Self { listeners: listener.into_iter().collect(), ..Self::default() }
+    }
+
+    /// At commands whose listeners are yet to come.
+    pub(super) fn at(lines: Vec<OwnedFd>) -> Self {
+        Self { lines, ..Self::default() }
+    }
+
+    pub(super) fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.lines.iter().chain(&self.listeners).map(AsFd::as_fd)
+    }
+
+    /// Takes the calls that were refused, each name once, and whether there may have been more. It stays open: a child that
+    /// announced its end waits there to be looked at.
+    pub(super) fn take_refused(&mut self) -> (Vec<RefusedCall>, bool) {
+        (std::mem::take(&mut self.refused), self.heard >= MOST_HEARD)
+    }
+
+    /// Takes what has come, and hears the next call at each filter; the status with which the `main` process says that it
+    /// is about to end, as `wait` would give it.
+    pub(super) fn hear(&mut self, main: Option<i32>) -> Option<i32> {
+        self.take_listeners();
+        let mut leaving = None;
+        for listener in std::mem::take(&mut self.listeners) {
+            match next_call(&listener) {
+                Next::Call(call) => leaving = self.answer(&listener, &call, main).or(leaving),
+                Next::None => {}
+                Next::Never => continue,
+            }
+            self.listeners.push(listener);
+        }
+        if self.heard >= MOST_HEARD {
+            // Whoever waits for an answer has it with this: there is no such call.
+            self.listeners.clear();
+            self.lines.clear();
+        }
+        leaving
+    }
+
+    fn take_listeners(&mut self) {
+        let listeners = &mut self.listeners;
+        self.lines.retain(|line| match wire::receive_bytes_now(line.as_fd(), &mut [0; 1]) {
+            Ok((_, came)) => {
+                listeners.extend(came);
+                false
+            }
+            Err(errno) => matches!(errno, Errno::AGAIN | Errno::INTR),
+        });
+    }
+
+    fn answer(&mut self, listener: &OwnedFd, call: &HeldCall, main: Option<i32>) -> Option<i32> {
+        self.heard += 1;
+        if i64::from(call.number) != libc::SYS_exit_group {
+            self.note(call);
+            sys::refuse(listener.as_fd(), call.id, Errno::PERM);
+            return None;
+        }
+        if main == Some(call.pid) {
+            return Some((call.arguments[0] as i32 & 0xff) << 8);
+        }
+        // One of its children, which ends as it likes.
+        sys::let_pass(listener.as_fd(), call.id);
+        None
+    }
+
+    fn note(&mut self, call: &HeldCall) {
+        let Some(name) = seccomp::name_of(call.number) else { return };
+        let [first, second, third, ..] = call.arguments;
+        if let Some(known) = self.refused.iter_mut().find(|known| known.name == name) {
+            known.count += 1;
+        } else if self.refused.len() < MOST_NAMES {
+            let arguments = [first, second, third];
+            self.refused.push(RefusedCall { name: name.to_owned(), arguments, count: 1 });
+        }
+    }
+}
+
+/// What there is to hear.
+enum Next {
+    Call(HeldCall),
+    /// Nothing; whoever made a call may be gone.
+    None,
+    /// Nobody wears the filter any more.
+    Never,
+}
+
+/// The next call at a listener. It is asked for only where one waits: to ask for none is to wait for one, on some kernels
+/// also where nobody is left to make it.
+fn next_call(listener: &OwnedFd) -> Next {
+    let mut polled = [PollFd::new(listener, PollFlags::IN)];
+    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    if rustix::event::poll(&mut polled, Some(&now)).is_err() {
+        return Next::None;
+    }
+    let found = polled[0].revents();
+    if !found.contains(PollFlags::IN) {
+        return if found.is_empty() { Next::None } else { Next::Never };
+    }
+    match sys::hear_call(listener.as_fd()) {
+        Ok(call) => Next::Call(call),
+        Err(Errno::NOENT | Errno::INTR) => Next::None,
+        Err(_) => Next::Never,
+    }
+}

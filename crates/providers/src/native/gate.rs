@@ -1,0 +1,98 @@
+//! The way out of a sandbox that may reach single hosts: its PID 1 sends listening sockets, and they are served here.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{TcpListener, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use belljar_egress::{Bounds, Doors, Egress, System};
+use belljar_engine::plan::Network;
+use belljar_engine::provider::ProviderError;
+use belljar_jail::gate;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+
+use super::run::setup;
+
+/// Variables by which programs find a proxy. Some read only the one form of a name, some only the other.
+const HTTP_PROXIES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
+/// What is the sandbox's own.
+const OWN: &str = "localhost,127.0.0.1";
+
+/// A gate that is about to be made.
+#[derive(Debug)]
+pub(super) struct Gate {
+    egress: Egress,
+    theirs: OwnedFd,
+}
+
+impl Gate {
+    /// Where the network has one.
+    pub(super) fn of(network: &Network) -> Result<Option<Self>, ProviderError> {
+        let Network::Hosts(rules) = network else { return Ok(None) };
+        let failed = |error: io::Error| setup("make a line for the network's gate", &error);
+        let (ours, theirs) = line().map_err(failed)?;
+        let egress = Egress::new(rules.clone(), Bounds::default(), Arc::new(System));
+        egress.serve(doors(ours));
+        Ok(Some(Self { egress, theirs }))
+    }
+
+    /// What goes along with the order.
+    pub(super) fn theirs(&self) -> BorrowedFd<'_> {
+        self.theirs.as_fd()
+    }
+
+    /// The order is given.
+    pub(super) fn ordered(self) -> Egress {
+        self.egress
+    }
+}
+
+fn line() -> io::Result<(UnixStream, OwnedFd)> {
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    Ok((UnixStream::from_std(ours.into())?, theirs))
+}
+
+/// The sockets, when they come.
+async fn doors(line: UnixStream) -> io::Result<Doors> {
+    loop {
+        line.readable().await?;
+        match line.try_io(Interest::READABLE, || Ok(gate::receive(&line)?)) {
+            Ok([proxy, names, datagrams]) => {
+                return Ok(Doors {
+                    proxy: TcpListener::from(proxy),
+                    names: TcpListener::from(names),
+                    datagrams: UdpSocket::from(datagrams),
+                });
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What tells programs of the gate.
+pub(super) fn environment(network: &Network) -> BTreeMap<String, String> {
+    let Network::Hosts(rules) = network else { return BTreeMap::new() };
+    let proxy = format!("http://127.0.0.1:{}", gate::PROXY);
+    // Where the host's loopback is open, that is what its name means.
+    let own = if rules.open_loopback() { "" } else { OWN };
+    let proxies = HTTP_PROXIES.map(|name| (name, proxy.as_str()));
+    let upper = proxies.into_iter().chain([("NO_PROXY", own)]);
+    let mut env: BTreeMap<_, _> = upper
+        .flat_map(|(name, value)| [name.to_owned(), name.to_lowercase()].map(|name| (name, value.to_owned())))
+        .collect();
+    // Node.js asks to be told that it may read the others.
+    env.insert("NODE_USE_ENV_PROXY".to_owned(), "1".to_owned());
+    env
+}
+
+/// What DNS is asked inside.
+pub(super) fn resolv_conf() -> String {
+    "# answers for hosts that this sandbox may reach\nnameserver 127.0.0.1\noptions timeout:5 attempts:2\n"
+        .to_owned()
+}

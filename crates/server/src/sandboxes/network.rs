@@ -1,0 +1,72 @@
+//! What a sandbox may reach, and has reached: looked at, and changed while it lives.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use belljar_engine::living::NetworkUse;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Used, life, object};
+use crate::body::{Whole, parse};
+use crate::error::Error;
+use crate::schema;
+use crate::world::World;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Hosts {
+    hosts: Vec<String>,
+}
+
+/// What a sandbox may reach, and what it was kept from.
+#[utoipa::path(
+    get, path = "/v1/sandboxes/{id}/network", tag = "sandboxes", params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "As it is now; nothing is counted where the mode is not `hosts`", body = schema::NetworkUse),
+        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
+    )
+)]
+pub(crate) async fn show(used: Used) -> Json<Value> {
+    Json(match used.living.network() {
+        Some(network) => shown(&network),
+        None => {
+            let mut object = object::network(&used.admitted.plan.network);
+            object["refused"] = json!([]);
+            object
+        }
+    })
+}
+
+/// Has a sandbox of mode `hosts` reach these hosts from now on, and no others. Connections to others are cut off.
+#[utoipa::path(
+    put, path = "/v1/sandboxes/{id}/network", tag = "sandboxes", params(("id" = String, Path)),
+    request_body = schema::Hosts,
+    responses(
+        (status = 200, description = "As it is now", body = schema::NetworkUse),
+        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
+        (status = 422, description = "A host is wrong, or it was created with another mode", body = schema::Problem),
+    )
+)]
+pub(crate) async fn set(
+    State(world): State<Arc<World>>,
+    used: Used,
+    body: Whole,
+) -> Result<Json<Value>, Error> {
+    let Hosts { hosts } = parse(&body)?;
+    let rules = world.engine.admit_hosts(&hosts)?;
+    let network = life::set_hosts(&used, rules).await?;
+    Ok(Json(shown(&network)))
+}
+
+fn shown(network: &NetworkUse) -> Value {
+    json!({
+        "mode": "hosts",
+        "hosts": network.rules.hosts(),
+        "refused": network.refused,
+        "connections": network.connections,
+        "sent_bytes": network.sent_bytes,
+        "received_bytes": network.received_bytes,
+    })
+}
