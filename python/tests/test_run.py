@@ -90,6 +90,19 @@ def test_endings_by_kind(client: belljar.Client) -> None:
     assert fat.value.result.limit == "memory"
 
 
+def test_a_policy_refuses(client: belljar.Client) -> None:
+    code = "import os\nos.system('rm -rf /')"
+    result = client.run(code, policy="strict")
+    assert (result.status, result.receipt) == ("refused", None)
+    assert result.findings[0].line == 2
+    with pytest.raises(belljar.Refused) as refused:
+        client.run(code, policy="strict", check=True)
+    assert refused.value.findings == result.findings
+    with belljar.Sandbox(client=client, policy="strict") as box, pytest.raises(belljar.Refused) as command:
+        box.command("rm -rf /")
+    assert command.value.findings[0].rule == "SH-WIPE-ROOT"
+
+
 def test_what_is_refused_by_kind(client: belljar.Client) -> None:
     with pytest.raises(belljar.InvalidRequest) as language:
         client.run("x", language="latin")
