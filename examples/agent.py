@@ -52,7 +52,9 @@ def scripted() -> BaseChatModel:
 
 
 def main() -> None:
-    model = scripted() if "--scripted" in sys.argv else os.environ["MODEL"]
+    model = scripted() if "--scripted" in sys.argv else os.environ.get("MODEL")
+    if model is None:
+        sys.exit("MODEL says which model to use, as in MODEL=openai:gpt-5-mini; --scripted does without")
     toolbox = Toolbox(files={"sales.csv": Path(__file__).with_name("sales.csv")}, artifacts=".")
     agent = create_agent(model, tools=tools(toolbox))
     for message in agent.invoke({"messages": [("user", TASK)]})["messages"]:
