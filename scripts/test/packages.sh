@@ -19,6 +19,7 @@ FIRST_TIER=(
     newuidmap:uidmap
     busybox:busybox-static
     setpriv:util-linux
+    strace:strace
 )
 SECOND_TIER=(
     Rscript:r-base-core

@@ -43,7 +43,7 @@ pub(crate) enum Command {
     Key(KeyArgs),
     /// Sets and removes profiles of a server
     Profile(ProfileArgs),
-    /// Says which packages a piece of code needs
+    /// Says which packages code needs, and looks after the layers in which they are kept
     Deps(DepsArgs),
     /// Shows settings, and where each came from
     Config(ConfigArgs),

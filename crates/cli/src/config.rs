@@ -22,6 +22,7 @@ use belljar_engine::profile::{Profile, Profiles};
 use belljar_engine::warm::{WarmSettings, WarmSpec};
 use serde::Deserialize;
 
+use crate::deps::{DependencySpec, LayerSettings};
 use crate::env::Environment;
 use crate::failure::{Failure, shown};
 use crate::serve::ServerSpec;
@@ -39,6 +40,7 @@ pub(crate) struct Config {
     pub(crate) server: ServerSpec,
     pub(crate) dependencies: DependencySettings,
     pub(crate) policies: Policies,
+    pub(crate) layers: LayerSettings,
     /// Every value that a file set, in the order in which they count.
     pub(crate) written: Vec<Written>,
 }
@@ -59,8 +61,8 @@ struct ConfigFile {
     ceiling: LimitsSpec,
     warm: WarmSpec,
     server: ServerSpec,
-    dependencies: DependencySettings,
     policies: BTreeMap<String, PolicySpec>,
+    dependencies: DependencySpec,
 }
 
 /// Finds and reads the configuration.
@@ -92,6 +94,7 @@ impl Config {
             server: ServerSpec::default(),
             dependencies: DependencySettings::default(),
             policies: Policies::default(),
+            layers: LayerSettings::default(),
             written: Vec::new(),
         }
     }
@@ -113,9 +116,11 @@ impl Config {
             .map_err(|why| Failure::invalid(format!("{}: [ceiling] {why}", shown(path))))?;
         self.warm = file.warm.admit().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
         self.server = file.server;
-        self.dependencies = file.dependencies;
         let wrong = |error: PolicyError| Failure::invalid(format!("{}: {error}", shown(path)));
         self.policies = Policies::with(file.policies).map_err(wrong)?;
+        self.layers =
+            file.dependencies.layers().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
+        self.dependencies = file.dependencies.settings();
         Ok(self)
     }
 
@@ -136,7 +141,7 @@ impl Config {
         if file.server != ServerSpec::default() {
             return refuse("sets [server]".to_owned());
         }
-        if file.dependencies != DependencySettings::default() {
+        if file.dependencies != DependencySpec::default() {
             return refuse("sets [dependencies]".to_owned());
         }
         if !file.policies.is_empty() {
@@ -285,6 +290,7 @@ mod tests {
             ("[server]\nqueue = 1\n", "sets [server]"),
             ("[dependencies]\ndirect = true\n", "sets [dependencies]"),
             ("[policies.balanced]\n", "sets [policies]"),
+            ("[dependencies]\nfolder = \"/tmp\"\n", "sets [dependencies]"),
             ("[profiles.default]\n", "replaces profile 'default'"),
             ("[profiles.x]\nmounts = [\"/:/host\"]\n", "sets mounts, image, network or policy"),
             ("[profiles.x]\nimage = \"/\"\n", "sets mounts, image, network or policy"),

@@ -3,8 +3,10 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use belljar_engine::limits::LimitsSpec;
+use belljar_engine::quantity::show_duration;
 
 use crate::failure::Failure;
 
@@ -36,11 +38,17 @@ const API_KEY: &str = "BELLJAR_API_KEY";
 const SERVER: &str = "BELLJAR_SERVER";
 /// What a server logs: off, error, warn, info, debug.
 const LOG: &str = "BELLJAR_LOG";
+/// Where layers of packages are kept, above `dependencies.folder`.
+const CACHE_DIR: &str = "DEPENDENCY_CACHE_DIR";
+/// Hours for which it holds which exact packages a requirement comes to, above `dependencies.ttl`.
+const CACHE_TTL_HOURS: &str = "DEPENDENCY_CACHE_TTL_HOURS";
+/// Where a person's cache folders are.
+const XDG_CACHE_HOME: &str = "XDG_CACHE_HOME";
 /// Where a person's state folders are.
 const XDG_STATE_HOME: &str = "XDG_STATE_HOME";
 /// Where a person's configuration folders are.
 const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
-/// Where `.config` and `.local/state` are when the ones above are absent.
+/// Where `.cache`, `.config` and `.local/state` are when the ones above are absent.
 const HOME: &str = "HOME";
 /// Set by some container runtimes; `doctor` reads it.
 pub(crate) const CONTAINER: &str = "container";
@@ -57,6 +65,10 @@ pub(crate) struct Environment {
     pub(crate) config_home: Option<PathBuf>,
     /// The person's own state folder.
     pub(crate) state_home: Option<PathBuf>,
+    /// The person's own cache folder.
+    pub(crate) cache_home: Option<PathBuf>,
+    pub(crate) layers_folder: Option<PathBuf>,
+    pub(crate) resolution_ttl: Option<Duration>,
     pub(crate) data_dir: Option<PathBuf>,
     pub(crate) tls_cert: Option<PathBuf>,
     pub(crate) tls_key: Option<PathBuf>,
@@ -109,6 +121,9 @@ impl Environment {
                 .or_else(|| absolute(HOME).map(|home| home.join(".config"))),
             state_home: absolute(XDG_STATE_HOME)
                 .or_else(|| absolute(HOME).map(|home| home.join(".local").join("state"))),
+            cache_home: absolute(XDG_CACHE_HOME).or_else(|| absolute(HOME).map(|home| home.join(".cache"))),
+            layers_folder: given(CACHE_DIR).map(PathBuf::from),
+            resolution_ttl: number(CACHE_TTL_HOURS, 3_600.0)?.map(duration).transpose()?,
             data_dir: given(DATA_DIR).map(PathBuf::from),
             tls_cert: given(TLS_CERT).map(PathBuf::from),
             tls_key: given(TLS_KEY).map(PathBuf::from),
@@ -133,6 +148,8 @@ impl Environment {
             ("limits.timeout_ms", TIMEOUT, self.limits.timeout_ms.map(|value| value.to_string())),
             ("limits.memory_bytes", MEMORY_MB, self.limits.memory_bytes.map(|value| value.to_string())),
             ("limits.cpus", CPU_CORES, self.limits.cpus.map(|value| value.to_string())),
+            ("dependencies.folder", CACHE_DIR, path(&self.layers_folder)),
+            ("dependencies.ttl", CACHE_TTL_HOURS, self.resolution_ttl.map(show_duration)),
             ("server.data_dir", DATA_DIR, path(&self.data_dir)),
             ("server.tls_cert", TLS_CERT, path(&self.tls_cert)),
             ("server.tls_key", TLS_KEY, path(&self.tls_key)),
@@ -145,6 +162,11 @@ impl Environment {
         ];
         all.into_iter().filter_map(|(name, variable, value)| Some((name, variable, value?))).collect()
     }
+}
+
+fn duration(seconds: f64) -> Result<Duration, Failure> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| Failure::invalid(format!("{CACHE_TTL_HOURS}: is too long; correct or unset it")))
 }
 
 fn positive(name: &str, text: &OsString) -> Result<f64, Failure> {
@@ -178,6 +200,15 @@ mod tests {
         assert_eq!(environment.limits.cpus, Some(0.5));
         assert_eq!(environment.profile.as_deref(), Some("data"));
         assert_eq!(environment.config, None);
+    }
+
+    #[test]
+    fn aliases_say_where_layers_are_and_how_long_answers_hold() {
+        let environment = read(&[(CACHE_DIR, "/x"), (CACHE_TTL_HOURS, "1.5"), (HOME, "/h")]).unwrap();
+        assert_eq!(environment.layers_folder, Some("/x".into()));
+        assert_eq!(environment.resolution_ttl, Some(Duration::from_secs(5_400)));
+        assert_eq!(environment.cache_home, Some("/h/.cache".into()));
+        assert!(read(&[(CACHE_TTL_HOURS, "1e300")]).unwrap_err().message.starts_with(CACHE_TTL_HOURS));
     }
 
     #[test]

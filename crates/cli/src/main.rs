@@ -61,7 +61,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Tenant(args) => remote::tenant(args, &environment),
         Command::Key(args) => remote::key(args, &environment),
         Command::Profile(args) => remote::profile(args, &environment),
-        Command::Deps(args) => deps::run(&args, &config.dependencies),
+        Command::Deps(args) => deps::run(&args, &environment, &config),
         Command::Config(args) => shown_config::run(&args, &environment, &config),
         Command::Doctor(args) => doctor::run(args, config),
         Command::Bench(args) => bench::run(&args),

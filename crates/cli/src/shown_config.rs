@@ -11,6 +11,7 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use crate::config::Config;
+use crate::deps::LayerSettings;
 use crate::env::Environment;
 use crate::failure::Failure;
 use crate::say;
@@ -87,7 +88,8 @@ fn usual(environment: &Environment) -> Vec<(&'static str, String)> {
     let folder = |path: &Option<PathBuf>| {
         path.as_ref().map_or(String::new(), |path| path.join("belljar").display().to_string())
     };
-    let kept = server.retention;
+    let shown = |path: PathBuf| path.display().to_string();
+    let (layers, kept) = (LayerSettings::default(), server.retention);
     vec![
         ("profile", "default".to_owned()),
         ("limits.timeout_ms", limits.timeout.as_millis().to_string()),
@@ -105,6 +107,12 @@ fn usual(environment: &Environment) -> Vec<(&'static str, String)> {
         ("warm.mode", "pool".to_owned()),
         ("warm.memory", show_bytes(warm.memory_bytes)),
         ("warm.idle", show_duration(warm.idle)),
+        ("dependencies.folder", layers.folder(None, environment).map_or_else(|_| String::new(), shown)),
+        ("dependencies.max_bytes", show_bytes(layers.bounds.bytes)),
+        ("dependencies.max_layers", layers.bounds.layers.to_string()),
+        ("dependencies.ttl", show_duration(layers.ttl)),
+        ("dependencies.shared", layers.shared.to_string()),
+        ("dependencies.build", layers.build.to_string()),
         ("server.listen", "127.0.0.1:7117".to_owned()),
         ("server.data_dir", folder(&environment.state_home)),
         ("server.metrics_listen", String::new()),

@@ -1,6 +1,9 @@
-//! `belljar deps detect`: which packages a piece of code needs, and why. Nothing is run, and nothing is installed.
+//! `belljar deps`: which packages a piece of code needs, and the layers in which packages are kept. `detect` only reads:
+//! nothing is run, and nothing is installed.
 
+mod shelf;
 mod show;
+mod spec;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -12,8 +15,13 @@ use belljar_analysis::imports::{
 };
 use clap::{Args, Subcommand};
 
+use crate::config::Config;
+use crate::env::Environment;
 use crate::failure::{Failure, shown};
 use crate::{input, language};
+
+use shelf::ShelfCommand;
+pub(crate) use spec::{DependencySpec, LayerSettings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,12 +46,16 @@ enum DepsCommand {
     /// Says which packages a piece of code needs, and why; runs and installs nothing
     #[command(after_help = EXAMPLES)]
     Detect(DetectArgs),
+    #[command(flatten)]
+    Shelf(ShelfCommand),
 }
 
 impl DepsArgs {
     pub(crate) fn json(&self) -> bool {
-        let DepsCommand::Detect(args) = &self.command;
-        args.json
+        match &self.command {
+            DepsCommand::Detect(args) => args.json,
+            DepsCommand::Shelf(command) => command.json(),
+        }
     }
 }
 
@@ -85,9 +97,16 @@ struct Detected {
     answer: Answer,
 }
 
+/// Does what was asked for.
+pub(crate) fn run(args: &DepsArgs, environment: &Environment, config: &Config) -> Result<u8, Failure> {
+    match &args.command {
+        DepsCommand::Detect(args) => run_detect(args, &config.dependencies),
+        DepsCommand::Shelf(command) => shelf::run(command, &config.layers, environment),
+    }
+}
+
 /// Reads, finds, names, shows.
-pub(crate) fn run(args: &DepsArgs, settings: &Settings) -> Result<u8, Failure> {
-    let DepsCommand::Detect(args) = &args.command;
+fn run_detect(args: &DetectArgs, settings: &Settings) -> Result<u8, Failure> {
     let detected = match args.source.as_deref().and_then(manifest_name) {
         Some((path, name)) => of_manifest(path, name, args, settings)?,
         None => of_code(args, settings)?,

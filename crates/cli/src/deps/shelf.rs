@@ -1,0 +1,370 @@
+//! `belljar deps list|show|prune|verify|export|import`: the layers in which packages are kept.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use belljar_engine::Fault;
+use belljar_engine::quantity::{parse_bytes, parse_millis, show_bytes};
+use belljar_layers::shelf::{Key, Listed, Manifest, Notice, Package, Prune, Shelf, ShelfError};
+use clap::{Args, Subcommand};
+use comfy_table::{Table, presets};
+use serde_json::json;
+
+use super::LayerSettings;
+use crate::env::Environment;
+use crate::failure::{Failure, shown};
+use crate::say;
+
+const PRUNE_EXAMPLES: &str = "\
+Examples:
+  belljar deps prune                       down to dependencies.max_bytes of belljar.toml
+  belljar deps prune --to 2G               the least recently used go until 2 GB are left
+  belljar deps prune --unused-for 168h     what nobody used for a week
+  belljar deps prune --all                 everything that is not in use";
+
+const EXPORT_EXAMPLES: &str = "\
+Examples:
+  belljar deps export 3fd2a1 numpy.tar             a layer as a file, to carry to a machine without a network
+  belljar deps export 3fd2a1 - | ssh host 'cat > numpy.tar'";
+
+/// What is asked about layers.
+#[derive(Debug, Subcommand)]
+pub(super) enum ShelfCommand {
+    /// Lists the layers that there are, the most recently used first
+    List(ShelfArgs),
+    /// Shows what a layer is made of
+    Show {
+        #[command(flatten)]
+        layer: LayerArg,
+        #[command(flatten)]
+        shelf: ShelfArgs,
+    },
+    /// Removes layers that nobody uses
+    #[command(after_help = PRUNE_EXAMPLES)]
+    Prune {
+        /// The least recently used, until this much is left, such as 2G
+        #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
+        to: Option<i64>,
+        /// Those that nobody used for so long, such as 168h
+        #[arg(long, value_name = "TIME", value_parser = parse_millis, allow_hyphen_values = true)]
+        unused_for: Option<i64>,
+        /// All
+        #[arg(long, conflicts_with_all = ["to", "unused_for"])]
+        all: bool,
+        #[command(flatten)]
+        shelf: ShelfArgs,
+    },
+    /// Reads every byte of layers; what is damaged is moved away, and made anew when it is needed
+    #[command(after_help = "Exit status: 0; 1 when something was damaged; 125 when nothing could be read.")]
+    Verify {
+        /// Layers, or the beginnings of their names [default: all]
+        #[arg(value_name = "LAYER")]
+        layers: Vec<String>,
+        #[command(flatten)]
+        shelf: ShelfArgs,
+    },
+    /// Writes a layer into a tar, for a machine without a network
+    #[command(after_help = EXPORT_EXAMPLES)]
+    Export {
+        #[command(flatten)]
+        layer: LayerArg,
+        /// The new file; '-' is standard output
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        #[command(flatten)]
+        shelf: ShelfArgs,
+    },
+    /// Takes in a layer that 'export' wrote. It is checked to the byte against its own manifest, which says what it
+    /// is made of; who made it is yours to know
+    Import {
+        /// The file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        #[command(flatten)]
+        shelf: ShelfArgs,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct LayerArg {
+    /// A layer, or the beginning of its name
+    #[arg(value_name = "LAYER")]
+    layer: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ShelfArgs {
+    /// Folder with the layers; a server's is 'layers' in its data folder [default: dependencies.folder]
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl ShelfCommand {
+    fn shelf(&self) -> &ShelfArgs {
+        match self {
+            Self::List(shelf)
+            | Self::Show { shelf, .. }
+            | Self::Prune { shelf, .. }
+            | Self::Verify { shelf, .. }
+            | Self::Export { shelf, .. }
+            | Self::Import { shelf, .. } => shelf,
+        }
+    }
+
+    pub(super) fn json(&self) -> bool {
+        self.shelf().json
+    }
+}
+
+/// Opens the shelf, and does it.
+pub(super) fn run(
+    command: &ShelfCommand,
+    settings: &LayerSettings,
+    environment: &Environment,
+) -> Result<u8, Failure> {
+    let args = command.shelf();
+    let folder = settings.folder(args.folder.as_deref(), environment)?;
+    let tell = Arc::new(|notice: &Notice| say::warning(&notice.to_string()));
+    let shelf = Shelf::open(&folder, settings.bounds, tell).map_err(failure)?;
+    match command {
+        ShelfCommand::List(_) => list(&shelf, args.json),
+        ShelfCommand::Show { layer, .. } => show(&shelf, &layer.layer, args.json),
+        ShelfCommand::Prune { to, unused_for, all, .. } => {
+            prune(&shelf, which(settings, *to, *unused_for, *all)?, args.json)
+        }
+        ShelfCommand::Verify { layers, .. } => verify(&shelf, layers, args.json),
+        ShelfCommand::Export { layer, file, .. } => export(&shelf, &layer.layer, file, args.json),
+        ShelfCommand::Import { file, .. } => import(&shelf, file, args.json),
+    }
+}
+
+fn failure(error: ShelfError) -> Failure {
+    match error.fault() {
+        Fault::Caller => Failure::invalid(error.to_string()),
+        _ => Failure::host(error.to_string()),
+    }
+}
+
+fn list(shelf: &Shelf, json: bool) -> Result<u8, Failure> {
+    let mut layers = shelf.list().map_err(failure)?;
+    layers.reverse();
+    if json {
+        say::answer(&json!({ "layers": layers }).to_string());
+        return Ok(0);
+    }
+    if layers.is_empty() {
+        say::answer("No layer is kept here.");
+        return Ok(0);
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(["LAYER", "FOR", "WHOSE", "SIZE", "USED", "PACKAGES"]);
+    for layer in &layers {
+        let Manifest { recipe, bytes, .. } = &layer.manifest;
+        table.add_row([
+            short(&layer.manifest.key),
+            safe(&recipe.interpreter),
+            safe(&recipe.scope.to_string()),
+            show_bytes(*bytes),
+            used(layer),
+            some(&recipe.packages),
+        ]);
+    }
+    say::answer(&trimmed(&table));
+    let bytes = layers.iter().map(|layer| layer.manifest.bytes).sum();
+    say::answer(&format!("\n{}, {}", counted(layers.len() as u64), show_bytes(bytes)));
+    Ok(0)
+}
+
+fn show(shelf: &Shelf, name: &str, json: bool) -> Result<u8, Failure> {
+    let layer = shelf.show(&named(shelf, name)?).map_err(failure)?;
+    if json {
+        say::answer(&json!(layer).to_string());
+        return Ok(0);
+    }
+    let Manifest { key, recipe, tree, bytes, entries, .. } = &layer.manifest;
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    for (name, value) in [
+        ("layer", key.to_string()),
+        ("files", tree.to_string()),
+        ("for", format!("{}, {}", recipe.interpreter, recipe.platform)),
+        ("from", recipe.registry.clone()),
+        ("options", recipe.options.join(", ")),
+        ("whose", recipe.scope.to_string()),
+        ("size", format!("{}, {entries} files and folders", show_bytes(*bytes))),
+        ("used", used(&layer)),
+    ] {
+        table.add_row([name.to_owned(), safe(&value)]);
+    }
+    say::answer(&trimmed(&table));
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(["PACKAGE", "VERSION"]);
+    for package in &recipe.packages {
+        table.add_row([safe(&package.name), safe(&package.version)]);
+    }
+    say::answer(&format!("\n{}", trimmed(&table)));
+    Ok(0)
+}
+
+/// Which layers go, as it was typed; what the configuration allows, where nothing was.
+fn which(
+    settings: &LayerSettings,
+    to: Option<i64>,
+    unused_for: Option<i64>,
+    all: bool,
+) -> Result<Prune, Failure> {
+    let natural = |name, value: Option<i64>| {
+        let value = value.map(u64::try_from).transpose();
+        value.map_err(|_| Failure::invalid(format!("{name}: must not be negative")))
+    };
+    let (to, unused_for) = (natural("--to", to)?, natural("--unused-for", unused_for)?);
+    let bounds = (to.is_none() && unused_for.is_none()).then_some(settings.bounds);
+    Ok(Prune {
+        to_bytes: if all { Some(0) } else { to.or(bounds.map(|bounds| bounds.bytes)) },
+        to_layers: if all { Some(0) } else { bounds.map(|bounds| bounds.layers) },
+        unused_for: unused_for.map(Duration::from_millis),
+    })
+}
+
+fn prune(shelf: &Shelf, which: Prune, json: bool) -> Result<u8, Failure> {
+    let pruned = shelf.prune(which).map_err(failure)?;
+    if json {
+        say::answer(&json!(pruned).to_string());
+    } else {
+        say::answer(&format!("Removed {}, {}.", counted(pruned.layers), show_bytes(pruned.bytes)));
+    }
+    Ok(0)
+}
+
+fn verify(shelf: &Shelf, names: &[String], json: bool) -> Result<u8, Failure> {
+    let keys: Vec<Key> = match names {
+        [] => shelf.keys().map_err(failure)?,
+        names => names.iter().map(|name| named(shelf, name)).collect::<Result<_, _>>()?,
+    };
+    let (mut whole, mut damaged) = (Vec::new(), Vec::new());
+    for key in keys {
+        match shelf.verify(&key) {
+            Ok(_) => whole.push(key),
+            Err(ShelfError::Broken { why, .. }) => damaged.push(json!({ "layer": key, "why": why })),
+            // Somebody else has removed it meanwhile.
+            Err(ShelfError::NotFound(_)) => {}
+            Err(error) => return Err(failure(error)),
+        }
+    }
+    if json {
+        say::answer(&json!({ "whole": whole, "damaged": damaged }).to_string());
+    } else {
+        // What was damaged has been told, one by one.
+        let damaged = damaged.len();
+        let rest = if damaged == 0 { String::new() } else { format!(", {damaged} damaged and moved away") };
+        say::answer(&format!("{} whole{rest}", counted(whole.len() as u64)));
+    }
+    Ok(u8::from(!damaged.is_empty()))
+}
+
+fn export(shelf: &Shelf, name: &str, file: &Path, json: bool) -> Result<u8, Failure> {
+    let key = named(shelf, name)?;
+    if file == Path::new("-") {
+        let to = BufWriter::new(io::stdout().lock());
+        return shelf.export(&key, to).map(|_| 0).map_err(failure);
+    }
+    let to = File::create_new(file).map_err(|error| unwritable(file, &error))?;
+    let mut to = BufWriter::new(to);
+    let written = shelf.export(&key, &mut to).map_err(failure);
+    let synced = to.flush().and_then(|()| to.get_ref().sync_all()).map_err(|error| unwritable(file, &error));
+    match written.and_then(|manifest| synced.map(|()| manifest)) {
+        Ok(manifest) => told(&manifest, &format!("Wrote layer {key} to {}.", shown(file)), json),
+        Err(failure) => {
+            // Half an archive is of no use to anybody.
+            let _ = std::fs::remove_file(file);
+            Err(failure)
+        }
+    }
+}
+
+fn import(shelf: &Shelf, file: &Path, json: bool) -> Result<u8, Failure> {
+    let failed = |error| Failure::invalid(format!("cannot read {}: {error}", shown(file)));
+    let from = BufReader::new(File::open(file).map_err(failed)?);
+    let held = shelf.import(from).map_err(failure)?;
+    told(held.manifest(), &format!("Layer {} is here.", held.key()), json)
+}
+
+fn told(manifest: &Manifest, sentence: &str, json: bool) -> Result<u8, Failure> {
+    match json {
+        true => say::answer(&json!(manifest).to_string()),
+        false => say::answer(&format!("{sentence} It holds {}.", some(&manifest.recipe.packages))),
+    }
+    Ok(0)
+}
+
+fn unwritable(file: &Path, error: &io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => {
+            Failure::invalid(format!("{}: is there already; give another name, or remove it", shown(file)))
+        }
+        _ => Failure::host(format!("cannot write {}: {error}", shown(file))),
+    }
+}
+
+/// The one layer whose name begins so.
+fn named(shelf: &Shelf, name: &str) -> Result<Key, Failure> {
+    let keys = shelf.keys().map_err(failure)?;
+    let mut fitting = keys.into_iter().filter(|key| !name.is_empty() && key.to_string().starts_with(name));
+    match (fitting.next(), fitting.next()) {
+        (Some(key), None) => Ok(key),
+        (Some(_), Some(_)) => {
+            Err(Failure::invalid(format!("several layers begin with '{name}': write more of it")))
+        }
+        (None, _) => Err(Failure::invalid(format!(
+            "there is no layer '{}'; 'belljar deps list' shows those that there are",
+            name.escape_debug()
+        ))),
+    }
+}
+
+fn short(key: &Key) -> String {
+    key.to_string().chars().take(12).collect()
+}
+
+/// Names in a layer that was imported may be anything.
+fn safe(text: &str) -> String {
+    text.escape_debug().to_string()
+}
+
+/// The first packages, and how many more.
+fn some(packages: &[Package]) -> String {
+    const FIRST: usize = 3;
+    let mut names: Vec<_> = packages
+        .iter()
+        .take(FIRST)
+        .map(|package| safe(&format!("{} {}", package.name, package.version)))
+        .collect();
+    if packages.len() > FIRST {
+        names.push(format!("and {} more", packages.len() - FIRST));
+    }
+    names.join(", ")
+}
+
+fn counted(layers: u64) -> String {
+    if layers == 1 { "1 layer".to_owned() } else { format!("{layers} layers") }
+}
+
+fn used(layer: &Listed) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    match now.saturating_sub(layer.used_at) {
+        0..120 => "just now".to_owned(),
+        seconds @ 120..7_200 => format!("{} minutes ago", seconds / 60),
+        seconds @ 7_200..172_800 => format!("{} hours ago", seconds / 3_600),
+        seconds => format!("{} days ago", seconds / 86_400),
+    }
+}
+
+fn trimmed(table: &Table) -> String {
+    table.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>().join("\n")
+}

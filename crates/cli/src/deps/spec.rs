@@ -1,0 +1,149 @@
+//! `[dependencies]` in `belljar.toml`: what may be installed, and how it is kept.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use belljar_analysis::imports::{Ecosystem, Settings};
+use belljar_engine::quantity::{parse_bytes, parse_millis};
+use belljar_layers::shelf::Bounds;
+use serde::Deserialize;
+
+use crate::env::Environment;
+use crate::failure::Failure;
+
+/// As it is written; what is absent is as usual.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct DependencySpec {
+    python: Ecosystem,
+    npm: Ecosystem,
+    direct: bool,
+    /// Where layers are kept.
+    folder: Option<PathBuf>,
+    /// What they may take together, such as `10G`.
+    max_bytes: Option<String>,
+    /// How many there may be.
+    max_layers: Option<u64>,
+    /// How long it holds which exact packages a requirement comes to, such as `24h`.
+    ttl: Option<String>,
+    /// Whether tenants use each other's layers.
+    shared: bool,
+    /// Whether packages that have to be built may be.
+    build: bool,
+}
+
+/// How layers are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LayerSettings {
+    folder: Option<PathBuf>,
+    pub(crate) bounds: Bounds,
+    pub(crate) ttl: Duration,
+    pub(crate) shared: bool,
+    pub(crate) build: bool,
+}
+
+impl Default for LayerSettings {
+    fn default() -> Self {
+        Self {
+            folder: None,
+            bounds: Bounds::default(),
+            ttl: Duration::from_secs(24 * 3_600),
+            shared: false,
+            build: false,
+        }
+    }
+}
+
+impl DependencySpec {
+    /// What analysis goes by.
+    pub(crate) fn settings(&self) -> Settings {
+        Settings { python: self.python.clone(), npm: self.npm.clone(), direct: self.direct }
+    }
+
+    /// Checks what was given about layers.
+    pub(crate) fn layers(&self) -> Result<LayerSettings, String> {
+        let mut layers = LayerSettings {
+            folder: self.folder.clone(),
+            shared: self.shared,
+            build: self.build,
+            ..LayerSettings::default()
+        };
+        if let Some(bytes) = positive("max_bytes", self.max_bytes.as_deref().map(parse_bytes))? {
+            layers.bounds.bytes = bytes;
+            layers.bounds.layer_bytes = layers.bounds.layer_bytes.min(bytes);
+        }
+        if let Some(count) = self.max_layers {
+            layers.bounds.layers = count;
+        }
+        if layers.bounds.layers == 0 {
+            return Err("dependencies.max_layers: must be above zero".to_owned());
+        }
+        if let Some(millis) = positive("ttl", self.ttl.as_deref().map(parse_millis))? {
+            layers.ttl = Duration::from_millis(millis);
+        }
+        if self.folder.as_deref().is_some_and(Path::is_relative) {
+            return Err("dependencies.folder: write an absolute path".to_owned());
+        }
+        Ok(layers)
+    }
+}
+
+fn positive(name: &str, given: Option<Result<i64, String>>) -> Result<Option<u64>, String> {
+    match given.transpose().map_err(|why| format!("dependencies.{name}: {why}"))?.map(u64::try_from) {
+        None => Ok(None),
+        Some(Ok(value)) if value > 0 => Ok(Some(value)),
+        Some(_) => Err(format!("dependencies.{name}: must be above zero")),
+    }
+}
+
+impl LayerSettings {
+    /// Where layers are kept: the flag, the environment, the file, the person's own cache.
+    pub(crate) fn folder(&self, flag: Option<&Path>, environment: &Environment) -> Result<PathBuf, Failure> {
+        let usual = || environment.cache_home.as_ref().map(|cache| cache.join("belljar").join("layers"));
+        flag.map(Path::to_owned)
+            .or_else(|| environment.layers_folder.clone())
+            .or_else(|| self.folder.clone())
+            .or_else(usual)
+            .ok_or_else(|| {
+                Failure::invalid("no place for layers: set HOME, or dependencies.folder in belljar.toml")
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layers(text: &str) -> Result<LayerSettings, String> {
+        toml::from_str::<DependencySpec>(text).unwrap().layers()
+    }
+
+    #[test]
+    fn what_is_said_about_layers_is_refused_and_not_clamped() {
+        assert_eq!(layers("").unwrap(), LayerSettings::default());
+        let set = layers("max_bytes = \"1G\"\nmax_layers = 5\nttl = \"2h\"\nshared = true\n").unwrap();
+        assert_eq!((set.bounds.bytes, set.bounds.layers, set.bounds.layer_bytes), (1 << 30, 5, 1 << 30));
+        assert_eq!((set.ttl.as_secs(), set.shared), (7_200, true));
+        for (text, why) in [
+            ("max_bytes = \"0\"", "dependencies.max_bytes"),
+            ("max_bytes = \"much\"", "dependencies.max_bytes"),
+            ("max_layers = 0", "dependencies.max_layers"),
+            ("ttl = \"-1h\"", "dependencies.ttl"),
+            ("folder = \"here\"", "dependencies.folder"),
+        ] {
+            assert!(layers(text).unwrap_err().starts_with(why), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_folder_follows_flag_environment_and_file() {
+        let set = layers("folder = \"/file\"").unwrap();
+        let mut environment = Environment { cache_home: Some("/c".into()), ..Environment::default() };
+        assert_eq!(set.folder(None, &environment).unwrap(), Path::new("/file"));
+        let usual = LayerSettings::default().folder(None, &environment).unwrap();
+        assert_eq!(usual, Path::new("/c/belljar/layers"));
+        environment.layers_folder = Some("/env".into());
+        assert_eq!(set.folder(None, &environment).unwrap(), Path::new("/env"));
+        assert_eq!(set.folder(Some(Path::new("/flag")), &environment).unwrap(), Path::new("/flag"));
+    }
+}

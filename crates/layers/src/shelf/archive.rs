@@ -1,0 +1,191 @@
+//! Layers as archives, for machines without a network. What comes in goes through a stage and
+//! is published like everything else, so the same checks hold; and it has to be, to the byte, what its manifest tells.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path};
+
+use rustix::fs::{Mode, Timespec, Timestamps, UTIME_OMIT};
+use tar::{Archive, Builder, EntryType, Header};
+
+use super::disk::{Disk, Held, files_of};
+use super::error::ShelfError;
+use super::folder::{NEW_FILE, OPEN_FOLDER};
+use super::manifest::Manifest;
+use super::nook::{FILES, Stage};
+use super::tree::{Entry, MAX_DEPTH, MAX_ENTRIES, MAX_PATH, Node, Pass, Survey, shown, walk};
+
+const MANIFEST: &str = "manifest.json";
+const MAX_MANIFEST: u64 = 16 << 20;
+/// Of what a tar says about the next entry.
+const MAX_EXTENSION: u64 = 2 * MAX_PATH as u64;
+
+impl Disk {
+    /// Writes a layer that was just verified.
+    pub(super) fn export(&self, held: &Held, to: impl Write) -> Result<(), ShelfError> {
+        let failed = |error: io::Error| ShelfError::of("write", "the archive", &error);
+        let mut archive = Builder::new(to);
+        let text =
+            serde_json::to_vec(held.manifest()).map_err(|error| ShelfError::System(error.to_string()))?;
+        let mut header = header(EntryType::Regular, 0o444, text.len() as u64, 0);
+        archive.append_data(&mut header, MANIFEST, &*text).map_err(failed)?;
+        let files = files_of(&self.layers.open(&held.key().to_string())?)?;
+        walk(files, Pass::Check, u64::MAX, &mut |entry| append(&mut archive, entry).map_err(failed))?;
+        archive.into_inner().and_then(|mut to| to.flush()).map_err(failed)
+    }
+
+    /// Puts an exported layer on the shelf.
+    pub(super) fn import(&self, mut from: impl Read + Seek) -> Result<Held, ShelfError> {
+        look_over(&mut from)?;
+        from.seek(SeekFrom::Start(0)).map_err(unreadable)?;
+        let mut archive = Archive::new(from);
+        let mut entries = archive.entries().map_err(unreadable)?;
+        let first = entries.next().ok_or_else(|| refused("it is empty"))?.map_err(unreadable)?;
+        let manifest = manifest(first)?;
+        if !manifest.is_its_own() {
+            return Err(refused("its manifest is another layer's"));
+        }
+        if let Some(held) = self.find(&manifest.key)? {
+            return Ok(held);
+        }
+        let stage = Stage::new(&self.staging)?;
+        let top = files_of(stage.layer())?;
+        let mut left = self.bounds.layer_bytes;
+        for entry in entries {
+            unpack(&top, entry.map_err(unreadable)?, &mut left)?;
+        }
+        let Manifest { recipe, tree, bytes, entries, .. } = manifest;
+        self.publish(&stage, recipe, Some(&Survey { tree, bytes, entries }))
+    }
+}
+
+fn refused(why: impl Into<String>) -> ShelfError {
+    ShelfError::Archive(why.into())
+}
+
+fn unreadable(error: io::Error) -> ShelfError {
+    refused(format!("it cannot be read ({error})"))
+}
+
+fn header(kind: EntryType, mode: u32, size: u64, modified: i64) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_size(size);
+    // Python takes what it compiled before for valid by this time.
+    header.set_mtime(u64::try_from(modified).unwrap_or(0));
+    header
+}
+
+fn append(archive: &mut Builder<impl Write>, entry: &Entry<'_>) -> io::Result<()> {
+    let path = Path::new(FILES).join(OsStr::from_bytes(entry.path));
+    match &entry.node {
+        Node::Folder => {
+            archive.append_data(&mut header(EntryType::Directory, 0o555, 0, 0), path, io::empty())
+        }
+        Node::Link { target } => {
+            let mut header = header(EntryType::Symlink, 0o777, 0, 0);
+            archive.append_link(&mut header, path, OsStr::from_bytes(target))
+        }
+        Node::File { file, executable, size, modified } => {
+            let mode = if *executable { 0o555 } else { 0o444 };
+            let mut header = header(EntryType::Regular, mode, *size, *modified);
+            // A file that grows must not shift what follows it.
+            archive.append_data(&mut header, path, file.take(*size))
+        }
+    }
+}
+
+/// Reads the headers alone. What would be taken into memory as a whole has a bound, and so has their number.
+fn look_over(from: &mut (impl Read + Seek)) -> Result<(), ShelfError> {
+    let mut archive = Archive::new(from);
+    let entries = archive.entries_with_seek().map_err(unreadable)?.raw(true);
+    let mut left = 3 * MAX_ENTRIES;
+    for entry in entries {
+        let entry = entry.map_err(unreadable)?;
+        left = left.checked_sub(1).ok_or(ShelfError::TooLarge { what: "entries", limit: MAX_ENTRIES })?;
+        let bound = match entry.header().entry_type() {
+            EntryType::Regular | EntryType::Directory | EntryType::Symlink => u64::MAX,
+            EntryType::GNULongName | EntryType::GNULongLink => MAX_EXTENSION,
+            _ => return Err(refused("only files, folders and links are let in")),
+        };
+        if entry.size() > bound {
+            return Err(refused("a name in it is too long"));
+        }
+    }
+    Ok(())
+}
+
+fn manifest(entry: tar::Entry<'_, impl Read>) -> Result<Manifest, ShelfError> {
+    if &*entry.path_bytes() != MANIFEST.as_bytes() || entry.header().entry_type() != EntryType::Regular {
+        return Err(refused("it does not begin with a manifest"));
+    }
+    let mut text = Vec::new();
+    entry.take(MAX_MANIFEST).read_to_end(&mut text).map_err(unreadable)?;
+    serde_json::from_slice(&text).map_err(|error| refused(format!("its manifest cannot be read ({error})")))
+}
+
+/// Makes one entry below a folder, without going through any link.
+fn unpack(top: &OwnedFd, mut entry: tar::Entry<'_, impl Read>, left: &mut u64) -> Result<(), ShelfError> {
+    let path = OsString::from_vec(entry.path_bytes().into_owned());
+    let path = Path::new(&path);
+    let bad = |why: &str| refused(format!("'{}': {why}", shown(path.as_os_str().as_bytes())));
+    let header = entry.header();
+    let mode = header.mode().map_err(unreadable)?;
+    if mode & 0o7000 != 0 {
+        return Err(bad("setuid, setgid and sticky bits are not let in"));
+    }
+    let (folder, name) = parent(top, path).map_err(bad)?;
+    let failed = |errno: rustix::io::Errno| match errno {
+        rustix::io::Errno::EXIST => bad("it is there twice"),
+        errno => ShelfError::io("unpack", shown(path.as_os_str().as_bytes()), errno),
+    };
+    match header.entry_type() {
+        EntryType::Directory => rustix::fs::mkdirat(&folder, name, Mode::RWXU).map_err(failed),
+        EntryType::Symlink => {
+            let target = entry.link_name_bytes().ok_or_else(|| bad("a link to nothing"))?;
+            rustix::fs::symlinkat(&*target, &folder, name).map_err(failed)
+        }
+        _ => {
+            *left = left.checked_sub(entry.size()).ok_or_else(|| bad("more bytes than a layer may have"))?;
+            let modified = header.mtime().ok().and_then(|time| i64::try_from(time).ok()).unwrap_or(0);
+            let mode = if mode & 0o100 == 0 { Mode::RUSR | Mode::WUSR } else { Mode::RWXU };
+            let file = rustix::fs::openat(&folder, name, NEW_FILE, mode);
+            let mut file = File::from(file.map_err(failed)?);
+            io::copy(&mut entry, &mut file).map_err(|error| ShelfError::of("unpack", path, &error))?;
+            set_time(&file, modified).map_err(failed)
+        }
+    }
+}
+
+/// The folder in which an entry goes, and its name there. Every folder on the way has to have come before.
+fn parent<'a>(top: &OwnedFd, path: &'a Path) -> Result<(OwnedFd, &'a OsStr), &'static str> {
+    const OUTSIDE: &str = "its name leads out of the layer";
+    let inner = path.strip_prefix(FILES).map_err(|_| OUTSIDE)?;
+    let mut names = Vec::new();
+    for component in inner.components() {
+        let Component::Normal(name) = component else { return Err(OUTSIDE) };
+        names.push(name);
+    }
+    let name = names.pop().ok_or(OUTSIDE)?;
+    if names.len() > MAX_DEPTH {
+        return Err("too many folders in folders");
+    }
+    let mut folder = top.try_clone().map_err(|_| "too many open files")?;
+    for name in names {
+        folder = rustix::fs::openat(&folder, name, OPEN_FOLDER, Mode::empty())
+            .map_err(|_| "it is in no folder that came before")?;
+    }
+    Ok((folder, name))
+}
+
+fn set_time(file: &File, modified: i64) -> Result<(), rustix::io::Errno> {
+    let times = Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT as _ },
+        last_modification: Timespec { tv_sec: modified, tv_nsec: 0 },
+    };
+    rustix::fs::futimens(file, &times)
+}

@@ -1,0 +1,116 @@
+//! SHA-256, and what it names here.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::{Digest as _, Sha256};
+
+/// A SHA-256; shown and written as 64 hexadecimal digits, so it is a safe name of a file too.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// Of some parts under a name for what they are. Each part's length counts, so no two lists come to the same.
+    pub fn of<T: AsRef<[u8]>>(domain: &str, parts: impl IntoIterator<Item = T>) -> Self {
+        let mut hasher = Hasher::new(domain);
+        parts.into_iter().for_each(|part| hasher.part(part.as_ref()));
+        hasher.end()
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Digest({self})")
+    }
+}
+
+impl FromStr for Digest {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const WRONG: &str = "write 64 digits from 0 to 9 and a to f";
+        // Capitals would be a second name of the same thing.
+        if text.len() != 64 || !text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+            return Err(WRONG);
+        }
+        let mut bytes = [0; 32];
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).map_err(|_| WRONG)?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Takes in parts, one after the other.
+pub(super) struct Hasher(Sha256);
+
+impl Hasher {
+    pub(super) fn new(domain: &str) -> Self {
+        let mut hasher = Self(Sha256::new());
+        hasher.part(domain.as_bytes());
+        hasher
+    }
+
+    pub(super) fn part(&mut self, part: &[u8]) {
+        self.number(part.len() as u64);
+        self.0.update(part);
+    }
+
+    pub(super) fn number(&mut self, number: u64) {
+        self.0.update(number.to_be_bytes());
+    }
+
+    /// Bytes of which the length is told apart from them.
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    pub(super) fn end(self) -> Digest {
+        Digest(self.0.finalize().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_part_ends_counts() {
+        assert_ne!(Digest::of("x", ["ab", "c"]), Digest::of("x", ["a", "bc"]));
+        assert_ne!(Digest::of("x", ["a"]), Digest::of("y", ["a"]));
+        assert_ne!(Digest::of("x", ["", "a"]), Digest::of("x", ["a"]));
+    }
+
+    #[test]
+    fn one_way_to_write_it() {
+        let digest = Digest::of("x", ["a"]);
+        assert_eq!(digest.to_string().parse(), Ok(digest));
+        for wrong in [digest.to_string().to_uppercase(), "../..".to_owned(), "a".repeat(63), "é".repeat(32)]
+        {
+            assert!(wrong.parse::<Digest>().is_err(), "{wrong}");
+        }
+    }
+}

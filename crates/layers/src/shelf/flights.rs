@@ -1,0 +1,144 @@
+//! The same thing asked for by many at a time is done once.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::OnceCell;
+
+use super::digest::Digest;
+
+type Cells<T> = HashMap<Digest, Weak<OnceCell<T>>>;
+
+/// What is under way in this process. Nothing is kept longer than somebody waits for it.
+#[derive(Debug)]
+pub struct Flights<T> {
+    cells: Mutex<Cells<T>>,
+}
+
+impl<T> Default for Flights<T> {
+    fn default() -> Self {
+        Self { cells: Mutex::default() }
+    }
+}
+
+impl<T: Clone> Flights<T> {
+    /// Does it, or waits for whoever does and gets the same, an error too. Where the one who does it goes away,
+    /// another one who waits begins anew.
+    pub async fn once(&self, what: &Digest, work: impl Future<Output = T>) -> T {
+        // Dropped after the cell, also when whoever waits goes away.
+        let _leave = Leave { flights: self, what };
+        let cell = self.join(what);
+        cell.get_or_init(|| work).await.clone()
+    }
+}
+
+impl<T> Flights<T> {
+    fn join(&self, what: &Digest) -> Arc<OnceCell<T>> {
+        let mut cells = self.lock();
+        if let Some(cell) = cells.get(what).and_then(Weak::upgrade) {
+            return cell;
+        }
+        let cell = Arc::new(OnceCell::new());
+        cells.insert(*what, Arc::downgrade(&cell));
+        cell
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Cells<T>> {
+        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Forgets what nobody waits for any more.
+struct Leave<'a, T> {
+    flights: &'a Flights<T>,
+    what: &'a Digest,
+}
+
+impl<T> Drop for Leave<'_, T> {
+    fn drop(&mut self) {
+        let mut cells = self.flights.lock();
+        if cells.get(self.what).is_some_and(|cell| cell.strong_count() == 0) {
+            cells.remove(self.what);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    fn what() -> Digest {
+        Digest::of("test", ["x"])
+    }
+
+    /// A hundred who ask before the first is done.
+    async fn hundred(outcome: Result<u8, &'static str>) -> (usize, Vec<Result<u8, &'static str>>) {
+        let flights = Arc::new(Flights::default());
+        let (begun, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+        let tasks: Vec<_> = (0..100)
+            .map(|_| {
+                let (flights, begun, gate) = (Arc::clone(&flights), Arc::clone(&begun), Arc::clone(&gate));
+                tokio::spawn(async move {
+                    let work = async {
+                        begun.fetch_add(1, Ordering::SeqCst);
+                        drop(gate.acquire().await);
+                        outcome
+                    };
+                    flights.once(&what(), work).await
+                })
+            })
+            .collect();
+        while flights.lock().get(&what()).map_or(0, Weak::strong_count) < 100 {
+            tokio::task::yield_now().await;
+        }
+        gate.add_permits(100);
+        let mut outcomes = Vec::new();
+        for task in tasks {
+            outcomes.push(task.await.unwrap());
+        }
+        assert!(flights.lock().is_empty());
+        (begun.load(Ordering::SeqCst), outcomes)
+    }
+
+    #[tokio::test]
+    async fn a_hundred_ask_and_one_works() {
+        assert_eq!(hundred(Ok(7)).await, (1, vec![Ok(7); 100]));
+    }
+
+    #[tokio::test]
+    async fn all_of_them_get_its_error() {
+        assert_eq!(hundred(Err("no such package")).await, (1, vec![Err("no such package"); 100]));
+    }
+
+    #[tokio::test]
+    async fn another_one_takes_over_from_who_went_away() {
+        let flights = Arc::new(Flights::default());
+        let begun = Arc::new(Semaphore::new(0));
+        let first = tokio::spawn({
+            let (flights, begun) = (Arc::clone(&flights), Arc::clone(&begun));
+            async move {
+                let forever = async {
+                    begun.add_permits(1);
+                    std::future::pending::<u8>().await
+                };
+                flights.once(&what(), forever).await
+            }
+        });
+        drop(begun.acquire().await.unwrap());
+        let second = tokio::spawn({
+            let flights = Arc::clone(&flights);
+            async move { flights.once(&what(), async { 2 }).await }
+        });
+        while flights.lock().get(&what()).map_or(0, Weak::strong_count) < 2 {
+            tokio::task::yield_now().await;
+        }
+        first.abort();
+        assert_eq!(second.await.unwrap(), 2);
+        assert!(flights.lock().is_empty());
+    }
+}

@@ -1,0 +1,125 @@
+//! What is on the shelf, and what goes when it is too much.
+
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+
+use super::disk::{Disk, seconds};
+use super::error::ShelfError;
+use super::folder::Folder;
+use super::manifest::{Key, Manifest};
+use super::nook::Nook;
+use super::remove::remove;
+use super::{Bounds, Notice};
+
+/// A damaged layer is kept so long, for who wants to know what became of it.
+const BROKEN_KEPT: Duration = Duration::from_secs(24 * 3_600);
+/// What a question came to is kept so long: fresh or not, it helps where nobody can be asked.
+const RESOLUTIONS_KEPT: Duration = Duration::from_secs(30 * 24 * 3_600);
+const MAX_RESOLUTIONS: usize = 10_000;
+
+/// A layer in a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Listed {
+    /// What it is made of.
+    #[serde(flatten)]
+    pub manifest: Manifest,
+    /// When it was used last, in seconds since 1970; to the minute or so.
+    pub used_at: u64,
+}
+
+/// Which layers go, of those that nobody uses; the least recently used first.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Prune {
+    /// Until so many bytes are left.
+    pub to_bytes: Option<u64>,
+    /// Until so many layers are left.
+    pub to_layers: Option<u64>,
+    /// All that nobody used for so long.
+    pub unused_for: Option<Duration>,
+}
+
+/// What went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Pruned {
+    /// How many layers.
+    pub layers: u64,
+    /// How much they were.
+    pub bytes: u64,
+}
+
+impl Disk {
+    /// Every layer that says what it is, the least recently used first.
+    pub(super) fn list(&self) -> Result<Vec<Listed>, ShelfError> {
+        let mut listed = Vec::new();
+        for key in self.keys()? {
+            listed.extend(self.listed(&key)?);
+        }
+        listed.sort_by_key(|layer| (layer.used_at, layer.manifest.made_at, layer.manifest.key));
+        Ok(listed)
+    }
+
+    /// The names of all layers, also of those that do not say what they are.
+    pub(super) fn keys(&self) -> Result<Vec<Key>, ShelfError> {
+        Ok(self.layers.names()?.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    pub(super) fn listed(&self, key: &Key) -> Result<Option<Listed>, ShelfError> {
+        let Some(manifest) = self.manifest(key)? else { return Ok(None) };
+        let used = self.locks.stat(&key.to_string())?.and_then(|stat| u64::try_from(stat.st_mtime).ok());
+        Ok(Some(Listed { used_at: used.unwrap_or(manifest.made_at), manifest }))
+    }
+
+    pub(super) fn prune(&self, which: Prune) -> Result<Pruned, ShelfError> {
+        let layers = self.list()?;
+        let mut bytes: u64 = layers.iter().map(|layer| layer.manifest.bytes).sum();
+        let mut count = layers.len() as u64;
+        let unused_since =
+            which.unused_for.map(|time| seconds(SystemTime::now()).saturating_sub(time.as_secs()));
+        let mut pruned = Pruned::default();
+        for layer in layers {
+            let goes = which.to_bytes.is_some_and(|most| bytes > most)
+                || which.to_layers.is_some_and(|most| count > most)
+                || unused_since.is_some_and(|since| layer.used_at <= since);
+            // Its name is free at once, and its files are removed when the nook is gone.
+            if goes && self.take_out(&layer.manifest.key, Nook::new(&self.staging)?.folder())? {
+                bytes -= layer.manifest.bytes;
+                count -= 1;
+                pruned.layers += 1;
+                pruned.bytes += layer.manifest.bytes;
+            }
+        }
+        self.forget_old(&self.broken, BROKEN_KEPT, usize::MAX)?;
+        self.forget_old(&self.resolutions, RESOLUTIONS_KEPT, MAX_RESOLUTIONS)?;
+        Ok(pruned)
+    }
+
+    /// After something came: what has been used least recently goes where it is too much.
+    pub(super) fn keep_to_bounds(&self) {
+        let Bounds { bytes, layers, .. } = self.bounds;
+        let pruned = self.prune(Prune { to_bytes: Some(bytes), to_layers: Some(layers), unused_for: None });
+        if let Err(error) = pruned {
+            (self.tell)(&Notice::Full { why: error.to_string() });
+        }
+    }
+
+    /// Removes what came into a folder so long ago, and the oldest of what is too many.
+    fn forget_old(&self, folder: &Folder, kept: Duration, most: usize) -> Result<(), ShelfError> {
+        let mut entries = Vec::new();
+        for name in folder.names()? {
+            // Its own times may say anything; this one says when it was moved here.
+            if let Some(stat) = folder.stat(&name)? {
+                entries.push((u64::try_from(stat.st_ctime).unwrap_or(0), name));
+            }
+        }
+        entries.sort();
+        let too_many = entries.len().saturating_sub(most);
+        let since = seconds(SystemTime::now()).saturating_sub(kept.as_secs());
+        for (index, (came, name)) in entries.into_iter().enumerate() {
+            if index < too_many || came < since {
+                remove(folder, &name)?;
+            }
+        }
+        Ok(())
+    }
+}

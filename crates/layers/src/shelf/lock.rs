@@ -1,0 +1,130 @@
+//! Files that processes lock. The kernel lets go of a lock when its process ends, however it ends.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::io::Errno;
+
+use super::error::ShelfError;
+use super::folder::Folder;
+
+/// How often somebody who waits looks again.
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
+/// For locks that are only ever held for a moment.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a lock is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    /// Together with others.
+    Shared,
+    /// Alone.
+    Alone,
+}
+
+/// A lock that is held, until this is gone.
+#[derive(Debug)]
+pub(super) struct Lock {
+    file: OwnedFd,
+    folder: Arc<Folder>,
+    name: String,
+}
+
+impl Lock {
+    /// Locks a file by its name and makes it where it is missing; `None` where somebody else has it.
+    pub(super) fn try_take(folder: &Arc<Folder>, name: &str, how: How) -> Result<Option<Self>, ShelfError> {
+        let failed = |errno| folder.failed("lock", name, errno);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let operation = match how {
+            How::Shared => FlockOperation::NonBlockingLockShared,
+            How::Alone => FlockOperation::NonBlockingLockExclusive,
+        };
+        let file = rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+        match rustix::fs::flock(&file, operation) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(None),
+            Err(errno) => return Err(failed(errno)),
+        }
+        // Whoever had it before may have taken the name away: then this locks nothing.
+        let locked = rustix::fs::fstat(&file).map_err(failed)?;
+        let named = folder.stat(name)?;
+        let same = named.is_some_and(|named| (named.st_dev, named.st_ino) == (locked.st_dev, locked.st_ino));
+        Ok(same.then(|| Self { file, folder: Arc::clone(folder), name: name.to_owned() }))
+    }
+
+    /// Waits for a lock that is held for moments only. Blocks.
+    pub(super) fn take(folder: &Arc<Folder>, name: &str, how: How) -> Result<Self, ShelfError> {
+        let begun = Instant::now();
+        loop {
+            if let Some(lock) = Self::try_take(folder, name, how)? {
+                return Ok(lock);
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err(ShelfError::Busy(folder.path().join(name)));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Waits as long as it takes.
+    pub(super) async fn wait(folder: &Arc<Folder>, name: &str, how: How) -> Result<Self, ShelfError> {
+        loop {
+            if let Some(lock) = Self::try_take(folder, name, how)? {
+                return Ok(lock);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Notes that something was used just now, unless that was noted within so long.
+    pub(super) fn touch(&self, within: Duration) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64;
+        let noted = rustix::fs::fstat(&self.file).map_or(0, |stat| stat.st_mtime);
+        // A time that lies ahead is wrong as well.
+        if (0..within.as_secs() as i64).contains(&(now - noted)) {
+            return;
+        }
+        let times = Timestamps {
+            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT as _ },
+            last_modification: Timespec { tv_sec: now, tv_nsec: 0 },
+        };
+        // Where it cannot be noted, something is removed earlier than it might be.
+        let _ = rustix::fs::futimens(&self.file, &times);
+    }
+
+    /// Lets go of it, and takes its name away. For who holds it alone.
+    pub(super) fn remove(&self) -> Result<(), ShelfError> {
+        self.folder.unlink(&self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Who waits may have the file open whose name is just being taken away.
+    #[test]
+    fn one_at_a_time_although_the_name_comes_and_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        let folder = Arc::new(Folder::top(folder.path()).unwrap());
+        let inside = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        let Some(lock) = Lock::try_take(&folder, "x", How::Alone).unwrap() else { continue };
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        std::thread::yield_now();
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        lock.remove().unwrap();
+                    }
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,194 @@
+//! What a layer is made of. Its key follows from that, and from nothing else.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::digest::{Digest, Hasher};
+
+/// The name of a layer: the SHA-256 of its [`Recipe`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Key(Digest);
+
+impl Key {
+    pub(super) fn digest(&self) -> &Digest {
+        &self.0
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Key {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self)
+    }
+}
+
+/// Who may use a layer.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// One tenant.
+    Tenant(String),
+    /// All of them.
+    Shared,
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tenant(name) => f.write_str(name),
+            Self::Shared => f.write_str("(all)"),
+        }
+    }
+}
+
+/// A package, exactly.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Package {
+    /// As its registry writes it.
+    pub name: String,
+    /// The exact version.
+    pub version: String,
+    /// Of the archives that it may come from, as the registry gives them: `sha256:…`, `sha512-…`.
+    pub hashes: Vec<String>,
+}
+
+/// Everything that decides what a layer holds, and for whom.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    /// Where packages come from: `https://pypi.org/simple`, …
+    pub registry: String,
+    /// All of them, also those that others need. In any order.
+    pub packages: Vec<Package>,
+    /// What they are installed for: `cpython-3.12`, `node-22`.
+    pub interpreter: String,
+    /// `x86_64-linux-gnu`.
+    pub platform: String,
+    /// What else was asked for: `build`, …
+    pub options: Vec<String>,
+    /// Who may use it.
+    pub scope: Scope,
+}
+
+impl Recipe {
+    /// The name of the layer that this comes to.
+    pub fn key(&self) -> Key {
+        let Self { registry, packages, interpreter, platform, options, scope } = self;
+        let mut hasher = Hasher::new("belljar layer 1");
+        for text in [registry, interpreter, platform] {
+            hasher.part(text.as_bytes());
+        }
+        list(&mut hasher, options);
+        let mut packages: Vec<_> = packages.iter().collect();
+        packages.sort();
+        hasher.number(packages.len() as u64);
+        for package in packages {
+            hasher.part(package.name.as_bytes());
+            hasher.part(package.version.as_bytes());
+            list(&mut hasher, &package.hashes);
+        }
+        match scope {
+            Scope::Tenant(name) => list(&mut hasher, std::slice::from_ref(name)),
+            Scope::Shared => list(&mut hasher, &[]),
+        }
+        Key(hasher.end())
+    }
+}
+
+/// Takes in texts whose order does not count.
+fn list(hasher: &mut Hasher, texts: &[String]) {
+    let mut texts: Vec<_> = texts.iter().collect();
+    texts.sort();
+    hasher.number(texts.len() as u64);
+    texts.iter().for_each(|text| hasher.part(text.as_bytes()));
+}
+
+/// What lies beside a layer's files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// The name of the layer, which has to follow from the recipe.
+    pub key: Key,
+    /// What it was made of.
+    pub recipe: Recipe,
+    /// SHA-256 over every entry: path, kind, mode, and bytes or target.
+    pub tree: Digest,
+    /// Of all files together.
+    pub bytes: u64,
+    /// Files, folders and links.
+    pub entries: u64,
+    /// When it was put on this shelf, in seconds since 1970.
+    pub made_at: u64,
+}
+
+impl Manifest {
+    /// Whether the name is that of this recipe: no letter of either was changed alone.
+    pub(super) fn is_its_own(&self) -> bool {
+        self.key == self.recipe.key()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recipe() -> Recipe {
+        let package = |name: &str, hashes: &[&str]| Package {
+            name: name.to_owned(),
+            version: "1".to_owned(),
+            hashes: hashes.iter().map(|hash| (*hash).to_owned()).collect(),
+        };
+        Recipe {
+            registry: "https://pypi.org/simple".to_owned(),
+            packages: vec![package("a", &["x", "y"]), package("b", &[])],
+            interpreter: "cpython-3.12".to_owned(),
+            platform: "x86_64-linux-gnu".to_owned(),
+            options: vec!["p".to_owned(), "q".to_owned()],
+            scope: Scope::Tenant("default".to_owned()),
+        }
+    }
+
+    #[test]
+    fn order_does_not_count_and_everything_else_does() {
+        let mut same = recipe();
+        same.packages.reverse();
+        same.packages[1].hashes.reverse();
+        same.options.reverse();
+        assert_eq!(same.key(), recipe().key());
+
+        let changes: [fn(&mut Recipe); 9] = [
+            |recipe| recipe.registry.push('/'),
+            |recipe| recipe.packages.truncate(1),
+            |recipe| recipe.packages[0].name.push('a'),
+            |recipe| recipe.packages[0].version.push('0'),
+            |recipe| recipe.packages[0].hashes.truncate(1),
+            |recipe| recipe.interpreter.push('t'),
+            |recipe| recipe.platform.push('x'),
+            |recipe| recipe.options.truncate(1),
+            |recipe| recipe.scope = Scope::Tenant("other".to_owned()),
+        ];
+        let mut keys: Vec<_> = changes.map(|change| with(change)).to_vec();
+        keys.extend([recipe().key(), with(|recipe| recipe.scope = Scope::Shared)]);
+        keys.extend([with(|recipe| recipe.scope = Scope::Tenant(String::new()))]);
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), 12);
+    }
+
+    fn with(change: impl Fn(&mut Recipe)) -> Key {
+        let mut recipe = recipe();
+        change(&mut recipe);
+        recipe.key()
+    }
+}

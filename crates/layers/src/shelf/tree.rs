@@ -1,0 +1,327 @@
+//! Every entry of a layer, looked at by descriptor. No link is followed and no other file system entered: what is in a
+//! stage was put there by a program that unpacked strangers' archives.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::digest::{Digest, Hasher};
+use super::error::ShelfError;
+use super::folder::{OPEN_FOLDER, names};
+
+/// Files, folders and links of one layer.
+pub(super) const MAX_ENTRIES: u64 = 500_000;
+/// Folders in folders.
+pub(super) const MAX_DEPTH: usize = 64;
+/// Of a path from the top of the layer, and of a link's target.
+pub(super) const MAX_PATH: usize = 2_048;
+const CHUNK: usize = 256 << 10;
+/// Attributes that give rights which the mode does not show.
+const RIGHTS: [&[u8]; 3] = [b"security.capability", b"system.posix_acl_access", b"system.posix_acl_default"];
+
+/// What is done about modes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// They are made read-only.
+    Seal,
+    /// They have to be as they were made.
+    Check,
+}
+
+/// One entry.
+pub(super) struct Entry<'a> {
+    /// From the top of the layer.
+    pub(super) path: &'a [u8],
+    pub(super) node: Node<'a>,
+}
+
+pub(super) enum Node<'a> {
+    Folder,
+    File { file: &'a File, executable: bool, size: u64, modified: i64 },
+    Link { target: &'a [u8] },
+}
+
+type Visit<'a> = dyn FnMut(&Entry<'_>) -> Result<(), ShelfError> + 'a;
+
+/// Goes through everything below a folder, each folder before what is in it, and in the order of names.
+pub(super) fn walk(top: OwnedFd, pass: Pass, bytes: u64, visit: &mut Visit<'_>) -> Result<(), ShelfError> {
+    let stat = rustix::fs::fstat(&top).map_err(|errno| ShelfError::io("look at", ".", errno))?;
+    let device = i128::from(stat.st_dev);
+    let mut walk =
+        Walk { pass, device, entries: MAX_ENTRIES, bytes, limit: bytes, depth: 0, path: Vec::new() };
+    walk.fit(&stat)?;
+    walk.rights(top.as_fd())?;
+    walk.mode(top.as_fd(), &stat, SEALED_FOLDER)?;
+    walk.folder(top.as_fd(), visit)
+}
+
+/// Where a walk stands, and what it may still meet.
+struct Walk {
+    pass: Pass,
+    /// As a number that holds what any system takes for it.
+    device: i128,
+    entries: u64,
+    bytes: u64,
+    limit: u64,
+    depth: usize,
+    path: Vec<u8>,
+}
+
+const SEALED_FOLDER: u32 = 0o555;
+const SEALED_PROGRAM: u32 = 0o555;
+const SEALED_FILE: u32 = 0o444;
+
+impl Walk {
+    fn folder(&mut self, folder: BorrowedFd<'_>, visit: &mut Visit<'_>) -> Result<(), ShelfError> {
+        let most = usize::try_from(self.entries).unwrap_or(usize::MAX);
+        let mut names = names(folder, most).map_err(|errno| self.unreadable(errno))?;
+        names.sort();
+        for name in names {
+            let above = self.path.len();
+            if above > 0 {
+                self.path.push(b'/');
+            }
+            self.path.extend_from_slice(name.to_bytes());
+            self.entry(folder, &name, visit)?;
+            self.path.truncate(above);
+        }
+        Ok(())
+    }
+
+    fn entry(
+        &mut self,
+        folder: BorrowedFd<'_>,
+        name: &CStr,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), ShelfError> {
+        let too_large = |what, limit| ShelfError::TooLarge { what, limit };
+        self.entries = self.entries.checked_sub(1).ok_or(too_large("files", MAX_ENTRIES))?;
+        if self.path.len() > MAX_PATH {
+            return Err(too_large("bytes in a path", MAX_PATH as u64));
+        }
+        // Looked at before it is opened: to open a device may do something.
+        let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
+        let stat = stat.map_err(|errno| self.unreadable(errno))?;
+        self.fit(&stat)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => self.inner(folder, name, visit),
+            FileType::RegularFile => self.file(folder, name, visit),
+            FileType::Symlink => self.link(folder, name, visit),
+            _ => Err(self.unfit("only files, folders and links are let in")),
+        }
+    }
+
+    fn inner(
+        &mut self,
+        folder: BorrowedFd<'_>,
+        name: &CStr,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), ShelfError> {
+        if self.depth == MAX_DEPTH {
+            return Err(ShelfError::TooLarge { what: "folders in folders", limit: MAX_DEPTH as u64 });
+        }
+        let (inner, stat) = self.open(folder, name, OPEN_FOLDER)?;
+        self.mode(inner.as_fd(), &stat, SEALED_FOLDER)?;
+        visit(&Entry { path: &self.path, node: Node::Folder })?;
+        self.depth += 1;
+        self.folder(inner.as_fd(), visit)?;
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn file(&mut self, folder: BorrowedFd<'_>, name: &CStr, visit: &mut Visit<'_>) -> Result<(), ShelfError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let (file, stat) = self.open(folder, name, flags)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(self.unfit("it changed while it was looked at"));
+        }
+        // By another name, outside of the layer, it could be written later.
+        if stat.st_nlink != 1 {
+            return Err(self.unfit("it has several names (hard links)"));
+        }
+        let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+        let left = self.bytes.checked_sub(size);
+        self.bytes = left.ok_or(ShelfError::TooLarge { what: "bytes", limit: self.limit })?;
+        let executable = stat.st_mode & 0o100 != 0;
+        self.mode(file.as_fd(), &stat, if executable { SEALED_PROGRAM } else { SEALED_FILE })?;
+        let node = Node::File { file: &File::from(file), executable, size, modified: stat.st_mtime };
+        visit(&Entry { path: &self.path, node })
+    }
+
+    fn link(&mut self, folder: BorrowedFd<'_>, name: &CStr, visit: &mut Visit<'_>) -> Result<(), ShelfError> {
+        let target = rustix::fs::readlinkat(folder, name, Vec::new());
+        let target = target.map_err(|errno| self.unreadable(errno))?;
+        if !stays_inside(target.to_bytes(), self.depth) {
+            return Err(self.unfit("the link leads out of the layer, or might"));
+        }
+        visit(&Entry { path: &self.path, node: Node::Link { target: target.to_bytes() } })
+    }
+
+    /// Opens an entry, and looks at what was opened.
+    fn open(
+        &self,
+        folder: BorrowedFd<'_>,
+        name: &CStr,
+        flags: OFlags,
+    ) -> Result<(OwnedFd, Stat), ShelfError> {
+        let opened = rustix::fs::openat(folder, name, flags, Mode::empty());
+        let opened = opened.map_err(|errno| self.unreadable(errno))?;
+        let stat = rustix::fs::fstat(&opened).map_err(|errno| self.unreadable(errno))?;
+        self.fit(&stat)?;
+        self.rights(opened.as_fd())?;
+        Ok((opened, stat))
+    }
+
+    /// What is refused of every kind.
+    fn fit(&self, stat: &Stat) -> Result<(), ShelfError> {
+        if i128::from(stat.st_dev) != self.device {
+            return Err(self.unfit("it is on another file system"));
+        }
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink && stat.st_mode & 0o7000 != 0 {
+            return Err(self.unfit("setuid, setgid and sticky bits are not let in"));
+        }
+        Ok(())
+    }
+
+    fn rights(&self, opened: BorrowedFd<'_>) -> Result<(), ShelfError> {
+        let mut list = [0; 4_096];
+        let len = match rustix::fs::flistxattr(opened, &mut list) {
+            Ok(len) => len,
+            Err(Errno::NOTSUP) => 0,
+            Err(Errno::RANGE) => return Err(self.unfit("it has too many attributes")),
+            Err(errno) => return Err(self.unreadable(errno)),
+        };
+        if list[..len].split(|byte| *byte == 0).any(|name| RIGHTS.contains(&name)) {
+            return Err(self.unfit("capabilities and access lists are not let in"));
+        }
+        Ok(())
+    }
+
+    fn mode(&self, opened: BorrowedFd<'_>, stat: &Stat, sealed: u32) -> Result<(), ShelfError> {
+        if stat.st_mode & 0o777 == sealed as rustix::fs::RawMode {
+            return Ok(());
+        }
+        match self.pass {
+            Pass::Check => Err(self.unfit("its mode was changed")),
+            Pass::Seal => rustix::fs::fchmod(opened, Mode::from_raw_mode(sealed as rustix::fs::RawMode))
+                .map_err(|errno| ShelfError::io("change the mode of", self.shown(), errno)),
+        }
+    }
+
+    fn shown(&self) -> String {
+        if self.path.is_empty() { ".".to_owned() } else { shown(&self.path) }
+    }
+
+    fn unfit(&self, why: &'static str) -> ShelfError {
+        ShelfError::Unfit { path: self.shown(), why }
+    }
+
+    fn unreadable(&self, errno: Errno) -> ShelfError {
+        match errno {
+            Errno::ACCESS => self.unfit("it cannot be read"),
+            // It was there a moment ago, and was something else.
+            Errno::NOENT | Errno::LOOP | Errno::NOTDIR => self.unfit("it changed while it was looked at"),
+            Errno::IO => self.unfit("the disk cannot read it"),
+            errno => ShelfError::io("read", self.shown(), errno),
+        }
+    }
+}
+
+/// A path for a message; names from strangers may hold control characters.
+pub(super) fn shown(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).escape_debug().to_string()
+}
+
+/// Whether a link in a folder so deep can only lead into the layer. Above the folder that it is in there are folders and
+/// no links, so climbing at the beginning is safe. Where it climbs later it may have come through another link first, and
+/// nobody knows from where.
+fn stays_inside(target: &[u8], depth: usize) -> bool {
+    if target.is_empty() || target[0] == b'/' || target.len() > MAX_PATH {
+        return false;
+    }
+    let (mut climbed, mut went_down) = (0, false);
+    for part in target.split(|byte| *byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." if went_down => return false,
+            b".." => climbed += 1,
+            _ => went_down = true,
+        }
+    }
+    climbed <= depth
+}
+
+/// What the entries of a layer come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Survey {
+    pub(super) tree: Digest,
+    pub(super) bytes: u64,
+    pub(super) entries: u64,
+}
+
+/// Reads and hashes everything.
+pub(super) fn survey(top: OwnedFd, pass: Pass, limit: u64) -> Result<Survey, ShelfError> {
+    let mut hasher = Hasher::new("belljar tree 1");
+    let (mut bytes, mut entries) = (0, 0);
+    let mut chunk = vec![0; CHUNK];
+    walk(top, pass, limit, &mut |entry| {
+        entries += 1;
+        hasher.part(entry.path);
+        match &entry.node {
+            Node::Folder => hasher.part(b"folder"),
+            Node::Link { target } => {
+                hasher.part(b"link");
+                hasher.part(target);
+            }
+            Node::File { file, executable, size, .. } => {
+                bytes += size;
+                hasher.part(if *executable { b"program" } else { b"file" });
+                hasher.part(content(file, *size, entry.path, &mut chunk)?.as_bytes());
+            }
+        }
+        Ok(())
+    })?;
+    Ok(Survey { tree: hasher.end(), bytes, entries })
+}
+
+fn content(mut file: &File, size: u64, path: &[u8], chunk: &mut [u8]) -> Result<Digest, ShelfError> {
+    let unfit = |why| ShelfError::Unfit { path: shown(path), why };
+    let mut hasher = Hasher::new("belljar file 1");
+    hasher.number(size);
+    let mut left = size;
+    loop {
+        let len = match file.read(chunk) {
+            Ok(0) => break,
+            Ok(len) => len as u64,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(_) => return Err(unfit("the disk cannot read it")),
+        };
+        left = left.checked_sub(len).ok_or_else(|| unfit("it changed while it was read"))?;
+        hasher.bytes(&chunk[..len as usize]);
+    }
+    if left > 0 {
+        return Err(unfit("it changed while it was read"));
+    }
+    Ok(hasher.end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_climb_at_their_beginning_only() {
+        for (target, depth) in [("a", 0), ("../a", 1), ("./../../a/b", 2), ("a/./b/", 0), (".", 0), ("..", 1)]
+        {
+            assert!(stays_inside(target.as_bytes(), depth), "{target}");
+        }
+        for (target, depth) in [("", 9), ("/etc", 9), ("..", 0), ("../../a", 1), ("a/../b", 9), ("./..", 0)] {
+            assert!(!stays_inside(target.as_bytes(), depth), "{target}");
+        }
+        assert!(!stays_inside(&[b'a'; MAX_PATH + 1], 0));
+    }
+}

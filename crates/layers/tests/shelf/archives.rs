@@ -1,0 +1,159 @@
+//! Layers that travel: what goes out comes in as it was, and nothing else does.
+
+use std::fs;
+use std::io::Cursor;
+use std::os::unix::fs::MetadataExt;
+
+use belljar_layers::shelf::{Bounds, Manifest, Prune, ShelfError};
+use tar::{Builder, EntryType, Header};
+
+use crate::common::{Place, count, publish};
+
+/// An exported layer.
+async fn exported() -> (Vec<u8>, Manifest, i64) {
+    let place = Place::new();
+    let shelf = place.open();
+    let held = publish(&shelf, "a").await.unwrap();
+    let mut bytes = Vec::new();
+    let manifest = shelf.export(&held.key(), &mut bytes).unwrap();
+    let time = fs::metadata(held.files().join("pkg/__init__.py")).unwrap().mtime();
+    (bytes, manifest, time)
+}
+
+fn refused(archive: Vec<u8>) -> ShelfError {
+    let place = Place::new();
+    let shelf = place.open_with(Bounds { layer_bytes: 1 << 20, ..Bounds::default() });
+    let error = shelf.import(Cursor::new(archive)).unwrap_err();
+    assert_eq!(count(&place.path().join("layers")), 0);
+    assert!(place.is_tidy());
+    error
+}
+
+#[tokio::test]
+async fn what_goes_out_comes_in() {
+    let (archive, manifest, time) = exported().await;
+    let place = Place::new();
+    let shelf = place.open();
+    let held = shelf.import(Cursor::new(&archive)).unwrap();
+    assert_eq!(held.manifest().tree, manifest.tree);
+    assert_eq!(held.manifest().recipe, manifest.recipe);
+    let found = place.open().find(&manifest.key).await.unwrap().unwrap();
+    assert_eq!(fs::read_link(found.files().join("pkg/link")).unwrap().to_str(), Some("../bin/tool"));
+    assert_eq!(fs::metadata(found.files().join("pkg/__init__.py")).unwrap().mtime(), time);
+    // Once more is no mistake.
+    shelf.import(Cursor::new(&archive)).unwrap();
+    assert!(place.is_tidy());
+    assert_eq!(shelf.export(&manifest.key, Vec::new()).unwrap().tree, manifest.tree);
+}
+
+/// A byte anywhere: it is refused, or it was one that says nothing (a time, padding) and the layer is the same.
+#[tokio::test]
+async fn no_changed_byte_changes_a_layer() {
+    let (archive, manifest, _) = exported().await;
+    let place = Place::new();
+    let shelf = place.open();
+    for index in (0..archive.len()).step_by(7) {
+        let mut changed = archive.clone();
+        changed[index] ^= 0x01;
+        if let Ok(held) = shelf.import(Cursor::new(changed)) {
+            let got = held.manifest();
+            assert_eq!(
+                (got.key, got.tree, &got.recipe),
+                (manifest.key, manifest.tree, &manifest.recipe),
+                "{index}"
+            );
+        }
+        // What is there already would be found, and the archive not looked at any further.
+        shelf.prune(Prune { to_layers: Some(0), ..Prune::default() }).unwrap();
+    }
+    for len in (0..archive.len() - 1_024).step_by(200) {
+        refused(archive[..len].to_vec());
+    }
+}
+
+fn header(kind: EntryType, size: u64, mode: u32) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_size(size);
+    header.set_mode(mode);
+    header.set_mtime(0);
+    header
+}
+
+/// A name as it is, where the library would refuse to write it.
+fn raw(archive: &mut Builder<Vec<u8>>, name: &str, mut header: Header, data: &[u8]) {
+    let field = &mut header.as_old_mut().name;
+    field.fill(0);
+    field[..name.len()].copy_from_slice(name.as_bytes());
+    header.set_cksum();
+    archive.append(&header, data).unwrap();
+}
+
+type Add = fn(&mut Builder<Vec<u8>>);
+
+const HOSTILE: [(&str, Add); 14] = [
+    ("a file above", |tar| raw(tar, "files/../../x", header(EntryType::Regular, 1, 0o644), b"x")),
+    ("an absolute one", |tar| raw(tar, "/tmp/x", header(EntryType::Regular, 1, 0o644), b"x")),
+    ("beside the files", |tar| raw(tar, "x", header(EntryType::Regular, 1, 0o644), b"x")),
+    ("the top itself", |tar| raw(tar, "files", header(EntryType::Directory, 0, 0o755), b"")),
+    ("a second manifest", |tar| raw(tar, "manifest.json", header(EntryType::Regular, 1, 0o644), b"x")),
+    ("through a link", |tar| {
+        let mut link = header(EntryType::Symlink, 0, 0o777);
+        link.set_link_name("/tmp").unwrap();
+        raw(tar, "files/out", link, b"");
+        raw(tar, "files/out/belljar-test-x", header(EntryType::Regular, 1, 0o644), b"x");
+    }),
+    ("over a link", |tar| {
+        let mut link = header(EntryType::Symlink, 0, 0o777);
+        link.set_link_name("/tmp/belljar-test-x").unwrap();
+        raw(tar, "files/out", link, b"");
+        raw(tar, "files/out", header(EntryType::Regular, 1, 0o644), b"x");
+    }),
+    ("a hard link", |tar| {
+        let mut link = header(EntryType::Link, 0, 0o644);
+        link.set_link_name("/etc/passwd").unwrap();
+        raw(tar, "files/x", link, b"");
+    }),
+    ("a device", |tar| raw(tar, "files/x", header(EntryType::Char, 0, 0o644), b"")),
+    ("a pipe", |tar| raw(tar, "files/x", header(EntryType::Fifo, 0, 0o644), b"")),
+    ("setuid", |tar| raw(tar, "files/x", header(EntryType::Regular, 1, 0o4755), b"x")),
+    ("twice", |tar| {
+        raw(tar, "files/x", header(EntryType::Regular, 1, 0o644), b"x");
+        raw(tar, "files/x", header(EntryType::Regular, 1, 0o644), b"y");
+    }),
+    ("a name of a megabyte", |tar| {
+        let name = vec![b'a'; 1 << 20];
+        raw(tar, "././@LongLink", header(EntryType::GNULongName, name.len() as u64, 0o644), &name);
+        raw(tar, "files/x", header(EntryType::Regular, 0, 0o644), b"");
+    }),
+    ("too much", |tar| {
+        let data = vec![0; 2 << 20];
+        raw(tar, "files/x", header(EntryType::Regular, data.len() as u64, 0o644), &data);
+    }),
+];
+
+#[tokio::test]
+async fn hostile_archives_are_refused() {
+    // Left there by a version that followed links.
+    let _ = fs::remove_file("/tmp/belljar-test-x");
+    let (_, manifest, _) = exported().await;
+    let text = serde_json::to_vec(&manifest).unwrap();
+    for (what, add) in HOSTILE {
+        let mut archive = Builder::new(Vec::new());
+        raw(&mut archive, "manifest.json", header(EntryType::Regular, text.len() as u64, 0o444), &text);
+        add(&mut archive);
+        let error = refused(archive.into_inner().unwrap());
+        assert!(
+            matches!(&error, ShelfError::Archive(why) if !why.contains("manifest tells")),
+            "{what}: {error}"
+        );
+        assert!(!std::path::Path::new("/tmp/belljar-test-x").exists(), "{what}");
+    }
+    // Its files are missing.
+    let mut archive = Builder::new(Vec::new());
+    raw(&mut archive, "manifest.json", header(EntryType::Regular, text.len() as u64, 0o444), &text);
+    let error = refused(archive.into_inner().unwrap());
+    assert!(error.to_string().contains("manifest tells"), "{error}");
+    refused(Vec::new());
+    refused(b"not a tar at all".repeat(100));
+}

@@ -1,0 +1,79 @@
+//! What is kept, what goes, and in which order.
+
+use std::fs;
+use std::time::{Duration, SystemTime};
+
+use belljar_layers::shelf::{Bounds, Key, Prune, Pruned};
+
+use crate::common::{Place, count, publish, recipe};
+
+/// Makes a layer look as if it had been used last so many hours ago.
+fn used(place: &Place, name: &str, hours: u64) {
+    let lock = place.path().join("locks").join(recipe(name).key().to_string());
+    let time = SystemTime::now() - Duration::from_secs(hours * 3_600);
+    fs::File::options().write(true).open(lock).unwrap().set_modified(time).unwrap();
+}
+
+fn keys(names: &[&str]) -> Vec<Key> {
+    names.iter().map(|name| recipe(name).key()).collect()
+}
+
+#[tokio::test]
+async fn the_least_recently_used_goes_first() {
+    let place = Place::new();
+    let shelf = place.open();
+    for (name, hours) in [("a", 2), ("b", 9), ("c", 5), ("d", 7)] {
+        drop(publish(&shelf, name).await.unwrap());
+        used(&place, name, hours);
+    }
+    // A use counts: it is the most recent now.
+    drop(shelf.find(&recipe("d").key()).await.unwrap().unwrap());
+    let listed: Vec<Key> = shelf.list().unwrap().iter().map(|layer| layer.manifest.key).collect();
+    assert_eq!(listed, keys(&["b", "c", "a", "d"]));
+
+    let pruned = shelf.prune(Prune { to_layers: Some(3), ..Prune::default() }).unwrap();
+    assert_eq!(pruned, Pruned { layers: 1, bytes: 21 });
+    let pruned = shelf.prune(Prune { to_bytes: Some(42), ..Prune::default() }).unwrap();
+    assert_eq!(pruned, Pruned { layers: 1, bytes: 21 });
+    let pruned = shelf.prune(Prune { unused_for: Some(Duration::from_secs(3_600)), ..Prune::default() });
+    assert_eq!(pruned.unwrap(), Pruned { layers: 1, bytes: 21 });
+    let listed: Vec<Key> = shelf.list().unwrap().iter().map(|layer| layer.manifest.key).collect();
+    assert_eq!(listed, keys(&["d"]));
+    assert!(shelf.find(&recipe("a").key()).await.unwrap().is_none());
+    assert!(place.is_tidy());
+    assert_eq!(count(&place.path().join("locks")), 2);
+}
+
+#[tokio::test]
+async fn what_comes_makes_room_for_itself_but_not_of_what_is_used() {
+    let place = Place::new();
+    let shelf = place.open_with(Bounds { layers: 2, ..Bounds::default() });
+    let held = publish(&shelf, "a").await.unwrap();
+    used(&place, "a", 9);
+    for name in ["b", "c", "d"] {
+        drop(publish(&shelf, name).await.unwrap());
+        used(&place, name, 1);
+    }
+    let mut listed: Vec<Key> = shelf.list().unwrap().iter().map(|layer| layer.manifest.key).collect();
+    listed.sort();
+    let mut expected = keys(&["a", "d"]);
+    expected.sort();
+    assert_eq!(listed, expected);
+    assert!(held.files().exists());
+}
+
+#[tokio::test]
+async fn a_look_does_not_write_each_time() {
+    let place = Place::new();
+    let shelf = place.open();
+    let key = publish(&shelf, "a").await.unwrap().key();
+    let lock = place.path().join("locks").join(key.to_string());
+    let time = SystemTime::now() - Duration::from_secs(30);
+    fs::File::options().write(true).open(&lock).unwrap().set_modified(time).unwrap();
+    let noted = || fs::metadata(&lock).unwrap().modified().unwrap();
+    let before = noted();
+    for _ in 0..10 {
+        assert!(shelf.find(&key).await.unwrap().is_some());
+    }
+    assert_eq!(noted(), before);
+}

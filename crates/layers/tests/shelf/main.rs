@@ -1,0 +1,10 @@
+//! The shelf, on a real disk and with real processes.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod archives;
+mod common;
+mod hostile;
+mod keeping;
+mod processes;
+mod publishing;
+mod tampering;

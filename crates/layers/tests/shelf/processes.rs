@@ -1,0 +1,184 @@
+//! Several processes on one shelf, some of which are killed. Each is this test binary, executed once more.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use belljar_layers::shelf::{Bounds, Flights, Prune, Shelf, ShelfError};
+
+use crate::common::{Place, fill, publish, recipe};
+
+const ROLE: &str = "BELLJAR_SHELF_ROLE";
+const FOLDER: &str = "BELLJAR_SHELF_FOLDER";
+
+/// What the other process does; no test of its own.
+#[test]
+fn other_process() {
+    let (Ok(role), Ok(folder)) = (std::env::var(ROLE), std::env::var(FOLDER)) else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let shelf = Shelf::open(Path::new(&folder), Bounds::default(), Arc::new(|_| {})).unwrap();
+        match role.as_str() {
+            "publish" => drop(publish(&shelf, "a").await.unwrap()),
+            "stage" => {
+                let stage = shelf.stage().unwrap();
+                fill(&stage, "a");
+                let _turn = shelf.turn(&belljar_layers::shelf::Digest::of("x", ["x"])).await.unwrap();
+                wait();
+            }
+            "hold" => {
+                let _held = shelf.find(&recipe("a").key()).await.unwrap().unwrap();
+                wait();
+            }
+            "obtain" => obtain(&shelf, Path::new(&folder)).await,
+            "again and again" => {
+                for number in 0.. {
+                    publish(&shelf, &format!("{number}")).await.unwrap();
+                    shelf.prune(Prune { to_layers: Some(2), ..Prune::default() }).unwrap();
+                }
+            }
+            role => panic!("{role}"),
+        }
+    });
+}
+
+/// Says that it is there, and waits for the end of its input.
+fn wait() {
+    std::io::stdout().lock().write_all(b"\nready\n").unwrap();
+    let _ = std::io::stdin().lock().read_line(&mut String::new());
+}
+
+async fn obtain(shelf: &Shelf, folder: &Path) {
+    let build = async {
+        let mut log = fs::File::options().append(true).create(true).open(folder.join("builds")).unwrap();
+        log.write_all(b"x").unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        publish(shelf, "a").await
+    };
+    let flights = Flights::<Result<_, ShelfError>>::default();
+    shelf.obtain(&flights, &recipe("a").key(), build).await.unwrap();
+}
+
+fn command(role: &str, place: &Place, before: &[&str]) -> Command {
+    let own = std::env::current_exe().unwrap();
+    let mut words = before.to_vec();
+    words.extend([own.to_str().unwrap(), "--exact", "processes::other_process", "--nocapture"]);
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).env(ROLE, role).env(FOLDER, place.path());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Starts one, and waits until it is where it says so.
+fn ready(role: &str, place: &Place) -> Child {
+    let mut child = command(role, place, &[]).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line == "ready"), "{role} ended early");
+    child
+}
+
+fn kill(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[tokio::test]
+async fn what_a_killed_process_staged_is_swept_and_what_a_living_one_did_is_not() {
+    let place = Place::new();
+    let living = ready("stage", &place);
+    drop(place.open());
+    assert!(!place.is_tidy());
+    kill(living);
+    drop(place.open());
+    assert!(fs::read_dir(place.path().join("staging")).unwrap().next().is_none());
+    // And what it alone was to do, others can.
+    place.open().turn(&belljar_layers::shelf::Digest::of("x", ["x"])).await.unwrap();
+    assert!(place.is_tidy());
+}
+
+#[tokio::test]
+async fn what_another_process_uses_is_not_pruned() {
+    let place = Place::new();
+    let shelf = place.open();
+    drop(publish(&shelf, "a").await.unwrap());
+    let other = ready("hold", &place);
+    let all = Prune { to_layers: Some(0), ..Prune::default() };
+    assert_eq!(shelf.prune(all).unwrap().layers, 0);
+    assert!(shelf.find(&recipe("a").key()).await.unwrap().is_some());
+    kill(other);
+    assert_eq!(shelf.prune(all).unwrap().layers, 1);
+}
+
+#[tokio::test]
+async fn several_processes_build_once() {
+    let place = Place::new();
+    drop(place.open());
+    let children: Vec<_> = (0..4).map(|_| command("obtain", &place, &[]).spawn().unwrap()).collect();
+    for child in children {
+        let ended = child.wait_with_output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    }
+    assert_eq!(fs::read(place.path().join("builds")).unwrap(), b"x");
+    assert!(place.is_tidy());
+}
+
+/// Whatever it was doing: every layer that is there afterwards is whole, and nothing else is there.
+async fn is_whole(place: &Place, when: &str) {
+    let shelf = place.open();
+    for name in fs::read_dir(place.path().join("layers")).unwrap() {
+        let key = name.unwrap().file_name().to_str().unwrap().parse().unwrap();
+        shelf.verify(&key).unwrap_or_else(|error| panic!("{when}: {error}"));
+    }
+    assert!(place.is_tidy(), "{when}");
+    assert!(place.told().is_empty(), "{when}");
+}
+
+/// Killed at the n-th of each call that changes something.
+#[tokio::test]
+async fn killed_at_any_step_of_a_publication_it_leaves_no_half_layer() {
+    if Command::new("strace").arg("-V").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "strace is needed");
+        println!("skipped: strace is not installed");
+        return;
+    }
+    let (mut killed, mut came) = (0, 0);
+    for (calls, times) in [
+        ("mkdir,mkdirat", &[7, 8, 9][..]),
+        ("fchmod", &[1, 2, 5, 8]),
+        ("syncfs", &[1]),
+        ("fsync", &[1, 2]),
+        ("rename,renameat,renameat2", &[1]),
+        ("unlink,unlinkat,rmdir", &[1, 2]),
+        ("flock", &[2, 3, 4]),
+    ] {
+        for time in times {
+            let place = Place::new();
+            let inject = format!("inject={calls}:signal=SIGKILL:when={time}");
+            let words = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", &inject];
+            let ended = command("publish", &place, &words).output().unwrap();
+            killed += u32::from(!ended.status.success());
+            is_whole(&place, &inject).await;
+            came += u32::from(place.layer(&recipe("a").key()).exists());
+            // What comes next finds it, or can make it.
+            publish(&place.open(), "a").await.unwrap();
+            is_whole(&place, &inject).await;
+        }
+    }
+    assert!(killed >= 12, "only {killed} were killed");
+    assert!(came >= 1 && came < killed, "{came} of {killed} had come so far");
+}
+
+/// Killed at moments that nobody chose, while layers come and go.
+#[tokio::test]
+async fn killed_at_any_moment_it_leaves_no_half_layer() {
+    let place = Place::new();
+    drop(place.open());
+    for round in 0..15 {
+        let child = command("again and again", &place, &[]).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(60 + 7 * round));
+        kill(child);
+        is_whole(&place, &format!("round {round}")).await;
+    }
+}

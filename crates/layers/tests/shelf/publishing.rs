@@ -1,0 +1,241 @@
+//! How layers come onto the shelf, and how they are found there.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use belljar_layers::shelf::{Digest, Flights, Obtained, Origin, Shelf, ShelfError};
+
+use crate::common::{Place, count, fill, publish, recipe};
+
+#[tokio::test]
+async fn what_was_published_is_found_and_cannot_be_written() {
+    let place = Place::new();
+    let shelf = place.open();
+    let key = recipe("a").key();
+    assert!(shelf.find(&key).await.unwrap().is_none());
+    let held = publish(&shelf, "a").await.unwrap();
+    assert_eq!((held.key(), held.manifest().key), (key, key));
+    assert_eq!((held.manifest().entries, held.manifest().bytes), (7, 21));
+
+    let found = place.open().find(&key).await.unwrap().unwrap();
+    assert_eq!(found.manifest(), held.manifest());
+    let mode =
+        |path: &str| fs::symlink_metadata(found.files().join(path)).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(""), 0o555);
+    assert_eq!((mode("pkg"), mode("pkg/sub")), (0o555, 0o555));
+    assert_eq!((mode("pkg/__init__.py"), mode("bin/tool")), (0o444, 0o555));
+    assert_eq!(fs::read_to_string(found.files().join("pkg/link")).unwrap(), "#!/bin/sh\n");
+    assert!(place.is_tidy() && place.told().is_empty());
+}
+
+#[tokio::test]
+async fn a_stage_that_is_not_published_leaves_nothing() {
+    let place = Place::new();
+    let shelf = place.open();
+    let stage = shelf.stage().unwrap();
+    fill(&stage, "a");
+    assert_eq!(fs::metadata(stage.files()).unwrap().permissions().mode() & 0o7777, 0o700);
+    drop(stage);
+    assert!(place.is_tidy());
+}
+
+#[tokio::test]
+async fn the_first_of_two_that_are_published_at_once_is_taken() {
+    let place = Place::new();
+    let (first, second) = (place.open(), place.open());
+    let (one, two) = tokio::join!(publish(&first, "a"), publish(&second, "a"));
+    let (one, two) = (one.unwrap(), two.unwrap());
+    assert_eq!(one.files(), two.files());
+    assert_eq!(count(&place.path().join("layers")), 1);
+    assert!(place.is_tidy());
+}
+
+#[tokio::test]
+async fn a_damaged_one_in_the_way_is_replaced() {
+    let place = Place::new();
+    let shelf = place.open();
+    let held = publish(&shelf, "a").await.unwrap();
+    fs::write(place.layer(&held.key()).join("extra"), "x").unwrap();
+    let again = publish(&place.open(), "a").await.unwrap();
+    assert!(!place.layer(&again.key()).join("extra").exists());
+    assert_eq!(place.told().len(), 1);
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Failed {
+    Shelf(ShelfError),
+    Build,
+}
+
+impl From<ShelfError> for Failed {
+    fn from(error: ShelfError) -> Self {
+        Self::Shelf(error)
+    }
+}
+
+/// A hundred who want the same layer.
+async fn hundred(shelf: &Shelf, fail: bool) -> (usize, Vec<Result<Obtained, Failed>>) {
+    let (flights, builds) = (Arc::new(Flights::default()), Arc::new(AtomicUsize::new(0)));
+    let tasks: Vec<_> = (0..100)
+        .map(|_| {
+            let (shelf, flights, builds) = (shelf.clone(), Arc::clone(&flights), Arc::clone(&builds));
+            tokio::spawn(async move {
+                let build = async {
+                    builds.fetch_add(1, Ordering::SeqCst);
+                    // Long enough for everybody to come; who comes later finds the layer, or builds it again.
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                    if fail { Err(Failed::Build) } else { publish(&shelf, "a").await.map_err(Failed::from) }
+                };
+                shelf.obtain(&flights, &recipe("a").key(), build).await
+            })
+        })
+        .collect();
+    let mut results = Vec::new();
+    for task in tasks {
+        results.push(task.await.unwrap());
+    }
+    (builds.load(Ordering::SeqCst), results)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_first_requests_build_once() {
+    let place = Place::new();
+    let shelf = place.open();
+    let (builds, results) = hundred(&shelf, false).await;
+    assert_eq!(builds, 1);
+    assert!(results.iter().all(|result| result.as_ref().is_ok_and(|got| got.held.files().exists())));
+    let (builds, results) = hundred(&shelf, false).await;
+    assert_eq!(builds, 0);
+    assert!(results.iter().all(|result| result.as_ref().is_ok_and(|got| got.origin == Origin::Shelf)));
+    assert!(place.is_tidy());
+}
+
+#[tokio::test]
+async fn a_hundred_first_requests_fail_alike() {
+    let place = Place::new();
+    let (builds, results) = hundred(&place.open(), true).await;
+    assert_eq!(builds, 1);
+    assert!(results.iter().all(|result| matches!(result, Err(Failed::Build))));
+    assert!(place.is_tidy());
+}
+
+#[tokio::test]
+async fn answers_age_and_stay() {
+    let place = Place::new();
+    let (shelf, question) = (place.open(), Digest::of("question", ["numpy"]));
+    assert_eq!(shelf.resolution::<Vec<String>>(&question, Duration::MAX).await, None);
+    shelf.remember(&question, &vec!["numpy==2.0".to_owned()]).await.unwrap();
+    let fresh = shelf.resolution::<Vec<String>>(&question, Duration::from_secs(3_600)).await.unwrap();
+    assert_eq!((fresh.fresh, fresh.value), (true, vec!["numpy==2.0".to_owned()]));
+    let old = place.open().resolution::<Vec<String>>(&question, Duration::ZERO).await.unwrap();
+    assert!(!old.fresh);
+    // Another question's answer under this name is no answer, and neither is nonsense.
+    let other = Digest::of("question", ["pandas"]);
+    let at = |digest: &Digest| place.path().join("resolutions").join(digest.to_string());
+    fs::copy(at(&question), at(&other)).unwrap();
+    assert_eq!(shelf.resolution::<Vec<String>>(&other, Duration::MAX).await, None);
+    fs::write(at(&question), "{").unwrap();
+    assert_eq!(shelf.resolution::<Vec<String>>(&question, Duration::MAX).await, None);
+    assert!(place.is_tidy());
+}
+
+/// Reading a folder's names leaves a time behind. None is left by finding a layer.
+#[tokio::test]
+async fn a_layer_among_a_thousand_is_found_without_a_list() {
+    let place = Place::new();
+    let shelf = place.open();
+    let key = publish(&shelf, "a").await.unwrap().key();
+    let folders = ["layers", "locks", "staging", "turns"].map(|name| place.path().join(name));
+    for number in 0..1_000 {
+        fs::create_dir(folders[0].join(format!("{number:064x}"))).unwrap();
+    }
+    let long_ago = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    for folder in &folders {
+        fs::File::open(folder).unwrap().set_times(fs::FileTimes::new().set_accessed(long_ago)).unwrap();
+    }
+    let listed =
+        || folders.iter().filter(|folder| fs::metadata(folder).unwrap().atime() != 1_000_000_000).count();
+    assert!(shelf.find(&key).await.unwrap().is_some());
+    assert!(shelf.find(&recipe("missing").key()).await.unwrap().is_none());
+    assert_eq!(listed(), 0);
+    shelf.list().unwrap();
+    if listed() == 0 {
+        println!("skipped: this file system does not note when it is read");
+    }
+}
+
+#[tokio::test]
+async fn a_folder_that_others_may_write_is_no_shelf() {
+    let place = Place::new();
+    drop(place.open());
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let error = Shelf::open(&place.path(), Default::default(), Arc::new(|_| {})).unwrap_err();
+    assert!(matches!(error, ShelfError::Exposed { .. }), "{error}");
+}
+
+/// A small file system of its own, where the tests may mount one.
+#[tokio::test]
+async fn a_full_disk_breaks_nothing() {
+    let place = Place::new();
+    fs::create_dir(place.path()).unwrap();
+    let Some(_mounted) = Mounted::tmpfs(&place.path(), "size=1m,mode=700") else {
+        println!("skipped: needs root to mount a small file system");
+        return;
+    };
+    let shelf = place.open();
+    let held = publish(&shelf, "a").await.unwrap();
+    let stage = shelf.stage().unwrap();
+    fill(&stage, "b");
+    let mut file = fs::File::create(stage.files().join("fill")).unwrap();
+    while file.write_all(&[1; 4_096]).is_ok() {}
+    drop(file);
+    let error = shelf.publish(stage, recipe("b")).await.unwrap_err();
+    assert!(matches!(error, ShelfError::NoSpace { .. }), "{error}");
+    assert!(error.to_string().contains("belljar deps prune"), "{error}");
+    assert!(place.is_tidy());
+    shelf.verify(&held.key()).unwrap();
+    publish(&shelf, "b").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_read_only_folder_is_said_so() {
+    let place = Place::new();
+    fs::create_dir(place.path()).unwrap();
+    let Some(mounted) = Mounted::tmpfs(&place.path(), "size=1m,mode=700") else {
+        println!("skipped: needs root to mount a file system read-only");
+        return;
+    };
+    let shelf = place.open();
+    publish(&shelf, "a").await.unwrap();
+    mounted.read_only();
+    let error = publish(&shelf, "b").await.unwrap_err();
+    assert!(matches!(error, ShelfError::ReadOnly { .. }), "{error}");
+    assert!(error.to_string().contains("dependencies.folder"), "{error}");
+}
+
+struct Mounted(std::path::PathBuf);
+
+impl Mounted {
+    fn tmpfs(at: &std::path::Path, options: &str) -> Option<Self> {
+        Self::mount(&["-t", "tmpfs", "-o", options, "tmpfs"], at).then(|| Self(at.to_owned()))
+    }
+
+    fn read_only(&self) {
+        assert!(Self::mount(&["-o", "remount,ro"], &self.0));
+    }
+
+    fn mount(arguments: &[&str], at: &std::path::Path) -> bool {
+        let ran = std::process::Command::new("mount").args(arguments).arg(at).output();
+        ran.is_ok_and(|ran| ran.status.success())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}

@@ -1,0 +1,129 @@
+//! Whatever is changed about a layer is found: when it is used first after a start, and by `verify`.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use belljar_layers::shelf::{Notice, ShelfError};
+
+use crate::common::{Place, count, publish, recipe};
+
+/// As whoever may do everything would, and puts the modes back.
+fn anyway(path: &Path, mode: u32, change: impl FnOnce(&Path)) {
+    let folder = path.parent().unwrap();
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
+    if path.is_file() {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    change(path);
+    if path.is_file() && !path.is_symlink() {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o555)).unwrap();
+}
+
+type Change = fn(&Path);
+
+const CHANGES: [(&str, Change); 14] = [
+    ("one byte", |layer| {
+        anyway(&layer.join("files/pkg/__init__.py"), 0o444, |path| {
+            let mut bytes = fs::read(path).unwrap();
+            bytes[0] ^= 1;
+            fs::write(path, bytes).unwrap();
+        });
+    }),
+    ("a byte more", |layer| {
+        anyway(&layer.join("files/pkg/sub/empty"), 0o444, |path| fs::write(path, "x").unwrap());
+    }),
+    ("a file may be written", |layer| {
+        fs::set_permissions(layer.join("files/bin/tool"), fs::Permissions::from_mode(0o755)).unwrap();
+    }),
+    ("a file may be executed", |layer| {
+        let path = layer.join("files/pkg/__init__.py");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o555)).unwrap();
+    }),
+    ("setuid", |layer| {
+        fs::set_permissions(layer.join("files/bin/tool"), fs::Permissions::from_mode(0o4555)).unwrap();
+    }),
+    ("the top may be written", |layer| {
+        fs::set_permissions(layer.join("files"), fs::Permissions::from_mode(0o755)).unwrap();
+    }),
+    ("another target", |layer| {
+        anyway(&layer.join("files/pkg/link"), 0, |path| {
+            fs::remove_file(path).unwrap();
+            symlink("../bin/../bin/tool", path).unwrap();
+        });
+    }),
+    ("a target that stays inside", |layer| {
+        anyway(&layer.join("files/pkg/link"), 0, |path| {
+            fs::remove_file(path).unwrap();
+            symlink("__init__.py", path).unwrap();
+        });
+    }),
+    ("a file more", |layer| {
+        anyway(&layer.join("files/pkg/more.py"), 0o444, |path| fs::write(path, "").unwrap());
+    }),
+    ("a file less", |layer| {
+        anyway(&layer.join("files/pkg/sub/empty"), 0o444, |path| fs::remove_file(path).unwrap());
+    }),
+    ("a second name", |layer| {
+        let other = layer.join("../../elsewhere");
+        fs::hard_link(layer.join("files/bin/tool"), other).unwrap();
+    }),
+    ("something beside the files", |layer| fs::write(layer.join("note"), "").unwrap()),
+    ("no manifest", |layer| fs::remove_file(layer.join("manifest.json")).unwrap()),
+    ("another layer's manifest", |layer| {
+        let path = layer.join("manifest.json");
+        let text = fs::read_to_string(&path).unwrap().replace("1.0", "1.1");
+        fs::remove_file(&path).unwrap();
+        fs::write(path, text).unwrap();
+    }),
+];
+
+#[tokio::test]
+async fn a_damaged_layer_is_not_used_after_a_start() {
+    for (what, change) in CHANGES {
+        let place = Place::new();
+        let key = publish(&place.open(), "a").await.unwrap().key();
+        change(&place.layer(&key));
+        let shelf = place.open();
+        assert!(shelf.find(&key).await.unwrap().is_none(), "{what}");
+        assert!(matches!(&place.told()[..], [Notice::Broken { key: told, .. }] if *told == key), "{what}");
+        assert_eq!(count(&place.path().join("broken")), 1, "{what}");
+        // And made anew, it is well.
+        publish(&shelf, "a").await.unwrap();
+        assert!(place.open().find(&key).await.unwrap().is_some(), "{what}");
+        assert!(place.told().is_empty(), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn verify_finds_damage_of_a_layer_that_is_in_use() {
+    for (what, change) in CHANGES {
+        let place = Place::new();
+        let shelf = place.open();
+        let held = publish(&shelf, "a").await.unwrap();
+        shelf.verify(&held.key()).unwrap();
+        change(&place.layer(&held.key()));
+        let error = shelf.verify(&held.key()).unwrap_err();
+        assert!(matches!(error, ShelfError::Broken { .. }), "{what}: {error}");
+        assert!(shelf.find(&held.key()).await.unwrap().is_none(), "{what}");
+        assert_eq!(shelf.verify(&held.key()), Err(ShelfError::NotFound(held.key())), "{what}");
+        assert_eq!(place.told().len(), 1, "{what}");
+    }
+}
+
+/// A process that has verified a layer, and uses it, learns that it is another one now.
+#[tokio::test]
+async fn a_layer_that_was_replaced_is_verified_again() {
+    let place = Place::new();
+    let shelf = place.open();
+    let held = publish(&shelf, "a").await.unwrap();
+    let other = place.open();
+    fs::write(place.layer(&held.key()).join("note"), "").unwrap();
+    other.verify(&held.key()).unwrap_err();
+    publish(&other, "a").await.unwrap();
+    CHANGES[0].1(&place.layer(&held.key()));
+    CHANGES[5].1(&place.layer(&held.key()));
+    assert!(shelf.find(&recipe("a").key()).await.unwrap().is_none());
+}
