@@ -53,6 +53,7 @@ install_packages() {
     prepared "Node.js packages" node_packages
     prepared "uv and bun" installers
     prepared "schemathesis" scripts/test/schemathesis install "$BELLJAR_TEST_PACKAGES"
+    prepared "tools for the Python package" scripts/test/python install "$BELLJAR_TEST_PACKAGES"
     if ((ALL)); then
         prepared "a newer Node.js" newer_node
         prepared "an unpacked root" unpacked_root

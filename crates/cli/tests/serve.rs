@@ -97,9 +97,28 @@ fn a_server_that_must_not_start_says_why() {
     assert!(
         serve(&["--listen", "0.0.0.0:0", "--without-keys"], "").contains("can be reached from elsewhere")
     );
+    assert!(serve(&["--temporary"], "").contains("cannot be used with"));
     assert!(serve(&[], "short").contains("BELLJAR_ADMIN_KEY: must be 32 bytes or more"));
     let _first = Server::start(folder.path(), Some(KEY), &[]);
     assert!(serve(&["--listen", "127.0.0.1:0"], KEY).contains("another belljar uses this data folder"));
+}
+
+#[test]
+fn a_temporary_server_ends_with_its_input_and_keeps_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = || std::fs::read_dir(folder.path()).unwrap().count();
+    let mut command = common::belljar();
+    command.args(["serve", "--temporary", "--allow-degraded", "--listen", "127.0.0.1:0"]);
+    command.env("TMPDIR", folder.path()).env("BELLJAR_ADMIN_KEY", KEY).env("BELLJAR_LOG", "warn");
+    let mut server = Server::of(command.stdin(Stdio::piped()));
+    assert_eq!(kept(), 1);
+    let token = format!("60.{}", std::process::id());
+    let (status, _) = server.run(&format!(r#"{{"command":["sleep","{token}"],"wait":false}}"#));
+    assert_eq!(status, "202");
+    drop(server.child.stdin.take());
+    assert!(server.child.wait().unwrap().success());
+    assert_eq!(alive_with(&token, Duration::from_secs(2)), Vec::<String>::new());
+    assert_eq!(kept(), 0);
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod service;
 mod spec;
 mod tls;
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +20,9 @@ use belljar_layers::shelf::Notice;
 use belljar_server::{Doors, World};
 use belljar_store::{Options, Store};
 use clap::Args;
+use tempfile::TempDir;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 
 use crate::config::Config;
 use crate::env::Environment;
@@ -55,10 +58,15 @@ pub(crate) struct ServeArgs {
     /// Ask nobody for a key; on a loopback address only
     #[arg(long)]
     without_keys: bool,
+    /// Belong to whoever started this: keep nothing, and end at once when standard input does
+    #[arg(long, conflicts_with = "data_dir")]
+    temporary: bool,
 }
 
 /// Serves until it is asked to end.
 pub(crate) fn run(args: ServeArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
+    // Held to the end, and removed then.
+    let (args, _folder) = in_its_folder(args)?;
     let mut service = Service::of(args, environment, &config.server)?;
     log::start(service.level);
     // Half is for what runs: whoever only connects must not take the files that a sandbox needs.
@@ -66,6 +74,16 @@ pub(crate) fn run(args: ServeArgs, environment: &Environment, config: Config) ->
     service.settings.connections = service.settings.connections.min(connections);
     let started = os::launch()?;
     os::server_runtime()?.block_on(serve(started, service, environment, config)).map(|()| 0)
+}
+
+/// A temporary service has a folder of its own.
+fn in_its_folder(args: ServeArgs) -> Result<(ServeArgs, Option<TempDir>), Failure> {
+    if !args.temporary {
+        return Ok((args, None));
+    }
+    let folder = tempfile::Builder::new().prefix("belljar-").tempdir();
+    let folder = folder.map_err(|error| Failure::host(format!("make a temporary folder: {error}")))?;
+    Ok((ServeArgs { data_dir: Some(folder.path().to_owned()), ..args }, Some(folder)))
 }
 
 async fn serve(
@@ -77,6 +95,7 @@ async fn serve(
     let mut interrupts = Interrupts::listen()?;
     let mut impatience = Interrupts::listen()?;
     let hangups = Hangups::listen()?;
+    let temporary = service.temporary;
     let certificate = service.tls.take().map(TlsFiles::load).transpose()?;
     let store = open(&service)?;
     let tls = certificate.as_ref().map(Certificate::tls);
@@ -100,6 +119,7 @@ async fn serve(
         tokio::select! {
             () = serving => {}
             () = tls::follow(certificate, hangups) => {}
+            () = abandoned(), if temporary => {}
             // The first one asks for an end, the second for one at once.
             () = async { impatience.next().await; impatience.next().await } => {}
         }
@@ -152,6 +172,18 @@ fn announce(doors: &Doors) -> Result<(), Failure> {
     let scheme = if doors.tls.is_some() { "https" } else { "http" };
     say::answer(&format!("listening on {scheme}://{}", address(&doors.api)?));
     Ok(())
+}
+
+/// Completes when standard input ends: whoever held its other end has closed it or is gone, even by `kill -9`.
+async fn abandoned() {
+    let (held, dropped) = oneshot::channel::<()>();
+    // No thread of the runtime's, which would wait for a read that nothing can interrupt.
+    std::thread::spawn(move || {
+        let _held = held;
+        // What cannot be read has ended as well.
+        let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+    });
+    let _ended = dropped.await;
 }
 
 /// Serves others only where every layer holds, or somebody said that less will do; the floor always has to.

@@ -26,6 +26,8 @@ pub(crate) struct Service {
     pub(crate) settings: Settings,
     pub(crate) admin_key: Option<AdminKey>,
     pub(crate) allow_degraded: bool,
+    /// Whether it ends with standard input.
+    pub(crate) temporary: bool,
     pub(crate) level: LevelFilter,
 }
 
@@ -61,6 +63,7 @@ impl Service {
             settings,
             admin_key: key.transpose().map_err(failed)?,
             allow_degraded: args.allow_degraded,
+            temporary: args.temporary,
             level: level(environment.log.as_deref())?,
         })
     }

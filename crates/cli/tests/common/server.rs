@@ -71,7 +71,7 @@ impl Server {
         Self::of(on(&mut command, folder, Some(KEY)))
     }
 
-    fn of(command: &mut Command) -> Self {
+    pub(crate) fn of(command: &mut Command) -> Self {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut server = Self { child, url: String::new(), lines: Vec::new() };
         let stdout = BufReader::new(server.child.stdout.take().unwrap());

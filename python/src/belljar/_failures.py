@@ -1,0 +1,39 @@
+"""The error object, as the server and the command line write it, becomes an exception."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from .errors import BY_CODE, CommandRefused, RequestFailed, ServerFailed
+from .result import read_findings
+
+
+def failure(body: Any, *, status: int | None = None, retry_after: float | None = None) -> RequestFailed:
+    """Why a request was not served."""
+    error = body.get("error") if isinstance(body, Mapping) else None
+    if not isinstance(error, Mapping):
+        return ServerFailed(f"an answer that is none of belljar's (HTTP {status})", code="internal", status=status)
+    code = str(error.get("code", "internal"))
+    raised = BY_CODE.get(code, RequestFailed)(
+        str(error.get("message", "")),
+        code=code,
+        status=status,
+        request_id=error.get("request_id"),
+        retry_after=retry_after,
+    )
+    if isinstance(raised, CommandRefused):
+        raised.findings = read_findings(error.get("findings") or [])
+    return raised
+
+
+def failure_of(response: httpx.Response) -> RequestFailed:
+    """The same of an answer that has been read."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    after = response.headers.get("retry-after", "")
+    return failure(body, status=response.status_code, retry_after=float(after) if after.isdigit() else None)

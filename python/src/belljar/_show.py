@@ -1,0 +1,77 @@
+"""How results look in a prompt and in a notebook. What a program wrote is shown as escaped text, never as markup."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .result import Artifact, Result
+
+#: So much of each stream is shown; the rest is in the result.
+_SHOWN = 20_000
+#: Pictures without a script in them. SVG can have one, but not as the source of an image.
+_PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml"})
+_LARGEST_PICTURE = 8 << 20
+_BASE64 = re.compile(r"[A-Za-z0-9+/=]*\Z")
+_BOX = "margin:0.3em 0;white-space:pre-wrap;overflow-wrap:anywhere"
+
+
+def line(result: Result) -> str:
+    """``<Result succeeded in 26 ms: '42\\n'>``"""
+    parts = [f"{result.status} in {result.duration_ms:.0f} ms"]
+    if result.exit_code:
+        parts.append(f"exit code {result.exit_code}")
+    if result.error:
+        parts.append(result.error)
+    if result.stdout:
+        parts.append(repr(_cut(result.stdout, 200)))
+    if result.has_value:
+        parts.append(f"value={_cut(repr(result.value), 200)}")
+    if result.artifacts:
+        parts.append(", ".join(artifact.name for artifact in result.artifacts))
+    return _harmless(f"<Result {': '.join(parts)}>")
+
+
+def plain(result: Result) -> str:
+    return f"{line(result)}\n{_harmless(_cut(result.text, _SHOWN))}"
+
+
+def html_of(result: Result) -> str:
+    parts = [_block(result.stdout, ""), _block(result.stderr, "color:#b00020")]
+    if result.has_value:
+        parts.append(_block(f"returned: {result.value!r}", ""))
+    if result.error:
+        parts.append(_block(f"{result.status}: {result.error}", "color:#b00020;font-weight:bold"))
+    parts += [artifact(each) for each in result.artifacts]
+    note = f"{result.status}, {result.duration_ms:.0f} ms"
+    return f"<div>{''.join(parts)}<small style='opacity:0.6'>{html.escape(note)}</small></div>"
+
+
+def artifact(each: Artifact) -> str:
+    """A picture as a picture, anything else by its name."""
+    name = html.escape(each.name, quote=True)
+    can_be_shown = each.mime_type in _PICTURES and each.size <= _LARGEST_PICTURE
+    if can_be_shown and _BASE64.match(each.content_base64):
+        return f'<img alt="{name}" style="max-width:100%" src="data:{each.mime_type};base64,{each.content_base64}">'
+    return f"<div>{name} ({html.escape(each.mime_type)}, {each.size} bytes)</div>"
+
+
+def bundle(text: str, markup: str) -> dict[str, str]:
+    return {"text/plain": text, "text/html": markup}
+
+
+def _block(text: str, style: str) -> str:
+    if not text:
+        return ""
+    return f'<pre style="{_BOX};{style}">{html.escape(_cut(text, _SHOWN))}</pre>'
+
+
+def _harmless(text: str) -> str:
+    """Control characters of a program's must not draw on a terminal."""
+    return "".join(each if each in "\n\t" or each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} more characters)"

@@ -1,0 +1,220 @@
+"""A server, named or private, and what it runs in fresh sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
+
+from . import _calls, _server
+from ._events import Events, Output
+from ._http import AsyncTransport, Transport
+from ._request import RunOptions, run_request
+from .errors import BelljarError
+from .result import Result, read_result
+from .states import SandboxInfo, Snapshot
+from .streams import AsyncStream, Stream
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+C = TypeVar("C")
+
+#: How often a call is sent again that nobody has run.
+_RETRIES = 4
+
+
+def _finder(server: str | None, api_key: str | None) -> Callable[[], _server.Server]:
+    """The server that was named, or the private one of whatever process asks."""
+    named = _server.named(server, api_key)
+    return _server.private if named is None else lambda: named
+
+
+def own(client: C | None, kind: Callable[[], C]) -> tuple[C, bool]:
+    """A client, and whether it is to be closed by whoever asks."""
+    return (kind(), True) if client is None else (client, False)
+
+
+class Client:
+    """Calls a server: the one at ``server``, that of ``BELLJAR_SERVER``, or a private one of this process.
+
+    Any number of threads may use one. What nobody has run is sent again by itself; what may have run only with an
+    ``idempotency_key``, by which the server knows it. Without such a key, a run whose caller goes away is cancelled.
+    """
+
+    def __init__(self, server: str | None = None, api_key: str | None = None, *, retries: int = _RETRIES) -> None:
+        self._transport = Transport(_finder(server, api_key), retries)
+
+    def run(
+        self,
+        code: str | bytes | None = None,
+        *,
+        check: bool = False,
+        idempotency_key: str | None = None,
+        **options: Unpack[RunOptions],
+    ) -> Result:
+        """Runs code, or ``command=…``, in a fresh sandbox. That a program fails is no error unless ``check`` is set."""
+        result = self._transport.send(_calls.run(run_request(code, **options), key=idempotency_key))
+        return result.raise_for_status() if check else result
+
+    def stream(self, code: str | bytes | None = None, **options: Unpack[RunOptions]) -> Stream[Output, Result]:
+        """The same, with output as it comes."""
+        return Stream(self._transport, _calls.stream(run_request(code, **options)), Events("result", read_result))
+
+    def map(
+        self,
+        code: str | bytes,
+        argument_sets: Iterable[Mapping[str, Any]],
+        *,
+        jobs: int = 8,
+        return_exceptions: bool = False,
+        **options: Unpack[RunOptions],
+    ) -> list[Result | BelljarError]:
+        """Calls ``main`` of the code with each of these arguments, so many at a time; results are in their order."""
+        request = partial(run_request, code, **options)
+        with ThreadPoolExecutor(jobs, thread_name_prefix="belljar") as pool:
+            each: list[Future[Result]] = [
+                pool.submit(self._transport.send, _calls.run(request(arguments=wanted))) for wanted in argument_sets
+            ]
+            try:
+                return [_outcome(future, return_exceptions) for future in each]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def submit(
+        self, code: str | bytes | None = None, *, idempotency_key: str | None = None, **options: Unpack[RunOptions]
+    ) -> str:
+        """Has something run for which nobody waits, and gives its id."""
+        return self._transport.send(_calls.submit(run_request(code, **options), key=idempotency_key))
+
+    def get(self, id: str) -> Result:
+        """An execution: its result, or how it stands."""
+        return self._transport.send(_calls.get(id))
+
+    def follow(self, id: str) -> Stream[Output, Result]:
+        """Its output from the beginning, and its result."""
+        return Stream(self._transport, _calls.follow(id), Events("result", read_result))
+
+    def cancel(self, id: str) -> Result:
+        return self._transport.send(_calls.cancel(id))
+
+    def sandboxes(self) -> list[SandboxInfo]:
+        """Those that live, newest first."""
+        found, cursor = self._transport.send(_calls.sandboxes(None))
+        while cursor is not None:
+            more, cursor = self._transport.send(_calls.sandboxes(cursor))
+            found += more
+        return found
+
+    def snapshots(self) -> list[Snapshot]:
+        return self._transport.send(_calls.snapshots())
+
+    def delete_snapshot(self, id: str) -> None:
+        self._transport.send(_calls.delete_snapshot(id))
+
+    def close(self) -> None:
+        """Closes its connections. A private server goes on until the process ends."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncClient:
+    """The same, awaited, in one event loop."""
+
+    def __init__(self, server: str | None = None, api_key: str | None = None, *, retries: int = _RETRIES) -> None:
+        self._transport = AsyncTransport(_finder(server, api_key), retries)
+
+    async def run(
+        self,
+        code: str | bytes | None = None,
+        *,
+        check: bool = False,
+        idempotency_key: str | None = None,
+        **options: Unpack[RunOptions],
+    ) -> Result:
+        result = await self._transport.send(_calls.run(run_request(code, **options), key=idempotency_key))
+        return result.raise_for_status() if check else result
+
+    def stream(self, code: str | bytes | None = None, **options: Unpack[RunOptions]) -> AsyncStream[Output, Result]:
+        return AsyncStream(self._transport, _calls.stream(run_request(code, **options)), Events("result", read_result))
+
+    async def map(
+        self,
+        code: str | bytes,
+        argument_sets: Iterable[Mapping[str, Any]],
+        *,
+        jobs: int = 8,
+        return_exceptions: bool = False,
+        **options: Unpack[RunOptions],
+    ) -> list[Result | BelljarError]:
+        request = partial(run_request, code, **options)
+        turns = asyncio.Semaphore(jobs)
+
+        async def one(wanted: Mapping[str, Any]) -> Result | BelljarError:
+            async with turns:
+                try:
+                    return await self._transport.send(_calls.run(request(arguments=wanted)))
+                except BelljarError as error:
+                    if return_exceptions:
+                        return error
+                    raise
+
+        tasks = [asyncio.ensure_future(one(wanted)) for wanted in argument_sets]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def submit(
+        self, code: str | bytes | None = None, *, idempotency_key: str | None = None, **options: Unpack[RunOptions]
+    ) -> str:
+        return await self._transport.send(_calls.submit(run_request(code, **options), key=idempotency_key))
+
+    async def get(self, id: str) -> Result:
+        return await self._transport.send(_calls.get(id))
+
+    def follow(self, id: str) -> AsyncStream[Output, Result]:
+        return AsyncStream(self._transport, _calls.follow(id), Events("result", read_result))
+
+    async def cancel(self, id: str) -> Result:
+        return await self._transport.send(_calls.cancel(id))
+
+    async def sandboxes(self) -> list[SandboxInfo]:
+        found, cursor = await self._transport.send(_calls.sandboxes(None))
+        while cursor is not None:
+            more, cursor = await self._transport.send(_calls.sandboxes(cursor))
+            found += more
+        return found
+
+    async def snapshots(self) -> list[Snapshot]:
+        return await self._transport.send(_calls.snapshots())
+
+    async def delete_snapshot(self, id: str) -> None:
+        await self._transport.send(_calls.delete_snapshot(id))
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _outcome(future: Future[Result], return_exceptions: bool) -> Result | BelljarError:
+    try:
+        return future.result()
+    except BelljarError as error:
+        if return_exceptions:
+            return error
+        raise

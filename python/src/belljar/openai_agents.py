@@ -1,0 +1,18 @@
+"""Tools for the OpenAI Agents SDK: ``Agent(…, tools=belljar.openai_agents.tools())``."""
+
+from __future__ import annotations
+
+from agents import Tool, function_tool
+
+from .toolbox import COMMAND_ABOUT, COMMAND_NAME, PYTHON_ABOUT, PYTHON_NAME, Toolbox
+
+__all__ = ["Toolbox", "tools"]
+
+
+def tools(toolbox: Toolbox | None = None) -> list[Tool]:
+    """Both tools, as the toolbox has them."""
+    box = toolbox or Toolbox()
+    return [
+        function_tool(box.apython, name_override=PYTHON_NAME, description_override=PYTHON_ABOUT),
+        function_tool(box.acommand, name_override=COMMAND_NAME, description_override=COMMAND_ABOUT),
+    ]

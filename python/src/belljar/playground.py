@@ -1,0 +1,158 @@
+"""A folder of this machine in which programs may do as they like, and nowhere else.
+
+Host folders are no business of a server's, so this goes by the command line: ``belljar run --workspace FOLDER``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import stat
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from ._binary import find_binary
+from ._failures import failure
+from ._request import CommandLine, Network, Size, network_spec, size, words
+from .errors import NotStarted
+from .result import Result, read_result
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_FLAGS = {"r": os.O_RDONLY, "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC, "a": os.O_WRONLY | os.O_CREAT | os.O_APPEND}
+_EMPTY = "chmod -R u+rwX . && find . -mindepth 1 -delete"
+
+
+class Playground:
+    """A folder that is made where there is none. What runs in it may change it, and nothing else of this machine."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).resolve()
+        self.path.mkdir(parents=True, exist_ok=True)
+        #: Whether somebody's files were there before.
+        self.had_files = any(self.path.iterdir())
+
+    def run(
+        self,
+        code: str | bytes | None = None,
+        *,
+        language: str = "python",
+        command: CommandLine | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        stdin: str | bytes | None = None,
+        env: Mapping[str, str] | None = None,
+        dependencies: Sequence[str] = (),
+        timeout: float | None = None,
+        memory: Size | None = None,
+        cpus: float | None = None,
+        processes: int | None = None,
+        network: Network | None = None,
+        profile: str | None = None,
+        policy: str | None = None,
+        check: bool = False,
+    ) -> Result:
+        """Runs code, or a command, with this folder as its workspace."""
+        if (code is None) == (command is None):
+            raise ValueError("give code, or command=…, and not both")
+        words_of_it = ["-", f"--language={language}"] if command is None else ["--", *words(command)]
+        flags = _flags(
+            args=None if arguments is None else json.dumps(arguments),
+            timeout=None if timeout is None else f"{round(timeout * 1_000)}ms",
+            memory=size(memory),
+            cpus=cpus,
+            processes=processes,
+            network=_network(network),
+            profile=profile,
+            policy=policy,
+        )
+        flags += [f"--dep={name}" for name in dependencies]
+        # Never by way of our own environment, where one such as LD_PRELOAD would count outside.
+        flags += [f"--env={name}={value}" for name, value in (env or {}).items()]
+        with tempfile.TemporaryDirectory(prefix="belljar-") as aside:
+            if stdin is not None:
+                Path(aside, "stdin").write_bytes(_bytes(stdin))
+                flags.append(f"--stdin={aside}/stdin")
+            result = self._belljar([*flags, *words_of_it], _bytes(code or b""))
+        return result.raise_for_status() if check else result
+
+    async def arun(self, code: str | bytes | None = None, **options: Any) -> Result:
+        """The same, awaited; the options are those of :meth:`run`."""
+        return await asyncio.to_thread(lambda: self.run(code, **options))
+
+    def _belljar(self, arguments: list[str], code: bytes) -> Result:
+        command = [find_binary(), "run", "--json", f"--workspace={self.path}", *arguments]
+        here = {name: value for name, value in os.environ.items() if name != "BELLJAR_SERVER"}
+        done = subprocess.run(command, input=code, capture_output=True, env=here, check=False)
+        try:
+            answer = json.loads(done.stdout)
+        except ValueError:
+            raise NotStarted(f"belljar run: {done.stderr.decode(errors='replace').strip()}") from None
+        if "error" in answer and "id" not in answer:
+            raise failure(answer)
+        return read_result(answer)
+
+    def open(self, path: str, mode: str = "r", *, encoding: str = "utf-8") -> IO[Any]:
+        """Opens a plain file in it, as the built-in ``open`` does. No link is followed: a program may have left it."""
+        kind, binary = mode.replace("b", "").replace("t", ""), "b" in mode
+        if kind not in _FLAGS:
+            raise ValueError("mode: 'r', 'w' or 'a', and 'b' for bytes")
+        parts = [part for part in path.split("/") if part not in ("", ".")]
+        if path.startswith("/") or ".." in parts or not parts:
+            raise ValueError(f"{path!r} is no path in the playground; write it relative, without '..'")
+        # Nor are pipes waited for.
+        file = _descend(self.path, parts, _FLAGS[kind] | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise ValueError(f"{path!r} is no plain file")
+        raw = os.fdopen(file, {"r": "rb", "w": "wb", "a": "ab"}[kind])
+        return raw if binary else io.TextIOWrapper(raw, encoding=encoding)
+
+    def clean(self, *, everything: bool = False) -> None:
+        """Empties the folder, from inside a sandbox. One that had files of yours is left alone unless you say so."""
+        if self.had_files and not everything:
+            raise ValueError(f"{self.path} had files in it before; clean(everything=True) removes those as well")
+        self.run(command=_EMPTY, check=True)
+        self.had_files = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The folder stays as it is."""
+
+    def __repr__(self) -> str:
+        return f"<Playground {self.path}>"
+
+
+def _descend(folder: Path, parts: list[str], flags: int) -> int:
+    """Opens what is at a path, one folder after the other, so that no link is on the way."""
+    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in parts[:-1]:
+            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+            os.close(at)
+            at = below
+        return os.open(parts[-1], flags | os.O_NOFOLLOW, 0o666, dir_fd=at)
+    finally:
+        os.close(at)
+
+
+def _flags(**said: Any) -> list[str]:
+    return [f"--{name}={value}" for name, value in said.items() if value is not None]
+
+
+def _network(network: Network | None) -> str | None:
+    spec = network_spec(network)
+    if spec is None:
+        return None
+    return ",".join(spec["hosts"]) if spec["mode"] == "hosts" else str(spec["mode"])
+
+
+def _bytes(data: str | bytes) -> bytes:
+    return data.encode() if isinstance(data, str) else data

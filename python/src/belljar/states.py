@@ -1,0 +1,175 @@
+"""How things stand: sandboxes, what they use, their commands, files and snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import ProgramFailed, SandboxTimeout
+from .result import Receipt, read_receipt
+
+
+@dataclass(frozen=True)
+class SandboxInfo:
+    """A sandbox as it stands. Times are milliseconds since 1970."""
+
+    id: str
+    #: starting, running, paused or ended.
+    state: str
+    image: str
+    profile: str
+    created: int
+    #: None while it is paused.
+    expires: int | None
+    ended_because: str | None
+    receipt: Receipt | None
+    metadata: Mapping[str, Any]
+    #: The object as it came.
+    raw: Mapping[str, Any] = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The files of a sandbox, as they were."""
+
+    id: str
+    sandbox: str
+    label: str
+    size_bytes: int
+    created: int
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a sandbox uses now."""
+
+    cpu_ms: int | None
+    memory_bytes: int | None
+    peak_memory_bytes: int | None
+    processes: int | None
+    disk_bytes: int | None
+    memory_kills: int
+    forks_refused: int
+    disk_full: bool
+
+
+@dataclass(frozen=True)
+class CommandInfo:
+    """A command of a sandbox as it stands."""
+
+    id: int
+    pid: int
+    command: str
+    terminal: bool
+    #: running or ended.
+    state: str
+    exit_code: int | None
+    signal: str | None
+    timed_out: bool
+    output_bytes: int
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """A command whose end was waited for."""
+
+    info: CommandInfo
+    stdout: str
+    stderr: str
+    stdout_truncated: bool
+    stderr_truncated: bool
+    duration_ms: float
+
+    @property
+    def exit_code(self) -> int | None:
+        """None where a signal or its time ended it."""
+        return self.info.exit_code
+
+    @property
+    def success(self) -> bool:
+        return self.info.exit_code == 0
+
+    @property
+    def text(self) -> str:
+        """All that a person or a model needs to read."""
+        parts = [self.stdout.rstrip("\n"), self.stderr.rstrip("\n"), "" if self.success else f"[{self.ending}]"]
+        return "\n".join(part for part in parts if part)
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words."""
+        if self.info.timed_out:
+            return "timed out"
+        return f"signal {self.info.signal}" if self.info.signal else f"exit code {self.info.exit_code}"
+
+    def raise_for_status(self) -> CommandResult:
+        """Raises :class:`ProgramFailed` or :class:`SandboxTimeout` unless it succeeded; gives itself otherwise."""
+        if self.success:
+            return self
+        kind = SandboxTimeout if self.info.timed_out else ProgramFailed
+        raise kind(f"{self.info.command}: {self.ending}", self)
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """What is at a path."""
+
+    #: Its name in a list, or the path that was asked for.
+    name: str
+    #: file, directory, link or other.
+    kind: str
+    size: int
+    #: As in 0644.
+    permissions: str
+    #: Milliseconds since 1970.
+    modified: int
+    #: Where a link points.
+    target: str | None
+
+    @property
+    def is_directory(self) -> bool:
+        return self.kind == "directory"
+
+
+def read_sandbox(raw: Mapping[str, Any]) -> SandboxInfo:
+    return SandboxInfo(
+        id=raw["id"],
+        state=raw["state"],
+        image=raw["image"],
+        profile=raw["profile"],
+        created=raw["created"],
+        expires=raw["expires"],
+        ended_because=raw["ended_because"],
+        receipt=read_receipt(raw["receipt"]),
+        metadata=raw["metadata"],
+        raw=raw,
+    )
+
+
+def read_snapshot(raw: Mapping[str, Any]) -> Snapshot:
+    return Snapshot(raw["id"], raw["sandbox"], raw["label"], raw["size_bytes"], raw["created"])
+
+
+def read_stats(raw: Mapping[str, Any]) -> Stats:
+    return Stats(**{name: raw[name] for name in Stats.__dataclass_fields__})
+
+
+def read_command(raw: Mapping[str, Any]) -> CommandInfo:
+    return CommandInfo(**{name: raw[name] for name in CommandInfo.__dataclass_fields__})
+
+
+def read_ended(raw: Mapping[str, Any]) -> CommandResult:
+    """Of a command that was streamed, the output has gone by already."""
+    return CommandResult(
+        info=read_command(raw),
+        stdout=raw.get("stdout", ""),
+        stderr=raw.get("stderr", ""),
+        stdout_truncated=raw.get("stdout_truncated", False),
+        stderr_truncated=raw.get("stderr_truncated", False),
+        duration_ms=raw.get("duration_ms", 0.0),
+    )
+
+
+def read_file(raw: Mapping[str, Any], name: str) -> FileInfo:
+    return FileInfo(name, raw["kind"], raw["size"], raw["permissions"], raw["modified"], raw["target"])

@@ -1,0 +1,117 @@
+"""What agents are offered: two tools, the same for every framework. A framework's own module only wraps them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ._request import Content, Network
+from .client import AsyncClient, Client
+from .errors import DependencyFailed, InvalidRequest, Refused
+from .result import Result
+
+if TYPE_CHECKING:
+    import os
+
+    from ._request import RunOptions
+
+PYTHON_NAME = "execute_python_code_in_sandbox"
+PYTHON_ABOUT = (
+    "Runs Python code in a fresh sandbox without network, for at most 30 seconds, and returns what it printed. "
+    "Nothing is kept between calls. Files that it leaves in ./artifacts are returned to the user."
+)
+COMMAND_NAME = "run_terminal_command_in_sandbox"
+COMMAND_ABOUT = (
+    "Runs a shell command in a fresh sandbox, for at most 120 seconds, and returns its output and exit code. "
+    "Nothing is kept between calls."
+)
+_PYTHON_SECONDS = 30.0
+_COMMAND_SECONDS = 120.0
+#: So much of an output is given to a model: its head and its tail.
+_SHOWN = 16_000
+#: So many results are kept for whoever looks at them.
+_KEPT = 100
+#: What a model can do something about.
+_FOR_THE_MODEL = (InvalidRequest, DependencyFailed, Refused)
+
+
+@dataclass
+class Toolbox:
+    """The two tools, and how they run. ``files`` are there in every run; ``results`` are those of the last runs."""
+
+    network: Network = False
+    files: Mapping[str, Content] = field(default_factory=dict)
+    dependencies: Sequence[str] | None = None
+    profile: str | None = None
+    #: Where artifacts are saved, if anywhere.
+    artifacts: str | os.PathLike[str] | None = None
+    client: Client | None = None
+    async_client: AsyncClient | None = None
+    results: deque[Result] = field(default_factory=lambda: deque(maxlen=_KEPT))
+
+    def python(self, code: str) -> str:
+        return self._run(code, self._for_python())
+
+    async def apython(self, code: str) -> str:
+        return await self._arun(code, self._for_python())
+
+    def command(self, command: str) -> str:
+        return self._run(None, self._for_command(command))
+
+    async def acommand(self, command: str) -> str:
+        return await self._arun(None, self._for_command(command))
+
+    def _for_python(self) -> RunOptions:
+        return {**self._common(), "network": False, "timeout": _PYTHON_SECONDS, "dependencies": self.dependencies}
+
+    def _for_command(self, command: str) -> RunOptions:
+        return {**self._common(), "command": command, "network": self.network, "timeout": _COMMAND_SECONDS}
+
+    def _common(self) -> RunOptions:
+        return {"files": self.files, "profile": self.profile}
+
+    def _run(self, code: str | None, options: RunOptions) -> str:
+        try:
+            with nullcontext(self.client) if self.client is not None else Client() as client:
+                return self._told(client.run(code, **options))
+        except _FOR_THE_MODEL as error:
+            return f"It did not run: {error}"
+
+    async def _arun(self, code: str | None, options: RunOptions) -> str:
+        client = self.async_client or AsyncClient()
+        try:
+            return self._told(await client.run(code, **options))
+        except _FOR_THE_MODEL as error:
+            return f"It did not run: {error}"
+        finally:
+            if self.async_client is None:
+                await client.close()
+
+    def _told(self, result: Result) -> str:
+        """What a model is told."""
+        self.results.append(result)
+        parts = [_section("STDOUT", result.stdout), _section("STDERR", result.stderr)]
+        if not result.success:
+            parts.append(f"It did not succeed ({result.status}): {result.error or f'exit code {result.exit_code}'}")
+        for artifact in result.artifacts:
+            saved = f", saved as {artifact.save(self._folder())}" if self.artifacts is not None else ""
+            parts.append(f"Artifact {artifact.name} ({artifact.mime_type}, {artifact.size} bytes){saved}")
+        return "\n".join(part for part in parts if part) or "It succeeded and printed nothing."
+
+    def _folder(self) -> Path:
+        folder = Path(self.artifacts or ".")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+def _section(name: str, text: str) -> str:
+    if not text:
+        return ""
+    if len(text) > _SHOWN:
+        half = _SHOWN // 2
+        text = f"{text[:half]}\n… {len(text) - _SHOWN} characters left out …\n{text[-half:]}"
+    return f"--- {name} ---\n{text.rstrip()}"

@@ -1,0 +1,149 @@
+"""Real agents of real frameworks, with models that say what they were told to say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import belljar
+
+PYTHON, COMMAND = "execute_python_code_in_sandbox", "run_terminal_command_in_sandbox"
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    (PYTHON, {"code": "import socket\nprint(6 * 7, [name for _, name in socket.if_nameindex()])"}),
+    (COMMAND, {"command": "echo out; echo err >&2; exit 3"}),
+]
+
+
+def check(box: belljar.Toolbox) -> None:
+    python, command = box.results
+    assert python.stdout == "42 ['lo']\n"
+    assert (command.stdout, command.stderr, command.exit_code) == ("out\n", "err\n", 3)
+
+
+def test_what_a_model_is_told(tmp_path: Path) -> None:
+    box = belljar.Toolbox(files={"in.txt": "given"}, artifacts=tmp_path / "made")
+    code = (
+        "import os\nos.makedirs('artifacts', exist_ok=True)\nopen('artifacts/a.csv', 'w').write(open('in.txt').read())"
+    )
+    told = box.python(code)
+    assert told == f"Artifact a.csv (text/csv, 5 bytes), saved as {tmp_path / 'made/a.csv'}"
+    assert (tmp_path / "made/a.csv").read_text() == "given"
+    assert box.command("exit 3") == "It did not succeed (failed): the program exited with status 3"
+    assert asyncio.run(box.apython("pass")) == "It succeeded and printed nothing."
+    long = box.python("print('x' * 50_000)")
+    assert len(long) < 20_000
+    assert "characters left out" in long
+    assert box.command("\0").startswith("It did not run: ")
+
+
+@pytest.mark.frameworks
+def test_langchain() -> None:
+    from langchain.agents import create_agent
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+    from langchain_core.messages import AIMessage, ToolMessage
+
+    from belljar.langchain import tools
+
+    class Scripted(GenericFakeChatModel):
+        def bind_tools(self, tools: Any, **_: Any) -> Any:
+            assert [tool.name for tool in tools] == [PYTHON, COMMAND]
+            return self
+
+    def agent(box: belljar.Toolbox) -> Any:
+        said = [AIMessage("", tool_calls=[{"name": name, "args": args, "id": name}]) for name, args in CALLS]
+        return create_agent(Scripted(messages=iter([*said, AIMessage("done")])), tools=tools(box))
+
+    for awaited in (False, True):
+        box = belljar.Toolbox()
+        asked = {"messages": [("user", "go")]}
+        answer = asyncio.run(agent(box).ainvoke(asked)) if awaited else agent(box).invoke(asked)
+        heard = [message.content for message in answer["messages"] if isinstance(message, ToolMessage)]
+        assert heard[0] == "--- STDOUT ---\n42 ['lo']"
+        assert str(heard[1]).startswith("--- STDOUT ---\nout\n--- STDERR ---\nerr\nIt did not succeed")
+        assert answer["messages"][-1].content == "done"
+        check(box)
+
+
+@pytest.mark.frameworks
+def test_the_langchain_agent_that_plots(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "agent.py"
+    done = subprocess.run(
+        [sys.executable, str(example), "--scripted"], cwd=tmp_path, capture_output=True, text=True, env=os.environ
+    )
+    assert done.returncode == 0, done.stderr
+    assert "best month: 2026-10" in done.stdout
+    assert (tmp_path / "sales.svg").read_text().count("<rect") == 10
+
+
+@pytest.mark.frameworks
+def test_the_commands_of_the_readme(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    section = (root / "README.md").read_text().partition("## From Python")[2].partition("\n## ")[0]
+    # Installing is another test's, and a model is nobody's.
+    commands = [line[2:] for line in section.splitlines() if line.startswith("$ python ")]
+    assert len(commands) == 2
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    (tmp_path / "examples").symlink_to(root / "examples")
+    for command in commands:
+        done = subprocess.run(
+            command, shell=True, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PATH": path}
+        )
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "sales.svg").exists()
+
+
+@pytest.mark.frameworks
+def test_openai_agents() -> None:
+    import agents
+    from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+
+    from belljar.openai_agents import tools
+
+    said: list[Any] = [
+        ResponseFunctionToolCall(arguments=json.dumps(args), call_id=name, name=name, type="function_call")
+        for name, args in CALLS
+    ]
+    text = ResponseOutputText(text="done", type="output_text", annotations=[])
+    said.append(ResponseOutputMessage(id="m", content=[text], role="assistant", status="completed", type="message"))
+
+    class Scripted(agents.Model):
+        async def get_response(self, *_: Any, **__: Any) -> Any:
+            return agents.ModelResponse(output=[said.pop(0)], usage=agents.Usage(), response_id=None)
+
+        def stream_response(self, *_: Any, **__: Any) -> Any:
+            raise NotImplementedError
+
+    agents.set_tracing_disabled(True)
+    box = belljar.Toolbox()
+    agent = agents.Agent(name="tester", tools=tools(box), model=Scripted())
+    assert asyncio.run(agents.Runner.run(agent, "go")).final_output == "done"
+    check(box)
+
+
+@pytest.mark.frameworks
+def test_smolagents() -> None:
+    import smolagents
+    from smolagents.models import ChatMessageToolCall, ChatMessageToolCallFunction
+
+    from belljar.smolagents import tools
+
+    said = [*CALLS, ("final_answer", {"answer": "done"})]
+
+    class Scripted(smolagents.Model):
+        def generate(self, *_: Any, **__: Any) -> Any:
+            name, arguments = said.pop(0)
+            function = ChatMessageToolCallFunction(name=name, arguments=arguments)
+            calls = [ChatMessageToolCall(id=name, type="function", function=function)]
+            return smolagents.ChatMessage(role=smolagents.MessageRole.ASSISTANT, content="", tool_calls=calls)
+
+    box = belljar.Toolbox()
+    agent = smolagents.ToolCallingAgent(tools=tools(box), model=Scripted(), verbosity_level=0)
+    assert agent.run("go") == "done"
+    check(box)

@@ -1,0 +1,219 @@
+"""Runs in fresh sandboxes: what comes back, what is raised and what is not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+import belljar
+
+
+def test_a_line_of_python() -> None:
+    result = belljar.run("print(6 * 7)")
+    assert (result.success, result.status, result.exit_code) == (True, "succeeded", 0)
+    assert result.stdout == result.output == "42\n"
+    assert result.text == "42"
+    assert result.receipt is not None
+    assert "seccomp" in result.receipt.isolation
+    assert result.usage.cpu_ms > 0
+    assert result.raw["stdout"] == "42\n"
+
+
+def test_awaited() -> None:
+    async def both() -> list[belljar.Result]:
+        return list(await asyncio.gather(belljar.arun("print(1)"), belljar.arun("echo 2", language="bash")))
+
+    assert [result.stdout for result in asyncio.run(both())] == ["1\n", "2\n"]
+
+
+def test_everything_that_can_be_said(client: belljar.Client, tmp_path: Path) -> None:
+    (tmp_path / "local.csv").write_text("a,b\n")
+    code = """
+import os, sys
+def main(n):
+    with open("artifacts/out.csv", "w") as file:
+        file.write(open("local.csv").read())
+    return {"n": n, "env": os.environ["NAME"], "stdin": sys.stdin.read(), "raw": list(open("raw", "rb").read())}
+os.makedirs("artifacts", exist_ok=True)
+"""
+    result = client.run(
+        code,
+        arguments={"n": 7},
+        env={"NAME": "Ada"},
+        stdin="typed",
+        files={"local.csv": tmp_path / "local.csv", "raw": b"\xff\x00"},
+        memory="256M",
+        timeout=20,
+        cpus=1.0,
+        disk="50M",
+        processes=32,
+        output="64k",
+        network=False,
+        metadata={"who": "me"},
+        check=True,
+    )
+    assert result.has_value
+    assert result.value == {"n": 7, "env": "Ada", "stdin": "typed", "raw": [255, 0]}
+    assert result.metadata == {"who": "me"}
+    (artifact,) = result.artifacts
+    assert (artifact.name, artifact.bytes) == ("out.csv", b"a,b\n")
+    saved = artifact.save(tmp_path)
+    assert (saved.name, saved.read_bytes()) == ("out.csv", b"a,b\n")
+
+
+def test_bytes_that_are_no_text(client: belljar.Client) -> None:
+    result = client.run(command=["printf", r"\377a"])
+    assert result.stdout_bytes == b"\xffa"
+    assert client.run(b"print('bytes')").stdout_bytes == b"bytes\n"
+
+
+def test_a_failure_is_a_result_until_somebody_asks(client: belljar.Client) -> None:
+    result = client.run("raise SystemExit(3)")
+    assert (result.success, result.exit_code) == (False, 3)
+    with pytest.raises(belljar.ProgramFailed) as raised:
+        result.raise_for_status()
+    assert raised.value.result is result
+    with pytest.raises(belljar.ProgramFailed):
+        client.run("1 / 0", check=True)
+
+
+def test_endings_by_kind(client: belljar.Client) -> None:
+    with pytest.raises(belljar.SandboxTimeout) as slow:
+        client.run("while True: pass", timeout=0.3, check=True)
+    assert isinstance(slow.value, TimeoutError)
+    with pytest.raises(belljar.LimitExceeded) as fat:
+        client.run("x = 'x' * 10**9", memory="64M", check=True)
+    assert isinstance(fat.value.result, belljar.Result)
+    assert fat.value.result.limit == "memory"
+
+
+def test_a_policy_refuses(client: belljar.Client) -> None:
+    code = "import os\nos.system('rm -rf /')"
+    result = client.run(code, policy="strict")
+    assert (result.status, result.receipt) == ("refused", None)
+    assert result.findings[0].line == 2
+    with pytest.raises(belljar.Refused) as refused:
+        client.run(code, policy="strict", check=True)
+    assert refused.value.findings == result.findings
+    with belljar.Sandbox(client=client, policy="strict") as box, pytest.raises(belljar.Refused) as command:
+        box.command("rm -rf /")
+    assert command.value.findings[0].rule == "SH-WIPE-ROOT"
+
+
+def test_what_is_refused_by_kind(client: belljar.Client) -> None:
+    with pytest.raises(belljar.InvalidRequest) as language:
+        client.run("x", language="latin")
+    assert language.value.code == "unknown_language"
+    assert language.value.request_id is not None
+    with pytest.raises(belljar.InvalidRequest):
+        client.run("x", timeout=-1)
+    with pytest.raises(belljar.NotFound):
+        client.get("exec_00000000000000000000000000")
+    with pytest.raises(TypeError, match="no option 'tiemout'"):
+        client.run("x", tiemout=1)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="not both"):
+        client.run("x", command="y")
+    with pytest.raises(ValueError, match="is not a size"):
+        client.run("x", memory="lots")
+
+
+def test_a_wrong_key() -> None:
+    from belljar import _server
+
+    with belljar.Client(_server.private().url, "a-key-that-opens-nothing-at-all-here") as client:
+        with pytest.raises(belljar.AuthenticationError):
+            client.run("x")
+
+
+def test_execute_code() -> None:
+    result = belljar.execute_code(
+        code="import json\nprint(json.load(open('context.json'))['x'] + 1)",
+        language="python",
+        context={"x": 1},
+        timeout=10,
+    )
+    assert (result.success, result.status, result.output, result.error) == (True, "succeeded", "2\n", None)
+    assert belljar.execute_code("exit 4", "bash").exit_code == 4
+
+
+def test_output_comes_as_it_is_written(client: belljar.Client) -> None:
+    # The second line is written only when the first has been seen here.
+    with belljar.Sandbox(client=client) as box:
+        code = (
+            "import os, time\nprint('one', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('two')"
+        )
+        with box.stream(code) as stream:
+            first = next(stream)
+            assert (first.stream, first.text.strip()) == ("stdout", "one")
+            box.files.write("go", "")
+            assert "two" in "".join(piece.text for piece in stream)
+            assert stream.result().success
+
+
+def test_a_stream_that_is_let_go_ends_its_run(client: belljar.Client) -> None:
+    with client.stream("import time\nprint('here', flush=True)\ntime.sleep(60)", metadata={"let": "go"}) as stream:
+        next(stream)
+    deadline = time.monotonic() + 20
+    while True:
+        pages = client._transport.send(_list("metadata.let", "go"))
+        if pages and all(each["status"] == "cancelled" for each in pages):
+            break
+        assert time.monotonic() < deadline, pages
+        time.sleep(0.05)
+
+
+def _list(key: str, value: str) -> belljar._http.Call[list[dict[str, str]]]:
+    from belljar._http import Call
+
+    return Call("GET", "/v1/executions", lambda response: list(response.json()["executions"]), params={key: value})
+
+
+def test_the_module_streams_too() -> None:
+    stream = belljar.stream("print('a')\nprint('b')")
+    assert "".join(piece.text for piece in stream) == "a\nb\n"
+    assert stream.result().stdout == "a\nb\n"
+
+
+def test_streams_awaited() -> None:
+    async def go() -> tuple[str, belljar.Result]:
+        async with belljar.AsyncClient() as client, client.stream("print('a')") as stream:
+            text = "".join([piece.text async for piece in stream])
+            return text, await stream.result()
+
+    text, result = asyncio.run(go())
+    assert (text, result.stdout) == ("a\n", "a\n")
+
+
+def test_many_keep_their_order(client: belljar.Client) -> None:
+    code = "import time\ndef main(n):\n    time.sleep(0.05 * (3 - n % 4))\n    return n * n"
+    results = client.map(code, [{"n": n} for n in range(8)])
+    assert [result.value for result in results if isinstance(result, belljar.Result)] == [n * n for n in range(8)]
+    awaited = asyncio.run(belljar.amap(code, [{"n": n} for n in range(4)], jobs=2))
+    assert [result.value for result in awaited if isinstance(result, belljar.Result)] == [0, 1, 4, 9]
+
+
+def test_one_of_many_that_cannot_run(client: belljar.Client) -> None:
+    with pytest.raises(belljar.InvalidRequest):
+        client.map("def main(): pass", [{}], language="latin")
+    (error,) = client.map("def main(): pass", [{}], language="latin", return_exceptions=True)
+    assert isinstance(error, belljar.InvalidRequest)
+
+
+def test_the_same_key_runs_once(client: belljar.Client) -> None:
+    code = "import random\nprint(random.random())"
+    first, again = (client.run(code, idempotency_key="once-and-no-more") for _ in range(2))
+    assert (first.id, first.stdout) == (again.id, again.stdout)
+    with pytest.raises(belljar.Conflict):
+        client.run("print(2)", idempotency_key="once-and-no-more")
+
+
+def test_nobody_waits(client: belljar.Client) -> None:
+    id = client.submit("import time\nprint('a', flush=True)\ntime.sleep(60)")
+    stream = client.follow(id)
+    assert next(stream).text == "a\n"
+    assert client.get(id).status == "running"
+    assert client.cancel(id).status == "cancelled"
+    assert stream.result().status == "cancelled"
