@@ -221,6 +221,18 @@ fn code_of_packages_is_not_run_by_default() {
     }
 }
 
+/// Our own interpreters work where packages lie, and must not take a package's module for one of theirs.
+#[test]
+fn a_wheel_cannot_run_code_while_it_is_installed() {
+    for kit in [Kit::Fast, Kit::Usual] {
+        let world = world!(kit);
+        world.make_shadowing_wheel();
+        let code = "import os; print(os.path.exists('/opt/belljar/python/hashlib.py'), os.path.exists('/opt/belljar/python/ran'))";
+        let answer = world.with_links(&["--dep", "bell-shadow", "-c", code]);
+        assert_eq!(answer.lines(), ["True False"], "{kit:?} {}", answer.json);
+    }
+}
+
 #[test]
 fn the_packages_that_people_use() {
     if !all_tests() {

@@ -70,7 +70,7 @@ impl Interpreters {
         let identity = workshop.provider.runtime(language, image).ok_or_else(|| {
             PackagesError::Host(format!("{} is not available here; {}", language.name, language.install))
         })?;
-        let question = Digest::of("belljar interpreter 1", [language.name, identity.as_str()]);
+        let question = Digest::of("belljar interpreter 2", [language.name, identity.as_str()]);
         if let Some(known) = self.known.get(&question) {
             return Ok(known);
         }

@@ -13,6 +13,8 @@ use crate::workshop::{Done, Job, Workshop};
 
 const COMPILE: &str = include_str!("probes/compile.py");
 const WORKSPACE: &str = "/workspace";
+/// Has an interpreter of ours import nothing from where it stands: there are the packages.
+const ALONE: &str = "-I";
 
 /// Installs for one interpreter.
 #[derive(Debug, Clone, Copy)]
@@ -129,7 +131,7 @@ impl Python<'_> {
             "--disable-pip-version-check",
             "--no-warn-script-location",
         ];
-        let program = [self.interpreter.program.as_str(), "-c", script];
+        let program = [self.interpreter.program.as_str(), ALONE, "-c", script];
         let installer = self.interpreter.installer.iter().map(String::as_str);
         let command = program
             .into_iter()
@@ -153,7 +155,7 @@ impl Python<'_> {
     async fn compile(&self, folder: &Path) -> Result<(), PackagesError> {
         let cache = Workshop::cache("bytecode");
         let target = belljar_engine::packages::PYTHON;
-        let command = [self.interpreter.program.as_str(), "-c", COMPILE, WORKSPACE, target, &cache]
+        let command = [self.interpreter.program.as_str(), ALONE, "-c", COMPILE, WORKSPACE, target, &cache]
             .map(str::to_owned)
             .to_vec();
         let cache = Some(("bytecode", self.scope));

@@ -125,6 +125,24 @@ impl World {
             .status();
         assert!(packed.is_ok_and(|status| status.success()));
     }
+
+    /// A wheel with modules that are called like the standard library's, and leave a trace where they are imported.
+    pub(crate) fn make_shadowing_wheel(&self) {
+        let links = self.home.path().join("links");
+        std::fs::create_dir_all(&links).expect("a folder");
+        let script = "import sys, zipfile\n\
+            trace = \"open('/workspace/ran', 'w').close(); raise SystemExit(0)\"\n\
+            info = 'bell_shadow-0.0.1.dist-info/'\n\
+            files = {info + 'METADATA': 'Metadata-Version: 2.1\\nName: bell-shadow\\nVersion: 0.0.1\\n',\n\
+            \x20        info + 'WHEEL': 'Wheel-Version: 1.0\\nGenerator: x\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n'}\n\
+            files |= {name + '.py': trace for name in ('concurrent', 'hashlib', 'json', 'shutil', 'subprocess', 'pip')}\n\
+            files[info + 'RECORD'] = ''.join(name + ',,\\n' for name in [*files, info + 'RECORD'])\n\
+            with zipfile.ZipFile(sys.argv[1], 'w') as wheel:\n\
+            \x20   for name, text in files.items(): wheel.writestr(name, text)\n";
+        let wheel = links.join("bell_shadow-0.0.1-py3-none-any.whl");
+        let made = Command::new("python3").args(["-c", script]).arg(wheel).status();
+        assert!(made.is_ok_and(|status| status.success()));
+    }
 }
 
 fn entries(folder: &Path) -> Vec<PathBuf> {

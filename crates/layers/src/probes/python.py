@@ -12,12 +12,12 @@ for distribution in metadata.distributions(path=paths):
         # Namespaces have no file of their own that would be found above.
         if entry.parts[0].isidentifier() and entry.suffix in (".py", ".so"):
             modules.add(entry.parts[0])
-installer = [sys.executable, "-m", "pip"] if util.find_spec("pip") else []
+installer = [sys.executable, "-I", "-m", "pip"] if util.find_spec("pip") else []
 if not installer and sys.prefix != sys.base_prefix:
     base = getattr(sys, "_base_executable", None)
     import subprocess
-    if base and subprocess.run([base, "-m", "pip", "--version"], capture_output=True).returncode == 0:
-        installer = [base, "-m", "pip", "--python", sys.executable]
+    if base and subprocess.run([base, "-I", "-m", "pip", "--version"], capture_output=True).returncode == 0:
+        installer = [base, "-I", "-m", "pip", "--python", sys.executable]
 libc = "musl" if "musl" in (sysconfig.get_config_var("HOST_GNU_TYPE") or "") else "gnu"
 print(json.dumps({
     "name": "%s-%d.%d%s" % (sys.implementation.name, *sys.version_info[:2], getattr(sys, "abiflags", "")),
