@@ -25,6 +25,10 @@ use crate::tools::{TOOLS, Tool, Tools};
 const AT_A_TIME: usize = 4;
 /// How long one step may take.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// How much of the disk one step may take.
+const ROOM: u64 = 4 << 30;
+/// How often somebody looks.
+const LOOK: Duration = Duration::from_millis(200);
 /// Where caches of installers are seen.
 const CACHE: &str = "/opt/belljar/cache";
 
@@ -137,9 +141,11 @@ impl Workshop {
     async fn execute(&self, admitted: Admitted) -> Result<Report, PackagesError> {
         // It is never closed.
         let _turn = self.turns.acquire().await;
-        let never = Box::pin(std::future::pending());
+        let made = std::fs::create_dir_all(&self.caches);
+        made.map_err(|error| PackagesError::Host(format!("make {}: {error}", self.caches.display())))?;
+        let too_much = Box::pin(room_goes(&self.caches, ROOM));
         self.engine
-            .execute("install".to_owned(), admitted, &mut Blind, never)
+            .execute("install".to_owned(), admitted, &mut Blind, too_much)
             .await
             .map_err(|error| host(&error))
     }
@@ -154,6 +160,17 @@ impl Workshop {
         let made = std::fs::create_dir_all(&folder);
         made.map_err(|error| PackagesError::Host(format!("make {}: {error}", folder.display())))?;
         Ok(folder)
+    }
+}
+
+/// Ends when the file system of a folder has so much less room than now. Nobody has to look into folders in which an
+/// installer works for that.
+async fn room_goes(folder: &Path, bound: u64) {
+    let free = || rustix::fs::statvfs(folder).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+    if let Ok(before) = free() {
+        while free().is_ok_and(|now| before.saturating_sub(now) <= bound) {
+            tokio::time::sleep(LOOK).await;
+        }
     }
 }
 
@@ -179,11 +196,36 @@ fn done(report: Report) -> Result<Done, PackagesError> {
             "installing took longer than {} s; name fewer packages, or look at the network",
             PATIENCE.as_secs()
         ))),
+        (Status::Cancelled, _) => Err(PackagesError::Unresolvable(
+            "installing took more than 4 GB of disk; name fewer or smaller packages".to_owned(),
+        )),
         (_, Some(limit)) => Err(PackagesError::Unresolvable(format!(
             "installing went beyond its limit of {limit:?}; name fewer or smaller packages"
         ))),
         (status, None) => {
             Ok(Done { succeeded: status == Status::Succeeded, stdout: report.stdout, stderr: report.stderr })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_step_ends_when_it_takes_too_much_of_the_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let enough = room_goes(folder.path(), 8 << 20);
+        let fill = async {
+            for number in 0..1_000 {
+                std::fs::write(folder.path().join(number.to_string()), vec![1_u8; 1 << 20]).unwrap();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = enough => {}
+            () = fill => panic!("a gigabyte was written"),
         }
     }
 }
