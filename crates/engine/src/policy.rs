@@ -9,7 +9,7 @@ use belljar_analysis::policy::{self as reader, Context, Language, Policies, Poli
 
 use crate::Error;
 use crate::admit::Admitted;
-use crate::finding::Finding;
+use crate::finding::{Finding, MAX_FINDINGS};
 use crate::living::CommandLine;
 use crate::plan::{InputFile, Network, Plan, Program, Source, Task};
 
@@ -120,6 +120,7 @@ impl Reading<'_> {
             }
             let refusal = verdict.refusal.map(|refusal| format!("{refusal} of {}", file.path));
             found.findings.append(&mut verdict.findings);
+            found.findings.truncate(MAX_FINDINGS);
             found.refusal = found.refusal.take().or(refusal);
         }
     }

@@ -131,3 +131,12 @@ fn settings_of_the_run_are_known() {
     assert_eq!((mount("/srv:/data:rw", "/data/x"), mount("/srv:/data", "/data/x")), (0, 1));
     assert_eq!((mount("/srv:/workspace/in:ro", "/workspace/in/x"), mount("/srv:/data", "/tmp/x")), (1, 0));
 }
+
+#[test]
+fn many_files_have_no_more_to_say_than_one() {
+    let noisy = "import requests\nrequests.get('http://a')\n".repeat(5);
+    let files: Vec<Value> =
+        (0..200).map(|number| json!({"path": format!("{number}.py"), "content": noisy})).collect();
+    let judged = judged(json!({"language": "python", "code": "1", "files": files}));
+    assert_eq!(judged.findings.len(), MAX_FINDINGS);
+}
