@@ -124,6 +124,7 @@ fn usual(environment: &Environment) -> Vec<(&'static str, String)> {
         ("server.drain", show_duration(server.drain)),
         ("server.keep", kept.max_age.map_or_else(String::new, show_duration)),
         ("server.keep_bytes", kept.max_bytes.map_or_else(String::new, show_bytes)),
+        ("server.network", "names".to_owned()),
         ("server.durability", "process".to_owned()),
         ("log", "info".to_owned()),
     ]

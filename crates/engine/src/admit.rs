@@ -12,7 +12,7 @@ use crate::Error;
 use crate::language::{Calls, Language};
 use crate::layer::Layer;
 use crate::limits::Limits;
-use crate::network::HostRules;
+use crate::network::{HostRules, Reach};
 use crate::packages::{Wanted, check_names};
 use crate::plan::{Image, InputFile, Mount, Network, Overflow, Plan, Program, Source, Task, WORKSPACE};
 use crate::policy::{self, Verdict};
@@ -85,6 +85,8 @@ pub struct Rules<'a> {
     pub policies: &'a Policies,
     /// The policy above which nobody can go, by name.
     pub floor: Option<&'a str>,
+    /// The most of the network that requests may ask for.
+    pub reach: Reach,
 }
 
 /// Checks a request, resolves it against its profile, and reads its code.
@@ -111,7 +113,7 @@ pub(crate) fn resolve(request: Request, paths: HostPaths, rules: &Rules<'_>) -> 
     let image = admit_image(request.image.as_deref(), paths.image.clone(), profile)?;
     let mut mounts = profile.mounts.iter().map(|text| parse_mount(text)).collect::<Result<Vec<_>, _>>()?;
     mounts.extend(paths.mounts.iter().cloned());
-    let network = admit_network(request.network.as_ref().or(profile.network.as_ref()))?;
+    let network = choose_network(request.network.as_ref(), profile, rules.reach)?;
     let env = admit_env(&request.env, profile)?;
     let workdir = admit_workdir(request.workdir.as_deref())?;
     let files = admit_files(&request.files, limits.disk_bytes)?;
@@ -226,6 +228,18 @@ pub fn parse_mount(text: &str) -> Result<Mount, Error> {
         return Err(wrong("that place is Belljar's own"));
     }
     Ok(Mount { source: source.into(), destination: destination.to_owned(), writable })
+}
+
+/// What a request asks for, as far as it may, or what its profile has.
+pub(crate) fn choose_network(
+    asked: Option<&NetworkSpec>,
+    profile: &Profile,
+    reach: Reach,
+) -> Result<Network, Error> {
+    match asked {
+        Some(asked) if profile.network.as_ref() != Some(asked) => reach.hold(admit_network(Some(asked))?),
+        _ => admit_network(profile.network.as_ref()),
+    }
 }
 
 pub(crate) fn admit_network(spec: Option<&NetworkSpec>) -> Result<Network, Error> {

@@ -23,6 +23,7 @@ fn check_with(json: serde_json::Value, paths: HostPaths) -> Result<Admitted, Err
         capabilities: &capabilities,
         policies: &Policies::default(),
         floor: None,
+        reach: crate::network::Reach::Full,
     };
     admit(request, paths, &rules)
 }

@@ -17,6 +17,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use address::{Block, is_public};
+use serde::Deserialize;
+
+use crate::Error;
+use crate::plan::Network;
 
 /// The most rules of one sandbox.
 pub const MAX_RULES: usize = 100;
@@ -196,6 +200,40 @@ fn parse_name(text: &str) -> Result<String, String> {
     Ok(name)
 }
 
+/// The most that requests may ask for. What an administrator puts into a profile is not held to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reach {
+    /// Nothing.
+    None,
+    /// Hosts by their names, which lead to public addresses only: nothing that is near this machine.
+    Names,
+    /// Hosts, also by address, wherever they are.
+    Hosts,
+    /// Whatever this machine reaches.
+    #[default]
+    Full,
+}
+
+impl Reach {
+    /// Holds what a request asks for.
+    pub(crate) fn hold(self, network: Network) -> Result<Network, Error> {
+        let (needed, what) = match &network {
+            Network::None => (Self::None, ""),
+            Network::Hosts(rules) if rules.are_names() => (Self::Names, "hosts"),
+            Network::Hosts(_) => (Self::Hosts, "hosts by address, and 'localhost',"),
+            Network::Full => (Self::Full, "'full'"),
+        };
+        if needed <= self {
+            return Ok(network);
+        }
+        let message = format!(
+            "requests may not ask for {what} here; a profile can have it, or an administrator allows it by network in [server]"
+        );
+        Err(Error::Unsupported { field: "network", message })
+    }
+}
+
 /// All rules of a sandbox. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostRules {
@@ -276,6 +314,15 @@ impl HostRules {
             Pattern::Name(name) => name == LOCALHOST,
             Pattern::Below(_) => false,
             Pattern::Block(block) => block.is_loopback(),
+        })
+    }
+
+    /// Whether all of them are about names that lead elsewhere.
+    fn are_names(&self) -> bool {
+        self.rules.iter().all(|rule| match &rule.pattern {
+            Pattern::Name(name) => name != LOCALHOST,
+            Pattern::Below(_) => true,
+            Pattern::Block(_) => false,
         })
     }
 

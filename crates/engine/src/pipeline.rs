@@ -11,10 +11,10 @@ use crate::admit::{Admitted, Rules, admit};
 use crate::explain::explain;
 use crate::limits::Limits;
 use crate::living::{Living, LivingError};
-use crate::network::HostRules;
+use crate::network::{HostRules, Reach};
 use crate::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
 use crate::packages::{Needs, Packages, Prepared, Progress, Wanted};
-use crate::plan::{Overflow, Plan, Program, Source, Task};
+use crate::plan::{Network, Overflow, Plan, Program, Source, Task};
 use crate::profile::Profiles;
 use crate::provider::{Blind, BoxFuture, Capabilities, Flow, PoolMetrics, Provider, Sink, Stream};
 use crate::report::Report;
@@ -34,6 +34,7 @@ pub struct Engine {
     ceiling: Limits,
     policies: Policies,
     packages: Option<Arc<dyn Packages>>,
+    reach: Reach,
 }
 
 impl Engine {
@@ -41,13 +42,19 @@ impl Engine {
     pub fn new(provider: Arc<dyn Provider>, profiles: Profiles, ceiling: Limits) -> Self {
         let capabilities = provider.capabilities();
         let (profiles, policies) = (RwLock::new(Arc::new(profiles)), Policies::default());
-        Self { provider, capabilities, profiles, ceiling, policies, packages: None }
+        Self { provider, capabilities, profiles, ceiling, policies, packages: None, reach: Reach::default() }
     }
 
     /// The same with other policies than the ones that are built in.
     #[must_use]
     pub fn with_policies(self, policies: Policies) -> Self {
         Self { policies, ..self }
+    }
+
+    /// The same for requests that may ask for no more of the network than this.
+    #[must_use]
+    pub fn with_reach(self, reach: Reach) -> Self {
+        Self { reach, ..self }
     }
 
     /// Policies by name.
@@ -108,8 +115,8 @@ impl Engine {
     }
 
     fn rules<'a>(&'a self, profiles: &'a Profiles, floor: Option<&'a str>) -> Rules<'a> {
-        let Self { ceiling, capabilities, policies, .. } = self;
-        Rules { profiles, ceiling, capabilities, policies, floor }
+        let Self { ceiling, capabilities, policies, reach, .. } = self;
+        Rules { profiles, ceiling, capabilities, policies, floor, reach: *reach }
     }
 
     /// Checks a request for a living sandbox without opening it; `floor` is a policy above which nothing in it can go.
@@ -138,7 +145,8 @@ impl Engine {
     /// # Errors
     /// Names the one that is wrong.
     pub fn admit_hosts(&self, hosts: &[String]) -> Result<HostRules, Error> {
-        HostRules::parse(hosts).map_err(|message| Error::Invalid { field: "hosts", message })
+        let rules = HostRules::parse(hosts).map_err(|message| Error::Invalid { field: "hosts", message })?;
+        self.reach.hold(Network::Hosts(rules.clone())).map(|_| rules)
     }
 
     /// Opens a living sandbox.

@@ -20,6 +20,7 @@ fn judged_with(request: Value, paths: HostPaths, floor: Option<&str>) -> Verdict
         capabilities: &capabilities,
         policies: &policies,
         floor,
+        reach: crate::network::Reach::Full,
     };
     admit(request, paths, &rules).unwrap().verdict
 }

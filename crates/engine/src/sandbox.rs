@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 
 use crate::Error;
 use crate::admit::{
-    Admitted, DEFAULT_TENANT, Rules, admit_env, admit_image, admit_layers, admit_metadata, admit_network,
-    check_relative, parse_mount, resolve,
+    Admitted, DEFAULT_TENANT, Rules, admit_env, admit_image, admit_layers, admit_metadata, check_relative,
+    choose_network, parse_mount, resolve,
 };
 use crate::limits::{Limits, LimitsSpec};
 use crate::packages::{Wanted, admit_standing};
@@ -161,7 +161,7 @@ pub fn admit_sandbox(request: SandboxRequest, rules: &Rules<'_>) -> Result<Admit
         playground: None,
         mounts: profile.mounts.iter().map(|text| parse_mount(text)).collect::<Result<_, _>>()?,
         limits: Limits::admit(&limits, rules.ceiling)?,
-        network: admit_network(request.network.as_ref().or(profile.network.as_ref()))?,
+        network: choose_network(request.network.as_ref(), profile, rules.reach)?,
         require: admit_layers(&request.require, rules.capabilities)?,
         tenant: DEFAULT_TENANT.to_owned(),
         env: admit_env(&request.env, profile)?,

@@ -17,6 +17,7 @@ fn with<T>(cannot_pause: Option<&str>, act: impl FnOnce(&Rules<'_>) -> T) -> T {
         capabilities: &capabilities,
         policies: &Policies::default(),
         floor: None,
+        reach: crate::network::Reach::Full,
     })
 }
 

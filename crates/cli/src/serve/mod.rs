@@ -109,7 +109,8 @@ async fn serve(
     let tell = Arc::new(|notice: &Notice| tracing::warn!(%notice, "packages"));
     let library = deps::library(host.provider(), folder, &config, environment, tell);
     let engine = Engine::new(host.provider(), config.profiles.clone(), config.ceiling);
-    let engine = Arc::new(engine.with_policies(config.policies).with_packages(library));
+    let engine = engine.with_policies(config.policies).with_packages(library).with_reach(service.reach);
+    let engine = Arc::new(engine);
     let ready = match prove(&engine, service.allow_degraded).await {
         Ok(()) => prepare(&engine, store, &host, config.profiles, service, &doors).await,
         Err(failure) => Err(failure),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use belljar_engine::network::Reach;
 use belljar_server::{AdminKey, Settings};
 use belljar_store::Durability;
 use tracing::level_filters::LevelFilter;
@@ -25,6 +26,8 @@ pub(crate) struct Service {
     pub(crate) durability: Durability,
     pub(crate) settings: Settings,
     pub(crate) admin_key: Option<AdminKey>,
+    /// The most of the network that requests may ask for.
+    pub(crate) reach: Reach,
     pub(crate) allow_degraded: bool,
     /// Whether it ends with standard input.
     pub(crate) temporary: bool,
@@ -62,6 +65,8 @@ impl Service {
             durability: spec.durability(),
             settings,
             admin_key: key.transpose().map_err(failed)?,
+            // Whoever has a service of his own may reach what he reaches anyway; others' code is kept from what is near.
+            reach: spec.network.unwrap_or(if args.temporary { Reach::Full } else { Reach::Names }),
             allow_degraded: args.allow_degraded,
             temporary: args.temporary,
             level: level(environment.log.as_deref())?,

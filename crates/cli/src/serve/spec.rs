@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use belljar_engine::network::Reach;
 use belljar_engine::quantity::{parse_bytes, parse_millis};
 use belljar_engine::sandbox::is_volume_name;
 use belljar_server::Settings;
@@ -56,6 +57,8 @@ pub(crate) struct ServerSpec {
     tenant_disk: Option<String>,
     /// Folders of this machine that sandboxes may see, by the name by which they ask for them.
     pub(super) host_folders: BTreeMap<String, HostFolderSpec>,
+    /// The most of the network that requests may ask for: `none`, `names`, `hosts` or `full`.
+    pub(super) network: Option<Reach>,
     /// What a committed result survives: `process`, or also `power`.
     durability: Option<DurabilitySpec>,
 }

@@ -23,7 +23,7 @@ fn status_of(url: &str) -> Value {
 #[test]
 fn hosts_are_changed_while_a_sandbox_lives() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::new(folder.path());
+    let server = Server::configured(folder.path(), "network = \"hosts\"");
     let port = server.url.rsplit_once(':').unwrap().1.to_owned();
     let sandbox = server.post("/v1/sandboxes", &hosts(&["PyPI.org", "*.example.com:8443"])).json();
     let place = format!("/v1/sandboxes/{}", sandbox["id"].as_str().unwrap());
@@ -68,4 +68,34 @@ fn only_a_sandbox_with_a_gate_can_be_given_hosts() {
     assert!(refused.json()["error"]["message"].as_str().unwrap().contains("mode 'hosts'"), "{refused:?}");
     let other = put_hosts(&server, "/v1/sandboxes/sbx_00000000000000000000000000/network", &json!(["a.com"]));
     assert_eq!(other.status, 404);
+}
+
+/// Where nobody allowed more, no key opens what is near the server.
+#[test]
+fn requests_reach_names_elsewhere_and_nothing_near() {
+    let folder = tempfile::tempdir().unwrap();
+    let profile = "[profiles.near.network]\nmode = \"hosts\"\nhosts = [\"127.0.0.1:9\"]\n";
+    let server = Server::configured(folder.path(), profile);
+    let full = json!({"network": {"mode": "full"}});
+    let near = ["127.0.0.1:80", "localhost:80", "10.0.0.0/8", "[::1]:80", "8.8.8.8"];
+    for asked in near.iter().map(|host| hosts(&["pypi.org", host])).chain([full]) {
+        for route in ["/v1/sandboxes", "/v1/executions"] {
+            let mut request = asked.clone();
+            if route == "/v1/executions" {
+                request["command"] = json!(["true"]);
+            }
+            let refused = server.post(route, &request);
+            assert_eq!(
+                (refused.status, refused.code().as_str()),
+                (422, "unsupported"),
+                "{request} {refused:?}"
+            );
+        }
+    }
+    let named = server.sandbox(&hosts(&["pypi.org", "*.example.com"]));
+    let changed = put_hosts(&server, &format!("{named}/network"), &json!(["localhost:80"]));
+    assert_eq!(changed.code(), "unsupported");
+    // What the administrator put into a profile is his word.
+    let ran = server.post("/v1/executions", &json!({"command": ["true"], "profile": "near"}));
+    assert_eq!(ran.json()["status"], "succeeded", "{ran:?}");
 }

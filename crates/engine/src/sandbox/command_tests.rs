@@ -19,6 +19,7 @@ fn admitted_in(sandbox: Value, request: Value) -> Result<AdmittedCommand, String
         capabilities: &capabilities,
         policies: &Policies::default(),
         floor: None,
+        reach: crate::network::Reach::Full,
     };
     let sandbox = serde_json::from_value(sandbox).unwrap();
     let sandbox = admit_sandbox(sandbox, &rules).unwrap();
