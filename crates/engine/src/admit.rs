@@ -1,5 +1,7 @@
 //! Admission: a [`Request`] is checked once, here, and becomes an [`Admitted`] that cannot be wrong in its shape.
 
+mod program;
+
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 
@@ -9,16 +11,18 @@ use belljar_analysis::policy::Policies;
 use serde_json::{Map, Value};
 
 use crate::Error;
-use crate::language::{Calls, Language};
 use crate::layer::Layer;
 use crate::limits::Limits;
 use crate::network::{HostRules, Reach};
 use crate::packages::{Wanted, check_names};
-use crate::plan::{Image, InputFile, Mount, Network, Overflow, Plan, Program, Source, Task, WORKSPACE};
+use crate::plan::{Image, InputFile, Mount, Network, Overflow, Plan, Task, WORKSPACE};
 use crate::policy::{self, Verdict};
 use crate::profile::{Profile, Profiles};
 use crate::provider::Capabilities;
 use crate::request::{Dependencies, FileSpec, HostPaths, NetworkSpec, Request};
+
+pub(crate) use program::check_words;
+use program::{admit_program, refuse_name_clash};
 
 /// Whose a request is where nobody said so.
 pub const DEFAULT_TENANT: &str = "default";
@@ -356,101 +360,6 @@ fn text_or_base64(
             STANDARD.decode(base64).map(Some).map_err(|e| Error::invalid(field, format!("not base64: {e}")))
         }
         (None, None) => Ok(None),
-    }
-}
-
-fn admit_program(
-    language: Option<String>,
-    code: Option<Vec<u8>>,
-    command: Option<Vec<String>>,
-    arguments: Option<Map<String, Value>>,
-    paths: &HostPaths,
-) -> Result<Program, Error> {
-    if let Some(command) = command {
-        if language.is_some() || code.is_some() || arguments.is_some() {
-            return Err(Error::invalid("command", "stands instead of language, code and arguments"));
-        }
-        check_words("command", &command)?;
-        return Ok(Program::Command(command));
-    }
-    let language = language
-        .ok_or_else(|| Error::invalid("language", "is missing; say which language the code is in"))?;
-    let language = Language::named(&language)?;
-    if let Some(arguments) = &arguments {
-        admit_arguments(language, arguments)?;
-    }
-    let source = match &paths.source_in_playground {
-        Some(path) if arguments.is_none() => Source::Existing(path.clone()),
-        _ => admit_code(language, code, paths)?,
-    };
-    Ok(Program::Code { language, source, arguments })
-}
-
-/// Words that can be executed, in a field of that name.
-pub(crate) fn check_words(field: &'static str, words: &[String]) -> Result<(), Error> {
-    let size: usize = words.iter().map(|word| word.len() + 1).sum();
-    if words.first().is_none_or(String::is_empty) {
-        return Err(Error::invalid(field, "is empty; name a program"));
-    }
-    if words.iter().any(|word| word.contains('\0')) || size > MAX_ENVIRONMENT {
-        return Err(Error::invalid(field, "has a NUL or more than 64 KB"));
-    }
-    Ok(())
-}
-
-fn admit_arguments(language: &Language, arguments: &Map<String, Value>) -> Result<(), Error> {
-    let name_is_fine = |name: &str| {
-        !name.is_empty()
-            && !name.starts_with(|c: char| c.is_ascii_digit())
-            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-    };
-    match language.calls {
-        Calls::Main { .. } => Ok(()),
-        Calls::Environment => match arguments.keys().find(|name| !name_is_fine(name)) {
-            None => Ok(()),
-            Some(name) => {
-                Err(Error::invalid("arguments", format!("'{name}' cannot be the name of a variable")))
-            }
-        },
-        Calls::Nothing => Err(Error::Unsupported {
-            field: "arguments",
-            message: format!("{} takes none; pass them by env, stdin or files", language.name),
-        }),
-    }
-}
-
-fn admit_code(
-    language: &'static Language,
-    code: Option<Vec<u8>>,
-    paths: &HostPaths,
-) -> Result<Source, Error> {
-    let code = code.ok_or_else(|| Error::invalid("code", "is missing"))?;
-    if code.len() > MAX_CODE {
-        let size = crate::quantity::show_bytes(code.len() as u64);
-        return Err(Error::invalid("code", format!("{size} is more than 16 MB; pass data as files instead")));
-    }
-    let code = String::from_utf8(code).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        Error::invalid(
-            "code",
-            format!("is not UTF-8 (byte {at}); save it as UTF-8, or run it as a file with --file"),
-        )
-    })?;
-    if code.trim().is_empty() {
-        return Err(Error::invalid("code", "is empty; there is nothing to run"));
-    }
-    let name = language.source_name(paths.source_name.as_deref(), &code);
-    Ok(Source::Text { name, code })
-}
-
-fn refuse_name_clash(program: &Program, files: &[InputFile]) -> Result<(), Error> {
-    let Program::Code { source: Source::Text { name, .. }, .. } = program else { return Ok(()) };
-    match files.iter().any(|file| file.path == *name) {
-        false => Ok(()),
-        true => Err(Error::invalid(
-            "files",
-            format!("'{name}' is the name that the code itself takes; rename the file, or run it by command"),
-        )),
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::plan::{Program, Source};
 use belljar_analysis::policy::Policies;
 
 fn check(json: serde_json::Value) -> Result<Admitted, Error> {
