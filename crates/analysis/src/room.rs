@@ -28,6 +28,9 @@ const MAX_TRIES: usize = 16;
 /// The deepest `case` of a shell script, with each of which its parser takes four times as long.
 const MAX_CASES: usize = 6;
 
+/// The deepest round brackets of a shell script, each of which its parser tries as arithmetic and as a script.
+const MAX_SUBSHELLS: usize = 16;
+
 /// Words before a bracket that begins an expression instead of a call.
 const BEFORE_GROUPS: [&[u8]; 13] = [
     b"async", b"await", b"case", b"default", b"delete", b"do", b"else", b"in", b"of", b"return", b"typeof",
@@ -98,18 +101,25 @@ pub(crate) fn is_endless_python(code: &str) -> bool {
     code.match_indices("async").filter(misplaced).nth(MAX_TRIES).is_some()
 }
 
-/// Whether `case` nests so deep that the shell's parser, which tries again at each that does not end, would take too long.
+/// Whether `case` or round brackets nest so deep that the shell's parser, which tries again at each that does not end, would
+/// take too long.
 pub(crate) fn is_endless_shell(code: &str) -> bool {
+    let words = code.split(|c: char| !c.is_ascii_alphanumeric());
+    deepest(words, "case", "esac") > MAX_CASES || deepest(code.bytes(), b'(', b')') > MAX_SUBSHELLS
+}
+
+/// How deep `open` nests.
+fn deepest<T: PartialEq>(parts: impl Iterator<Item = T>, open: T, close: T) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0_usize);
-    for word in code.split(|c: char| !c.is_ascii_alphanumeric()) {
-        match word {
-            "case" => depth += 1,
-            "esac" => depth = depth.saturating_sub(1),
-            _ => {}
+    for part in parts {
+        if part == open {
+            depth += 1;
+        } else if part == close {
+            depth = depth.saturating_sub(1);
         }
         deepest = deepest.max(depth);
     }
-    deepest > MAX_CASES
+    deepest
 }
 
 /// Whether a bracket after this is no call's. A comment may stand between, so its end and a new line count too.

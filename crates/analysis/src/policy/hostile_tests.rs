@@ -180,6 +180,18 @@ impl Noise {
     }
 }
 
+/// A parser that tries everything twice at every level shows it where the innermost does not end.
+#[test]
+fn what_does_not_end_ends_soon() {
+    for inner in ["function f() ", "f() ", "case a in a) ", "((", "$(", "if a"] {
+        for open in ["(", "((", "$(", "$((", "( "] {
+            for levels in [8, 16, 100] {
+                findings(&format!("{}{inner}", open.repeat(levels)), Language::Shell);
+            }
+        }
+    }
+}
+
 /// Pieces of every rule's cases and of what nests, put together at random: nothing makes a parser fail, or a place lie
 /// outside of the text.
 #[test]
