@@ -11,7 +11,7 @@ use belljar_jail::wire::{self, Notice, Order};
 use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::image::NumberedRoot;
 use super::run::failure_of;
@@ -22,6 +22,8 @@ struct Line {
     control: UnixStream,
     /// Who waits for which run. `None` once the launcher is gone.
     waiting: Mutex<Option<HashMap<u64, oneshot::Sender<Notice>>>>,
+    /// Whether everything that the launcher said before its end has been heard.
+    over: watch::Sender<bool>,
     next: AtomicU64,
     /// Roots that the launcher was told of.
     told: Mutex<HashSet<u64>>,
@@ -57,6 +59,7 @@ impl Connection {
         let line = Line {
             control,
             waiting: Mutex::new(Some(HashMap::new())),
+            over: watch::Sender::new(false),
             next: AtomicU64::new(1),
             told: Mutex::default(),
         };
@@ -219,6 +222,13 @@ impl Line {
                 self.control.try_io(Interest::WRITABLE, || Ok(wire::send(self.control.as_fd(), order, fds)?));
             match sent.map_err(|error| errno(&error)) {
                 Err(Errno::AGAIN) => {}
+                Err(gone @ (Errno::PIPE | Errno::CONNRESET)) => {
+                    // Whoever tries again at once would find the same line, and be none the wiser.
+                    let mut over = self.over.subscribe();
+                    // The line holds the other end itself.
+                    drop(over.wait_for(|over| *over).await);
+                    return Err(gone);
+                }
                 done => return done,
             }
         }
@@ -259,4 +269,25 @@ async fn listen(line: Arc<Line>, mut buffer: Vec<u8>) {
         }
     }
     *line.waiting() = None;
+    line.over.send_replace(true);
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+    use super::*;
+
+    /// Whoever cannot send any more knows that the launcher is gone, although nobody has read the end of the line yet.
+    #[tokio::test]
+    async fn a_launcher_that_takes_nothing_is_known_to_be_gone() {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        wire::send(theirs.as_fd(), &Notice::Ready { missing: Vec::new(), no_freezer: None }, &[]).unwrap();
+        let (connection, _) = Connection::open(ours).await.unwrap();
+        drop(theirs);
+        assert!(matches!(connection.ask(1, Ask::Stats).await, Answer::Gone));
+        assert!(connection.is_lost());
+    }
 }
