@@ -83,23 +83,6 @@ def test_the_langchain_agent_that_plots(tmp_path: Path) -> None:
 
 
 @pytest.mark.frameworks
-def test_the_commands_of_the_readme(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    section = (root / "README.md").read_text().partition("## From Python")[2].partition("\n## ")[0]
-    # Installing is another test's, and a model is nobody's.
-    commands = [line[2:] for line in section.splitlines() if line.startswith("$ python ")]
-    assert len(commands) == 2
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    (tmp_path / "examples").symlink_to(root / "examples")
-    for command in commands:
-        done = subprocess.run(
-            command, shell=True, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PATH": path}
-        )
-        assert done.returncode == 0, done.stderr
-    assert (tmp_path / "sales.svg").exists()
-
-
-@pytest.mark.frameworks
 def test_openai_agents() -> None:
     import agents
     from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText

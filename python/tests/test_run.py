@@ -137,6 +137,7 @@ def test_execute_code() -> None:
     )
     assert (result.success, result.status, result.output, result.error) == (True, "succeeded", "2\n", None)
     assert belljar.execute_code("exit 4", "bash").exit_code == 4
+    assert asyncio.run(belljar.aexecute_code("cat context.json", "bash", context={"x": 1})).output == '{"x": 1}'
 
 
 def test_output_comes_as_it_is_written(client: belljar.Client) -> None:
@@ -178,13 +179,15 @@ def test_the_module_streams_too() -> None:
 
 
 def test_streams_awaited() -> None:
-    async def go() -> tuple[str, belljar.Result]:
-        async with belljar.AsyncClient() as client, client.stream("print('a')") as stream:
-            text = "".join([piece.text async for piece in stream])
-            return text, await stream.result()
+    async def told(stream: belljar.AsyncStream[belljar.Output, belljar.Result]) -> tuple[str, str]:
+        text = "".join([piece.text async for piece in stream])
+        return text, (await stream.result()).stdout
 
-    text, result = asyncio.run(go())
-    assert (text, result.stdout) == ("a\n", "a\n")
+    async def go() -> list[tuple[str, str]]:
+        async with belljar.AsyncClient() as client, client.stream("print('a')") as stream:
+            return [await told(stream), await told(belljar.astream("print('b')"))]
+
+    assert asyncio.run(go()) == [("a\n", "a\n"), ("b\n", "b\n")]
 
 
 def test_many_keep_their_order(client: belljar.Client) -> None:

@@ -211,6 +211,9 @@ def test_its_life(client: belljar.Client) -> None:
         box.files.write("kept", "yes")
         snapshot = box.snapshot("label")
         assert box.stats().processes is not None
+        refused = box.command(["python3", "-c", "import ctypes; ctypes.CDLL(None).unshare(0x10000000)"])
+        assert "sandbox-syscall" in [finding.rule for finding in refused.findings]
+        assert "sandbox-syscall" in [finding.rule for finding in box.stats().findings]
         same = belljar.Sandbox.connect(box.id, client=client)
         assert same.info().metadata == {"a": 1}
         assert box.id in [each.id for each in client.sandboxes()]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import pytest
 from fake import RESULT
 
 from belljar.result import Result, read_result
+from belljar.states import CommandInfo, CommandResult
 
 PIXEL = base64.b64encode(b"\x89PNG").decode()
 
@@ -24,6 +26,15 @@ def test_a_line_in_a_prompt() -> None:
     assert repr(result()) == "<Result succeeded in 1 ms: '42\\n'>"
     failed = result(status="failed", exit_code=1, error="NameError: \x1b[2Jx", stdout="")
     assert repr(failed) == "<Result failed in 1 ms: exit code 1: NameError: \\x1b[2Jx>"
+
+
+def test_a_command_in_a_prompt() -> None:
+    info = CommandInfo(1, 2, "ls", False, "ended", 3, None, False, 9)
+    shown = CommandResult(info, "out", "\x1b[2J<b>", False, False, 4.2)
+    assert repr(shown) == "<CommandResult exit code 3 in 4 ms: 'out': '\\x1b[2J<b>'>"
+    bundle = shown._repr_mimebundle_()
+    assert bundle["text/plain"] == repr(shown)
+    assert "&lt;b&gt;" in bundle["text/html"] and "exit code 3, 4 ms" in bundle["text/html"]
 
 
 def test_text_is_escaped() -> None:
@@ -71,3 +82,33 @@ def test_nothing_is_lost_to_an_artifact(tmp_path: Any) -> None:
 def test_later_servers_may_say_more() -> None:
     said = result(news=1, usage={**RESULT["usage"], "gpu": 1}, findings=[{"rule": "R", "message": "m", "new": 1}])
     assert (said.findings[0].rule, said.findings[0].line, said.raw["news"]) == ("R", None, 1)
+
+
+@pytest.mark.frameworks
+def test_a_real_notebook() -> None:
+    import nbclient
+    import nbformat
+
+    draws = """
+import os
+os.makedirs("artifacts", exist_ok=True)
+with open("artifacts/dot.svg", "w") as file:
+    file.write('<svg xmlns="http://www.w3.org/2000/svg"><circle r="4"/></svg>')
+print("<b>drawn</b>")
+"""
+    cells = [
+        "import belljar",
+        f"belljar.run({draws!r}, check=True)",
+        "_.artifacts[0]",
+        "with belljar.Sandbox() as box: done = box.command('echo here')\ndone",
+        "await belljar.arun('print(6 * 7)')",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    run, artifact, command, awaited = (cell.outputs[0].data for cell in notebook.cells[1:])
+    assert "<pre" in run["text/html"] and "&lt;b&gt;drawn" in run["text/html"]
+    assert '<img alt="dot.svg"' in run["text/html"] and "data:image/svg+xml;base64," in run["text/html"]
+    assert run["text/plain"].startswith("<Result succeeded")
+    assert artifact["text/html"].startswith('<img alt="dot.svg"')
+    assert command["text/plain"].startswith("<CommandResult exit code 0")
+    assert awaited["text/plain"].endswith("42")

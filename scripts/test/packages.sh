@@ -18,6 +18,7 @@ FIRST_TIER=(
     openssl:openssl
     newuidmap:uidmap
     busybox:busybox-static
+    docker-registry:docker-registry
     setpriv:util-linux
     strace:strace
 )
@@ -27,6 +28,9 @@ SECOND_TIER=(
     rustc:rustc
     javac:default-jdk-headless
     debootstrap:debootstrap
+    mmdebstrap:mmdebstrap
+    dockerd:docker.io
+    runsc:runsc
 )
 
 require_rust() {
@@ -57,6 +61,9 @@ install_packages() {
     if ((ALL)); then
         prepared "a newer Node.js" newer_node
         prepared "an unpacked root" unpacked_root
+        prepared "a server of S3" s3_server
+        prepared "SDKs of services" service_sdks
+        prepared "clients of MCP" scripts/test/mcp install "$BELLJAR_TEST_PACKAGES"
     fi
 }
 
@@ -104,6 +111,26 @@ python_packages() {
         rm -rf "$venv"
         python3 -m venv "$venv"
         "$venv/bin/python3" -m pip install --quiet numpy pandas matplotlib
+    fi
+}
+
+# Something that speaks S3, for the cache of layers that machines share.
+s3_server() {
+    local venv="$BELLJAR_TEST_PACKAGES/s3"
+    if [[ ! -x $venv/bin/moto_server ]]; then
+        rm -rf "$venv"
+        python3 -m venv "$venv"
+        "$venv/bin/python3" -m pip install --quiet 'moto[s3,server]==5.*'
+    fi
+}
+
+# What services have their users speak to them with.
+service_sdks() {
+    local venv="$BELLJAR_TEST_PACKAGES/remote"
+    if ! "$venv/bin/python3" -c 'import e2b, agentrun' 2>/dev/null; then
+        rm -rf "$venv"
+        python3 -m venv "$venv"
+        "$venv/bin/python3" -m pip install --quiet 'e2b==2.*' 'agentrun-sdk==0.0.*'
     fi
 }
 

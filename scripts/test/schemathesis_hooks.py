@@ -20,6 +20,8 @@ def map_path_parameters(ctx, path_parameters):
     if operation.path.startswith("/v1/sandboxes"):
         # One that has ended would refuse everything else.
         there["id"] = os.environ["SANDBOX"] if operation.method.upper() != "DELETE" else "sbx_gone"
+    if operation.path.startswith("/v1/tools"):
+        there["name"] = "check_code"
     for name, value in (path_parameters or {}).items():
         if name in there and len(str(value)) % 2:
             path_parameters[name] = there[name]

@@ -67,8 +67,17 @@ logged() {
         return
     fi
     echo "FAILED, $((SECONDS - start)) s"
-    tail -n 200 "$log" | sed 's/^/    /'
+    why "$log" | tail -n 200 | sed 's/^/    /'
     return 1
+}
+
+# Of many tests, what those said that failed; of anything else, how its output ends.
+why() {
+    if grep -q '^---- .* stdout ----$' "$1" && grep -q '^failures:$' "$1"; then
+        awk '/^failures:$/ { shown = 1 } shown; /^test result: / { shown = 0 }' "$1"
+    else
+        cat "$1"
+    fi
 }
 
 # Sums lines such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.

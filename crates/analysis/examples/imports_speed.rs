@@ -2,6 +2,8 @@
 //! `cargo run --release -p belljar-analysis --example imports_speed`
 #![expect(clippy::print_stdout, reason = "printing is what it is for")]
 
+// `cargo bolero` has every target of the package watched, by this.
+use bolero as _;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 

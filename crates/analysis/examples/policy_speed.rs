@@ -2,6 +2,8 @@
 //! `cargo run --release -p belljar-analysis --example policy_speed [FOLDER…]`
 #![expect(clippy::print_stdout, reason = "printing is what it is for")]
 
+// `cargo bolero` has every target of the package watched, by this.
+use bolero as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 

@@ -2,6 +2,8 @@
 //! with popular packages of PyPI and npm, installed for the test.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+// `cargo bolero` has every target of the package watched, by this.
+use bolero as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -1,5 +1,7 @@
 //! What is found in code, and what becomes of it: a table of cases, and code that nobody would write.
 
+// `cargo bolero` has every target of the package watched, by this.
+use bolero as _;
 use std::collections::BTreeSet;
 
 use belljar_analysis::imports::{

@@ -10,13 +10,27 @@ use clap::{Args, Parser, Subcommand};
 use crate::bench::BenchArgs;
 use crate::check::CheckArgs;
 use crate::deps::DepsArgs;
+use crate::image::ImageArgs;
+use crate::manual::{CompletionsArgs, ManArgs};
+use crate::mcp::{McpArgs, ToolsArgs};
+use crate::provider::ProviderArgs;
 use crate::remote::{ExecutionsArgs, KeyArgs, ProfileArgs, SandboxArgs, TenantArgs};
 use crate::serve::ServeArgs;
+use crate::setup::SetupArgs;
 use crate::shown_config::ConfigArgs;
+
+const FIRST_STEPS: &str = "\
+Examples:
+  belljar run hello.py                                  run a file in a fresh sandbox
+  belljar run -c 'print(6 * 7)' --json                  a line of code, and everything about its run
+  belljar doctor                                        what isolates here, and what is missing
+  belljar serve                                         the same for others, over HTTP
+  belljar help sandbox exec                             more about a command";
 
 /// The whole command line.
 #[derive(Debug, Parser)]
 #[command(name = "belljar", version, about = "Runs untrusted code under glass.", max_term_width = 100)]
+#[command(after_help = FIRST_STEPS)]
 pub(crate) struct Cli {
     /// Configuration to read instead of the usual places
     #[arg(long, global = true, value_name = "FILE")]
@@ -27,12 +41,18 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Asks who is to make sandboxes, tries that out, and writes the configuration
+    Setup(SetupArgs),
     /// Runs a piece of code, or a program, in a fresh sandbox
     Run(Box<RunArgs>),
     /// Reads code without running it, and says what a policy minds in it
     Check(CheckArgs),
     /// Runs code for others, over HTTP
     Serve(ServeArgs),
+    /// Gives an agent tools that run code, over standard input and output (MCP)
+    Mcp(McpArgs),
+    /// Prints the definitions of those tools, for a model's API
+    Tools(ToolsArgs),
     /// Opens sandboxes of a server that stay, and works in them
     Sandbox(Box<SandboxArgs>),
     /// Lists, shows and cancels executions of a server
@@ -43,14 +63,22 @@ pub(crate) enum Command {
     Key(KeyArgs),
     /// Sets and removes profiles of a server
     Profile(ProfileArgs),
+    /// Lists, sets and tests the ways to make sandboxes, of a server or of this machine
+    Provider(ProviderArgs),
     /// Says which packages code needs, and looks after the layers in which they are kept
     Deps(DepsArgs),
+    /// Builds and fetches images, seals this machine's own files into one, and looks after them
+    Image(ImageArgs),
     /// Shows settings, and where each came from
     Config(ConfigArgs),
     /// Says what isolates on this machine, what is missing and how to mend it
     Doctor(DoctorArgs),
     /// Measures runs on this machine beside the same commands without a sandbox
     Bench(BenchArgs),
+    /// Prints completions for a shell
+    Completions(CompletionsArgs),
+    /// Prints a page of the manual, or writes all of them
+    Man(ManArgs),
 }
 
 impl Command {
@@ -59,14 +87,17 @@ impl Command {
         match self {
             Self::Run(args) => args.json,
             Self::Check(args) => args.json,
-            Self::Serve(_) => false,
+            Self::Serve(_) | Self::Mcp(_) | Self::Tools(_) => false,
+            Self::Setup(_) | Self::Completions(_) | Self::Man(_) => false,
             Self::Deps(args) => args.json(),
+            Self::Image(args) => args.json(),
             Self::Config(args) => args.json,
             Self::Sandbox(args) => args.server.json,
             Self::Executions(args) => args.server.json,
             Self::Tenant(args) => args.server.json,
             Self::Key(args) => args.server.json,
             Self::Profile(args) => args.server.json,
+            Self::Provider(args) => args.server.json,
             Self::Doctor(args) => args.json,
             Self::Bench(args) => args.json,
         }
@@ -141,7 +172,8 @@ pub(crate) struct RunArgs {
     /// Way to make the sandbox [default: native]
     #[arg(long, value_name = "P")]
     pub(crate) provider: Option<String>,
-    /// 'host', or the folder of an unpacked root [default: host]
+    /// 'host', 'sealed', a name such as python:3.12-slim, an archive or OCI layout, or the folder of an
+    /// unpacked root [default: host]
     #[arg(long, value_name = "I")]
     pub(crate) image: Option<PathBuf>,
     /// Folder of yours to work on; changes stay

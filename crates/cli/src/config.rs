@@ -25,6 +25,8 @@ use serde::Deserialize;
 use crate::deps::{DependencySpec, LayerSettings};
 use crate::env::Environment;
 use crate::failure::{Failure, shown};
+use crate::fleet::{ProviderSpec, is_secret};
+use crate::image::{ImageSettings, ImageSpec};
 use crate::serve::ServerSpec;
 
 const NAME: &str = "belljar.toml";
@@ -41,6 +43,8 @@ pub(crate) struct Config {
     pub(crate) dependencies: DependencySettings,
     pub(crate) policies: Policies,
     pub(crate) layers: LayerSettings,
+    pub(crate) providers: ProviderSpec,
+    pub(crate) images: ImageSettings,
     /// Every value that a file set, in the order in which they count.
     pub(crate) written: Vec<Written>,
 }
@@ -63,6 +67,8 @@ struct ConfigFile {
     server: ServerSpec,
     policies: BTreeMap<String, PolicySpec>,
     dependencies: DependencySpec,
+    providers: ProviderSpec,
+    images: ImageSpec,
 }
 
 /// Finds and reads the configuration.
@@ -86,7 +92,7 @@ pub(crate) fn load(flag: Option<&Path>, environment: &Environment) -> Result<Con
 
 impl Config {
     /// What holds without any file.
-    fn usual() -> Self {
+    pub(crate) fn usual() -> Self {
         Self {
             profiles: Profiles::shipped(),
             ceiling: Limits::CEILING,
@@ -95,6 +101,8 @@ impl Config {
             dependencies: DependencySettings::default(),
             policies: Policies::default(),
             layers: LayerSettings::default(),
+            providers: ProviderSpec::default(),
+            images: ImageSettings::default(),
             written: Vec::new(),
         }
     }
@@ -121,6 +129,9 @@ impl Config {
         self.layers =
             file.dependencies.layers().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
         self.dependencies = file.dependencies.settings();
+        self.providers = file.providers;
+        self.images =
+            file.images.settings().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
         Ok(self)
     }
 
@@ -144,6 +155,12 @@ impl Config {
         if file.dependencies != DependencySpec::default() {
             return refuse("sets [dependencies]".to_owned());
         }
+        if file.providers != ProviderSpec::default() {
+            return refuse("sets [providers]".to_owned());
+        }
+        if file.images != ImageSpec::default() {
+            return refuse("sets [images]".to_owned());
+        }
         if !file.policies.is_empty() {
             return refuse("sets [policies]".to_owned());
         }
@@ -151,10 +168,11 @@ impl Config {
             if self.profiles.named(&name).is_ok() {
                 return refuse(format!("replaces profile '{}'", name.escape_debug()));
             }
-            let Profile { mounts, image, network, policy, .. } = &profile;
-            if !mounts.is_empty() || image.is_some() || network.is_some() || policy.is_some() {
+            let Profile { mounts, image, network, policy, build_packages, .. } = &profile;
+            let opens = !mounts.is_empty() || image.is_some() || network.is_some() || policy.is_some();
+            if opens || *build_packages {
                 return refuse(format!(
-                    "sets mounts, image, network or policy in profile '{}'",
+                    "sets mounts, image, network, policy or build_packages in profile '{}'",
                     name.escape_debug()
                 ));
             }
@@ -171,7 +189,7 @@ fn note_table(written: &mut Vec<Written>, path: &Path, above: &str, table: &toml
         match value {
             toml::Value::Table(table) => note_table(written, path, &format!("{name}."), table),
             // What a profile puts into the environment may be a secret.
-            _ if name.contains(".env.") => {
+            _ if name.contains(".env.") || is_secret(&name) => {
                 written.push(Written { name, value: "(set)".to_owned(), file: path.to_owned() });
             }
             toml::Value::String(text) => {
@@ -290,12 +308,24 @@ mod tests {
             ("[server]\nqueue = 1\n", "sets [server]"),
             ("[dependencies]\ndirect = true\n", "sets [dependencies]"),
             ("[policies.balanced]\n", "sets [policies]"),
+            ("[providers.docker]\nimage = \"x\"\n", "sets [providers]"),
+            ("[images]\nallow = [\"sealed\"]\n", "sets [images]"),
             ("[dependencies]\nfolder = \"/tmp\"\n", "sets [dependencies]"),
             ("[profiles.default]\n", "replaces profile 'default'"),
-            ("[profiles.x]\nmounts = [\"/:/host\"]\n", "sets mounts, image, network or policy"),
-            ("[profiles.x]\nimage = \"/\"\n", "sets mounts, image, network or policy"),
-            ("[profiles.x]\npolicy = \"off\"\n", "sets mounts, image, network or policy"),
-            ("[profiles.x.network]\nmode = \"full\"\n", "sets mounts, image, network or policy"),
+            (
+                "[profiles.x]\nmounts = [\"/:/host\"]\n",
+                "sets mounts, image, network, policy or build_packages",
+            ),
+            ("[profiles.x]\nimage = \"/\"\n", "sets mounts, image, network, policy or build_packages"),
+            ("[profiles.x]\npolicy = \"off\"\n", "sets mounts, image, network, policy or build_packages"),
+            (
+                "[profiles.x]\nbuild_packages = true\n",
+                "sets mounts, image, network, policy or build_packages",
+            ),
+            (
+                "[profiles.x.network]\nmode = \"full\"\n",
+                "sets mounts, image, network, policy or build_packages",
+            ),
         ] {
             let message = adding(text).unwrap_err().message;
             assert!(message.contains(why) && message.contains("--config belljar.toml"), "{message}");

@@ -1,14 +1,17 @@
 //! Every environment variable that Belljar reads, read once.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use belljar_engine::catalog::Settings;
 use belljar_engine::limits::LimitsSpec;
 use belljar_engine::quantity::show_duration;
 
 use crate::failure::Failure;
+use crate::fleet::{KINDS, Kind};
 
 /// Path of the configuration, as `--config`.
 const CONFIG: &str = "BELLJAR_CONFIG";
@@ -32,6 +35,8 @@ const OTLP_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 const CA_CERT: &str = "BELLJAR_CA_CERT";
 /// A key with all scopes in tenant `default`, for automation; 32 bytes or more.
 const ADMIN_KEY: &str = "BELLJAR_ADMIN_KEY";
+/// The key that seals secrets of providers in a server's database, 64 hexadecimal digits; above `server.secrets_key`.
+const SECRETS_KEY: &str = "BELLJAR_SECRETS_KEY";
 /// The key with which commands call a server.
 const API_KEY: &str = "BELLJAR_API_KEY";
 /// The server that commands call, as `--server`.
@@ -42,6 +47,24 @@ const LOG: &str = "BELLJAR_LOG";
 const CACHE_DIR: &str = "DEPENDENCY_CACHE_DIR";
 /// Hours for which it holds which exact packages a requirement comes to, above `dependencies.ttl`.
 const CACHE_TTL_HOURS: &str = "DEPENDENCY_CACHE_TTL_HOURS";
+/// Where Docker keeps what `docker login` was told.
+const DOCKER_CONFIG: &str = "DOCKER_CONFIG";
+/// Name to log in with at an image's registry, as `--username`.
+const REGISTRY_USER: &str = "BELLJAR_REGISTRY_USER";
+/// Its password, as `--password-stdin`.
+const REGISTRY_PASSWORD: &str = "BELLJAR_REGISTRY_PASSWORD";
+/// What says something about E2B, below `providers.e2b`.
+pub(crate) const E2B: &[(&str, &str)] = &[("E2B_API_KEY", "api_key")];
+/// Who we are at Aliyun AgentRun, and where: below `providers.agentrun`.
+pub(crate) const AGENTRUN: &[(&str, &str)] = &[
+    ("AGENTRUN_ACCESS_KEY_ID", "access_key_id"),
+    ("AGENTRUN_ACCESS_KEY_SECRET", "access_key_secret"),
+    ("AGENTRUN_SECURITY_TOKEN", "security_token"),
+    ("AGENTRUN_ACCOUNT_ID", "account_id"),
+    ("AGENTRUN_REGION", "region"),
+    ("AGENTRUN_TEMPLATE", "template"),
+    ("AGENTRUN_DATA_ENDPOINT", "data_url"),
+];
 /// Where a person's cache folders are.
 const XDG_CACHE_HOME: &str = "XDG_CACHE_HOME";
 /// Where a person's state folders are.
@@ -71,12 +94,18 @@ pub(crate) struct Environment {
     pub(crate) cache_home: Option<PathBuf>,
     pub(crate) layers_folder: Option<PathBuf>,
     pub(crate) resolution_ttl: Option<Duration>,
+    pub(crate) docker_config: Option<PathBuf>,
+    pub(crate) registry_user: Option<String>,
+    pub(crate) registry_password: Option<Hidden>,
     pub(crate) data_dir: Option<PathBuf>,
     pub(crate) tls_cert: Option<PathBuf>,
     pub(crate) tls_key: Option<PathBuf>,
     pub(crate) otlp_endpoint: Option<String>,
     pub(crate) ca_cert: Option<PathBuf>,
     pub(crate) admin_key: Option<Hidden>,
+    pub(crate) secrets_key: Option<Hidden>,
+    /// What variables say about providers, by their names.
+    pub(crate) providers: BTreeMap<&'static str, Hidden>,
     pub(crate) api_key: Option<Hidden>,
     pub(crate) server: Option<String>,
     pub(crate) log: Option<String>,
@@ -127,12 +156,19 @@ impl Environment {
             cache_home: absolute(XDG_CACHE_HOME).or_else(|| absolute(HOME).map(|home| home.join(".cache"))),
             layers_folder: given(CACHE_DIR).map(PathBuf::from),
             resolution_ttl: number(CACHE_TTL_HOURS, 3_600.0)?.map(duration).transpose()?,
+            docker_config: given(DOCKER_CONFIG)
+                .map(PathBuf::from)
+                .or_else(|| absolute(HOME).map(|home| home.join(".docker"))),
+            registry_user: text(REGISTRY_USER),
+            registry_password: text(REGISTRY_PASSWORD).map(Hidden),
             data_dir: given(DATA_DIR).map(PathBuf::from),
             tls_cert: given(TLS_CERT).map(PathBuf::from),
             tls_key: given(TLS_KEY).map(PathBuf::from),
             otlp_endpoint: text(OTLP_ENDPOINT),
             ca_cert: given(CA_CERT).map(PathBuf::from),
             admin_key: text(ADMIN_KEY).map(Hidden),
+            secrets_key: text(SECRETS_KEY).map(Hidden),
+            providers: about_providers().filter_map(|name| Some((name, Hidden(text(name)?)))).collect(),
             api_key: text(API_KEY).map(Hidden),
             server: text(SERVER),
             log: text(LOG),
@@ -141,8 +177,16 @@ impl Environment {
         })
     }
 
+    /// What it says about a provider.
+    pub(crate) fn about(&self, kind: &Kind) -> Settings {
+        let said = kind.environment.iter().filter_map(|(variable, setting)| {
+            Some(((*setting).to_owned(), self.providers.get(variable)?.reveal().into()))
+        });
+        said.collect()
+    }
+
     /// What it sets, as the setting, the variable and the value; of a secret only that it is set.
-    pub(crate) fn set(&self) -> Vec<(&'static str, &'static str, String)> {
+    pub(crate) fn set(&self) -> Vec<(String, &'static str, String)> {
         let hidden = |secret: &Option<Hidden>| secret.as_ref().map(|_| "(set)".to_owned());
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         let all = [
@@ -153,18 +197,35 @@ impl Environment {
             ("limits.cpus", CPU_CORES, self.limits.cpus.map(|value| value.to_string())),
             ("dependencies.folder", CACHE_DIR, path(&self.layers_folder)),
             ("dependencies.ttl", CACHE_TTL_HOURS, self.resolution_ttl.map(show_duration)),
+            ("registry_user", REGISTRY_USER, self.registry_user.clone()),
+            ("registry_password", REGISTRY_PASSWORD, hidden(&self.registry_password)),
             ("server.data_dir", DATA_DIR, path(&self.data_dir)),
             ("server.tls_cert", TLS_CERT, path(&self.tls_cert)),
             ("server.tls_key", TLS_KEY, path(&self.tls_key)),
             ("server.otlp_endpoint", OTLP_ENDPOINT, self.otlp_endpoint.clone()),
             ("ca_cert", CA_CERT, path(&self.ca_cert)),
             ("admin_key", ADMIN_KEY, hidden(&self.admin_key)),
+            ("secrets_key", SECRETS_KEY, hidden(&self.secrets_key)),
             ("api_key", API_KEY, hidden(&self.api_key)),
             ("server", SERVER, self.server.clone()),
             ("log", LOG, self.log.clone()),
         ];
-        all.into_iter().filter_map(|(name, variable, value)| Some((name, variable, value?))).collect()
+        let all =
+            all.into_iter().filter_map(|(name, variable, value)| Some((name.to_owned(), variable, value?)));
+        let providers = KINDS.iter().flat_map(|kind| {
+            let variables =
+                kind.environment.iter().filter(|(variable, _)| self.providers.contains_key(variable));
+            variables.map(|(variable, setting)| {
+                (format!("providers.{}.{setting}", kind.name), *variable, "(set)".to_owned())
+            })
+        });
+        all.chain(providers).collect()
     }
+}
+
+/// Variables that say something about providers; the table of those lists them.
+fn about_providers() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().flat_map(|kind| kind.environment).map(|(variable, _)| *variable)
 }
 
 fn duration(seconds: f64) -> Result<Duration, Failure> {

@@ -10,11 +10,14 @@ const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 /// `exec_` and 128 random bits.
 pub(crate) fn execution_id() -> Result<String, Failure> {
+    random("exec").ok_or_else(|| Failure::host("read /dev/urandom for an execution id: nothing came"))
+}
+
+/// The kind and 128 random bits.
+pub(crate) fn random(kind: &str) -> Option<String> {
     let mut bytes = [0; 16];
-    File::open("/dev/urandom")
-        .and_then(|mut source| source.read_exact(&mut bytes))
-        .map_err(|error| Failure::host(format!("read /dev/urandom for an execution id: {error}")))?;
-    Ok(format!("exec_{}", base32(u128::from_be_bytes(bytes))))
+    File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes)).ok()?;
+    Some(format!("{kind}_{}", base32(u128::from_be_bytes(bytes))))
 }
 
 fn base32(bits: u128) -> String {

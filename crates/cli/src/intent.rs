@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::args::{LimitArgs, RunArgs};
 use crate::env::Environment;
 use crate::failure::{Failure, shown};
-use crate::{input, language};
+use crate::{image, input, language};
 
 /// A run as its caller means it.
 #[derive(Debug)]
@@ -70,9 +70,8 @@ impl Intent {
         }
         let mounts = args.mounts.iter().map(|text| parse_mount(text)).collect::<Result<_, _>>()?;
         let mut paths = HostPaths { playground: args.workspace, mounts, ..HostPaths::default() };
-        match args.image {
-            Some(image) if image.as_os_str() == "host" => request.image = Some("host".to_owned()),
-            image => paths.image = image,
+        if let Some(image) = &args.image {
+            image::meant(image, &mut request, &mut paths)?;
         }
         match (args.source, args.code, args.command) {
             (Some(path), None, command) if command.is_empty() => {

@@ -14,15 +14,21 @@ mod doctor;
 mod env;
 mod escape;
 mod failure;
+mod fleet;
 mod identity;
+mod image;
 mod input;
 mod intent;
 mod language;
+mod manual;
+mod mcp;
 mod os;
+mod provider;
 mod remote;
 mod run;
 mod say;
 mod serve;
+mod setup;
 mod shown_config;
 mod view;
 
@@ -33,6 +39,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use crate::args::{Cli, Command};
+use crate::config::Config;
 use crate::env::Environment;
 use crate::failure::Failure;
 
@@ -51,20 +58,33 @@ fn main() -> ExitCode {
 
 fn dispatch(cli: Cli) -> Result<u8, Failure> {
     let environment = Environment::read(|name| std::env::var_os(name))?;
-    let config = config::load(cli.config.as_deref(), &environment)?;
+    let named = cli.config.as_deref().or(environment.config.as_deref());
+    // What is to be set up need not be there yet, and a shell that starts does not stumble over a file that is wrong.
+    let config = match &cli.command {
+        Command::Completions(_) | Command::Man(_) | Command::Tools(_) => Config::usual(),
+        Command::Setup(_) if named.is_some_and(|path| !path.exists()) => Config::usual(),
+        _ => config::load(cli.config.as_deref(), &environment)?,
+    };
     match cli.command {
+        Command::Setup(args) => setup::run(args, cli.config, &environment, config),
         Command::Run(args) => run::run(*args, &environment, config),
         Command::Check(args) => check::run(args, &config),
         Command::Serve(args) => serve::run(args, &environment, config),
+        Command::Mcp(args) => mcp::run(args, &environment, config),
+        Command::Tools(args) => mcp::tools(&args),
         Command::Sandbox(args) => remote::sandbox(*args, &environment),
         Command::Executions(args) => remote::executions(args, &environment),
         Command::Tenant(args) => remote::tenant(args, &environment),
         Command::Key(args) => remote::key(args, &environment),
         Command::Profile(args) => remote::profile(args, &environment),
+        Command::Provider(args) => provider::run(args, &environment, config),
         Command::Deps(args) => deps::run(args, &environment, config),
+        Command::Image(args) => image::run(&args, &environment, &config),
         Command::Config(args) => shown_config::run(&args, &environment, &config),
         Command::Doctor(args) => doctor::run(args, &environment, config),
-        Command::Bench(args) => bench::run(&args),
+        Command::Bench(args) => bench::run(&args, &environment, &config),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
     }
 }
 

@@ -12,12 +12,16 @@ use tokio::runtime::{Builder, Runtime};
 use crate::failure::Failure;
 
 pub(crate) use room::Room;
-pub(crate) use terminal::{RawTerminal, TerminalEvent, TerminalEvents, window_size};
+pub(crate) use terminal::{RawTerminal, TerminalEvent, TerminalEvents, hide_typing, window_size};
 
 #[cfg(target_os = "linux")]
-pub(crate) use native::{Host, Started, become_launcher_if_asked, launch};
+pub(crate) use native::{
+    Host, ImageBuilder, Started, become_launcher_if_asked, check_docker, docker, host_parts, launch,
+};
 #[cfg(not(target_os = "linux"))]
-pub(crate) use nowhere::{Host, Started, become_launcher_if_asked, launch};
+pub(crate) use nowhere::{
+    Host, ImageBuilder, Started, become_launcher_if_asked, check_docker, docker, host_parts, launch,
+};
 
 #[cfg(not(unix))]
 pub(crate) use elsewhere::{
@@ -61,8 +65,14 @@ mod native {
     use belljar_engine::places::Places;
     use belljar_engine::provider::Provider;
     use belljar_engine::warm::WarmSettings;
+    use belljar_images::Part;
+    use belljar_jail::spec::RootEntry;
+    pub(crate) use belljar_providers::docker::ImageBuilder;
+
+    use belljar_providers::docker::Docker;
     use belljar_providers::native::places::{Disk, HostFolderSpec as Allowed};
     use belljar_providers::native::{Launched, Native};
+    use belljar_providers::settings::DockerSettings;
 
     use super::{Failure, FoundLanguage};
     use crate::serve::HostFolderSpec;
@@ -72,9 +82,32 @@ mod native {
         belljar_providers::native::run_if_asked();
     }
 
+    /// Docker, which is spoken to when somebody first needs it.
+    pub(crate) fn docker(settings: DockerSettings) -> Option<Arc<dyn Provider>> {
+        Some(Arc::new(Docker::new(settings)))
+    }
+
+    /// Whether it could run something, and what to do where it could not.
+    pub(crate) async fn check_docker(settings: DockerSettings) -> Result<(), String> {
+        Docker::new(settings).check().await.map_err(|error| error.to_string())
+    }
+
     /// Starts the launcher; before any other thread, and on the one that stays to the end.
     pub(crate) fn launch() -> Result<Started, Failure> {
         Ok(Started(Launched::start().map_err(Error::from)?))
+    }
+
+    /// What image `host` shows of this machine, but for what every sandbox makes itself.
+    pub(crate) fn host_parts() -> Result<Vec<Part>, Failure> {
+        let parts = belljar_providers::native::host_root().into_iter().filter_map(|entry| match entry {
+            RootEntry::Bind { source, path } => Some(Part::Copy { source: source.into(), path }),
+            RootEntry::Link { path, target } if !path.starts_with("/dev/") => {
+                Some(Part::Link { path, target })
+            }
+            RootEntry::File { path, content } => Some(Part::File { path, content }),
+            _ => None,
+        });
+        Ok(parts.collect())
     }
 
     /// A launcher that nobody spoke to yet.
@@ -119,20 +152,70 @@ mod native {
 
 #[cfg(not(target_os = "linux"))]
 mod nowhere {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, HashMap};
     use std::convert::Infallible;
+    use std::fs::File;
     use std::path::Path;
     use std::sync::Arc;
 
     use belljar_engine::ErrorCode;
     use belljar_engine::places::Places;
-    use belljar_engine::provider::Provider;
+    use belljar_engine::provider::{Provider, Sink};
     use belljar_engine::warm::WarmSettings;
+    use belljar_providers::settings::DockerSettings;
 
     use super::{Failure, FoundLanguage};
     use crate::serve::HostFolderSpec;
 
     pub(crate) fn become_launcher_if_asked() {}
+
+    /// Containers are given this very program, which has to be one for Linux.
+    pub(crate) fn docker(_settings: DockerSettings) -> Option<Arc<dyn Provider>> {
+        None
+    }
+
+    pub(crate) async fn check_docker(_settings: DockerSettings) -> Result<(), String> {
+        Err("provider 'docker' needs belljar on Linux".to_owned())
+    }
+
+    /// Docker as a builder of images; there is none.
+    #[derive(Debug)]
+    pub(crate) struct ImageBuilder(Infallible);
+
+    impl ImageBuilder {
+        pub(crate) async fn connect(settings: DockerSettings) -> Result<Self, String> {
+            check_docker(settings).await.and(Err(String::new()))
+        }
+
+        pub(crate) async fn bring(&self, _sink: &mut dyn Sink) -> Result<(), String> {
+            match self.0 {}
+        }
+
+        pub(crate) async fn build(
+            &self,
+            _context: Vec<u8>,
+            _name: &str,
+            _arguments: HashMap<String, String>,
+            _network: Option<String>,
+            _sink: &mut dyn Sink,
+        ) -> Result<String, String> {
+            match self.0 {}
+        }
+
+        pub(crate) async fn import(
+            &self,
+            _root: File,
+            _name: &str,
+            _changes: &[&str],
+            _sink: &mut dyn Sink,
+        ) -> Result<String, String> {
+            match self.0 {}
+        }
+    }
+
+    pub(crate) fn host_parts() -> Result<Vec<belljar_images::Part>, Failure> {
+        launch().map(|_| Vec::new())
+    }
 
     pub(crate) fn launch() -> Result<Started, Failure> {
         let message = "this system has no native isolation; run belljar on Linux (a virtual machine will do)";

@@ -1,11 +1,14 @@
 //! `belljar run`: wires the parts, runs one request and shows what came of it.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use belljar_engine::admit::Admitted;
 use belljar_engine::finding::Finding;
-use belljar_engine::provider::{Capabilities, Sink, Stream};
+use belljar_engine::layer::Layer;
+use belljar_engine::provider::{Capabilities, Provider, Sink, Stream};
 use belljar_engine::report::{Report, Status};
+use belljar_engine::request::Request;
 use belljar_engine::{Engine, Error};
 
 use crate::args::RunArgs;
@@ -13,13 +16,15 @@ use crate::config::Config;
 use crate::env::Environment;
 use crate::failure::Failure;
 use crate::identity::execution_id;
+use crate::image::{Own, Sources};
 use crate::intent::{Form, Intent, Output};
 use crate::os::{self, Interrupts};
 use crate::view::{Installing, View};
-use crate::{batch, deps, input, remote, say};
+use crate::{batch, deps, fleet, input, remote, say};
 
 /// Runs, and gives the exit status.
 pub(crate) fn run(args: RunArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
+    let config = Config { providers: config.providers.with(args.provider.as_deref(), environment), ..config };
     // Everything is read before anything is started: a mistake in the arguments costs nothing.
     if let Some(path) = &args.batch {
         return batch::run(input::requests(path)?, args, environment, config);
@@ -29,32 +34,103 @@ pub(crate) fn run(args: RunArgs, environment: &Environment, config: Config) -> R
     if let Some(url) = server {
         return remote::run(&url, intent, environment);
     }
-    on_engine(config, environment, async |engine| perform(engine, intent).await)
+    let named = named(&intent.request, &config)?;
+    if let Some(provider) = fleet::alone(named.as_deref(), &config.providers)? {
+        return on_alone(provider, config, environment, async |engine| perform(engine, intent, None).await);
+    }
+    let (own, sources) = images(&config, environment);
+    on_engine(config, environment, async |engine| {
+        own.bring(&intent.request, &sources, intent.output.quiet).await?;
+        perform(engine, intent, named.as_deref()).await
+    })
+}
+
+/// Wires an engine for somebody who names a provider.
+pub(crate) fn on_provider(
+    named: Option<&str>,
+    config: Config,
+    environment: &Environment,
+    work: impl AsyncFnOnce(&Arc<Engine>) -> Result<u8, Failure>,
+) -> Result<u8, Failure> {
+    match fleet::alone(named, &config.providers)? {
+        Some(provider) => on_alone(provider, config, environment, work),
+        None => on_engine(config, environment, work),
+    }
+}
+
+/// Who is to serve a request: whom it names, else whom its profile names, else the usual one.
+fn named(request: &Request, config: &Config) -> Result<Option<String>, Failure> {
+    let profile = config.profiles.named(request.profile.as_deref().unwrap_or("default"))?;
+    Ok(request
+        .provider
+        .clone()
+        .or_else(|| profile.provider.clone())
+        .or_else(|| config.providers.usual.clone()))
+}
+
+/// The images of this person, and where others come from.
+pub(crate) fn images(config: &Config, environment: &Environment) -> (Arc<Own>, Sources) {
+    (Own::of(&config.images, None, environment), Sources::of(&config.images, environment))
 }
 
 /// Wires an engine, has it do some work and ends it.
 pub(crate) fn on_engine(
     config: Config,
     environment: &Environment,
-    work: impl AsyncFnOnce(&Engine) -> Result<u8, Failure>,
+    work: impl AsyncFnOnce(&Arc<Engine>) -> Result<u8, Failure>,
 ) -> Result<u8, Failure> {
     let started = os::launch()?;
     os::runtime()?.block_on(async {
         let host = started.connect(config.warm).await?;
-        let library = deps::own_library(host.provider(), &config, environment)?;
-        let engine = Engine::new(host.provider(), config.profiles, config.ceiling)
+        let libraries = deps::Libraries::own(host.provider(), &config, environment)?;
+        let fleet = fleet::usual(&host.provider(), &config.providers)?;
+        let engine = Engine::over(fleet, config.profiles, config.ceiling)
             .with_policies(config.policies)
-            .with_packages(library);
+            .with_packages(Arc::clone(&libraries) as _)
+            .with_images(Own::of(&config.images, None, environment));
+        let engine = Arc::new(engine);
         let status = work(&engine).await;
         engine.shut_down().await;
+        settled(libraries.settle()).await?;
         status
     })
 }
 
-async fn perform(engine: &Engine, intent: Intent) -> Result<u8, Failure> {
+/// Whoever is in a hurry leaves others without what was installed here.
+async fn settled(settling: impl Future<Output = ()>) -> Result<(), Failure> {
+    let mut interrupts = Interrupts::listen()?;
+    tokio::select! {
+        () = settling => {}
+        () = interrupts.next() => {}
+    }
+    Ok(())
+}
+
+/// The same without anything of this machine's own.
+fn on_alone(
+    provider: Arc<dyn Provider>,
+    config: Config,
+    environment: &Environment,
+    work: impl AsyncFnOnce(&Arc<Engine>) -> Result<u8, Failure>,
+) -> Result<u8, Failure> {
+    os::runtime()?.block_on(async {
+        let library = deps::own_library(Arc::clone(&provider), &config, environment)?;
+        let engine = Engine::new(provider, config.profiles, config.ceiling)
+            .with_policies(config.policies)
+            .with_packages(Arc::clone(&library) as _);
+        let engine = Arc::new(engine);
+        let status = work(&engine).await;
+        engine.shut_down().await;
+        settled(library.settle()).await?;
+        status
+    })
+}
+
+async fn perform(engine: &Engine, intent: Intent, named: Option<&str>) -> Result<u8, Failure> {
     let Intent { request, paths, output } = intent;
+    fleet::prove(engine, named).await;
     let admitted = engine.admit(request, paths)?;
-    warn_of_missing_layers(engine, output.quiet);
+    warn_of_missing_layers(admitted.capabilities(), output.quiet);
     let interrupts = Interrupts::listen()?;
     let report = match output.form {
         Form::Json => answer(engine, admitted, interrupts, output.quiet).await?,
@@ -64,8 +140,8 @@ async fn perform(engine: &Engine, intent: Intent) -> Result<u8, Failure> {
 }
 
 /// Nothing degrades silently.
-pub(crate) fn warn_of_missing_layers(engine: &Engine, quiet: bool) {
-    if let Some(warning) = missing_layers(engine.capabilities()).filter(|_| !quiet) {
+pub(crate) fn warn_of_missing_layers(capabilities: &Capabilities, quiet: bool) {
+    if let Some(warning) = missing_layers(capabilities).filter(|_| !quiet) {
         say::warning(&warning);
     }
 }
@@ -127,7 +203,13 @@ async fn show(
 }
 
 fn missing_layers(capabilities: &Capabilities) -> Option<String> {
+    if capabilities.remote {
+        return Some("it runs on a service's machines: nothing but time is enforced by Belljar".to_owned());
+    }
     let names: Vec<_> = capabilities.missing.iter().map(|missing| missing.layer.name()).collect();
+    if names.len() == Layer::ALL.len() {
+        return Some("nothing is run here: the answer is simulated".to_owned());
+    }
     (!names.is_empty()).then(|| format!("not enforced here: {} (belljar doctor says why)", names.join(", ")))
 }
 
@@ -142,7 +224,11 @@ const MAX_SAID: usize = 5;
 
 /// What a policy minds in the code and, where the run did not succeed, what the sandbox kept it from.
 pub(crate) fn said(findings: &[Finding], succeeded: bool) -> Vec<String> {
-    let matters = |finding: &&Finding| finding.severity != "info" && (finding.line.is_some() || !succeeded);
+    let matters = |finding: &&Finding| match finding.severity.as_str() {
+        "info" => false,
+        "high" => true,
+        _ => finding.line.is_some() || !succeeded,
+    };
     let worth: Vec<_> = findings.iter().filter(matters).collect();
     let mut lines: Vec<_> = worth.iter().take(MAX_SAID).map(|finding| line(finding)).collect();
     if worth.len() > MAX_SAID {

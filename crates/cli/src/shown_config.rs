@@ -11,7 +11,7 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use crate::config::Config;
-use crate::deps::LayerSettings;
+use crate::deps::{LayerSettings, SHARED_CACHE_WAIT};
 use crate::env::Environment;
 use crate::failure::Failure;
 use crate::say;
@@ -67,7 +67,7 @@ fn settings(environment: &Environment, config: &Config) -> Vec<Setting> {
         put(&mut settings, &written.name, &written.value, &format!("{}", written.file.display()));
     }
     for (name, variable, value) in environment.set() {
-        put(&mut settings, name, &value, variable);
+        put(&mut settings, &name, &value, variable);
     }
     settings
 }
@@ -109,15 +109,20 @@ fn usual(environment: &Environment) -> Vec<(&'static str, String)> {
         ("warm.idle", show_duration(warm.idle)),
         ("dependencies.folder", layers.folder(None, environment).map_or_else(|_| String::new(), shown)),
         ("dependencies.max_bytes", show_bytes(layers.bounds.bytes)),
+        ("dependencies.max_cache_bytes", show_bytes(layers.cache_bytes)),
         ("dependencies.max_layers", layers.bounds.layers.to_string()),
         ("dependencies.ttl", show_duration(layers.ttl)),
         ("dependencies.shared", layers.shared.to_string()),
+        ("dependencies.shared_cache", String::new()),
+        ("dependencies.shared_cache_read_only", false.to_string()),
+        ("dependencies.shared_cache_wait", show_duration(SHARED_CACHE_WAIT)),
         ("server.listen", "127.0.0.1:7117".to_owned()),
         ("server.data_dir", folder(&environment.state_home)),
         ("server.metrics_listen", String::new()),
         ("server.otlp_endpoint", String::new()),
         ("server.tls_cert", String::new()),
         ("server.tls_key", String::new()),
+        ("server.secrets_key", String::new()),
         ("server.concurrency", server.concurrency.to_string()),
         ("server.queue", server.queue.to_string()),
         ("server.max_body", show_bytes(server.max_body as u64)),

@@ -2,12 +2,16 @@
 #![cfg(target_os = "linux")]
 
 mod common;
+#[path = "../../providers/tests/conformance/dockerd.rs"]
+#[allow(dead_code, reason = "tests of the provider use the rest")]
+mod dockerd;
 mod expect;
 
 use std::process::Output;
 
 use common::{Answer, belljar, finish, unusable};
-use expect::skip;
+use dockerd::{Dockerd, IMAGE};
+use expect::{everything, skip};
 use serde_json::Value;
 
 const QUICK: &[&str] = &["bench", "--rounds", "3", "--seconds", "0.2", "--pause", "1"];
@@ -80,6 +84,31 @@ fn one_object_with_every_row_and_its_machine() {
             assert_ne!(present, absent.contains(&workload["name"].as_str().unwrap_or_default()), "{tool}");
         }
     }
+}
+
+#[test]
+fn docker_is_measured_beside_itself() {
+    let test = "the benchmark in Docker";
+    if !everything() {
+        return skip(test, "./test --all does");
+    }
+    let docker = match Dockerd::start() {
+        Ok(docker) => docker,
+        Err(why) => return skip(test, &why),
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("belljar.toml");
+    let text = format!("[providers.docker]\nhost = {:?}\nimage = {IMAGE:?}\n", docker.host());
+    std::fs::write(&config, text).expect("a file");
+    let mut command = belljar();
+    command.env("BELLJAR_CONFIG", &config).args(QUICK).args(["--json", "--only", "python", "--docker"]);
+    let answer = finish(&mut command);
+    let rows = answer.json["workloads"][0]["rows"].as_array().cloned().unwrap_or_default();
+    for name in ["d. pool", "d. exec", "docker"] {
+        let row = rows.iter().find(|row| row["name"] == name);
+        assert!(row.is_some_and(|row| row["p50_ms"].is_f64()), "{name}: {}", answer.json);
+    }
+    assert_eq!(docker.docker(&["ps", "--all", "--quiet"]).as_deref(), Ok(""));
 }
 
 #[test]

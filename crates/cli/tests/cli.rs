@@ -145,3 +145,76 @@ fn an_interrupt_cancels_the_run() {
         assert!(String::from_utf8_lossy(&output.stderr).contains("the run was cancelled"));
     }
 }
+
+/// At a real terminal, which is asked for colours unless somebody minds them.
+fn at_a_terminal(arguments: &str, variables: &[(&str, &str)]) -> String {
+    let line = format!("{} run {arguments}", env!("CARGO_BIN_EXE_belljar"));
+    let mut script = Command::new("script");
+    script.args(["--quiet", "--echo", "never", "--command", &line, "/dev/null"]).stdin(Stdio::null());
+    script
+        .env_remove("NO_COLOR")
+        .env_remove("CLICOLOR")
+        .env_remove("CLICOLOR_FORCE")
+        .env_remove("CI")
+        .env("TERM", "xterm")
+        .envs(ENVIRONMENT.iter().copied());
+    let output = script.envs(variables.iter().copied()).output().expect("script is part of every system");
+    String::from_utf8_lossy(&output.stdout).replace("\r\n", "\n")
+}
+
+#[test]
+fn nothing_is_said_by_colour_alone() {
+    let run = "--provider simulated -c 'print(1)'";
+    let plain = "belljar: warning: nothing is run here: the answer is simulated\n\
+        simulated: python of 1 line was not run\n";
+    assert_eq!(at_a_terminal(run, &[]), plain.replace("warning:", "\x1b[1;33mwarning:\x1b[0m"));
+    assert_eq!(at_a_terminal(run, &[("NO_COLOR", "1")]), plain);
+    assert_eq!(at_a_terminal(run, &[("TERM", "dumb")]), plain);
+    let quiet = "simulated: python of 1 line was not run\n";
+    assert_eq!(at_a_terminal(&format!("{run} --quiet"), &[]), quiet);
+    // Why nothing ran is said even so: it is all that there is.
+    let refused =
+        "belljar: error: policy: unknown policy 'none'; there are audit, balanced, off, ragflow, strict\n";
+    assert_eq!(at_a_terminal(&format!("{run} --quiet --policy none"), &[("NO_COLOR", "1")]), refused);
+}
+
+fn belljar(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
+    command.args(arguments).envs(ENVIRONMENT.iter().copied()).output().expect("the binary starts")
+}
+
+#[test]
+fn a_shell_completes_commands_and_flags() {
+    let asked = r#"eval "$("$BELLJAR" completions bash)"
+        try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _belljar belljar "${!#}" "${COMP_WORDS[-2]}"; echo "${COMPREPLY[*]}"; }
+        try belljar com
+        try belljar sandbox ex
+        try belljar run --ti
+        try belljar completions z"#;
+    let mut bash = Command::new("bash");
+    bash.args(["--norc", "-c", asked]).env("BELLJAR", env!("CARGO_BIN_EXE_belljar"));
+    let output = bash.envs(ENVIRONMENT.iter().copied()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said, "completions\nextend exec\n--timeout\nzsh\n", "{output:?}");
+    for shell in ["elvish", "fish", "powershell", "zsh"] {
+        let script = belljar(&["--config", "/not/there", "completions", shell]).stdout;
+        assert!(String::from_utf8_lossy(&script).contains("snapshot"), "{shell}");
+    }
+}
+
+#[test]
+fn every_command_has_its_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("man1");
+    assert!(belljar(&["man", "--folder", pages.to_str().unwrap()]).status.success());
+    let written = |name: &str| std::fs::read(pages.join(format!("{name}.1"))).unwrap();
+    assert_eq!(belljar(&["man"]).stdout, written("belljar"));
+    assert_eq!(belljar(&["man", "sandbox", "exec"]).stdout, written("belljar-sandbox-exec"));
+    let run = String::from_utf8(written("belljar-run")).unwrap();
+    assert!(run.contains(".SH EXAMPLES\n.nf\n  belljar run hello.py       "), "{run}");
+
+    let unknown = belljar(&["man", "sandbox", "nope"]);
+    assert_eq!(unknown.status.code(), Some(125));
+    let said = "belljar: error: 'sandbox nope' is no command; 'belljar help' lists them\n";
+    assert_eq!(String::from_utf8_lossy(&unknown.stderr), said);
+}

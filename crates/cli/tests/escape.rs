@@ -20,8 +20,13 @@
 #[cfg(target_os = "linux")]
 mod common;
 #[cfg(target_os = "linux")]
+#[path = "../../providers/tests/conformance/dockerd.rs"]
+#[allow(dead_code, reason = "tests of the provider use the rest")]
+mod dockerd;
+#[cfg(target_os = "linux")]
 #[path = "escape"]
 mod suite {
+    pub(crate) mod docker;
     pub(crate) mod judges;
     pub(crate) mod neighbours;
     pub(crate) mod programs;

@@ -1,8 +1,12 @@
 //! Packages that are simply there: from real registries, by uv and bun as well as by pip and npm.
 #![cfg(target_os = "linux")]
 
+#[path = "packages/builds.rs"]
+mod builds;
 mod common;
 mod expect;
+#[path = "packages/index.rs"]
+mod index;
 #[path = "packages/world.rs"]
 mod world;
 
@@ -10,17 +14,26 @@ use std::path::Path;
 use std::process::Stdio;
 
 use expect::skip;
-use world::{Kit, World, all_tests};
+use world::{Kit, all_tests};
 
 /// A world, unless this machine lacks what it needs.
 macro_rules! world {
     ($kit:expr) => {
-        match World::new($kit) {
+        match crate::world::World::new($kit) {
             Ok(world) => world,
-            Err(why) => return skip("packages", &why),
+            Err(why) => return crate::expect::skip("packages", &why),
         }
     };
 }
+
+#[path = "packages/locks.rs"]
+mod locks;
+#[path = "packages/shared_cache.rs"]
+mod shared_cache;
+#[path = "packages/tenants.rs"]
+mod tenants;
+#[path = "packages/warm.rs"]
+mod warm;
 
 #[test]
 fn an_import_is_installed_once_and_there_from_then_on() {

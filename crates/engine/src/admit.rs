@@ -4,6 +4,7 @@ mod program;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,6 +12,8 @@ use belljar_analysis::policy::Policies;
 use serde_json::{Map, Value};
 
 use crate::Error;
+use crate::fleet::Chosen;
+use crate::images::Images;
 use crate::layer::Layer;
 use crate::limits::Limits;
 use crate::network::{HostRules, Reach};
@@ -18,7 +21,7 @@ use crate::packages::{Wanted, check_names};
 use crate::plan::{Image, InputFile, Mount, Network, Overflow, Plan, Task, WORKSPACE};
 use crate::policy::{self, Verdict};
 use crate::profile::{Profile, Profiles};
-use crate::provider::Capabilities;
+use crate::provider::{Capabilities, Capability, ImageChoice};
 use crate::request::{Dependencies, FileSpec, HostPaths, NetworkSpec, Request};
 
 pub(crate) use program::check_words;
@@ -37,10 +40,13 @@ pub const MAX_FILES: usize = 10_000;
 pub const MAX_REQUEST: usize = 2 * (MAX_CODE + MAX_STDIN);
 const MAX_ENVIRONMENT: usize = 64 << 10;
 const MAX_METADATA: usize = 16 << 10;
+/// Registry, path, tag and digest together.
+const MAX_IMAGE_NAME: usize = 512;
 
 /// A request that may run.
 #[derive(Debug, Clone)]
 pub struct Admitted {
+    pub(crate) chosen: Chosen,
     pub(crate) plan: Plan,
     pub(crate) task: Task,
     pub(crate) wanted: Wanted,
@@ -65,6 +71,11 @@ impl Admitted {
         self
     }
 
+    /// What its provider can do.
+    pub fn capabilities(&self) -> &Capabilities {
+        self.chosen.capabilities()
+    }
+
     /// What policies say of it. One that is refused is reported as such, and nothing of it runs.
     pub fn verdict(&self) -> &Verdict {
         &self.verdict
@@ -83,14 +94,16 @@ pub struct Rules<'a> {
     pub profiles: &'a Profiles,
     /// The highest limits.
     pub ceiling: &'a Limits,
-    /// What the provider can do.
-    pub capabilities: &'a Capabilities,
+    /// Who will serve it, and can do so much.
+    pub chosen: &'a Chosen,
     /// Policies by name.
     pub policies: &'a Policies,
     /// The policy above which nobody can go, by name.
     pub floor: Option<&'a str>,
     /// The most of the network that requests may ask for.
     pub reach: Reach,
+    /// Images beside the host's own.
+    pub images: Option<&'a dyn Images>,
 }
 
 /// Checks a request, resolves it against its profile, and reads its code.
@@ -102,22 +115,29 @@ pub fn admit(request: Request, paths: HostPaths, rules: &Rules<'_>) -> Result<Ad
     let chosen = (request.policy.as_deref(), profile.policy.as_deref());
     let policies = policy::choose(rules.policies, chosen.0, chosen.1, rules.floor)?;
     let code = request.code.clone().filter(|_| paths.source_in_playground.is_some());
-    Ok(resolve(request, paths, rules)?.read(&policies, code.as_deref()))
+    Ok(resolve(request, paths, profile, rules)?.read(&policies, code.as_deref()))
 }
 
 /// Checks a request and resolves it against its profile.
 ///
 /// # Errors
 /// Names the field that is wrong and what to do about it.
-pub(crate) fn resolve(request: Request, paths: HostPaths, rules: &Rules<'_>) -> Result<Admitted, Error> {
+pub(crate) fn resolve(
+    request: Request,
+    paths: HostPaths,
+    profile: &Profile,
+    rules: &Rules<'_>,
+) -> Result<Admitted, Error> {
     refuse_what_is_not_there(&request)?;
-    let profile = rules.profiles.named(request.profile.as_deref().unwrap_or("default"))?;
     let limits = Limits::admit(&request.limits.over(&profile.limits), rules.ceiling)?;
-    let require = admit_layers(&request.require, rules.capabilities)?;
-    let image = admit_image(request.image.as_deref(), paths.image.clone(), profile)?;
+    let require = admit_layers(&request.require, rules.chosen.capabilities())?;
+    let image = admit_image(request.image.as_deref(), paths.image.clone(), profile, rules)?;
     let mut mounts = profile.mounts.iter().map(|text| parse_mount(text)).collect::<Result<Vec<_>, _>>()?;
     mounts.extend(paths.mounts.iter().cloned());
-    let network = choose_network(request.network.as_ref(), profile, rules.reach)?;
+    let network = choose_network(request.network.as_ref(), profile, rules)?;
+    let folders = [("workspace", paths.playground.is_some()), ("mount", !mounts.is_empty())];
+    demand_folders(&folders, rules.chosen)?;
+    demand_packages(&request.dependencies, rules.chosen)?;
     let env = admit_env(&request.env, profile)?;
     let workdir = admit_workdir(request.workdir.as_deref())?;
     let files = admit_files(&request.files, limits.disk_bytes)?;
@@ -131,6 +151,7 @@ pub(crate) fn resolve(request: Request, paths: HostPaths, rules: &Rules<'_>) -> 
     refuse_name_clash(&program, &files)?;
     admit_metadata(&request.metadata)?;
     let plan = Plan {
+        env: over_image(&image, profile.env.clone()),
         image,
         playground: paths.playground,
         mounts,
@@ -138,14 +159,14 @@ pub(crate) fn resolve(request: Request, paths: HostPaths, rules: &Rules<'_>) -> 
         network,
         require,
         tenant: DEFAULT_TENANT.to_owned(),
-        env: profile.env.clone(),
         preimports: profile.preimports.clone(),
         package_layers: Vec::new(),
         held: None,
     };
     let task = Task { program, stdin, env, files, workdir };
     let (overflow, metadata) = (profile.output_overflow, request.metadata);
-    Ok(Admitted { plan, task, wanted, overflow, metadata, verdict: Verdict::default() })
+    let chosen = rules.chosen.clone();
+    Ok(Admitted { chosen, plan, task, wanted, overflow, metadata, verdict: Verdict::default() })
 }
 
 fn admit_packages(
@@ -160,6 +181,7 @@ fn admit_packages(
         detect: given.detect.unwrap_or(true),
         packages: given.packages,
         standing: profile.packages.clone(),
+        build: profile.build_packages,
         code: elsewhere.map(|code| String::from_utf8_lossy(code).into_owned()),
     })
 }
@@ -192,20 +214,81 @@ pub(crate) fn admit_layers(names: &[String], capabilities: &Capabilities) -> Res
     Ok(layers)
 }
 
+/// Folders of this machine are shown only by who can; `given` are fields and whether they name one.
+pub(crate) fn demand_folders(given: &[(&'static str, bool)], chosen: &Chosen) -> Result<(), Error> {
+    match given.iter().find(|(_, given)| *given) {
+        Some((field, _)) => chosen.demand(Capability::HostPaths, field),
+        None => Ok(()),
+    }
+}
+
+/// So with packages that are asked for. What a profile has for everybody may be in the image as well.
+pub(crate) fn demand_packages(given: &Dependencies, chosen: &Chosen) -> Result<(), Error> {
+    match given.packages.is_empty() {
+        true => Ok(()),
+        false => chosen.demand(Capability::PackageLayers, "dependencies.packages"),
+    }
+}
+
+/// What a request names, else its profile, else the provider's usual one.
 pub(crate) fn admit_image(
     name: Option<&str>,
     folder: Option<PathBuf>,
     profile: &Profile,
+    rules: &Rules<'_>,
 ) -> Result<Image, Error> {
-    match (folder, name, profile.image.as_deref()) {
-        (Some(folder), _, _) => Ok(Image::Folder(folder)),
-        (None, Some("host"), _) | (None, None, None | Some("host")) => Ok(Image::Host),
-        (None, None, Some(folder)) => Ok(Image::Folder(folder.into())),
-        (None, Some(other), _) => Err(Error::invalid(
-            "image",
-            format!("unknown image '{other}'; use 'host' or the folder of a root"),
-        )),
+    let named = name.or(profile.image.as_deref());
+    // A request names no folder: whose files those are is not for it to say.
+    let in_profile = named.filter(|text| name.is_none() && text.starts_with('/')).map(PathBuf::from);
+    let named = named.filter(|_| folder.is_none() && in_profile.is_none());
+    if folder.is_some() || in_profile.is_some() || named == Some("host") {
+        rules.chosen.demand(Capability::UnpackedImages, "image")?;
     }
+    match (folder.or(in_profile), named, &rules.chosen.capabilities().images) {
+        (Some(folder), _, _) => Ok(Image::Folder(folder)),
+        (None, Some("host"), _) => Ok(Image::Host),
+        (None, None, ImageChoice::Named { usual, .. }) => Ok(Image::Named(usual.clone())),
+        (None, None, _) => Ok(Image::Host),
+        (None, Some(name), ImageChoice::Named { usual, others }) => named_image(name, usual, others),
+        (None, Some(name), ImageChoice::Unpacked) => unpacked_image(name, rules.images),
+        (None, Some(_), ImageChoice::None) => {
+            rules.chosen.demand(Capability::NamedImages, "image").map(|()| Image::Host)
+        }
+    }
+}
+
+fn unpacked_image(name: &str, images: Option<&dyn Images>) -> Result<Image, Error> {
+    match images {
+        Some(images) => Ok(Image::Stored(Arc::new(images.find(name)?))),
+        None => Err(Error::invalid("image", format!("unknown image '{}'; use 'host'", name.escape_debug()))),
+    }
+}
+
+/// An image of the provider's own, if an administrator lets requests name it.
+fn named_image(name: &str, usual: &str, others: &[String]) -> Result<Image, Error> {
+    let fine = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
+    let shown: String = name.chars().take(MAX_IMAGE_NAME).collect();
+    let shown = shown.escape_debug();
+    if name.len() > MAX_IMAGE_NAME
+        || !name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        || !name.chars().all(fine)
+    {
+        return Err(Error::invalid("image", format!("'{shown}' is no name of an image")));
+    }
+    if name != usual && !others.iter().any(|other| other == "*" || other == name) {
+        let message =
+            format!("'{shown}' is not among those that requests may name; leave it out for '{usual}'");
+        return Err(Error::Invalid { field: "image", message });
+    }
+    Ok(Image::Named(name.to_owned()))
+}
+
+/// What an image sets stands below what everybody else says.
+pub(crate) fn over_image(image: &Image, env: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let Image::Stored(stored) = image else { return env };
+    let mut all = stored.env.clone();
+    all.extend(env);
+    all
 }
 
 /// Reads `SOURCE:DESTINATION[:ro|rw]`; without a mode it is read-only.
@@ -238,11 +321,17 @@ pub fn parse_mount(text: &str) -> Result<Mount, Error> {
 pub(crate) fn choose_network(
     asked: Option<&NetworkSpec>,
     profile: &Profile,
-    reach: Reach,
+    rules: &Rules<'_>,
 ) -> Result<Network, Error> {
-    match asked {
-        Some(asked) if profile.network.as_ref() != Some(asked) => reach.hold(admit_network(Some(asked))?),
-        _ => admit_network(profile.network.as_ref()),
+    let network = match asked {
+        Some(asked) if profile.network.as_ref() != Some(asked) => {
+            rules.reach.hold(admit_network(Some(asked))?)?
+        }
+        _ => admit_network(profile.network.as_ref())?,
+    };
+    match network {
+        Network::Hosts(_) => rules.chosen.demand(Capability::SingleHosts, "network").map(|()| network),
+        _ => Ok(network),
     }
 }
 

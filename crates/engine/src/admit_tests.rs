@@ -7,8 +7,6 @@ fn check(json: serde_json::Value) -> Result<Admitted, Error> {
 }
 
 fn check_with(json: serde_json::Value, paths: HostPaths) -> Result<Admitted, Error> {
-    let request: Request = serde_json::from_value(json).unwrap();
-    let profiles = Profiles::shipped();
     let capabilities = Capabilities {
         missing: vec![crate::provider::MissingLayer {
             layer: Layer::CgroupCpu,
@@ -16,15 +14,29 @@ fn check_with(json: serde_json::Value, paths: HostPaths) -> Result<Admitted, Err
             remedy: "mount it".to_owned(),
         }],
         host_paths: true,
-        living: None,
+        package_layers: true,
+        single_hosts: true,
+        images: ImageChoice::Unpacked,
+        ..Capabilities::default()
     };
+    check_by(capabilities, json, paths)
+}
+
+fn check_by(
+    capabilities: Capabilities,
+    json: serde_json::Value,
+    paths: HostPaths,
+) -> Result<Admitted, Error> {
+    let request: Request = serde_json::from_value(json).unwrap();
+    let profiles = Profiles::shipped();
     let rules = Rules {
         profiles: &profiles,
         ceiling: &Limits::CEILING,
-        capabilities: &capabilities,
+        chosen: &Chosen::claiming(capabilities),
         policies: &Policies::default(),
         floor: None,
         reach: crate::network::Reach::Full,
+        images: None,
     };
     admit(request, paths, &rules)
 }
@@ -172,4 +184,55 @@ fn a_million_names_stay_below() {
         }
     }
     assert!(accepted > 100_000, "{accepted}");
+}
+
+#[test]
+fn what_a_provider_cannot_do_is_refused_by_the_name_of_the_capability() {
+    let refused = |json, paths| check_by(Capabilities::default(), json, paths).unwrap_err().to_string();
+    let program = || json!({"command": ["true"]});
+    let with = |field: &str, value: serde_json::Value| {
+        let mut request = program();
+        request[field] = value;
+        refused(request, HostPaths::default())
+    };
+    let playground = HostPaths { playground: Some("/srv".into()), ..HostPaths::default() };
+    let mounts = HostPaths { mounts: vec![parse_mount("/srv:/data").unwrap()], ..HostPaths::default() };
+    let folder = HostPaths { image: Some("/srv".into()), ..HostPaths::default() };
+    for (said, name) in [
+        (refused(program(), playground), "workspace: provider 'claims' shows no folders"),
+        (refused(program(), mounts), "'host_paths'"),
+        (refused(program(), folder), "'unpacked_images'"),
+        (with("image", json!("host")), "'unpacked_images'"),
+        (with("image", json!("python:3")), "'named_images'"),
+        (with("network", json!({"mode": "hosts", "hosts": ["pypi.org"]})), "'single_hosts'"),
+        (with("dependencies", json!({"packages": ["numpy"]})), "'package_layers'"),
+    ] {
+        assert!(said.contains(name), "{said}");
+    }
+    assert!(check_by(Capabilities::default(), program(), HostPaths::default()).is_ok());
+}
+
+#[test]
+fn images_of_a_providers_own_are_those_that_may_be_named() {
+    let image = |others: &[&str], name: serde_json::Value| {
+        let others = others.iter().map(|other| (*other).to_owned()).collect();
+        let images = ImageChoice::Named { usual: "python:3".to_owned(), others };
+        let request = json!({"command": ["true"], "image": name});
+        let admitted =
+            check_by(Capabilities { images, ..Capabilities::default() }, request, HostPaths::default());
+        admitted.map(|admitted| admitted.plan.image).map_err(|error| error.to_string())
+    };
+    let named = |name: &str| Ok(Image::Named(name.to_owned()));
+    assert_eq!(image(&[], json!(null)), named("python:3"));
+    assert_eq!(image(&[], json!("python:3")), named("python:3"));
+    assert_eq!(image(&["node:22"], json!("node:22")), named("node:22"));
+    assert_eq!(
+        image(&["*"], json!("reg.example:5000/a/b@sha256:00")),
+        named("reg.example:5000/a/b@sha256:00")
+    );
+    assert!(image(&["node:22"], json!("node")).unwrap_err().contains("not among those"));
+    assert!(image(&["*"], json!("host")).unwrap_err().contains("'unpacked_images'"));
+    for bad in ["--privileged", "a b", "/etc", "", "é", &"a".repeat(600)] {
+        assert!(image(&["*"], json!(bad)).unwrap_err().contains("is no name of an image"), "{bad}");
+    }
 }

@@ -86,6 +86,8 @@ fn outcome(ending: Ending) -> Outcome {
             kernel: Kernel::Host,
             isolation: Vec::new(),
             warm: Warmth::Cold,
+            simulated: false,
+            service: None,
         },
     }
 }

@@ -3,6 +3,7 @@
 use thiserror::Error as ThisError;
 
 use crate::finding::Finding;
+use crate::images::ImagesError;
 use crate::layer::Layer;
 use crate::packages::PackagesError;
 use crate::provider::ProviderError;
@@ -111,6 +112,9 @@ pub enum Error {
     /// The packages could not be made available.
     #[error(transparent)]
     Packages(#[from] PackagesError),
+    /// There is no such image.
+    #[error(transparent)]
+    Images(#[from] ImagesError),
 }
 
 impl Error {
@@ -136,7 +140,10 @@ impl Error {
             }
             Self::Packages(PackagesError::Unresolvable(_)) => ErrorCode::DependencyUnresolvable,
             Self::Packages(PackagesError::BuildFailed(_)) => ErrorCode::DependencyBuildFailed,
-            Self::Packages(PackagesError::Host(_)) => ErrorCode::SetupFailed,
+            Self::Packages(PackagesError::Host(_)) | Self::Images(ImagesError::Host(_)) => {
+                ErrorCode::SetupFailed
+            }
+            Self::Images(ImagesError::Unknown(_)) => ErrorCode::InvalidRequest,
         }
     }
 

@@ -22,8 +22,12 @@ pub fn object<T: DeserializeOwned>(json: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(json).map_err(|error| malformed(&error))
 }
 
-/// What is no JSON may be counted wrongly, and is refused by the parser.
-fn check_shape(json: &[u8]) -> Result<(), Error> {
+/// Checks depth and number of values, for those who parse themselves. What is no JSON may be counted wrongly, and is
+/// refused by the parser.
+///
+/// # Errors
+/// Says what there is too much of.
+pub fn check_shape(json: &[u8]) -> Result<(), Error> {
     let (mut depth, mut values, mut in_string) = (0_usize, 1_usize, false);
     let mut bytes = json.iter();
     while let Some(byte) = bytes.next() {

@@ -12,10 +12,13 @@
 pub mod admit;
 pub mod batch;
 mod capture;
+pub mod catalog;
 pub mod defaults;
 mod error;
 pub mod explain;
 pub mod finding;
+pub mod fleet;
+pub mod images;
 pub mod json;
 pub mod language;
 pub mod layer;
@@ -38,4 +41,4 @@ pub mod warm;
 
 pub use capture::Capture;
 pub use error::{Error, ErrorCode, Fault};
-pub use pipeline::Engine;
+pub use pipeline::{Engine, Tenancy};

@@ -83,6 +83,17 @@ impl Serialize for Warmth {
     }
 }
 
+/// Somebody else's machines. What keeps a program in there is their word, and nothing that Belljar enforces.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Service {
+    /// Whose they are: the host that was asked for one.
+    pub host: String,
+    /// What the machine was made of.
+    pub template: String,
+    /// Where it stood, if that was chosen.
+    pub region: Option<String>,
+}
+
 /// What really enforced this run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
@@ -94,6 +105,10 @@ pub struct Receipt {
     pub isolation: Vec<Layer>,
     /// Whether an interpreter was waiting.
     pub warm: Warmth,
+    /// Whether nothing really ran.
+    pub simulated: bool,
+    /// Whose machine it ran on, where that was not ours.
+    pub service: Option<Service>,
 }
 
 /// A file that the program left in `./artifacts`.

@@ -19,7 +19,7 @@ use crate::Error;
 use crate::finding::Finding;
 use crate::language::Language;
 use crate::plan::{Image, InputFile};
-use crate::provider::BoxFuture;
+use crate::provider::{BoxFuture, Provider};
 use crate::request::Dependencies;
 
 /// The most packages that a request or a profile names.
@@ -41,6 +41,8 @@ pub(crate) struct Wanted {
     pub(crate) packages: Vec<String>,
     /// What the profile names for everybody.
     pub(crate) standing: Vec<String>,
+    /// Whether packages may be built from their sources.
+    pub(crate) build: bool,
     /// The code, where the task itself only says where it is.
     pub(crate) code: Option<String>,
 }
@@ -66,6 +68,8 @@ pub struct Needs<'a> {
     pub packages: &'a [String],
     /// Packages that the profile names.
     pub standing: &'a [String],
+    /// Whether the profile lets packages run code of theirs to be built or set up: in a sandbox without network.
+    pub build: bool,
 }
 
 /// A folder with packages.
@@ -109,6 +113,25 @@ pub struct Prepared {
     pub held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
+/// What was made available since the start, and what lies ready.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Stock {
+    /// Layers that were there when they were asked for.
+    pub hits: u64,
+    /// Layers that came from the cache that machines share.
+    pub fetched: u64,
+    /// Layers that were installed.
+    pub built: u64,
+    /// Layers that were to be had from nowhere.
+    pub failed: u64,
+    /// How long installing took, all of them together.
+    pub install: Duration,
+    /// Layers on disk.
+    pub layers: u64,
+    /// Of all their files.
+    pub bytes: u64,
+}
+
 /// Why packages are not there; the code is not run.
 #[derive(Debug, Clone, PartialEq, Eq, ThisError)]
 pub enum PackagesError {
@@ -137,6 +160,15 @@ pub trait Packages: Debug + Send + Sync {
         needs: Needs<'a>,
         progress: &'a mut dyn Progress,
     ) -> BoxFuture<'a, Result<Prepared, PackagesError>>;
+
+    /// Who does that for what runs with this provider, whose images have interpreters of their own; nothing where it is
+    /// this very one.
+    fn serving(&self, _provider: &Arc<dyn Provider>) -> Option<Arc<dyn Packages>> {
+        None
+    }
+
+    /// What has been done so far, and what there is.
+    fn stock(&self) -> BoxFuture<'_, Stock>;
 }
 
 /// Checks how many are named and how long; what the names mean is known behind the port.
@@ -161,5 +193,11 @@ pub(crate) fn admit_standing(
         return Err(Error::Unsupported { field: "dependencies.detect", message });
     }
     check_names("dependencies.packages", &given.packages)?;
-    Ok(Wanted { detect: false, packages: given.packages, standing: profile.packages.clone(), code: None })
+    Ok(Wanted {
+        detect: false,
+        packages: given.packages,
+        standing: profile.packages.clone(),
+        build: profile.build_packages,
+        code: None,
+    })
 }

@@ -8,15 +8,17 @@ use belljar_analysis::policy::Policies;
 use futures_util::future::{Either, select};
 
 use crate::admit::{Admitted, Rules, admit};
-use crate::explain::explain;
+use crate::explain::{explain, not_limited};
+use crate::fleet::{Chosen, Fleet};
+use crate::images::Images;
 use crate::limits::Limits;
 use crate::living::{Living, LivingError};
 use crate::network::{HostRules, Reach};
 use crate::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
-use crate::packages::{Needs, Packages, Prepared, Progress, Wanted};
+use crate::packages::{Needs, Packages, Prepared, Progress, Stock, Wanted};
 use crate::plan::{Network, Overflow, Plan, Program, Source, Task};
 use crate::profile::Profiles;
-use crate::provider::{Blind, BoxFuture, Capabilities, Flow, PoolMetrics, Provider, Sink, Stream};
+use crate::provider::{BoxFuture, Capabilities, Flow, PoolMetrics, Provider, ProviderError, Sink, Stream};
 use crate::report::Report;
 use crate::request::{HostPaths, Request};
 use crate::sandbox::{
@@ -25,24 +27,38 @@ use crate::sandbox::{
 };
 use crate::{Capture, Error};
 
+/// What a tenant's administrator says about all of its requests.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tenancy<'a> {
+    /// The policy above which none can go.
+    pub policy: Option<&'a str>,
+    /// Who serves those that name no provider, and whose profile does not either.
+    pub provider: Option<&'a str>,
+}
+
 /// Runs requests.
 #[derive(Debug)]
 pub struct Engine {
-    provider: Arc<dyn Provider>,
-    capabilities: Capabilities,
+    fleet: Arc<Fleet>,
     profiles: RwLock<Arc<Profiles>>,
     ceiling: Limits,
     policies: Policies,
     packages: Option<Arc<dyn Packages>>,
+    images: Option<Arc<dyn Images>>,
     reach: Reach,
 }
 
 impl Engine {
     /// An engine over one provider.
     pub fn new(provider: Arc<dyn Provider>, profiles: Profiles, ceiling: Limits) -> Self {
-        let capabilities = provider.capabilities();
+        Self::over(Arc::new(Fleet::of(provider)), profiles, ceiling)
+    }
+
+    /// An engine over several providers.
+    pub fn over(fleet: Arc<Fleet>, profiles: Profiles, ceiling: Limits) -> Self {
         let (profiles, policies) = (RwLock::new(Arc::new(profiles)), Policies::default());
-        Self { provider, capabilities, profiles, ceiling, policies, packages: None, reach: Reach::default() }
+        let reach = Reach::default();
+        Self { fleet, profiles, ceiling, policies, packages: None, images: None, reach }
     }
 
     /// The same with other policies than the ones that are built in.
@@ -68,6 +84,12 @@ impl Engine {
         Self { packages: Some(packages), ..self }
     }
 
+    /// The same with images beside the host's own.
+    #[must_use]
+    pub fn with_images(self, images: Arc<dyn Images>) -> Self {
+        Self { images: Some(images), ..self }
+    }
+
     /// Requests from now on know these profiles, and no others.
     pub fn set_profiles(&self, profiles: Profiles) {
         *self.profiles.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(profiles);
@@ -77,9 +99,14 @@ impl Engine {
         Arc::clone(&self.profiles.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What the provider can do here.
-    pub fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+    /// The providers.
+    pub fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
+    /// What the usual provider can do here.
+    pub fn capabilities(&self) -> Capabilities {
+        self.fleet.usual().map(|post| post.capabilities.clone()).unwrap_or_default()
     }
 
     /// Checks a request without running it.
@@ -87,10 +114,10 @@ impl Engine {
     /// # Errors
     /// Names what is wrong with it.
     pub fn admit(&self, request: Request, paths: HostPaths) -> Result<Admitted, Error> {
-        self.admit_under(request, paths, None)
+        self.admit_under(request, paths, Tenancy::default())
     }
 
-    /// The same, with a policy above which the request cannot go.
+    /// The same for a request of a tenant.
     ///
     /// # Errors
     /// Names what is wrong with it.
@@ -98,38 +125,44 @@ impl Engine {
         &self,
         request: Request,
         paths: HostPaths,
-        floor: Option<&str>,
+        tenancy: Tenancy<'_>,
     ) -> Result<Admitted, Error> {
-        self.check_provider(request.provider.as_deref())?;
-        admit(request, paths, &self.rules(&self.profiles(), floor))
+        let profiles = self.profiles();
+        let named = [request.provider.as_deref(), tenancy.provider];
+        let chosen = self.choose(&profiles, request.profile.as_deref(), named)?;
+        admit(request, paths, &self.rules(&profiles, &chosen, tenancy.policy))
     }
 
-    fn check_provider(&self, name: Option<&str>) -> Result<(), Error> {
-        match name.filter(|name| *name != self.provider.name()) {
-            Some(name) => {
-                let message = format!("'{name}' is not configured; this one is '{}'", self.provider.name());
-                Err(Error::Unsupported { field: "provider", message })
-            }
-            None => Ok(()),
-        }
+    /// Who serves a request: whom it names, else whom its profile names, else its tenant's, else the usual one.
+    fn choose(
+        &self,
+        profiles: &Profiles,
+        profile: Option<&str>,
+        [named, tenants]: [Option<&str>; 2],
+    ) -> Result<Chosen, Error> {
+        let profile = profiles.named(profile.unwrap_or("default"))?;
+        self.fleet.choose([named, profile.provider.as_deref(), tenants])
     }
 
-    fn rules<'a>(&'a self, profiles: &'a Profiles, floor: Option<&'a str>) -> Rules<'a> {
-        let Self { ceiling, capabilities, policies, reach, .. } = self;
-        Rules { profiles, ceiling, capabilities, policies, floor, reach: *reach }
+    fn rules<'a>(&'a self, profiles: &'a Profiles, chosen: &'a Chosen, floor: Option<&'a str>) -> Rules<'a> {
+        let Self { ceiling, policies, reach, .. } = self;
+        let images = self.images.as_deref();
+        Rules { profiles, ceiling, chosen, policies, floor, reach: *reach, images }
     }
 
-    /// Checks a request for a living sandbox without opening it; `floor` is a policy above which nothing in it can go.
+    /// Checks a request for a living sandbox without opening it.
     ///
     /// # Errors
     /// Names what is wrong with it.
-    pub fn admit_sandbox(
+    pub fn admit_sandbox<'a>(
         &self,
         request: SandboxRequest,
-        floor: Option<&str>,
+        tenancy: impl Into<Option<Tenancy<'a>>>,
     ) -> Result<AdmittedSandbox, Error> {
-        self.check_provider(request.provider.as_deref())?;
-        admit_sandbox(request, &self.rules(&self.profiles(), floor))
+        let (profiles, tenancy) = (self.profiles(), tenancy.into().unwrap_or_default());
+        let named = [request.provider.as_deref(), tenancy.provider];
+        let chosen = self.choose(&profiles, request.profile.as_deref(), named)?;
+        admit_sandbox(request, &self.rules(&profiles, &chosen, tenancy.policy))
     }
 
     /// Checks how long a sandbox is to live.
@@ -149,13 +182,14 @@ impl Engine {
         self.reach.hold(Network::Hosts(rules.clone())).map(|_| rules)
     }
 
-    /// Opens a living sandbox.
+    /// Opens a living sandbox; `progress` hears of its packages.
     ///
     /// # Errors
     /// Says why there is none.
     pub async fn open_sandbox(
         &self,
         admitted: &AdmittedSandbox,
+        progress: &mut dyn Progress,
     ) -> Result<(Box<dyn Living>, Prepared), Error> {
         let mut plan = admitted.plan.clone();
         let needs = Needs {
@@ -168,16 +202,28 @@ impl Engine {
             playground: true,
             packages: &admitted.wanted.packages,
             standing: &admitted.wanted.standing,
+            build: admitted.wanted.build,
         };
-        let prepared = self.prepare(needs, &mut Blind).await?;
+        let prepared = self.prepare(&admitted.chosen, needs, progress).await?;
         plan.package_layers.clone_from(&prepared.layers);
         plan.held.clone_from(&prepared.held);
-        Ok((self.provider.open_living(&plan).await?, prepared))
+        let post = &admitted.chosen.post;
+        let opened = post.provider.open_living(&plan).await;
+        post.note(opened.as_ref().err());
+        Ok((opened?, prepared))
     }
 
-    async fn prepare(&self, needs: Needs<'_>, sink: &mut dyn Sink) -> Result<Prepared, Error> {
-        let Some(packages) = &self.packages else { return without_packages(&needs) };
-        Ok(packages.prepare(needs, &mut Told(sink)).await?)
+    async fn prepare(
+        &self,
+        chosen: &Chosen,
+        needs: Needs<'_>,
+        progress: &mut dyn Progress,
+    ) -> Result<Prepared, Error> {
+        let packages = self.packages.as_ref().filter(|_| chosen.capabilities().package_layers);
+        let Some(packages) = packages else { return without_packages(&needs) };
+        let others = packages.serving(&chosen.post.provider);
+        let packages = others.as_ref().unwrap_or(packages);
+        Ok(packages.prepare(needs, progress).await?)
     }
 
     /// Checks a task that is to run in a sandbox.
@@ -190,7 +236,7 @@ impl Engine {
         request: Request,
         floor: Option<&str>,
     ) -> Result<Admitted, Error> {
-        admit_inside(sandbox, request, &self.rules(&self.profiles(), floor))
+        admit_inside(sandbox, request, &self.rules(&self.profiles(), &sandbox.chosen, floor))
     }
 
     /// Checks a command that is to be started in a sandbox.
@@ -203,7 +249,7 @@ impl Engine {
         request: CommandRequest,
         floor: Option<&str>,
     ) -> Result<AdmittedCommand, Error> {
-        admit_command(sandbox, request, &self.rules(&self.profiles(), floor))
+        admit_command(sandbox, request, &self.rules(&self.profiles(), &sandbox.chosen, floor))
     }
 
     /// Runs a task in a sandbox that is open.
@@ -244,11 +290,12 @@ impl Engine {
         if admitted.verdict.refusal.is_some() {
             return Ok(Report::refused(id, admitted));
         }
-        let Admitted { mut plan, task, wanted, overflow, metadata, verdict } = admitted;
+        let Admitted { chosen, mut plan, task, wanted, overflow, metadata, verdict } = admitted;
         let limits = plan.limits;
         let mut recorder = Recorder::new(view, &limits, overflow);
         let ready = {
-            let preparing = pin!(self.prepare(needs(&plan, &task, &wanted), &mut *recorder.view));
+            let mut told = Told(&mut *recorder.view);
+            let preparing = pin!(self.prepare(&chosen, needs(&plan, &task, &wanted), &mut told));
             match select(preparing, cancel).await {
                 Either::Left((prepared, cancel)) => Some((prepared?, cancel)),
                 Either::Right(_) => None,
@@ -256,46 +303,81 @@ impl Engine {
         };
         let Some((prepared, cancel)) = ready else {
             let (stdout, stderr) = recorder.finish();
-            return Ok(Report::new(id, self.never_began(), &limits, &stdout, &stderr, metadata));
+            return Ok(Report::new(id, never_began(&chosen), &limits, &stdout, &stderr, metadata));
         };
         plan.package_layers.clone_from(&prepared.layers);
         plan.held.clone_from(&prepared.held);
-        plan.preimports.extend(prepared.preimports.iter().cloned());
-        let mut sandbox = self.provider.open(&plan).await?;
-        let mut outcome = sandbox.run(&task, &mut recorder, cancel).await?;
+        let more: Vec<_> =
+            prepared.preimports.iter().filter(|one| !plan.preimports.contains(one)).cloned().collect();
+        plan.preimports.extend(more);
+        let mut outcome = run(&chosen, &plan, &task, &mut recorder, cancel).await?;
         let (stdout, stderr) = recorder.finish();
+        outcome.findings.extend(not_limited(chosen.capabilities(), &outcome.receipt.isolation));
         explain(&mut outcome, &plan, &stderr);
         let report = Report::new(id, outcome, &limits, &stdout, &stderr, metadata);
-        Ok(report.with_packages(prepared).after(verdict))
+        Ok(report.instead_of(chosen.instead_of).with_packages(prepared).after(verdict))
     }
 
-    /// Cancelled while its packages were installed: nothing was made that could enforce anything.
-    fn never_began(&self) -> Outcome {
-        let receipt = Receipt {
-            provider: self.provider.name(),
-            kernel: Kernel::Host,
-            isolation: Vec::new(),
-            warm: Warmth::Cold,
-        };
-        Outcome {
-            ending: Ending::Cancelled,
-            duration: Duration::ZERO,
-            usage: Usage::default(),
-            result: None,
-            artifacts: Vec::new(),
-            findings: Vec::new(),
-            receipt,
-        }
-    }
-
-    /// What the provider keeps ready, and how often that was of use.
+    /// What the providers keep ready, and how often that was of use.
     pub async fn pools(&self) -> Vec<PoolMetrics> {
-        self.provider.pools().await
+        let mut pools = Vec::new();
+        for post in self.fleet.all() {
+            pools.extend(post.provider.pools().await);
+        }
+        pools
+    }
+
+    /// What was made available of packages; `None` where nobody does that.
+    pub async fn stock(&self) -> Option<Stock> {
+        match &self.packages {
+            Some(packages) => Some(packages.stock().await),
+            None => None,
+        }
     }
 
     /// Ends everything and waits until nothing is left.
     pub async fn shut_down(&self) {
-        self.provider.shut_down().await;
+        for post in self.fleet.all() {
+            post.provider.shut_down().await;
+        }
+    }
+}
+
+/// Makes the place and runs the task in it.
+async fn run(
+    chosen: &Chosen,
+    plan: &Plan,
+    task: &Task,
+    sink: &mut dyn Sink,
+    cancel: BoxFuture<'_, ()>,
+) -> Result<Outcome, ProviderError> {
+    let outcome = async {
+        let mut sandbox = chosen.post.provider.open(plan).await?;
+        sandbox.run(task, sink, cancel).await
+    };
+    let outcome = outcome.await;
+    chosen.post.note(outcome.as_ref().err());
+    outcome
+}
+
+/// Cancelled while its packages were installed: nothing was made that could enforce anything.
+fn never_began(chosen: &Chosen) -> Outcome {
+    let receipt = Receipt {
+        provider: chosen.post.provider.name(),
+        kernel: Kernel::Host,
+        isolation: Vec::new(),
+        warm: Warmth::Cold,
+        simulated: false,
+        service: None,
+    };
+    Outcome {
+        ending: Ending::Cancelled,
+        duration: Duration::ZERO,
+        usage: Usage::default(),
+        result: None,
+        artifacts: Vec::new(),
+        findings: Vec::new(),
+        receipt,
     }
 }
 
@@ -318,6 +400,7 @@ fn needs<'a>(plan: &'a Plan, task: &'a Task, wanted: &'a Wanted) -> Needs<'a> {
         playground: plan.playground.is_some(),
         packages: &wanted.packages,
         standing: &wanted.standing,
+        build: wanted.build,
     }
 }
 
@@ -373,6 +456,10 @@ impl Sink for Recorder<'_> {
             Overflow::Kill if capture.truncated() => Flow::Kill,
             _ => flow,
         }
+    }
+
+    fn progress(&mut self, what: &str) {
+        self.view.progress(what);
     }
 
     fn restart(&mut self) -> bool {

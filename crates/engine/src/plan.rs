@@ -1,8 +1,9 @@
 //! What is handed to a provider: a place to make, and a task to run in it. Only admission can build either.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -23,7 +24,53 @@ pub enum Image {
     Host,
     /// An unpacked root in a host folder.
     Folder(PathBuf),
+    /// An image that is kept unpacked.
+    Stored(Arc<Stored>),
+    /// An image that the provider itself has, by name.
+    Named(String),
 }
+
+impl Image {
+    /// Where its root is, if that is a folder of this machine and not the host's own.
+    pub fn folder(&self) -> Option<&Path> {
+        match self {
+            Self::Host | Self::Named(_) => None,
+            Self::Folder(folder) => Some(folder),
+            Self::Stored(stored) => Some(&stored.folder),
+        }
+    }
+
+    /// What tells it from others.
+    pub fn identity(&self) -> Cow<'_, str> {
+        match self {
+            Self::Host => "host".into(),
+            Self::Folder(folder) => folder.to_string_lossy(),
+            Self::Stored(stored) => stored.folder.to_string_lossy(),
+            Self::Named(name) => name.into(),
+        }
+    }
+}
+
+/// An image that is kept unpacked, and never changes.
+#[derive(Debug, Clone)]
+pub struct Stored {
+    /// Its root. No other image, and no later one of the same name, is ever there.
+    pub folder: PathBuf,
+    /// What it sets, without its search path.
+    pub env: BTreeMap<String, String>,
+    /// Where it has its programs, as `PATH` has it.
+    pub path: Option<String>,
+    /// Keeps it from being removed.
+    pub held: Arc<dyn Any + Send + Sync>,
+}
+
+impl PartialEq for Stored {
+    fn eq(&self, other: &Self) -> bool {
+        self.folder == other.folder
+    }
+}
+
+impl Eq for Stored {}
 
 /// What a sandbox may reach.
 #[derive(Debug, Clone, PartialEq, Eq)]

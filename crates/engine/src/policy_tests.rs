@@ -2,6 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::admit::{Rules, admit};
+use crate::fleet::Chosen;
 use crate::limits::Limits;
 use crate::profile::{Profile, Profiles};
 use crate::provider::Capabilities;
@@ -9,7 +10,7 @@ use crate::request::{HostPaths, Request};
 
 fn judged_with(request: Value, paths: HostPaths, floor: Option<&str>) -> Verdict {
     let request: Request = serde_json::from_value(request).unwrap();
-    let capabilities = Capabilities { missing: Vec::new(), host_paths: true, living: None };
+    let capabilities = Capabilities { host_paths: true, ..Capabilities::default() };
     let mut profiles = Profiles::shipped();
     profiles.insert("narrow".to_owned(), Profile { policy: Some("strict".to_owned()), ..Profile::default() });
     profiles.insert("wide".to_owned(), Profile { policy: Some("off".to_owned()), ..Profile::default() });
@@ -17,10 +18,11 @@ fn judged_with(request: Value, paths: HostPaths, floor: Option<&str>) -> Verdict
     let rules = Rules {
         profiles: &profiles,
         ceiling: &ceiling,
-        capabilities: &capabilities,
+        chosen: &Chosen::claiming(capabilities),
         policies: &policies,
         floor,
         reach: crate::network::Reach::Full,
+        images: None,
     };
     admit(request, paths, &rules).unwrap().verdict
 }

@@ -29,8 +29,12 @@ pub struct Profile {
     pub preimports: Vec<String>,
     /// Packages of every run: of Python, or with `npm:` before the name of JavaScript.
     pub packages: Vec<String>,
+    /// Whether packages may be built from their sources, and run their install scripts: without network, and not on the host.
+    pub build_packages: bool,
     /// What happens when a program writes more than is kept.
     pub output_overflow: Overflow,
+    /// Who serves it, where the request does not say: the name of a provider, or `auto`.
+    pub provider: Option<String>,
     /// The policy that holds, above which no request can go.
     pub policy: Option<String>,
 }

@@ -7,10 +7,12 @@ use std::pin::Pin;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::fleet::Strength;
 use crate::language::Language;
 use crate::layer::Layer;
 use crate::living::{Living, LivingCapabilities};
 use crate::outcome::Outcome;
+use crate::packages::Progress;
 use crate::plan::{Image, Plan, Task};
 
 /// A boxed future, so that the ports stay usable as trait objects.
@@ -62,6 +64,10 @@ impl Sink for Blind {
     }
 }
 
+impl Progress for Blind {
+    fn at(&mut self, _what: &str) {}
+}
+
 /// What a provider cannot do here, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingLayer {
@@ -80,8 +86,69 @@ pub struct Capabilities {
     pub missing: Vec<MissingLayer>,
     /// Whether host folders can be made visible.
     pub host_paths: bool,
+    /// Whether layers with packages can be made visible; without, code has what its image has.
+    pub package_layers: bool,
+    /// Whether single hosts can be let through; without, it is all of the network or nothing.
+    pub single_hosts: bool,
+    /// Which images there are.
+    pub images: ImageChoice,
+    /// Whether programs run on somebody else's machines, and Belljar enforces nothing there but time.
+    pub remote: bool,
     /// What living sandboxes can do; absent where there are none.
     pub living: Option<LivingCapabilities>,
+    /// How well it keeps programs in; absent where it is only ever chosen by name.
+    pub strength: Option<Strength>,
+}
+
+/// Which images requests can name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ImageChoice {
+    /// None: everything runs in what the provider has.
+    #[default]
+    None,
+    /// `host`, roots in folders of this machine, and images that are kept unpacked.
+    Unpacked,
+    /// Images that the provider itself has, by name.
+    Named {
+        /// Where none is named.
+        usual: String,
+        /// Others that may be named; `*` stands for all.
+        others: Vec<String>,
+    },
+}
+
+/// What a request may need of a provider, by the name under which capabilities are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Capability {
+    HostPaths,
+    PackageLayers,
+    SingleHosts,
+    UnpackedImages,
+    NamedImages,
+}
+
+impl Capability {
+    /// Its name, and what it is for those who do not know that.
+    pub(crate) fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::HostPaths => ("host_paths", "shows no folders or volumes of this machine"),
+            Self::PackageLayers => ("package_layers", "installs no packages; its image must have them"),
+            Self::SingleHosts => ("single_hosts", "cannot let out to single hosts, only to all or none"),
+            Self::UnpackedImages => ("unpacked_images", "runs neither 'host' nor roots in folders"),
+            Self::NamedImages => ("named_images", "has no images to name"),
+        }
+    }
+
+    /// Whether somebody has it.
+    pub(crate) fn is_in(self, capabilities: &Capabilities) -> bool {
+        match self {
+            Self::HostPaths => capabilities.host_paths,
+            Self::PackageLayers => capabilities.package_layers,
+            Self::SingleHosts => capabilities.single_hosts,
+            Self::UnpackedImages => capabilities.images == ImageChoice::Unpacked,
+            Self::NamedImages => capabilities.images != ImageChoice::None,
+        }
+    }
 }
 
 /// What a provider failed to do.
@@ -172,8 +239,16 @@ pub trait Provider: Debug + Send + Sync {
         Box::pin(std::future::ready(Err(ProviderError::Unsupported { field: "provider", message })))
     }
     /// What runs a language in an image, in words that change when it does; nothing where it cannot be run.
-    fn runtime(&self, _language: &'static Language, _image: &Image) -> Option<String> {
-        None
+    fn runtime<'a>(
+        &'a self,
+        _language: &'static Language,
+        _image: &'a Image,
+    ) -> BoxFuture<'a, Option<String>> {
+        Box::pin(std::future::ready(None))
+    }
+    /// Makes sure that it could run something now. Within seconds, and without running anything.
+    fn check(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
+        Box::pin(std::future::ready(Ok(())))
     }
     /// What it keeps ready, and how often that was of use.
     fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>>;

@@ -13,7 +13,7 @@ use crate::explain;
 use crate::finding::Finding;
 use crate::layer::Layer;
 use crate::limits::Limits;
-use crate::outcome::{Ending, Kernel, Limit, Outcome, Receipt, Warmth};
+use crate::outcome::{Ending, Kernel, Limit, Outcome, Receipt, Service, Warmth};
 use crate::packages::{Cache, Prepared};
 use crate::policy::Verdict;
 
@@ -148,12 +148,18 @@ pub struct ReceiptReport {
     pub warm: Warmth,
     /// Whether nothing really ran.
     pub simulated: bool,
+    /// The provider that should have served it, where that one was failing and an administrator named this one instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instead_of: Option<&'static str>,
+    /// Whose machine it ran on, where that was not ours: isolation is theirs then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<Service>,
 }
 
 impl From<Receipt> for ReceiptReport {
     fn from(receipt: Receipt) -> Self {
-        let Receipt { provider, kernel, isolation, warm } = receipt;
-        Self { provider, kernel, isolation, warm, simulated: false }
+        let Receipt { provider, kernel, isolation, warm, simulated, service } = receipt;
+        Self { provider, kernel, isolation, warm, simulated, instead_of: None, service }
     }
 }
 
@@ -241,6 +247,14 @@ impl Report {
     /// Whether an interpreter was waiting for it.
     pub fn warmth(&self) -> Warmth {
         self.receipt.as_ref().map_or(Warmth::Cold, |receipt| receipt.warm)
+    }
+
+    /// With who should have served it.
+    pub(crate) fn instead_of(mut self, other: Option<&'static str>) -> Self {
+        if let Some(receipt) = &mut self.receipt {
+            receipt.instead_of = other;
+        }
+        self
     }
 
     /// With what was made available before it ran.

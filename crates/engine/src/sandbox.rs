@@ -14,12 +14,14 @@ use serde_json::{Map, Value};
 use crate::Error;
 use crate::admit::{
     Admitted, DEFAULT_TENANT, Rules, admit_env, admit_image, admit_layers, admit_metadata, check_relative,
-    choose_network, parse_mount, resolve,
+    choose_network, demand_folders, demand_packages, over_image, parse_mount, resolve,
 };
+use crate::fleet::Chosen;
 use crate::limits::{Limits, LimitsSpec};
 use crate::packages::{Wanted, admit_standing};
 use crate::plan::{Mount, Overflow, Plan};
 use crate::policy;
+use crate::profile::Profile;
 use crate::quantity::show_duration;
 use crate::request::{Dependencies, HostPaths, NetworkSpec, Request};
 
@@ -121,6 +123,7 @@ pub struct AdmittedSandbox {
     pub snapshot: Option<String>,
     /// Said back.
     pub metadata: Map<String, Value>,
+    pub(crate) chosen: Chosen,
     pub(crate) wanted: Wanted,
     overflow: Overflow,
     policies: Vec<Arc<Policy>>,
@@ -156,26 +159,31 @@ pub fn admit_sandbox(request: SandboxRequest, rules: &Rules<'_>) -> Result<Admit
     let profile = rules.profiles.named(request.profile.as_deref().unwrap_or("default"))?;
     let mut limits = request.limits.over(&profile.limits);
     limits.timeout_ms.get_or_insert(DEFAULT_COMMAND_TIMEOUT.as_millis() as i64);
+    let image = admit_image(request.image.as_deref(), None, profile, rules)?;
     let plan = Plan {
-        image: admit_image(request.image.as_deref(), None, profile)?,
+        env: over_image(&image, admit_env(&request.env, profile)?),
+        image,
         playground: None,
         mounts: profile.mounts.iter().map(|text| parse_mount(text)).collect::<Result<_, _>>()?,
         limits: Limits::admit(&limits, rules.ceiling)?,
-        network: choose_network(request.network.as_ref(), profile, rules.reach)?,
-        require: admit_layers(&request.require, rules.capabilities)?,
+        network: choose_network(request.network.as_ref(), profile, rules)?,
+        require: admit_layers(&request.require, rules.chosen.capabilities())?,
         tenant: DEFAULT_TENANT.to_owned(),
-        env: admit_env(&request.env, profile)?,
         preimports: Vec::new(),
         package_layers: Vec::new(),
         held: None,
     };
     admit_metadata(&request.metadata)?;
+    let folders = [("volumes", !request.volumes.is_empty()), ("mount", !plan.mounts.is_empty())];
+    demand_folders(&folders, rules.chosen)?;
+    demand_packages(&request.dependencies, rules.chosen)?;
     let admitted = AdmittedSandbox {
         timeout: admit_timeout(request.timeout_ms, rules.ceiling.timeout)?,
         on_timeout: admit_on_timeout(request.on_timeout, rules)?,
         volumes: admit_volumes(request.volumes)?,
         snapshot: request.snapshot,
         metadata: request.metadata,
+        chosen: rules.chosen.clone(),
         wanted: admit_standing(request.dependencies, profile)?,
         overflow: profile.output_overflow,
         policies: policy::choose(
@@ -214,7 +222,8 @@ pub fn admit_inside(
     env.extend(given);
     request.env = env;
     let inside = Rules { ceiling: &Limits { disk_bytes: u64::MAX, ..*rules.ceiling }, ..*rules };
-    let mut admitted = resolve(request, HostPaths::default(), &inside)?;
+    // Its profile was the sandbox's, and is in what that has become.
+    let mut admitted = resolve(request, HostPaths::default(), &Profile::default(), &inside)?;
     let Limits { timeout, output_bytes, .. } = admitted.plan.limits;
     admitted.plan = sandbox.plan.clone();
     admitted.plan.limits = Limits { timeout, output_bytes, ..*own };
@@ -266,7 +275,7 @@ pub(crate) fn admit_timeout(given: Option<i64>, most: Duration) -> Result<Durati
 
 fn admit_on_timeout(wanted: OnTimeout, rules: &Rules<'_>) -> Result<OnTimeout, Error> {
     let unsupported = |field, message: &str| Err(Error::Unsupported { field, message: message.to_owned() });
-    let Some(living) = &rules.capabilities.living else {
+    let Some(living) = &rules.chosen.capabilities().living else {
         return unsupported("provider", "this one has no living sandboxes");
     };
     match (wanted, &living.cannot_pause) {

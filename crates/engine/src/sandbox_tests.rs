@@ -9,15 +9,23 @@ use crate::provider::Capabilities;
 
 fn with<T>(cannot_pause: Option<&str>, act: impl FnOnce(&Rules<'_>) -> T) -> T {
     let living = LivingCapabilities { cannot_pause: cannot_pause.map(str::to_owned) };
-    let capabilities = Capabilities { living: Some(living), ..Capabilities::default() };
+    let capabilities = Capabilities {
+        living: Some(living),
+        host_paths: true,
+        package_layers: true,
+        single_hosts: true,
+        images: crate::provider::ImageChoice::Unpacked,
+        ..Capabilities::default()
+    };
     let profiles = Profiles::shipped();
     act(&Rules {
         profiles: &profiles,
         ceiling: &Limits::CEILING,
-        capabilities: &capabilities,
+        chosen: &Chosen::claiming(capabilities),
         policies: &Policies::default(),
         floor: None,
         reach: crate::network::Reach::Full,
+        images: None,
     })
 }
 
@@ -110,4 +118,39 @@ fn a_task_inside_has_the_sandboxes_limits() {
     }
     let much = json!({"command": ["ls"], "files": [{"path": "a", "content": "x".repeat(2 << 20)}]});
     assert!(inside(much).unwrap_err().contains("do not fit"));
+}
+
+#[test]
+fn volumes_need_somebody_who_can_show_them() {
+    let living = Some(LivingCapabilities { cannot_pause: None });
+    let (profiles, policies) = (Profiles::shipped(), Policies::default());
+    let rules = Rules {
+        profiles: &profiles,
+        ceiling: &Limits::CEILING,
+        chosen: &Chosen::claiming(Capabilities { living, ..Capabilities::default() }),
+        policies: &policies,
+        floor: None,
+        reach: crate::network::Reach::Full,
+        images: None,
+    };
+    let refused = |request: Value| {
+        let request = serde_json::from_value(request).unwrap();
+        admit_sandbox(request, &rules).unwrap_err().to_string()
+    };
+    let volume = refused(json!({"volumes": [{"name": "cache", "path": "/data/cache"}]}));
+    assert!(volume.starts_with("volumes: provider 'claims' shows no folders or volumes"), "{volume}");
+    assert!(volume.contains("'host_paths'"), "{volume}");
+    let packages = refused(json!({"dependencies": {"packages": ["numpy"]}}));
+    assert!(
+        packages.contains("dependencies.packages") && packages.contains("'package_layers'"),
+        "{packages}"
+    );
+    let image = refused(json!({"image": "python:3"}));
+    assert!(image.contains("'named_images'"), "{image}");
+    let hosts = refused(json!({"network": {"mode": "hosts", "hosts": ["pypi.org"]}}));
+    assert!(hosts.contains("'single_hosts'"), "{hosts}");
+    // And nothing of that is asked for again by what runs in one that is open.
+    let sandbox = admit_sandbox(serde_json::from_value(json!({})).unwrap(), &rules).unwrap();
+    let task = serde_json::from_value(json!({"language": "python", "code": "1"})).unwrap();
+    assert!(admit_inside(&sandbox, task, &rules).is_ok());
 }

@@ -22,5 +22,7 @@ mod line;
 pub mod protocol;
 
 #[cfg(target_os = "linux")]
-pub use guest::{NAME, run_if_asked};
+pub use archive::WORKER;
+#[cfg(target_os = "linux")]
+pub use guest::{GATE, GATED, NAME, ON_STDIO, run_if_asked};
 pub use host::{Guest, GuestError};

@@ -18,6 +18,7 @@ pub mod session;
 pub mod spec;
 mod step;
 mod sys;
+pub mod tables;
 mod template;
 pub mod wire;
 

@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{Errno, FdFlags};
 
+use crate::inside::landlock_here;
+use crate::seccomp::{Filter, Wearer};
+
 /// How a guest is told that it is one: its own name.
 pub const GUEST: &str = "belljar-guest";
 /// Where a guest finds its line.
@@ -57,6 +60,18 @@ pub fn inherited_score() -> Option<OwnedFd> {
     // SAFETY: the descriptor is open, it came by `execve` under the number that the one who did that has named, so
     // nothing in this process owns it, and the swap above lets nobody else get here.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Does for a guest that somebody else than a launcher has started what is in its power, before it starts anything itself: the
+/// rules about files, where the kernel has them, and the filter. A runtime may have been told of that and leave it
+/// away, as gVisor does; and one that does not may let through what this takes.
+///
+/// To be called before there is a second thread.
+pub fn confine() {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let _without = landlock_here(&mounts);
+    let _without = rustix::thread::set_no_new_privs(true);
+    let _without = Filter::for_this_machine(Wearer::Program).install();
 }
 
 /// Forgets the handlers by which the standard library tells of a stack that overflowed. Anybody inside can send those

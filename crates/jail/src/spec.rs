@@ -44,6 +44,14 @@ pub enum RootEntry {
         /// Absolute, inside.
         path: String,
     },
+    /// A host folder that nobody changes, read-only. Its inodes are every jail's own where the kernel can do that: no
+    /// lock and no watch is shared with another jail.
+    Image {
+        /// On the host, absolute, without symbolic links.
+        source: String,
+        /// Absolute, inside.
+        path: String,
+    },
     /// A host device, checked by its number.
     Device {
         /// On the host.
@@ -261,6 +269,8 @@ pub enum Ask {
     Layers,
     /// What it uses.
     Stats,
+    /// What its filter refused.
+    Calls,
     /// To stand still.
     Pause,
     /// To go on.
@@ -274,6 +284,9 @@ pub enum Answer {
     Layers(Vec<Layer>),
     /// What it uses.
     Stats(Stats),
+    /// What its filter refused, and to whom: the session, by its number inside, of whichever child of the guest's the caller
+    /// descends from; 0 where that is not known.
+    Calls(Vec<(u32, RefusedCall)>),
     /// It does.
     Done,
     /// It cannot, and why.

@@ -215,6 +215,12 @@ pub(crate) fn hear_call(listener: BorrowedFd<'_>) -> Result<HeldCall, Errno> {
     Ok(HeldCall { id: call.id, pid: call.pid as i32, number, arguments })
 }
 
+/// Whether a call is still held: what was learnt of its caller meanwhile was the caller's.
+pub(crate) fn is_held(listener: BorrowedFd<'_>, id: u64) -> bool {
+    // SAFETY: the kernel reads one number there.
+    unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) == 0 }
+}
+
 /// Lets a held call go on. Only for an end, to which arguments that changed meanwhile make no difference.
 pub(crate) fn let_pass(listener: BorrowedFd<'_>, id: u64) {
     let flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
@@ -234,6 +240,8 @@ fn answer_call(listener: BorrowedFd<'_>, answer: &libc::seccomp_notif_resp) {
 
 const SECCOMP_IOCTL_NOTIF_RECV: libc::c_ulong = 0xc050_2100;
 const SECCOMP_IOCTL_NOTIF_SEND: libc::c_ulong = 0xc018_2101;
+/// The number that it first had, which every kernel knows.
+const SECCOMP_IOCTL_NOTIF_ID_VALID: libc::c_ulong = 0x8008_2102;
 const SECCOMP_USER_NOTIF_FLAG_CONTINUE: u32 = 1;
 
 /// Sets one resource limit, never above what this process may have.

@@ -111,6 +111,7 @@ fn entry_name(entry: &RootEntry) -> &str {
         | RootEntry::Link { path, .. }
         | RootEntry::File { path, .. }
         | RootEntry::Bind { path, .. }
+        | RootEntry::Image { path, .. }
         | RootEntry::Device { path, .. } => path,
     }
 }
@@ -126,7 +127,7 @@ fn make(root: &str, entry: &RootEntry) -> Result<(), Errno> {
             make_folders(root, parent(path))?;
             write_file(&format!("{root}{path}"), content)
         }
-        RootEntry::Bind { source, path } => bind(root, source, path),
+        RootEntry::Bind { source, path } | RootEntry::Image { source, path } => bind(root, source, path),
         RootEntry::Device { source, path, number } => bind_device(root, source, path, *number),
     }
 }
@@ -190,7 +191,11 @@ fn bind(root: &str, source: &str, path: &str) -> Result<(), Errno> {
         make_folders(root, path)?;
     } else {
         make_folders(root, parent(path))?;
-        write_file(&target, b"")?;
+        match write_file(&target, b"") {
+            // In a bound folder it has to be there already, and no link: what is moved there follows none.
+            Err(Errno::ROFS) => {}
+            written => written?,
+        }
     }
     let tree = detached(&opened)?;
     sys::mount_setattr(tree.as_fd(), true, read_only(), None)?;

@@ -41,6 +41,19 @@ pub(crate) fn shortened(output: &str) -> String {
     }
 }
 
+/// The end of what a build printed: there it says what went wrong.
+pub(crate) fn end_of(output: &str) -> String {
+    let plain: String = output.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let text = without_secrets(&plain.split_whitespace().collect::<Vec<_>>().join(" "));
+    if text.is_empty() {
+        return "it failed without saying why".to_owned();
+    }
+    match text.char_indices().rev().nth(MAX_CHARS - 1) {
+        Some((at, _)) if at > 0 => format!("…{}", &text[at..]),
+        _ => text,
+    }
+}
+
 fn telling(line: &str) -> Option<String> {
     // Boxes and arrows of uv, and names of the tool that speaks.
     let plain: String = line.chars().filter(|c| !c.is_control() && !"×╰─▶│├".contains(*c)).collect();
@@ -114,6 +127,14 @@ mod tests {
         assert_eq!(shortened(npm), "404 Not Found - GET https://npm.example/nope - Not found");
         assert!(shortened(&"word ".repeat(1_000)).chars().count() <= MAX_CHARS + 1);
         assert_eq!(shortened("\n"), "the installer failed without saying why");
+    }
+
+    #[test]
+    fn of_a_build_the_end_matters() {
+        assert_eq!(end_of("running build\n  error: \u{1b}no compiler\n"), "running build error: no compiler");
+        let long = end_of(&format!("{} the end", "ä ".repeat(1_000)));
+        assert!(long.starts_with('…') && long.ends_with("the end") && long.chars().count() == MAX_CHARS + 1);
+        assert_eq!(end_of(" \n"), "it failed without saying why");
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl Interpreters {
         language: &'static Language,
         image: &Image,
     ) -> Result<Arc<Interpreter>, PackagesError> {
-        let identity = workshop.provider.runtime(language, image).ok_or_else(|| {
+        let identity = workshop.provider.runtime(language, image).await.ok_or_else(|| {
             PackagesError::Host(format!("{} is not available here; {}", language.name, language.install))
         })?;
         let question = Digest::of("belljar interpreter 2", [language.name, identity.as_str()]);
@@ -107,8 +107,9 @@ impl Kept {
 /// When the folders of an image's modules last changed. They are the image's, which no tenant writes.
 fn stamps(interpreter: &Interpreter, image: &Image) -> BTreeMap<String, (i64, i64)> {
     let root = match image {
-        Image::Host => Path::new("/"),
-        Image::Folder(folder) => folder,
+        // Another image of the same name is another interpreter: nothing is to be looked at, and nothing is here.
+        Image::Named(_) => return BTreeMap::new(),
+        image => image.folder().unwrap_or(Path::new("/")),
     };
     let stamp = |path: &String| {
         let metadata = std::fs::metadata(root.join(path.trim_start_matches('/'))).ok()?;

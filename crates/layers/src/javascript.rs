@@ -1,16 +1,18 @@
-//! JavaScript's packages: by bun where it is found, by npm otherwise. Without their scripts, so no package's code runs.
+//! JavaScript's packages: by bun where it is found, by npm otherwise. Without their scripts, so no package's code runs; where a
+//! profile allows it, the scripts run in a step of their own.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use belljar_analysis::imports::{Lock, Requirement};
 use belljar_engine::packages::PackagesError;
 use belljar_engine::plan::Image;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::locked::seed;
 use crate::python::answer;
 use crate::shelf::{Package, Scope};
-use crate::workshop::{Job, Workshop};
+use crate::workshop::{Build, Job, Kept, Workshop};
 
 /// Installs for one image.
 #[derive(Debug, Clone, Copy)]
@@ -18,6 +20,8 @@ pub(crate) struct JavaScript<'a> {
     pub(crate) workshop: &'a Workshop,
     pub(crate) image: &'a Image,
     pub(crate) scope: &'a Scope,
+    /// A lock of somebody's own.
+    pub(crate) came_along: Option<&'a Lock>,
 }
 
 /// What was resolved: the packages, and the lock file from which exactly these are installed.
@@ -39,8 +43,12 @@ impl JavaScript<'_> {
         requirements: &[String],
         folder: &Path,
     ) -> Result<Locked, PackagesError> {
-        self.write(folder, "package.json", &manifest(requirements)).await?;
-        let (words, lock) = match self.installer() {
+        let manifest = manifest(requirements);
+        self.write(folder, "package.json", &manifest.to_string()).await?;
+        if let Some(lock) = self.came_along {
+            self.write(folder, "package-lock.json", &seed(lock, &manifest)).await?;
+        }
+        let (words, name) = match self.installer() {
             "bun" => (
                 &["install", "--lockfile-only", "--ignore-scripts", "--no-progress", "--no-summary"][..],
                 "bun.lock",
@@ -51,12 +59,8 @@ impl JavaScript<'_> {
             ),
         };
         self.installing(words, folder).await?;
-        let lock = self.read(folder, lock).await?;
-        let packages = match self.installer() {
-            "bun" => locked_by_bun(&lock)?,
-            _ => locked_by_npm(&lock)?,
-        };
-        Ok(Locked { packages, lock })
+        let lock = self.read(folder, name).await?;
+        Ok(Locked { packages: locked(name, &lock)?, lock })
     }
 
     /// Puts exactly what a lock file says into a folder.
@@ -66,7 +70,7 @@ impl JavaScript<'_> {
         lock: &str,
         folder: &Path,
     ) -> Result<(), PackagesError> {
-        self.write(folder, "package.json", &manifest(requirements)).await?;
+        self.write(folder, "package.json", &manifest(requirements).to_string()).await?;
         let (words, name) = match self.installer() {
             "bun" => (
                 &[
@@ -86,13 +90,36 @@ impl JavaScript<'_> {
         self.installing(words, folder).await
     }
 
+    /// Has packages run their scripts, where they have been installed: whatever they do, they do to this folder.
+    pub(crate) async fn build(&self, folder: &Path) -> Result<(), PackagesError> {
+        let command = ["npm", "rebuild", "--foreground-scripts", "--offline"].map(str::to_owned).to_vec();
+        let env = [
+            ("NPM_CONFIG_CACHE", "/tmp/npm"),
+            ("NPM_CONFIG_UPDATE_NOTIFIER", "false"),
+            ("NPM_CONFIG_LOGLEVEL", "error"),
+            // Newer ones want to be told for each package; here they all may.
+            ("NPM_CONFIG_DANGEROUSLY_ALLOW_ALL_SCRIPTS", "true"),
+        ];
+        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let what = "a package with install scripts";
+        let build = Build { what, command, env, folder: Some(folder), ..Build::default() };
+        let built = self.workshop.build(self.image, build).await;
+        built.map(drop).map_err(|error| {
+            let advice = "install scripts are run by npm, which is not here: install it, or use a profile without \
+                          build_packages";
+            without_npm(error, advice)
+        })
+    }
+
     async fn installing(&self, words: &[&str], folder: &Path) -> Result<(), PackagesError> {
         let tool = self.workshop.tools.bun.as_ref();
         let (program, name) = match tool {
             Some(bun) => (bun.inside(), "bun"),
             None => ("npm".to_owned(), "npm"),
         };
-        let cache = Workshop::cache(name);
+        // What bun has in its cache it takes by name and version, and somebody's lock may know another hash of that.
+        let fresh = name == "bun" && self.came_along.is_some();
+        let cache = if fresh { "/tmp/bun".to_owned() } else { Workshop::cache(name) };
         let variable = if name == "bun" { "BUN_INSTALL_CACHE_DIR" } else { "NPM_CONFIG_CACHE" };
         let env = BTreeMap::from([
             (variable.to_owned(), cache),
@@ -101,22 +128,14 @@ impl JavaScript<'_> {
         ]);
         let command =
             std::iter::once(program.as_str()).chain(words.iter().copied()).map(str::to_owned).collect();
-        let (folder, cache) = (Some(folder), Some((name, self.scope)));
+        let (folder, cache) = (Some(folder), Some((name, Kept::For(self.scope))));
         let job = Job { command, env, folder, tool, cache, download: true, ..Job::default() };
-        let done = self.workshop.run(self.image, job).await?;
-        answer(done).map(drop).map_err(|error| self.advised(error))
-    }
-
-    fn advised(&self, error: PackagesError) -> PackagesError {
-        match error {
-            PackagesError::Unresolvable(why) if self.installer() == "npm" && why.contains("No such file") => {
-                PackagesError::Host(
-                    "nothing here can install JavaScript packages: install bun (https://bun.sh) or npm; or run with --no-deps"
-                        .to_owned(),
-                )
-            }
-            other => other,
-        }
+        let done = self.workshop.run(self.image, job).await;
+        done.and_then(answer).map(drop).map_err(|error| {
+            let advice = "nothing here can install JavaScript packages: install bun (https://bun.sh) or npm; or run \
+                          with --no-deps";
+            without_npm(error, advice)
+        })
     }
 
     /// The host touches nothing in a folder where an installer works: files come and go through the sandbox.
@@ -132,8 +151,18 @@ impl JavaScript<'_> {
     }
 }
 
+/// Where the image has no npm, says what to do about it.
+fn without_npm(error: PackagesError, advice: &str) -> PackagesError {
+    match error {
+        PackagesError::Host(why) if why.contains("execute npm: ENOENT") => {
+            PackagesError::Host(advice.to_owned())
+        }
+        other => other,
+    }
+}
+
 /// `lodash@^4` and `@a/b` as a `package.json`.
-fn manifest(requirements: &[String]) -> String {
+fn manifest(requirements: &[String]) -> Value {
     let pair = |text: &String| {
         let (name, version) = match text.char_indices().skip(1).find(|(_, c)| *c == '@') {
             Some((at, _)) => (&text[..at], &text[at + 1..]),
@@ -142,80 +171,20 @@ fn manifest(requirements: &[String]) -> String {
         (name.to_owned(), Value::from(if version.is_empty() { "*" } else { version }))
     };
     let dependencies: serde_json::Map<String, Value> = requirements.iter().map(pair).collect();
-    json!({"name": "layer", "private": true, "dependencies": dependencies}).to_string()
+    json!({"name": "layer", "private": true, "dependencies": dependencies})
 }
 
-#[derive(Deserialize)]
-struct BunLock {
-    packages: BTreeMap<String, Vec<Value>>,
-}
-
-/// bun's lock is JSON with commas before closing brackets.
-fn locked_by_bun(text: &str) -> Result<Vec<Package>, PackagesError> {
-    let lock: BunLock = serde_json::from_str(&without_trailing_commas(text))
-        .map_err(|error| unexpected(&error.to_string()))?;
-    let package = |entry: &Vec<Value>| {
-        let exact = entry.first()?.as_str()?;
-        let at = exact.rfind('@').filter(|at| *at > 0)?;
-        let hash =
-            entry.iter().rev().find_map(|value| value.as_str().filter(|text| text.starts_with("sha512-")))?;
-        Some(Package {
-            name: exact[..at].to_owned(),
-            version: exact[at + 1..].to_owned(),
-            hashes: vec![hash.to_owned()],
-        })
-    };
-    let all: Option<Vec<Package>> = lock.packages.values().map(package).collect();
-    all.map(once).ok_or_else(no_hash)
-}
-
-fn without_trailing_commas(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let (mut in_string, mut escaped) = (false, false);
-    for c in text.chars() {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' if in_string => escaped = true,
-            '"' => in_string = !in_string,
-            '}' | ']' if !in_string => {
-                let kept = out.trim_end().len();
-                if out[..kept].ends_with(',') {
-                    out.truncate(kept - 1);
-                }
-            }
-            _ => {}
-        }
-        out.push(c);
+/// The packages of a lock that an installer wrote.
+fn locked(file: &str, text: &str) -> Result<Vec<Package>, PackagesError> {
+    let lock = Lock::of_file(file, text).ok_or_else(|| unexpected(file))?;
+    let lock = lock.map_err(|error| unexpected(&error.to_string()))?;
+    if lock.roots.iter().any(|root| root.direct.is_some())
+        || lock.pins.iter().any(|pin| pin.hashes.is_empty())
+    {
+        return Err(PackagesError::Unresolvable("the registry gives no hash of a package".to_owned()));
     }
-    out
-}
-
-#[derive(Deserialize)]
-struct NpmLock {
-    packages: BTreeMap<String, NpmPackage>,
-}
-
-#[derive(Deserialize)]
-struct NpmPackage {
-    #[serde(default)]
-    version: String,
-    integrity: Option<String>,
-    name: Option<String>,
-}
-
-fn locked_by_npm(text: &str) -> Result<Vec<Package>, PackagesError> {
-    let lock: NpmLock = serde_json::from_str(text).map_err(|error| unexpected(&error.to_string()))?;
-    let package = |(path, entry): (String, NpmPackage)| {
-        let name = path.rsplit("node_modules/").next().unwrap_or(&path).to_owned();
-        Some(Package {
-            name: entry.name.unwrap_or(name),
-            version: entry.version,
-            hashes: vec![entry.integrity?],
-        })
-    };
-    let installed = lock.packages.into_iter().filter(|(path, _)| !path.is_empty());
-    let all: Option<Vec<Package>> = installed.map(package).collect();
-    all.map(once).ok_or_else(no_hash)
+    let package = |pin: Requirement| Package { name: pin.name, version: pin.version, hashes: pin.hashes };
+    Ok(once(lock.pins.into_iter().map(package).collect()))
 }
 
 /// A package may be there several times, in folders of others.
@@ -223,10 +192,6 @@ fn once(mut packages: Vec<Package>) -> Vec<Package> {
     packages.sort();
     packages.dedup();
     packages
-}
-
-fn no_hash() -> PackagesError {
-    PackagesError::Unresolvable("the registry gives no hash of a package".to_owned())
 }
 
 fn unexpected(what: &str) -> PackagesError {
@@ -239,21 +204,26 @@ mod tests {
 
     #[test]
     fn manifests() {
-        let text = manifest(&["lodash@^4".to_owned(), "@scope/name".to_owned(), "@a/b@1.2".to_owned()]);
-        let value: Value = serde_json::from_str(&text).unwrap();
+        let value = manifest(&["lodash@^4".to_owned(), "@scope/name".to_owned(), "@a/b@1.2".to_owned()]);
         assert_eq!(value["dependencies"], json!({"lodash": "^4", "@scope/name": "*", "@a/b": "1.2"}));
     }
 
     #[test]
     fn lock_files() {
-        let bun = r#"{ "lockfileVersion": 1, "packages": { "@a/b": ["@a/b@1.0.0", "", { "x": "a,}" }, "sha512-x=="], "c": ["c@2.0.0", "", {}, "sha512-y"], }, }"#;
-        let packages = locked_by_bun(bun).unwrap();
+        let bun = r#"{ "lockfileVersion": 1, "workspaces": {}, "packages": { "@a/b": ["@a/b@1.0.0", "", { "x": "a,}" }, "sha512-x=="], "c": ["c@2.0.0", "", {}, "sha512-y"], }, }"#;
+        let packages = locked("bun.lock", bun).unwrap();
         assert_eq!((packages[0].name.as_str(), packages[0].version.as_str()), ("@a/b", "1.0.0"));
         assert_eq!(packages[1].hashes, ["sha512-y"]);
-        let npm = r#"{"packages": {"": {"name": "layer"}, "node_modules/c": {"version": "2.0.0", "integrity": "sha512-y"}, "node_modules/d/node_modules/@a/b": {"version": "1.0.0", "integrity": "sha512-x"}}}"#;
-        let packages = locked_by_npm(npm).unwrap();
+        let npm = r#"{"lockfileVersion": 3, "packages": {"": {"name": "layer"}, "node_modules/c": {"version": "2.0.0", "integrity": "sha512-y"}, "node_modules/d/node_modules/@a/b": {"version": "1.0.0", "integrity": "sha512-x"}}}"#;
+        let packages = locked("package-lock.json", npm).unwrap();
         assert_eq!(packages.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["@a/b", "c"]);
-        assert!(locked_by_npm(r#"{"packages": {"node_modules/c": {"version": "2.0.0"}}}"#).is_err());
-        assert!(locked_by_bun("[]").is_err());
+        assert!(
+            locked(
+                "package-lock.json",
+                r#"{"lockfileVersion": 3, "packages": {"node_modules/c": {"version": "2.0.0"}}}"#
+            )
+            .is_err()
+        );
+        assert!(locked("bun.lock", "[]").is_err());
     }
 }

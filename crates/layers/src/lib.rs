@@ -8,18 +8,24 @@
 //!
 //! - [`shelf`]: layers on disk. What is on the shelf is whole, verified and never changes.
 //! - [`Library`]: the port of the engine. Everything that an installer does happens in a sandbox, through the same provider
-//!   as everybody's code: with network, and without any package's code.
+//!   as everybody's code: with network, and without any package's code; or, where a profile lets packages be built (`build`),
+//!   with their code, and without network.
 
+mod build;
 mod explain;
 mod interpreter;
 mod javascript;
 mod library;
+mod locked;
 mod memo;
 mod order;
+mod popular;
 mod python;
 mod question;
 mod registries;
 pub mod shelf;
+mod sources;
+mod tally;
 mod tools;
 mod workshop;
 

@@ -1,36 +1,33 @@
 //! The port of the engine: from what a run needs to layers that are there.
 
-use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use belljar_analysis::imports::{Found, Registry, Requirement, Resolver, Settings as NameSettings};
 use belljar_engine::Fault;
 use belljar_engine::language::Language;
 use belljar_engine::packages::{
-    self, Cache, Needs, PackageLayer, Packages, PackagesError, Prepared, Progress,
+    self, Cache, Needs, PackageLayer, Packages, PackagesError, Prepared, Progress, Stock,
 };
-use belljar_engine::plan::Image;
 use belljar_engine::provider::{BoxFuture, Provider};
 
 use crate::interpreter::{Interpreter, Interpreters};
 use crate::memo::Memo;
 use crate::order::{Order, Resolved};
+use crate::popular::{Habit, Popular};
 use crate::question;
 use crate::registries::Registries;
 use crate::shelf::{
-    Bounds, Digest, Flights, Held, Key, Obtained, Origin, Package, Scope, Shelf, ShelfError, Tell,
+    Bounds, Caches, Digest, Flights, Held, Obtained, Origin, Package, Scope, SharedCache, Shelf, ShelfError,
+    Tell, Weight,
 };
+use crate::tally::Tally;
 use crate::tools::Tools;
 use crate::workshop::Workshop;
 
 /// How long an answer is kept in memory, and with it its layers on disk.
 const MOMENT: Duration = Duration::from_secs(300);
-/// How often a layer is used before interpreters wait with its modules imported.
-const OFTEN: u32 = 8;
-/// Layers of which use is counted.
-const MAX_COUNTED: usize = 1_024;
 
 /// What an administrator decides.
 #[derive(Debug, Clone)]
@@ -45,6 +42,10 @@ pub struct Settings {
     pub shared: bool,
     /// How much is kept.
     pub bounds: Bounds,
+    /// How much installers keep for themselves.
+    pub cache_bytes: u64,
+    /// A cache that machines share.
+    pub shared_cache: Option<SharedCache>,
 }
 
 /// Looks for installers and registries; asked when something is to be installed for the first time.
@@ -61,8 +62,9 @@ pub struct Library {
     interpreters: Interpreters,
     memo: Memo<Ready>,
     resolving: Flights<Result<Resolved, PackagesError>>,
-    layers: Flights<Result<Obtained, PackagesError>>,
-    popular: Mutex<HashMap<Key, Popular>>,
+    pub(crate) layers: Flights<Result<Obtained, PackagesError>>,
+    popular: Popular,
+    tally: Tally,
 }
 
 impl std::fmt::Debug for Library {
@@ -71,19 +73,19 @@ impl std::fmt::Debug for Library {
     }
 }
 
-/// An answer, and which modules it was given for.
+/// An answer, and what it was given for.
 #[derive(Debug)]
 struct Ready {
     prepared: Prepared,
-    python: Option<(Key, Vec<String>)>,
+    habit: Option<Habit>,
 }
 
-/// How often a layer was used, and for which modules.
-#[derive(Debug, Default)]
-struct Popular {
-    uses: u32,
-    modules: BTreeMap<String, u32>,
-    chosen: Vec<String>,
+impl Ready {
+    /// The same for whoever comes next: what was installed once is there from then on.
+    fn known(self) -> Self {
+        let cache = if self.prepared.cache == Cache::None { Cache::None } else { Cache::Hit };
+        Self { prepared: Prepared { cache, install: Duration::ZERO, ..self.prepared }, ..self }
+    }
 }
 
 impl From<ShelfError> for PackagesError {
@@ -106,35 +108,36 @@ impl Packages for Library {
         }
         Box::pin(async move {
             let question = asked(&needs);
-            let ready = match self.memo.get(&question) {
-                Some(ready) => ready,
+            let (prepared, ready) = match self.memo.get(&question) {
+                Some(ready) => {
+                    self.tally.known(ready.prepared.layers.len());
+                    (ready.prepared.clone(), ready)
+                }
                 None => {
-                    let ready = self.look(needs, progress).await?;
-                    let first = ready.prepared.clone();
-                    let known =
-                        Prepared { cache: hit(first.cache), install: Duration::ZERO, ..first.clone() };
-                    self.memo.put(question, Ready { prepared: known, python: ready.python });
-                    return Ok(first);
+                    let ready = self.look(needs, progress).await.inspect_err(|_| self.tally.failed())?;
+                    (ready.prepared.clone(), self.memo.put(question, ready.known()))
                 }
             };
-            let preimports = ready.python.as_ref().map(|(key, modules)| self.used(*key, modules));
-            Ok(Prepared { preimports: preimports.unwrap_or_default(), ..ready.prepared.clone() })
+            let preimports = ready.habit.as_ref().map(|habit| self.popular.used(habit));
+            Ok(Prepared { preimports: preimports.unwrap_or_default(), ..prepared })
+        })
+    }
+
+    fn stock(&self) -> BoxFuture<'_, Stock> {
+        Box::pin(async {
+            let weight = match self.shelf() {
+                Ok(shelf) => shelf.weigh().await.unwrap_or_default(),
+                Err(_) => Weight::default(),
+            };
+            self.tally.stock(weight)
         })
     }
 }
 
-/// What was installed once is there from then on.
-fn hit(cache: Cache) -> Cache {
-    if cache == Cache::None { Cache::None } else { Cache::Hit }
-}
-
 /// All that an answer depends on.
 fn asked(needs: &Needs<'_>) -> Digest {
-    let image = match needs.image {
-        Image::Host => "host".into(),
-        Image::Folder(folder) => folder.to_string_lossy(),
-    };
-    let flags = format!("{} {}", needs.detect, needs.playground);
+    let image = needs.image.identity();
+    let flags = format!("{} {} {}", needs.detect, needs.playground, needs.build);
     let counts = format!("{} {} {}", needs.packages.len(), needs.standing.len(), needs.files.len());
     let language = needs.language.map_or("", |language| language.name);
     let mut parts: Vec<&[u8]> =
@@ -148,7 +151,7 @@ fn asked(needs: &Needs<'_>) -> Digest {
         let lists = Requirement::of_manifest(&file.path, "").is_some();
         parts.push(if lists { &file.content } else { b"" });
     }
-    Digest::of("belljar needs 1", parts)
+    Digest::of("belljar needs 2", parts)
 }
 
 impl Library {
@@ -164,23 +167,37 @@ impl Library {
             memo: Memo::new(MOMENT),
             resolving: Flights::default(),
             layers: Flights::default(),
-            popular: Mutex::default(),
+            popular: Popular::default(),
+            tally: Tally::default(),
             settings,
         }
     }
 
-    fn workshop(&self) -> &Workshop {
+    /// Waits until others can have what was made here, for as long as that may take.
+    pub async fn settle(&self) {
+        if let Some(Ok(shelf)) = self.shelf.get() {
+            shelf.settle().await;
+        }
+    }
+
+    pub(crate) fn workshop(&self) -> &Workshop {
         self.workshop.get_or_init(|| {
             let (registries, tools) = (self.equip)();
-            let caches = self.settings.folder.join("installers");
-            Workshop::new(Arc::clone(&self.provider), registries, tools, caches)
+            let folder = &self.settings.folder;
+            let caches = Caches::new(folder, self.settings.cache_bytes);
+            Workshop::new(Arc::clone(&self.provider), registries, tools, caches, folder.join("installers"))
         })
     }
 
     fn shelf(&self) -> Result<&Shelf, PackagesError> {
-        let opened = self
-            .shelf
-            .get_or_init(|| Shelf::open(&self.settings.folder, self.settings.bounds, Arc::clone(&self.tell)));
+        let opened = self.shelf.get_or_init(|| {
+            let Settings { folder, bounds, shared_cache, .. } = &self.settings;
+            let shelf = Shelf::open(folder, *bounds, Arc::clone(&self.tell))?;
+            Ok(match shared_cache {
+                Some(cache) => shelf.sharing(cache.clone()),
+                None => shelf,
+            })
+        });
         opened.as_ref().map_err(|error| error.clone().into())
     }
 
@@ -207,7 +224,7 @@ impl Library {
         standing: bool,
         progress: &mut dyn Progress,
     ) -> Result<Ready, PackagesError> {
-        let mut ready = Ready { prepared: Prepared::default(), python: None };
+        let mut ready = Ready { prepared: Prepared::default(), habit: None };
         let mut held = Vec::new();
         let named = question::named(&needs, standing)?;
         let found = question::found(&needs).unwrap_or_else(|finding| {
@@ -217,13 +234,17 @@ impl Library {
         let own = question::registry(&needs);
         for (registry, given) in [(Registry::Pypi, named.python), (Registry::Npm, named.npm)] {
             let found = if own == Some(registry) { found.clone() } else { Found::default() };
-            if given.is_empty() && found.imports.is_empty() && found.declared.is_empty() {
+            if given.requirements.is_empty() && found.imports.is_empty() && found.declared.is_empty() {
                 continue;
             }
             let interpreter = self.interpreter(&needs, registry).await?;
             let resolver = Resolver::new(registry, &self.settings.names);
             let question = question::question(&needs, &resolver, found, given, &interpreter)?;
             ready.prepared.findings.extend(question.findings.iter().cloned());
+            // In a folder of somebody's own, any name may be that of a module there.
+            if registry == Registry::Pypi && !needs.playground {
+                ready.habit = Habit::new(&needs, &question.modules);
+            }
             if question.requirements.is_empty() {
                 continue;
             }
@@ -235,9 +256,7 @@ impl Library {
                 scope: self.scope(needs.tenant),
             };
             let layer = self.layer(&order, progress, &mut ready.prepared).await?;
-            if registry == Registry::Pypi {
-                ready.python = Some((layer.key(), question.modules));
-            }
+            ready.habit = ready.habit.map(|habit| habit.with(&layer.key()));
             held.push(layer);
         }
         ready.prepared.held = Some(Arc::new(held));
@@ -274,7 +293,15 @@ impl Library {
             .obtain(&self.layers, &recipe.key(), async {
                 progress.at(&format!("installing {}", names(&resolved.packages)));
                 let stage = shelf.stage()?;
-                order.install(self.workshop(), &resolved, stage.files()).await?;
+                match order.registry {
+                    Registry::Pypi => {
+                        let install = self.install_python(shelf, order, &resolved, stage.files(), progress);
+                        Box::pin(install).await?;
+                    }
+                    Registry::Npm => {
+                        order.install_npm(self.workshop(), &resolved, stage.files()).await?;
+                    }
+                }
                 Ok(shelf.publish(stage, recipe.clone()).await?)
             })
             .await?;
@@ -288,7 +315,9 @@ impl Library {
         prepared
             .packages
             .extend(resolved.packages.iter().map(|one| format!("{}{separator}{}", one.name, one.version)));
+        self.tally.had(obtained.origin, started.elapsed());
         if obtained.origin == Origin::Built {
+            self.workshop().tidy().await;
             (prepared.cache, prepared.install) = (Cache::Miss, prepared.install + started.elapsed());
         } else if prepared.cache == Cache::None {
             prepared.cache = Cache::Hit;
@@ -323,7 +352,11 @@ impl Library {
                     .collect::<Vec<_>>()
                     .join(", ")
             ));
-            match (order.resolve(self.workshop(), shelf).await, before) {
+            let resolved = match order.registry {
+                Registry::Pypi => Box::pin(self.resolve_python(shelf, order, progress)).await,
+                Registry::Npm => order.resolve_npm(self.workshop(), shelf).await,
+            };
+            match (resolved, before) {
                 (Ok(resolved), _) => {
                     shelf.remember(&question, &resolved).await?;
                     Ok(resolved)
@@ -334,25 +367,6 @@ impl Library {
             }
         };
         self.resolving.once(&question, work).await
-    }
-
-    /// Counts a use; which modules are worth importing ahead of time. Decided once, so that interpreters are not
-    /// started anew for every other program.
-    fn used(&self, key: Key, modules: &[String]) -> Vec<String> {
-        let mut popular = self.popular.lock().unwrap_or_else(PoisonError::into_inner);
-        if popular.len() >= MAX_COUNTED && !popular.contains_key(&key) {
-            popular.clear();
-        }
-        let one = popular.entry(key).or_default();
-        one.uses = one.uses.saturating_add(1);
-        if one.uses <= OFTEN {
-            modules.iter().for_each(|module| *one.modules.entry(module.clone()).or_default() += 1);
-        }
-        if one.uses == OFTEN {
-            let most = one.modules.iter().filter(|(_, uses)| **uses * 2 >= OFTEN);
-            one.chosen = most.map(|(module, _)| module.clone()).collect();
-        }
-        one.chosen.clone()
     }
 }
 

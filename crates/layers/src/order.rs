@@ -2,13 +2,17 @@
 
 use std::path::Path;
 
-use belljar_analysis::imports::Registry;
+use belljar_analysis::imports::{Registry, Requirement};
 use belljar_engine::packages::{Needs, PackagesError};
+use belljar_engine::plan::Image;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use crate::build::Sources;
 use crate::interpreter::Interpreter;
 use crate::javascript::JavaScript;
-use crate::python::Python;
+use crate::locked;
+use crate::python::{Offer, Python};
 use crate::question::Question;
 use crate::shelf::{Digest, Package, Recipe, Scope, Shelf};
 use crate::workshop::Workshop;
@@ -19,6 +23,9 @@ pub(crate) struct Resolved {
     pub(crate) packages: Vec<Package>,
     /// What an installer needs to install exactly that.
     pub(crate) lock: Option<String>,
+    /// Which of them are built, and of what.
+    #[serde(default)]
+    pub(crate) built: Vec<Sources>,
 }
 
 /// One layer that is wanted.
@@ -31,12 +38,18 @@ pub(crate) struct Order<'a> {
 }
 
 impl Order<'_> {
-    fn python<'a>(&'a self, workshop: &'a Workshop) -> Python<'a> {
-        Python { workshop, image: self.needs.image, interpreter: self.interpreter, scope: &self.scope }
+    pub(crate) fn python<'a>(&'a self, workshop: &'a Workshop, offer: Option<&'a Offer>) -> Python<'a> {
+        let (image, interpreter, scope) = (self.needs.image, self.interpreter, &self.scope);
+        Python { workshop, image, interpreter, scope, offer }
     }
 
     fn javascript<'a>(&'a self, workshop: &'a Workshop) -> JavaScript<'a> {
-        JavaScript { workshop, image: self.needs.image, scope: &self.scope }
+        JavaScript {
+            workshop,
+            image: self.needs.image,
+            scope: &self.scope,
+            came_along: self.question.lock.as_ref(),
+        }
     }
 
     fn plain(&self) -> Vec<String> {
@@ -49,15 +62,21 @@ impl Order<'_> {
         packages: Vec<Package>,
     ) -> Result<Recipe, PackagesError> {
         let (registry, installer) = match self.registry {
-            Registry::Pypi => (workshop.registries.python(), self.python(workshop).installer()?),
+            Registry::Pypi => (workshop.registries.python(), self.python(workshop, None).installer()?),
             Registry::Npm => (workshop.registries.npm(), self.javascript(workshop).installer()),
+        };
+        // What is built fits where it was built.
+        let build = match self.needs.image {
+            _ if !self.needs.build => None,
+            Image::Host => Some("build".to_owned()),
+            image => Some(format!("build in {}", image.identity())),
         };
         Ok(Recipe {
             registry: registry.to_owned(),
             packages,
             interpreter: self.interpreter.name.clone(),
             platform: self.interpreter.platform.clone(),
-            options: vec![installer.to_owned()],
+            options: std::iter::once(installer.to_owned()).chain(build).collect(),
             scope: self.scope.clone(),
         })
     }
@@ -70,39 +89,73 @@ impl Order<'_> {
             parts.push(requirement.clone());
             parts.push(hashes.join(" "));
         }
+        if let Some(lock) = &self.question.lock {
+            parts.extend(lock.pins.iter().map(|pin| format!("{pin} {}", pin.hashes.join(" "))));
+            parts.push(Value::from(lock.tree.clone()).to_string());
+        }
         Ok(Digest::of("belljar question 1", parts))
     }
 
-    pub(crate) async fn resolve(
+    /// Whether sources are such as were asked for.
+    pub(crate) fn accepts(&self, sources: &Sources) -> Result<(), PackagesError> {
+        match self.stated(&sources.name).is_some_and(|stated| !stated.contains(&sources.hash)) {
+            true => Err(unstated(&sources.name)),
+            false => Ok(()),
+        }
+    }
+
+    /// Leaves a package the hashes that were stated for it.
+    pub(crate) fn hold(&self, package: &mut Package, name: &str) -> Result<(), PackagesError> {
+        if let Some(stated) = self.stated(name) {
+            package.hashes.retain(|hash| stated.contains(hash));
+        }
+        if package.hashes.is_empty() { Err(unstated(name)) } else { Ok(()) }
+    }
+
+    /// The hashes that were stated for a package of Python.
+    fn stated(&self, name: &str) -> Option<&[String]> {
+        let mut stated = self.question.requirements.iter().filter(|(_, hashes)| !hashes.is_empty());
+        stated.find(|(text, _)| name_of(text).is_some_and(|own| own == name)).map(|(_, hashes)| &**hashes)
+    }
+
+    /// Exact versions of packages of JavaScript.
+    pub(crate) async fn resolve_npm(
         &self,
         workshop: &Workshop,
         shelf: &Shelf,
     ) -> Result<Resolved, PackagesError> {
-        match self.registry {
-            Registry::Pypi => {
-                let packages = self.python(workshop).resolve(&self.question.requirements).await?;
-                Ok(Resolved { packages, lock: None })
-            }
-            Registry::Npm => {
-                let stage = shelf.stage()?;
-                let locked = self.javascript(workshop).resolve(&self.plain(), stage.files()).await?;
-                Ok(Resolved { packages: locked.packages, lock: Some(locked.lock) })
-            }
+        let stage = shelf.stage()?;
+        let locked = self.javascript(workshop).resolve(&self.plain(), stage.files()).await?;
+        let packages = self.locked(locked.packages)?;
+        Ok(Resolved { packages, lock: Some(locked.lock), built: Vec::new() })
+    }
+
+    /// Packages as the lock that came along has them, if one did.
+    pub(crate) fn locked(&self, packages: Vec<Package>) -> Result<Vec<Package>, PackagesError> {
+        match &self.question.lock {
+            Some(lock) => locked::hold(lock, packages),
+            None => Ok(packages),
         }
     }
 
-    pub(crate) async fn install(
+    /// Puts packages of JavaScript into a folder, and has them run their scripts where that is allowed.
+    pub(crate) async fn install_npm(
         &self,
         workshop: &Workshop,
         resolved: &Resolved,
         folder: &Path,
     ) -> Result<(), PackagesError> {
-        match self.registry {
-            Registry::Pypi => self.python(workshop).install(&resolved.packages, folder).await,
-            Registry::Npm => {
-                let lock = resolved.lock.as_deref().unwrap_or_default();
-                self.javascript(workshop).install(&self.plain(), lock, folder).await
-            }
-        }
+        let (javascript, lock) = (self.javascript(workshop), resolved.lock.as_deref().unwrap_or_default());
+        javascript.install(&self.plain(), lock, folder).await?;
+        if self.needs.build { javascript.build(folder).await } else { Ok(()) }
     }
+}
+
+fn unstated(name: &str) -> PackagesError {
+    PackagesError::Unresolvable(format!("what there is of {name} does not have the hash that was stated"))
+}
+
+/// The name in a requirement of Python.
+pub(crate) fn name_of(text: &str) -> Option<String> {
+    Requirement::parse(Registry::Pypi, text).ok().map(|requirement| requirement.name)
 }

@@ -1,20 +1,31 @@
-//! Python's packages: by uv where it is found, by the interpreter's own pip otherwise. Wheels only, so no package's code runs.
+//! Python's packages: by uv where it is found, by the interpreter's own pip otherwise. Wheels only, so no package's code runs;
+//! what comes as sources is made into wheels elsewhere (`build`).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use belljar_analysis::imports::{Lock, Registry, Requirement};
 use belljar_engine::packages::PackagesError;
-use belljar_engine::plan::Image;
+use belljar_engine::plan::{Image, Mount};
 use serde::Deserialize;
 
 use crate::explain::{is_unreachable, shortened};
 use crate::interpreter::Interpreter;
+use crate::locked::constraints;
 use crate::shelf::{Package, Scope};
-use crate::workshop::{Done, Job, Workshop};
+use crate::workshop::{Done, Job, Kept, Workshop};
 
 const COMPILE: &str = include_str!("probes/compile.py");
+/// Writes the first list down, and hands the second one on.
+const WITH_CONSTRAINTS: &str = "import subprocess, sys\n\
+    constraints, _, wanted = sys.stdin.read().partition('\\f')\n\
+    open('/tmp/constraints.txt', 'w').write(constraints)\n\
+    command = sys.argv[1:] + ['-c', '/tmp/constraints.txt']\n\
+    sys.exit(subprocess.run(command, input=wanted, text=True).returncode)\n";
 const WORKSPACE: &str = "/workspace";
+/// Where wheels are seen that do not come from the registry.
+const OFFERED: &str = "/opt/belljar/offered";
 /// Has an interpreter of ours import nothing from where it stands: there are the packages.
-const ALONE: &str = "-I";
+pub(crate) const ALONE: &str = "-I";
 
 /// Installs for one interpreter.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +34,33 @@ pub(crate) struct Python<'a> {
     pub(crate) image: &'a Image,
     pub(crate) interpreter: &'a Interpreter,
     pub(crate) scope: &'a Scope,
+    pub(crate) offer: Option<&'a Offer>,
+}
+
+/// Wheels that were built here, beside the registry's. What an installer makes of them is in no cache that others use.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    /// Where they are.
+    pub(crate) folders: Vec<PathBuf>,
+    /// For the installer, and thrown away.
+    pub(crate) cache: PathBuf,
+}
+
+/// What an installer answers.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// This is the set.
+    Found(Vec<Package>),
+    /// There is none, and that may be because of packages that have no wheel for this interpreter.
+    Lacking { names: Vec<Lack>, why: PackagesError },
+}
+
+/// A package without a wheel.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Lack {
+    pub(crate) name: String,
+    /// Whether the installer says so; else it only comes up in what it says.
+    pub(crate) is_said: bool,
 }
 
 impl Python<'_> {
@@ -43,11 +81,13 @@ impl Python<'_> {
     pub(crate) async fn resolve(
         &self,
         requirements: &[(String, Vec<String>)],
-    ) -> Result<Vec<Package>, PackagesError> {
+        lock: Option<&Lock>,
+    ) -> Result<Answer, PackagesError> {
         let lines: Vec<String> = requirements.iter().map(line).collect();
-        let text = lines.join("\n");
-        match self.installer()? {
-            "uv" => {
+        let (text, constraints) = (lines.join("\n"), constraints(lock));
+        let by_uv = self.installer()? == "uv";
+        let done = match by_uv {
+            true => {
                 let words = [
                     "pip",
                     "compile",
@@ -57,14 +97,21 @@ impl Python<'_> {
                     "--no-annotate",
                     "--no-strip-extras",
                 ];
-                let done = self.uv(&words, text, None).await?;
-                pinned(&answer(done)?)
+                self.uv(&words, text, &constraints, None).await?
             }
-            _ => {
+            false => {
                 let words = ["install", "--dry-run", "--ignore-installed", "--report", "/tmp/report.json"];
-                let done = self.pip(&words, text, None).await?;
-                reported(&answer(done)?)
+                self.pip(&words, text, &constraints, None).await?
             }
+        };
+        let names = lacking(&done.stderr);
+        match answer(done) {
+            Ok(text) if by_uv => pinned(&text).map(Answer::Found),
+            Ok(text) => reported(&text).map(Answer::Found),
+            Err(why @ PackagesError::Unresolvable(_)) if !names.is_empty() => {
+                Ok(Answer::Lacking { names, why })
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -78,15 +125,24 @@ impl Python<'_> {
         let done = match self.installer()? {
             "uv" => {
                 let words = [&["pip", "install", "--link-mode", "copy", "-r", "-"][..], &words].concat();
-                self.uv(&words, text, Some(folder)).await?
+                self.uv(&words, text, "", Some(folder)).await?
             }
-            _ => self.pip(&[&["install", "--no-compile"][..], &words].concat(), text, Some(folder)).await?,
+            _ => {
+                let words = [&["install", "--no-compile"][..], &words].concat();
+                self.pip(&words, text, "", Some(folder)).await?
+            }
         };
         answer(done)?;
         self.compile(folder).await
     }
 
-    async fn uv(&self, words: &[&str], stdin: String, folder: Option<&Path>) -> Result<Done, PackagesError> {
+    async fn uv(
+        &self,
+        words: &[&str],
+        stdin: String,
+        constraints: &str,
+        folder: Option<&Path>,
+    ) -> Result<Done, PackagesError> {
         let Some(uv) = &self.workshop.tools.uv else { return Err(gone("uv")) };
         let program = uv.inside();
         let fixed = [
@@ -99,14 +155,20 @@ impl Python<'_> {
             "never",
         ];
         let cache = Workshop::cache("uv");
-        let command = [&program].into_iter().map(String::as_str).chain(words.iter().copied()).chain(fixed);
-        let command = command.chain(["--no-progress", "--cache-dir", &cache]).map(str::to_owned).collect();
+        // Only a second list needs somebody who writes it down first.
+        let before = [self.interpreter.program.as_str(), ALONE, "-c", WITH_CONSTRAINTS];
+        let before = before.into_iter().filter(|_| !constraints.is_empty());
+        let command = before.chain([program.as_str()]).chain(words.iter().copied()).chain(fixed);
+        let command = command.chain(["--no-progress", "--cache-dir", &cache]).map(str::to_owned);
+        let command = command.chain(self.links()).collect();
+        let stdin = if constraints.is_empty() { stdin } else { format!("{constraints}\x0c{stdin}") };
         let job = Job {
             command,
             stdin,
             folder,
             tool: Some(uv),
-            cache: Some(("uv", self.scope)),
+            cache: Some(("uv", self.kept())),
+            mounts: self.offered(),
             download: true,
             ..Job::default()
         };
@@ -114,10 +176,19 @@ impl Python<'_> {
     }
 
     /// pip reads no list from its input, and its report goes to a file: a few lines of ours bring both.
-    async fn pip(&self, words: &[&str], stdin: String, folder: Option<&Path>) -> Result<Done, PackagesError> {
+    async fn pip(
+        &self,
+        words: &[&str],
+        stdin: String,
+        constraints: &str,
+        folder: Option<&Path>,
+    ) -> Result<Done, PackagesError> {
         let script = "import subprocess, sys\n\
-            open('/tmp/list.txt', 'w').write(sys.stdin.read())\n\
-            done = subprocess.run(sys.argv[1:] + ['-r', '/tmp/list.txt'], stdout=sys.stderr)\n\
+            constraints, _, wanted = sys.stdin.read().partition('\\f')\n\
+            open('/tmp/list.txt', 'w').write(wanted)\n\
+            open('/tmp/constraints.txt', 'w').write(constraints)\n\
+            lists = ['-r', '/tmp/list.txt', '-c', '/tmp/constraints.txt']\n\
+            done = subprocess.run(sys.argv[1:] + lists, stdout=sys.stderr)\n\
             report = '/tmp/report.json'\n\
             if done.returncode == 0 and report in sys.argv: print(open(report).read())\n\
             sys.exit(done.returncode)\n";
@@ -139,16 +210,42 @@ impl Python<'_> {
             .chain(words.iter().copied())
             .chain(fixed)
             .map(str::to_owned)
+            .chain(self.links())
             .collect();
+        let stdin = format!("{constraints}\x0c{stdin}");
         let job = Job {
             command,
             stdin,
             folder,
-            cache: Some(("pip", self.scope)),
+            cache: Some(("pip", self.kept())),
+            mounts: self.offered(),
             download: true,
             ..Job::default()
         };
         self.workshop.run(self.image, job).await
+    }
+
+    fn kept(&self) -> Kept<'_> {
+        self.offer.map_or(Kept::For(self.scope), |offer| Kept::Once(&offer.cache))
+    }
+
+    fn offered(&self) -> Vec<Mount> {
+        let folders = self.offer.iter().flat_map(|offer| &offer.folders).enumerate();
+        let mount = |(number, source): (usize, &PathBuf)| Mount {
+            source: source.clone(),
+            destination: format!("{OFFERED}/{number}"),
+            writable: false,
+        };
+        folders.map(mount).collect()
+    }
+
+    /// What is said here counts instead of what the environment says, so that is said again.
+    fn links(&self) -> Vec<String> {
+        let Some(offer) = self.offer else { return Vec::new() };
+        let configured = self.workshop.registries.env.get("UV_FIND_LINKS").map_or("", String::as_str);
+        let configured = configured.split(',').filter(|place| !place.is_empty()).map(str::to_owned);
+        let own = (0..offer.folders.len()).map(|number| format!("{OFFERED}/{number}"));
+        configured.chain(own).flat_map(|place| ["--find-links".to_owned(), place]).collect()
     }
 
     /// Layers are read-only, so what Python would compile at every import is compiled once, and kept by what it is made of.
@@ -158,7 +255,7 @@ impl Python<'_> {
         let command = [self.interpreter.program.as_str(), ALONE, "-c", COMPILE, WORKSPACE, target, &cache]
             .map(str::to_owned)
             .to_vec();
-        let cache = Some(("bytecode", self.scope));
+        let cache = Some(("bytecode", Kept::For(self.scope)));
         let done = self
             .workshop
             .run(self.image, Job { command, folder: Some(folder), cache, ..Job::default() })
@@ -197,6 +294,26 @@ pub(crate) fn answer(done: Done) -> Result<String, PackagesError> {
     } else {
         &done.stderr
     })))
+}
+
+/// Packages that have no wheel, as far as an installer's words tell.
+fn lacking(said: &str) -> Vec<Lack> {
+    let after = |mark: &'static str| said.split(mark).skip(1);
+    let uv = after("Wheels are required for `").filter_map(|rest| rest.split('`').next());
+    let pip = after("No matching distribution found for ").filter_map(|rest| rest.lines().next());
+    let conflict = said.contains("ResolutionImpossible");
+    let others = after(" depends on ").filter(|_| conflict).filter_map(|rest| rest.lines().next());
+    let mut lacks: Vec<Lack> = Vec::new();
+    for (text, is_said) in uv.chain(pip).map(|text| (text, true)).chain(others.map(|text| (text, false))) {
+        let end = text.find(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c));
+        let Ok(requirement) = Requirement::parse(Registry::Pypi, &text[..end.unwrap_or(text.len())]) else {
+            continue;
+        };
+        if lacks.iter().all(|known| known.name != requirement.name) {
+            lacks.push(Lack { name: requirement.name, is_said });
+        }
+    }
+    lacks
 }
 
 /// Reads what uv writes: `name==version \` and its hashes on lines of their own.
@@ -281,6 +398,20 @@ fn unexpected(what: &str) -> PackagesError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_no_wheel_is_read_from_what_installers_say() {
+        let lack = |name: &str, is_said| Lack { name: name.to_owned(), is_said };
+        let uv = "  cause: Because docopt has no usable wheels …\n\nhint: Wheels are required for `doc_opt` because building \
+                  from source is disabled\n\nhint: Wheels are required for `hdfs` because\n";
+        assert_eq!(lacking(uv), [lack("doc-opt", true), lack("hdfs", true)]);
+        let pip = "ERROR: No matching distribution found for docopt>=0.6 (from hdfs)\n";
+        assert_eq!(lacking(pip), [lack("docopt", true)]);
+        let conflict = "The conflict is caused by:\n    hdfs 2.7.0 depends on docopt\n    hdfs 2.6.0 depends on docopt\n\
+                        ERROR: ResolutionImpossible: for help\n";
+        assert_eq!(lacking(conflict), [lack("docopt", false)]);
+        assert!(lacking("nothing of that\nNo matching distribution found for -r x\n").is_empty());
+    }
 
     #[test]
     fn answers_of_uv_and_pip() {

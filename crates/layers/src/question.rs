@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use belljar_analysis::imports::{
-    self, Answer, Found, Import, PythonVersion, Registry, Requirement, Resolver, Source, Unresolved, Why,
+    self, Answer, Found, Import, Lock, PythonVersion, Registry, Requirement, Resolver, Source, Unresolved,
+    Why,
 };
 use belljar_engine::finding::Finding;
 use belljar_engine::packages::{Needs, PackagesError};
@@ -17,8 +18,10 @@ pub(crate) struct Question {
     pub(crate) requirements: Vec<(String, Vec<String>)>,
     /// What was not understood, and may be there anyway.
     pub(crate) findings: Vec<Finding>,
-    /// Modules that the code imports from what is installed.
+    /// Modules that the code imports and will find, the image's own included.
     pub(crate) modules: Vec<String>,
+    /// Exact versions that somebody settled on.
+    pub(crate) lock: Option<Lock>,
 }
 
 /// Whether code, names and files together can ask for anything at all. Most short code does not.
@@ -42,8 +45,42 @@ fn manifests<'a>(needs: &Needs<'a>) -> impl Iterator<Item = (&'a str, &'a [u8])>
 /// What somebody names.
 #[derive(Debug, Default)]
 pub(crate) struct Named {
-    pub(crate) python: Vec<Requirement>,
-    pub(crate) npm: Vec<Requirement>,
+    pub(crate) python: Listed,
+    pub(crate) npm: Listed,
+}
+
+/// What somebody names of one registry.
+#[derive(Debug, Default)]
+pub(crate) struct Listed {
+    pub(crate) requirements: Vec<Requirement>,
+    pub(crate) lock: Option<Lock>,
+}
+
+impl Named {
+    fn of(&mut self, registry: Registry) -> &mut Listed {
+        match registry {
+            Registry::Pypi => &mut self.python,
+            Registry::Npm => &mut self.npm,
+        }
+    }
+}
+
+impl Listed {
+    /// A lock asks for what it was made for, unless somebody says what is wanted, and decides about versions in any case.
+    fn take(&mut self, lock: Lock) -> Result<(), PackagesError> {
+        if let Some(other) = &self.lock {
+            let why = format!("{} and {} both came along; leave one out", other.file, lock.file);
+            return Err(PackagesError::Unresolvable(why));
+        }
+        for root in &lock.roots {
+            if !self.requirements.iter().any(|one| one.name == root.name) {
+                // Its hashes are among the pins, which hold for whatever is resolved.
+                self.requirements.push(Requirement { hashes: Vec::new(), ..root.clone() });
+            }
+        }
+        self.lock = Some(lock);
+        Ok(())
+    }
 }
 
 /// Reads names: `npm:` and `pypi:` say whose they are, and otherwise the language does.
@@ -58,10 +95,8 @@ pub(crate) fn named(needs: &Needs<'_>, with_standing: bool) -> Result<Named, Pac
             _ => (usual, text),
         };
         let requirement = Requirement::parse(registry, text).map_err(refuse)?;
-        match registry {
-            _ if only.is_some_and(|only| only != registry) => {}
-            Registry::Pypi => named.python.push(requirement),
-            Registry::Npm => named.npm.push(requirement),
+        if only.is_none_or(|only| only == registry) {
+            named.of(registry).requirements.push(requirement);
         }
         Ok::<(), PackagesError>(())
     };
@@ -72,16 +107,20 @@ pub(crate) fn named(needs: &Needs<'_>, with_standing: bool) -> Result<Named, Pac
     for text in needs.standing.iter().filter(|_| with_standing) {
         add(text, Registry::Pypi, own)?;
     }
+    let mut locks = Vec::new();
     for (path, content) in manifests(needs).filter(|_| needs.detect) {
         let text = String::from_utf8_lossy(content);
+        if let Some(lock) = Lock::of_file(path, &text) {
+            locks.push(lock.map_err(refuse)?);
+            continue;
+        }
         let listed = Requirement::of_manifest(path, &text).into_iter().collect::<Result<Vec<_>, _>>();
         for requirement in listed.map_err(refuse)?.concat() {
-            match requirement.is_python() {
-                true => named.python.push(requirement),
-                false => named.npm.push(requirement),
-            }
+            named.of(requirement.registry).requirements.push(requirement);
         }
     }
+    // After all the others, which say what is wanted of it.
+    locks.into_iter().try_for_each(|lock| named.of(lock.registry).take(lock))?;
     Ok(named)
 }
 
@@ -111,22 +150,19 @@ pub(crate) fn question(
     needs: &Needs<'_>,
     resolver: &Resolver<'_>,
     mut found: Found,
-    mut given: Vec<Requirement>,
+    listed: Listed,
     interpreter: &Interpreter,
 ) -> Result<Question, PackagesError> {
+    let Listed { requirements: mut given, lock } = listed;
     let top = |import: &Import| import.name.split('.').next().unwrap_or(&import.name).to_owned();
+    let wanted = found.imports.clone();
     found.imports.retain(|import| !interpreter.modules.contains(&top(import)));
     given.retain(|one| one.to_string() != one.name || !interpreter.packages.contains(&one.name));
     let answer = resolver.resolve(&found, &given);
-    let mut question = Question {
-        modules: found
-            .imports
-            .iter()
-            .filter(|import| !import.optional)
-            .map(|import| import.name.clone())
-            .collect(),
-        ..Question::default()
-    };
+    let missing = |import: &Import| answer.unresolved.iter().any(|one| one.reason.name == import.name);
+    let there = wanted.iter().filter(|import| !import.optional && !missing(import));
+    let mut question =
+        Question { modules: there.map(|import| import.name.clone()).collect(), lock, ..Question::default() };
     for unresolved in &answer.unresolved {
         question.findings.extend(judge(unresolved, needs)?);
     }

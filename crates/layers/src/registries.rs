@@ -171,15 +171,19 @@ impl Registries {
     fn name_hosts(&mut self) {
         let npmrc = self.mounts.iter().find(|mount| mount.destination.ends_with("/.npmrc"));
         let npmrc = npmrc.and_then(|mount| std::fs::read_to_string(&mount.source).ok()).unwrap_or_default();
-        let mut written =
-            npmrc.lines().filter_map(|line| line.trim().strip_prefix("registry")?.trim().strip_prefix('='));
+        let pairs = npmrc.lines().filter_map(|line| line.split_once('='));
+        let pairs = pairs.map(|(key, value)| (key.trim(), value.trim().trim_matches(['"', '\''])));
+        let written = pairs.clone().rfind(|(key, _)| *key == "registry");
+        // Packages of some scopes come from elsewhere.
+        let scoped = pairs.filter(|(key, _)| key.starts_with('@') && key.ends_with(":registry"));
         let said = |names: &[&str]| names.iter().find_map(|name| self.env.get(*name).cloned());
         let python =
             said(&["UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"]).unwrap_or_else(|| PYPI.to_owned());
         let npm = said(&["NPM_CONFIG_REGISTRY", "npm_config_registry"])
-            .or_else(|| written.next_back().map(|url| url.trim().to_owned()))
+            .or_else(|| written.map(|(_, url)| url.to_owned()))
             .unwrap_or_else(|| NPM.to_owned());
         let mut urls = vec![python.clone(), npm.clone()];
+        urls.extend(scoped.map(|(_, url)| url.to_owned()));
         for name in ["UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_FIND_LINKS"] {
             let value = self.env.get(name).cloned().unwrap_or_default();
             urls.extend(value.split([' ', ',']).filter(|url| url.contains("://")).map(str::to_owned));
@@ -274,6 +278,21 @@ mod tests {
         assert_eq!(registries.python(), "https://pypi.example:8443/simple");
         let hosts = registries.reached().unwrap().unwrap().hosts();
         assert_eq!(hosts, ["pypi.example:8443", "registry.npmjs.org:443"]);
+    }
+
+    #[test]
+    fn registries_of_scopes_are_reached_as_well() {
+        let home = tempfile::tempdir().unwrap();
+        let text = "; ours\n@team:registry = https://npm.team.example/\n@b:registry=\"http://127.0.0.1:4873\"\n\
+                    //npm.team.example/:_authToken=secret\nregistry=https://all.example/\n";
+        std::fs::write(home.path().join(".npmrc"), text).unwrap();
+        let registries = Registries::read(|_| None, Some(home.path()));
+        assert_eq!(registries.npm(), "https://all.example/");
+        let hosts = registries.reached().unwrap().unwrap().hosts();
+        for host in ["npm.team.example:443", "127.0.0.1:4873", "all.example:443"] {
+            assert!(hosts.iter().any(|known| known == host), "{host} {hosts:?}");
+        }
+        assert_eq!(hosts.len(), 5, "{hosts:?}");
     }
 
     #[test]

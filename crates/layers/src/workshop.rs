@@ -17,8 +17,9 @@ use belljar_engine::report::{Report, Status};
 use belljar_engine::request::{HostPaths, Request};
 use tokio::sync::Semaphore;
 
+use crate::explain::end_of;
 use crate::registries::Registries;
-use crate::shelf::{Digest, Scope};
+use crate::shelf::{Caches, Scope};
 use crate::tools::{TOOLS, Tool, Tools};
 
 /// How many steps are under way at one time; others wait for their turn.
@@ -39,7 +40,8 @@ pub(crate) struct Workshop {
     pub(crate) provider: Arc<dyn Provider>,
     pub(crate) registries: Registries,
     pub(crate) tools: Tools,
-    caches: PathBuf,
+    caches: Caches,
+    folder: PathBuf,
     turns: Semaphore,
 }
 
@@ -52,10 +54,33 @@ pub(crate) struct Job<'a> {
     /// The folder that it works in; without one it leaves nothing.
     pub(crate) folder: Option<&'a Path>,
     pub(crate) tool: Option<&'a Tool>,
-    /// A cache of this name, of whoever it is for.
-    pub(crate) cache: Option<(&'static str, &'a Scope)>,
+    /// A cache of this name.
+    pub(crate) cache: Option<(&'static str, Kept<'a>)>,
+    /// What else it sees.
+    pub(crate) mounts: Vec<Mount>,
     /// Whether it reaches the registries, and is told how.
     pub(crate) download: bool,
+}
+
+/// For how long an installer keeps what it downloaded, and for whom.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kept<'a> {
+    /// For whoever comes next.
+    For(&'a Scope),
+    /// In this folder, which nobody looks into again.
+    Once(&'a Path),
+}
+
+/// A step in which code of packages runs. There is nothing around it: no network, no registries, no caches.
+#[derive(Debug, Default)]
+pub(crate) struct Build<'a> {
+    /// What is built, for people.
+    pub(crate) what: &'a str,
+    pub(crate) command: Vec<String>,
+    pub(crate) stdin: String,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) folder: Option<&'a Path>,
+    pub(crate) mounts: Vec<Mount>,
 }
 
 /// How a step ended.
@@ -71,7 +96,8 @@ impl Workshop {
         provider: Arc<dyn Provider>,
         registries: Registries,
         tools: Tools,
-        caches: PathBuf,
+        caches: Caches,
+        folder: PathBuf,
     ) -> Self {
         let mut profiles = Profiles::shipped();
         let limits = LimitsSpec {
@@ -87,7 +113,7 @@ impl Workshop {
             Profile { limits, policy: Some("off".to_owned()), ..Profile::default() },
         );
         let engine = Engine::new(Arc::clone(&provider), profiles, Limits::CEILING);
-        Self { engine, provider, registries, tools, caches, turns: Semaphore::new(AT_A_TIME) }
+        Self { engine, provider, registries, tools, caches, folder, turns: Semaphore::new(AT_A_TIME) }
     }
 
     /// Where a cache is seen inside.
@@ -97,13 +123,14 @@ impl Workshop {
 
     /// Runs a step in an image.
     pub(crate) async fn run(&self, image: &Image, job: Job<'_>) -> Result<Done, PackagesError> {
-        let mut mounts: Vec<Mount> = job.tool.map(mount_of).into_iter().collect();
-        if let Some((name, scope)) = job.cache {
-            mounts.push(Mount {
-                source: self.cache_folder(name, scope)?,
-                destination: Self::cache(name),
-                writable: true,
-            });
+        let (mut mounts, mut lent) = (job.mounts, None);
+        mounts.extend(job.tool.map(mount_of));
+        if let Some((name, kept)) = job.cache {
+            let source = match kept {
+                Kept::For(scope) => lent.insert(self.caches.lend(scope, &kept_as(name, image))?).path(),
+                Kept::Once(folder) => folder,
+            };
+            mounts.push(Mount { source: source.to_owned(), destination: Self::cache(name), writable: true });
         }
         let mut env = job.env;
         if job.download {
@@ -112,20 +139,43 @@ impl Workshop {
             // Whatever is configured there, bun looks for its settings in its home.
             env.insert("HOME".to_owned(), TOOLS.to_owned());
         }
-        let request =
-            Request { command: Some(job.command), stdin: Some(job.stdin), env, ..Request::default() };
+        let (command, stdin) = (Some(job.command), Some(job.stdin));
+        let request = Request { command, stdin, env, ..in_image(image) };
         let paths = HostPaths { playground: job.folder.map(Path::to_owned), mounts, ..of_image(image) };
         let admitted = self.engine.admit(request, paths).map_err(|error| host(&error))?;
-        done(self.execute(if job.download { self.let_out(admitted)? } else { admitted }).await?)
+        let report = self.execute(if job.download { self.let_out(admitted)? } else { admitted }).await?;
+        drop(lent);
+        done(report)
+    }
+
+    /// Keeps what installers keep within its bound; what goes is made again when it is needed.
+    pub(crate) async fn tidy(&self) {
+        let caches = self.caches.clone();
+        // Where it fails, the next one tries again.
+        let _ = tokio::task::spawn_blocking(move || caches.keep_to_bound()).await;
+    }
+
+    /// Runs code of packages in an image, and answers what that printed.
+    pub(crate) async fn build(&self, image: &Image, build: Build<'_>) -> Result<String, PackagesError> {
+        let Build { what, command, stdin, env, folder, mounts } = build;
+        let request = Request { command: Some(command), stdin: Some(stdin), env, ..in_image(image) };
+        let paths = HostPaths { playground: folder.map(Path::to_owned), mounts, ..of_image(image) };
+        let admitted = self.engine.admit(request, paths).map_err(|error| host(&error))?;
+        let report = self.execute(admitted).await?;
+        let why = match (report.status, report.limit) {
+            (Status::Succeeded, None) => return Ok(report.stdout),
+            (Status::TimedOut, _) => format!("it took longer than {} s", PATIENCE.as_secs()),
+            (Status::Cancelled, _) => "it took more than 4 GB of disk".to_owned(),
+            (_, Some(limit)) => format!("it went beyond its limit of {limit:?}"),
+            (_, None) => end_of(&format!("{}\n{}", report.stdout, report.stderr)),
+        };
+        Err(PackagesError::BuildFailed(format!("{what} could not be built: {why}")))
     }
 
     /// Runs code of ours in a language, without anything around it.
     pub(crate) async fn ask(&self, image: &Image, language: &str, code: &str) -> Result<Done, PackagesError> {
-        let request = Request {
-            language: Some(language.to_owned()),
-            code: Some(code.to_owned()),
-            ..Request::default()
-        };
+        let request =
+            Request { language: Some(language.to_owned()), code: Some(code.to_owned()), ..in_image(image) };
         let admitted = self.engine.admit(request, of_image(image)).map_err(|error| host(&error))?;
         done(self.execute(admitted).await?)
     }
@@ -141,25 +191,13 @@ impl Workshop {
     async fn execute(&self, admitted: Admitted) -> Result<Report, PackagesError> {
         // It is never closed.
         let _turn = self.turns.acquire().await;
-        let made = std::fs::create_dir_all(&self.caches);
-        made.map_err(|error| PackagesError::Host(format!("make {}: {error}", self.caches.display())))?;
-        let too_much = Box::pin(room_goes(&self.caches, ROOM));
-        self.engine
-            .execute("install".to_owned(), admitted, &mut Blind, too_much)
+        let made = std::fs::create_dir_all(&self.folder);
+        made.map_err(|error| PackagesError::Host(format!("make {}: {error}", self.folder.display())))?;
+        let too_much = Box::pin(room_goes(&self.folder, ROOM));
+        // Every step of every caller would hold all of it.
+        Box::pin(self.engine.execute("install".to_owned(), admitted, &mut Blind, too_much))
             .await
             .map_err(|error| host(&error))
-    }
-
-    /// A folder that only installers write, each tenant's own where layers are.
-    fn cache_folder(&self, name: &str, scope: &Scope) -> Result<PathBuf, PackagesError> {
-        let scope = match scope {
-            Scope::Shared => "shared".to_owned(),
-            Scope::Tenant(tenant) => Digest::of("belljar installer cache", [tenant]).to_string(),
-        };
-        let folder = self.caches.join(scope).join(name);
-        let made = std::fs::create_dir_all(&folder);
-        made.map_err(|error| PackagesError::Host(format!("make {}: {error}", folder.display())))?;
-        Ok(folder)
     }
 }
 
@@ -178,12 +216,25 @@ fn mount_of(tool: &Tool) -> Mount {
     Mount { source: tool.path.clone(), destination: tool.inside(), writable: false }
 }
 
-fn of_image(image: &Image) -> HostPaths {
+/// A request in that image, where it is known by name; by its folder it is in [`of_image`].
+fn in_image(image: &Image) -> Request {
     let image = match image {
-        Image::Host => None,
-        Image::Folder(folder) => Some(folder.clone()),
+        Image::Named(name) => Some(name.clone()),
+        Image::Host | Image::Folder(_) | Image::Stored(_) => None,
     };
-    HostPaths { image, ..HostPaths::default() }
+    Request { image, ..Request::default() }
+}
+
+/// The name of a cache on this machine. Who has images of its own may have to write there as somebody else.
+fn kept_as(name: &str, image: &Image) -> String {
+    match image {
+        Image::Named(_) => format!("{name}-named"),
+        Image::Host | Image::Folder(_) | Image::Stored(_) => name.to_owned(),
+    }
+}
+
+fn of_image(image: &Image) -> HostPaths {
+    HostPaths { image: image.folder().map(Path::to_owned), ..HostPaths::default() }
 }
 
 fn host(error: &belljar_engine::Error) -> PackagesError {

@@ -8,6 +8,7 @@ use belljar_engine::Engine;
 use belljar_engine::limits::Limits;
 use belljar_engine::living::{Attach, Living, StartCommand};
 use belljar_engine::profile::Profiles;
+use belljar_engine::provider::Blind;
 use belljar_engine::sandbox::SandboxRequest;
 use belljar_engine::warm::{WarmSettings, Warming};
 use belljar_providers::native::{Launched, Native, run_if_asked};
@@ -52,7 +53,7 @@ async fn measure(launched: Launched) -> Answer<()> {
 
 async fn open(engine: &Engine) -> Answer<Box<dyn Living>> {
     let admitted = engine.admit_sandbox(SandboxRequest::default(), None)?;
-    Ok(engine.open_sandbox(&admitted).await?.0)
+    Ok(engine.open_sandbox(&admitted, &mut Blind).await?.0)
 }
 
 async fn command(living: &dyn Living) -> Answer<()> {

@@ -9,6 +9,34 @@ use belljar_engine::packages::{self, PackageLayer};
 use belljar_engine::plan::{Plan, Program, Source, Task, WORKSPACE};
 use serde_json::{Map, Value};
 
+/// Where images have their programs.
+pub(crate) const IMAGE_FOLDERS: &[&str] = &["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/go/bin"];
+/// What `main` may return, as JSON.
+pub(crate) const MAX_RESULT: usize = 16 << 20;
+/// How many artifacts leave.
+pub(crate) const MAX_ARTIFACTS: usize = 10;
+/// How large one may be.
+pub(crate) const MAX_ARTIFACT: u64 = 10 << 20;
+/// What their names may end in.
+pub(crate) const ARTIFACT_EXTENSIONS: [&str; 15] = [
+    "png", "jpg", "jpeg", "gif", "webp", "svg", "pdf", "csv", "tsv", "json", "html", "md", "txt", "parquet",
+    "xlsx",
+];
+
+/// Where to look for programs of an image: where its own search path says, then at the usual places.
+pub(crate) fn image_folders(path: Option<&str>) -> Vec<&str> {
+    let own = path.unwrap_or_default().split(':').filter(|folder| folder.starts_with('/'));
+    own.chain(IMAGE_FOLDERS.iter().copied()).collect()
+}
+
+/// The first `major.minor` of a text; a bare number is a major version.
+pub(crate) fn version(text: &str) -> Option<(u32, u32)> {
+    let start = text.find(|c: char| c.is_ascii_digit())?;
+    let digits: String = text[start..].chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+    let mut parts = digits.split('.');
+    Some((parts.next()?.parse().ok()?, parts.next().and_then(|minor| minor.parse().ok()).unwrap_or(0)))
+}
+
 /// Where a run's own files are.
 #[derive(Debug)]
 pub(crate) struct Spots {

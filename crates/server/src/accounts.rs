@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use axum::extract::FromRequestParts;
 use axum::http::{HeaderMap, header, request::Parts};
+use belljar_engine::Tenancy;
 use belljar_store::{Digest, KeyId, Quotas, Scope, Scopes, Store, Tenant, TenantName, Timestamp};
 use std::sync::Arc;
 
@@ -32,11 +33,18 @@ pub(crate) struct Caller {
     pub(crate) quotas: Quotas,
     /// Above which no request of the tenant can go.
     pub(crate) policy: Option<String>,
+    /// Who serves the tenant's requests that name nobody.
+    pub(crate) provider: Option<String>,
     /// What is done for the caller is part of this, where traces are kept.
     pub(crate) context: Option<Context>,
 }
 
 impl Caller {
+    /// What holds for all requests of the tenant.
+    pub(crate) fn tenancy(&self) -> Tenancy<'_> {
+        Tenancy { policy: self.policy.as_deref(), provider: self.provider.as_deref() }
+    }
+
     fn needs(self, scope: Scope) -> Result<Self, Error> {
         if self.scopes.contains(scope) { Ok(self) } else { Err(Error::Forbidden(scope)) }
     }
@@ -162,6 +170,7 @@ impl Accounts {
             scopes: holder.scopes,
             quotas: tenant.quotas,
             policy: tenant.policy,
+            provider: tenant.provider,
             context: None,
         };
         self.remember(times, name, digest, &caller);
@@ -183,8 +192,9 @@ impl Accounts {
         }
         let times = self.lock().times;
         let tenant = store.tenant(&self.home).await?.ok_or(Error::Unauthorized)?;
-        let Tenant { name, quotas, policy, .. } = tenant;
-        let caller = Caller { actor: actor.to_owned(), tenant: name, scopes, quotas, policy, context: None };
+        let Tenant { name, quotas, policy, provider, .. } = tenant;
+        let actor = actor.to_owned();
+        let caller = Caller { actor, tenant: name, scopes, quotas, policy, provider, context: None };
         self.remember(times, &caller.actor, digest, &caller);
         Ok(caller)
     }
@@ -240,6 +250,7 @@ mod tests {
             scopes: Scopes::all(),
             quotas: Quotas::default(),
             policy: None,
+            provider: None,
             context: None,
         };
         let times = accounts.lock().times;

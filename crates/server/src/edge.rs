@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::error::Error;
 use crate::sandboxes::Passed;
@@ -66,15 +67,33 @@ fn check(world: &World, request: &Request) -> Result<(), Error> {
     if world.settings.without_keys && !is_loopback(host) {
         return Err(Error::Misdirected);
     }
-    // A WebSocket begins as a GET that any web page may send, and then goes both ways.
+    // A WebSocket begins as a GET that any web page may send, and then goes both ways; MCP wants every request checked.
     let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
-        && !request.headers().contains_key(header::UPGRADE);
+        && !request.headers().contains_key(header::UPGRADE)
+        && request.uri().path() != "/mcp";
     match request.headers().get(header::ORIGIN) {
-        Some(origin) if !reads && !same_place(origin.to_str().unwrap_or_default(), host) => {
+        Some(origin) if !reads && !is_welcome(origin, host, &world.settings.origins) => {
             Err(Error::ForeignOrigin)
         }
         _ => Ok(()),
     }
+}
+
+fn is_welcome(origin: &HeaderValue, host: &str, listed: &[String]) -> bool {
+    let origin = origin.to_str().unwrap_or_default();
+    same_place(origin, host) || listed.iter().any(|listed| listed == origin)
+}
+
+/// Tells browsers what pages of listed origins may do; `None` where no origin is listed.
+pub(crate) fn welcome(origins: &[String]) -> Option<CorsLayer> {
+    let methods = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+    let told = ["mcp-session-id", "x-request-id"].map(HeaderName::from_static);
+    let layer = CorsLayer::new().allow_origin(AllowOrigin::list(
+        origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()),
+    ));
+    let layer =
+        layer.allow_methods(methods).allow_headers(AllowHeaders::mirror_request()).expose_headers(told);
+    (!origins.is_empty()).then_some(layer)
 }
 
 fn same_place(origin: &str, host: &str) -> bool {

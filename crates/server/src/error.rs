@@ -130,7 +130,7 @@ pub enum Error {
     #[error("this key does not have the scope '{0}'")]
     Forbidden(Scope),
     /// A browser sent this from another site.
-    #[error("requests from other sites are refused")]
+    #[error("requests from web pages of other sites are refused; origins in [server] lists those that may")]
     ForeignOrigin,
     /// Not our name.
     #[error("this server does not answer to that host name; use 127.0.0.1 or localhost")]
@@ -200,6 +200,9 @@ pub enum Error {
     /// The server has as much to do as it can hold.
     #[error("the server has too much to do; try again later")]
     Overloaded,
+    /// The tenant has as many sessions of MCP as it may.
+    #[error("{0} sessions are open, and no more may be; end one with DELETE, or wait until one is over")]
+    TooManySessions(usize),
     /// The server is about to end.
     #[error("the server is shutting down; try again later")]
     ShuttingDown,
@@ -274,7 +277,7 @@ impl Error {
             Self::MediaType => Code::UnsupportedMediaType,
             Self::SlowBody => Code::RequestTimeout,
             Self::QueueFull => Code::TooManyRequests,
-            Self::QuotaSpent { .. } => Code::QuotaExceeded,
+            Self::QuotaSpent { .. } | Self::TooManySessions(_) => Code::QuotaExceeded,
             Self::Overloaded => Code::Overloaded,
             Self::ShuttingDown => Code::ShuttingDown,
             Self::Internal => Code::Internal,
@@ -392,7 +395,7 @@ fn store_code(error: &Store) -> Code {
         Store::NotFound(_) => Code::NotFound,
         Store::Exists(_) | Store::InUse(_) => Code::Conflict,
         Store::Quota { .. } => Code::QuotaExceeded,
-        Store::Invalid { .. } | Store::TooLarge { .. } => Code::InvalidRequest,
+        Store::Invalid { .. } | Store::TooLarge { .. } | Store::OtherKey => Code::InvalidRequest,
         Store::QueueFull | Store::TooSlow | Store::Busy | Store::BackingUp => Code::Overloaded,
         Store::NoSpace => Code::StorageFull,
         Store::Closed => Code::ShuttingDown,

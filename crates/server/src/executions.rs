@@ -95,12 +95,12 @@ pub(crate) async fn admit(
         None => "command",
     };
     let metadata = request.metadata.clone();
-    let (there, floor) = (Arc::clone(world), caller.policy.clone());
+    let (there, owner) = (Arc::clone(world), caller.clone());
     let (admitted, inside) = thinking(request, move |request| {
-        let (engine, floor) = (&there.engine, floor.as_deref());
+        let (engine, tenancy) = (&there.engine, owner.tenancy());
         let admitted = match &inside {
-            None => engine.admit_under(request, HostPaths::default(), floor)?,
-            Some(sandbox) => engine.admit_inside(&sandbox.admitted, request, floor)?,
+            None => engine.admit_under(request, HostPaths::default(), tenancy)?,
+            Some(sandbox) => engine.admit_inside(&sandbox.admitted, request, tenancy.policy)?,
         };
         Ok::<_, Error>((admitted, inside))
     })

@@ -8,6 +8,7 @@ use axum::http::{HeaderName, Method, StatusCode, header};
 use axum::response::IntoResponse;
 use belljar_engine::living::State as Life;
 use belljar_engine::outcome::Warmth;
+use belljar_engine::packages::Stock;
 use belljar_engine::provider::PoolMetrics;
 use belljar_engine::report::Report;
 use belljar_store::SandboxEnd;
@@ -43,6 +44,10 @@ const MEANINGS: &[(&str, &str)] = &[
     ("belljar_pool_misses", "Runs that found none, and started cold"),
     ("belljar_pool_interpreters", "Interpreters that were started to fork from"),
     ("belljar_pool_refill_seconds", "How long making the last sandbox took, in the slowest pool"),
+    ("belljar_layers_total", "Layers of packages that were asked for, by where they came from"),
+    ("belljar_layers_install_seconds", "How long installing took, of all layers that were built"),
+    ("belljar_layers", "Layers that lie ready"),
+    ("belljar_layers_bytes", "Files of all layers that lie ready"),
     ("belljar_spans_dropped_total", "Spans that could not be sent to the collector"),
 ];
 
@@ -128,6 +133,20 @@ impl Meters {
         }
     }
 
+    /// What became of packages since the start. Everything that is counted elsewhere comes as a whole.
+    fn stock(&self, stock: &Stock) {
+        let Stock { hits, fetched, built, failed, install, layers, bytes } = *stock;
+        for (from, count) in
+            [("shelf", hits), ("shared_cache", fetched), ("installed", built), ("nowhere", failed)]
+        {
+            let key = Key::from_parts("belljar_layers_total", vec![Label::new("from", from)]);
+            self.0.register_counter(&key, &METADATA).absolute(count);
+        }
+        self.level("belljar_layers_install_seconds", vec![], install.as_secs_f64());
+        self.level("belljar_layers", vec![], layers as f64);
+        self.level("belljar_layers_bytes", vec![], bytes as f64);
+    }
+
     fn level(&self, name: &'static str, labels: Vec<Label>, value: f64) {
         self.0.register_gauge(&Key::from_parts(name, labels), &METADATA).set(value);
     }
@@ -168,6 +187,9 @@ async fn text(world: &World) -> ([(HeaderName, &'static str); 1], String) {
         meters.level("belljar_sandboxes", vec![Label::new("state", state)], count as f64);
     }
     meters.pools(&world.engine.pools().await);
+    if let Some(stock) = world.engine.stock().await {
+        meters.stock(&stock);
+    }
     if let Some(tracer) = &world.tracer {
         let key = Key::from_static_name("belljar_spans_dropped_total");
         meters.0.register_counter(&key, &METADATA).absolute(tracer.dropped());

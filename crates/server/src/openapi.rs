@@ -9,10 +9,10 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
-use crate::admin::{audit, keys, profiles, tenants};
+use crate::admin::{audit, keys, profiles, providers, tenants};
 use crate::places::{snapshots, volumes};
 use crate::sandboxes::{archives, files, network, ports, watch};
-use crate::{batches, docs, executions, health, metrics, sandboxes};
+use crate::{batches, docs, executions, health, metrics, sandboxes, tools};
 
 /// Of schemas, by their names.
 const EXAMPLES: &str = include_str!("../docs/examples.json");
@@ -23,7 +23,7 @@ const EXAMPLES: &str = include_str!("../docs/examples.json");
     modifiers(&Keys, &Examples, &Refusals),
     security(("key" = [])),
     paths(
-        executions::create, executions::list, executions::show, executions::cancel, batches::create,
+        executions::create, executions::list, executions::show, executions::cancel, batches::create, tools::call,
         sandboxes::create, sandboxes::list, sandboxes::show, sandboxes::close, sandboxes::extend, sandboxes::pause,
         sandboxes::resume, sandboxes::stats, sandboxes::execute, network::show, network::set,
         sandboxes::start_command, sandboxes::list_commands, sandboxes::show_command, sandboxes::command_output,
@@ -35,6 +35,8 @@ const EXAMPLES: &str = include_str!("../docs/examples.json");
         tenants::list, tenants::create, tenants::show, tenants::change, tenants::remove,
         keys::list, keys::create, keys::rotate, keys::revoke,
         profiles::list, profiles::show, profiles::set, profiles::remove, audit::list,
+        providers::list, providers::schema, providers::show, providers::set, providers::remove, providers::versions,
+        providers::roll_back, providers::activate, providers::test,
         health::show, health::ready, metrics::show, show, docs::page,
     ),
     components(schemas(crate::schema::Change))

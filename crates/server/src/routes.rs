@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use axum::middleware::from_fn_with_state;
 use axum::routing::{any, delete, get, post};
-use axum::{Router, extract::DefaultBodyLimit};
+use axum::{Extension, Router, extract::DefaultBodyLimit};
+use tower::util::option_layer;
 
-use crate::admin::{audit, keys, profiles, tenants};
-use crate::edge::edge;
+use crate::admin::{audit, keys, profiles, providers, tenants};
+use crate::edge::{edge, welcome};
 use crate::error::Error;
 use crate::places::{snapshots, volumes};
 use crate::sandboxes::{archives, files, network, ports, watch};
 use crate::world::World;
-use crate::{batches, docs, executions, health, metrics, openapi, sandboxes};
+use crate::{batches, docs, executions, health, mcp, metrics, openapi, sandboxes, tools};
 
 pub(crate) fn router(world: Arc<World>) -> Router {
     Router::new()
@@ -20,6 +21,8 @@ pub(crate) fn router(world: Arc<World>) -> Router {
         .route("/v1/executions/{id}", get(executions::show).delete(executions::cancel))
         .route("/v1/batches", post(batches::create))
         .route("/v1/check", post(executions::check))
+        .route("/v1/tools/{name}", post(tools::call))
+        .route("/mcp", any(mcp::pass).layer(Extension(Arc::new(mcp::service(&world)))))
         .route("/v1/sandboxes", get(sandboxes::list).post(sandboxes::create))
         .route("/v1/sandboxes/{id}", get(sandboxes::show).delete(sandboxes::close))
         .route("/v1/sandboxes/{id}/extend", post(sandboxes::extend))
@@ -58,6 +61,16 @@ pub(crate) fn router(world: Arc<World>) -> Router {
         .route("/v1/tenants/{tenant}/keys/{key}/rotate", post(keys::rotate))
         .route("/v1/profiles", get(profiles::list))
         .route("/v1/profiles/{profile}", get(profiles::show).put(profiles::set).delete(profiles::remove))
+        .route("/v1/providers", get(providers::list))
+        .route("/v1/providers/{provider}/schema", get(providers::schema))
+        .route(
+            "/v1/providers/{provider}/configuration",
+            get(providers::show).put(providers::set).delete(providers::remove),
+        )
+        .route("/v1/providers/{provider}/versions", get(providers::versions))
+        .route("/v1/providers/{provider}/rollback", post(providers::roll_back))
+        .route("/v1/providers/{provider}/activate", post(providers::activate))
+        .route("/v1/providers/{provider}/test", post(providers::test))
         .route("/v1/audit", get(audit::list))
         .route("/healthz", get(health::show))
         .route("/healthz/ready", get(health::ready))
@@ -87,6 +100,8 @@ impl Within for Router<Arc<World>> {
             // Bodies have bounds of their own.
             .layer(DefaultBodyLimit::disable())
             .layer(from_fn_with_state(Arc::clone(&world), edge))
+            // Outermost: what browsers ask before they ask has no key.
+            .layer(option_layer(welcome(&world.settings.origins)))
             .with_state(world)
     }
 }

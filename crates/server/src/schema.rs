@@ -7,7 +7,9 @@ mod administration;
 mod commands;
 mod files;
 mod places;
+mod providers;
 mod sandboxes;
+mod tools;
 
 use std::collections::BTreeMap;
 
@@ -21,7 +23,9 @@ pub(crate) use administration::*;
 pub(crate) use commands::*;
 pub(crate) use files::*;
 pub(crate) use places::*;
+pub(crate) use providers::*;
 pub(crate) use sandboxes::*;
+pub(crate) use tools::*;
 
 /// What to run: `language` and `code`, or `command`.
 #[derive(Serialize, ToSchema)]
@@ -272,6 +276,22 @@ pub(crate) struct Receipt {
     /// `"pool"`, `"fork"` or `false`.
     warm: Value,
     simulated: bool,
+    /// The provider that should have served it, and was failing.
+    instead_of: Option<String>,
+    /// Whose machine it ran on, where that was not Belljar's: isolation is theirs then.
+    service: Option<Service>,
+}
+
+/// Somebody else's machines.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Service {
+    /// The host that was asked for one.
+    host: String,
+    /// What the machine was made of.
+    template: String,
+    /// Where it stood, if that was chosen.
+    #[schema(required)]
+    region: Option<String>,
 }
 
 /// It will run.

@@ -19,7 +19,7 @@ use crate::connection::Taken;
 use crate::doors::Doors;
 use crate::tls::Tls;
 use crate::world::World;
-use crate::{bearers, connection, routes, sandboxes};
+use crate::{bearers, connection, roster, routes, sandboxes};
 
 /// How long cancelled work has to be recorded, and answers to be sent.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -40,6 +40,7 @@ pub async fn run(doors: impl Into<Doors>, world: Arc<World>, shutdown: impl Futu
         tokio::spawn(sweep(Arc::clone(&world))),
         tokio::spawn(sandboxes::sweep(Arc::clone(&world))),
         tokio::spawn(bearers::watch(Arc::clone(&world))),
+        tokio::spawn(roster::watch(Arc::clone(&world))),
     ];
     let mut accepting = JoinSet::new();
     for door in open(doors, &world) {

@@ -46,6 +46,8 @@ pub struct Settings {
     pub drain: Duration,
     /// Whether callers need no key. Only for a server that nobody but this machine reaches.
     pub without_keys: bool,
+    /// Web pages from elsewhere that may call it, by their origins, such as `https://app.example`; its own always may.
+    pub origins: Vec<String>,
     /// Where traces go.
     pub collector: Option<Collector>,
     /// What is kept of finished work.
@@ -74,6 +76,7 @@ impl Default for Settings {
             body_timeout: Duration::from_secs(30),
             drain: Duration::from_secs(30),
             without_keys: false,
+            origins: Vec::new(),
             collector: None,
             retention: Retention {
                 max_age: Some(Duration::from_secs(7 * 24 * 3_600)),

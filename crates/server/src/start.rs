@@ -13,6 +13,7 @@ use crate::accounts::Accounts;
 use crate::admin::profiles;
 use crate::error::Error;
 use crate::places::settle;
+use crate::roster::{self, Providers, Roster};
 use crate::settings::Settings;
 use crate::world::World;
 
@@ -48,6 +49,7 @@ pub async fn prepare(
     store: Arc<Store>,
     places: Arc<dyn Places>,
     configured: Profiles,
+    providers: Providers,
     settings: Settings,
     set_key: Option<AdminKey>,
 ) -> Result<(Arc<World>, FirstKey), Error> {
@@ -67,8 +69,11 @@ pub async fn prepare(
     let needs_key = set_key.is_none() && !settings.without_keys && !has_admin(&store, &home).await?;
     let first = if needs_key { Some(first_key(&store, &home).await?) } else { None };
     let accounts = Accounts::new(home, set_key.map(|key| key.0), settings.without_keys);
-    let world = Arc::new(World::new(engine, store, places, configured, settings, accounts));
+    let Providers { catalog, seeds, usual, key } = providers;
+    let roster = Roster::new(catalog, key);
+    let world = Arc::new(World::new(engine, store, places, configured, settings, accounts, roster));
     profiles::load(&world).await?;
+    roster::load(&world, seeds, usual).await?;
     Ok((world, first))
 }
 

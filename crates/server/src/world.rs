@@ -13,8 +13,10 @@ use crate::bearers::Bearers;
 use crate::gate::Gate;
 use crate::health::Readiness;
 use crate::live::Live;
+use crate::mcp::Sessions;
 use crate::metrics::Meters;
 use crate::places::Mounts;
+use crate::roster::Roster;
 use crate::sandboxes::Registry;
 use crate::settings::Settings;
 use crate::trace::Tracer;
@@ -31,6 +33,7 @@ pub struct World {
     pub(crate) gate: Gate,
     pub(crate) live: Live,
     pub(crate) sandboxes: Registry,
+    pub(crate) mcp: Sessions,
     pub(crate) places: Arc<dyn Places>,
     pub(crate) mounts: Mounts,
     pub(crate) meters: Meters,
@@ -41,6 +44,7 @@ pub struct World {
     pub(crate) bodies: Arc<Semaphore>,
     /// The profiles of the configuration, on which those of the database lie.
     pub(crate) profiles: Profiles,
+    pub(crate) roster: Roster,
 }
 
 impl World {
@@ -51,6 +55,7 @@ impl World {
         profiles: Profiles,
         settings: Settings,
         accounts: Accounts,
+        roster: Roster,
     ) -> Self {
         Self {
             gate: Gate::new(settings.concurrency, settings.queue, settings.queue_total),
@@ -59,6 +64,7 @@ impl World {
             live: Live::default(),
             written: Written::new(settings.retention.max_bytes),
             sandboxes: Registry::new(settings.sandboxes),
+            mcp: Sessions::default(),
             mounts: Mounts::default(),
             meters: Meters::new(),
             tracer: settings.collector.clone().map(Tracer::new),
@@ -69,6 +75,7 @@ impl World {
             profiles,
             settings,
             accounts,
+            roster,
         }
     }
 

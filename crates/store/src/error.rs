@@ -103,6 +103,9 @@ pub enum Error {
         /// How much it may be.
         limit: usize,
     },
+    /// Secrets that were sealed with a key that is not this one.
+    #[error("the secrets were sealed with another key; start with that one, or set them again")]
+    OtherKey,
     /// More than the tenant may have.
     #[error("more than this tenant's disk quota: {left} bytes are left of it; remove a volume or snapshot")]
     Quota {
@@ -154,6 +157,7 @@ impl Error {
             | Self::InUse(_)
             | Self::Invalid { .. }
             | Self::TooLarge { .. }
+            | Self::OtherKey
             | Self::Quota { .. } => Fault::Caller,
             Self::QueueFull | Self::TooSlow | Self::Busy | Self::BackingUp => Fault::Capacity,
             Self::Locked { .. }

@@ -29,6 +29,7 @@ const MIGRATIONS: &[M<'static>] = &[
     M::up(include_str!("../migrations/0002_metadata_and_audit_age.sql")),
     M::up(include_str!("../migrations/0003_bounded_refusals.sql")),
     M::up(include_str!("../migrations/0004_tenant_policy.sql")),
+    M::up(include_str!("../migrations/0005_providers.sql")),
 ];
 
 /// What an acknowledged write survives.

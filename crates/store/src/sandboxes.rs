@@ -172,6 +172,23 @@ impl Store {
             .await
     }
 
+    /// Records what a sandbox may reach from now on.
+    ///
+    /// # Errors
+    /// There is no such living sandbox, or that is too long.
+    pub async fn set_sandbox_network(
+        &self,
+        tenant: &TenantName,
+        id: &SandboxId,
+        network: &Map<String, Value>,
+    ) -> Result<(), Error> {
+        let network = bound::json("network", network, MAX_SETTINGS)?;
+        let sql = "UPDATE sandboxes SET settings = json_set(settings, '$.network', json(?3)) \
+                   WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL";
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.record(0, move |db| living(db.prepare_cached(sql)?.execute(params![tenant, id, network])?)).await
+    }
+
     /// Records when a living sandbox ends by itself.
     ///
     /// # Errors

@@ -40,10 +40,12 @@ pub struct Tenant {
     pub stored_bytes: u64,
     /// The policy above which none of its requests can go.
     pub policy: Option<String>,
+    /// Who serves its requests that name nobody.
+    pub provider: Option<String>,
 }
 
 const COLUMNS: &str = "name, concurrency, sandboxes, cpu_seconds_per_day, memory_bytes, disk_bytes, created_ms, \
-                       disabled_ms, stored_bytes, policy";
+                       disabled_ms, stored_bytes, policy, provider";
 /// The most tenants; a list of them all is one answer.
 const MOST: i64 = 10_000;
 
@@ -91,6 +93,24 @@ impl Store {
         self.write(move |db| {
             let sql = "UPDATE tenants SET policy = ?2 WHERE name = ?1";
             changed(db.execute(sql, params![name, policy])?, Error::NotFound(Kind::Tenant))
+        })
+        .await
+    }
+
+    /// Sets who serves a tenant's requests that name nobody; nothing for the usual one.
+    ///
+    /// # Errors
+    /// There is no such tenant, or the name is too long.
+    pub async fn set_tenant_provider(
+        &self,
+        name: &TenantName,
+        provider: Option<String>,
+    ) -> Result<(), Error> {
+        let provider = provider.map(|provider| bound::text("provider", provider, MAX_WORD)).transpose()?;
+        let name = name.clone();
+        self.write(move |db| {
+            let sql = "UPDATE tenants SET provider = ?2 WHERE name = ?1";
+            changed(db.execute(sql, params![name, provider])?, Error::NotFound(Kind::Tenant))
         })
         .await
     }
@@ -166,6 +186,7 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<Tenant> {
         disabled: row.get(7)?,
         stored_bytes: row.get::<_, i64>(8)?.unsigned_abs(),
         policy: row.get(9)?,
+        provider: row.get(10)?,
     })
 }
 

@@ -116,8 +116,10 @@ __all__ = [
     "Toolbox",
     "Unsupported",
     "Usage",
+    "aexecute_code",
     "amap",
     "arun",
+    "astream",
     "execute_code",
     "map",
     "run",
@@ -155,6 +157,12 @@ def stream(code: str | bytes | None = None, **options: Unpack[RunOptions]) -> St
     return Stream(Client()._transport, call, Events("result", read_result), owned=True)
 
 
+def astream(code: str | bytes | None = None, **options: Unpack[RunOptions]) -> AsyncStream[Output, Result]:
+    """The same, awaited: ``async for piece in astream(…)``."""
+    call = _calls.stream(run_request(code, **options))
+    return AsyncStream(AsyncClient()._transport, call, Events("result", read_result), owned=True)
+
+
 def map(
     code: str | bytes,
     argument_sets: Iterable[Mapping[str, Any]],
@@ -189,5 +197,25 @@ def execute_code(
     timeout: float | None = None,
 ) -> Result:
     """Runs code as agents ask for it. The context is in the workspace as ``context.json``."""
+    return run(code, **_as_asked(language, context, explicit_dependencies, timeout))
+
+
+async def aexecute_code(
+    code: str,
+    language: str = "python",
+    context: Mapping[str, Any] | None = None,
+    explicit_dependencies: Sequence[str] | None = None,
+    timeout: float | None = None,
+) -> Result:
+    """The same, awaited."""
+    return await arun(code, **_as_asked(language, context, explicit_dependencies, timeout))
+
+
+def _as_asked(
+    language: str,
+    context: Mapping[str, Any] | None,
+    explicit_dependencies: Sequence[str] | None,
+    timeout: float | None,
+) -> RunOptions:
     files = None if context is None else {"context.json": json.dumps(context)}
-    return run(code, language=language, files=files, dependencies=explicit_dependencies or None, timeout=timeout)
+    return {"language": language, "files": files, "dependencies": explicit_dependencies or None, "timeout": timeout}

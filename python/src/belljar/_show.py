@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .result import Artifact, Result
+    from .states import CommandResult
 
 #: So much of each stream is shown; the rest is in the result.
 _SHOWN = 20_000
@@ -34,6 +35,13 @@ def line(result: Result) -> str:
     return _harmless(f"<Result {': '.join(parts)}>")
 
 
+def command_line(result: CommandResult) -> str:
+    """``<CommandResult exit code 0 in 3 ms: 'out\\n'>``"""
+    parts = [f"{result.ending} in {result.duration_ms:.0f} ms"]
+    parts += [repr(_cut(text, 200)) for text in (result.stdout, result.stderr) if text]
+    return _harmless(f"<CommandResult {': '.join(parts)}>")
+
+
 def plain(result: Result) -> str:
     return f"{line(result)}\n{_harmless(_cut(result.text, _SHOWN))}"
 
@@ -45,8 +53,12 @@ def html_of(result: Result) -> str:
     if result.error:
         parts.append(_block(f"{result.status}: {result.error}", "color:#b00020;font-weight:bold"))
     parts += [artifact(each) for each in result.artifacts]
-    note = f"{result.status}, {result.duration_ms:.0f} ms"
-    return f"<div>{''.join(parts)}<small style='opacity:0.6'>{html.escape(note)}</small></div>"
+    return _framed(parts, f"{result.status}, {result.duration_ms:.0f} ms")
+
+
+def html_of_command(result: CommandResult) -> str:
+    parts = [_block(result.stdout, ""), _block(result.stderr, "color:#b00020")]
+    return _framed(parts, f"{result.ending}, {result.duration_ms:.0f} ms")
 
 
 def artifact(each: Artifact) -> str:
@@ -60,6 +72,10 @@ def artifact(each: Artifact) -> str:
 
 def bundle(text: str, markup: str) -> dict[str, str]:
     return {"text/plain": text, "text/html": markup}
+
+
+def _framed(parts: list[str], note: str) -> str:
+    return f"<div>{''.join(parts)}<small style='opacity:0.6'>{html.escape(note)}</small></div>"
 
 
 def _block(text: str, style: str) -> str:

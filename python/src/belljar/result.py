@@ -98,6 +98,8 @@ class Receipt:
     isolation: tuple[str, ...]
     warm: str | bool
     simulated: bool
+    #: Whose machine it ran on (host, template, region), where that was not Belljar's: isolation is theirs then.
+    service: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, repr=False)

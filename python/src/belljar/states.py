@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import _show
 from .errors import ProgramFailed, SandboxTimeout
-from .result import Receipt, read_receipt
+from .result import Finding, Receipt, read_findings, read_receipt
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class Stats:
     memory_kills: int
     forks_refused: int
     disk_full: bool
+    #: What it was kept from since it was opened, whichever of its commands that was.
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class CommandInfo:
     output_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CommandResult:
     """A command whose end was waited for."""
 
@@ -80,6 +83,8 @@ class CommandResult:
     stdout_truncated: bool
     stderr_truncated: bool
     duration_ms: float
+    #: What policies say of it, and what the sandbox kept it from.
+    findings: tuple[Finding, ...] = ()
 
     @property
     def exit_code(self) -> int | None:
@@ -109,6 +114,12 @@ class CommandResult:
             return self
         kind = SandboxTimeout if self.info.timed_out else ProgramFailed
         raise kind(f"{self.info.command}: {self.ending}", self)
+
+    def __repr__(self) -> str:
+        return _show.command_line(self)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return _show.bundle(repr(self), _show.html_of_command(self))
 
 
 @dataclass(frozen=True)
@@ -152,7 +163,8 @@ def read_snapshot(raw: Mapping[str, Any]) -> Snapshot:
 
 
 def read_stats(raw: Mapping[str, Any]) -> Stats:
-    return Stats(**{name: raw[name] for name in Stats.__dataclass_fields__})
+    figures = {name: raw[name] for name in Stats.__dataclass_fields__ if name != "findings"}
+    return Stats(**figures, findings=read_findings(raw["findings"]))
 
 
 def read_command(raw: Mapping[str, Any]) -> CommandInfo:
@@ -168,6 +180,7 @@ def read_ended(raw: Mapping[str, Any]) -> CommandResult:
         stdout_truncated=raw.get("stdout_truncated", False),
         stderr_truncated=raw.get("stderr_truncated", False),
         duration_ms=raw.get("duration_ms", 0.0),
+        findings=read_findings(raw["findings"]),
     )
 
 

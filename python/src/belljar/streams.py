@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 from ._events import Events
@@ -25,6 +25,16 @@ def _told(transport: Transport, call: Call[Any], events: Events[Any]) -> Generat
         yield from transport.events(call, events)
     finally:
         transport.close()
+
+
+async def _atold(transport: AsyncTransport, call: Call[Any], events: Events[Any]) -> AsyncGenerator[Any, None]:
+    pieces = transport.events(call, events)
+    try:
+        async for piece in pieces:
+            yield piece
+    finally:
+        await pieces.aclose()
+        await transport.close()
 
 
 class Stream(Generic[P, T]):
@@ -59,9 +69,9 @@ class Stream(Generic[P, T]):
 class AsyncStream(Generic[P, T]):
     """The same, awaited."""
 
-    def __init__(self, transport: AsyncTransport, call: Call[Any], events: Events[T]) -> None:
+    def __init__(self, transport: AsyncTransport, call: Call[Any], events: Events[T], *, owned: bool = False) -> None:
         self._events = events
-        self._pieces = transport.events(call, events)
+        self._pieces = _atold(transport, call, events) if owned else transport.events(call, events)
 
     def __aiter__(self) -> AsyncIterator[P]:
         return self

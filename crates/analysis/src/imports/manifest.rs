@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::requirement::refusal;
-use super::{Error, Registry, Requirement, npm};
+use super::{Error, Lock, Requirement, npm};
 
 /// A list longer than this is no list that somebody wrote for a sandbox.
 const MAX_ENTRIES: usize = 2_000;
@@ -71,7 +71,7 @@ fn entry_of(entry: &str) -> Result<Requirement, Error> {
     Ok(requirement)
 }
 
-fn is_hash(hash: &str) -> bool {
+pub(super) fn is_hash(hash: &str) -> bool {
     let lengths = [("sha256", 64), ("sha384", 96), ("sha512", 128)];
     hash.split_once(':').is_some_and(|(name, digest)| {
         lengths.contains(&(name, digest.len())) && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -112,7 +112,7 @@ pub fn package_json(text: &str) -> Result<Vec<Requirement>, Error> {
 }
 
 impl Requirement {
-    /// Reads a manifest by its file name.
+    /// Reads a manifest or a lock by its file name; of a lock what its owner asked for.
     pub fn of_manifest(file: &str, text: &str) -> Option<Result<Vec<Self>, Error>> {
         match file {
             "pyproject.toml" => Some(pyproject(text)),
@@ -120,13 +120,8 @@ impl Requirement {
             _ if file.ends_with(".txt") && file.starts_with("requirements") => {
                 Some(requirements_txt(text).map(|lines| lines.into_iter().map(|(_, one)| one).collect()))
             }
-            _ => None,
+            _ => Some(Lock::of_file(file, text)?.map(|lock| lock.roots)),
         }
-    }
-
-    /// Whether it comes from Python's registry.
-    pub fn is_python(&self) -> bool {
-        self.registry == Registry::Pypi
     }
 }
 
@@ -138,7 +133,7 @@ fn bounded<T>(name: &'static str, entries: Vec<T>) -> Result<Vec<T>, Error> {
     if entries.len() > MAX_ENTRIES { Err(broken(name, "lists more than 2000 packages")) } else { Ok(entries) }
 }
 
-fn broken(name: &'static str, why: &str) -> Error {
+pub(super) fn broken(name: &'static str, why: &str) -> Error {
     Error::Manifest { name, why: why.escape_debug().to_string() }
 }
 

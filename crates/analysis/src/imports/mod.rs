@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! code ── detect() ──▶ Found { imports, declared }           python.rs, javascript.rs, comments.rs
-//! requirements.txt … ──▶ Requirement                         requirement.rs, npm.rs, manifest.rs
+//! requirements.txt, uv.lock … ──▶ Requirement                requirement.rs, npm.rs, manifest.rs, lock.rs
 //!                        └── Resolver::resolve() ──▶ Answer { packages, unresolved }
 //!                            curated table, known names, misspellings, an administrator's settings
 //! ```
@@ -13,6 +13,8 @@
 mod catalog;
 mod comments;
 mod javascript;
+mod lock;
+mod lock_npm;
 mod manifest;
 mod npm;
 mod python;
@@ -29,9 +31,11 @@ use serde::Serialize;
 use crate::patience;
 use crate::room::{self, Unfit};
 
+pub use lock::Lock;
 pub use manifest::{package_json, pyproject, requirements_txt};
 pub use requirement::Requirement;
 pub use resolve::{Answer, Ecosystem, Package, Reason, Resolver, Settings, Unresolved, Why};
+pub use similar::distance;
 pub use stdlib::PythonVersion;
 
 /// More code than this is not searched.

@@ -37,7 +37,7 @@ fn closeness(name: &str, known: &str) -> Option<usize> {
     if bound == 0 || a.len().abs_diff(b.len()) > bound {
         return None;
     }
-    Some(distance(&a, &b)).filter(|distance| *distance <= bound)
+    Some(distance(name, &known)).filter(|distance| *distance <= bound)
 }
 
 /// Without the signs that people leave out or exchange.
@@ -60,7 +60,8 @@ fn is_swap(a: &[char], b: &[char]) -> bool {
 }
 
 /// Insertions, deletions, replacements and exchanges of neighbours between two names.
-fn distance(a: &[char], b: &[char]) -> usize {
+pub fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut before: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();
     for i in 1..=a.len() {
@@ -114,9 +115,7 @@ mod tests {
 
     #[test]
     fn distances() {
-        let between =
-            |a: &str, b: &str| distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>());
-        assert_eq!((between("abc", "abc"), between("abc", "acb"), between("", "ab")), (0, 1, 2));
-        assert_eq!((between("kitten", "sitting"), between("ab", "ba")), (3, 1));
+        assert_eq!((distance("abc", "abc"), distance("abc", "acb"), distance("", "ab")), (0, 1, 2));
+        assert_eq!((distance("kitten", "sitting"), distance("ab", "ba")), (3, 1));
     }
 }

@@ -1,4 +1,4 @@
-//! Code that is written to harm its reader: what nests, what is long, what grows, and noise.
+//! Code that is written to harm its reader: what nests, what is long and what grows. Noise is in `fuzz_tests`.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ fn everything() -> [Policy; 1] {
 }
 
 /// Nothing that is let through takes a parser's time away, and none of it makes one fail.
-fn findings(code: &str, language: Language) -> Vec<Finding> {
+pub(super) fn findings(code: &str, language: Language) -> Vec<Finding> {
     let findings = check(code, language, &everything(), &Context::default()).findings;
     for bad in ["not read: takes too long", "not read: the parser failed"] {
         assert!(findings.iter().all(|finding| finding.message != bad), "{bad}: {language:?} {code:.200?}");
@@ -36,7 +36,7 @@ fn on_a_small_stack(work: impl FnOnce() + Send + 'static) {
 }
 
 /// What opens a level, and what closes it.
-const NESTS: &[(&str, &str)] = &[
+pub(super) const NESTS: &[(&str, &str)] = &[
     ("(", ")"),
     ("[", "]"),
     ("{", "}"),
@@ -168,18 +168,6 @@ fn many_findings_on_one_long_line_end_soon() {
     assert!(columns.starts_with(&[8, 8, 16]), "{columns:?}");
 }
 
-/// A small generator: the same every time.
-struct Noise(u64);
-
-impl Noise {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % bound as u64).unwrap()
-    }
-}
-
 /// A parser that tries everything twice at every level shows it where the innermost does not end.
 #[test]
 fn what_does_not_end_ends_soon() {
@@ -187,38 +175,6 @@ fn what_does_not_end_ends_soon() {
         for open in ["(", "((", "$(", "$((", "( "] {
             for levels in [8, 16, 100] {
                 findings(&format!("{}{inner}", open.repeat(levels)), Language::Shell);
-            }
-        }
-    }
-}
-
-/// Pieces of every rule's cases and of what nests, put together at random: nothing makes a parser fail, or a place lie
-/// outside of the text.
-#[test]
-fn noise_makes_nobody_fail() {
-    let cases = RULES.iter().copied().flatten().copied().flatten();
-    let mut pieces: Vec<&str> =
-        cases.flat_map(|rule| rule.matches.iter().chain(rule.leaves)).copied().collect();
-    pieces.extend(NESTS.iter().flat_map(|(open, close)| [*open, *close]));
-    pieces.extend([
-        "\n", "\t", "\r\n", "é", "\u{2028}", "\0", "\u{feff}", "#!", "\\\n", "\"\"\"", "//", "/*", "<<E\n",
-        "0x", "1e9",
-    ]);
-    let rounds = if std::env::var_os("BELLJAR_TEST_ALL").is_some() { 20_000 } else { 200 };
-    let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
-    for _ in 0..rounds {
-        let mut code = String::new();
-        for _ in 0..=noise.below(6) {
-            let piece = pieces[noise.below(pieces.len())];
-            let (from, to) = (noise.below(piece.len() + 1), noise.below(piece.len() + 1));
-            let (from, to) =
-                (piece.floor_char_boundary(from.min(to)), piece.floor_char_boundary(from.max(to)));
-            code.push_str(if noise.below(2) == 0 { piece } else { &piece[from..to] });
-        }
-        for language in LANGUAGES {
-            let lines = code.matches('\n').count() + 1;
-            for finding in findings(&code, language) {
-                assert!(finding.line.unwrap() as usize <= lines, "{code:?}");
             }
         }
     }

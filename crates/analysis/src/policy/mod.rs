@@ -22,6 +22,8 @@ mod spec;
 mod text;
 
 #[cfg(test)]
+mod fuzz_tests;
+#[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
 mod tests;
@@ -38,6 +40,7 @@ use self::text::Positions;
 pub use decide::{Action, Context, Network, Policy};
 pub use rules::{Category, RULES, Rule, Severity};
 pub use spec::{Policies, PolicyError, PolicySpec, USUAL};
+pub use text::is_plain;
 
 /// What can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

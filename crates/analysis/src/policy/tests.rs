@@ -305,3 +305,20 @@ fn the_docs_page_is_the_table() {
     let page = std::fs::read_to_string(path).unwrap_or_default();
     assert!(page == docs::page(), "docs/policy.md is old; BELLJAR_WRITE_DOCS=1 writes it anew");
 }
+
+/// Names come from the code, which may say anything; messages go to terminals.
+#[test]
+fn no_message_drives_a_terminal() {
+    let hostile = "\u{1b}]0;x\u{7}\u{9b}2J\u{202e}\u{200b}\r\n";
+    for (language, code) in [
+        (Language::Python, format!("__import__('''{hostile}''')\ngetattr(os, 'a' + '''{hostile}''')")),
+        (Language::JavaScript, format!("require(`{hostile}` + 'x')")),
+        (Language::Shell, format!("'{hostile}' a; echo > '/etc/{hostile}'; sudo '{hostile}'")),
+    ] {
+        let findings = check(&code, language, &[everything()], &Context::default()).findings;
+        assert!(!findings.is_empty(), "{code:?}");
+        for finding in findings {
+            assert!(finding.message.chars().chain(finding.subject.chars()).all(is_plain), "{finding:?}");
+        }
+    }
+}

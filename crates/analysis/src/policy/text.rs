@@ -57,3 +57,18 @@ fn excuses(text: &str, rule: &str) -> bool {
     let mut words = words.split_whitespace();
     before.trim_end().ends_with(['#', '/']) && words.next() == Some(rule) && words.next().is_some()
 }
+
+/// No more of a name is shown.
+const SHOWN: usize = 200;
+
+/// A name of the code's, which may be anything, as part of a sentence.
+pub(super) fn shown(name: &str) -> String {
+    name.chars().take(SHOWN).map(|c| if is_plain(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
+}
+
+/// Whether a character is only seen: it neither drives a terminal, nor turns the direction of text, nor hides.
+pub fn is_plain(c: char) -> bool {
+    let hides = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
+    !c.is_control() && !hides
+}

@@ -64,9 +64,11 @@ pub(crate) fn run(
         });
     }
     refuse_more_than_files_allow(jobs)?;
+    let (own, sources) = run::images(&config, environment);
     run::on_engine(config, environment, async |engine| {
+        own.bring(&defaults.request, &sources, output.quiet).await?;
         defaults.check(engine)?;
-        run::warn_of_missing_layers(engine, output.quiet);
+        run::warn_of_missing_layers(&engine.capabilities(), output.quiet);
         let lines = Lines::read(source, defaults)?;
         Course::new(Here::new(engine, jobs), lines, output.quiet)?.run().await
     })

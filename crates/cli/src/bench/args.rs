@@ -11,6 +11,8 @@ Examples:
   belljar bench --only python,bash                      two workloads
   belljar bench --rounds 1000 --seconds 5               finer percentiles, steadier rates
   belljar bench --http --only python                    a server, over kept connections
+  belljar bench --docker --only python                  provider 'docker' beside Docker itself
+  belljar bench --packages --only python                packages as layers, beside pip install
   belljar bench --pause 0                               a client that never waits
   belljar bench --json > bench.json                     for programs
 
@@ -36,6 +38,12 @@ pub(crate) struct BenchArgs {
     /// Also over HTTP: a server of its own, and what its sandboxes cost
     #[arg(long)]
     pub(super) http: bool,
+    /// Also in Docker: containers that wait, beside 'docker exec' and 'docker run' in the same image
+    #[arg(long)]
+    pub(super) docker: bool,
+    /// Also packages: until they are ready, beside pip, and what an import costs (needs a registry)
+    #[arg(long)]
+    pub(super) packages: bool,
     /// No progress on standard error
     #[arg(long)]
     pub(super) quiet: bool,

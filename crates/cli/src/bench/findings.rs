@@ -11,6 +11,7 @@ use super::idle::Idle;
 use super::living::LivingFinding;
 use super::machine::{Machine, now};
 use super::measure::{Throughput, Way};
+use super::packages::PackagesFinding;
 use super::sample::{Sample, Served, percentile};
 
 /// One benchmark.
@@ -26,6 +27,8 @@ pub(super) struct Findings {
     pub(super) workloads: Vec<WorkloadFinding>,
     /// Living sandboxes, where a server was measured.
     pub(super) living: Option<LivingFinding>,
+    /// Packages, where they were measured.
+    pub(super) packages: Option<PackagesFinding>,
     /// In force around every sandboxed run; a run with others would have ended the benchmark.
     pub(super) layers: Vec<Layer>,
     pub(super) left_out: Vec<LeftOut>,
@@ -90,6 +93,7 @@ impl Findings {
             seconds: args.seconds,
             workloads: Vec::new(),
             living: None,
+            packages: None,
             layers: Vec::new(),
             left_out: Vec::new(),
         }
@@ -164,6 +168,8 @@ mod tests {
             pause: 5,
             only: Vec::new(),
             http: false,
+            docker: false,
+            packages: false,
             quiet: true,
             json: true,
         };

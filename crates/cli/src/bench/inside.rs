@@ -1,7 +1,7 @@
 //! A workload in sandboxes: through the engine, in this process, as every front end does it.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use belljar_engine::Engine;
 use belljar_engine::layer::Layer;
@@ -21,6 +21,8 @@ use belljar_engine::provider::Blind;
 pub(super) type Layers = Arc<OnceLock<Vec<Layer>>>;
 
 const PROFILE: &str = "bench";
+/// How long somebody who is to wait for a run may take to come.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One way to make sandboxes, for one workload.
 #[derive(Debug)]
@@ -28,6 +30,9 @@ pub(super) struct Inside {
     engine: Engine,
     workload: &'static Workload,
     pub(super) wanted: Warmth,
+    pub(super) name: &'static str,
+    /// Whether a run that has nobody waiting for it comes later: making one takes longer than any pause.
+    waits: bool,
     layers: Layers,
 }
 
@@ -42,7 +47,26 @@ impl Inside {
         let preimports = workload.modules.iter().map(|name| (*name).to_owned()).collect();
         let mut profiles = Profiles::shipped();
         profiles.insert(PROFILE.to_owned(), Profile { preimports, ..Profile::default() });
-        Self { engine: Engine::new(provider, profiles, Limits::CEILING), workload, wanted, layers }
+        let name = match wanted {
+            Warmth::Pool => "pool",
+            Warmth::Fork => "fork",
+            Warmth::Cold => "cold",
+        };
+        let engine = Engine::new(provider, profiles, Limits::CEILING);
+        Self { engine, workload, wanted, name, waits: false, layers }
+    }
+
+    /// The same under another name; runs come when somebody waits for them.
+    pub(super) fn waited_for(self, name: &'static str) -> Self {
+        Self { name, waits: true, ..self }
+    }
+
+    /// Until a sandbox waits, or none comes.
+    async fn until_one_waits(&self) {
+        let end = Instant::now() + PATIENCE;
+        while self.engine.pools().await.iter().all(|pool| pool.size == 0) && Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     pub(super) fn engine(&self) -> &Engine {
@@ -52,6 +76,9 @@ impl Inside {
     /// Runs a piece. The clock runs from the request to the whole report.
     pub(super) async fn once(&self, piece: &Piece) -> Result<Sample, Failure> {
         let code = piece.code.clone();
+        if self.waits && self.layers.get().is_some() {
+            self.until_one_waits().await;
+        }
         let started = Instant::now();
         let report = self.execute(code).await?;
         let took = started.elapsed();

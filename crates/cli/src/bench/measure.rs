@@ -28,11 +28,7 @@ impl Way {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Outside(outside) => outside.name,
-            Self::Inside(inside) => match inside.wanted {
-                Warmth::Pool => "pool",
-                Warmth::Fork => "fork",
-                Warmth::Cold => "cold",
-            },
+            Self::Inside(inside) => inside.name,
             Self::Served(_) => "http",
         }
     }

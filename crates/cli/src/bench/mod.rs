@@ -8,6 +8,7 @@
 //! Runs are measured at the engine: in this process, from the request to the report. Nothing is asserted about time.
 
 mod args;
+mod docker;
 mod figures;
 mod findings;
 mod idle;
@@ -16,6 +17,7 @@ mod living;
 mod machine;
 mod measure;
 mod outside;
+mod packages;
 mod place;
 mod progress;
 mod rivals;
@@ -36,10 +38,14 @@ use belljar_engine::outcome::Warmth;
 
 pub(crate) use args::BenchArgs;
 
+use crate::config::Config;
+use crate::env::Environment;
 use crate::failure::Failure;
 use crate::os::{self, FoundLanguage, Interrupts, Started};
 use crate::say;
 use belljar_engine::warm::{WarmSettings, Warming};
+use belljar_providers::settings::DockerSettings;
+use docker::InDocker;
 use findings::{Cell, Findings, Row, WorkloadFinding};
 use inside::{Inside, Layers};
 use measure::{Way, latency, throughput, warm_again};
@@ -55,11 +61,12 @@ const SETTLING: Duration = Duration::from_millis(300);
 const CANCELLED: u8 = 130;
 
 /// Measures, and shows the table.
-pub(crate) fn run(args: &BenchArgs) -> Result<u8, Failure> {
+pub(crate) fn run(args: &BenchArgs, environment: &Environment, config: &Config) -> Result<u8, Failure> {
     let place = Place::make()?;
     let layers = Layers::default();
     let mut bench = Bench {
         args,
+        docker: args.docker.then(|| config.providers.docker().unwrap_or_default()),
         place: place.path(),
         progress: Progress::new(args.quiet),
         findings: Findings::new(args),
@@ -72,6 +79,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<u8, Failure> {
             say::note("the benchmark was cancelled");
             return Ok(CANCELLED);
         }
+    }
+    if args.packages {
+        let pause = Duration::from_millis(args.pause);
+        let found = packages::look(&place.path().join("packages"), environment, pause, &mut bench.progress)?;
+        bench.findings.packages = Some(found);
     }
     let Bench { mut findings, progress, .. } = bench;
     // Its line goes before the table comes.
@@ -99,6 +111,8 @@ fn print(findings: &Findings, json: bool) -> Result<u8, Failure> {
 /// A benchmark under way.
 struct Bench<'a> {
     args: &'a BenchArgs,
+    /// How Docker is used, where it is measured.
+    docker: Option<DockerSettings>,
     place: &'a Path,
     progress: Progress,
     findings: Findings,
@@ -141,7 +155,8 @@ impl Bench<'_> {
         if !self.can_import(workload, &control, &program) {
             return Ok(());
         }
-        let (rivals, absent) = rivals::find(&control, workload);
+        let in_docker = self.in_docker(&control, workload).await;
+        let (rivals, absent) = rivals::find(&control, workload, self.docker.is_none());
         for (what, reason) in absent {
             self.findings.leave_out(what, workload.name, reason);
         }
@@ -151,7 +166,28 @@ impl Bench<'_> {
             ways.push(Way::Served(Arc::new(Served::start(self.place, workload)?)));
         }
         ways.extend(rivals.into_iter().map(Arc::new).map(Way::Outside));
-        let samples = latency(&ways, workload, self.args, &mut self.progress).await?;
+        ways.extend(in_docker.iter().flat_map(InDocker::ways));
+        let measured = self.rows(workload, program, &ways).await;
+        if let Some(docker) = in_docker {
+            docker.pool.engine().shut_down().await;
+        }
+        measured
+    }
+
+    /// The ways to run it in Docker, where they are wanted and work.
+    async fn in_docker(&mut self, control: &Outside, workload: &'static Workload) -> Option<InDocker> {
+        let settings = self.docker.as_ref()?;
+        let found = InDocker::find(settings, control, workload).await;
+        found.map_err(|why| self.findings.leave_out("docker", workload.name, why)).ok()
+    }
+
+    async fn rows(
+        &mut self,
+        workload: &'static Workload,
+        program: PathBuf,
+        ways: &[Way],
+    ) -> Result<(), Failure> {
+        let samples = latency(ways, workload, self.args, &mut self.progress).await?;
         let mut rows = Vec::new();
         for (way, own) in ways.iter().zip(&samples) {
             let row = Row::new(way, own, &samples[0]);

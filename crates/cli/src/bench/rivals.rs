@@ -13,14 +13,14 @@ use crate::env;
 pub(super) type Absent = (&'static str, String);
 
 /// Every rival that ran the workload once, and why the others did not.
-pub(super) fn find(control: &Outside, workload: &Workload) -> (Vec<Outside>, Vec<Absent>) {
+pub(super) fn find(control: &Outside, workload: &Workload, docker_too: bool) -> (Vec<Outside>, Vec<Absent>) {
     let (mut found, mut absent) = (Vec::new(), Vec::new());
     let rivals = [
         ("bwrap", bwrap as fn(&Outside, &Workload) -> Result<Outside, String>),
         ("docker", docker),
         ("runsc", runsc),
     ];
-    for (name, rival) in rivals {
+    for (name, rival) in rivals.into_iter().filter(|(name, _)| docker_too || *name != "docker") {
         let works = |outside: Outside| outside.trial(&workload.piece()).map(|()| outside);
         match rival(control, workload).and_then(works) {
             Ok(outside) => found.push(Outside { name, ..outside }),
@@ -51,14 +51,10 @@ fn docker(control: &Outside, workload: &Workload) -> Result<Outside, String> {
     let docker = installed("docker")?;
     let image = image(&docker, workload)?;
     let mount = format!("{FOLDER}:/workspace:ro");
-    let interpreter = match workload.language {
-        "python" => "python3",
-        "javascript" => "node",
-        other => other,
-    };
     let source = format!("/workspace/{}", workload.file);
     let flags = ["run", "--rm", "--network", "none", "--volume", &mount, "--workdir", "/workspace"];
-    let words = [docker.as_str()].into_iter().chain(flags).chain([image.as_str(), interpreter, &source]);
+    let words =
+        [docker.as_str()].into_iter().chain(flags).chain([image.as_str(), workload.interpreter(), &source]);
     // The client finds its daemon by its own environment.
     Ok(Outside { words: words.map(str::to_owned).collect(), env: None, ..control.clone() })
 }
@@ -81,7 +77,7 @@ fn image(docker: &str, workload: &Workload) -> Result<String, String> {
         .ok_or_else(|| format!("no image; get one with: docker pull {}", workload.images[0]))
 }
 
-fn installed(program: &str) -> Result<String, String> {
+pub(super) fn installed(program: &str) -> Result<String, String> {
     let path = std::env::var_os(env::PATH).unwrap_or_default();
     let found = split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file());
     found

@@ -9,6 +9,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use super::figures::{NONE, listed, millis, percent, rate, ratio, wrapped};
 use super::findings::{Findings, LeftOut, Row, WorkloadFinding};
 use super::living::LivingFinding;
+use super::packages::PackagesFinding;
 
 const WIDTH: usize = 100;
 const HEADER: [&str; 10] =
@@ -78,6 +79,7 @@ fn notes(findings: &Findings) -> Vec<String> {
         );
     }
     notes.extend(findings.living.as_ref().map(living));
+    notes.extend(findings.packages.as_ref().map(packages));
     notes.extend(not_warm(&findings.workloads));
     notes.extend(rows(&findings.workloads).filter_map(|(workload, row)| emptied(workload, row)));
     notes.extend(findings.left_out.iter().map(|left_out| absence(left_out, findings.workloads.len())));
@@ -102,6 +104,21 @@ fn living(found: &LivingFinding) -> String {
         millis(found.first_command_p99_ms),
         found.upload,
         found.download,
+    )
+}
+
+fn packages(found: &PackagesFinding) -> String {
+    let beside = found.pip_ms.map_or_else(
+        || "pip is not there to compare".to_owned(),
+        |pip| format!("pip install --target takes {}, so {}", millis(pip), ratio(found.ready_ms / pip)),
+    );
+    format!(
+        "Packages: numpy and pandas are ready in {}, in {} where the installer has them in its cache ({beside}). A new program          that imports requests takes {}, one that imports nothing {} ({} of them found an interpreter waiting).",
+        millis(found.first_ms),
+        millis(found.ready_ms),
+        millis(found.import_p50_ms),
+        millis(found.plain_p50_ms),
+        percent(found.import_share),
     )
 }
 

@@ -82,7 +82,14 @@ impl Sandbox for Claims {
                 result: None,
                 artifacts: Vec::new(),
                 findings: Vec::new(),
-                receipt: Receipt { provider: "claims", kernel: Kernel::Host, isolation, warm },
+                receipt: Receipt {
+                    provider: "claims",
+                    kernel: Kernel::Host,
+                    isolation,
+                    warm,
+                    simulated: false,
+                    service: None,
+                },
             })
         })
     }
@@ -95,6 +102,8 @@ fn args() -> BenchArgs {
         pause: 0,
         only: Vec::new(),
         http: false,
+        docker: false,
+        packages: false,
         quiet: true,
         json: false,
     }
@@ -170,7 +179,7 @@ fn a_wrong_answer_ends_the_benchmark() {
 fn the_widest_table_fits_a_hundred_columns() {
     let cell = |workers| Cell { workers, per_second: Some(12_345.6), runs: 1, served: None };
     let row = Row {
-        name: "docker",
+        name: "d. exec",
         command: None,
         p50_ms: Some(12_345.6),
         p99_ms: Some(12_345.6),

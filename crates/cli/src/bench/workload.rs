@@ -86,6 +86,15 @@ pub(super) const WORKLOADS: &[Workload] = &[
 ];
 
 impl Workload {
+    /// What an image calls the program that runs it.
+    pub(super) fn interpreter(&self) -> &'static str {
+        match self.language {
+            "python" => "python3",
+            "javascript" => "node",
+            other => other,
+        }
+    }
+
     /// Code that nobody ran before.
     pub(super) fn piece(&self) -> Piece {
         // Numbers of one length, so that no run has more to read than another.

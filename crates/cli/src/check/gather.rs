@@ -63,7 +63,8 @@ pub(super) fn all(
             folder(&path, &mut sources)?;
         } else {
             let name = path.display().to_string();
-            sources.push(Source { name, from: From::File(path), language: given });
+            let language = given.or_else(|| by_name(&path));
+            sources.push(Source { name, from: From::File(path), language });
         }
     }
     Ok(sources)
@@ -96,6 +97,12 @@ fn folder(folder: &Path, sources: &mut Vec<Source>) -> Result<(), Failure> {
 
 fn by_name(path: &Path) -> Option<Language> {
     let name = path.file_name()?.to_str()?;
+    // With tags in it; these are read, but not run.
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("jsx") => return Some(Language::JavaScript),
+        Some("tsx") => return Some(Language::TypeScript),
+        _ => {}
+    }
     Language::named(belljar_engine::language::Language::of_file(name)?.name)
 }
 

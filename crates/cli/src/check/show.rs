@@ -1,9 +1,9 @@
 //! What people and programs see of findings.
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 
-use belljar_analysis::policy::Finding;
+use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
+use belljar_analysis::policy::{Finding, is_plain};
 use serde_json::{Value, json};
 
 use super::Checked;
@@ -29,7 +29,8 @@ pub(super) fn text(checked: &[Checked]) {
     let mut text = String::new();
     for Checked { name, code, verdict } in checked {
         for finding in &verdict.findings {
-            excerpt(&mut text, &harmless(name), code, finding);
+            text.push_str(&excerpt(&harmless(name.chars()), code, finding));
+            text.push_str("\n\n");
         }
     }
     text.push_str(&summary(checked));
@@ -49,41 +50,93 @@ fn summary(checked: &[Checked]) -> String {
             format!("{count} findings{files}; {} would run", if checked.len() == 1 { "it" } else { "they" })
         }
         (refusals, count) => {
-            let names: Vec<_> = refusals.iter().map(|(name, _)| harmless(name)).collect();
+            let names: Vec<_> = refusals.iter().map(|(name, _)| harmless(name.chars())).collect();
             format!("{count} findings{files}; refused: {}", names.join(", "))
         }
     }
 }
 
-/// The longest piece of a line that is shown.
-const MAX_WIDTH: usize = 120;
+/// So much of a line is looked at on both sides of the place; of that, as much is shown as a terminal is wide.
+const AROUND: usize = 200;
 
-fn excerpt(text: &mut String, name: &str, code: &str, finding: &Finding) {
-    let (colour, word) = if finding.refused { ("\x1b[1;31m", "refused") } else { ("\x1b[1;33m", "warning") };
-    let Finding { rule, message, suggestion, decided_by, .. } = finding;
-    let (line, column) = (finding.line.unwrap_or(1), finding.column.unwrap_or(1));
-    let message = harmless(message);
-    let number = line.to_string();
-    let blank = " ".repeat(number.len());
-    // A long line is shown around the place.
-    let column_index = column as usize - 1;
-    let skipped = if column_index < MAX_WIDTH { 0 } else { column_index - MAX_WIDTH / 2 };
-    let source = code.lines().nth(line as usize - 1).unwrap_or_default();
-    let source = harmless(&source.chars().skip(skipped).take(MAX_WIDTH).collect::<String>());
-    let caret = " ".repeat(column_index - skipped);
-    let _ = write!(
-        text,
-        "{colour}{word}[{rule}]\x1b[0m\x1b[1m: {message}\x1b[0m\n{blank}--> {name}:{line}:{column}\n{blank} |\n\
-         {number} | {source}\n{blank} | {caret}{colour}^\x1b[0m\n{blank} = help: {suggestion}\n{blank} = note: {decided_by}\n\n"
-    );
+/// One finding, as compilers show theirs.
+fn excerpt(name: &str, code: &str, finding: &Finding) -> String {
+    let level = if finding.refused { Level::ERROR.with_name("refused") } else { Level::WARNING };
+    let (line, column) = (finding.line.unwrap_or(1) as usize, finding.column.unwrap_or(1) as usize);
+    let source = code.split('\n').nth(line - 1).unwrap_or_default();
+    let skipped = (column - 1).saturating_sub(AROUND);
+    let source = harmless(source.strip_suffix('\r').unwrap_or(source).chars().skip(skipped).take(2 * AROUND));
+    let mut places = source.char_indices().map(|(at, c)| at..at + c.len_utf8()).skip(column - 1 - skipped);
+    let place = places.next().unwrap_or(source.len()..source.len());
+    let report = level
+        .primary_title(finding.message.as_str())
+        .id(finding.rule)
+        .element(Snippet::source(&source).line_start(line).annotation(AnnotationKind::Primary.span(place)))
+        .element(Level::HELP.message(finding.suggestion.as_str()))
+        .element(Level::NOTE.message(finding.decided_by.as_str()));
+    // The place is not the excerpt's own where a long line was cut.
+    let place = format!("\n{}--> {name}:{line}:{column}\n", " ".repeat(line.to_string().len()));
+    Renderer::styled().render(&[report]).replacen('\n', &place, 1)
 }
 
-/// Code cannot draw on the terminal; each character keeps its width, so that the caret stays in place.
-fn harmless(line: &str) -> String {
-    let shown = |c: char| match c {
-        '\t' => ' ',
-        c if c.is_control() => '\u{fffd}',
-        c => c,
-    };
-    line.chars().map(shown).collect()
+/// Code cannot draw on the terminal: each character that is more than seen becomes one that is.
+fn harmless(text: impl Iterator<Item = char>) -> String {
+    text.map(|c| if is_plain(c) || c == '\t' { c } else { char::REPLACEMENT_CHARACTER }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(code: &str, column: u32) -> String {
+        let finding = Finding {
+            rule: "PY-EVAL",
+            category: belljar_analysis::policy::Category::CodeExecution,
+            severity: belljar_analysis::policy::Severity::High,
+            message: "`eval` runs text as code".to_owned(),
+            line: Some(1),
+            column: Some(column),
+            suggestion: "do without".to_owned(),
+            decided_by: "strict: rules.PY-EVAL = refuse".to_owned(),
+            refused: true,
+            subject: String::new(),
+        };
+        anstream::adapter::strip_str(&excerpt("a.py", code, &finding)).to_string()
+    }
+
+    /// The line of the source, and how many columns of the terminal stand before the caret.
+    fn caret(code: &str, column: u32) -> (String, usize) {
+        let text = plain(code, column);
+        let mut lines = text.lines().skip_while(|line| !line.starts_with("1 |"));
+        let source = lines.next().unwrap().to_owned();
+        (source, lines.next().unwrap().find('^').unwrap() - 4)
+    }
+
+    #[test]
+    fn the_caret_is_below_its_place() {
+        assert_eq!(caret("x; eval(y)", 4), ("1 | x; eval(y)".to_owned(), 3));
+        assert_eq!(caret("漢字; eval(y)", 5), ("1 | 漢字; eval(y)".to_owned(), 6));
+        assert_eq!(caret("\teval(y)\r\n", 2), ("1 |     eval(y)".to_owned(), 4));
+        assert_eq!(caret("", 1).1, 0);
+        assert_eq!(caret("x", 2).1, 1, "behind the end");
+        assert!(plain("x", 2).contains("--> a.py:1:2"));
+    }
+
+    #[test]
+    fn of_a_long_line_there_is_what_is_around_the_place() {
+        let code = format!("{}eval(y){}", "x".repeat(100_000), "z".repeat(100_000));
+        let (source, at) = caret(&code, 100_001);
+        assert!(
+            source.chars().count() < 150
+                && source[4..].chars().skip(at).collect::<String>().starts_with("eval"),
+            "{source}"
+        );
+        assert!(plain(&code, 100_001).contains("--> a.py:1:100001"));
+    }
+
+    #[test]
+    fn code_does_not_drive_the_terminal() {
+        let text = plain("a\u{1b}]0;x\u{7}\u{9b}2J\u{202e}\u{200b}\u{8}eval(y)", 14);
+        assert!(text.chars().all(|c| is_plain(c) || c == '\n'), "{text:?}");
+    }
 }

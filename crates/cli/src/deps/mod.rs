@@ -22,9 +22,10 @@ use crate::env::Environment;
 use crate::failure::{Failure, shown};
 use crate::{input, language};
 
-pub(crate) use library::{library, own_library, tools};
+pub(crate) use library::{Libraries, library, own_library, tools};
 use shelf::ShelfCommand;
-pub(crate) use spec::{DependencySpec, LayerSettings};
+pub(crate) use shelf::{ago, trimmed};
+pub(crate) use spec::{DependencySpec, LayerSettings, SHARED_CACHE_WAIT};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,7 +33,7 @@ Examples:
   belljar deps detect -c 'import cv2, yaml'             of a line of Python
   belljar deps detect - --language ts < job.ts          of what comes through a pipe
   belljar deps detect job.py --dep 'acme-sdk==2.1'      with a package that no import tells
-  belljar deps detect requirements.txt                  also pyproject.toml and package.json
+  belljar deps detect requirements.txt                  also pyproject.toml, package.json and locks
   belljar deps detect job.py --json                     for programs
 
 Exit status: 0; 1 when something is unknown or refused; 125 when nothing could be read.";
@@ -136,7 +137,8 @@ fn of_manifest(path: &Path, name: &str, args: &DetectArgs, settings: &Settings) 
     let text = utf8(input::code(path)?)?;
     let listed = Requirement::of_manifest(name, &text).into_iter().collect::<Result<Vec<_>, _>>();
     let mut given = listed.map_err(|error| Failure::invalid(error.to_string()))?.concat();
-    let registry = if name == "package.json" { Registry::Npm } else { Registry::Pypi };
+    let npm = ["package.json", "package-lock.json", "bun.lock"].contains(&name);
+    let registry = if npm { Registry::Npm } else { Registry::Pypi };
     given.extend(packages(args, registry)?);
     let answer = Resolver::new(registry, settings).resolve(&Found::default(), &given);
     Ok(Detected { registry, broken: false, answer })

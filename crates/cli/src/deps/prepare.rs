@@ -40,6 +40,9 @@ pub(super) struct PrepareArgs {
     /// Package; 'npm:' before its name for one of JavaScript
     #[arg(long = "dep", value_name = "NAME")]
     packages: Vec<String>,
+    /// Profile whose packages are prepared as well, and that may let packages be built
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -70,6 +73,7 @@ struct Wanted {
 
 pub(super) fn run(args: PrepareArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
     let json = args.json;
+    let profile = config.profiles.named(args.profile.as_deref().unwrap_or("default"))?.clone();
     let wanted = wanted(args)?;
     let started = os::launch()?;
     let prepared: Result<Prepared, Failure> = os::runtime()?.block_on(async {
@@ -84,9 +88,11 @@ pub(super) fn run(args: PrepareArgs, environment: &Environment, config: Config) 
             files: &wanted.files,
             playground: false,
             packages: &wanted.packages,
-            standing: &[],
+            standing: &profile.packages,
+            build: profile.build_packages,
         };
         let prepared = library.prepare(needs, &mut Shown(Installing::new(json))).await;
+        library.settle().await;
         host.provider().shut_down().await;
         Ok(prepared.map_err(Error::from)?)
     });
@@ -95,6 +101,7 @@ pub(super) fn run(args: PrepareArgs, environment: &Environment, config: Config) 
 }
 
 fn wanted(args: PrepareArgs) -> Result<Wanted, Failure> {
+    let has_more = args.profile.is_some();
     let mut wanted = Wanted { language: None, code: None, files: Vec::new(), packages: args.packages };
     if let Some(name) = &args.language {
         wanted.language = Some(Language::named(name)?);
@@ -117,8 +124,10 @@ fn wanted(args: PrepareArgs) -> Result<Wanted, Failure> {
             wanted.language = Some(wanted.language.map_or_else(|| Language::named("python"), Ok)?);
             wanted.code = Some(super::utf8(code.into_encoded_bytes())?);
         }
-        (None, None) if wanted.packages.is_empty() => {
-            return Err(Failure::invalid("nothing to prepare: give a FILE, -c CODE, or --dep NAME"));
+        (None, None) if wanted.packages.is_empty() && !has_more => {
+            return Err(Failure::invalid(
+                "nothing to prepare: give a FILE, -c CODE, --dep NAME or --profile NAME",
+            ));
         }
         (None, None) => {}
     }

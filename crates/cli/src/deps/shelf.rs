@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use belljar_engine::Fault;
 use belljar_engine::quantity::{parse_bytes, parse_millis, show_bytes};
-use belljar_layers::shelf::{Key, Listed, Manifest, Notice, Package, Prune, Shelf, ShelfError};
+use belljar_layers::shelf::{Caches, Key, Manifest, Notice, Package, Prune, Pruned, Shelf, ShelfError};
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
 use serde_json::json;
@@ -20,7 +20,7 @@ use crate::say;
 
 const PRUNE_EXAMPLES: &str = "\
 Examples:
-  belljar deps prune                       down to dependencies.max_bytes of belljar.toml
+  belljar deps prune                       down to dependencies.max_bytes and max_cache_bytes of belljar.toml
   belljar deps prune --to 2G               the least recently used go until 2 GB are left
   belljar deps prune --unused-for 168h     what nobody used for a week
   belljar deps prune --all                 everything that is not in use";
@@ -42,7 +42,7 @@ pub(super) enum ShelfCommand {
         #[command(flatten)]
         shelf: ShelfArgs,
     },
-    /// Removes layers that nobody uses
+    /// Removes layers that nobody uses, and what installers keep beyond its bound
     #[command(after_help = PRUNE_EXAMPLES)]
     Prune {
         /// The least recently used, until this much is left, such as 2G
@@ -136,7 +136,10 @@ pub(super) fn run(
         ShelfCommand::List(_) => list(&shelf, args.json),
         ShelfCommand::Show { layer, .. } => show(&shelf, &layer.layer, args.json),
         ShelfCommand::Prune { to, unused_for, all, .. } => {
-            prune(&shelf, which(settings, *to, *unused_for, *all)?, args.json)
+            let pruned = shelf.prune(which(settings, *to, *unused_for, *all)?).map_err(failure)?;
+            let bound = if *all { 0 } else { settings.cache_bytes };
+            let caches = Caches::new(&folder, settings.cache_bytes).prune(bound).map_err(failure)?;
+            tell_pruned(pruned, caches, args.json)
         }
         ShelfCommand::Verify { layers, .. } => verify(&shelf, layers, args.json),
         ShelfCommand::Export { layer, file, .. } => export(&shelf, &layer.layer, file, args.json),
@@ -171,7 +174,7 @@ fn list(shelf: &Shelf, json: bool) -> Result<u8, Failure> {
             safe(&recipe.interpreter),
             safe(&recipe.scope.to_string()),
             show_bytes(*bytes),
-            used(layer),
+            ago(layer.used_at),
             some(&recipe.packages),
         ]);
     }
@@ -198,7 +201,7 @@ fn show(shelf: &Shelf, name: &str, json: bool) -> Result<u8, Failure> {
         ("options", recipe.options.join(", ")),
         ("whose", recipe.scope.to_string()),
         ("size", format!("{}, {entries} files and folders", show_bytes(*bytes))),
-        ("used", used(&layer)),
+        ("used", ago(layer.used_at)),
     ] {
         table.add_row([name.to_owned(), safe(&value)]);
     }
@@ -232,13 +235,18 @@ fn which(
     })
 }
 
-fn prune(shelf: &Shelf, which: Prune, json: bool) -> Result<u8, Failure> {
-    let pruned = shelf.prune(which).map_err(failure)?;
+fn tell_pruned(pruned: Pruned, caches: u64, json: bool) -> Result<u8, Failure> {
+    let Pruned { layers, bytes } = pruned;
     if json {
-        say::answer(&json!(pruned).to_string());
-    } else {
-        say::answer(&format!("Removed {}, {}.", counted(pruned.layers), show_bytes(pruned.bytes)));
+        let object = json!({ "layers": layers, "bytes": bytes, "cache_bytes": caches });
+        say::answer(&object.to_string());
+        return Ok(0);
     }
+    let rest = match caches {
+        0 => String::new(),
+        caches => format!(", and {} that installers had kept", show_bytes(caches)),
+    };
+    say::answer(&format!("Removed {}, {}{rest}.", counted(layers), show_bytes(bytes)));
     Ok(0)
 }
 
@@ -355,9 +363,10 @@ fn counted(layers: u64) -> String {
     if layers == 1 { "1 layer".to_owned() } else { format!("{layers} layers") }
 }
 
-fn used(layer: &Listed) -> String {
+/// How long ago a second since 1970 was.
+pub(crate) fn ago(at: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    match now.saturating_sub(layer.used_at) {
+    match now.saturating_sub(at) {
         0..120 => "just now".to_owned(),
         seconds @ 120..7_200 => format!("{} minutes ago", seconds / 60),
         seconds @ 7_200..172_800 => format!("{} hours ago", seconds / 3_600),
@@ -365,6 +374,7 @@ fn used(layer: &Listed) -> String {
     }
 }
 
-fn trimmed(table: &Table) -> String {
+/// A table without blanks around its lines.
+pub(crate) fn trimmed(table: &Table) -> String {
     table.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>().join("\n")
 }

@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use belljar_analysis::imports::{Ecosystem, Settings};
 use belljar_engine::quantity::{parse_bytes, parse_millis};
-use belljar_layers::shelf::Bounds;
+use belljar_layers::shelf::{Bounds, SharedCache};
 use serde::Deserialize;
 
 use crate::env::Environment;
 use crate::failure::Failure;
+
+/// How long a layer may take on its way to or from a shared cache.
+pub(crate) const SHARED_CACHE_WAIT: Duration = Duration::from_secs(60);
 
 /// As it is written; what is absent is as usual.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -24,10 +27,18 @@ pub(crate) struct DependencySpec {
     max_bytes: Option<String>,
     /// How many there may be.
     max_layers: Option<u64>,
+    /// What installers may keep for themselves, such as `10G`.
+    max_cache_bytes: Option<String>,
     /// How long it holds which exact packages a requirement comes to, such as `24h`.
     ttl: Option<String>,
     /// Whether tenants use each other's layers.
     shared: bool,
+    /// A cache that machines share: `file:///FOLDER` or `s3://BUCKET/FOLDER`.
+    shared_cache: Option<String>,
+    /// Whether layers are only taken from there.
+    shared_cache_read_only: bool,
+    /// How long one layer may take, there or back, such as `60s`.
+    shared_cache_wait: Option<String>,
 }
 
 /// How layers are kept.
@@ -35,13 +46,22 @@ pub(crate) struct DependencySpec {
 pub(crate) struct LayerSettings {
     folder: Option<PathBuf>,
     pub(crate) bounds: Bounds,
+    pub(crate) cache_bytes: u64,
     pub(crate) ttl: Duration,
     pub(crate) shared: bool,
+    pub(crate) shared_cache: Option<SharedCache>,
 }
 
 impl Default for LayerSettings {
     fn default() -> Self {
-        Self { folder: None, bounds: Bounds::default(), ttl: Duration::from_secs(24 * 3_600), shared: false }
+        Self {
+            folder: None,
+            bounds: Bounds::default(),
+            ttl: Duration::from_secs(24 * 3_600),
+            cache_bytes: 10 << 30,
+            shared: false,
+            shared_cache: None,
+        }
     }
 }
 
@@ -59,6 +79,9 @@ impl DependencySpec {
             layers.bounds.bytes = bytes;
             layers.bounds.layer_bytes = layers.bounds.layer_bytes.min(bytes);
         }
+        if let Some(bytes) = positive("max_cache_bytes", self.max_cache_bytes.as_deref().map(parse_bytes))? {
+            layers.cache_bytes = bytes;
+        }
         if let Some(count) = self.max_layers {
             layers.bounds.layers = count;
         }
@@ -71,7 +94,23 @@ impl DependencySpec {
         if self.folder.as_deref().is_some_and(Path::is_relative) {
             return Err("dependencies.folder: write an absolute path".to_owned());
         }
+        layers.shared_cache = self.shared_cache()?;
         Ok(layers)
+    }
+
+    fn shared_cache(&self) -> Result<Option<SharedCache>, String> {
+        let millis = positive("shared_cache_wait", self.shared_cache_wait.as_deref().map(parse_millis))?;
+        let wait = millis.map_or(SHARED_CACHE_WAIT, Duration::from_millis);
+        let Some(address) = &self.shared_cache else {
+            return match self.shared_cache_read_only || millis.is_some() {
+                true => {
+                    Err("dependencies.shared_cache: is missing, and something is said about it".to_owned())
+                }
+                false => Ok(None),
+            };
+        };
+        let address = address.parse().map_err(|how| format!("dependencies.shared_cache: {how}"))?;
+        Ok(Some(SharedCache { address, read_only: self.shared_cache_read_only, wait }))
     }
 }
 
@@ -99,6 +138,8 @@ impl LayerSettings {
 
 #[cfg(test)]
 mod tests {
+    use belljar_layers::shelf::Address;
+
     use super::*;
 
     fn layers(text: &str) -> Result<LayerSettings, String> {
@@ -111,12 +152,24 @@ mod tests {
         let set = layers("max_bytes = \"1G\"\nmax_layers = 5\nttl = \"2h\"\nshared = true\n").unwrap();
         assert_eq!((set.bounds.bytes, set.bounds.layers, set.bounds.layer_bytes), (1 << 30, 5, 1 << 30));
         assert_eq!((set.ttl.as_secs(), set.shared), (7_200, true));
+        let cached =
+            layers("shared_cache = \"file:///srv/layers\"\nshared_cache_read_only = true\n").unwrap();
+        let wanted = SharedCache {
+            address: Address::Folder("/srv/layers".into()),
+            read_only: true,
+            wait: SHARED_CACHE_WAIT,
+        };
+        assert_eq!(cached.shared_cache, Some(wanted));
         for (text, why) in [
             ("max_bytes = \"0\"", "dependencies.max_bytes"),
             ("max_bytes = \"much\"", "dependencies.max_bytes"),
+            ("max_cache_bytes = \"-1\"", "dependencies.max_cache_bytes"),
             ("max_layers = 0", "dependencies.max_layers"),
             ("ttl = \"-1h\"", "dependencies.ttl"),
             ("folder = \"here\"", "dependencies.folder"),
+            ("shared_cache = \"/srv/layers\"", "dependencies.shared_cache: write file:///"),
+            ("shared_cache_read_only = true", "dependencies.shared_cache: is missing"),
+            ("shared_cache = \"s3://layers\"\nshared_cache_wait = \"0\"", "dependencies.shared_cache_wait"),
         ] {
             assert!(layers(text).unwrap_err().starts_with(why), "{text}");
         }

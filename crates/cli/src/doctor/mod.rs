@@ -6,12 +6,14 @@ mod show;
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use belljar_engine::layer::Layer;
-use belljar_engine::provider::{Blind, Capabilities};
+use belljar_engine::provider::{Blind, Capabilities, Provider};
 use belljar_engine::report::{Report, Status};
 use belljar_engine::request::{HostPaths, Request};
-use belljar_engine::{Engine, ErrorCode};
+use belljar_engine::{Engine, Error, ErrorCode};
+use belljar_providers::settings::DockerSettings;
 use serde::Serialize;
 
 use crate::args::DoctorArgs;
@@ -31,6 +33,7 @@ struct Findings {
     layers: Vec<LayerFinding>,
     languages: Vec<LanguageFinding>,
     installers: Vec<InstallerFinding>,
+    providers: Vec<ProviderFinding>,
     hints: Vec<String>,
     kernel: Option<String>,
     euid: Option<u32>,
@@ -53,6 +56,15 @@ struct InstallerFinding {
     faster: Option<&'static str>,
 }
 
+/// A provider that is configured, and what keeps it from running anything.
+#[derive(Debug, Serialize)]
+struct ProviderFinding {
+    name: &'static str,
+    error: Option<String>,
+    /// Layers that it does not have, and why.
+    missing: Vec<String>,
+}
+
 #[derive(Debug, Serialize)]
 struct LanguageFinding {
     name: &'static str,
@@ -62,12 +74,20 @@ struct LanguageFinding {
 
 /// Examines this machine; 0 where a sandbox started and every layer of the floor held, else 1.
 pub(crate) fn run(args: DoctorArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
+    let docker = config.providers.docker();
+    let services = config.providers.clone().filled_by(environment).services();
     let mut findings = match os::launch() {
         Ok(started) => os::runtime()?.block_on(examine(started, config)),
         Err(failure) if failure.code == ErrorCode::Unsupported => return Err(failure),
         Err(failure) => Findings::new(Err(failure.message), &Capabilities::default(), Vec::new()),
     };
     findings.installers = installers(environment);
+    if let Some(docker) = docker {
+        findings.providers.push(docker_finding(docker)?);
+    }
+    for (name, service) in services {
+        findings.providers.push(service_finding(name, service)?);
+    }
     let mut stdout = anstream::stdout().lock();
     let written =
         if args.json { show::json(&findings, &mut stdout) } else { show::text(&findings, &mut stdout) };
@@ -86,7 +106,7 @@ async fn examine(started: Started, config: Config) -> Findings {
     };
     let engine = Engine::new(host.provider(), config.profiles, config.ceiling);
     let proof = boot(&engine).await;
-    let findings = Findings::new(proof, engine.capabilities(), host.languages());
+    let findings = Findings::new(proof, &engine.capabilities(), host.languages());
     engine.shut_down().await;
     findings
 }
@@ -125,6 +145,7 @@ impl Findings {
             layers: Layer::ALL.iter().map(|layer| layer_finding(*layer, &enforced, capabilities)).collect(),
             languages: languages.into_iter().map(language_finding).collect(),
             installers: Vec::new(),
+            providers: Vec::new(),
             hints,
             kernel: host::kernel_release(),
             euid,
@@ -147,6 +168,28 @@ fn layer_finding(layer: Layer, enforced: &[Layer], capabilities: &Capabilities) 
         reason: missing.map(|missing| missing.reason.clone()),
         remedy: missing.map(|missing| missing.remedy.clone()),
     }
+}
+
+fn docker_finding(settings: DockerSettings) -> Result<ProviderFinding, Failure> {
+    let provider = os::docker(settings.clone());
+    let missing = provider.map(|provider| provider.capabilities().missing).unwrap_or_default();
+    let missing = missing.iter().map(|missing| format!("{}: {}", missing.layer, missing.reason)).collect();
+    let error = os::runtime()?.block_on(os::check_docker(settings)).err();
+    Ok(ProviderFinding { name: "docker", error, missing })
+}
+
+/// Whether a service answers and takes our key. Of layers it has none, and one line says so for all.
+fn service_finding(
+    name: &'static str,
+    service: Result<Arc<dyn Provider>, Error>,
+) -> Result<ProviderFinding, Failure> {
+    let checked = match &service {
+        Ok(provider) => os::runtime()?.block_on(provider.check()).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    let missing = service.ok().and_then(|provider| provider.capabilities().missing.into_iter().next());
+    let missing = missing.map(|missing| format!("any layer: {}", missing.reason)).into_iter().collect();
+    Ok(ProviderFinding { name, error: checked.err(), missing })
 }
 
 fn installers(environment: &Environment) -> Vec<InstallerFinding> {
@@ -179,7 +222,7 @@ mod tests {
         Capabilities {
             missing: vec![gap(Layer::CgroupMemory), gap(Layer::CgroupPids)],
             host_paths: true,
-            living: None,
+            ..Capabilities::default()
         }
     }
 

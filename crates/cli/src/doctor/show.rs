@@ -32,6 +32,16 @@ pub(super) fn text(findings: &Findings, out: &mut impl Write) -> io::Result<()> 
     if !findings.installers.is_empty() {
         writeln!(out, "\n{}", trimmed(&installers(&findings.installers)))?;
     }
+    if !findings.providers.is_empty() {
+        writeln!(out)?;
+    }
+    for found in &findings.providers {
+        let state = found.error.as_deref().unwrap_or("ready");
+        writeln!(out, "Provider {}: {state}", found.name)?;
+        for missing in &found.missing {
+            writeln!(out, "  without {missing}")?;
+        }
+    }
     Ok(())
 }
 

@@ -18,7 +18,7 @@ pub(crate) enum TerminalEvent {
 mod posix {
     use std::io::stdin;
 
-    use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
+    use rustix::termios::{LocalModes, OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
     use tokio::signal::unix::{Signal, SignalKind, signal};
 
     use super::TerminalEvent;
@@ -38,6 +38,15 @@ mod posix {
             tcsetattr(stdin(), OptionalActions::Now, &raw).map_err(failed)?;
             Ok(Self { before })
         }
+    }
+
+    /// A terminal that does not show what is typed, until this is dropped.
+    pub(crate) fn hide_typing() -> Option<RawTerminal> {
+        let before = tcgetattr(stdin()).ok()?;
+        let mut hidden = before.clone();
+        hidden.local_modes.remove(LocalModes::ECHO);
+        tcsetattr(stdin(), OptionalActions::Now, &hidden).ok()?;
+        Some(RawTerminal { before })
     }
 
     impl Drop for RawTerminal {
@@ -104,6 +113,10 @@ mod elsewhere {
         pub(crate) fn enter() -> Result<Self, Failure> {
             Err(Failure::host("terminals of this system are not supported"))
         }
+    }
+
+    pub(crate) fn hide_typing() -> Option<RawTerminal> {
+        None
     }
 
     pub(crate) fn window_size() -> Option<(u16, u16)> {

@@ -16,8 +16,15 @@ pub(crate) struct ServerArgs {
     pub(crate) json: bool,
 }
 
+const EXECUTIONS_EXAMPLES: &str = "\
+Examples:
+  belljar executions list --status failed --limit 10    the last that failed
+  belljar executions list --metadata job=42 --json      those of a job, for a program
+  belljar executions cancel exec_01m7g556e5…";
+
 /// `belljar executions`.
 #[derive(Debug, Args)]
+#[command(after_help = EXECUTIONS_EXAMPLES)]
 pub(crate) struct ExecutionsArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
@@ -57,8 +64,16 @@ pub(super) enum ExecutionsCommand {
     },
 }
 
+const TENANT_EXAMPLES: &str = "\
+Examples:
+  belljar tenant create ada --concurrency 4
+  belljar tenant quotas ada --cpu-seconds-per-day 3600  an hour of one core a day
+  belljar tenant policy ada strict                      nothing of hers runs under less
+  belljar tenant disable ada                            at once; enable undoes it";
+
 /// `belljar tenant`.
 #[derive(Debug, Args)]
+#[command(after_help = TENANT_EXAMPLES)]
 pub(crate) struct TenantArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
@@ -90,6 +105,13 @@ pub(super) enum TenantCommand {
         name: String,
         /// Name of the policy
         policy: String,
+    },
+    /// Sets who serves a tenant's requests that name no provider
+    Provider {
+        /// Its name
+        name: String,
+        /// Name of the provider, or 'auto' [default: the server's usual one]
+        provider: Option<String>,
     },
     /// Lets a tenant's keys open nothing
     Disable {
@@ -124,8 +146,15 @@ impl QuotaArgs {
     }
 }
 
+const KEY_EXAMPLES: &str = "\
+Examples:
+  belljar key create --tenant ada --label agent         shown this once
+  belljar key create --scopes run --expires 12h
+  belljar key rotate bj_9w2vd6sm1k0r --grace 1h         both open for an hour";
+
 /// `belljar key`.
 #[derive(Debug, Args)]
+#[command(after_help = KEY_EXAMPLES)]
 pub(crate) struct KeyArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
@@ -167,8 +196,14 @@ pub(super) enum KeyCommand {
     },
 }
 
+const PROFILE_EXAMPLES: &str = "\
+Examples:
+  belljar profile set small small.json                  limits and network by a name
+  belljar profile show small";
+
 /// `belljar profile`.
 #[derive(Debug, Args)]
+#[command(after_help = PROFILE_EXAMPLES)]
 pub(crate) struct ProfileArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,

@@ -38,7 +38,7 @@ pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// The server to call.
 #[derive(Debug, Clone)]
-pub(super) struct Server {
+pub(crate) struct Server {
     authority: String,
     /// Where HTTPS is spoken.
     secure: Option<Secure>,
@@ -47,7 +47,7 @@ pub(super) struct Server {
 
 impl Server {
     /// The flag counts, then the environment.
-    pub(super) fn of(flag: Option<&str>, environment: &Environment) -> Result<Self, Failure> {
+    pub(crate) fn of(flag: Option<&str>, environment: &Environment) -> Result<Self, Failure> {
         let url = flag.or(environment.server.as_deref()).unwrap_or(USUAL);
         let refused = |why: &str| Failure::invalid(format!("--server: '{}': {why}", url.escape_debug()));
         let (secure, rest) = match (url.strip_prefix("https://"), url.strip_prefix("http://")) {
@@ -85,7 +85,7 @@ impl Server {
     }
 
     /// Calls, and gives the whole answer; nothing is null.
-    pub(super) async fn call(
+    pub(crate) async fn call(
         &self,
         method: Method,
         path: &str,
@@ -96,7 +96,7 @@ impl Server {
     }
 
     /// Asks for something that need not be there.
-    pub(super) async fn find(&self, path: &str) -> Result<Option<Value>, Failure> {
+    pub(crate) async fn find(&self, path: &str) -> Result<Option<Value>, Failure> {
         let response = self.forward(request(Method::GET, path, [JSON, JSON], nothing())).await?;
         match response.status() {
             StatusCode::NOT_FOUND => Ok(None),
@@ -279,7 +279,7 @@ pub(super) fn query(pairs: &[(String, String)]) -> String {
 }
 
 /// Text as one part of a path or query.
-pub(super) fn part(text: &str) -> String {
+pub(crate) fn part(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let encode = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
     text.bytes().map(encode).collect()

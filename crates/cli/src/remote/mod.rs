@@ -18,13 +18,14 @@ use crate::env::Environment;
 use crate::failure::Failure;
 use crate::{input, os};
 
-pub(crate) use args::{ExecutionsArgs, KeyArgs, ProfileArgs, TenantArgs};
-use args::{ExecutionsCommand, KeyCommand, ProfileCommand, ServerArgs, TenantCommand};
+pub(crate) use args::{ExecutionsArgs, KeyArgs, ProfileArgs, ServerArgs, TenantArgs};
+use args::{ExecutionsCommand, KeyCommand, ProfileCommand, TenantCommand};
 pub(crate) use batch::There;
-use http::Server;
+pub(crate) use http::{Server, part as url_part};
 pub(crate) use run::{refuse_folders, run};
 pub(crate) use sandbox::{SandboxArgs, sandbox};
 use show::Columns;
+pub(crate) use show::one as show_one;
 
 const EXECUTIONS: Columns = &["id", "status", "language", "exit_code", "cpu_ms", "created"];
 const TENANTS: Columns = &["name", "disabled", "stored_bytes", "quotas"];
@@ -72,6 +73,9 @@ pub(crate) fn tenant(args: TenantArgs, environment: &Environment) -> Result<u8, 
         }
         TenantCommand::Policy { name, policy } => {
             show::one(&call(&server, Method::PATCH, &place(&name), Some(&json!({"policy": policy})))?)
+        }
+        TenantCommand::Provider { name, provider } => {
+            show::one(&call(&server, Method::PATCH, &place(&name), Some(&json!({"provider": provider})))?)
         }
         TenantCommand::Disable { name } => {
             show::one(&call(&server, Method::PATCH, &place(&name), Some(&json!({"disabled": true})))?)
@@ -135,7 +139,12 @@ fn server(args: &ServerArgs, environment: &Environment) -> Result<Server, Failur
     Server::of(args.server.as_deref(), environment)
 }
 
-fn call(server: &Server, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
+pub(crate) fn call(
+    server: &Server,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<Value, Failure> {
     os::runtime()?.block_on(server.call(method, path, body))
 }
 

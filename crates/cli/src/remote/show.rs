@@ -1,16 +1,25 @@
 //! Shows what a server answered: a table for people, JSON for programs.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use belljar_engine::quantity::show_bytes;
 use comfy_table::{Table, presets};
 use serde_json::Value;
 
+use crate::deps::trimmed;
 use crate::failure::Failure;
 use crate::say;
 
 /// Which fields a table shows, in their order.
 pub(super) type Columns = &'static [&'static str];
 
+/// How fields with a size end.
+const BYTES: &str = "_bytes";
+/// Fields that say when, in milliseconds since 1970.
+const MOMENTS: &[&str] = &["created", "expires", "last_used", "revoked", "disabled"];
+
 /// One object.
-pub(super) fn one(object: &Value) -> Result<u8, Failure> {
+pub(crate) fn one(object: &Value) -> Result<u8, Failure> {
     say::answer(&format!("{object:#}"));
     Ok(0)
 }
@@ -22,22 +31,72 @@ pub(super) fn list(answer: &Value, name: &str, columns: Columns, json: bool) -> 
         return Ok(0);
     }
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(columns.iter().map(|column| column.to_uppercase()));
+    let titles = columns.iter().map(|column| column.trim_end_matches(BYTES).to_uppercase());
+    table.load_preset(presets::NOTHING).set_header(titles);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     for row in answer[name].as_array().into_iter().flatten() {
-        table.add_row(columns.iter().map(|column| cell(&row[*column])));
+        table.add_row(columns.iter().map(|column| cell(column, &row[*column], now)));
     }
-    say::answer(&table.to_string());
+    say::answer(&trimmed(&table));
     if let Some(cursor) = answer["next_cursor"].as_str() {
         say::note(&format!("there are more: --cursor {cursor}"));
     }
     Ok(0)
 }
 
-/// Values come from tenants, so nothing in them may draw on the terminal.
-fn cell(value: &Value) -> String {
+/// A value as a person reads it in a table. It comes from a tenant, so nothing in it may draw on the terminal.
+fn cell(column: &str, value: &Value, now: Duration) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.escape_debug().to_string(),
-        other => other.to_string(),
+        Value::Array(values) => values.iter().map(|value| cell("", value, now)).collect::<Vec<_>>().join(","),
+        Value::Number(number) => match number.as_u64() {
+            Some(bytes) if column.ends_with(BYTES) => show_bytes(bytes),
+            Some(at) if MOMENTS.contains(&column) => moment(Duration::from_millis(at), now),
+            _ => number.to_string(),
+        },
+        Value::Object(fields) => {
+            let said = fields.iter().filter(|(_, value)| !value.is_null());
+            let shown =
+                said.map(|(name, value)| format!("{}={}", name.escape_debug(), cell(name, value, now)));
+            shown.collect::<Vec<_>>().join(" ")
+        }
+        Value::Bool(value) => value.to_string(),
+    }
+}
+
+fn moment(at: Duration, now: Duration) -> String {
+    match at.checked_sub(now) {
+        Some(left) => format!("in {}", span(left)),
+        None => format!("{} ago", span(now.saturating_sub(at))),
+    }
+}
+
+/// A time, roughly.
+pub(super) fn span(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..60 => format!("{seconds}s"),
+        seconds @ 60..3_600 => format!("{}m", seconds / 60),
+        seconds @ 3_600..172_800 => format!("{}h", seconds / 3_600),
+        seconds => format!("{}d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn cells_are_for_people() {
+        let now = Duration::from_secs(1_000_000);
+        let shown = |column, value| cell(column, &value, now);
+        assert_eq!(shown("created", json!(999_700_000)), "5m ago");
+        assert_eq!(shown("expires", json!(1_043_200_000)), "in 12h");
+        assert_eq!(shown("used_bytes", json!(1 << 20)), "1 MB");
+        assert_eq!(shown("scopes", json!(["run", "admin"])), "run,admin");
+        assert_eq!(shown("quotas", json!({"concurrency": 4, "sandboxes": null})), "concurrency=4");
+        assert_eq!(shown("exit_code", json!(-1)), "-1");
+        assert_eq!(shown("label", json!({"\u{9b}a": "\u{1b}[2J"})), "\\u{9b}a=\\u{1b}[2J");
     }
 }

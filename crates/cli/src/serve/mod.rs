@@ -1,6 +1,7 @@
 //! `belljar serve`: wires engine, store and server, and ends them in order.
 
 mod log;
+mod secrets;
 mod service;
 mod spec;
 mod tls;
@@ -17,8 +18,8 @@ use belljar_engine::provider::{Blind, Capabilities};
 use belljar_engine::report::Status;
 use belljar_engine::request::{HostPaths, Request};
 use belljar_layers::shelf::Notice;
-use belljar_server::{Doors, World};
-use belljar_store::{Options, Store};
+use belljar_server::{Doors, Providers, World};
+use belljar_store::{Options, SealingKey, Store};
 use clap::Args;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -27,15 +28,24 @@ use tokio::sync::oneshot;
 use crate::config::Config;
 use crate::env::Environment;
 use crate::failure::{Failure, shown};
+use crate::fleet::{ProviderSpec, Wired};
 use crate::os::{self, Hangups, Host, Interrupts, Started};
-use crate::{deps, say};
+use crate::{deps, fleet, image, say};
 
 use service::Service;
 pub(crate) use spec::{HostFolderSpec, ServerSpec};
 use tls::{Certificate, TlsFiles};
 
+const EXAMPLES: &str = "\
+Examples:
+  belljar serve                                         for this machine; the first start shows a key
+  belljar serve --without-keys                          for this machine, and nobody needs a key
+  belljar serve --listen 0.0.0.0:443 --tls-cert cert.pem --tls-key key.pem
+  belljar serve --data-dir /var/lib/belljar --metrics-listen 127.0.0.1:9117";
+
 /// `belljar serve`.
 #[derive(Debug, Default, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct ServeArgs {
     /// Address and port to listen on [default: 127.0.0.1:7117]
     #[arg(long, value_name = "ADDR")]
@@ -107,12 +117,24 @@ async fn serve(
     let host = started.connect(config.warm).await?;
     let folder = config.layers.folder(Some(&service.data_dir.join("layers")), environment)?;
     let tell = Arc::new(|notice: &Notice| tracing::warn!(%notice, "packages"));
-    let library = deps::library(host.provider(), folder, &config, environment, tell);
-    let engine = Engine::new(host.provider(), config.profiles.clone(), config.ceiling);
-    let engine = engine.with_policies(config.policies).with_packages(library).with_reach(service.reach);
-    let engine = Arc::new(engine);
+    let libraries = deps::Libraries::new(host.provider(), folder, &config, environment, tell);
+    let engine = Engine::over(
+        fleet::usual(&host.provider(), &ProviderSpec::default())?,
+        config.profiles.clone(),
+        config.ceiling,
+    );
+    let engine = engine.with_policies(config.policies).with_packages(libraries).with_reach(service.reach);
+    let images = image::Listed::of(&config.images, &service.data_dir.join("images"), environment);
+    let engine = Arc::new(match images {
+        Some(images) => engine.with_images(images),
+        None => engine,
+    });
     let ready = match prove(&engine, service.allow_degraded).await {
-        Ok(()) => prepare(&engine, store, &host, config.profiles, service, &doors).await,
+        Ok(()) => {
+            let told = config.providers.filled_by(environment);
+            let key = secrets::key(&service, environment, &store).await?;
+            prepare(&engine, store, &host, config.profiles, (told, key), service, &doors).await
+        }
         Err(failure) => Err(failure),
     };
     if let Ok(world) = &ready {
@@ -143,13 +165,20 @@ async fn prepare(
     store: Arc<Store>,
     host: &Host,
     profiles: Profiles,
+    (told, key): (ProviderSpec, Result<SealingKey, String>),
     service: Service,
     doors: &Doors,
 ) -> Result<Arc<World>, Failure> {
     let failed = |error: belljar_server::Error| Failure::host(error.to_string());
     let Service { data_dir, host_folders, settings, admin_key, .. } = service;
     let (engine, places) = (Arc::clone(engine), host.places(&data_dir, host_folders)?);
-    let prepared = belljar_server::prepare(engine, store, places, profiles, settings, admin_key);
+    let providers = Providers {
+        catalog: Arc::new(Wired { native: host.provider() }),
+        seeds: told.seeds,
+        usual: told.usual.unwrap_or_else(|| fleet::NATIVE.to_owned()),
+        key,
+    };
+    let prepared = belljar_server::prepare(engine, store, places, profiles, providers, settings, admin_key);
     let (world, first_key) = prepared.await.map_err(failed)?;
     if let Some(key) = first_key {
         say::answer(&format!("admin key, shown this once: {}", key.reveal()));
@@ -189,7 +218,7 @@ async fn abandoned() {
 
 /// Serves others only where every layer holds, or somebody said that less will do; the floor always has to.
 async fn prove(engine: &Engine, allow_degraded: bool) -> Result<(), Failure> {
-    if let Some(missing) = missing_layers(engine.capabilities()) {
+    if let Some(missing) = missing_layers(&engine.capabilities()) {
         if !allow_degraded {
             let advice = "'belljar doctor' says how to mend that; --allow-degraded serves all the same";
             return Err(Failure::host(format!("not enforced here: {missing}; {advice}")));

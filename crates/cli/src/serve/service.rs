@@ -22,6 +22,8 @@ pub(crate) struct Service {
     pub(crate) metrics_listen: Option<SocketAddr>,
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) data_dir: PathBuf,
+    /// The file with the key that seals secrets, where it is not the usual one.
+    pub(crate) secrets_key: Option<PathBuf>,
     pub(crate) host_folders: BTreeMap<String, HostFolderSpec>,
     pub(crate) durability: Durability,
     pub(crate) settings: Settings,
@@ -61,6 +63,7 @@ impl Service {
             metrics_listen: args.metrics_listen.or(spec.metrics_listen),
             tls,
             data_dir: data_dir(args.data_dir, environment, spec)?,
+            secrets_key: spec.secrets_key.clone(),
             host_folders: spec.host_folders()?,
             durability: spec.durability(),
             settings,

@@ -27,6 +27,8 @@ pub(crate) struct ServerSpec {
     /// A PEM file, and one with its key.
     pub(super) tls_cert: Option<PathBuf>,
     pub(super) tls_key: Option<PathBuf>,
+    /// A file with the key that seals secrets of providers; `secrets.key` in the data folder where it is absent.
+    pub(super) secrets_key: Option<PathBuf>,
     /// Executions at one time.
     concurrency: Option<usize>,
     /// Executions of one tenant that may wait.
@@ -55,6 +57,8 @@ pub(crate) struct ServerSpec {
     keep_bytes: Option<String>,
     /// What volumes and snapshots of a tenant without a quota may take, such as `10G`.
     tenant_disk: Option<String>,
+    /// Web pages from elsewhere that may call it, such as `https://app.example`.
+    origins: Vec<String>,
     /// Folders of this machine that sandboxes may see, by the name by which they ask for them.
     pub(super) host_folders: BTreeMap<String, HostFolderSpec>,
     /// The most of the network that requests may ask for: `none`, `names`, `hosts` or `full`.
@@ -99,6 +103,7 @@ impl ServerSpec {
         set(&mut settings.connections, count("connections", self.connections)?);
         set(&mut settings.body_timeout, time("body_timeout", self.body_timeout.as_deref())?);
         set(&mut settings.drain, time("drain", self.drain.as_deref())?);
+        settings.origins = self.origins.iter().map(|given| origin(given)).collect::<Result<_, _>>()?;
         settings.bodies_total = settings.bodies_total.max(2 * settings.max_body);
         if let Some(age) = time("keep", self.keep.as_deref())? {
             settings.retention.max_age = Some(age);
@@ -146,6 +151,17 @@ fn count(name: &str, given: Option<usize>) -> Result<Option<usize>, Failure> {
     }
 }
 
+/// As browsers write one: in small letters, and nothing behind the host and its port.
+fn origin(given: &str) -> Result<String, Failure> {
+    let place = given.strip_prefix("https://").or_else(|| given.strip_prefix("http://")).unwrap_or_default();
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-:[]".contains(&byte);
+    if place.is_empty() || !place.bytes().all(is_plain) {
+        let shown = given.escape_debug();
+        return Err(refused("origins", &format!("'{shown}' is not written like https://app.example")));
+    }
+    Ok(given.to_owned())
+}
+
 fn bytes(name: &str, given: Option<&str>) -> Result<Option<u64>, Failure> {
     let parse =
         |text| parse_bytes(text).map_err(|why| refused(name, &why)).and_then(|size| above_zero(name, size));
@@ -174,9 +190,16 @@ mod tests {
     fn what_is_given_counts_and_nonsense_is_refused() {
         let set = settings("concurrency = 3\nmax_body = \"1M\"\ndrain = \"5s\"\nkeep = \"1h\"").unwrap();
         assert_eq!((set.concurrency, set.max_body, set.drain.as_secs()), (3, 1 << 20, 5));
-        for wrong in
-            ["concurrency = 0", "queue = 0", "max_body = \"x\"", "drain = \"-1s\"", "keep_bytes = \"0\""]
-        {
+        for wrong in [
+            "origins = [\"https://a.test/\"]",
+            "origins = [\"*\"]",
+            "origins = [\"https://\"]",
+            "concurrency = 0",
+            "queue = 0",
+            "max_body = \"x\"",
+            "drain = \"-1s\"",
+            "keep_bytes = \"0\"",
+        ] {
             assert!(settings(wrong).unwrap_err().message.starts_with("[server] "), "{wrong}");
         }
         assert!(toml::from_str::<ServerSpec>("port = 1").is_err());

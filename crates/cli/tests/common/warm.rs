@@ -1,7 +1,7 @@
 //! The same `belljar run`, in an interpreter that is warm already.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -23,12 +23,22 @@ impl Conversation {
         fault: &str,
         arguments: impl IntoIterator<Item = I>,
     ) -> Self {
-        let mut config = tempfile::NamedTempFile::new().expect("a file");
-        writeln!(config, "[warm]\n{settings}").expect("a file of the test's own");
         let mut command = belljar();
         if !fault.is_empty() {
             command.env("BELLJAR_FAULT", fault);
         }
+        let arguments: Vec<_> = arguments.into_iter().collect();
+        Self::by(command, settings, &arguments)
+    }
+
+    /// The same, by a command that stands for the binary.
+    pub(crate) fn by(
+        mut command: Command,
+        settings: &str,
+        arguments: &[impl AsRef<std::ffi::OsStr>],
+    ) -> Self {
+        let mut config = tempfile::NamedTempFile::new().expect("a file");
+        writeln!(config, "[warm]\n{settings}").expect("a file of the test's own");
         command.arg("--config").arg(config.path()).arg("run").args(arguments);
         command.args(["--batch", "-", "--jobs", "1", "--quiet"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());

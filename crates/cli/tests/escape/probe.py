@@ -17,13 +17,15 @@ NUMBERS = {
     "mknodat": (259, 33), "fchmodat": (268, 53), "unshare": (272, 97), "perf_event_open": (298, 241),
     "fanotify_init": (300, 262), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "setns": (308, 268),
     "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272), "finit_module": (313, 273),
-    "renameat2": (316, 276), "kexec_file_load": (320, 294), "bpf": (321, 280), "userfaultfd": (323, 282),
-    "clone": (56, 220), "openat": (257, 56), "vhangup": (153, 58), "memfd_create": (319, 279), "capset": (126, 91),
+    "renameat2": (316, 276), "seccomp": (317, 277), "kexec_file_load": (320, 294), "bpf": (321, 280),
+    "userfaultfd": (323, 282), "clone": (56, 220), "openat": (257, 56), "vhangup": (153, 58),
+    "memfd_create": (319, 279), "capset": (126, 91),
     "pidfd_send_signal": (424,) * 2, "io_uring_setup": (425,) * 2, "io_uring_enter": (426,) * 2,
     "io_uring_register": (427,) * 2, "open_tree": (428,) * 2, "move_mount": (429,) * 2, "fsopen": (430,) * 2,
     "fsconfig": (431,) * 2, "fsmount": (432,) * 2, "fspick": (433,) * 2, "pidfd_open": (434,) * 2,
     "clone3": (435,) * 2, "openat2": (437,) * 2, "pidfd_getfd": (438,) * 2, "process_madvise": (440,) * 2,
-    "mount_setattr": (442,) * 2, "process_mrelease": (448,) * 2, "fchmodat2": (452,) * 2,
+    "mount_setattr": (442,) * 2, "landlock_create_ruleset": (444,) * 2, "process_mrelease": (448,) * 2,
+    "fchmodat2": (452,) * 2,
 }
 REFUSALS = ("EPERM", "ENOSYS")
 _attempts = 0

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-use super::{judges, neighbours, results, syscalls};
+use super::{docker, judges, neighbours, results, syscalls};
 use crate::common::warm::run_warm;
 use crate::common::{self, Answer, beside};
 
@@ -32,7 +32,14 @@ pub(crate) fn main() -> ExitCode {
     let cases = [judges::CASES, results::CASES, neighbours::CASES, syscalls::CASES].concat();
     trials
         .extend(cases.into_iter().map(|(name, case)| Trial::test(name, move || case().map_err(Into::into))));
-    libtest_mimic::run(&arguments, trials).exit_code()
+    // It stays until all have ended.
+    let docker = docker::Daemon::start();
+    if let Some(docker) = &docker {
+        trials.extend(docker.trials(&programs("escape")));
+    }
+    let ended = libtest_mimic::run(&arguments, trials);
+    drop(docker);
+    ended.exit_code()
 }
 
 /// Programs of a folder, sorted.
@@ -49,7 +56,7 @@ fn programs(folder: &str) -> Vec<PathBuf> {
     found
 }
 
-fn name_of(program: &Path) -> String {
+pub(crate) fn name_of(program: &Path) -> String {
     program.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
@@ -60,32 +67,28 @@ fn is_of(program: &Path, endings: &[&str]) -> bool {
 /// The same in an interpreter that was started before.
 fn self_judged_warm(program: PathBuf, warm: &'static str) -> Trial {
     Trial::test(format!("{warm}::{}", name_of(&program)), move || {
-        let header = Header::of(&program);
-        let helper = format!("{}:probe.py", beside("escape/probe.py").display());
-        let mut arguments = vec![program.display().to_string(), "--file".to_owned(), helper];
-        arguments.extend(header.flags.clone());
-        let answer = run_warm(warm, "", arguments);
-        if let Some(why) = header.lacks(&answer) {
-            println!("skipped: {}: {why}", name_of(&program));
-            return Ok(());
-        }
-        header.judge(&answer).map_err(Into::into)
+        held(&program, |arguments| run_warm(warm, "", arguments)).map_err(Into::into)
     })
 }
 
 fn self_judged(program: PathBuf) -> Trial {
     Trial::test(format!("program::{}", name_of(&program)), move || {
-        let header = Header::of(&program);
-        let helper = format!("{}:probe.py", beside("escape/probe.py").display());
-        let mut arguments = vec![program.display().to_string(), "--file".to_owned(), helper];
-        arguments.extend(header.flags.clone());
-        let answer = common::run(arguments);
-        if let Some(why) = cannot_run(&answer).or_else(|| header.lacks(&answer)) {
-            println!("skipped: {}: {why}", name_of(&program));
-            return Ok(());
-        }
-        header.judge(&answer).map_err(Into::into)
+        held(&program, common::run).map_err(Into::into)
     })
+}
+
+/// Runs a program in some way, and holds the answer to its header.
+pub(crate) fn held(program: &Path, run: impl FnOnce(Vec<String>) -> Answer) -> Verdict {
+    let header = Header::of(program);
+    let helper = format!("{}:probe.py", beside("escape/probe.py").display());
+    let mut arguments = vec![program.display().to_string(), "--file".to_owned(), helper];
+    arguments.extend(header.flags.clone());
+    let answer = run(arguments);
+    if let Some(why) = cannot_run(&answer).or_else(|| header.lacks(&answer)) {
+        println!("skipped: {}: {why}", name_of(program));
+        return Ok(());
+    }
+    header.judge(&answer)
 }
 
 /// Runs with a word on its command line by which its processes are found, and expects none of them a second later.

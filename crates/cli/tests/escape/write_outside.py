@@ -38,4 +38,9 @@ for folder in ["/", "/usr", "/etc"]:
 for folder in ALLOWED:
     flags = os.statvfs(folder).f_flag
     check(f"{folder} is without set-id and devices", flags & os.ST_NOSUID and flags & os.ST_NODEV)
+mounts = [line.split() for line in open("/proc/self/mountinfo")]
+mounts = [(words[4], words[words.index("-") + 1], words[5].split(",")) for words in mounts]
+writable = [(path, flags) for path, kind, flags in mounts if "rw" in flags and kind not in ("proc", "devpts")]
+bare = [path for path, flags in writable if not {"nosuid", "nodev"} <= set(flags)]
+check("so is every mount that can be written", not bare, bare)
 finish(80)

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::{Answer, belljar, finish};
+use crate::index::Index;
 
 /// Which installers there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,12 +89,57 @@ impl World {
         finish(command.args(["run", "--json"]).args(arguments))
     }
 
+    /// With the usual registries and packages of ours, where packages may be built.
+    pub(crate) fn building(&self, index: &Index, arguments: &[&str]) -> Answer {
+        let mut command = self.command();
+        command
+            .env("BELLJAR_CONFIG", &index.config)
+            .env("PIP_FIND_LINKS", self.home.path().join("links"))
+            .env("UV_FIND_LINKS", self.home.path().join("links"));
+        finish(command.args(["run", "--json", "--profile", "builds"]).args(arguments))
+    }
+
+    /// Sources with a module in C.
+    pub(crate) fn make_native_package(&self) {
+        let setup = "from setuptools import setup, Extension\n\
+            setup(name='bell-native', version='0.0.1', ext_modules=[Extension('bell_native', ['bell.c'])])\n";
+        let code = "#include <Python.h>\n\
+            static PyObject *answer(PyObject *self, PyObject *none) { return PyLong_FromLong(42); }\n\
+            static PyMethodDef methods[] = {{\"answer\", answer, METH_NOARGS, \"\"}, {0}};\n\
+            static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, \"bell_native\", \"\", -1, methods};\n\
+            PyMODINIT_FUNC PyInit_bell_native(void) { return PyModule_Create(&module); }\n";
+        self.pack("bell_native-0.0.1", &[("setup.py", setup), ("bell.c", code)]);
+    }
+
+    /// Packs sources into `links`.
+    fn pack(&self, name: &str, files: &[(&str, &str)]) {
+        let (links, source) = (self.home.path().join("links"), self.home.path().join(name));
+        std::fs::create_dir_all(&links).expect("a folder");
+        std::fs::create_dir_all(&source).expect("a folder");
+        for (file, text) in files {
+            std::fs::write(source.join(file), text).expect("a file");
+        }
+        let packed = Command::new("tar")
+            .args(["-czf"])
+            .arg(links.join(format!("{name}.tar.gz")))
+            .arg("-C")
+            .arg(self.home.path())
+            .arg(name)
+            .status();
+        assert!(packed.is_ok_and(|status| status.success()));
+    }
+
     fn layers_folder(&self) -> PathBuf {
         self.home.path().join("cache/belljar/layers")
     }
 
     pub(crate) fn layers(&self) -> Vec<PathBuf> {
         entries(&self.layers_folder().join("layers"))
+    }
+
+    /// Where installers keep what they know.
+    pub(crate) fn installers(&self) -> PathBuf {
+        self.layers_folder().join("installers")
     }
 
     /// How much is on its way to become a layer.
@@ -103,27 +149,13 @@ impl World {
 
     /// A source distribution whose `setup.py` leaves a trace wherever it can, and says what it saw of the host.
     pub(crate) fn make_evil_packages(&self) {
-        let links = self.home.path().join("links");
-        let source = self.home.path().join("bell_evil-0.0.1");
-        std::fs::create_dir_all(&links).expect("a folder");
-        std::fs::create_dir_all(&source).expect("a folder");
-        let touched = links.join("touched");
+        let touched = self.home.path().join("links/touched");
         let setup = format!(
             "import os\ntry: open({:?}, 'w').close()\nexcept OSError: pass\nfrom setuptools import setup\nsetup(name='bell-evil', version='0.0.1', py_modules=['bell_evil'])\n",
             touched.display().to_string()
         );
-        std::fs::write(source.join("setup.py"), setup).expect("a file");
-        std::fs::write(source.join("bell_evil.py"), "print('built')\n").expect("a file");
-        std::fs::write(source.join("PKG-INFO"), "Metadata-Version: 2.1\nName: bell-evil\nVersion: 0.0.1\n")
-            .expect("a file");
-        let packed = Command::new("tar")
-            .args(["-czf"])
-            .arg(links.join("bell_evil-0.0.1.tar.gz"))
-            .arg("-C")
-            .arg(self.home.path())
-            .arg("bell_evil-0.0.1")
-            .status();
-        assert!(packed.is_ok_and(|status| status.success()));
+        let about = "Metadata-Version: 2.1\nName: bell-evil\nVersion: 0.0.1\n";
+        self.pack("bell_evil-0.0.1", &[("setup.py", &setup), ("bell_evil.py", ""), ("PKG-INFO", about)]);
     }
 
     /// A wheel with modules that are called like the standard library's, and leave a trace where they are imported.

@@ -1,4 +1,4 @@
-//! `belljar sandbox`: the real binary against the real server, and against one that means ill.
+//! `belljar sandbox` and `belljar provider`: the real binary against the real server, and against one that means ill.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -10,6 +10,7 @@ mod exec;
 mod fake;
 mod life;
 mod ports;
+mod providers;
 mod pty;
 mod shell;
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::common::server::{KEY, Reply, Server, parse};
+use crate::wait_for;
 
 /// A sandbox and its files.
 pub(crate) struct Place<'a> {
@@ -248,8 +249,10 @@ fn an_upload_that_stands_still_is_cut_off_and_one_that_is_slow_is_not() {
     }
     assert_eq!(answer(slow).json(), json!({"bytes": 10}));
     // A caller that goes away leaves nothing half done.
-    drop(begin("gone"));
-    assert_eq!(place.sh("ls -A"), "slow\n");
+    let gone = begin("gone");
+    wait_for("half a file", || place.sh("ls -A") != "slow\n");
+    drop(gone);
+    wait_for("nothing but what was sent whole", || place.sh("ls -A") == "slow\n");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod common;
 
 mod commands;
 mod files;
+mod findings;
 mod life;
 mod names;
 mod network;

@@ -53,6 +53,12 @@ fn hosts_are_changed_while_a_sandbox_lives() {
     assert_eq!(server.get(&place).json()["network"]["hosts"], json!([format!("localhost:{port}")]));
     assert_eq!(run(&status_of("http://pypi.org/"))["stdout"], "403");
     server.delete(&place);
+    // What it could reach in the end is known when it is gone.
+    let gone = server.get(&place).json();
+    assert_eq!(
+        (&gone["state"], &gone["network"]["hosts"]),
+        (&json!("ended"), &json!([format!("localhost:{port}")]))
+    );
     assert_eq!(put(json!(["pypi.org"])).code(), "sandbox_ended");
 }
 

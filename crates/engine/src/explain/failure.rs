@@ -8,6 +8,7 @@ use crate::Capture;
 use crate::finding::{Finding, MAX_FINDINGS};
 use crate::layer::Layer;
 use crate::limits;
+use crate::living;
 use crate::outcome::{Ending, Outcome};
 use crate::plan::{Image, Mount, Network, Plan, WORKSPACE};
 use crate::quantity::show_bytes;
@@ -25,18 +26,34 @@ const SHOWN: usize = 200;
 
 /// Adds to what is known of a run what it said itself, where it failed.
 pub(crate) fn explain(outcome: &mut Outcome, plan: &Plan, stderr: &Capture) {
-    if !matches!(outcome.ending, Ending::Exited(1..)) {
-        return;
+    if matches!(outcome.ending, Ending::Exited(1..)) {
+        add_own_words(&mut outcome.findings, plan, &outcome.receipt.isolation, stderr);
     }
+}
+
+/// Adds to what is known of a command in a sandbox that stays what it said itself, where it failed.
+pub fn explain_command(
+    findings: &mut Vec<Finding>,
+    ending: Option<living::Ending>,
+    (plan, isolation): (&Plan, &[Layer]),
+    stderr: &Capture,
+) {
+    if matches!(ending, Some(living::Ending::Exited(1..))) {
+        add_own_words(findings, plan, isolation, stderr);
+    }
+}
+
+fn add_own_words(findings: &mut Vec<Finding>, plan: &Plan, isolation: &[Layer], stderr: &Capture) {
     let stderr = stderr.bytes();
     let stderr = String::from_utf8_lossy(&stderr);
-    let refused = outcome.findings.iter().any(|finding| finding.rule == SYSCALL.id);
-    let failure = Failure { plan, isolation: &outcome.receipt.isolation, refused };
+    let refused = findings.iter().any(|finding| finding.rule == SYSCALL.id);
+    let failure = Failure { plan, isolation, refused };
     let complaint = last_complaint(&stderr);
     let clue = complaint.as_deref().and_then(clue::read);
     let found = clue.and_then(|clue| failure.about(&clue)).or_else(|| failure.network(&stderr));
-    outcome.findings.extend(found);
-    outcome.findings.truncate(MAX_FINDINGS);
+    // One kind is told of once: what was seen from outside says the same.
+    findings.extend(found.filter(|found| findings.iter().all(|known| known.rule != found.rule)));
+    findings.truncate(MAX_FINDINGS);
 }
 
 /// A program that failed, and what held for it.

@@ -1,10 +1,12 @@
 //! What is known of a run from outside: calls that were refused, processes that were, a full disk.
 
 use super::calls;
-use super::rules::{DISK_FULL, PROCESSES, SYSCALL};
+use super::rules::{DISK_FULL, MEMORY, NOT_LIMITED, PROCESSES, SYSCALL};
 use crate::finding::Finding;
+use crate::layer::Layer;
 use crate::limits::Limits;
 use crate::outcome::{Ending, Limit};
+use crate::provider::Capabilities;
 use crate::quantity::show_bytes;
 
 /// A system call that the filter refused.
@@ -27,8 +29,20 @@ pub struct Kept {
     pub more_calls: bool,
     /// How often a process or thread was refused, where a control group counts.
     pub forks_refused: u64,
+    /// How many processes were killed because memory ran out, where that was not the end of it all.
+    pub memory_kills: u64,
     /// No block or no inode was left at the end.
     pub disk_full: bool,
+}
+
+impl Kept {
+    /// Notes a call; of one name that is known, how often.
+    pub fn add(&mut self, call: RefusedCall) {
+        match self.calls.iter_mut().find(|known| known.name == call.name) {
+            Some(known) => known.count = known.count.saturating_add(call.count),
+            None => self.calls.push(call),
+        }
+    }
 }
 
 /// Findings about what a run was kept from. What ended it has its own line in `error`, and no finding.
@@ -38,10 +52,36 @@ pub fn findings(kept: &Kept, ending: Ending, limits: &Limits) -> Vec<Finding> {
     if kept.forks_refused > 0 && !ended_by(Limit::Processes) {
         findings.push(processes(Some(kept.forks_refused), limits));
     }
+    if kept.memory_kills > 0 && !ended_by(Limit::Memory) {
+        findings.push(memory(kept.memory_kills, limits));
+    }
     if kept.disk_full && !ended_by(Limit::Disk) {
-        findings.push(disk_full("the disk was full at the end", limits));
+        findings.push(disk_full("the disk was full", limits));
     }
     findings
+}
+
+/// Limits that a provider says it sets, and that a receipt lacks: no request does without them. Where nothing was made,
+/// nothing lacked a limit.
+pub(crate) fn not_limited(declared: &Capabilities, isolation: &[Layer]) -> Option<Finding> {
+    const LIMITS: [(Layer, &str); 3] = [
+        (Layer::CgroupMemory, "memory"),
+        (Layer::CgroupCpu, "processor time"),
+        (Layer::CgroupPids, "the number of processes"),
+    ];
+    if isolation.is_empty() {
+        return None;
+    }
+    let is_said = |layer| declared.remote || declared.missing.iter().any(|missing| missing.layer == layer);
+    let open: Vec<_> =
+        LIMITS.iter().filter(|(layer, _)| !isolation.contains(layer) && !is_said(*layer)).collect();
+    let what: Vec<_> = open.iter().map(|(_, what)| *what).collect();
+    let (first, _) = open.first()?;
+    Some(NOT_LIMITED.finding(
+        format!("nothing limited {}", what.join(", ")),
+        format!("see how the runtime is set up (gVisor's --ignore-cgroups does this), or refuse such runs: --require {first}"),
+        "the receipt".to_owned(),
+    ))
 }
 
 fn refused(call: &RefusedCall, more: bool) -> Finding {
@@ -73,6 +113,16 @@ pub(super) fn processes(refused: Option<u64>, limits: &Limits) -> Finding {
     )
 }
 
+fn memory(kills: u64, limits: &Limits) -> Finding {
+    let limit = limits.memory_bytes;
+    let (who, were) = if kills == 1 { ("a process", "was") } else { ("processes", "were") };
+    MEMORY.finding(
+        format!("{who} {were} killed when memory ran out: all together may have {}", show_bytes(limit)),
+        "use less, or raise limits.memory_bytes (--memory)".to_owned(),
+        format!("limits.memory_bytes = {limit}"),
+    )
+}
+
 pub(super) fn disk_full(what: &str, limits: &Limits) -> Finding {
     let size = show_bytes(limits.disk_bytes);
     DISK_FULL.finding(
@@ -80,4 +130,24 @@ pub(super) fn disk_full(what: &str, limits: &Limits) -> Finding {
         "write less, or raise limits.disk_bytes (--disk)".to_owned(),
         format!("limits.disk_bytes = {}", limits.disk_bytes),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::MissingLayer;
+
+    #[test]
+    fn limits_that_were_said_to_hold_and_do_not_are_told_of() {
+        let held = [Layer::PidNs, Layer::CgroupPids];
+        let said =
+            |declared: &Capabilities, held: &[Layer]| not_limited(declared, held).map(|one| one.message);
+        let all = Capabilities::default();
+        assert_eq!(said(&all, &held).unwrap(), "nothing limited memory, processor time");
+        assert_eq!(said(&all, &[]), None);
+        assert_eq!(said(&Capabilities { remote: true, ..all.clone() }, &held), None);
+        let missing = |layer| MissingLayer { layer, reason: String::new(), remedy: String::new() };
+        let known = vec![missing(Layer::CgroupMemory), missing(Layer::CgroupCpu)];
+        assert_eq!(said(&Capabilities { missing: known, ..all }, &held), None);
+    }
 }

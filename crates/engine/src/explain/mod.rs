@@ -14,5 +14,7 @@ mod rules;
 
 pub(crate) use error::{error_line, signal_name, signal_number};
 pub(crate) use failure::explain;
+pub use failure::explain_command;
+pub(crate) use kept::not_limited;
 pub use kept::{Kept, RefusedCall, findings};
 pub use page::page;

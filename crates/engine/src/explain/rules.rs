@@ -24,7 +24,7 @@ pub(super) const SYSCALL: Rule = Rule {
     severity: "warning",
     when: "the filter refused a system call with EPERM",
     setting: "by the call, below",
-    source: "the kernel; not in a sandbox that stays",
+    source: "the kernel",
 };
 pub(super) const READ_ONLY: Rule = Rule {
     id: "sandbox-read-only",
@@ -70,9 +70,10 @@ pub(super) const MEMORY: Rule = Rule {
     id: "sandbox-memory",
     category: "resource",
     severity: "warning",
-    when: "memory was refused, where no control group holds it and each process is held for itself",
+    when: "a command of a sandbox that stays had a process killed because memory ran out; or memory was refused, where no \
+           control group holds it and each process is held for itself",
     setting: "`--memory`, `limits.memory_bytes`",
-    source: OWN_WORDS,
+    source: "the control group, or what the program wrote when it failed",
 };
 pub(super) const OPEN_FILES: Rule = Rule {
     id: "sandbox-open-files",
@@ -91,6 +92,15 @@ pub(super) const NO_NETWORK: Rule = Rule {
     source: OWN_WORDS,
 };
 
+pub(super) const NOT_LIMITED: Rule = Rule {
+    id: "sandbox-not-limited",
+    category: "resource",
+    severity: "high",
+    when: "memory, processor time or the number of processes had no limit, though the provider should set one",
+    setting: "none: limits belong there; `--require cgroup.memory` refuses instead",
+    source: "the receipt",
+};
+
 pub(super) const ALL: &[&Rule] = &[
     &SYSCALL,
     &READ_ONLY,
@@ -101,6 +111,7 @@ pub(super) const ALL: &[&Rule] = &[
     &PROCESSES,
     &MEMORY,
     &OPEN_FILES,
+    &NOT_LIMITED,
 ];
 
 impl Rule {

@@ -161,6 +161,9 @@ pub trait Living: Debug + Send + Sync {
     /// What it uses now, paused or not.
     fn stats(&self) -> Asked<'_, Stats>;
 
+    /// What it was kept from since it was opened, whichever of its processes that was.
+    fn kept_from(&self) -> Asked<'_, Vec<Finding>>;
+
     /// What it may reach, where that is single hosts.
     fn network(&self) -> Option<NetworkUse> {
         None
@@ -210,6 +213,10 @@ pub trait Commands: Debug + Send + Sync {
 
     /// All that run or are remembered, oldest first.
     fn list(&self) -> Asked<'_, Vec<ProcessInfo>>;
+
+    /// What one was kept from so far: calls that its processes were refused; and what the sandbox as a whole was, as far as
+    /// nobody but this command can have been the reason.
+    fn kept_from<'a>(&'a self, command: &'a ProcessInfo) -> Asked<'a, Vec<Finding>>;
 }
 
 /// A viewer of a command. Dropping it leaves the command alone.

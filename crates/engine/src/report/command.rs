@@ -48,7 +48,7 @@ pub struct CommandReport {
     /// How long it took, where that was waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<f64>,
-    /// What policies say of it, where it was just started.
+    /// What policies say of it, where it was just started, and what it was kept from.
     pub findings: Vec<Finding>,
 }
 

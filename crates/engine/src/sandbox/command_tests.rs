@@ -2,6 +2,7 @@ use belljar_analysis::policy::Policies;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::fleet::Chosen;
 use crate::limits::Limits;
 use crate::living::LivingCapabilities;
 use crate::profile::Profiles;
@@ -16,10 +17,11 @@ fn admitted_in(sandbox: Value, request: Value) -> Result<AdmittedCommand, String
     let rules = Rules {
         profiles: &profiles,
         ceiling: &ceiling,
-        capabilities: &capabilities,
+        chosen: &Chosen::claiming(capabilities),
         policies: &Policies::default(),
         floor: None,
         reach: crate::network::Reach::Full,
+        images: None,
     };
     let sandbox = serde_json::from_value(sandbox).unwrap();
     let sandbox = admit_sandbox(sandbox, &rules).unwrap();

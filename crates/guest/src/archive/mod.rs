@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::protocol::{ArchiveFormat, ArchiveLimits, Failure, FailureKind, Unpacked, decode, encode};
 
 /// How the worker is told that it is one: its own name.
-pub(crate) const WORKER: &str = "belljar-archive";
+pub const WORKER: &str = "belljar-archive";
 
 /// A name in an archive can claim to be a gigabyte long: memory ends here, and with it the worker.
 const MEMORY: u64 = 128 << 20;

@@ -1,8 +1,7 @@
 //! Archives are packed and unpacked by a worker, which is this binary once more: a hostile archive can then cost that
 //! process its life and nothing else, and this one thread never compresses anything.
 
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, WaitStatus};
 use tokio::sync::oneshot;
@@ -100,8 +99,8 @@ struct Worker {
 
 impl Worker {
     fn start(world: &World, job: &Job) -> std::io::Result<Self> {
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0(archive::WORKER).arg(job.to_argument()).env_clear();
+        let mut command = world.worker();
+        command.arg(job.to_argument()).env_clear();
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         belljar_jail::session::own_session(&mut command, false);
         let Spawned { mut child, pid, status } = world.spawn(&mut command)?;

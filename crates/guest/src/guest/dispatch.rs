@@ -152,5 +152,6 @@ async fn answer(world: &Rc<World>, request: Request, channel: &mut Channel) -> R
             watches::watch(world, &place.at(path)?, recursive, &channel.sender).await
         }
         Request::Port { port } => ports::connect(port, channel).await,
+        Request::Space { path } => files::space(&place.at(path)?),
     }
 }

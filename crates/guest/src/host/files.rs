@@ -11,7 +11,7 @@ use super::bytes::ByteReader;
 use super::channel::{Came, Channel};
 use super::error::{GuestError, Violation};
 use crate::line::CHUNK;
-use crate::protocol::{Entry, Metadata, Page, Reply, Request, WriteOptions};
+use crate::protocol::{Entry, Metadata, Page, Reply, Request, Space, WriteOptions};
 
 impl Guest {
     /// What is at a path; of a link itself, unless it is to be followed.
@@ -22,6 +22,18 @@ impl Guest {
         let mut channel = self.open(&Request::Stat { path: path.to_owned(), follow }).await?;
         match channel.next().await? {
             Came::Done(Reply::Metadata(metadata)) => Ok(metadata),
+            _ => Err(channel.wrong()),
+        }
+    }
+
+    /// How full the file system is that something is on. The guest's word: nobody outside looks.
+    ///
+    /// # Errors
+    /// As the guest tells; `NotFound` where there is nothing.
+    pub async fn space(&self, path: &str) -> Result<Space, GuestError> {
+        let mut channel = self.open(&Request::Space { path: path.to_owned() }).await?;
+        match channel.next().await? {
+            Came::Done(Reply::Space(space)) => Ok(space),
             _ => Err(channel.wrong()),
         }
     }

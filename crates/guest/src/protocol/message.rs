@@ -78,6 +78,7 @@ pub enum Request {
     Snapshot,
     Watch { path: String, recursive: bool },
     Port { port: u16 },
+    Space { path: String },
 }
 
 /// What the guest answers.
@@ -97,6 +98,18 @@ pub enum Reply {
     Page(Page),
     Written(u64),
     Unpacked(Unpacked),
+    Space(Space),
+}
+
+/// A file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Space {
+    /// Bytes in use.
+    pub used_bytes: u64,
+    /// Whether no block or no inode is left.
+    pub full: bool,
+    /// Whether there is a limit on how many files it holds.
+    pub counts_files: bool,
 }
 
 /// What comes while a channel is open.

@@ -32,4 +32,4 @@ pub use belljar_engine::living::{
 };
 pub use belljar_engine::provider::Stream;
 pub use frame::{FRAME_COST, Frame, FrameError, Kind, MAX_BODY, WINDOW, read_frame};
-pub use message::{Event, Hello, MAGIC, Reply, Request, Settings, VERSION, decode, encode, split};
+pub use message::{Event, Hello, MAGIC, Reply, Request, Settings, Space, VERSION, decode, encode, split};

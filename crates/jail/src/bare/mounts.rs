@@ -31,7 +31,7 @@ const PLACES: [(&CStr, &CStr, usize); 4] = [
 ];
 const WORKSPACE: &CStr = c"workspace";
 /// What `/proc` shows of the host to everybody. Files that only root may open need no mask: root has no id in here.
-const MASKED_FILES: [&CStr; 9] = [
+pub(crate) const MASKED_FILES: [&CStr; 9] = [
     c"proc/cmdline",
     c"proc/interrupts",
     c"proc/iomem",
@@ -42,7 +42,7 @@ const MASKED_FILES: [&CStr; 9] = [
     c"proc/modules",
     c"proc/softirqs",
 ];
-const MASKED_FOLDERS: [&CStr; 7] =
+pub(crate) const MASKED_FOLDERS: [&CStr; 7] =
     [c"proc/acpi", c"proc/asound", c"proc/bus", c"proc/driver", c"proc/fs", c"proc/irq", c"proc/scsi"];
 
 fn mount(kind: &CStr, target: &CStr, flags: usize, options: &CStr) -> Answer<()> {

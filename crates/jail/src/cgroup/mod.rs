@@ -38,6 +38,8 @@ use rustix::fs::{Mode, mkdirat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+pub use owner::started;
+
 use files::Gauges;
 use freezer::Freezer;
 use parse::Version;

@@ -40,9 +40,14 @@ impl Owner {
     }
 
     fn is_alive(self) -> bool {
-        fs::read_to_string(format!("/proc/{}/stat", self.pid))
-            .is_ok_and(|stat| living_since(&stat) == Some(self.start))
+        started(self.pid) == Some(self.start)
     }
+}
+
+/// When a process started that is alive, in ticks since boot: what tells it from another one with its pid.
+#[must_use]
+pub fn started(pid: u32) -> Option<u64> {
+    living_since(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 impl fmt::Display for Owner {

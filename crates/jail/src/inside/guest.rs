@@ -10,7 +10,7 @@ use rustix::io::{Errno, FdFlags};
 use super::{Shell, await_order, init, mounts, place_at, program};
 use crate::fault;
 use crate::session::{GUEST, LINE};
-use crate::spec::{Jail, Layer};
+use crate::spec::Jail;
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, Words};
 
@@ -37,9 +37,7 @@ fn confine(shell: &Shell<'_>, jail: &Jail) -> Result<(), StepFailed> {
         })
     })?;
     // Last: the filter would forbid the steps above.
-    step(Step::Seccomp, "", || {
-        if fault::without(Layer::Seccomp) { Ok(()) } else { program::install(shell.filter) }
-    })
+    step(Step::Seccomp, "", || program::be_heard(shell, &shell.orders))
 }
 
 /// A session of its own; `/dev/null` is there as 0 to 2, the line is 3, and nothing else but the score goes along.

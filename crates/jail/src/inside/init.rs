@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::process::DumpableBehavior;
 
 use super::{
-    Shell, Told, artifacts, await_byte, await_order, gate, guest, mounts, program, rights, tell, write_once,
+    Shell, Told, artifacts, await_byte, await_order, guest, mounts, program, rights, tell, write_once,
 };
 use crate::fault;
 use crate::spec::{INNER_UID, Jail, Layer, WORKSPACE};
@@ -63,7 +63,7 @@ fn set_up(shell: &Shell<'_>, uid: u32) -> Result<OwnedFd, StepFailed> {
     })?;
     if shell.new_network {
         step(Step::Network, "", sys::loopback_up)?;
-        shell.gate.map_or(Ok(()), |line| step(Step::Network, "with a gate", || gate::open(line)))?;
+        shell.gate.map_or(Ok(()), |line| step(Step::Network, "with a gate", || crate::gate::open(line)))?;
     }
     step(Step::Hostname, "", || {
         if fault::without(Layer::UtsNs) { Ok(()) } else { rustix::system::sethostname(b"sandbox") }

@@ -1,6 +1,8 @@
 //! The second guard on files: what may be written, by path, whatever the mounts say; and no signal or abstract
 //! socket across the jail's edge.
 
+use std::path::Path;
+
 use landlock::{
     ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
@@ -26,7 +28,30 @@ pub(crate) fn supported() -> bool {
 pub(super) fn apply(jail: &Jail) -> Result<(), Errno> {
     let writable: Vec<&str> =
         jail.binds.iter().filter(|bind| bind.writable).map(|bind| bind.destination.as_str()).collect();
-    match build(&writable)?.restrict_self() {
+    restrict(&writable)
+}
+
+/// The same for a process that nobody jailed, in a root that somebody else has made: what can be written is what is
+/// mounted so.
+pub(crate) fn apply_here(mounts: &str) -> Result<(), Errno> {
+    let writable = writable(mounts);
+    restrict(&writable.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// Places of `/proc/self/mountinfo` that can be written and hold files.
+fn writable(mounts: &str) -> Vec<String> {
+    let place = |line: &str| {
+        let mut words = line.split(' ').skip(4);
+        let (path, options) = (words.next()?, words.next()?);
+        let system = ["/proc", "/sys", "/dev"].iter().any(|top| Path::new(path).starts_with(top));
+        let is_writable = options.split(',').any(|option| option == "rw") && !system;
+        is_writable.then(|| path.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\"))
+    };
+    mounts.lines().filter_map(place).collect()
+}
+
+fn restrict(writable: &[&str]) -> Result<(), Errno> {
+    match build(writable)?.restrict_self() {
         Ok(status) if status.ruleset != RulesetStatus::NotEnforced => Ok(()),
         Ok(_) => Err(Errno::NOSYS),
         Err(_) => Err(Errno::PERM),
@@ -102,4 +127,21 @@ fn rights(abi: ABI) -> (Rights, Rights, Rights, Rights) {
     let write = AccessFs::from_write(abi) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
     let devices = AccessFs::WriteFile | AccessFs::IoctlDev | AccessFs::Truncate;
     (everything, AccessFs::from_read(abi), write, devices & everything)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mounted_to_be_written_is_found() {
+        let mounts = "1 0 0:1 / / ro,relatime - overlay overlay rw\n\
+            2 1 0:2 / /proc rw,nosuid - proc proc rw\n\
+            3 1 0:3 / /dev rw,nosuid - tmpfs tmpfs rw\n\
+            4 3 0:4 / /dev/shm rw,nosuid - tmpfs tmpfs rw\n\
+            5 1 0:5 / /devices rw,nosuid - tmpfs tmpfs rw\n\
+            6 1 0:6 / /a\\040b rw - ext4 /dev/x rw\n\
+            7 1 0:7 / /etc/hosts ro,relatime - ext4 /dev/x rw\n";
+        assert_eq!(writable(mounts), ["/devices", "/a b"]);
+    }
 }

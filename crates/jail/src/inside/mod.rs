@@ -11,7 +11,6 @@
 
 mod artifacts;
 mod collector;
-mod gate;
 mod guest;
 mod init;
 mod landlock;
@@ -36,8 +35,10 @@ use crate::sys;
 use crate::wire;
 
 pub(crate) use collector::{Collector, enter_collector};
-pub(crate) use landlock::{guard as landlock_guard, supported as landlock_supported};
-pub(crate) use mounts::{disk_options, lies_in_place};
+pub(crate) use landlock::{
+    apply_here as landlock_here, guard as landlock_guard, supported as landlock_supported,
+};
+pub(crate) use mounts::{disk_options, disk_size, lies_in_place};
 pub(crate) use nest::{Nest, enter_nest};
 pub(crate) use plot::{Ploughing, enter_plot};
 

@@ -45,6 +45,11 @@ pub(super) fn build_nest(ground: &Ground<'_>) -> Result<OwnedFd, StepFailed> {
 /// The tree and the disk.
 fn floor(ground: &Ground<'_>) -> Result<OwnedFd, StepFailed> {
     step(Step::Root, "", || take_root(ground.root))?;
+    for entry in ground.tree {
+        if let RootEntry::Image { path, .. } = entry {
+            step(Step::Root, path, || take_image(path))?;
+        }
+    }
     step(Step::Disk, "", || disk(ground))
 }
 
@@ -52,6 +57,25 @@ fn floor(ground: &Ground<'_>) -> Result<OwnedFd, StepFailed> {
 pub(super) fn take_root(root: &str) -> Result<(), Errno> {
     rustix::mount::mount_bind_recursive(root, root)?;
     rustix::process::chdir(root)
+}
+
+/// An empty folder of every tree.
+const EMPTY: &str = "./sys";
+
+/// Lays a file system of the jail's own over a folder of an image: what lies below shows through, with inodes that no
+/// other jail has. A kernel that does not let a jail do that leaves the folder as it is, read-only.
+fn take_image(path: &str) -> Result<(), Errno> {
+    let target = format!(".{path}");
+    // The kernel would take these apart.
+    if path.contains([':', ',', '\\']) {
+        return Ok(());
+    }
+    let options = CString::new(format!("userxattr,lowerdir={target}:{EMPTY}")).map_err(|_| Errno::INVAL)?;
+    let flags = PLAIN | MountFlags::RDONLY;
+    match rustix::mount::mount("overlay", target.as_str(), "overlay", flags, Some(options.as_c_str())) {
+        Err(Errno::NODEV | Errno::PERM | Errno::INVAL) => Ok(()),
+        laid => laid,
+    }
 }
 
 /// Everything that can be written. Until it is known what will run it is tiny.
@@ -74,7 +98,7 @@ pub(super) fn size_disk(jail: &Jail) -> Result<(), StepFailed> {
     step(Step::Disk, "", || rustix::mount::mount_remount("/tmp", PLAIN, disk_size(jail.limits.disk_bytes)))
 }
 
-fn disk_size(bytes: u64) -> String {
+pub(crate) fn disk_size(bytes: u64) -> String {
     let bytes = if fault::without(Layer::DiskQuota) { 1 << 30 } else { bytes };
     let inodes = (bytes / BYTES_PER_INODE).max(1_024);
     format!("size={bytes},nr_inodes={inodes}")

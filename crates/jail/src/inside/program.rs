@@ -74,16 +74,19 @@ fn confine(cell: &Cell<'_>, payload: Payload<'_>) -> Result<(), StepFailed> {
         if cell.seat == 0 { files(payload) } else { Ok(()) }
     })?;
     // Last: the filter would forbid the steps above.
-    step(Step::Seccomp, "", || if fault::without(Layer::Seccomp) { Ok(()) } else { be_heard(cell) })
+    step(Step::Seccomp, "", || be_heard(cell.shell, &cell.shell.seats[cell.seat]))
 }
 
 /// Installs the filter, and sends its listener to the launcher. Where somebody listens to everything here already, nobody
 /// is told of what is refused.
-fn be_heard(cell: &Cell<'_>) -> Result<(), Errno> {
-    let installed = cell.shell.heard.install_to_be_heard();
+pub(super) fn be_heard(shell: &Shell<'_>, line: &OwnedFd) -> Result<(), Errno> {
+    if fault::without(Layer::Seccomp) {
+        return Ok(());
+    }
+    let installed = shell.heard.install_to_be_heard();
     match installed.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL)) {
-        Ok(listener) => wire::send_bytes(cell.shell.seats[cell.seat].as_fd(), b"1", &[listener.as_fd()]),
-        Err(Errno::BUSY) => install(cell.shell.filter),
+        Ok(listener) => wire::send_bytes(line.as_fd(), b"1", &[listener.as_fd()]),
+        Err(Errno::BUSY) => install(shell.filter),
         Err(errno) => Err(errno),
     }
 }

@@ -78,14 +78,16 @@ impl Life {
 
 /// Answers a question.
 pub(super) fn answer(run: Option<&mut Run>, what: Ask) -> Answer {
-    let Some(run) = run else { return Answer::Gone };
-    let layers = run.layers().to_vec();
-    let Some((life, group)) = run.life() else { return Answer::Gone };
+    let Some(run) = run.filter(|run| run.is_living()) else { return Answer::Gone };
+    let asked = |run: &mut Run, ask: fn(&mut Life, Option<&Group>) -> Answer| {
+        run.life().map_or(Answer::Gone, |(life, group)| ask(life, group))
+    };
     match what {
-        Ask::Layers => Answer::Layers(layers),
-        Ask::Stats => Answer::Stats(life.stats(group)),
-        Ask::Pause => life.pause(group, true),
-        Ask::Resume => life.pause(group, false),
+        Ask::Layers => Answer::Layers(run.layers().to_vec()),
+        Ask::Calls => Answer::Calls(run.ear.refused().to_vec()),
+        Ask::Stats => asked(run, |life, group| Answer::Stats(life.stats(group))),
+        Ask::Pause => asked(run, |life, group| life.pause(group, true)),
+        Ask::Resume => asked(run, |life, group| life.pause(group, false)),
     }
 }
 

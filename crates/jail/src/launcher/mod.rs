@@ -11,6 +11,7 @@ mod ids;
 mod keeper;
 mod living;
 mod nursery;
+mod owner;
 mod plot;
 mod run;
 mod runs;

@@ -16,6 +16,7 @@ use super::child::RunningChild;
 use super::ear::Ear;
 use super::home::Home;
 use super::living::Life;
+use super::owner;
 use super::plot::Plot;
 use super::start::{Lodging, Parts, Remains};
 use crate::cgroup::{Controller, Group};
@@ -198,6 +199,13 @@ impl Run {
         let (duration, layers) = (self.started.elapsed(), self.layers.clone());
         let kept = self.kept(&usage);
         Notice::Ended { run, ending, usage, duration, layers, warmth: self.warmth, kept }
+    }
+
+    /// Hears what its filters tell; the status of a child that is about to end.
+    pub(super) fn hear(&mut self, home: &Home) -> Option<i32> {
+        let main = self.child.as_ref().map(RunningChild::pid);
+        let (guest, living) = (self.pid, self.is_living());
+        self.ear.hear(main, |caller| if living { owner::of(&home.proc, guest, caller) } else { 0 })
     }
 
     /// What it was kept from. Most programs never come near to the number of processes that they may have, and then nobody

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::child::{Dying, Pending, RunningChild};
+use super::child::{Dying, Pending};
 use super::home::Home;
 use super::nursery::{Crib, News, Nursery, Served};
 use super::run::{Collecting, Run};
@@ -241,8 +241,7 @@ impl Runs {
     /// tearing down of its memory takes.
     fn hear(&mut self, number: u64) -> Option<Notice> {
         let (run, home) = self.find_at_home(number)?;
-        let main = run.child.as_ref().map(RunningChild::pid);
-        let status = run.ear.hear(main)?;
+        let status = run.hear(home)?;
         let seen = run.usage_where_uncounted(home);
         run.conclude(number, status, seen)
     }
@@ -371,7 +370,8 @@ impl Runs {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let deadline =
             self.running.iter().filter(|(_, run)| !run.answered).filter_map(|(_, run)| run.deadline);
-        let deadline = deadline.chain(self.nursery.next_deadline()).min();
+        let turns = self.running.iter().filter_map(|(_, run)| run.ear.next_turn());
+        let deadline = deadline.chain(turns).chain(self.nursery.next_deadline()).min();
         let deadline = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         match (deadline, self.leftover.is_empty() && self.nursery.dying.is_empty()) {
             (deadline, true) => deadline,

@@ -296,11 +296,6 @@ impl Waiting {
         self.pid
     }
 
-    fn into_parts(self) -> Parts {
-        let Waiting { pid, pidfd, told, group, taken, .. } = self;
-        Parts { pid, pidfd, told: Some(told), remains: Remains { group, lodging: Lodging::Ids(taken) } }
-    }
-
     /// Ends it; gives back what the launcher has to tidy up.
     pub(super) fn discard(self) -> Remains {
         // Only a process that is gone already cannot be killed, and that is what is wanted.
@@ -321,8 +316,11 @@ impl Waiting {
             return Err(Box::new((failed, self)));
         }
         let layers = layers(home, jail, self.taken);
-        let ear = Ear::at(std::mem::take(&mut self.seats));
-        let run = Run::new(self.into_parts(), layers, started, &jail.limits).with_ear(ear);
+        let Waiting { pid, pidfd, told, orders, seats, group, taken, .. } = self;
+        let parts =
+            Parts { pid, pidfd, told: Some(told), remains: Remains { group, lodging: Lodging::Ids(taken) } };
+        let ear = if jail.living { Ear::staying(orders) } else { Ear::at(seats) };
+        let run = Run::new(parts, layers, started, &jail.limits).with_ear(ear);
         Ok(if jail.living { run.living() } else { run })
     }
 

@@ -13,6 +13,7 @@
 
 mod bpf;
 mod checks;
+pub mod listing;
 mod numbers_aarch64;
 mod numbers_x86_64;
 mod policy;
@@ -61,9 +62,9 @@ const THIS_MACHINE: Arch = if cfg!(target_arch = "x86_64") { Arch::X86_64 } else
 /// Who a filter is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wearer {
-    /// PID 1 of a jail, and whatever a guest starts.
+    /// PID 1 of a jail.
     Program,
-    /// A program of a tenant's in a jail of its own: the same, and the launcher is told of what is refused.
+    /// A program of a tenant's, and a guest with whatever it starts: the same, and the launcher is told of what is refused.
     Heard,
     /// PID 1 of a jail whose program is a zygote's child, on top of the zygote's own filter: it is there, and no more.
     Host,

@@ -452,3 +452,51 @@ fn only_an_announced_end_is_told_of() {
         }
     }
 }
+
+/// What a container runtime makes of the listing: the first entry that fits, and EPERM where none does.
+fn listed(entries: &[listing::Entry], name: &str, arguments: [u64; 6]) -> u32 {
+    let holds = |condition: &listing::Condition| {
+        arguments[usize::from(condition.argument)] & u64::from(condition.mask) == u64::from(condition.value)
+    };
+    let fits = |entry: &&listing::Entry| entry.name == name && entry.conditions.iter().all(holds);
+    entries.iter().find(fits).map_or(errno(libc::EPERM), |entry| entry.errno.map_or(ALLOW, errno))
+}
+
+#[test]
+fn container_runtimes_are_told_the_same_table() {
+    // Every value that some check looks for is among these, and neighbours of it.
+    let interesting =
+        [0, 1, 2, 3, 6, 8, 16, 17, 22, 38, 0o100, 0o644, 0o4755, 0o2755, 0o20_000_000, 0o100_644, 0o020_644]
+            .into_iter()
+            .chain([0x5401, 0x5412, 0x541b, 0x8946, 0x11, 0x1000_0011, 0x003d_0f00, 0x4000_0000, 0xffff_ffff])
+            .chain([0x8, 0x2_0000, 0x4_0000, 0x5356_4d41, 0x1_0000_5412, 0xdead_0000_0000_0002]);
+    let interesting: Vec<u64> = interesting.collect();
+    for arch in ARCHES {
+        let (filter, entries) = (Filter::compile(arch, Wearer::Program), listing::listing_for(arch));
+        for (name, number) in arch.numbers() {
+            for (at, value) in interesting.iter().enumerate() {
+                for other in &interesting[..=at] {
+                    for arguments in [
+                        [*value, *other, 0, 0, *other, 0],
+                        [*other, 1, *value, *other, *value, 0],
+                        [2, *value, *other, 0, 0, 0],
+                    ] {
+                        let ours = interpret(&filter.0, arch.audit(), *number, arguments);
+                        let theirs = listed(&entries, name, arguments);
+                        let same = ours == theirs || (ours != ALLOW && theirs == errno(libc::EPERM));
+                        assert!(same, "{name} {arguments:x?}: {ours:#x}, listed {theirs:#x}");
+                    }
+                }
+            }
+        }
+        for entry in &entries {
+            let mut arguments: Vec<_> = entry.conditions.iter().map(|condition| condition.argument).collect();
+            arguments.dedup();
+            assert_eq!(
+                arguments.len(),
+                entry.conditions.len(),
+                "two conditions on one argument mean either: {entry:?}"
+            );
+        }
+    }
+}

@@ -14,7 +14,7 @@ use tar::{Archive, Builder, EntryType, Header};
 use super::disk::{Disk, Held, files_of};
 use super::error::ShelfError;
 use super::folder::{NEW_FILE, OPEN_FOLDER};
-use super::manifest::Manifest;
+use super::manifest::{Key, Manifest};
 use super::nook::{FILES, Stage};
 use super::tree::{Entry, MAX_DEPTH, MAX_ENTRIES, MAX_PATH, Node, Pass, Survey, shown, walk};
 
@@ -37,15 +37,20 @@ impl Disk {
         archive.into_inner().and_then(|mut to| to.flush()).map_err(failed)
     }
 
-    /// Puts an exported layer on the shelf.
-    pub(super) fn import(&self, mut from: impl Read + Seek) -> Result<Held, ShelfError> {
+    /// Puts an exported layer on the shelf; where a certain one is wanted, no other.
+    pub(super) fn import(
+        &self,
+        mut from: impl Read + Seek,
+        wanted: Option<&Key>,
+    ) -> Result<Held, ShelfError> {
+        from.seek(SeekFrom::Start(0)).map_err(unreadable)?;
         look_over(&mut from)?;
         from.seek(SeekFrom::Start(0)).map_err(unreadable)?;
         let mut archive = Archive::new(from);
         let mut entries = archive.entries().map_err(unreadable)?;
         let first = entries.next().ok_or_else(|| refused("it is empty"))?.map_err(unreadable)?;
         let manifest = manifest(first)?;
-        if !manifest.is_its_own() {
+        if !manifest.is_its_own() || wanted.is_some_and(|wanted| *wanted != manifest.key) {
             return Err(refused("its manifest is another layer's"));
         }
         if let Some(held) = self.find(&manifest.key)? {
@@ -182,7 +187,8 @@ fn parent<'a>(top: &OwnedFd, path: &'a Path) -> Result<(OwnedFd, &'a OsStr), &'s
     Ok((folder, name))
 }
 
-fn set_time(file: &File, modified: i64) -> Result<(), rustix::io::Errno> {
+/// Notes when a file was changed last.
+pub fn set_time(file: &File, modified: i64) -> Result<(), rustix::io::Errno> {
     let times = Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT as _ },
         last_modification: Timespec { tv_sec: modified, tv_nsec: 0 },

@@ -68,6 +68,11 @@ impl<'de> Deserialize<'de> for Digest {
 pub(super) struct Hasher(Sha256);
 
 impl Hasher {
+    /// Of bytes alone, as `sha256sum` has it.
+    pub(super) fn plain() -> Self {
+        Self(Sha256::new())
+    }
+
     pub(super) fn new(domain: &str) -> Self {
         let mut hasher = Self(Sha256::new());
         hasher.part(domain.as_bytes());

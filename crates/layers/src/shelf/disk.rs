@@ -22,6 +22,7 @@ use rustix::io::Errno;
 
 use super::error::ShelfError;
 use super::folder::{Folder, random_name};
+use super::keep::Weighed;
 use super::lock::{How, Lock};
 use super::manifest::{Key, Manifest, Recipe};
 use super::nook::{FILES, Stage, sweep};
@@ -48,6 +49,7 @@ pub(super) struct Disk {
     pub(super) resolutions: Folder,
     pub(super) turns: Arc<Folder>,
     pub(super) tell: Tell,
+    pub(super) weighed: Mutex<Option<Weighed>>,
     known: Mutex<HashMap<Key, Known>>,
 }
 
@@ -108,6 +110,7 @@ impl Disk {
             resolutions: top.child("resolutions")?,
             turns: Arc::new(top.child("turns")?),
             tell,
+            weighed: Mutex::default(),
             known: Mutex::default(),
         };
         sweep(&disk.staging)?;

@@ -12,17 +12,19 @@ use rustix::io::Errno;
 
 use super::error::ShelfError;
 
-pub(super) const OPEN_FOLDER: OFlags = OFlags::RDONLY
+/// A folder itself, and no link to one.
+pub const OPEN_FOLDER: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
-pub(super) const NEW_FILE: OFlags =
+/// A file that was not there.
+pub const NEW_FILE: OFlags =
     OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A folder that belongs to the shelf.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub struct Folder {
     fd: OwnedFd,
     path: PathBuf,
 }
@@ -35,7 +37,7 @@ impl AsFd for Folder {
 
 impl Folder {
     /// The shelf's own folder. What others may write is no place for layers: they are trusted once they are verified.
-    pub(super) fn top(path: &Path) -> Result<Self, ShelfError> {
+    pub fn top(path: &Path) -> Result<Self, ShelfError> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
         made.map_err(|error| ShelfError::of("make the folder", path, &error))?;
         let fd = rustix::fs::openat(CWD, path, OPEN_FOLDER.difference(OFlags::NOFOLLOW), Mode::empty())
@@ -50,7 +52,7 @@ impl Folder {
     }
 
     /// A folder in it, made where it is missing.
-    pub(super) fn child(&self, name: &str) -> Result<Self, ShelfError> {
+    pub fn child(&self, name: &str) -> Result<Self, ShelfError> {
         match rustix::fs::mkdirat(self, name, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => self.open(name),
             // A folder on a disk that is full or read-only may be there all the same.
@@ -58,17 +60,20 @@ impl Folder {
         }
     }
 
-    pub(super) fn open(&self, name: &str) -> Result<Self, ShelfError> {
+    /// A folder in it that is there.
+    pub fn open(&self, name: &str) -> Result<Self, ShelfError> {
         let fd = rustix::fs::openat(self, name, OPEN_FOLDER, Mode::empty());
         let fd = fd.map_err(|errno| self.failed("open the folder", name, errno))?;
         Ok(Self { fd, path: self.path.join(name) })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) fn stat(&self, name: &str) -> Result<Option<Stat>, ShelfError> {
+    /// What is there under a name, if anything.
+    pub fn stat(&self, name: &str) -> Result<Option<Stat>, ShelfError> {
         match rustix::fs::statat(self, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
             Err(Errno::NOENT) => Ok(None),
@@ -77,7 +82,7 @@ impl Folder {
     }
 
     /// Takes a name away; none is as good.
-    pub(super) fn unlink(&self, name: &str) -> Result<(), ShelfError> {
+    pub fn unlink(&self, name: &str) -> Result<(), ShelfError> {
         match rustix::fs::unlinkat(self, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(self.failed("remove", name, errno)),
@@ -85,14 +90,14 @@ impl Folder {
     }
 
     /// The names in it that are text; there are no others but by somebody else's hand.
-    pub(super) fn names(&self) -> Result<Vec<String>, ShelfError> {
+    pub fn names(&self) -> Result<Vec<String>, ShelfError> {
         let failed = |errno| ShelfError::io("list", &self.path, errno);
         let names = names(self.as_fd(), usize::MAX).map_err(failed)?;
         Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
     }
 
     /// A new file, written to the disk.
-    pub(super) fn write(&self, name: &str, bytes: &[u8], mode: Mode) -> Result<(), ShelfError> {
+    pub fn write(&self, name: &str, bytes: &[u8], mode: Mode) -> Result<(), ShelfError> {
         let fd = rustix::fs::openat(self, name, NEW_FILE, mode);
         let mut file = File::from(fd.map_err(|errno| self.failed("write", name, errno))?);
         let written = file.write_all(bytes).and_then(|()| file.sync_all());
@@ -100,7 +105,7 @@ impl Folder {
     }
 
     /// A file of at most so many bytes; `None` where there is no such file.
-    pub(super) fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, ShelfError> {
+    pub fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, ShelfError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(self, name, flags, Mode::empty()) {
             Ok(fd) => File::from(fd),
@@ -113,13 +118,14 @@ impl Folder {
         Ok(Some(bytes).filter(|bytes| bytes.len() as u64 <= limit))
     }
 
-    pub(super) fn failed(&self, doing: &'static str, name: &str, errno: Errno) -> ShelfError {
+    /// What the system said about something in it.
+    pub fn failed(&self, doing: &'static str, name: &str, errno: Errno) -> ShelfError {
         ShelfError::io(doing, self.path.join(name), errno)
     }
 }
 
 /// The names in a folder, but not more than so many and one.
-pub(super) fn names(folder: BorrowedFd<'_>, most: usize) -> Result<Vec<CString>, Errno> {
+pub fn names(folder: BorrowedFd<'_>, most: usize) -> Result<Vec<CString>, Errno> {
     let mut names = Vec::new();
     for entry in Dir::read_from(folder)? {
         let entry = entry?;
@@ -134,7 +140,7 @@ pub(super) fn names(folder: BorrowedFd<'_>, most: usize) -> Result<Vec<CString>,
 }
 
 /// A name that nobody has and nobody guesses.
-pub(super) fn random_name() -> Result<String, ShelfError> {
+pub fn random_name() -> Result<String, ShelfError> {
     let number = getrandom::u64().map_err(|error| ShelfError::System(error.to_string()))?;
     Ok(format!("{number:016x}"))
 }

@@ -1,5 +1,6 @@
 //! What is on the shelf, and what goes when it is too much.
 
+use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -48,7 +49,35 @@ pub struct Pruned {
     pub bytes: u64,
 }
 
+/// What is on the shelf altogether.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Weight {
+    /// How many layers.
+    pub layers: u64,
+    /// How much their files are.
+    pub bytes: u64,
+}
+
+/// A weight, and the state of the folder that it is of.
+pub(super) type Weighed = ((i64, i128), Weight);
+
 impl Disk {
+    /// All layers together; read anew only where one came or went.
+    pub(super) fn weigh(&self) -> Result<Weight, ShelfError> {
+        let failed = |errno| ShelfError::io("look at", self.layers.path(), errno);
+        let stat = rustix::fs::fstat(&self.layers).map_err(failed)?;
+        let now = (stat.st_mtime, i128::from(stat.st_mtime_nsec));
+        let weighed = || self.weighed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, weight)) = weighed().filter(|(then, _)| *then == now) {
+            return Ok(weight);
+        }
+        let listed = self.list()?;
+        let bytes = listed.iter().map(|layer| layer.manifest.bytes).sum();
+        let weight = Weight { layers: listed.len() as u64, bytes };
+        *weighed() = Some((now, weight));
+        Ok(weight)
+    }
+
     /// Every layer that says what it is, the least recently used first.
     pub(super) fn list(&self) -> Result<Vec<Listed>, ShelfError> {
         let mut listed = Vec::new();

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How a lock is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum How {
+pub enum How {
     /// Together with others.
     Shared,
     /// Alone.
@@ -26,7 +26,7 @@ pub(super) enum How {
 
 /// A lock that is held, until this is gone.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub struct Lock {
     file: OwnedFd,
     folder: Arc<Folder>,
     name: String,
@@ -34,7 +34,7 @@ pub(super) struct Lock {
 
 impl Lock {
     /// Locks a file by its name and makes it where it is missing; `None` where somebody else has it.
-    pub(super) fn try_take(folder: &Arc<Folder>, name: &str, how: How) -> Result<Option<Self>, ShelfError> {
+    pub fn try_take(folder: &Arc<Folder>, name: &str, how: How) -> Result<Option<Self>, ShelfError> {
         let failed = |errno| folder.failed("lock", name, errno);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let operation = match how {
@@ -55,7 +55,7 @@ impl Lock {
     }
 
     /// Waits for a lock that is held for moments only. Blocks.
-    pub(super) fn take(folder: &Arc<Folder>, name: &str, how: How) -> Result<Self, ShelfError> {
+    pub fn take(folder: &Arc<Folder>, name: &str, how: How) -> Result<Self, ShelfError> {
         let begun = Instant::now();
         loop {
             if let Some(lock) = Self::try_take(folder, name, how)? {
@@ -69,7 +69,7 @@ impl Lock {
     }
 
     /// Waits as long as it takes.
-    pub(super) async fn wait(folder: &Arc<Folder>, name: &str, how: How) -> Result<Self, ShelfError> {
+    pub async fn wait(folder: &Arc<Folder>, name: &str, how: How) -> Result<Self, ShelfError> {
         loop {
             if let Some(lock) = Self::try_take(folder, name, how)? {
                 return Ok(lock);
@@ -79,7 +79,7 @@ impl Lock {
     }
 
     /// Notes that something was used just now, unless that was noted within so long.
-    pub(super) fn touch(&self, within: Duration) {
+    pub fn touch(&self, within: Duration) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64;
         let noted = rustix::fs::fstat(&self.file).map_or(0, |stat| stat.st_mtime);
         // A time that lies ahead is wrong as well.
@@ -95,7 +95,7 @@ impl Lock {
     }
 
     /// Lets go of it, and takes its name away. For who holds it alone.
-    pub(super) fn remove(&self) -> Result<(), ShelfError> {
+    pub fn remove(&self) -> Result<(), ShelfError> {
         self.folder.unlink(&self.name)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! find(key) ─▶ Held                                  verified at the first use after a start
-//! obtain(key, build) ─▶ find, else one of all who ask builds it:
+//! obtain(key, build) ─▶ find, else one of all who ask has it from the cache that machines share, or builds it:
 //!     stage() ─▶ Stage ─▶ files are installed ─▶ publish(stage, recipe) ─▶ Held
 //! ```
 //!
@@ -14,7 +14,9 @@
 //!
 //! The hashes find damage and mix-ups. They do not say who made a layer: whoever can write this folder is trusted.
 
+mod address;
 mod archive;
+mod caches;
 mod digest;
 mod disk;
 mod error;
@@ -24,6 +26,7 @@ mod keep;
 mod lock;
 mod manifest;
 mod nook;
+mod remote;
 mod remove;
 mod resolutions;
 mod tree;
@@ -38,15 +41,21 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use disk::Disk;
-use lock::{How, Lock};
+use remote::Remote;
 
+pub use address::{Address, SharedCache};
+pub use archive::set_time;
+pub use caches::Caches;
 pub use digest::Digest;
 pub use disk::Held;
 pub use error::ShelfError;
 pub use flights::Flights;
-pub use keep::{Listed, Prune, Pruned};
+pub use folder::{Folder, NEW_FILE, OPEN_FOLDER, names, random_name};
+pub use keep::{Listed, Prune, Pruned, Weight};
+pub use lock::{How, Lock};
 pub use manifest::{Key, Manifest, Package, Recipe, Scope};
-pub use nook::Stage;
+pub use nook::{Nook, Stage, sweep};
+pub use remove::{remove, remove_at};
 pub use resolutions::Resolution;
 
 /// How much is kept, and how much one layer may be.
@@ -76,6 +85,18 @@ pub enum Notice {
         /// What was not as it was.
         why: String,
     },
+    /// The shared cache fails; said once until it works again.
+    Cache {
+        /// What it said.
+        why: String,
+    },
+    /// A layer in the shared cache is not what it should be.
+    Refused {
+        /// Which.
+        key: Key,
+        /// What is wrong with it.
+        why: String,
+    },
     /// Layers that should go cannot be removed.
     Full {
         /// Why not.
@@ -88,6 +109,10 @@ impl std::fmt::Display for Notice {
         match self {
             Self::Broken { key, why } => {
                 write!(f, "layer {key} was damaged ({why}) and moved away; it will be made anew")
+            }
+            Self::Cache { why } => write!(f, "the shared cache of layers fails, and is done without: {why}"),
+            Self::Refused { key, why } => {
+                write!(f, "layer {key} of the shared cache is refused ({why}); it is built here")
             }
             Self::Full { why } => write!(f, "layers that nobody uses cannot be removed: {why}"),
         }
@@ -111,6 +136,8 @@ pub struct Obtained {
 pub enum Origin {
     /// It was there.
     Shelf,
+    /// From the cache that machines share.
+    Fetched,
     /// It was built.
     Built,
 }
@@ -130,6 +157,7 @@ impl Drop for Turn {
 #[derive(Debug, Clone)]
 pub struct Shelf {
     disk: Arc<Disk>,
+    remote: Option<Arc<Remote>>,
     finding: Arc<Flights<Result<Option<Held>, ShelfError>>>,
 }
 
@@ -137,7 +165,20 @@ impl Shelf {
     /// Opens the folder, makes it where it is missing, and removes what killed processes left half done.
     pub fn open(folder: &Path, bounds: Bounds, tell: Tell) -> Result<Self, ShelfError> {
         let disk = Arc::new(Disk::open(folder, bounds, tell)?);
-        Ok(Self { disk, finding: Arc::default() })
+        Ok(Self { disk, remote: None, finding: Arc::default() })
+    }
+
+    /// The same, with a cache that it shares with other machines.
+    #[must_use]
+    pub fn sharing(self, cache: SharedCache) -> Self {
+        Self { remote: Some(Arc::new(Remote::new(cache))), ..self }
+    }
+
+    /// Waits until the shared cache has what it is to have, or no longer takes it.
+    pub async fn settle(&self) {
+        if let Some(remote) = &self.remote {
+            remote.settle().await;
+        }
     }
 
     /// The layer of this name, verified at its first use in this process. One that is damaged is moved away.
@@ -149,8 +190,8 @@ impl Shelf {
         self.finding.once(key.digest(), blocking(move || disk.find(&wanted))).await
     }
 
-    /// The layer: found here, else built. Whoever asks meanwhile, in this process or in another, waits and gets the
-    /// same.
+    /// The layer: found here, else fetched from the shared cache, else built. Whoever asks meanwhile, in this process
+    /// or in another, waits and gets the same.
     pub async fn obtain<E: Clone + From<ShelfError>>(
         &self,
         flights: &Flights<Result<Obtained, E>>,
@@ -166,7 +207,15 @@ impl Shelf {
             if let Some(held) = self.find(key).await? {
                 return Ok(found(held));
             }
-            Ok(Obtained { held: build.await?, origin: Origin::Built })
+            let Some(remote) = &self.remote else {
+                return Ok(Obtained { held: build.await?, origin: Origin::Built });
+            };
+            if let Some(held) = remote.fetch(&self.disk, key).await {
+                return Ok(Obtained { held, origin: Origin::Fetched });
+            }
+            let held = build.await?;
+            remote.offer(&self.disk, &held);
+            Ok(Obtained { held, origin: Origin::Built })
         };
         flights.once(key.digest(), work).await
     }
@@ -226,6 +275,12 @@ impl Shelf {
         self.disk.listed(key)?.ok_or(ShelfError::NotFound(*key))
     }
 
+    /// How many layers there are, and how much they are.
+    pub async fn weigh(&self) -> Result<Weight, ShelfError> {
+        let disk = Arc::clone(&self.disk);
+        blocking(move || disk.weigh()).await
+    }
+
     /// Removes layers that nobody uses.
     pub fn prune(&self, which: Prune) -> Result<Pruned, ShelfError> {
         self.disk.prune(which)
@@ -246,7 +301,7 @@ impl Shelf {
 
     /// Puts an exported layer on the shelf, if it is what it says.
     pub fn import(&self, from: impl Read + Seek) -> Result<Held, ShelfError> {
-        let held = self.disk.import(from)?;
+        let held = self.disk.import(from, None)?;
         self.disk.keep_to_bounds();
         Ok(held)
     }

@@ -15,7 +15,7 @@ const LOCK: &str = ".lock";
 
 /// A place of one's own in `staging`; removed with everything in it when this is gone.
 #[derive(Debug)]
-pub(super) struct Nook {
+pub struct Nook {
     staging: Arc<Folder>,
     name: String,
     folder: Folder,
@@ -24,7 +24,7 @@ pub(super) struct Nook {
 
 impl Nook {
     /// The lock comes first: a folder whose lock nobody holds is nobody's.
-    pub(super) fn new(staging: &Arc<Folder>) -> Result<Self, ShelfError> {
+    pub fn new(staging: &Arc<Folder>) -> Result<Self, ShelfError> {
         let name = random_name()?;
         let lock = Lock::take(staging, &format!("{name}{LOCK}"), How::Alone)?;
         let folder = match staging.child(&name) {
@@ -37,7 +37,8 @@ impl Nook {
         Ok(Self { staging: Arc::clone(staging), name, folder, lock })
     }
 
-    pub(super) fn folder(&self) -> &Folder {
+    /// The place.
+    pub fn folder(&self) -> &Folder {
         &self.folder
     }
 }
@@ -52,7 +53,7 @@ impl Drop for Nook {
 }
 
 /// Removes what processes that are gone have left.
-pub(super) fn sweep(staging: &Arc<Folder>) -> Result<(), ShelfError> {
+pub fn sweep(staging: &Arc<Folder>) -> Result<(), ShelfError> {
     for name in staging.names()? {
         let name = name.strip_suffix(LOCK).unwrap_or(&name);
         let Some(lock) = Lock::try_take(staging, &format!("{name}{LOCK}"), How::Alone)? else { continue };

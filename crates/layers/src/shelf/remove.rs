@@ -14,10 +14,15 @@ use super::folder::{Folder, OPEN_FOLDER, names, random_name};
 const BATCH: usize = 4_096;
 
 /// Removes what is there under a name; nothing is as good.
-pub(super) fn remove(parent: &Folder, name: &str) -> Result<(), ShelfError> {
+pub fn remove(parent: &Folder, name: &str) -> Result<(), ShelfError> {
+    remove_at(parent.as_fd(), name).map_err(|errno| parent.failed("remove", name, errno))
+}
+
+/// The same in any folder.
+pub fn remove_at(parent: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy) -> Result<(), Errno> {
     // Nobody has guessed the names of lifted folders.
-    let mut lifts = Lifts { prefix: random_name()?, count: 0 };
-    tree(parent, name, &mut lifts).map_err(|errno| parent.failed("remove", name, errno))
+    let prefix = random_name().map_err(|_| Errno::IO)?;
+    tree(parent, name, &mut Lifts { prefix, count: 0 })
 }
 
 struct Lifts {
@@ -25,8 +30,8 @@ struct Lifts {
     count: u64,
 }
 
-fn tree(parent: &Folder, name: &str, lifts: &mut Lifts) -> Result<(), Errno> {
-    let top = match open(parent.as_fd(), name) {
+fn tree(parent: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy, lifts: &mut Lifts) -> Result<(), Errno> {
+    let top = match open(parent, name) {
         Ok(top) => top,
         Err(Errno::NOENT) => return Ok(()),
         Err(Errno::NOTDIR | Errno::LOOP) => return rustix::fs::unlinkat(parent, name, AtFlags::empty()),

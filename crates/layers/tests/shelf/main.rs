@@ -7,4 +7,5 @@ mod hostile;
 mod keeping;
 mod processes;
 mod publishing;
+mod shared;
 mod tampering;

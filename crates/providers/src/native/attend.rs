@@ -273,6 +273,8 @@ impl<'a> Attending<'a> {
                     spec::Warmth::Fork => Warmth::Fork,
                     spec::Warmth::Cold => Warmth::Cold,
                 },
+                simulated: false,
+                service: None,
             },
         })
     }
@@ -303,8 +305,14 @@ fn drain(pipe: Option<&impl AsFd>, into: &mut Vec<u8>, bound: usize) {
 
 fn kept_of(kept: spec::Kept) -> explain::Kept {
     let spec::Kept { calls, more_calls, forks_refused, disk_full } = kept;
-    let call = |spec::RefusedCall { name, arguments, count }| explain::RefusedCall { name, arguments, count };
-    explain::Kept { calls: calls.into_iter().map(call).collect(), more_calls, forks_refused, disk_full }
+    let calls = calls.into_iter().map(call_of).collect();
+    explain::Kept { calls, more_calls, forks_refused, disk_full, memory_kills: 0 }
+}
+
+/// A call that was refused, in the engine's words.
+pub(super) fn call_of(call: spec::RefusedCall) -> explain::RefusedCall {
+    let spec::RefusedCall { name, arguments, count } = call;
+    explain::RefusedCall { name, arguments, count }
 }
 
 fn ending_of(ending: spec::Ending, why_killed: Option<Ending>) -> Ending {

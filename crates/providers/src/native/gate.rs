@@ -58,7 +58,7 @@ fn line() -> io::Result<(UnixStream, OwnedFd)> {
 }
 
 /// The sockets, when they come.
-async fn doors(line: UnixStream) -> io::Result<Doors> {
+pub(crate) async fn doors(line: UnixStream) -> io::Result<Doors> {
     loop {
         line.readable().await?;
         match line.try_io(Interest::READABLE, || Ok(gate::receive(&line)?)) {
@@ -76,7 +76,7 @@ async fn doors(line: UnixStream) -> io::Result<Doors> {
 }
 
 /// What tells programs of the gate.
-pub(super) fn environment(network: &Network) -> BTreeMap<String, String> {
+pub(crate) fn environment(network: &Network) -> BTreeMap<String, String> {
     let Network::Hosts(rules) = network else { return BTreeMap::new() };
     let proxy = format!("http://127.0.0.1:{}", gate::PROXY);
     // Where the host's loopback is open, that is what its name means.

@@ -93,7 +93,9 @@ impl Roots {
     ) -> Result<Located, ProviderError> {
         match image {
             Image::Host => self.runtimes.on_host(language),
-            Image::Folder(folder) => Runtimes::in_folder(language, folder),
+            Image::Folder(folder) => Runtimes::in_folder(language, folder, None),
+            Image::Stored(stored) => Runtimes::in_folder(language, &stored.folder, stored.path.as_deref()),
+            Image::Named(name) => Err(not_here(name)),
         }
     }
 
@@ -162,6 +164,20 @@ impl Roots {
                 tree
             }
             Image::Folder(folder) => folder_tree(folder)?,
+            Image::Stored(stored) => {
+                let mut tree: RootTree =
+                    folder_tree(&stored.folder)?.into_iter().map(never_changes).collect();
+                // The image's own names the gate. Whoever has the host's network needs the host's.
+                if plan.network == Network::Full {
+                    tree.extend(host_names());
+                }
+                tree
+            }
+            Image::Named(name) => return Err(not_here(name)),
+        };
+        let standard = match &plan.image {
+            Image::Stored(stored) => stored.path.as_deref().unwrap_or(STANDARD_PATH),
+            Image::Host | Image::Folder(_) | Image::Named(_) => STANDARD_PATH,
         };
         let mut path = Vec::new();
         for prefix in prefixes {
@@ -174,14 +190,20 @@ impl Roots {
             tree.push(RootEntry::Bind { source, path: layer.destination.to_owned() });
             path.push(programs_of(layer));
         }
-        path.push(STANDARD_PATH.to_owned());
+        path.push(standard.to_owned());
         tree.extend(binds.iter().filter_map(mount_point));
         Ok((tree, path.join(":")))
     }
 }
 
+/// Admission lets none through.
+fn not_here(name: &str) -> ProviderError {
+    let message = format!("'{}' is another provider's", name.escape_debug());
+    ProviderError::Unsupported { field: "image", message }
+}
+
 /// Where a layer has its programs.
-fn programs_of(layer: &PackageLayer) -> String {
+pub(crate) fn programs_of(layer: &PackageLayer) -> String {
     let folder = if layer.destination == packages::NODE { ".bin" } else { "bin" };
     format!("{}/{folder}", layer.destination)
 }
@@ -232,7 +254,7 @@ fn common_tree() -> RootTree {
 }
 
 /// Named folders of the host, and an `/etc` of our own with a few of the host's entries.
-fn host_tree() -> RootTree {
+pub(super) fn host_tree() -> RootTree {
     let mut tree = common_tree();
     tree.push(link("/var/tmp", "/tmp"));
     for (name, content) in
@@ -261,6 +283,13 @@ fn mirror(folder: &Path, name: &str) -> Option<RootEntry> {
     }
     let source = std::fs::canonicalize(&path).ok()?.to_str()?.to_owned();
     Some(RootEntry::Bind { source, path: text })
+}
+
+/// The host's own, wherever it really is.
+fn host_names() -> Option<RootEntry> {
+    let path = "/etc/resolv.conf";
+    let source = std::fs::canonicalize(path).ok()?.to_str()?.to_owned();
+    Some(RootEntry::Bind { source, path: path.to_owned() })
 }
 
 fn resolv_conf(network: &Network) -> String {
@@ -311,6 +340,14 @@ fn folder_tree(folder: &Path) -> Result<RootTree, ProviderError> {
         }
     }
     Ok(tree)
+}
+
+/// The same of a folder that stays as it is.
+fn never_changes(entry: RootEntry) -> RootEntry {
+    match entry {
+        RootEntry::Bind { source, path } => RootEntry::Image { source, path },
+        entry => entry,
+    }
 }
 
 /// A folder or link of an image's folder, in the same place.

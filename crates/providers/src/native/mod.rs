@@ -2,26 +2,27 @@
 
 mod attend;
 mod connection;
-mod gate;
-mod image;
+pub(crate) mod gate;
+pub(crate) mod image;
 mod link;
 mod living;
-mod paths;
+pub(crate) mod paths;
 pub mod places;
-mod run;
-mod runtimes;
+pub(crate) mod run;
+pub(crate) mod runtimes;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use belljar_engine::fleet::Strength;
 use belljar_engine::language::{LANGUAGES, Language};
 use belljar_engine::layer::Layer;
 use belljar_engine::living::{Living, LivingCapabilities};
-use belljar_engine::outcome::Outcome;
+use belljar_engine::outcome::{Kernel, Outcome};
 use belljar_engine::plan::{Image, Network, Plan, Program, Task};
 use belljar_engine::provider::{
-    BoxFuture, Capabilities, MissingLayer, PoolMetrics, Provider, ProviderError, Sandbox, Sink,
+    BoxFuture, Capabilities, ImageChoice, MissingLayer, PoolMetrics, Provider, ProviderError, Sandbox, Sink,
 };
 use belljar_engine::warm::{WarmSettings, Warming};
 use belljar_jail::launcher::Launcher;
@@ -64,6 +65,11 @@ fn settings_of(warm: WarmSettings) -> spec::Settings {
         Warming::Off => spec::Warming::Off,
     };
     spec::Settings { warming, pool_memory_bytes: warm.memory_bytes, idle: warm.idle }
+}
+
+/// What image `host` shows of this machine.
+pub fn host_root() -> spec::RootTree {
+    image::host_tree()
 }
 
 /// The native provider.
@@ -125,6 +131,19 @@ impl Native {
         };
         LANGUAGES.iter().map(state).collect()
     }
+
+    /// Changes with the program that runs a language.
+    fn identity_of(&self, language: &'static Language, image: &Image) -> Option<String> {
+        let found = self.shared.roots.runtime(language, image).ok()?.found;
+        let real = match image.folder() {
+            None => PathBuf::from(&found.program),
+            Some(folder) => folder.join(found.program.trim_start_matches('/')),
+        };
+        // A link may be one of the image's own, and then its target is nowhere here; it changes with what it is.
+        let metadata = std::fs::metadata(&real).or_else(|_| std::fs::symlink_metadata(&real)).ok()?;
+        let stamp = (metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec());
+        Some(format!("{} {stamp:?}", real.display()))
+    }
 }
 
 impl Provider for Native {
@@ -134,7 +153,16 @@ impl Provider for Native {
 
     fn capabilities(&self) -> Capabilities {
         let living = LivingCapabilities { cannot_pause: self.no_freezer.clone() };
-        Capabilities { missing: self.missing.clone(), host_paths: true, living: Some(living) }
+        Capabilities {
+            missing: self.missing.clone(),
+            host_paths: true,
+            package_layers: true,
+            single_hosts: true,
+            images: ImageChoice::Unpacked,
+            remote: false,
+            living: Some(living),
+            strength: Some(Strength::new(Kernel::Host, self.missing.len())),
+        }
     }
 
     fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
@@ -144,16 +172,8 @@ impl Provider for Native {
         })
     }
 
-    fn runtime(&self, language: &'static Language, image: &Image) -> Option<String> {
-        let found = self.shared.roots.runtime(language, image).ok()?.found;
-        let real = match image {
-            Image::Host => PathBuf::from(&found.program),
-            Image::Folder(folder) => folder.join(found.program.trim_start_matches('/')),
-        };
-        // A link may be one of the image's own, and then its target is nowhere here; it changes with what it is.
-        let metadata = std::fs::metadata(&real).or_else(|_| std::fs::symlink_metadata(&real)).ok()?;
-        let stamp = (metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec());
-        Some(format!("{} {stamp:?}", real.display()))
+    fn runtime<'a>(&'a self, language: &'static Language, image: &'a Image) -> BoxFuture<'a, Option<String>> {
+        Box::pin(std::future::ready(self.identity_of(language, image)))
     }
 
     fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {

@@ -14,7 +14,7 @@ const SYSTEM: &[&str] = &[
 ];
 
 /// Checks a playground and gives its real path.
-pub(super) fn playground(path: &Path) -> Result<String, ProviderError> {
+pub(crate) fn playground(path: &Path) -> Result<String, ProviderError> {
     let wrong = |why: &str| refuse("workspace", path, why);
     let metadata = std::fs::symlink_metadata(path).map_err(|error| wrong(&error.to_string()))?;
     if metadata.is_symlink() {
@@ -31,7 +31,7 @@ pub(super) fn playground(path: &Path) -> Result<String, ProviderError> {
 }
 
 /// Checks a mount and gives its real path.
-pub(super) fn bind(mount: &Mount) -> Result<HostBind, ProviderError> {
+pub(crate) fn bind(mount: &Mount) -> Result<HostBind, ProviderError> {
     let wrong = |why: &str| refuse("mount", &mount.source, why);
     let metadata = std::fs::symlink_metadata(&mount.source).map_err(|error| wrong(&error.to_string()))?;
     if metadata.is_symlink() {
@@ -72,7 +72,7 @@ fn real_path(field: &'static str, path: &Path) -> Result<PathBuf, ProviderError>
 }
 
 /// Paths go to the launcher as text.
-pub(super) fn text(field: &'static str, path: &Path) -> Result<String, ProviderError> {
+pub(crate) fn text(field: &'static str, path: &Path) -> Result<String, ProviderError> {
     path.to_str().map(str::to_owned).ok_or_else(|| refuse(field, path, "has a name that is not UTF-8"))
 }
 

@@ -15,26 +15,21 @@ use rustix::io::Errno;
 use super::attend::{Attending, Pipes};
 use super::gate::Gate;
 use super::{Place, Shared, root_for};
-use crate::program::{self, Prepared, Spots, WarmTask};
-
-/// What `main` may return, as JSON.
-pub(super) const MAX_RESULT: usize = 16 << 20;
+pub(crate) use crate::program::MAX_RESULT;
+use crate::program::{self, ARTIFACT_EXTENSIONS, MAX_ARTIFACT, MAX_ARTIFACTS, Prepared, Spots, WarmTask};
 
 /// What may leave as artifacts.
 #[derive(Debug)]
-pub(super) struct Artifacts(pub(super) ArtifactRules);
+pub(crate) struct Artifacts(pub(crate) ArtifactRules);
 
 impl Default for Artifacts {
     fn default() -> Self {
-        let extensions = [
-            "png", "jpg", "jpeg", "gif", "webp", "svg", "pdf", "csv", "tsv", "json", "html", "md", "txt",
-            "parquet", "xlsx",
-        ];
+        let extensions = ARTIFACT_EXTENSIONS;
         debug_assert!(
             extensions.iter().all(|extension| report::mime_type(&format!("a.{extension}")).is_some())
         );
         let extensions = extensions.map(str::to_owned).to_vec();
-        Self(ArtifactRules { count: 10, file_bytes: 10 << 20, extensions })
+        Self(ArtifactRules { count: MAX_ARTIFACTS, file_bytes: MAX_ARTIFACT, extensions })
     }
 }
 
@@ -141,7 +136,7 @@ pub(super) fn setup(step: &str, error: &std::io::Error) -> ProviderError {
 }
 
 /// Part of a file name that no other run has.
-pub(super) fn unique_name() -> String {
+pub(crate) fn unique_name() -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("belljar-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))

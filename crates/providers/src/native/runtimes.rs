@@ -15,11 +15,11 @@ use belljar_engine::provider::ProviderError;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use crate::program::Found;
+pub(crate) use crate::program::{image_folders, version};
 
 /// Folders that are visible inside anyway.
 const VISIBLE: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib64"];
 const FALLBACK_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-const IMAGE_FOLDERS: &[&str] = &["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/go/bin"];
 
 /// A runtime, and the host folders outside the visible ones that it needs.
 #[derive(Debug, Clone)]
@@ -50,7 +50,11 @@ impl Runtimes {
     }
 
     /// What runs a language in an unpacked root; found by name, never executed outside.
-    pub(super) fn in_folder(language: &'static Language, folder: &Path) -> Result<Located, ProviderError> {
+    pub(super) fn in_folder(
+        language: &'static Language,
+        folder: &Path,
+        path: Option<&str>,
+    ) -> Result<Located, ProviderError> {
         let missing = || ProviderError::LanguageMissing {
             language: language.name,
             image: folder.display().to_string(),
@@ -66,8 +70,9 @@ impl Runtimes {
             let flags = OFlags::PATH | OFlags::CLOEXEC;
             rustix::fs::openat2(&root, path.as_str(), flags, Mode::empty(), ResolveFlags::IN_ROOT).is_ok()
         };
+        let folders = image_folders(path);
         let located = language.runtimes.iter().find_map(|runtime| {
-            let candidates = IMAGE_FOLDERS.iter().map(|folder| format!("{folder}/{}", runtime.program));
+            let candidates = folders.iter().map(|folder| format!("{folder}/{}", runtime.program));
             candidates
                 .filter(exists)
                 .map(|program| Located { found: Found { runtime, program }, prefixes: Vec::new() })
@@ -165,14 +170,6 @@ fn new_enough(runtime: &Runtime, located: &Located) -> bool {
     remembered(program, arguments, || output(program, arguments))
         .and_then(|text| version(&text))
         .is_some_and(|found| found >= wanted)
-}
-
-/// The first `major.minor` of a text; a bare number is a major version.
-fn version(text: &str) -> Option<(u32, u32)> {
-    let start = text.find(|c: char| c.is_ascii_digit())?;
-    let digits: String = text[start..].chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
-    let mut parts = digits.split('.');
-    Some((parts.next()?.parse().ok()?, parts.next().and_then(|minor| minor.parse().ok()).unwrap_or(0)))
 }
 
 fn output(program: &Path, arguments: &[&str]) -> Option<String> {

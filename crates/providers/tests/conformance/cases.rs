@@ -190,8 +190,11 @@ fn different_users(world: &World) -> Verdict {
     if !world.has(Layer::SeparateUid) {
         return Ok(());
     }
-    let code =
-        "print(open('/proc/self/uid_map').read().split()[1], flush=True)\nimport time; time.sleep(0.5)";
+    let code = "import os, time\n\
+        for line in open('/proc/self/uid_map'):\n\
+        \x20   inside, outside, count = map(int, line.split())\n\
+        \x20   if inside <= os.getuid() < inside + count: print(outside + os.getuid() - inside, flush=True)\n\
+        time.sleep(0.5)";
     let other = world.clone();
     let first = std::thread::spawn(move || other.python(code));
     let second = world.python(code)?.stdout;

@@ -3,8 +3,13 @@
 //! This binary is its own launcher, so it has a `main` of its own that says so before anything else happens.
 
 mod cases;
+mod docker;
+mod docker_fails;
+mod docker_shows;
+mod dockerd;
 mod endings;
 mod living;
+mod remote;
 mod world;
 
 use std::process::ExitCode;
@@ -36,7 +41,11 @@ fn main() -> ExitCode {
         }
     }
     trials.extend(living::trials(&worlds[0].1));
+    trials.extend(remote::trials());
+    let docker = docker::Docked::start();
+    trials.extend(docker.trials());
     let conclusion = libtest_mimic::run(&arguments, trials);
+    docker.end();
     worlds.iter().for_each(|(_, world)| world.shut_down());
     conclusion.exit_code()
 }

@@ -9,11 +9,13 @@ use belljar_engine::limits::Limits;
 use belljar_engine::outcome::Warmth;
 use belljar_engine::plan::Overflow;
 use belljar_engine::profile::{Profile, Profiles};
-use belljar_engine::provider::{Flow, Sink, Stream};
+use belljar_engine::provider::{Flow, Provider, Sink, Stream};
 use belljar_engine::report::Report;
 use belljar_engine::request::{HostPaths, Request};
 use belljar_engine::warm::{WarmSettings, Warming};
+use belljar_providers::docker::{self, Docker};
 use belljar_providers::native::{Launched, Native};
+use belljar_providers::remote::Remote;
 use serde_json::Value;
 
 /// What a case says when it does not hold.
@@ -45,16 +47,43 @@ impl World {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let settings = WarmSettings::default().with_mode(warming);
         let native = runtime.block_on(Native::connect(launched, settings)).expect("the launcher works here");
+        Self::over(Arc::new(native), runtime, warming)
+    }
+
+    /// A world of containers.
+    pub(crate) fn docker(settings: docker::Settings) -> Self {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        Self::over(Arc::new(Docker::new(settings)), runtime, Warming::Off)
+    }
+
+    /// A world of an engine that was made otherwise.
+    pub(crate) fn of_engine(engine: Engine) -> Self {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        Self { engine: Arc::new(engine), runtime: Arc::new(runtime), warming: Warming::Off }
+    }
+
+    /// A world of somebody else's machines.
+    pub(crate) fn remote(remote: Remote) -> Self {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        Self::over(Arc::new(remote), runtime, Warming::Off)
+    }
+
+    fn over(provider: Arc<dyn Provider>, runtime: tokio::runtime::Runtime, warming: Warming) -> Self {
         let mut profiles = Profiles::shipped();
         let strict = Profile { output_overflow: Overflow::Kill, ..Profile::default() };
         profiles.insert("kill-floods".to_owned(), strict);
-        let engine = Arc::new(Engine::new(Arc::new(native), profiles, Limits::CEILING));
+        let engine = Arc::new(Engine::new(provider, profiles, Limits::CEILING));
         Self { engine, runtime: Arc::new(runtime), warming }
     }
 
     /// Runs a request to its end.
     pub(crate) fn run(&self, request: Value) -> Result<Report, String> {
         self.run_until(request, std::future::pending(), &mut Quiet)
+    }
+
+    /// The same with folders of the host.
+    pub(crate) fn run_with(&self, request: Value, paths: HostPaths) -> Result<Report, String> {
+        self.execute(request, paths, std::future::pending(), &mut Quiet)
     }
 
     /// Runs Python code to its end.
@@ -89,10 +118,20 @@ impl World {
         cancel: impl Future<Output = ()> + Send + 'static,
         sink: &mut dyn Sink,
     ) -> Result<Report, String> {
+        self.execute(request, HostPaths::default(), cancel, sink)
+    }
+
+    fn execute(
+        &self,
+        request: Value,
+        paths: HostPaths,
+        cancel: impl Future<Output = ()> + Send + 'static,
+        sink: &mut dyn Sink,
+    ) -> Result<Report, String> {
         let mut request: Request = serde_json::from_value(request).map_err(|error| error.to_string())?;
         // What is tested here is what holds when no policy does.
         request.policy.get_or_insert_with(|| "off".to_owned());
-        let admitted = self.engine.admit(request, HostPaths::default()).map_err(|error| error.to_string())?;
+        let admitted = self.engine.admit(request, paths).map_err(|error| error.to_string())?;
         let run = self.engine.execute("exec_test".to_owned(), admitted, sink, Box::pin(cancel));
         self.runtime.block_on(run).map_err(|error| error.to_string())
     }
@@ -148,6 +187,11 @@ impl World {
     /// Whether a layer is enforced here; cases that need one say so and pass over it otherwise.
     pub(crate) fn has(&self, layer: Layer) -> bool {
         self.engine.capabilities().missing.iter().all(|missing| missing.layer != layer)
+    }
+
+    /// What it keeps ready.
+    pub(crate) fn pools(&self) -> Vec<belljar_engine::provider::PoolMetrics> {
+        self.runtime.block_on(self.engine.pools())
     }
 
     pub(crate) fn shut_down(&self) {

@@ -3,6 +3,7 @@
 pub(crate) mod audit;
 pub(crate) mod keys;
 pub(crate) mod profiles;
+pub(crate) mod providers;
 pub(crate) mod tenants;
 
 use std::future::Future;

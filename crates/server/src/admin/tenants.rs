@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::Path;
 use axum::http::StatusCode;
 use belljar_store::{Quotas, Tenant, TenantName, Timestamp};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use super::Desk;
@@ -28,6 +28,14 @@ struct Change {
     quotas: Option<Quotas>,
     disabled: Option<bool>,
     policy: Option<String>,
+    /// A name, or nothing for the usual one; left out, it stays.
+    #[serde(default, deserialize_with = "given")]
+    provider: Option<Option<String>>,
+}
+
+/// Tells `null` from what was left out.
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
 }
 
 /// All tenants.
@@ -59,7 +67,7 @@ pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Te
     Ok(Json(find(&desk, &known(&name)?).await?))
 }
 
-/// Changes what a tenant may have, whether its keys open anything, and the policy above which it cannot go.
+/// Changes what a tenant may have, whether its keys open anything, the policy above which it cannot go, and who serves it.
 #[utoipa::path(patch, path = "/v1/tenants/{tenant}", tag = "administration", params(("tenant" = String, Path)),
     request_body = schema::TenantChange,
     responses((status = 200, description = "As it is now", body = schema::Tenant),
@@ -68,6 +76,9 @@ pub(crate) async fn change(desk: Desk, Path(name): Path<String>, body: Whole) ->
     let (tenant, change): (_, Change) = (known(&name)?, parse(&body)?);
     if let Some(policy) = &change.policy {
         check_policy(&desk, policy)?;
+    }
+    if let Some(Some(provider)) = &change.provider {
+        desk.world.engine.fleet().check(provider)?;
     }
     let (store, changed) = (desk.store(), tenant.clone());
     let work = async move {
@@ -79,6 +90,9 @@ pub(crate) async fn change(desk: Desk, Path(name): Path<String>, body: Whole) ->
         }
         if let Some(policy) = change.policy {
             store.set_tenant_policy(&changed, &policy).await?;
+        }
+        if let Some(provider) = change.provider {
+            store.set_tenant_provider(&changed, provider).await?;
         }
         Ok(())
     };

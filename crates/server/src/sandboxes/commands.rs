@@ -96,7 +96,9 @@ pub(crate) async fn show_command(
     used: Used,
     Path((_, number)): Path<(String, String)>,
 ) -> Result<Json<CommandReport>, Error> {
-    Ok(Json(look::info(&used, &number).await?.into()))
+    let info = look::info(&used, &number).await?;
+    let findings = used.living.commands().kept_from(&info).await?;
+    Ok(Json(CommandReport { findings, ..info.into() }))
 }
 
 /// What a command has written and is kept, and with `Accept: text/event-stream` what it will write.

@@ -77,7 +77,8 @@ impl Started {
     }
 
     pub(super) fn report(&self) -> CommandReport {
-        CommandReport { findings: self.findings.clone(), ..self.look.report() }
+        let report = self.look.report();
+        CommandReport { findings: [self.findings.clone(), report.findings].concat(), ..report }
     }
 
     /// The next event of its output; after its end there is nothing left to be killed.

@@ -7,6 +7,7 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use belljar_engine::living::State as Life;
+use belljar_engine::provider::Blind;
 use belljar_engine::sandbox::SandboxRequest;
 use belljar_store::{Sandbox, SandboxEnd, SandboxFilter, SandboxId, SandboxState, TenantName};
 use serde::Deserialize;
@@ -46,7 +47,7 @@ pub(crate) async fn create(
 ) -> Result<Response, Error> {
     let request: SandboxRequest = parse(&body)?;
     executions::check_quota(&world, &caller).await?;
-    let sandbox = life::open(&world, &caller, request).await?;
+    let sandbox = life::open(&world, &caller, request, Blind).await?;
     let place = [(header::LOCATION, format!("/v1/sandboxes/{}", sandbox.id))];
     Ok((StatusCode::CREATED, place, Json(object::sandbox(sandbox, None))).into_response())
 }
@@ -178,7 +179,8 @@ pub(crate) async fn stats(used: Used) -> Result<Json<Value>, Error> {
         }
         Life::Paused | Life::Ended => None,
     };
-    Ok(Json(object::stats(&stats, output)))
+    let findings = used.living.kept_from().await?;
+    Ok(Json(object::stats(&stats, output, &findings)))
 }
 
 /// Runs a piece of code or a program in a sandbox, whose files it finds and leaves; one after the other.

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use belljar_engine::living::{Living, LivingError, NetworkUse, State, Stats};
 use belljar_engine::network::HostRules;
-use belljar_engine::packages::Prepared;
+use belljar_engine::packages::{Prepared, Progress};
+use belljar_engine::plan::Network;
 use belljar_engine::quantity::show_duration;
 use belljar_engine::report::{DependenciesReport, ReceiptReport};
 use belljar_engine::sandbox::{AdmittedSandbox, OnTimeout, SandboxRequest};
@@ -32,11 +33,12 @@ use crate::world::World;
 /// How long the last look at a sandbox's figures may take.
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
-/// Opens a sandbox. One that nobody waits for any more is ended again.
-pub(super) async fn open(
+/// Opens a sandbox; `progress` hears of its packages. One that nobody waits for any more is ended again.
+pub(crate) async fn open(
     world: &Arc<World>,
     caller: &Caller,
     request: SandboxRequest,
+    mut progress: impl Progress + 'static,
 ) -> Result<Sandbox, Error> {
     // The server does not end before it is known what became of this.
     let awaited = Awaited::new(world);
@@ -44,8 +46,7 @@ pub(super) async fn open(
         return Err(Error::ShuttingDown);
     }
     let names = object::Names::of(&request);
-    let admitted =
-        world.engine.admit_sandbox(request, caller.policy.as_deref())?.for_tenant(caller.tenant.as_str());
+    let admitted = world.engine.admit_sandbox(request, caller.tenancy())?.for_tenant(caller.tenant.as_str());
     check_life(world, admitted.timeout, world.settings.sandbox_life)?;
     let memory = admitted.plan.limits.memory_bytes;
     let mut room = (
@@ -67,7 +68,7 @@ pub(super) async fn open(
     let world = Arc::clone(world);
     tokio::spawn(async move {
         let _awaited = awaited;
-        let made = making.make(&world, room).await;
+        let made = making.make(&world, room, &mut progress).await;
         let opened = made.as_ref().ok().map(|(open, _)| Arc::clone(open));
         if tell.send(made.map(|(_, shown)| shown)).is_err()
             && let Some(open) = opened
@@ -98,7 +99,12 @@ struct Making {
 }
 
 impl Making {
-    async fn make(mut self, world: &Arc<World>, room: (Room, Held)) -> Result<(Arc<Open>, Sandbox), Error> {
+    async fn make(
+        mut self,
+        world: &Arc<World>,
+        room: (Room, Held),
+        progress: &mut dyn Progress,
+    ) -> Result<(Arc<Open>, Sandbox), Error> {
         let created = Timestamp::now();
         let new = NewSandbox {
             id: self.id.clone(),
@@ -110,7 +116,7 @@ impl Making {
         };
         // Recorded while it is made: one that comes to nothing is recorded as that.
         let (recorded, opened) =
-            tokio::join!(world.store.add_sandbox(new), world.engine.open_sandbox(&self.admitted));
+            tokio::join!(world.store.add_sandbox(new), world.engine.open_sandbox(&self.admitted, progress));
         recorded?;
         let (running, living) = match self.furnished(world, opened).await {
             Ok(living) => living,
@@ -249,11 +255,18 @@ async fn extend(world: &World, open: &Open, timeout: Duration) -> Result<(), Err
     record(world, open, SandboxState::Running, Some(Deadline::after(timeout))).await
 }
 
-/// Has it reach these hosts from now on, paused or not; what it has reached.
-pub(super) async fn set_hosts(open: &Open, rules: HostRules) -> Result<NetworkUse, Error> {
+/// Has it reach these hosts from now on, paused or not; what it has reached. Recorded first: what it could reach is known
+/// when it is gone.
+pub(super) async fn set_hosts(world: &World, open: &Open, rules: HostRules) -> Result<NetworkUse, Error> {
     let _step = open.steps.lock().await;
     if open.is_ended() {
         return Err(Error::SandboxEnded);
+    }
+    if open.living.network().is_none() {
+        return Err(LivingError::no_gate().into());
+    }
+    if let Value::Object(network) = object::network(&Network::Hosts(rules.clone())) {
+        world.store.set_sandbox_network(&open.tenant, &open.id, &network).await?;
     }
     open.living.set_hosts(rules)?;
     Ok(open.living.network().ok_or_else(LivingError::no_gate)?)
@@ -283,7 +296,7 @@ async fn record(
 }
 
 /// Ends it; whether it was this that did. Completes when nothing of it is left and that is recorded.
-pub(super) async fn end(world: &Arc<World>, open: &Arc<Open>, because: SandboxEnd) -> bool {
+pub(crate) async fn end(world: &Arc<World>, open: &Arc<Open>, because: SandboxEnd) -> bool {
     let (world, open) = (Arc::clone(world), Arc::clone(open));
     let ending = tokio::spawn(async move {
         let _step = open.steps.lock().await;

@@ -2,11 +2,17 @@
 
 use std::sync::Arc;
 
+use belljar_engine::finding::Finding;
 use belljar_engine::living::{Attach, Output, OutputEvent, ProcessId, ProcessInfo};
+use belljar_engine::provider::Stream;
 use belljar_engine::report::CommandReport;
+use belljar_engine::{Capture, explain};
 
 use super::open::{Open, Used};
 use crate::error::Error;
+
+/// So much of standard error is kept to see why a command failed.
+const LAST_WORDS: u64 = 16 << 10;
 
 /// Somebody who looks. The sandbox is not idle meanwhile.
 #[derive(Debug)]
@@ -15,18 +21,23 @@ pub(super) struct Look {
     /// How it stands; brought up to date by its end.
     info: ProcessInfo,
     output: Box<dyn Output>,
+    /// What it said when it failed, if it did.
+    stderr: Capture,
+    /// Its end, and since that is here what it was kept from.
+    end: Option<OutputEvent>,
+    findings: Vec<Finding>,
 }
 
 impl Look {
     pub(super) fn new(used: Used, info: ProcessInfo, output: Box<dyn Output>) -> Self {
-        Self { used, info, output }
+        Self { used, info, output, stderr: Capture::new(LAST_WORDS), end: None, findings: Vec::new() }
     }
 
     /// Looks at one that is there. Whoever falls behind is told what was lost, and holds nobody up.
     pub(super) async fn at(used: Used, number: &str, from: u64) -> Result<Self, Error> {
         let info = info(&used, number).await?;
         let output = used.living.commands().attach(info.id, Attach { from, hold: false }).await?;
-        Ok(Self { used, info, output })
+        Ok(Self::new(used, info, output))
     }
 
     pub(super) fn open(&self) -> &Arc<Open> {
@@ -38,7 +49,7 @@ impl Look {
     }
 
     pub(super) fn report(&self) -> CommandReport {
-        self.info.clone().into()
+        CommandReport { findings: self.findings.clone(), ..self.info.clone().into() }
     }
 
     /// The byte with which one could go on later.
@@ -48,15 +59,31 @@ impl Look {
 
     /// The next event; `None` after the end. Nothing is lost when this is dropped and asked for again.
     pub(super) async fn next(&mut self) -> Result<Option<OutputEvent>, Error> {
-        let event = tokio::select! {
-            biased;
-            event = self.output.next() => event?,
-            () = self.used.ends() => return Err(Error::SandboxEnded),
-        };
-        if let Some(OutputEvent::Ended { ending, output_bytes }) = &event {
-            (self.info.ending, self.info.output_bytes) = (Some(*ending), *output_bytes);
+        if self.end.is_none() {
+            let event = tokio::select! {
+                biased;
+                event = self.output.next() => event?,
+                () = self.used.ends() => return Err(Error::SandboxEnded),
+            };
+            if let Some(OutputEvent::Bytes { stream: Stream::Stderr, bytes, .. }) = &event {
+                self.stderr.push(bytes);
+            }
+            let Some(OutputEvent::Ended { ending, output_bytes }) = event else { return Ok(event) };
+            (self.info.ending, self.info.output_bytes) = (Some(ending), output_bytes);
+            self.end = event;
         }
-        Ok(event)
+        self.explain().await;
+        Ok(self.end.take())
+    }
+
+    /// Learns what it was kept from. A sandbox that is gone meanwhile explains nothing more.
+    async fn explain(&mut self) {
+        let living = &self.used.living;
+        let mut findings = living.commands().kept_from(&self.info).await.unwrap_or_default();
+        let isolation = living.receipt().await.map(|receipt| receipt.isolation).unwrap_or_default();
+        let held = (&self.used.admitted.plan, isolation.as_slice());
+        explain::explain_command(&mut findings, self.info.ending, held, &self.stderr);
+        self.findings = findings;
     }
 }
 

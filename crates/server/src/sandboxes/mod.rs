@@ -35,7 +35,7 @@ pub(crate) mod watch;
 
 pub(crate) use commands::*;
 pub(crate) use handlers::*;
-pub(crate) use life::{end_all, find, give_up, sweep};
+pub(crate) use life::{end, end_all, find, give_up, open, sweep};
 pub(crate) use open::{Open, Used};
 pub(crate) use passing::Passed;
 pub(crate) use registry::Registry;

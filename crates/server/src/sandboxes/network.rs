@@ -56,7 +56,7 @@ pub(crate) async fn set(
 ) -> Result<Json<Value>, Error> {
     let Hosts { hosts } = parse(&body)?;
     let rules = world.engine.admit_hosts(&hosts)?;
-    let network = life::set_hosts(&used, rules).await?;
+    let network = life::set_hosts(&world, &used, rules).await?;
     Ok(Json(shown(&network)))
 }
 

@@ -1,5 +1,6 @@
 //! What a sandbox looks like outside.
 
+use belljar_engine::finding::Finding;
 use belljar_engine::living::{State, Stats};
 use belljar_engine::plan::Network;
 use belljar_engine::sandbox::{AdmittedSandbox, OnTimeout, SandboxRequest};
@@ -92,7 +93,7 @@ pub(super) fn sandbox(recorded: Sandbox, open: Option<&Open>) -> Value {
 }
 
 /// What a sandbox uses now.
-pub(super) fn stats(stats: &Stats, output_bytes: Option<u64>) -> Value {
+pub(super) fn stats(stats: &Stats, output_bytes: Option<u64>, findings: &[Finding]) -> Value {
     json!({
         "cpu_ms": stats.cpu.map(|cpu| cpu.as_millis() as u64),
         "memory_bytes": stats.memory_bytes,
@@ -104,5 +105,6 @@ pub(super) fn stats(stats: &Stats, output_bytes: Option<u64>) -> Value {
         "memory_kills": stats.memory_kills,
         "forks_refused": stats.forks_refused,
         "disk_full": stats.disk_full,
+        "findings": findings,
     })
 }

@@ -207,7 +207,7 @@ impl Used {
         Self(open)
     }
 
-    pub(super) fn open(&self) -> &Arc<Open> {
+    pub(crate) fn open(&self) -> &Arc<Open> {
         &self.0
     }
 }

@@ -61,7 +61,7 @@ impl Registry {
     }
 
     /// A tenant's own; another's is not there.
-    pub(super) fn find(&self, tenant: &TenantName, id: &SandboxId) -> Option<Arc<Open>> {
+    pub(crate) fn find(&self, tenant: &TenantName, id: &SandboxId) -> Option<Arc<Open>> {
         lock(&self.0).open.get(id).filter(|open| open.tenant == *tenant).cloned()
     }
 

@@ -29,6 +29,9 @@ pub(crate) struct Tenant {
     /// Above which none of its requests can go.
     #[schema(required)]
     policy: Option<String>,
+    /// Who serves its requests that name nobody; null for the usual one.
+    #[schema(required)]
+    provider: Option<String>,
 }
 
 /// Tenants by name.
@@ -53,6 +56,8 @@ pub(crate) struct TenantChange {
     disabled: Option<bool>,
     /// Above which none of its requests can go; `off` lets them choose freely.
     policy: Option<String>,
+    /// Who serves its requests that name nobody: a provider, `auto`, or null for the usual one.
+    provider: Option<String>,
 }
 
 /// A key to make.
@@ -118,8 +123,14 @@ pub(crate) struct Profile {
     network: Option<Network>,
     env: Option<BTreeMap<String, String>>,
     preimports: Option<Vec<String>>,
+    /// Of every run: of Python, or with npm: before the name of JavaScript.
+    packages: Option<Vec<String>>,
+    /// Whether packages may be built from their sources, and run their install scripts.
+    build_packages: Option<bool>,
     /// truncate or kill.
     output_overflow: Option<String>,
+    /// Who serves it, where the request does not say: the name of a provider, or `auto`.
+    provider: Option<String>,
     /// The policy that holds, above which no request can go.
     policy: Option<String>,
 }

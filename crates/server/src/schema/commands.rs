@@ -67,7 +67,8 @@ pub(crate) struct Command {
     signal: Option<String>,
     timed_out: bool,
     output_bytes: u64,
-    /// What policies say of it, where it was just started.
+    /// What policies say of it, where it was just started; and what it was kept from, as in a result: calls that its own
+    /// processes were refused, and limits and hosts where nothing else ran beside it. Not in lists.
     findings: Vec<super::Finding>,
 }
 

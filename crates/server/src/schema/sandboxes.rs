@@ -154,4 +154,6 @@ pub(crate) struct Stats {
     memory_kills: u64,
     forks_refused: u64,
     disk_full: bool,
+    /// What it was kept from since it was opened, whichever of its commands that was.
+    findings: Vec<super::Finding>,
 }

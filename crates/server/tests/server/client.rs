@@ -65,6 +65,10 @@ impl Client {
         self.post_with(path, "", body).await
     }
 
+    pub(crate) async fn send_json(&self, method: &str, path: &str, body: Value) -> Answer {
+        self.send(method, path, "Content-Type: application/json\r\n", body.to_string().as_bytes()).await
+    }
+
     pub(crate) async fn post_with(&self, path: &str, headers: &str, body: &Value) -> Answer {
         let headers = format!("{headers}Content-Type: application/json\r\n");
         self.send("POST", path, &headers, body.to_string().as_bytes()).await

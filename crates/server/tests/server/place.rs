@@ -2,17 +2,19 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use belljar_engine::Engine;
 use belljar_engine::limits::Limits;
 use belljar_engine::profile::Profiles;
-use belljar_server::{Doors, Settings, World, prepare, run};
-use belljar_store::{Options, Store};
+use belljar_server::{Doors, Error, Providers, Settings, World, prepare, run};
+use belljar_store::{Options, SealingKey, Store};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::catalog::providers;
 use crate::client::Client;
 use crate::player::Player;
 use crate::shelf::Shelf;
@@ -88,9 +90,29 @@ impl Place {
 }
 
 pub(crate) async fn world(folder: &Path, settings: Settings) -> Arc<World> {
-    let store = Arc::new(Store::open(&folder.join("belljar.db"), &Options::default()).unwrap());
+    let key = SealingKey::generate().unwrap();
+    world_with(folder, settings, providers(&Arc::default(), &key)).await.unwrap()
+}
+
+pub(crate) async fn world_with(
+    folder: &Path,
+    settings: Settings,
+    providers: Providers,
+) -> Result<Arc<World>, Error> {
+    let store = Arc::new(free(&folder.join("belljar.db")).await);
     let engine = Arc::new(Engine::new(Arc::new(Player), Profiles::shipped(), Limits::CEILING));
     let places = Arc::new(Shelf::default());
     let key = Some(ADMIN.parse().unwrap());
-    prepare(engine, store, places, Profiles::shipped(), settings, key).await.unwrap().0
+    Ok(prepare(engine, store, places, Profiles::shipped(), providers, settings, key).await?.0)
+}
+
+/// The store, as soon as an earlier server has let go of it.
+async fn free(path: &Path) -> Store {
+    for _ in 0..1_000 {
+        match Store::open(path, &Options::default()) {
+            Err(belljar_store::Error::Locked { .. }) => tokio::time::sleep(Duration::from_millis(10)).await,
+            store => return store.unwrap(),
+        }
+    }
+    panic!("an earlier server still has the store");
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
 use belljar_engine::plan::{Plan, Program, Source, Task};
 use belljar_engine::provider::{
-    BoxFuture, Capabilities, PoolMetrics, Provider, ProviderError, Sandbox, Sink, Stream,
+    BoxFuture, Capabilities, ImageChoice, PoolMetrics, Provider, ProviderError, Sandbox, Sink, Stream,
 };
 
 #[derive(Debug)]
@@ -17,7 +17,14 @@ impl Provider for Player {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
+        let images = ImageChoice::Unpacked;
+        Capabilities {
+            host_paths: true,
+            package_layers: true,
+            single_hosts: true,
+            images,
+            ..Capabilities::default()
+        }
     }
 
     fn open<'a>(&'a self, _plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
@@ -63,6 +70,8 @@ impl Sandbox for Stage {
                 kernel: Kernel::Host,
                 isolation: Vec::new(),
                 warm: Warmth::Pool,
+                simulated: false,
+                service: None,
             };
             let duration = started.elapsed();
             Ok(Outcome {

@@ -40,6 +40,8 @@ fn report(id: &ExecutionId, cpu_ms: f64) -> Report {
             isolation: Vec::new(),
             warm: Warmth::Cold,
             simulated: false,
+            instead_of: None,
+            service: None,
         }),
         metadata: Map::new(),
     }

@@ -6,6 +6,7 @@ mod idempotency;
 mod load;
 mod migration;
 mod paging;
+mod providers;
 mod retention;
 mod survival;
 mod tenants;

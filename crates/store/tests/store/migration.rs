@@ -10,10 +10,11 @@ use belljar_store::{
 };
 use serde_json::json;
 
-const FIXTURES: [&str; 3] = [
+const FIXTURES: [&str; 4] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/schema-1.db"),
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/schema-2.db"),
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/schema-3.db"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/schema-4.db"),
 ];
 
 /// How each fixture was made, by the code of its time; the variable names the file to make.

@@ -137,7 +137,22 @@ impl Reader {
             }
         }
         let Value::Path(path) = self.fold(&call.callee, depth) else { return Value::Other };
+        let second = || {
+            let second = call.arguments.get(1).and_then(Argument::as_expression)?;
+            Some(self.fold(second, depth)).filter(|value| matches!(value, Value::Text(_)))
+        };
         match (path.as_str(), first) {
+            ("module.createRequire", _) => Value::Path("require".to_owned()),
+            ("process.getBuiltinModule", Value::Text(name)) => Value::Path(module(&name)),
+            ("require.call", _) => match second() {
+                Some(Value::Text(name)) => Value::Path(module(&name)),
+                _ => Value::Other,
+            },
+            ("Reflect.get", of @ Value::Path(_)) => match second() {
+                Some(Value::Text(name)) => member(of, &name),
+                _ => Value::Other,
+            },
+            (path, _) if path.ends_with(".bind") => Value::Path(path.trim_end_matches(".bind").to_owned()),
             ("require", Value::Text(name)) => Value::Path(module(&name)),
             ("atob", Value::Text(text)) => base64_text(&text).map_or(Value::Other, Value::Text),
             ("Buffer.from", Value::Text(text)) => {
@@ -178,8 +193,10 @@ impl Reader {
             |index: usize| call.arguments.get(index).and_then(Argument::as_expression).and_then(text);
         match method.property.name.as_str() {
             "join" => {
-                let Expression::ArrayExpression(array) = &method.object else { return None };
                 let by = argument(0)?;
+                let Expression::ArrayExpression(array) = &method.object else {
+                    return reversed(&method.object, text).filter(|_| by.is_empty());
+                };
                 let parts: Option<Vec<_>> = array
                     .elements
                     .iter()
@@ -196,6 +213,19 @@ impl Reader {
             _ => None,
         }
     }
+}
+
+/// The text of `"…".split("").reverse()`.
+fn reversed(expr: &Expression<'_>, text: impl Fn(&Expression<'_>) -> Option<String>) -> Option<String> {
+    let whole = text(method_of(method_of(expr, "reverse")?, "split")?)?;
+    Some(whole.chars().rev().collect())
+}
+
+/// What a method of this name is called on.
+fn method_of<'a>(expr: &'a Expression<'a>, name: &str) -> Option<&'a Expression<'a>> {
+    let Expression::CallExpression(call) = expr else { return None };
+    let Expression::StaticMemberExpression(access) = &call.callee else { return None };
+    (access.property.name == name).then_some(&access.object)
 }
 
 pub(super) fn member(of: Value, name: &str) -> Value {

@@ -93,8 +93,20 @@ impl Reader {
     }
 
     fn called(&mut self, path: String, arguments: &[Argument<'_>], at: u32) {
+        // `f.call(this, …)` calls `f`, and so does `f.apply`, with what cannot be told.
+        if let Some(function) = path.strip_suffix(".call") {
+            return self.called(function.to_owned(), arguments.get(1..).unwrap_or_default(), at);
+        }
+        if let Some(function) = path.strip_suffix(".apply") {
+            return self.called(function.to_owned(), &[], at);
+        }
         let known = self.arguments(arguments);
         let first = known.first().cloned().flatten();
+        if path == "process.getBuiltinModule" {
+            let what =
+                first.clone().map_or(Kind::Shape(Shape::UnknownCode("getBuiltinModule")), Kind::Import);
+            self.say(at, what);
+        }
         if path == "require" {
             match &first {
                 Some(name) => {
@@ -141,23 +153,30 @@ impl Reader {
                 self.inner(callee);
             }
             (_, Expression::StaticMemberExpression(access)) => {
-                self.method(access, at);
+                self.method(access.property.name.as_str(), &access.object, at);
                 self.visit_expression(&access.object);
+            }
+            (_, Expression::ComputedMemberExpression(access)) => {
+                if let Some(name) = self.text(&access.expression) {
+                    self.method(&name, &access.object, at);
+                }
+                self.visit_expression(callee);
             }
             _ => self.visit_expression(callee),
         }
     }
 
     /// A method of something unknown. A function's `constructor` is `Function`.
-    fn method(&mut self, access: &StaticMemberExpression<'_>, at: u32) {
+    fn method(&mut self, name: &str, object: &Expression<'_>, at: u32) {
         let function = |expr: &Expression<'_>| match expr.get_inner_expression() {
             Expression::StaticMemberExpression(inner) => inner.property.name == "constructor",
+            Expression::ComputedMemberExpression(inner) => {
+                self.text(&inner.expression).is_some_and(|name| name == "constructor")
+            }
             Expression::FunctionExpression(_) | Expression::ArrowFunctionExpression(_) => true,
             _ => false,
         };
-        let name = access.property.name.as_str();
-        let name =
-            if name == "constructor" && function(&access.object) { "constructor.constructor" } else { name };
+        let name = if name == "constructor" && function(object) { "constructor.constructor" } else { name };
         self.say(at, Kind::Member(name.to_owned()));
     }
 

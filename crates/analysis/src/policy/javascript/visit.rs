@@ -5,8 +5,9 @@ use std::collections::HashMap;
 
 use oxc_ast::ast::{
     AssignmentExpression, AssignmentTarget, CallExpression, CatchParameter, Class, ComputedMemberExpression,
-    ExportAllDeclaration, Expression, FormalParameter, Function, IdentifierReference, ImportDeclaration,
-    ImportDeclarationSpecifier, ImportExpression, NewExpression, StaticMemberExpression, VariableDeclarator,
+    ExportAllDeclaration, ExportFromDeclaration, Expression, FormalParameter, Function, IdentifierReference,
+    ImportDeclaration, ImportDeclarationSpecifier, ImportExpression, NewExpression, StaticMemberExpression,
+    TSImportEqualsDeclaration, TSModuleReference, UnaryExpression, UnaryOperator, VariableDeclarator,
     WhileStatement,
 };
 use oxc_ast_visit::{Visit, walk};
@@ -88,6 +89,34 @@ impl<'a> Visit<'a> for Reader {
 
     fn visit_export_all_declaration(&mut self, export: &ExportAllDeclaration<'a>) {
         self.say(export.span.start, Kind::Import(module(export.source.value.as_str())));
+    }
+
+    fn visit_export_from_declaration(&mut self, export: &ExportFromDeclaration<'a>) {
+        if export.export_kind.is_type() {
+            return;
+        }
+        let name = module(export.source.value.as_str());
+        self.say(export.span.start, Kind::Import(name.clone()));
+        for specifier in &export.specifiers {
+            let path = canonical(format!("{name}.{}", specifier.local.name()));
+            self.mention(Value::Path(path), export.span.start);
+        }
+    }
+
+    /// `import x = require("…")`.
+    fn visit_ts_import_equals_declaration(&mut self, import: &TSImportEqualsDeclaration<'a>) {
+        if let TSModuleReference::ExternalModuleReference(from) = &import.module_reference {
+            let name = module(from.expression.value.as_str());
+            self.say(import.span.start, Kind::Import(name.clone()));
+            self.bind(import.id.name.as_str(), Value::Path(name));
+        }
+    }
+
+    /// What something is called is not handed on: `typeof require`.
+    fn visit_unary_expression(&mut self, unary: &UnaryExpression<'a>) {
+        if !(unary.operator == UnaryOperator::Typeof && matches!(unary.argument, Expression::Identifier(_))) {
+            walk::walk_unary_expression(self, unary);
+        }
     }
 
     fn visit_import_expression(&mut self, import: &ImportExpression<'a>) {

@@ -37,8 +37,34 @@ fn fold(expr: &Expr, scopes: &Scopes, depth: usize) -> Value {
         Expr::Call(call) => called(call, scopes, depth),
         Expr::Subscript(subscript) => subscripted_value(subscript, scopes, depth),
         Expr::Named(named) => fold(&named.value, scopes, depth),
+        Expr::If(choice) => first_known([&*choice.body, &*choice.orelse], scopes, depth),
+        Expr::BoolOp(choice) => first_known(&choice.values, scopes, depth),
         _ => Value::Other,
     }
+}
+
+/// Of several that it may be, the first of which something is known.
+fn first_known<'a>(choices: impl IntoIterator<Item = &'a Expr>, scopes: &Scopes, depth: usize) -> Value {
+    let values = choices.into_iter().take(8).map(|choice| fold(choice, scopes, depth));
+    values.into_iter().find(|value| *value != Value::Other).unwrap_or(Value::Other)
+}
+
+/// Whether a call asks for an attribute of its first argument by a name that is known, and so hands on nothing else.
+pub(crate) fn looks_up(call: &ast::ExprCall, scopes: &Scopes) -> bool {
+    let [Expr::Name(_), name, ..] = &*call.arguments.args else { return false };
+    let by = matches!(&*call.func, Expr::Name(by) if by.id == "hasattr")
+        || value(&call.func, scopes) == Value::Path("getattr".to_owned());
+    by && text(name, scopes).is_some()
+}
+
+/// `"sys%s" % "tem"` and `"{}tem".format("sys")`: holes are filled in their order, and nothing else is understood.
+fn filled(pattern: &str, hole: &str, parts: &[Expr], scopes: &Scopes, depth: usize) -> Value {
+    let mut whole = pattern.to_owned();
+    for part in parts.iter().take(64) {
+        let Value::Text(part) = fold(part, scopes, depth) else { return Value::Other };
+        whole = whole.replacen(hole, &part, 1);
+    }
+    if whole.contains(hole) { Value::Other } else { bounded(whole) }
 }
 
 fn bounded(text: String) -> Value {
@@ -77,7 +103,15 @@ fn f_string(string: &ast::ExprFString, scopes: &Scopes, depth: usize) -> Value {
 }
 
 fn binary(operation: &ast::ExprBinOp, scopes: &Scopes, depth: usize) -> Value {
-    let (left, right) = (fold(&operation.left, scopes, depth), fold(&operation.right, scopes, depth));
+    let left = fold(&operation.left, scopes, depth);
+    if let (Value::Text(pattern), Operator::Mod) = (&left, operation.op) {
+        let parts = match &*operation.right {
+            Expr::Tuple(tuple) => &tuple.elts[..],
+            one => std::slice::from_ref(one),
+        };
+        return filled(pattern, "%s", parts, scopes, depth);
+    }
+    let right = fold(&operation.right, scopes, depth);
     match (left, operation.op, right) {
         (Value::Text(left), Operator::Add, Value::Text(right)) => bounded(left + &right),
         (Value::Number(left), Operator::Add, Value::Number(right)) => number(left.checked_add(right)),
@@ -114,6 +148,18 @@ fn called(call: &ast::ExprCall, scopes: &Scopes, depth: usize) -> Value {
             Some(Value::Text(name)) => member(Value::Path(of), &name),
             _ => Value::Other,
         },
+        ("object.__getattribute__", Value::Path(of)) => {
+            match arguments.get(1).map(|name| fold(name, scopes, depth)) {
+                Some(Value::Text(name)) => member(Value::Path(of), &name),
+                _ => Value::Other,
+            }
+        }
+        ("sys.modules.get" | "sys.modules.pop" | "sys.modules.__getitem__", Value::Text(module)) => {
+            Value::Path(module)
+        }
+        (path, Value::Text(name)) if path.ends_with(".__getattribute__") => {
+            member(Value::Path(path.trim_end_matches(".__getattribute__").to_owned()), &name)
+        }
         ("vars", Value::Path(of)) => Value::Path(format!("{of}.__dict__")),
         ("chr", Value::Number(code)) => {
             let letter = u32::try_from(code).ok().and_then(char::from_u32);
@@ -146,6 +192,7 @@ fn text_method(of: &str, name: &str, arguments: &[Expr], scopes: &Scopes, depth:
         ("decode" | "encode" | "strip" | "format", []) | ("decode" | "encode", [_]) => {
             Value::Text(of.to_owned())
         }
+        ("format", parts) => filled(of, "{}", parts, scopes, depth),
         ("lower", []) => Value::Text(of.to_lowercase()),
         ("replace", [from, to]) => match (fold(from, scopes, depth), fold(to, scopes, depth)) {
             (Value::Text(from), Value::Text(to)) if !from.is_empty() => bounded(of.replace(&from, &to)),

@@ -10,6 +10,7 @@ use ruff_python_ast::{self as ast, Expr, Stmt};
 use ruff_python_parser::{Mode, ParseOptions, parse_unchecked};
 use ruff_text_size::Ranged;
 
+pub(crate) use self::scope::INSIDE;
 use self::scope::{Scopes, Value};
 use super::Language;
 use super::fact::{Fact, Kind, Shape};
@@ -33,24 +34,6 @@ pub(crate) fn facts(code: &str, allowance: Allowance) -> Vec<Fact> {
     }
     reader.facts
 }
-
-/// Attributes that lead into the interpreter, whatever they are attributes of.
-pub(crate) const INSIDE: &[&str] = &[
-    "__subclasses__",
-    "__bases__",
-    "__mro__",
-    "__globals__",
-    "__builtins__",
-    "__code__",
-    "__closure__",
-    "gi_frame",
-    "f_globals",
-    "f_back",
-    "cr_frame",
-    "tb_frame",
-    "__reduce__",
-    "__reduce_ex__",
-];
 
 /// Calls whose first argument is a command for the shell.
 const SHELLS: &[&str] = &["os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"];
@@ -95,7 +78,7 @@ impl<'a> Reader<'a> {
                     (top, top)
                 }
             };
-            self.scopes.bind(name, Value::Path(path.to_owned()));
+            self.bind_import(name, path, alias.start().to_usize());
         }
     }
 
@@ -111,11 +94,20 @@ impl<'a> Reader<'a> {
             match (foreign, name) {
                 (true, "*") => self.scopes.open(module),
                 (true, _) => {
-                    self.scopes.bind(local, Value::Path(scope::canonical(&format!("{module}.{name}"))))
+                    let path = scope::canonical(&format!("{module}.{name}"));
+                    self.bind_import(local, &path, alias.start().to_usize());
                 }
                 (false, _) => self.scopes.bind(local, Value::Other),
             }
         }
+    }
+
+    /// What a function makes a name of the module is used where it cannot be followed.
+    fn bind_import(&mut self, name: &str, path: &str, at: usize) {
+        if self.scopes.is_global(name) {
+            self.say(at, Kind::Name { path: path.to_owned(), arguments: None });
+        }
+        self.scopes.bind(name, Value::Path(path.to_owned()));
     }
 
     /// Binds whatever a target names; only a plain name takes the value.
@@ -170,18 +162,36 @@ impl<'a> Reader<'a> {
             }
             _ => match &*call.func {
                 Expr::Attribute(attribute) => {
-                    self.say(at, Kind::Member(attribute.attr.to_string()));
+                    self.method(attribute.attr.as_str(), call, at);
                     self.visit_expr(&attribute.value);
                 }
                 other => self.visit_expr(other),
             },
         }
-        for argument in &call.arguments.args {
+        // `getattr(os, "fork", None)` has been followed, and `hasattr` hands nothing on.
+        let followed = fold::looks_up(call, &self.scopes);
+        for argument in call.arguments.args.iter().skip(usize::from(followed)) {
             self.visit_expr(argument);
         }
         for keyword in &call.arguments.keywords {
             self.visit_expr(&keyword.value);
         }
+    }
+
+    /// A method of something unknown. Expressions of data frames are text, `model.eval()` and `session.query(User)` are
+    /// something else; and no expression needs what is special.
+    fn method(&mut self, name: &str, call: &ast::ExprCall, at: usize) {
+        if matches!(name, "eval" | "query") {
+            let Some(first) = call.arguments.args.first() else { return };
+            let text = fold::arguments(&call.arguments, &self.scopes).swap_remove(0);
+            if text.as_ref().is_some_and(|text| text.contains("__")) {
+                self.say(at, Kind::Name { path: "eval".to_owned(), arguments: Some(Vec::new()) });
+            }
+            if text.is_none() && !matches!(first, Expr::FString(_) | Expr::BinOp(_)) {
+                return;
+            }
+        }
+        self.say(at, Kind::Member(name.to_owned()));
     }
 
     fn called(&mut self, path: &str, call: &'a ast::ExprCall, at: usize) {
@@ -192,6 +202,14 @@ impl<'a> Reader<'a> {
                 Some(module) => self.say(at, Kind::Import(module.clone())),
                 None => self.say(at, Kind::Shape(Shape::UnknownCode("__import__"))),
             }
+        }
+        if path == "pandas.eval" {
+            self.method("eval", call, at);
+        }
+        if let (true, Some(Some(name))) = (path == "getattr", arguments.get(1))
+            && INSIDE.contains(&name.as_str())
+        {
+            self.say(at, Kind::Member(name.clone()));
         }
         if fold::assembled(call, &self.scopes) {
             self.say(at, Kind::Shape(Shape::Assembled(first.clone().unwrap_or_default())));
@@ -322,6 +340,11 @@ impl<'a> Visitor<'a> for Reader<'a> {
                     }
                 }
                 self.body(&with.body);
+            }
+            Stmt::Global(global) => self.scopes.declare_global(global.names.iter().map(|name| name.as_str())),
+            Stmt::Delete(delete) => {
+                let parts = delete.targets.iter().filter(|target| !matches!(target, Expr::Name(_)));
+                parts.for_each(|target| self.visit_expr(target));
             }
             Stmt::IpyEscapeCommand(line) => {
                 let at = line.start().to_usize();

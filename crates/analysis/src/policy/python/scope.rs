@@ -42,10 +42,41 @@ const BUILT_IN: &[&str] = &[
     "quit",
     "range",
     "list",
+    "get_ipython",
 ];
 
-/// `builtins.eval` is `eval`, and `posix.system` is `os.system`.
+/// Attributes that lead into the interpreter, whatever they are attributes of.
+pub(crate) const INSIDE: &[&str] = &[
+    "__subclasses__",
+    "__bases__",
+    "__base__",
+    "__mro__",
+    "__globals__",
+    "__self__",
+    "__builtins__",
+    "__code__",
+    "__closure__",
+    "gi_frame",
+    "f_globals",
+    "f_back",
+    "cr_frame",
+    "tb_frame",
+    "__reduce__",
+    "__reduce_ex__",
+];
+
+/// Modules that others import for themselves, and so hand out: `pathlib.os`, `random._os`.
+const HELD: &[&str] = &["os", "sys", "builtins", "importlib", "subprocess", "ctypes"];
+
+/// `builtins.eval` is `eval`, `posix.system` is `os.system`, and `pathlib.os` is `os`.
 pub(crate) fn canonical(path: &str) -> String {
+    if let Some((of, name)) = path.rsplit_once('.')
+        && let Some(held) = HELD.iter().find(|held| **held == name.trim_start_matches('_'))
+        && !of.contains('(')
+        && path != "asyncio.subprocess"
+    {
+        return (*held).to_owned();
+    }
     for (from, to) in
         [("builtins.", ""), ("__builtins__.", ""), ("posix.", "os."), ("nt.", "os."), ("io.open", "open")]
     {
@@ -63,6 +94,8 @@ struct Scope {
     opened: Vec<String>,
     outer: Option<usize>,
     class: bool,
+    /// Names of the module's own that are bound here.
+    globals: Vec<String>,
 }
 
 /// All scopes of a module.
@@ -114,6 +147,16 @@ impl Scopes {
                 names.insert(name.to_owned(), value);
             }
         }
+    }
+
+    /// From here on, these names are the module's.
+    pub(crate) fn declare_global<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
+        self.all[self.here].globals.extend(names.map(str::to_owned));
+    }
+
+    /// Whether what is bound here is seen elsewhere, by whatever was read before.
+    pub(crate) fn is_global(&self, name: &str) -> bool {
+        self.all[self.here].globals.iter().any(|global| global == name)
     }
 
     /// Binds a name anew, whatever was known.

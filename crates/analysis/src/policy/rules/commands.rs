@@ -19,15 +19,20 @@ fn flag(words: Words<'_>, short: char, long: &str) -> bool {
 
 /// Whether a path is everything, or what a system needs to be one.
 pub(crate) fn is_root(path: &str) -> bool {
-    let mut path = path.trim_end_matches('*').to_owned();
-    while path.len() > 1 && (path.ends_with('/') || path.ends_with("/.")) {
-        path.pop();
+    let mut parts = Vec::new();
+    for part in path.trim_end_matches('*').split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
     }
+    let path = if path.starts_with('/') { format!("/{}", parts.join("/")) } else { String::new() };
     let system = [
         "/", "/bin", "/boot", "/etc", "/lib", "/lib64", "/sbin", "/usr", "/var", "/root", "/home", "/dev",
         "/sys",
     ];
-    system.contains(&path.as_str()) || path == "//"
+    system.contains(&path.as_str())
 }
 
 pub(crate) fn wipes_root(words: Words<'_>) -> bool {
@@ -103,6 +108,36 @@ pub(crate) fn is_secret(path: &str) -> bool {
         || path.starts_with("/proc/") && path.ends_with("/environ")
         || parts.iter().any(|part| path.contains(part))
         || path.starts_with("/var/run/secrets/")
+}
+
+/// Programs of awk and sed that start others.
+pub(crate) fn starts_from_script(words: Words<'_>) -> bool {
+    known(words).any(|word| {
+        let line = word.trim_start_matches(|c: char| c.is_ascii_digit() || matches!(c, ',' | '$' | ' '));
+        word.contains("system(")
+            || word.contains("| getline")
+            || word.contains("|&")
+            || line.starts_with("e ")
+            || (word.starts_with('s') && (word.ends_with("/e") || word.ends_with("/ge")))
+    })
+}
+
+/// Options that name a program to start.
+pub(crate) fn names_program(words: Words<'_>) -> bool {
+    let options = [
+        "--checkpoint-action=exec",
+        "--to-command",
+        "--use-compress-program",
+        "core.pager=",
+        "core.sshCommand=",
+        "core.fsmonitor=",
+        "core.editor=",
+        "core.hooksPath=",
+        "alias.",
+        "ProxyCommand",
+        ":!",
+    ];
+    known(words).any(|word| options.iter().any(|option| word.starts_with(option)))
 }
 
 pub(crate) fn takes_code(words: Words<'_>) -> bool {

@@ -1,7 +1,7 @@
 //! The table of rules. Each has cases that it must and must not match beside it; tests, documentation and checks go over
 //! the same table.
 
-mod commands;
+pub(crate) mod commands;
 mod javascript;
 mod python;
 mod shared;
@@ -114,6 +114,8 @@ pub(crate) enum When {
     Import(&'static [&'static str]),
     /// Called, or handed on.
     Name(&'static [&'static str]),
+    /// Handed on as a value, and not called.
+    HandedOn(&'static [&'static str]),
     CallWith(&'static [&'static str], fn(&[Option<String>]) -> bool),
     /// Called with a path as its first argument, in a way that writes.
     Writes(&'static [&'static str], fn(&[Option<String>]) -> bool),
@@ -149,7 +151,7 @@ impl Subject {
 
     /// Whether it is a module, or something in it.
     pub(crate) fn belongs_to(&self, module: &str) -> bool {
-        matches!(self.kind, "import" | "call") && within(&self.name, module)
+        matches!(self.kind, "import" | "call" | "value") && within(&self.name, module)
     }
 }
 
@@ -239,6 +241,7 @@ impl When {
         match self {
             Self::Import(names)
             | Self::Name(names)
+            | Self::HandedOn(names)
             | Self::CallWith(names, _)
             | Self::Writes(names, _)
             | Self::Member(names)
@@ -279,6 +282,7 @@ impl When {
         let subject = || Subject::new("call", path);
         match (self, arguments) {
             (Self::Name(names), _) => found(names).then(subject),
+            (Self::HandedOn(names), None) => found(names).then(|| Subject::new("value", path)),
             (Self::CallWith(names, test), Some(arguments)) => (found(names) && test(arguments)).then(subject),
             (Self::Writes(names, test), Some(arguments)) => {
                 let file = arguments.first().cloned().flatten();

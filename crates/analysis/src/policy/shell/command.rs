@@ -4,14 +4,18 @@ use brush_parser::ast;
 
 use super::super::Language;
 use super::super::fact::{Kind, Shape};
+use super::super::rules::commands;
 use super::Reader;
 use super::expand::Flow;
 
 type Words = Vec<Option<String>>;
 
-/// The last part of a path.
+/// The last part of a path. What a shell is itself is a shell.
 pub(crate) fn base_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
+    match path.rsplit('/').next().unwrap_or(path) {
+        "exe" if path.starts_with("/proc/") => "bash",
+        name => name,
+    }
 }
 
 /// Interpreters whose code nobody reads here.
@@ -68,8 +72,13 @@ impl Reader {
             let name = match words.first() {
                 None => return,
                 Some(None) => return self.say(at, Kind::Shape(Shape::UnknownCode("$command"))),
+                // A pattern is whatever it finds.
+                Some(Some(name)) if name.contains(['*', '?']) => {
+                    return self.say(at, Kind::Shape(Shape::UnknownCode("$command")));
+                }
                 Some(Some(name)) => base_name(name).to_owned(),
             };
+            self.at_root(&name, &mut words);
             if let Some(alias) = self.aliases.get(&name).filter(|_| !expanded.contains(&name)) {
                 let text: Words = alias.split_whitespace().map(|word| Some(word.to_owned())).collect();
                 words.splice(..1, text);
@@ -81,7 +90,28 @@ impl Reader {
             if skipped == 0 || skipped >= words.len() {
                 return;
             }
+            let found = words.get(1).cloned().flatten().filter(|_| name == "find");
             words.drain(..skipped);
+            match words.first() {
+                // `env -S "rm -rf /"`, and `find / -exec rm -rf {} +`.
+                Some(Some(line)) if name == "env" && line.contains(' ') => {
+                    let line: Words = line.split_whitespace().map(|word| Some(word.to_owned())).collect();
+                    words.splice(..1, line);
+                }
+                _ => replace(&mut words, "{}", found),
+            }
+        }
+    }
+
+    /// `cd / && rm -rf *`.
+    fn at_root(&mut self, name: &str, words: &mut Words) {
+        if name == "cd" {
+            let to = words.get(1).cloned().flatten();
+            self.rooted = to.is_some_and(|to| commands::is_root(&to));
+        } else if self.rooted {
+            for word in ["*", ".", "./*", "./"] {
+                replace(words, word, Some("/".to_owned()));
+            }
         }
     }
 
@@ -99,17 +129,52 @@ impl Reader {
                 "eval",
                 at,
             ),
+            "trap" if rest.len() > 1 && !matches!(rest[0].as_deref(), Some("-" | "" | "-p" | "-l")) => {
+                self.code(rest[0].clone(), "trap", at);
+            }
+            "let" => rest.iter().flatten().for_each(|sum| self.substituted(sum, at)),
+            // A file that is there is code like any other; what is made for the purpose is not known.
+            "source" | "." if rest.first() == Some(&None) => {
+                self.say(at, Kind::Shape(Shape::UnknownCode("source")));
+            }
+            "hash" => {
+                if let [Some(flag), Some(path), Some(name)] = rest
+                    && flag == "-p"
+                {
+                    self.aliases.insert(name.clone(), path.clone());
+                }
+            }
+            "script" | "su" | "flock" | "watch" | "parallel" => self.handed_code(name, rest, at),
             "export" | "declare" | "local" | "readonly" | "typeset" => {
                 for (variable, value) in rest.iter().flatten().filter_map(|word| word.split_once('=')) {
                     self.variables.insert(variable.to_owned(), Some(value.to_owned()));
                 }
             }
-            "read" | "mapfile" | "unset" => {
+            "read" | "mapfile" | "readarray" | "unset" => {
+                self.handed_code(name, rest, at);
                 for variable in rest.iter().flatten() {
                     self.variables.insert(variable.clone(), None);
                 }
             }
             _ => self.interpreter(name, rest, at),
+        }
+    }
+
+    /// `script -c CODE`, `watch CODE`: programs that have a shell run a line.
+    fn handed_code(&mut self, name: &str, words: &[Option<String>], at: usize) {
+        let behind = |wanted: &str| words.iter().position(|word| word.as_deref() == Some(wanted));
+        let line = match name {
+            "watch" => Some(
+                words.iter().flatten().filter(|word| !word.starts_with('-')).cloned().collect::<Vec<_>>(),
+            ),
+            "parallel" => behind(":::").map(|at| words[at + 1..].iter().flatten().cloned().collect()),
+            _ => {
+                let flag = if matches!(name, "mapfile" | "readarray") { "-C" } else { "-c" };
+                behind(flag).and_then(|at| Some(vec![words.get(at + 1)?.clone()?]))
+            }
+        };
+        if let Some(line) = line {
+            self.inside(&line.join(" "), at);
         }
     }
 
@@ -140,6 +205,14 @@ impl Reader {
             _ => return,
         };
         let Some(Some(name)) = words.get(skipped) else { return };
+        let first = words.first().cloned().flatten();
+        if let (Some("xargs"), Some(text)) = (first.as_deref(), &flow.text) {
+            let given: Words = text.split_whitespace().map(|word| Some(word.to_owned())).collect();
+            let mut whole = words[skipped..].to_vec();
+            replace(&mut whole, "{}", given.first().cloned().flatten());
+            whole.extend(given);
+            self.started(whole, at);
+        }
         let name = base_name(name);
         let rest = &words[skipped + 1..];
         let is = |word: &Option<String>, wanted: &str| word.as_deref() == Some(wanted);
@@ -160,6 +233,13 @@ impl Reader {
             (Some(Language::Shell), None) => self.say(at, Kind::Shape(Shape::UnknownCode("| sh"))),
             _ => {}
         }
+    }
+}
+
+/// Puts a word in the place of another, where it is known.
+fn replace(words: &mut Words, from: &str, to: Option<String>) {
+    for word in words.iter_mut().skip(1).filter(|word| word.as_deref() == Some(from)) {
+        word.clone_from(&to);
     }
 }
 
@@ -190,8 +270,11 @@ fn inner(name: &str, words: &[Option<String>]) -> usize {
     match name {
         "sudo" | "doas" => after_flags(&["-u", "-g", "-C", "-h"], true),
         "env" => after_flags(&["-u", "-C", "--unset", "--chdir"], true),
-        "nohup" | "command" | "builtin" | "exec" | "setsid" | "time" | "stdbuf" | "busybox" => {
-            after_flags(&["-a"], false)
+        "nohup" | "command" | "builtin" | "exec" | "setsid" | "time" | "stdbuf" | "busybox" | "unshare"
+        | "catchsegv" => after_flags(&["-a"], false),
+        "strace" | "ltrace" => after_flags(&["-o", "-e", "-p", "-s"], false),
+        name if name.starts_with("ld-linux") || name.starts_with("ld-musl") => {
+            after_flags(&["--library-path"], false)
         }
         "nice" | "ionice" => after_flags(&["-n", "-c"], false),
         "timeout" => after_flags(&["-s", "-k"], false) + 1,

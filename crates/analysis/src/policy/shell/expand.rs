@@ -1,7 +1,9 @@
 //! Words: what they are after quotes, variables and substitutions, as far as that is known.
 
 use brush_parser::ast;
-use brush_parser::word::{self, Parameter, ParameterExpr, WordPiece, WordPieceWithSource};
+use brush_parser::word::{
+    self, Parameter, ParameterExpr, ParameterTransformOp, WordPiece, WordPieceWithSource,
+};
 use brush_parser::{Parser, ParserOptions};
 
 use super::super::fact::{Kind, MAX_TEXT, Shape, base64_text};
@@ -74,6 +76,10 @@ pub(crate) fn split(word: Option<String>) -> Vec<Option<String>> {
         Some(text) if text.contains(char::is_whitespace) => {
             text.split_whitespace().map(|part| Some(part.to_owned())).collect()
         }
+        // `{rm,-rf,/}`
+        Some(text) if text.starts_with('{') && text.ends_with('}') && text.contains(',') => {
+            text[1..text.len() - 1].split(',').map(|part| Some(part.to_owned())).collect()
+        }
         word => vec![word],
     }
 }
@@ -112,16 +118,29 @@ impl Reader {
             }
             WordPiece::TildeExpansion(_) => Some("~".to_owned()),
             WordPiece::EscapeSequence(text) => Some(text.strip_prefix('\\').unwrap_or(text).to_owned()),
-            WordPiece::ParameterExpansion(expr) => self.parameter(expr),
+            WordPiece::ParameterExpansion(expr) => self.parameter(expr, at),
             WordPiece::CommandSubstitution(code) | WordPiece::BackquotedCommandSubstitution(code) => {
+                let rooted = self.rooted;
                 self.inside(code, at);
+                self.rooted = rooted;
                 self.output(code, at)
             }
-            WordPiece::ArithmeticExpression(_) => None,
+            WordPiece::ArithmeticExpression(sum) => {
+                self.substituted(&sum.value, at);
+                None
+            }
         }
     }
 
-    fn parameter(&mut self, expr: &ParameterExpr) -> Option<String> {
+    /// Follows what a text substitutes when the shell evaluates it.
+    pub(crate) fn substituted(&mut self, text: &str, at: usize) {
+        // What cannot be parsed is not run either.
+        if let Ok(pieces) = word::parse(text, &ParserOptions::default()) {
+            self.pieces(&pieces, at);
+        }
+    }
+
+    fn parameter(&mut self, expr: &ParameterExpr, at: usize) -> Option<String> {
         match expr {
             ParameterExpr::Parameter { parameter: Parameter::Named(name), indirect: false } => {
                 match name.as_str() {
@@ -137,6 +156,18 @@ impl Reader {
             ParameterExpr::UseDefaultValues { parameter: Parameter::Named(name), default_value, .. } => {
                 let known = self.variables.get(name).cloned().flatten();
                 known.or_else(|| default_value.clone())
+            }
+            // `${x@P}` runs what the text substitutes.
+            ParameterExpr::Transform { parameter, op: ParameterTransformOp::PromptExpand, .. } => {
+                let text = match parameter {
+                    Parameter::Named(name) => self.variables.get(name).cloned().flatten(),
+                    _ => None,
+                };
+                match text {
+                    Some(text) => self.substituted(&text, at),
+                    None => self.say(at, Kind::Shape(Shape::UnknownCode("${…@P}"))),
+                }
+                None
             }
             _ => None,
         }
@@ -165,7 +196,7 @@ impl Reader {
         flow.text.map(|text| text.trim_end_matches('\n').to_owned())
     }
 
-    fn plain_words(&mut self, simple: &ast::SimpleCommand) -> Option<Vec<Option<String>>> {
+    pub(crate) fn plain_words(&mut self, simple: &ast::SimpleCommand) -> Option<Vec<Option<String>>> {
         use ast::CommandPrefixOrSuffixItem as Item;
         let name = simple.word_or_name.as_ref()?;
         self.levels -= 1;

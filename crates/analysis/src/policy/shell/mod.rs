@@ -12,6 +12,7 @@ use brush_parser::{Parser, ParserOptions};
 use super::Language;
 use super::fact::{Fact, Kind, Shape};
 use super::guard::{self, Allowance};
+use super::rules::commands;
 use crate::room;
 
 const MAX_LEVELS: usize = 4;
@@ -49,6 +50,8 @@ pub(crate) struct Reader {
     /// Variables that are known; nothing stands for a value that is not.
     variables: HashMap<String, Option<String>>,
     aliases: HashMap<String, String>,
+    /// Whether it stands in `/`.
+    rooted: bool,
     /// Bytes at which characters begin, where they are not the same.
     bytes: Vec<usize>,
     /// How often what a command prints may still be worked out inside of what another prints.
@@ -61,7 +64,7 @@ impl Reader {
         let bytes =
             if code.is_ascii() { Vec::new() } else { code.char_indices().map(|(at, _)| at).collect() };
         let (variables, aliases) = (HashMap::new(), HashMap::new());
-        Self { facts: Vec::new(), variables, aliases, bytes, levels: MAX_LEVELS, allowance }
+        Self { facts: Vec::new(), variables, aliases, rooted: false, bytes, levels: MAX_LEVELS, allowance }
     }
 
     fn say(&mut self, at: usize, kind: Kind) {
@@ -146,7 +149,9 @@ impl Reader {
 
     fn function(&mut self, function: &ast::FunctionDefinition) {
         let name = function.fname.value.clone();
+        let rooted = self.rooted;
         self.compound(&function.body.0);
+        self.rooted = rooted;
         if command::multiplies(&name, &function.body.0) {
             let at = self.place(function);
             self.say(at, Kind::Shape(Shape::ForkBomb));
@@ -157,7 +162,11 @@ impl Reader {
         use ast::CompoundCommand as C;
         match compound {
             C::BraceGroup(group) => self.list(&group.list),
-            C::Subshell(subshell) => self.list(&subshell.list),
+            C::Subshell(subshell) => {
+                let rooted = self.rooted;
+                self.list(&subshell.list);
+                self.rooted = rooted;
+            }
             C::ForClause(clause) => {
                 for word in clause.values.iter().flatten() {
                     self.word(word);
@@ -197,10 +206,14 @@ impl Reader {
             words.push(self.word(name));
         }
         for item in simple.suffix.iter().flat_map(|suffix| &suffix.0) {
-            if let Item::Word(word) | Item::AssignmentWord(_, word) = item {
-                words.push(self.word(word));
-            } else {
-                self.item(item, at, false);
+            match item {
+                Item::Word(word) | Item::AssignmentWord(_, word) => words.push(self.word(word)),
+                Item::ProcessSubstitution(..) => {
+                    self.item(item, at, false);
+                    // A file whose content nobody knows.
+                    words.push(None);
+                }
+                Item::IoRedirect(_) => self.item(item, at, false),
             }
         }
         if let Some(first) = words.first_mut() {
@@ -223,14 +236,46 @@ impl Reader {
                     ast::AssignmentValue::Scalar(word) => self.word(word),
                     ast::AssignmentValue::Array(_) => None,
                 };
-                if let (ast::AssignmentName::VariableName(name), true) = (&assignment.name, keeps) {
+                if let ast::AssignmentName::VariableName(name) = &assignment.name {
                     let value = if assignment.append { None } else { value };
-                    self.variables.insert(name.clone(), value);
+                    self.special_variable(name, value.as_deref(), at);
+                    if keeps {
+                        self.variables.insert(name.clone(), value);
+                    }
                 }
             }
             Item::IoRedirect(redirect) => self.redirect(redirect, at),
-            Item::ProcessSubstitution(_, subshell) => self.list(&subshell.list),
+            Item::ProcessSubstitution(kind, subshell) => {
+                self.list(&subshell.list);
+                if matches!(kind, ast::ProcessSubstitutionKind::Write) {
+                    self.written_to(&subshell.list, at);
+                }
+            }
             Item::Word(_) => {}
+        }
+    }
+
+    /// `tee >(bash)`: what is written there cannot be told.
+    fn written_to(&mut self, list: &ast::CompoundList, at: usize) {
+        if let [ast::CompoundListItem(commands, _), ..] = list.0.as_slice()
+            && let Some(ast::Command::Simple(simple)) = commands.first.seq.first()
+            && self.levels > 0
+            && let Some(words) = self.plain_words(simple)
+        {
+            self.fed(&words, &expand::Flow::default(), at);
+        }
+    }
+
+    /// Variables that have code run: what is in them, or the libraries that they name.
+    fn special_variable(&mut self, name: &str, value: Option<&str>, at: usize) {
+        match (name, value) {
+            ("PROMPT_COMMAND", Some(code)) => self.inside(code, at),
+            ("PS4" | "PS1", Some(text)) => self.substituted(text, at),
+            ("PROMPT_COMMAND" | "BASH_ENV", _) => self.say(at, Kind::Shape(Shape::UnknownCode("BASH_ENV"))),
+            ("LD_PRELOAD" | "LD_AUDIT", _) => {
+                self.say(at, Kind::Command { name: name.to_owned(), words: Vec::new() });
+            }
+            _ => {}
         }
     }
 
@@ -246,7 +291,9 @@ impl Reader {
         let target = match redirect {
             ast::IoRedirect::File(_, kind, ast::IoFileRedirectTarget::Filename(word)) => {
                 let name = self.word(word);
-                matches!(kind, K::Write | K::Append | K::Clobber | K::ReadAndWrite).then_some(name).flatten()
+                let writes = matches!(kind, K::Write | K::Append | K::Clobber | K::ReadAndWrite);
+                // Whoever reads from these connects.
+                name.filter(|name| writes || commands::is_network_file(name))
             }
             ast::IoRedirect::File(_, _, ast::IoFileRedirectTarget::ProcessSubstitution(_, subshell)) => {
                 self.list(&subshell.list);

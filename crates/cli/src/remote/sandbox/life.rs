@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::intent::{network, variable_of};
 use crate::os::{self, Interrupts};
 use crate::remote::http::{Server, query};
-use crate::remote::show::Columns;
+use crate::remote::show::{Columns, span};
 use crate::say;
 
 const PLACE: &str = "/v1/sandboxes";
@@ -97,15 +97,6 @@ fn tell_times(sandbox: &mut Value, now: Duration) {
         None => at("expires").map(|expires| format!("in {}", span(expires.saturating_sub(now)))),
     };
     (sandbox["age"], sandbox["ends"]) = (json!(age), json!(ends));
-}
-
-fn span(time: Duration) -> String {
-    match time.as_secs() {
-        seconds @ 0..60 => format!("{seconds}s"),
-        seconds @ 60..3_600 => format!("{}m", seconds / 60),
-        seconds @ 3_600..172_800 => format!("{}h", seconds / 3_600),
-        seconds => format!("{}d", seconds / 86_400),
-    }
 }
 
 pub(super) fn show(server: &Server, id: &str) -> Result<u8, Failure> {

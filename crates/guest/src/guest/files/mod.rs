@@ -18,7 +18,7 @@ pub(super) use read::read;
 pub(super) use remove::remove;
 pub(super) use write::write;
 
-use crate::protocol::{Failure, FailureKind, FileKind, Metadata, Reply};
+use crate::protocol::{Failure, FailureKind, FileKind, Metadata, Reply, Space};
 
 /// Permission bits that may be set: the filter refuses set-id bits, and so does this, by name.
 const SETTABLE: u32 = 0o1777;
@@ -80,6 +80,15 @@ pub(super) fn stat(target: &Target, follow: bool) -> Result<Reply, Failure> {
         metadata.target = link_target(CWD, target.path());
     }
     Ok(Reply::Metadata(metadata))
+}
+
+/// How full the file system is that something is on.
+pub(super) fn space(target: &Target) -> Result<Reply, Failure> {
+    let found = rustix::fs::statvfs(target.path()).map_err(|errno| target.failed(errno))?;
+    let used_bytes = found.f_blocks.saturating_sub(found.f_bfree).saturating_mul(found.f_frsize);
+    let counts_files = found.f_files > 0;
+    let no_inode = counts_files && found.f_ffree == 0;
+    Ok(Reply::Space(Space { used_bytes, full: found.f_bfree == 0 || no_inode, counts_files }))
 }
 
 /// What the kernel knows about a file.

@@ -1,40 +1,21 @@
-//! Commands, by the guest.
+//! Commands, by the guest; who was there when each was started is noted.
 
+use belljar_engine::finding::Finding;
 use belljar_engine::living::{
-    Asked, Attach, Commands, Output, OutputEvent, ProcessId, ProcessInfo, StartCommand, TerminalSize,
+    Asked, Attach, Commands, Output, ProcessId, ProcessInfo, StartCommand, TerminalSize,
 };
-use belljar_guest::host;
 
 use super::NativeLiving;
-use super::errors::plain;
-
-/// What a viewer of the guest's gives.
-#[derive(Debug)]
-struct Viewer(host::Output);
-
-impl Output for Viewer {
-    fn next(&mut self) -> Asked<'_, Option<OutputEvent>> {
-        Box::pin(async { self.0.next().await.map_err(plain) })
-    }
-
-    fn offset(&self) -> u64 {
-        self.0.offset()
-    }
-}
-
-impl NativeLiving {
-    /// A command with what every process of the sandbox has.
-    fn at_home(&self, mut command: StartCommand) -> StartCommand {
-        let mut env = self.env.clone();
-        env.extend(command.env);
-        command.env = env.into_iter().collect();
-        command
-    }
-}
 
 impl Commands for NativeLiving {
     fn start(&self, command: StartCommand) -> Asked<'_, ProcessId> {
-        Box::pin(async move { self.told(self.able()?.start(self.at_home(command)).await).await })
+        Box::pin(async move {
+            self.inside.able()?;
+            let (start, before) = (self.starts.begin(), self.before().await?);
+            let process = self.inside.start(command).await?;
+            start.done(process, before);
+            Ok(process)
+        })
     }
 
     fn start_attached(
@@ -43,36 +24,39 @@ impl Commands for NativeLiving {
         attach: Attach,
     ) -> Asked<'_, (ProcessId, Box<dyn Output>)> {
         Box::pin(async move {
-            let started = self.able()?.start_attached(self.at_home(command), attach).await;
-            let (process, output) = self.told(started).await?;
-            Ok((process, Box::new(Viewer(output)) as Box<dyn Output>))
+            self.inside.able()?;
+            let (start, before) = (self.starts.begin(), self.before().await?);
+            let (process, output) = self.inside.start_attached(command, attach).await?;
+            start.done(process, before);
+            Ok((process, output))
         })
     }
 
     fn attach(&self, process: ProcessId, attach: Attach) -> Asked<'_, Box<dyn Output>> {
-        Box::pin(async move {
-            let output = self.told(self.awake()?.attach(process, attach).await).await?;
-            Ok(Box::new(Viewer(output)) as Box<dyn Output>)
-        })
+        self.inside.attach(process, attach)
     }
 
     fn write_stdin<'a>(&'a self, process: ProcessId, bytes: &'a [u8]) -> Asked<'a, ()> {
-        Box::pin(async move { self.told(self.awake()?.write_stdin(process, bytes).await).await })
+        self.inside.write_stdin(process, bytes)
     }
 
     fn close_stdin(&self, process: ProcessId) -> Asked<'_, ()> {
-        Box::pin(async move { self.told(self.awake()?.close_stdin(process).await).await })
+        self.inside.close_stdin(process)
     }
 
     fn signal(&self, process: ProcessId, signal: i32) -> Asked<'_, ()> {
-        Box::pin(async move { self.told(self.awake()?.signal(process, signal).await).await })
+        self.inside.signal(process, signal)
     }
 
     fn resize(&self, process: ProcessId, size: TerminalSize) -> Asked<'_, ()> {
-        Box::pin(async move { self.told(self.awake()?.resize(process, size).await).await })
+        self.inside.resize(process, size)
     }
 
     fn list(&self) -> Asked<'_, Vec<ProcessInfo>> {
-        Box::pin(async move { self.told(self.awake()?.processes().await).await })
+        Commands::list(&self.inside)
+    }
+
+    fn kept_from<'a>(&'a self, command: &'a ProcessInfo) -> Asked<'a, Vec<Finding>> {
+        Box::pin(self.kept_from_command(command))
     }
 }

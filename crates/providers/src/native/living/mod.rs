@@ -2,19 +2,16 @@
 //! are the launcher's: pausing, figures, the end.
 
 mod commands;
-mod errors;
-mod files;
-mod run;
+mod kept;
 
-use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use belljar_egress::Egress;
+use belljar_engine::finding::Finding;
 use belljar_engine::layer::Layer;
 use belljar_engine::limits::Limits;
 use belljar_engine::living::{
@@ -22,61 +19,68 @@ use belljar_engine::living::{
 };
 use belljar_engine::network::HostRules;
 use belljar_engine::outcome::{Kernel, Outcome, Receipt, Warmth};
-use belljar_engine::plan::{Task, WORKSPACE};
+use belljar_engine::plan::{Program, Task, WORKSPACE};
 use belljar_engine::provider::{BoxFuture, ProviderError, Sink};
-use belljar_guest::protocol::Settings;
 use belljar_guest::{Guest, GuestError};
 use belljar_jail::spec::{Answer, Ask, Ending, Jail};
 use belljar_jail::wire::Notice;
 use tokio::net::UnixStream;
-use tokio::sync::{Mutex, OnceCell, watch};
+use tokio::sync::{Mutex, OnceCell};
 
+use self::kept::{Noted, Starts};
 use super::connection::{Connection, Ordered, lost};
 use super::gate::Gate;
 use super::image::NumberedRoot;
 use super::run::{failure_of, setup};
 use super::{Place, Shared, engine_layer, run as one_shot};
-use crate::program::{add_packages, base_environment};
+use crate::inside::task::{self, Errand};
+use crate::inside::{self, GREETING, Inside, Keeper};
+use crate::program::Found;
 
-/// How long a guest may take to greet, on a slow machine with next to no processor time.
-const GREETING: Duration = Duration::from_secs(60);
 /// How long it takes at most to be told why something ended that has.
 const MOURNING: Duration = Duration::from_secs(5);
-/// What a guest keeps of output, of all processes together; and the part of a small sandbox's memory that it may be.
-const KEPT_BYTES: u64 = 64 << 20;
-const KEPT_PART: u64 = 8;
-
-/// Where pip puts programs of the sandbox user.
-const INSTALLED: &str = "/home/sandbox/.local/bin";
-/// Lets packages be installed as the sandbox user: the root is read-only, so nothing of it can be broken. And nobody in
-/// there can do anything about a newer installer.
-const INSTALLING: [(&str, &str); 3] = [
-    ("PIP_BREAK_SYSTEM_PACKAGES", "1"),
-    ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
-    ("NPM_CONFIG_UPDATE_NOTIFIER", "false"),
-];
-
 /// A living sandbox.
 #[derive(Debug)]
 pub(super) struct NativeLiving {
-    guest: Guest,
-    connection: Connection,
-    number: u64,
-    /// Dropped, it kills.
-    ordered: Mutex<Ordered>,
-    fate: OnceCell<String>,
+    inside: Inside,
+    jail: Arc<KeptJail>,
     layers: OnceCell<Vec<Layer>>,
-    paused: AtomicBool,
-    halted: watch::Sender<Option<String>>,
     shared: Arc<Shared>,
     place: Place,
     root: Arc<NumberedRoot>,
     /// What can be seen beside the usual folders: no interpreter elsewhere can run.
     prefixes: Vec<PathBuf>,
-    /// What every process in it has.
-    env: BTreeMap<String, String>,
     /// Its way out, where it may reach single hosts.
     egress: Option<Egress>,
+    starts: Starts,
+}
+
+/// The jail around it.
+#[derive(Debug)]
+struct KeptJail {
+    connection: Connection,
+    number: u64,
+    /// Dropped, it kills.
+    ordered: Mutex<Ordered>,
+    fate: OnceCell<String>,
+}
+
+impl Keeper for KeptJail {
+    fn kill(&self) {
+        self.connection.kill(self.number);
+    }
+
+    fn fate(&self) -> BoxFuture<'_, String> {
+        let learn = || async {
+            let mut ordered = self.ordered.lock().await;
+            let notice = tokio::time::timeout(MOURNING, &mut ordered.notice).await;
+            if let Ok(Ok(_)) = &notice {
+                ordered.over();
+            }
+            fate_of(notice.ok())
+        };
+        Box::pin(async move { self.fate.get_or_init(learn).await.clone() })
+    }
 }
 
 /// Opens one. Where the launcher is gone, another one is started.
@@ -90,25 +94,24 @@ pub(super) async fn open(shared: &Arc<Shared>, place: Place) -> Result<NativeLiv
         }
         started => started?,
     };
-    let mut env = base_environment(&format!("{}:{INSTALLED}", root.path));
-    env.extend(INSTALLING.map(|(name, value)| (name.to_owned(), value.to_owned())));
-    env.extend(place.plan.env.clone());
-    add_packages(&mut env, &place.plan.package_layers);
-    Ok(NativeLiving {
-        guest,
+    let env = inside::environment(&root.path, &place.plan);
+    let jail = Arc::new(KeptJail {
         connection,
         number: ordered.number(),
         ordered: Mutex::new(ordered),
         fate: OnceCell::new(),
+    });
+    let inside = Inside::new(guest, Arc::clone(&jail) as Arc<dyn Keeper>, env);
+    Ok(NativeLiving {
+        inside,
+        jail,
         layers: OnceCell::new(),
-        paused: AtomicBool::new(false),
-        halted: watch::Sender::default(),
         shared: Arc::clone(shared),
         place,
         root,
         prefixes,
-        env,
         egress,
+        starts: Starts::default(),
     })
 }
 
@@ -129,8 +132,7 @@ async fn start(
     drop(fds);
     drop(theirs);
     let egress = gate.map(Gate::ordered);
-    let kept_bytes = KEPT_BYTES.min(place.plan.limits.memory_bytes / KEPT_PART);
-    let settings = Settings { workdir: WORKSPACE.to_owned(), kept_bytes, ..Settings::default() };
+    let settings = inside::settings(&place.plan.limits);
     match tokio::time::timeout(GREETING, Guest::connect(ours, settings)).await {
         Ok(Ok(guest)) => Ok((guest, connection, ordered, egress)),
         Ok(Err(error)) => Err(why_not(&mut ordered, &error).await),
@@ -172,51 +174,9 @@ fn jail(place: &Place, root: u64) -> Jail {
 }
 
 impl NativeLiving {
-    /// Whether it can be asked: one that is paused would answer only when it is resumed.
-    fn awake(&self) -> Result<&Guest, LivingError> {
-        if self.paused.load(Ordering::Acquire) { Err(LivingError::Paused) } else { Ok(&self.guest) }
-    }
-
-    /// The same for what starts or writes something.
-    fn able(&self) -> Result<&Guest, LivingError> {
-        match self.halted() {
-            Some(why) => Err(LivingError::Halted(why)),
-            None => self.awake(),
-        }
-    }
-
-    /// Does what writes, until it is halted.
-    async fn unless_halted<T>(
-        &self,
-        work: impl Future<Output = Result<T, LivingError>>,
-    ) -> Result<T, LivingError> {
-        let mut halted = self.halted.subscribe();
-        tokio::select! {
-            biased;
-            // The sender is ours, so waiting cannot fail.
-            Ok(why) = halted.wait_for(Option::is_some) => {
-                Err(LivingError::Halted(why.clone().unwrap_or_default()))
-            }
-            done = work => done,
-        }
-    }
-
-    /// Why it is gone; waits until it is.
-    async fn fate(&self) -> &str {
-        let learn = || async {
-            let mut ordered = self.ordered.lock().await;
-            let notice = tokio::time::timeout(MOURNING, &mut ordered.notice).await;
-            if let Ok(Ok(_)) = &notice {
-                ordered.over();
-            }
-            fate_of(notice.ok())
-        };
-        self.fate.get_or_init(learn).await
-    }
-
     async fn ask(&self, what: Ask) -> Result<Answer, LivingError> {
-        match self.connection.ask(self.number, what).await {
-            Answer::Gone => Err(LivingError::Gone(self.fate().await.to_owned())),
+        match self.jail.connection.ask(self.jail.number, what).await {
+            Answer::Gone => Err(LivingError::Gone(self.jail.fate().await)),
             Answer::Refused(message) => Err(ProviderError::Unsupported { field: "pause", message }.into()),
             answer => Ok(answer),
         }
@@ -240,13 +200,25 @@ impl NativeLiving {
     async fn set_paused(&self, paused: bool) -> Result<(), LivingError> {
         if paused {
             // From here on nobody asks what would not answer.
-            self.paused.store(true, Ordering::Release);
+            self.inside.set_paused(true);
         }
         let answer = self.ask(if paused { Ask::Pause } else { Ask::Resume }).await;
         if paused == answer.is_err() {
-            self.paused.store(false, Ordering::Release);
+            self.inside.set_paused(false);
         }
         answer.map(drop)
+    }
+
+    /// What runs the task's language, which must be within what this sandbox shows.
+    fn runtime(&self, task: &Task) -> Result<Option<Found>, ProviderError> {
+        let Program::Code { language, .. } = &task.program else { return Ok(None) };
+        let located = self.shared.roots.runtime(language, &self.place.plan.image)?;
+        if located.prefixes.iter().any(|prefix| !self.prefixes.contains(prefix)) {
+            let message =
+                format!("{} is installed where this sandbox cannot see it; run it by itself", language.name);
+            return Err(ProviderError::Unsupported { field: "language", message });
+        }
+        Ok(Some(located.found))
     }
 
     async fn take_stats(&self) -> Result<Stats, LivingError> {
@@ -282,7 +254,7 @@ fn fate_of(notice: Option<Result<Notice, tokio::sync::oneshot::error::RecvError>
 
 impl Living for NativeLiving {
     fn state(&self) -> State {
-        match (self.guest.is_gone(), self.paused.load(Ordering::Acquire)) {
+        match (self.inside.guest.is_gone(), self.inside.is_paused()) {
             (true, _) => State::Ended,
             (false, true) => State::Paused,
             (false, false) => State::Running,
@@ -294,7 +266,7 @@ impl Living for NativeLiving {
     }
 
     fn files(&self) -> &dyn Files {
-        self
+        &self.inside
     }
 
     fn run<'a>(
@@ -304,12 +276,28 @@ impl Living for NativeLiving {
         sink: &'a mut dyn Sink,
         cancel: BoxFuture<'a, ()>,
     ) -> Asked<'a, Outcome> {
-        Box::pin(run::run(self, task, limits, sink, cancel))
+        Box::pin(async move {
+            let start = self.starts.begin();
+            let noted = Noted { living: self, start, before: self.before().await? };
+            let errand = Errand {
+                task,
+                limits,
+                plan: &self.place.plan,
+                found: self.runtime(task)?,
+                path: &self.root.path,
+                fresh: false,
+                alone: false,
+                artifacts: &self.shared.artifacts.0,
+                commands: &self.inside,
+                notes: Some(&noted),
+            };
+            task::run(self, errand, sink, cancel).await
+        })
     }
 
     fn open_port(&self, port: u16) -> Asked<'_, ByteStream> {
         Box::pin(async move {
-            let stream = self.told(self.awake()?.open_port(port).await).await?;
+            let stream = self.inside.told(self.inside.awake()?.open_port(port).await).await?;
             Ok(Box::pin(stream) as ByteStream)
         })
     }
@@ -324,22 +312,29 @@ impl Living for NativeLiving {
 
     fn halt(&self, why: String) -> Asked<'_, ()> {
         // First nobody starts anything any more. Whoever just did is found when this is done again.
-        self.halted.send_replace(Some(why));
-        Box::pin(async { self.told(self.awake()?.end_all().await).await })
+        self.inside.set_halted(Some(why));
+        Box::pin(async { self.inside.told(self.inside.awake()?.end_all().await).await })
     }
 
     fn release(&self) {
-        self.halted.send_replace(None);
+        self.inside.set_halted(None);
     }
 
     fn halted(&self) -> Option<String> {
-        self.halted.borrow().clone()
+        self.inside.halted()
     }
 
     fn receipt(&self) -> Asked<'_, Receipt> {
         Box::pin(async {
             let isolation = self.layers().await?.to_vec();
-            Ok(Receipt { provider: "native", kernel: Kernel::Host, isolation, warm: Warmth::Cold })
+            Ok(Receipt {
+                provider: "native",
+                kernel: Kernel::Host,
+                isolation,
+                warm: Warmth::Cold,
+                simulated: false,
+                service: None,
+            })
         })
     }
 
@@ -347,16 +342,12 @@ impl Living for NativeLiving {
         Box::pin(self.take_stats())
     }
 
+    fn kept_from(&self) -> Asked<'_, Vec<Finding>> {
+        Box::pin(self.kept_from_anything())
+    }
+
     fn network(&self) -> Option<NetworkUse> {
-        let egress = self.egress.as_ref()?;
-        let traffic = egress.traffic();
-        Some(NetworkUse {
-            rules: egress.rules(),
-            refused: egress.findings(),
-            connections: traffic.connections,
-            sent_bytes: traffic.sent_bytes,
-            received_bytes: traffic.received_bytes,
-        })
+        self.egress.as_ref().map(inside::network_use)
     }
 
     fn set_hosts(&self, rules: HostRules) -> Result<(), LivingError> {
@@ -367,17 +358,17 @@ impl Living for NativeLiving {
 
     fn ended(&self) -> BoxFuture<'_, String> {
         Box::pin(async {
-            self.guest.gone().await;
-            self.fate().await.to_owned()
+            self.inside.guest.gone().await;
+            self.jail.fate().await
         })
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            if self.fate.get().is_none() {
-                self.connection.kill(self.number);
+            if self.jail.fate.get().is_none() {
+                self.jail.kill();
             }
-            self.fate().await;
+            self.jail.fate().await;
             if let Some(egress) = &self.egress {
                 egress.close().await;
             }

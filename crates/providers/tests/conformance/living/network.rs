@@ -123,8 +123,9 @@ async fn a_listed_host_is_reached_in_every_way(world: World) -> Verdict {
     let report = shell(&world, &lines, &[web.rule(), format!("127.0.0.1:{port}")]).await?;
     check!(report.stdout == "hello\n".repeat(4), report);
     check!(
-        report.receipt.as_ref().is_some_and(|receipt| receipt.isolation.contains(&Layer::NetNs))
-            && report.findings.is_empty(),
+        report.receipt.as_ref().is_some_and(|receipt| {
+            [Layer::NetNs, Layer::DiskQuota].iter().all(|layer| receipt.isolation.contains(layer))
+        }) && report.findings.is_empty(),
         report
     );
     let code = format!("import urllib.request as u\nprint(u.urlopen('{url}').read().decode(), end='')");
@@ -190,7 +191,8 @@ async fn the_hosts_own_services_are_out_of_reach(world: World) -> Verdict {
     }
     let report = shell(&world, &format!("{code}true"), &["*.test".to_owned()]).await?;
     check!(report.stdout == "403 ".repeat(8) && web.connections() == 0, report);
-    check!(report.findings.len() == 7, report.findings);
+    // A machine without any network is asked for by one name less.
+    check!(report.findings.len() == if own.is_loopback() { 6 } else { 7 }, report.findings);
     Ok(())
 }
 

@@ -9,7 +9,7 @@ pub(super) static RULES: &[Rule] = &[
         severity: High,
         message: "`{}` runs text as code",
         suggestion: "parse data with JSON.parse",
-        when: &[When::Name(&["eval"])],
+        when: &[When::Name(&["eval", "importScripts"])],
         matches: &[
             "eval(x)",
             "(0, eval)(x)",
@@ -17,6 +17,10 @@ pub(super) static RULES: &[Rule] = &[
             "const e = eval; e(x)",
             "window.eval(x)",
             "global.eval(x)",
+            "eval.call(null, x)",
+            "eval.apply(null, [x])",
+            "Reflect.get(globalThis, 'eval')(x)",
+            "globalThis['lave'.split('').reverse().join('')](x)",
         ],
         leaves: &[
             "model.eval()",
@@ -31,13 +35,22 @@ pub(super) static RULES: &[Rule] = &[
         severity: High,
         message: "`{}` makes a function from text",
         suggestion: "write the function",
-        when: &[When::Name(&["Function"]), When::Member(&["constructor.constructor"])],
+        when: &[
+            When::Name(&[
+                "Function",
+                "Object.getPrototypeOf().constructor",
+                "Reflect.getPrototypeOf().constructor",
+            ]),
+            When::Member(&["constructor.constructor"]),
+        ],
         matches: &[
             "new Function('return 1')",
             "Function('return 1')()",
             "[].constructor.constructor('return 1')()",
             "(() => {}).constructor('return 1')()",
             "new globalThis['Func' + 'tion']('a')",
+            "''['constructor']['constructor']('return 1')()",
+            "Object.getPrototypeOf(async function () {}).constructor('x')",
         ],
         leaves: &["x instanceof Object", "class Function2 {}; new Function2()", "this.constructor.name"],
     },

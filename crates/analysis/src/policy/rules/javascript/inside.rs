@@ -17,6 +17,26 @@ pub(super) static RULES: &[Rule] = &[
         leaves: &["const s = '__proto__'", "Object.getPrototypeOf(a)"],
     },
     Rule {
+        id: "JS-REQUIRE-VALUE",
+        category: Introspection,
+        severity: Low,
+        message: "`{}` is handed on as a value, so what is done with it cannot be told",
+        suggestion: "call it by its name, where it is needed",
+        when: &[When::HandedOn(&["require", "child_process", "vm"])],
+        matches: &[
+            "const o = { r: require }; o.r('child_process')",
+            "(r => r('child_process'))(require)",
+            "for (const r of [require]) r('child_process')",
+            "function f(r = require) { r('child_process') }",
+            "(true ? require : 0)('child_process')",
+        ],
+        leaves: &[
+            "if (typeof require === 'function') require('path')",
+            "if (require.main === module) main()",
+            "define(function (require) { use(require) })",
+        ],
+    },
+    Rule {
         id: "JS-MAIN-MODULE",
         category: Introspection,
         severity: High,

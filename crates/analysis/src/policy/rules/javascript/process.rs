@@ -9,7 +9,13 @@ pub(super) static RULES: &[Rule] = &[
         severity: High,
         message: "`{}` starts another program",
         suggestion: "use a package instead of a program where there is one",
-        when: &[When::Name(&["child_process.exec*", "child_process.spawn*", "child_process.fork"])],
+        when: &[When::Name(&[
+            "child_process.exec*",
+            "child_process.spawn*",
+            "child_process.fork",
+            "bun.$*",
+            "Bun.$*",
+        ])],
         matches: &[
             "require('child_process').exec('ls')",
             "const { exec: e } = require('node:child_process'); e('ls')",

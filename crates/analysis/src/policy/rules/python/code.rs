@@ -19,6 +19,9 @@ pub(super) static RULES: &[Rule] = &[
             "from builtins import eval as e\ne(x)",
             "list(map(eval, xs))",
             "getattr(__builtins__, 'eval')(x)",
+            "(eval if x else None)(y)",
+            "(None or eval)(y)",
+            "df.eval('@__import__(\"os\")')",
         ],
         leaves: &[
             "model.eval()",
@@ -36,8 +39,8 @@ pub(super) static RULES: &[Rule] = &[
         message: "`.{}` may evaluate text as an expression (pandas, numexpr)",
         suggestion: "pass only expressions that you wrote yourself",
         when: &[When::Member(&["eval", "query"])],
-        matches: &["df.eval('a + b')", "df.query('a > 1')"],
-        leaves: &["eval('1')", "model.evaluate(x)"],
+        matches: &["df.eval('a + b')", "df.query(f'a > {n}')", "import pandas as pd\npd.eval('a + b')"],
+        leaves: &["eval('1')", "model.evaluate(x)", "model.eval()", "session.query(User)"],
     },
     Rule {
         id: "PY-COMPILE",
@@ -45,16 +48,40 @@ pub(super) static RULES: &[Rule] = &[
         severity: Medium,
         message: "`{}` makes code from text",
         suggestion: "parse data with json.loads or ast.literal_eval",
-        when: &[When::Name(&[
-            "compile",
-            "code.InteractiveInterpreter*",
-            "code.interact",
-            "codeop.compile_command",
-            "types.CodeType",
-            "types.FunctionType",
-        ])],
-        matches: &["compile(x, 'f', 'exec')"],
-        leaves: &["import re\nre.compile('a')", "model.compile()", "from re import compile\ncompile('a')"],
+        when: &[
+            When::Name(&[
+                "compile",
+                "code.InteractiveInterpreter*",
+                "code.interact",
+                "codeop.compile_command",
+                "types.CodeType",
+                "types.FunctionType",
+                "cProfile.run",
+                "cProfile.runctx",
+                "profile.run",
+                "pdb.run",
+                "pdb.runeval",
+                "get_ipython().run_cell*",
+                "get_ipython().ex",
+            ]),
+            When::CallWith(&["timeit.timeit", "timeit.repeat", "timeit.Timer"], |arguments| {
+                arguments
+                    .iter()
+                    .flatten()
+                    .any(|argument| !argument.starts_with("number=") && !argument.starts_with("repeat="))
+            }),
+        ],
+        matches: &[
+            "compile(x, 'f', 'exec')",
+            "import timeit\ntimeit.timeit('import os')",
+            "import cProfile\ncProfile.run('f()')",
+        ],
+        leaves: &[
+            "import timeit\ntimeit.timeit(lambda: f(), number=10)",
+            "import re\nre.compile('a')",
+            "model.compile()",
+            "from re import compile\ncompile('a')",
+        ],
     },
     Rule {
         id: "PY-DYNAMIC-IMPORT",
@@ -69,6 +96,9 @@ pub(super) static RULES: &[Rule] = &[
             "runpy.run_path",
             "runpy.run_module",
             "importlib.util.spec_from_file_location",
+            "importlib.machinery.SourceFileLoader",
+            "importlib.machinery.SourcelessFileLoader",
+            "imp.load_source",
         ])],
         matches: &["__import__('json')", "import importlib\nimportlib.import_module(x)"],
         leaves: &[
@@ -82,24 +112,33 @@ pub(super) static RULES: &[Rule] = &[
         severity: Medium,
         message: "`{}` runs whatever the data says",
         suggestion: "use json, or only data that you wrote yourself",
-        when: &[When::Name(&[
-            "pickle.load",
-            "pickle.loads",
-            "pickle.Unpickler",
-            "_pickle.loads",
-            "dill.load",
-            "dill.loads",
-            "cloudpickle.load",
-            "cloudpickle.loads",
-            "marshal.loads",
-            "marshal.load",
-            "shelve.open",
-            "jsonpickle.decode",
-            "joblib.load",
-            "pandas.read_pickle",
-        ])],
+        when: &[
+            When::Name(&[
+                "pickle.load",
+                "pickle.loads",
+                "pickle.Unpickler",
+                "_pickle.loads",
+                "dill.load",
+                "dill.loads",
+                "cloudpickle.load",
+                "cloudpickle.loads",
+                "marshal.loads",
+                "marshal.load",
+                "shelve.open",
+                "jsonpickle.decode",
+                "joblib.load",
+                "pandas.read_pickle",
+            ]),
+            When::CallWith(&["numpy.load"], |arguments| {
+                arguments.iter().flatten().any(|argument| argument == "allow_pickle=True")
+            }),
+        ],
         matches: &["import pickle\npickle.loads(b)", "from pickle import load as l\nl(f)"],
-        leaves: &["import json\njson.loads(s)", "import pickle\npickle.dumps(x)"],
+        leaves: &[
+            "import json\njson.loads(s)",
+            "import pickle\npickle.dumps(x)",
+            "import numpy as np\nnp.load('a.npy')",
+        ],
     },
     Rule {
         id: "PY-YAML",
@@ -107,9 +146,13 @@ pub(super) static RULES: &[Rule] = &[
         severity: Medium,
         message: "`{}` builds any object that the text names",
         suggestion: "use yaml.safe_load",
-        when: &[When::Name(&["yaml.unsafe_load", "yaml.full_load", "yaml.UnsafeLoader", "yaml.load_all"])],
-        matches: &["import yaml\nyaml.unsafe_load(s)"],
-        leaves: &["import yaml\nyaml.safe_load(s)"],
+        when: &[
+            When::Name(&["yaml.unsafe_load", "yaml.full_load", "yaml.UnsafeLoader", "yaml.load_all"]),
+            // Without a loader it is the unsafe one, or an error.
+            When::CallWith(&["yaml.load"], |arguments| arguments.len() == 1),
+        ],
+        matches: &["import yaml\nyaml.unsafe_load(s)", "import yaml\nyaml.load(s)"],
+        leaves: &["import yaml\nyaml.safe_load(s)", "import yaml\nyaml.load(s, Loader=yaml.SafeLoader)"],
     },
     Rule {
         id: "PY-TEMPLATE",

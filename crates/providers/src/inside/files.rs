@@ -12,7 +12,7 @@ use belljar_guest::GuestError;
 use belljar_guest::host::{ByteReader, Watch};
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::NativeLiving;
+use super::Inside;
 use super::errors::plain;
 
 /// Bytes from the guest, with errors as the port has them.
@@ -43,7 +43,7 @@ impl Changes for Watched {
     }
 }
 
-impl Files for NativeLiving {
+impl Files for Inside {
     fn stat<'a>(&'a self, path: &'a str, follow: bool) -> Asked<'a, Metadata> {
         Box::pin(async move { self.told(self.awake()?.stat(path, follow).await).await })
     }

@@ -6,23 +6,23 @@ use belljar_engine::living::{Failure, FailureKind, LivingError};
 use belljar_guest::GuestError;
 use belljar_guest::host::Loss;
 
-use super::NativeLiving;
+use super::Inside;
 
-impl NativeLiving {
+impl Inside {
     /// The error that a caller sees. One that breaks the rules of its line is killed.
-    pub(super) async fn explain(&self, error: GuestError) -> LivingError {
+    async fn explain(&self, error: GuestError) -> LivingError {
         match error {
             GuestError::Gone(Loss::Violation(violation)) => {
-                self.connection.kill(self.number);
+                self.keeper.kill();
                 LivingError::Gone(format!("it broke the protocol: {violation}"))
             }
-            GuestError::Gone(_) => LivingError::Gone(self.fate().await.to_owned()),
+            GuestError::Gone(_) => LivingError::Gone(self.keeper.fate().await),
             other => plain(other),
         }
     }
 
     /// The same for what may have gone well.
-    pub(super) async fn told<T>(&self, result: Result<T, GuestError>) -> Result<T, LivingError> {
+    pub(crate) async fn told<T>(&self, result: Result<T, GuestError>) -> Result<T, LivingError> {
         match result {
             Ok(value) => Ok(value),
             Err(error) => Err(self.explain(error).await),

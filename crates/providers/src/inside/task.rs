@@ -5,20 +5,19 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use belljar_egress::Egress;
 use belljar_engine::explain::{self, Kept};
+use belljar_engine::finding::Finding;
 use belljar_engine::limits::Limits;
 use belljar_engine::living::{
-    self, Attach, FailureKind, FileKind, Files, Living, LivingError, OutputEvent, ProcessId, StartCommand,
-    Stats, Stdin, WriteOptions,
+    self, Asked, Attach, Commands, FailureKind, FileKind, Files, Living, LivingError, OutputEvent, ProcessId,
+    StartCommand, Stats, Stdin, WriteOptions,
 };
 use belljar_engine::outcome::{Artifact, Ending, Limit, Outcome, Usage};
-use belljar_engine::plan::{Program, Task, WORKSPACE};
-use belljar_engine::provider::{BoxFuture, Flow, ProviderError, Sink};
+use belljar_engine::plan::{Plan, Task, WORKSPACE};
+use belljar_engine::provider::{BoxFuture, Flow, Sink};
 use belljar_jail::spec::ArtifactRules;
 use tokio::io::AsyncReadExt;
 
-use super::NativeLiving;
 use crate::native::run::{MAX_RESULT, unique_name};
 use crate::program::{self, Found, Prepared, Spots};
 
@@ -29,35 +28,76 @@ const GRACE: Duration = Duration::from_secs(2);
 /// What fits between two looks at the folder of artifacts.
 const MAX_LISTED: usize = 10_000;
 
-pub(super) async fn run(
-    living: &NativeLiving,
-    task: &Task,
-    limits: &Limits,
+/// Where a box that is made for one task has room for what is ours, apart from all that programs look at.
+pub(crate) const INBOX: &str = "/.belljar/inbox";
+
+/// A task, and where it is run.
+#[derive(Debug)]
+pub(crate) struct Errand<'a> {
+    pub(crate) task: &'a Task,
+    /// The limits of time and output.
+    pub(crate) limits: &'a Limits,
+    pub(crate) plan: &'a Plan,
+    /// What runs the task's language.
+    pub(crate) found: Option<Found>,
+    /// The search path inside.
+    pub(crate) path: &'a str,
+    /// Whether nobody else's files are there, nobody will miss what is left, and there is an inbox.
+    pub(crate) fresh: bool,
+    /// Whether nobody else runs anything there: whatever was counted is its own.
+    pub(crate) alone: bool,
+    pub(crate) artifacts: &'a ArtifactRules,
+    /// What starts its commands.
+    pub(crate) commands: &'a dyn Commands,
+    /// Whoever knows more about what it was kept from than counters tell.
+    pub(crate) notes: Option<&'a dyn Notes>,
+}
+
+/// What a provider itself notes of a task.
+pub(crate) trait Notes: std::fmt::Debug + Send + Sync {
+    /// What these commands were kept from.
+    fn findings<'a>(
+        &'a self,
+        commands: &'a [ProcessId],
+        now: &'a Stats,
+        ending: Ending,
+    ) -> Asked<'a, Vec<Finding>>;
+}
+
+pub(crate) async fn run(
+    living: &dyn Living,
+    errand: Errand<'_>,
     sink: &mut dyn Sink,
     mut cancel: BoxFuture<'_, ()>,
 ) -> Result<Outcome, LivingError> {
     let started = Instant::now();
-    let mark = living.egress.as_ref().map(Egress::mark);
-    living.able()?;
+    let Errand { task, limits, artifacts: rules, .. } = errand;
+    if let Some(why) = living.halted() {
+        return Err(LivingError::Halted(why));
+    }
     let receipt = living.receipt().await?;
     let name = unique_name();
-    let folder = format!("/tmp/.{name}");
-    let inbox = folder.clone();
-    let spots = Spots { hidden: Some(name), inbox, compiled: format!("{folder}/program") };
-    let found = runtime(living, task)?;
-    let path = &living.root.path;
-    let prepared = program::prepare(task, &living.place.plan, found.as_ref(), path, &spots);
-    living.make_folder(&folder, false, Some(0o700)).await?;
-    let before = (living.take_stats().await?, artifacts_in(living).await?);
-    let mut going = Going { living, task, sink, deadline: started + limits.timeout, why_killed: None };
+    let folder = if errand.fresh { INBOX.to_owned() } else { format!("/tmp/.{name}") };
+    let (inbox, compiled) = (folder.clone(), format!("{folder}/program"));
+    let spots = Spots { hidden: (!errand.fresh).then_some(name), inbox, compiled };
+    let prepared = program::prepare(task, errand.plan, errand.found.as_ref(), errand.path, &spots);
+    let files = living.files();
+    if !errand.fresh {
+        files.make_folder(&folder, false, Some(0o700)).await?;
+    }
+    let seen = if errand.fresh { Seen::new() } else { artifacts_in(files, rules).await? };
+    let before = living.stats().await?;
+    let deadline = started + limits.timeout;
+    let (starter, started_commands) = (errand.commands, Vec::new());
+    let mut going =
+        Going { living, starter, task, sink, deadline, why_killed: None, commands: started_commands };
     let ran = going.run(&prepared, &folder, &mut cancel).await;
+    let commands = std::mem::take(&mut going.commands);
     // Before anything of ours goes, which would make room on a full disk.
-    let stats = living.take_stats().await?;
-    let after = collect(living, &prepared, &folder, &before.1).await;
-    // Ours goes whatever became of it; in a sandbox that is gone there is nothing left.
-    let _removed = living.remove(&folder, true).await;
-    if let Some(temporary) = &prepared.temporary {
-        let _removed = living.remove(&format!("{WORKSPACE}/{temporary}"), false).await;
+    let stats = living.stats().await?;
+    let after = collect(files, &prepared, &folder, &seen, rules).await;
+    if !errand.fresh {
+        clear(files, &prepared, &folder).await;
     }
     let ending = ran?;
     let (result, artifacts) = match after {
@@ -65,39 +105,44 @@ pub(super) async fn run(
         Err(LivingError::Paused) => Left::default(),
         after => after?,
     };
-    let ending = judge(ending, &before.0, &stats, living.halted().is_some());
-    let forks_refused = stats.forks_refused.saturating_sub(before.0.forks_refused);
-    // Nobody listens to the filter here: whose of the commands inside a call was could not be told.
-    let kept = Kept { forks_refused, disk_full: stats.disk_full, ..Kept::default() };
-    let mut findings = explain::findings(&kept, ending, limits);
-    if let Some((egress, mark)) = living.egress.as_ref().zip(mark) {
-        findings.extend(egress.findings_since(&mark));
-    }
-    Ok(Outcome {
-        ending,
-        duration: started.elapsed(),
-        usage: Usage {
-            cpu: stats.cpu.unwrap_or_default().saturating_sub(before.0.cpu.unwrap_or_default()),
-            peak_memory_bytes: stats.peak_memory_bytes.unwrap_or_default(),
-            peak_processes: stats.peak_processes,
-        },
-        result,
-        artifacts,
-        findings,
-        receipt,
-    })
+    let ending = match judge(ending, &before, &stats, living.halted().is_some()) {
+        // Where nobody else has anything, whoever was killed was part of it.
+        Ending::Exited(_) if errand.alone && stats.memory_kills > before.memory_kills => {
+            Ending::LimitHit(Limit::Memory, None)
+        }
+        ending => ending,
+    };
+    let findings = match errand.notes {
+        Some(notes) => notes.findings(&commands, &stats, ending).await?,
+        None => explain::findings(&counted(&before, &stats, errand.alone), ending, &errand.plan.limits),
+    };
+    let usage = Usage {
+        cpu: stats.cpu.unwrap_or_default().saturating_sub(before.cpu.unwrap_or_default()),
+        peak_memory_bytes: stats.peak_memory_bytes.unwrap_or_default(),
+        peak_processes: stats.peak_processes,
+    };
+    Ok(Outcome { ending, duration: started.elapsed(), usage, result, artifacts, findings, receipt })
 }
 
-/// What runs the task's language, which must be within what this sandbox shows.
-fn runtime(living: &NativeLiving, task: &Task) -> Result<Option<Found>, ProviderError> {
-    let Program::Code { language, .. } = &task.program else { return Ok(None) };
-    let located = living.shared.roots.runtime(language, &living.place.plan.image)?;
-    if located.prefixes.iter().any(|prefix| !living.prefixes.contains(prefix)) {
-        let message =
-            format!("{} is installed where this sandbox cannot see it; run it by itself", language.name);
-        return Err(ProviderError::Unsupported { field: "language", message });
+/// What was counted of the sandbox as a whole, where nobody else was there.
+fn counted(before: &Stats, now: &Stats, alone: bool) -> Kept {
+    if !alone && before.processes != Some(0) {
+        return Kept::default();
     }
-    Ok(Some(located.found))
+    Kept {
+        forks_refused: now.forks_refused.saturating_sub(before.forks_refused),
+        memory_kills: now.memory_kills.saturating_sub(before.memory_kills),
+        disk_full: now.disk_full && !before.disk_full,
+        ..Kept::default()
+    }
+}
+
+/// Ours goes whatever became of it; in a sandbox that is gone there is nothing left.
+async fn clear(files: &dyn Files, prepared: &Prepared, folder: &str) {
+    let _removed = files.remove(folder, true).await;
+    if let Some(temporary) = &prepared.temporary {
+        let _removed = files.remove(&format!("{WORKSPACE}/{temporary}"), false).await;
+    }
 }
 
 /// A limit that was reached while the task ran, and that it failed with, is its ending.
@@ -124,11 +169,14 @@ fn judge(ending: Ending, before: &Stats, after: &Stats, halted: bool) -> Ending 
 
 /// A task that is going on.
 struct Going<'a> {
-    living: &'a NativeLiving,
+    living: &'a dyn Living,
+    starter: &'a dyn Commands,
     task: &'a Task,
     sink: &'a mut dyn Sink,
     deadline: Instant,
     why_killed: Option<Ending>,
+    /// What was started for it.
+    commands: Vec<ProcessId>,
 }
 
 impl Going<'_> {
@@ -142,8 +190,9 @@ impl Going<'_> {
             let place = if file.inbox { folder } else { WORKSPACE };
             let path = format!("{place}/{}", file.path);
             let options = WriteOptions { permissions: Some(file.mode), ..WriteOptions::default() };
-            self.living.write(&path, options, Box::pin(file.content.as_slice())).await?;
-            self.living.set_mode(&path, file.mode).await?;
+            let files = self.living.files();
+            files.write(&path, options, Box::pin(file.content.as_slice())).await?;
+            files.set_mode(&path, file.mode).await?;
         }
         let mut ending = Ending::Exited(0);
         for (at, command) in prepared.commands.iter().enumerate() {
@@ -182,16 +231,16 @@ impl Going<'_> {
         start: StartCommand,
         cancel: &mut BoxFuture<'_, ()>,
     ) -> Result<Ending, LivingError> {
-        let living = self.living;
+        let commands = self.starter;
         let fed = start.stdin == Stdin::Open;
-        let started = living.able()?.start_attached(start, Attach { from: 0, hold: true }).await;
-        let (process, mut output) = living.told(started).await?;
+        let (process, mut output) = commands.start_attached(start, Attach { from: 0, hold: true }).await?;
+        self.commands.push(process);
         let task = self.task;
         let feed = async {
             if fed {
                 // A program that does not read, or has ended, wants no more.
-                let _fed = living.guest.write_stdin(process, &task.stdin).await;
-                let _closed = living.guest.close_stdin(process).await;
+                let _fed = commands.write_stdin(process, &task.stdin).await;
+                let _closed = commands.close_stdin(process).await;
             }
             std::future::pending::<()>().await;
         };
@@ -202,7 +251,7 @@ impl Going<'_> {
             tokio::select! {
                 biased;
                 event = output.next() => {
-                    if let Some(ending) = self.hear(process, living.told(event).await?).await {
+                    if let Some(ending) = self.hear(process, event?).await {
                         return Ok(ending);
                     }
                 }
@@ -235,29 +284,28 @@ impl Going<'_> {
     async fn kill(&mut self, process: ProcessId, why: Ending) {
         self.why_killed = Some(why);
         // One that has ended meanwhile needs no killing; and its end is heard.
-        let _killed = self.living.guest.signal(process, 9).await;
+        let _killed = self.living.commands().signal(process, 9).await;
     }
 }
 
 type Seen = BTreeMap<String, (u64, i64)>;
 
 /// What may leave as an artifact, and when it was written.
-async fn artifacts_in(living: &NativeLiving) -> Result<Seen, LivingError> {
-    let rules = &living.shared.artifacts.0;
+async fn artifacts_in(files: &dyn Files, rules: &ArtifactRules) -> Result<Seen, LivingError> {
     let mut seen = Seen::new();
     let mut after = None;
     loop {
-        let page = match living.list(ARTIFACTS, after, 256).await {
+        let page = match files.list(ARTIFACTS, after, 256).await {
             Ok(page) => page,
             Err(error) if absent(&error) => return Ok(seen),
             Err(error) => return Err(error),
         };
-        let files = page.entries.into_iter().filter(|entry| {
+        let kept = page.entries.into_iter().filter(|entry| {
             let metadata = &entry.metadata;
             let size = 1..=rules.file_bytes;
             metadata.kind == FileKind::File && size.contains(&metadata.size) && may_leave(&entry.name, rules)
         });
-        seen.extend(files.map(|entry| (entry.name, (entry.metadata.size, entry.metadata.modified_ms))));
+        seen.extend(kept.map(|entry| (entry.name, (entry.metadata.size, entry.metadata.modified_ms))));
         after = page.next;
         if after.is_none() || seen.len() > MAX_LISTED {
             return Ok(seen);
@@ -281,24 +329,24 @@ type Left = (Option<serde_json::Value>, Vec<Artifact>);
 
 /// What the task left: what it returned, and artifacts that are new or changed.
 async fn collect(
-    living: &NativeLiving,
+    files: &dyn Files,
     prepared: &Prepared,
     folder: &str,
     before: &Seen,
+    rules: &ArtifactRules,
 ) -> Result<Left, LivingError> {
     let mut result = None;
     if prepared.result {
-        let bytes = whole(living, &format!("{folder}/result"), MAX_RESULT as u64).await;
+        let bytes = whole(files, &format!("{folder}/result"), MAX_RESULT as u64).await;
         result = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
     }
-    let rules = &living.shared.artifacts.0;
     let mut artifacts = Vec::new();
-    for (name, seen) in artifacts_in(living).await? {
+    for (name, seen) in artifacts_in(files, rules).await? {
         if artifacts.len() == rules.count {
             break;
         }
         if before.get(&name) != Some(&seen) {
-            let content = whole(living, &format!("{ARTIFACTS}/{name}"), rules.file_bytes).await;
+            let content = whole(files, &format!("{ARTIFACTS}/{name}"), rules.file_bytes).await;
             artifacts.extend(content.map(|content| Artifact { name, content }));
         }
     }
@@ -306,8 +354,8 @@ async fn collect(
 }
 
 /// All of a file that is no longer than it may be.
-async fn whole(living: &NativeLiving, path: &str, bound: u64) -> Option<Vec<u8>> {
-    let (_, reader) = living.guest.read_file(path, 0, Some(bound + 1)).await.ok()?;
+async fn whole(files: &dyn Files, path: &str, bound: u64) -> Option<Vec<u8>> {
+    let (_, reader) = files.read(path, 0, Some(bound + 1)).await.ok()?;
     let mut bytes = Vec::new();
     reader.take(bound + 1).read_to_end(&mut bytes).await.ok()?;
     (bytes.len() as u64 <= bound).then_some(bytes)

@@ -1,0 +1,361 @@
+//! Lock files: the very versions and files that somebody's own tools settled on.
+//!
+//! A lock has *roots*, what its owner asked for, and *pins* for everything that comes with them. Roots are requirements like
+//! any others, so every rule about those holds for them too. What comes from an address or a repository is a root as well,
+//! wherever it stands: it is refused or allowed like one that is stated, and never taken from a registry by its name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::manifest::{broken, is_hash};
+use super::requirement::normalised;
+use super::{Error, Registry, Requirement, lock_npm};
+
+/// Locks list much more than what somebody wrote down.
+const MAX_BYTES: usize = 8 << 20;
+const MAX_ENTRIES: usize = 5_000;
+
+type Reader = fn(&'static str, &str) -> Result<Lock, Error>;
+
+/// What a lock file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lock {
+    /// The file.
+    pub file: &'static str,
+    /// Whose packages they are.
+    pub registry: Registry,
+    /// What was asked for, each in its exact version.
+    pub roots: Vec<Requirement>,
+    /// Exact versions of all that may come with it, with the hashes of their files where the lock has them.
+    pub pins: Vec<Requirement>,
+    /// npm's packages by their places below each other, as `package-lock.json` has them, without addresses.
+    pub tree: Map<String, Value>,
+}
+
+impl Lock {
+    /// Reads a lock by its file name.
+    pub fn of_file(file: &str, text: &str) -> Option<Result<Self, Error>> {
+        let (file, read): (_, Reader) = match file {
+            "uv.lock" => ("uv.lock", uv),
+            "poetry.lock" => ("poetry.lock", poetry),
+            "pylock.toml" => ("pylock.toml", pylock),
+            "Pipfile.lock" => ("Pipfile.lock", pipfile),
+            "package-lock.json" => ("package-lock.json", lock_npm::npm),
+            "bun.lock" => ("bun.lock", lock_npm::bun),
+            _ => return None,
+        };
+        if text.len() > MAX_BYTES {
+            return Some(Err(broken(file, "is more than 8 MB")));
+        }
+        Some(read(file, text).and_then(|lock| match lock.pins.len() + lock.roots.len() > MAX_ENTRIES {
+            true => Err(broken(file, "lists more than 5000 packages")),
+            false => Ok(lock),
+        }))
+    }
+
+    pub(super) fn new(file: &'static str, registry: Registry) -> Self {
+        Self { file, registry, roots: Vec::new(), pins: Vec::new(), tree: Map::new() }
+    }
+
+    /// Takes in a package of Python's.
+    fn add(&mut self, package: Locked) -> Result<(), Error> {
+        let pin = package.requirement()?;
+        if package.root || pin.direct.is_some() {
+            self.roots.push(pin.clone());
+        }
+        if pin.direct.is_none() {
+            self.pins.push(pin);
+        }
+        Ok(())
+    }
+}
+
+/// A package of Python's as any of these files has it.
+#[derive(Default)]
+struct Locked {
+    name: String,
+    extras: Vec<String>,
+    version: Option<String>,
+    marker: Option<String>,
+    hashes: Vec<String>,
+    /// Where it comes from, unless that is a registry.
+    place: Option<String>,
+    root: bool,
+}
+
+impl Locked {
+    fn requirement(&self) -> Result<Requirement, Error> {
+        let extras =
+            if self.extras.is_empty() { String::new() } else { format!("[{}]", self.extras.join(",")) };
+        let which = match (&self.place, &self.version) {
+            (Some(place), _) => format!(" @ {place} "),
+            (None, Some(version)) => format!("=={version}"),
+            (None, None) => String::new(),
+        };
+        let marker = self.marker.as_ref().map_or(String::new(), |marker| format!("; {marker}"));
+        let mut requirement = Requirement::python(&format!("{}{extras}{which}{marker}", self.name))?;
+        if let Some(hash) = self.hashes.iter().find(|hash| !is_hash(hash)) {
+            let why = "is no hash that is understood; make the lock anew";
+            return Err(super::requirement::refusal(hash, why));
+        }
+        requirement.hashes.clone_from(&self.hashes);
+        Ok(requirement)
+    }
+}
+
+fn toml<T: DeserializeOwned>(file: &'static str, text: &str) -> Result<T, Error> {
+    toml::from_str(text).map_err(|error| broken(file, error.message()))
+}
+
+#[derive(Deserialize)]
+struct Uv {
+    #[serde(default)]
+    package: Vec<UvPackage>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct UvPackage {
+    name: String,
+    version: Option<String>,
+    #[serde(default)]
+    source: BTreeMap<String, Value>,
+    #[serde(default)]
+    dependencies: Vec<UvEdge>,
+    #[serde(default)]
+    resolution_markers: Vec<String>,
+    sdist: Option<UvFile>,
+    #[serde(default)]
+    wheels: Vec<UvFile>,
+}
+
+#[derive(Deserialize, Clone)]
+struct UvEdge {
+    name: String,
+    version: Option<String>,
+    marker: Option<String>,
+    #[serde(default)]
+    extra: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct UvFile {
+    hash: Option<String>,
+}
+
+impl UvPackage {
+    /// The project itself, which is not a package to install.
+    fn is_project(&self) -> bool {
+        ["virtual", "editable"].iter().any(|kind| self.source.contains_key(*kind))
+    }
+
+    fn locked(&self) -> Locked {
+        // Where a name has several versions, each says for what it is.
+        let markers: Vec<_> = self.resolution_markers.iter().map(|one| format!("({one})")).collect();
+        let files = self.wheels.iter().chain(&self.sdist);
+        let place = self.source.iter().find(|(kind, _)| *kind != "registry");
+        Locked {
+            name: self.name.clone(),
+            version: self.version.clone(),
+            marker: Some(markers.join(" or ")).filter(|_| !markers.is_empty()),
+            hashes: files.filter_map(|file| file.hash.clone()).collect(),
+            place: place
+                .map(|(kind, place)| format!("{kind}+{}", place.as_str().unwrap_or(kind)))
+                .map(address),
+            ..Locked::default()
+        }
+    }
+}
+
+/// An address in one word, with a colon as an address has it.
+fn address(place: String) -> String {
+    let place: String = place.chars().filter(|c| !c.is_whitespace() && !c.is_control()).collect();
+    if place.contains(':') { place } else { format!("file:{place}") }
+}
+
+fn uv(file: &'static str, text: &str) -> Result<Lock, Error> {
+    let read: Uv = toml(file, text)?;
+    let mut lock = Lock::new(file, Registry::Pypi);
+    let (projects, packages): (Vec<_>, Vec<_>) = read.package.iter().partition(|one| one.is_project());
+    for package in &packages {
+        lock.add(package.locked())?;
+    }
+    for edge in projects.into_iter().flat_map(|project| &project.dependencies) {
+        let of = |one: &&&UvPackage| {
+            one.name == edge.name && (edge.version.is_none() || one.version == edge.version)
+        };
+        let Some(package) = packages.iter().find(of) else { continue };
+        // Those are roots already.
+        let Locked { name, version, hashes, place: None, .. } = package.locked() else { continue };
+        let UvEdge { marker, extra, .. } = edge.clone();
+        let root = Locked { name, version, hashes, marker, extras: extra, ..Locked::default() };
+        lock.roots.push(root.requirement()?);
+    }
+    Ok(lock)
+}
+
+#[derive(Deserialize)]
+struct Poetry {
+    #[serde(default)]
+    package: Vec<PoetryPackage>,
+}
+
+#[derive(Deserialize)]
+struct PoetryPackage {
+    name: String,
+    version: String,
+    #[serde(default)]
+    optional: bool,
+    category: Option<String>,
+    groups: Option<Vec<String>>,
+    markers: Option<Value>,
+    #[serde(default)]
+    files: Vec<UvFile>,
+    #[serde(default)]
+    dependencies: BTreeMap<String, Value>,
+    source: Option<PoetrySource>,
+}
+
+impl PoetryPackage {
+    /// Whether the project itself runs with it, and not only its owner's work.
+    fn is_main(&self) -> bool {
+        let grouped = self.groups.as_ref().map(|groups| groups.iter().any(|group| group == "main"));
+        let main = grouped.unwrap_or_else(|| self.category.as_ref().is_none_or(|one| one == "main"));
+        main && !self.optional
+    }
+}
+
+#[derive(Deserialize)]
+struct PoetrySource {
+    #[serde(rename = "type")]
+    kind: String,
+    url: String,
+}
+
+/// What the project asks for is not in this file: it is what nothing else in it needs.
+fn poetry(file: &'static str, text: &str) -> Result<Lock, Error> {
+    let read: Poetry = toml(file, text)?;
+    let mains = read.package.iter().filter(|one| one.is_main());
+    let edges = mains.flat_map(|one| one.dependencies.keys().map(move |name| (one, normalised(name))));
+    let needed: BTreeSet<String> =
+        edges.filter(|(one, name)| normalised(&one.name) != *name).map(|(_, name)| name).collect();
+    let mut lock = Lock::new(file, Registry::Pypi);
+    for one in read.package {
+        let marker = match &one.markers {
+            Some(Value::Object(groups)) => groups.get("main").and_then(Value::as_str),
+            markers => markers.as_ref().and_then(Value::as_str),
+        };
+        let root = one.is_main() && !needed.contains(&normalised(&one.name));
+        let place = one.source.filter(|source| source.kind != "legacy");
+        lock.add(Locked {
+            root,
+            name: one.name,
+            version: Some(one.version),
+            marker: marker.map(str::to_owned),
+            hashes: one.files.into_iter().filter_map(|file| file.hash).collect(),
+            place: place.map(|source| address(format!("{}+{}", source.kind, source.url))),
+            ..Locked::default()
+        })?;
+    }
+    Ok(lock)
+}
+
+#[derive(Deserialize)]
+struct Pylock {
+    #[serde(default)]
+    packages: Vec<PylockPackage>,
+}
+
+#[derive(Deserialize)]
+struct PylockPackage {
+    name: String,
+    version: Option<String>,
+    marker: Option<String>,
+    vcs: Option<Value>,
+    directory: Option<Value>,
+    archive: Option<Value>,
+    sdist: Option<PylockFile>,
+    #[serde(default)]
+    wheels: Vec<PylockFile>,
+}
+
+#[derive(Deserialize)]
+struct PylockFile {
+    #[serde(default)]
+    hashes: BTreeMap<String, String>,
+}
+
+/// Everything in it is to be installed, where its marker holds; what is for groups and extras only is not.
+fn pylock(file: &'static str, text: &str) -> Result<Lock, Error> {
+    let read: Pylock = toml(file, text)?;
+    let mut lock = Lock::new(file, Registry::Pypi);
+    for one in read.packages {
+        let apart = |marker: &String| marker.contains("dependency_groups") || marker.contains("extras");
+        if one.marker.as_ref().is_some_and(apart) {
+            continue;
+        }
+        let place = one.vcs.or(one.directory).or(one.archive);
+        let known =
+            |(kind, hash): (String, String)| Some(format!("{kind}:{hash}")).filter(|one| is_hash(one));
+        let hashes = one.wheels.into_iter().chain(one.sdist).flat_map(|file| file.hashes).filter_map(known);
+        lock.add(Locked {
+            root: true,
+            name: one.name,
+            version: one.version,
+            marker: one.marker,
+            hashes: hashes.collect(),
+            place: place.map(|place| address(where_from(&place).to_owned())),
+            ..Locked::default()
+        })?;
+    }
+    Ok(lock)
+}
+
+fn where_from(place: &Value) -> &str {
+    ["url", "path"].iter().find_map(|key| place.get(key)?.as_str()).unwrap_or("elsewhere")
+}
+
+#[derive(Deserialize)]
+struct Pipfile {
+    #[serde(default)]
+    default: BTreeMap<String, PipfilePackage>,
+}
+
+#[derive(Deserialize)]
+struct PipfilePackage {
+    version: Option<String>,
+    markers: Option<String>,
+    #[serde(default)]
+    hashes: Vec<String>,
+    #[serde(default)]
+    extras: Vec<String>,
+    #[serde(flatten)]
+    rest: BTreeMap<String, Value>,
+}
+
+fn pipfile(file: &'static str, text: &str) -> Result<Lock, Error> {
+    let read: Pipfile = serde_json::from_str(text).map_err(|error| broken(file, &error.to_string()))?;
+    let mut lock = Lock::new(file, Registry::Pypi);
+    for (name, one) in read.default {
+        let elsewhere = ["git", "hg", "svn", "bzr", "file", "path"];
+        let place = elsewhere.iter().find_map(|kind| Some((kind, one.rest.get(*kind)?)));
+        let version = one.version.as_deref().map(|version| version.trim_start_matches("==").to_owned());
+        lock.add(Locked {
+            root: true,
+            name,
+            extras: one.extras,
+            version,
+            marker: one.markers,
+            hashes: one.hashes,
+            place: place.map(|(kind, place)| address(format!("{kind}+{}", place.as_str().unwrap_or(kind)))),
+        })?;
+    }
+    Ok(lock)
+}
+
+#[cfg(test)]
+#[path = "lock_tests.rs"]
+mod tests;

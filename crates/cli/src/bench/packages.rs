@@ -1,0 +1,223 @@
+//! What packages cost: to have them ready the first time, beside `pip install`; and to run something that imports one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use belljar_engine::Engine;
+use belljar_engine::admit::DEFAULT_TENANT;
+use belljar_engine::limits::Limits;
+use belljar_engine::outcome::Warmth;
+use belljar_engine::packages::{Needs, Packages, Progress as Steps};
+use belljar_engine::plan::Image;
+use belljar_engine::profile::Profiles;
+use belljar_engine::provider::{Blind, Provider};
+use belljar_engine::report::Status;
+use belljar_engine::request::{Dependencies, HostPaths, Request};
+use belljar_engine::warm::{WarmSettings, Warming};
+use belljar_layers::Library;
+use serde::Serialize;
+
+use super::progress::Progress;
+use super::sample::{Sample, percentile};
+use super::workload::{Piece, WORKLOADS};
+use crate::config::Config;
+use crate::deps;
+use crate::env::Environment;
+use crate::failure::Failure;
+use crate::os::{self, FoundLanguage};
+
+/// Versions are named so that nobody takes the image's own.
+const BIG: [&str; 2] = ["numpy>=1", "pandas>=1"];
+const SMALL: &str = "requests>=2";
+/// After so many runs, interpreters wait with what is imported.
+const WARM_UP: usize = 20;
+const RUNS: usize = 100;
+const STREAK: usize = 10;
+
+/// The figures of packages.
+#[derive(Debug, Serialize)]
+pub(super) struct PackagesFinding {
+    /// numpy and pandas as a layer, with nothing in any cache.
+    pub(super) first_ms: f64,
+    /// The same when the installer has them in its cache.
+    pub(super) ready_ms: f64,
+    /// `pip install --target` of both, when pip has them in its cache; absent where there is no pip.
+    pub(super) pip_ms: Option<f64>,
+    /// A warm run of a program that imports nothing.
+    pub(super) plain_p50_ms: f64,
+    /// A warm run of a new program that imports requests, which is in a layer.
+    pub(super) import_p50_ms: f64,
+    /// The part of those that were served by an interpreter that waited.
+    pub(super) import_share: f64,
+}
+
+/// Where layers are made, with what.
+struct Maker<'a> {
+    provider: Arc<dyn Provider>,
+    environment: &'a Environment,
+    folder: &'a Path,
+}
+
+/// Measures them all.
+pub(super) fn look(
+    folder: &Path,
+    environment: &Environment,
+    pause: Duration,
+    progress: &mut Progress,
+) -> Result<PackagesFinding, Failure> {
+    let started = os::launch()?;
+    os::runtime()?.block_on(async {
+        let host = started.connect(WarmSettings::default().with_mode(Warming::Pool)).await?;
+        let maker = Maker { provider: host.provider(), environment, folder };
+        let found = measure(&maker, python(&host.languages()), pause, progress).await;
+        host.provider().shut_down().await;
+        found
+    })
+}
+
+async fn measure(
+    maker: &Maker<'_>,
+    python: Option<PathBuf>,
+    pause: Duration,
+    progress: &mut Progress,
+) -> Result<PackagesFinding, Failure> {
+    progress.show("packages: for the first time");
+    let first = maker.ready("first").await?;
+    progress.show("packages: again");
+    // Layers and what names came to are gone; what the installer keeps is not.
+    let kept = |name: &str| maker.folder.join(name).join("installers");
+    let moved = fs::create_dir_all(maker.folder.join("again"));
+    moved
+        .and_then(|()| fs::rename(kept("first"), kept("again")))
+        .map_err(|error| failed(&error.to_string()))?;
+    let ready = maker.ready("again").await?;
+    progress.show("packages: pip");
+    let pip = python.and_then(|python| pip(&python, maker.folder));
+    let (plain, import) = maker.runs(pause, progress).await?;
+    let median = |samples: &[Sample]| percentile(samples, 0.5).map_or(0.0, millis);
+    let waited = import.iter().filter(|sample| sample.warmth == Some(Warmth::Pool)).count();
+    Ok(PackagesFinding {
+        first_ms: millis(first),
+        ready_ms: millis(ready),
+        pip_ms: pip.map(millis),
+        plain_p50_ms: median(&plain),
+        import_p50_ms: median(&import),
+        import_share: waited as f64 / import.len().max(1) as f64,
+    })
+}
+
+impl Maker<'_> {
+    fn library(&self, name: &str) -> Arc<Library> {
+        let tell = Arc::new(|_: &belljar_layers::shelf::Notice| ());
+        let provider = Arc::clone(&self.provider);
+        // Not this machine's own settings: figures of two machines should mean the same.
+        deps::library(provider, self.folder.join(name), &Config::usual(), self.environment, tell)
+    }
+
+    /// How long it takes until the big ones can be imported.
+    async fn ready(&self, name: &str) -> Result<Duration, Failure> {
+        let library = self.library(name);
+        let packages = BIG.map(str::to_owned);
+        let needs = Needs {
+            tenant: DEFAULT_TENANT,
+            image: &Image::Host,
+            language: None,
+            detect: false,
+            code: None,
+            files: &[],
+            playground: false,
+            packages: &packages,
+            standing: &[],
+            build: false,
+        };
+        let started = Instant::now();
+        library.prepare(needs, &mut Unseen).await.map_err(|error| failed(&error.to_string()))?;
+        Ok(started.elapsed())
+    }
+
+    /// Runs without and with an import, in turns.
+    async fn runs(
+        &self,
+        pause: Duration,
+        progress: &mut Progress,
+    ) -> Result<(Vec<Sample>, Vec<Sample>), Failure> {
+        let engine = Engine::new(Arc::clone(&self.provider), Profiles::shipped(), Limits::CEILING)
+            .with_packages(self.library("again"));
+        let (mut plain, mut import) = (Vec::new(), Vec::new());
+        for (name, runs) in [("warming up", WARM_UP), ("runs", RUNS)] {
+            progress.show(&format!("packages: {name}"));
+            (plain, import) = (Vec::new(), Vec::new());
+            while plain.len() < runs {
+                for (samples, package) in [(&mut plain, None), (&mut import, Some(SMALL))] {
+                    // The first one finds the caches as the others have left them.
+                    for counted in 0..=STREAK {
+                        let sample = once(&engine, package).await?;
+                        samples.extend((counted > 0).then_some(sample));
+                        tokio::time::sleep(pause).await;
+                    }
+                }
+            }
+        }
+        Ok((plain, import))
+    }
+}
+
+async fn once(engine: &Engine, package: Option<&str>) -> Result<Sample, Failure> {
+    let Piece { code, answer } = WORKLOADS[0].piece();
+    let code = if package.is_some() { format!("import requests\n{code}") } else { code };
+    let dependencies = Dependencies {
+        packages: package.into_iter().map(str::to_owned).collect(),
+        ..Dependencies::default()
+    };
+    let request =
+        Request { language: Some("python".to_owned()), code: Some(code), dependencies, ..Request::default() };
+    let started = Instant::now();
+    let admitted = engine.admit(request, HostPaths::default())?;
+    let never = Box::pin(std::future::pending());
+    let report = engine.execute("bench".to_owned(), admitted, &mut Blind, never).await?;
+    let took = started.elapsed();
+    match report.status {
+        Status::Succeeded if report.stdout == answer => Ok(Sample { took, warmth: Some(report.warmth()) }),
+        _ => Err(failed(report.error.as_deref().unwrap_or("a run printed something else than it should"))),
+    }
+}
+
+/// Nobody looks.
+struct Unseen;
+
+impl Steps for Unseen {
+    fn at(&mut self, _: &str) {}
+}
+
+fn python(languages: &[FoundLanguage]) -> Option<PathBuf> {
+    languages.iter().find(|found| found.language.name == "python")?.program.clone()
+}
+
+/// The second of two installs with pip, into folders of their own.
+fn pip(python: &Path, folder: &Path) -> Option<Duration> {
+    let mut took = None;
+    for name in ["pip-first", "pip-again"] {
+        let mut command = Command::new(python);
+        command.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]);
+        command.arg(folder.join(name)).args(BIG).env("PIP_CACHE_DIR", folder.join("pip-cache"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        os::in_its_own_group(&mut command);
+        let started = Instant::now();
+        if !command.status().is_ok_and(|status| status.success()) {
+            return None;
+        }
+        took = Some(started.elapsed());
+    }
+    took
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn failed(why: &str) -> Failure {
+    Failure::host(format!("packages of the benchmark: {why}"))
+}

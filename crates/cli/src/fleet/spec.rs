@@ -1,0 +1,97 @@
+//! `[providers]`: what the configuration says about providers. A server takes it as the beginning of what it stores.
+//!
+//! ```toml
+//! [providers]
+//! usual = "docker"
+//! [providers.docker]
+//! image = "python:3.12-slim"
+//! instead = ["native"]
+//! ```
+
+use std::collections::BTreeMap;
+
+use belljar_engine::catalog::{self, Settings};
+use belljar_providers::settings::DockerSettings;
+use belljar_server::Seed;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Built, DOCKER, KINDS, Kind, read};
+use crate::env::Environment;
+
+/// `[providers]`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(try_from = "Settings")]
+pub(crate) struct ProviderSpec {
+    /// Who serves whoever names nobody; this machine's own where nobody is named.
+    pub(crate) usual: Option<String>,
+    pub(crate) seeds: BTreeMap<String, Seed>,
+}
+
+impl TryFrom<Settings> for ProviderSpec {
+    type Error = String;
+
+    fn try_from(mut tables: Settings) -> Result<Self, String> {
+        let usual = match tables.remove("usual") {
+            None => None,
+            Some(Value::String(name)) => Some(name),
+            Some(_) => return Err("providers.usual: is not the name of a provider".to_owned()),
+        };
+        let seeds = tables.into_iter().map(|(name, table)| {
+            let seed =
+                seed(&name, table).map_err(|why| format!("[providers.{}] {why}", name.escape_debug()))?;
+            Ok((name, seed))
+        });
+        Ok(Self { usual, seeds: seeds.collect::<Result<_, String>>()? })
+    }
+}
+
+fn seed(name: &str, table: Value) -> Result<Seed, String> {
+    let kind = Kind::named(name).map_err(|error| error.to_string())?;
+    let Value::Object(mut settings) = table else { return Err("is not a table of settings".to_owned()) };
+    let instead = settings.remove("instead").map(serde_json::from_value).transpose();
+    let instead = instead.map_err(|_| "instead: is not a list of providers".to_owned())?;
+    catalog::check(&kind.schema(), &settings).map_err(|error| error.to_string())?;
+    Ok(Seed { settings, instead: instead.unwrap_or_default() })
+}
+
+impl ProviderSpec {
+    /// The same for somebody who names a provider: one that needs no configuration is there with its defaults.
+    pub(crate) fn with(mut self, named: Option<&str>, environment: &Environment) -> Self {
+        if let Some(kind) = KINDS.iter().find(|kind| Some(kind.name) == named && !kind.stands) {
+            self.seeds.entry(kind.name.to_owned()).or_default();
+        }
+        self.filled_by(environment)
+    }
+
+    /// The same with what the environment says and the file does not. A provider of which the file says nothing at all
+    /// is there where the environment has its secret, and whatever else it needs.
+    pub(crate) fn filled_by(mut self, environment: &Environment) -> Self {
+        for kind in KINDS {
+            let said = environment.about(kind);
+            let schema = kind.schema();
+            let secret = catalog::secrets(&schema).iter().any(|secret| said.contains_key(*secret));
+            let enough = secret && kind.build(&said, None).is_ok();
+            if !enough && !self.seeds.contains_key(kind.name) {
+                continue;
+            }
+            let seed = self.seeds.entry(kind.name.to_owned()).or_default();
+            for (setting, value) in said {
+                seed.settings.entry(setting).or_insert(value);
+            }
+        }
+        self
+    }
+
+    /// Services that are configured, or what is wrong with what is said of them.
+    pub(crate) fn services(&self) -> Vec<(&'static str, Built)> {
+        let services = KINDS.iter().filter(|kind| !kind.stands && kind.name != DOCKER);
+        let built = |kind: &Kind| Some((kind.name, kind.build(&self.seeds.get(kind.name)?.settings, None)));
+        services.filter_map(built).collect()
+    }
+
+    /// How Docker is used, where it is.
+    pub(crate) fn docker(&self) -> Option<DockerSettings> {
+        self.seeds.get(DOCKER).and_then(|seed| read(&seed.settings).ok())
+    }
+}

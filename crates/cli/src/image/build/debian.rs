@@ -1,0 +1,51 @@
+//! A root of the distribution's packages, where no registry is needed: `mmdebstrap` makes it, as root or as whoever has ids
+//! of his own to give away.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use belljar_engine::provider::Sink;
+
+use super::recipe::{Recipe, sources};
+use super::tail::Tail;
+use crate::failure::Failure;
+
+/// What this machine's own packages come from.
+const ASK_APT: [&str; 5] =
+    ["indextargets", "--format", "$(REPO_URI) $(LABEL)", "Created-By: Packages", "Origin: Debian"];
+
+/// Makes the image's root as one archive: a file without a name, which goes with whoever holds it.
+pub(super) fn root(recipe: &Recipe, certificates: Option<&Path>, shown: &mut Tail) -> Result<File, Failure> {
+    let asked = Command::new("apt-get").args(ASK_APT).stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let said = asked.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let unwritable = |error| Failure::host(format!("make a file for the image: {error}; see TMPDIR"));
+    let archive = tempfile::tempfile().map_err(unwritable)?;
+    let mut command = Command::new("mmdebstrap");
+    command.args(recipe.bootstrap(&sources(&said), certificates));
+    command.stdin(Stdio::null()).stderr(Stdio::piped());
+    command.stdout(archive.try_clone().map_err(unwritable)?);
+    shown.progress("building from Debian's packages");
+    let mut child = command.spawn().map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Failure::host(
+            "mmdebstrap makes images of Debian's packages, and is not installed; install it (usually: \
+             sudo apt-get install mmdebstrap), or start Docker",
+        ),
+        _ => Failure::host(format!("mmdebstrap: {error}")),
+    })?;
+    if let Some(stderr) = child.stderr.take() {
+        for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
+            shown.progress(String::from_utf8_lossy(&line).trim_start_matches("I: ").trim());
+        }
+    }
+    let status = child.wait().map_err(|error| Failure::host(format!("mmdebstrap: {error}")))?;
+    if status.success() {
+        return Ok(archive);
+    }
+    Err(Failure::host(format!(
+        "mmdebstrap could not make the image ({status}); it needs a Debian mirror, and root or ids to give away \
+         (newuidmap, and a range in /etc/subuid). It said last:\n{}",
+        shown.said()
+    )))
+}

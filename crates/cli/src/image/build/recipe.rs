@@ -1,0 +1,208 @@
+//! What an image is made of, in the two forms that others understand: a Dockerfile, and the words of `mmdebstrap`.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use belljar_images::Name;
+
+use crate::failure::Failure;
+
+/// Everything that Docker needs; the same for every image, which differ by its arguments.
+const DOCKERFILE: &str = include_str!("../../../../../packaging/image/Dockerfile");
+/// What it builds on where nobody says otherwise, and the same as a release of the distribution.
+pub(super) const BASE: &str = "debian:bookworm-slim";
+const SUITE: &str = "bookworm";
+/// As the Dockerfile has them.
+const PACKAGES: [&str; 7] =
+    ["passwd", "ca-certificates", "python3", "python3-pip", "python3-pytest", "python3-requests", "nodejs"];
+/// What the Dockerfile says after its packages, for an image that is imported.
+pub(super) const CHANGES: [&str; 3] = ["USER sandboxuser", "WORKDIR /workspace", "CMD [\"python3\"]"];
+/// Packages of one kind.
+const MAX_PACKAGES: usize = 200;
+/// Where certificates are for as long as packages are fetched.
+const CERTIFICATES: &str = "/tmp/certificates.pem";
+
+/// An image to make. Holding one means that its names are names.
+#[derive(Debug)]
+pub(super) struct Recipe {
+    pub(super) name: Name,
+    apt: Vec<String>,
+    python: Vec<String>,
+}
+
+impl Recipe {
+    pub(super) fn new(tag: &str, apt: &[String], python: &[String]) -> Result<Self, Failure> {
+        let name = Name::parse(tag).map_err(|error| Failure::invalid(format!("--tag: {error}")))?;
+        if tag.starts_with('/') || tag.contains('@') || tag == Name::SEALED || tag == "host" {
+            return Err(Failure::invalid("--tag: write a name such as team/tools or team/tools:2"));
+        }
+        // A name of Debian's, perhaps with a version or a release.
+        checked("--apt", apt, "+.-=~:/")?;
+        // A name of Python's, perhaps with extras and versions.
+        checked("--install", python, "._-[],=<>!~*")?;
+        Ok(Self { name, apt: apt.to_vec(), python: python.to_vec() })
+    }
+
+    /// The arguments of the Dockerfile.
+    pub(super) fn arguments(&self, base: &str) -> HashMap<String, String> {
+        let all = [("BASE", base.to_owned()), ("APT", self.apt.join(" ")), ("PIP", self.python.join(" "))];
+        all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    /// An archive with the Dockerfile in it, and nothing else.
+    pub(super) fn context() -> Result<Vec<u8>, Failure> {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(DOCKERFILE.len() as u64);
+        header.set_mode(0o644);
+        let mut archive = tar::Builder::new(Vec::new());
+        let packed = archive.append_data(&mut header, "Dockerfile", DOCKERFILE.as_bytes());
+        let packed = packed.and_then(|()| archive.into_inner());
+        packed.map_err(|error| Failure::host(format!("pack the Dockerfile: {error}")))
+    }
+
+    /// Words for `mmdebstrap`: the same image from these sources, as an archive on standard output. Names hold no quote,
+    /// and nothing that a package brings is run to install it by `pip`.
+    pub(super) fn bootstrap(&self, sources: &[String], certificates: Option<&Path>) -> Vec<String> {
+        let include: Vec<&str> = PACKAGES.into_iter().chain(self.apt.iter().map(String::as_str)).collect();
+        let mut words = vec!["--variant=apt".to_owned(), format!("--include={}", include.join(","))];
+        let mut hook = |line: &str| words.push(format!("--customize-hook={line}"));
+        hook("chroot \"$1\" useradd --create-home --shell /bin/bash sandboxuser");
+        hook("chroot \"$1\" install -d -o sandboxuser -g sandboxuser /workspace");
+        if !self.python.is_empty() {
+            let mut trust = String::new();
+            if let Some(path) = certificates {
+                hook(&format!("upload {} {CERTIFICATES}", quoted(&path.display().to_string())));
+                trust = format!("PIP_CERT={CERTIFICATES} ");
+            }
+            let names: Vec<String> = self.python.iter().map(|name| quoted(name)).collect();
+            hook(&format!(
+                "chroot \"$1\" env {trust}PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-cache-dir \
+                 --only-binary=:all: --root-user-action=ignore {}",
+                names.join(" ")
+            ));
+            hook(&format!("rm -f \"$1\"{CERTIFICATES}"));
+        }
+        words.extend([SUITE.to_owned(), "-".to_owned()]);
+        words.extend(sources.iter().cloned());
+        words
+    }
+}
+
+/// Where the distribution's packages come from, by what `apt-get indextargets` says of this machine: lines of an address
+/// and a label. Empty where it says nothing: then `mmdebstrap` knows.
+pub(super) fn sources(said: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for (address, label) in said.lines().filter_map(|line| line.trim().split_once(' ')) {
+        let suites: &[&str] = match label {
+            "Debian" => &["", "-updates"],
+            "Debian-Security" => &["-security"],
+            _ => &[],
+        };
+        for line in suites.iter().map(|kind| format!("deb {address} {SUITE}{kind} main")) {
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+    }
+    lines
+}
+
+/// A word for a shell.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+fn checked(flag: &str, names: &[String], also: &str) -> Result<(), Failure> {
+    if names.len() > MAX_PACKAGES {
+        return Err(Failure::invalid(format!("{flag}: at most {MAX_PACKAGES} packages")));
+    }
+    let is_name = |name: &&String| {
+        name.starts_with(|first: char| first.is_ascii_alphanumeric())
+            && name.len() <= 200
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || also.contains(c))
+    };
+    match names.iter().find(|name| !is_name(name)) {
+        None => Ok(()),
+        Some(wrong) => {
+            Err(Failure::invalid(format!("{flag}: '{}' is no name of a package", wrong.escape_debug())))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recipe(apt: &[&str], python: &[&str]) -> Result<Recipe, Failure> {
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        Recipe::new("belljar/default", &owned(apt), &owned(python))
+    }
+
+    #[test]
+    fn both_ways_make_the_same() {
+        assert!(DOCKERFILE.contains(&format!("\nARG BASE={BASE}\nFROM ${{BASE}}\n")));
+        assert!(BASE.contains(SUITE));
+        for package in PACKAGES {
+            assert!(DOCKERFILE.contains(&format!(" {package}")), "{package}");
+        }
+        for change in CHANGES {
+            assert!(DOCKERFILE.contains(&format!("\n{change}\n")), "{change}");
+        }
+        let words = recipe(&[], &[]).unwrap().bootstrap(&[], None).join("\n");
+        for line in ["useradd --create-home --shell /bin/bash sandboxuser", "install -d -o sandboxuser"] {
+            assert!(DOCKERFILE.contains(line) && words.contains(line), "{line}");
+        }
+        let mut archive = Vec::new();
+        let context = Recipe::context().unwrap();
+        for entry in tar::Archive::new(context.as_slice()).entries().unwrap() {
+            archive.push(entry.unwrap().path().unwrap().display().to_string());
+        }
+        assert_eq!(archive, ["Dockerfile"]);
+    }
+
+    #[test]
+    fn packages_of_both_kinds_are_added() {
+        let recipe = recipe(&["git", "g++=4:12.2.0-3"], &["numpy==2.*", "uvicorn[standard]>=0.3"]).unwrap();
+        let arguments = recipe.arguments("python:3.12-slim");
+        assert_eq!(arguments["BASE"], "python:3.12-slim");
+        assert_eq!(arguments["APT"], "git g++=4:12.2.0-3");
+        assert_eq!(arguments["PIP"], "numpy==2.* uvicorn[standard]>=0.3");
+        let words =
+            recipe.bootstrap(&["deb http://m/ bookworm main".to_owned()], Some(Path::new("/c'a.pem")));
+        assert!(
+            words[1].starts_with("--include=passwd,") && words[1].ends_with(",nodejs,git,g++=4:12.2.0-3")
+        );
+        let hooks = words.join("\n");
+        assert!(hooks.contains("upload '/c'\\''a.pem' /tmp/certificates.pem\n"), "{hooks}");
+        assert!(
+            hooks.contains("--only-binary=:all:") && hooks.contains(" 'numpy==2.*' 'uvicorn[standard]>=0.3'")
+        );
+        assert_eq!(words[words.len() - 3..], ["bookworm", "-", "deb http://m/ bookworm main"]);
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused() {
+        for bad in ["", "-y", "a b", "a;b", "$(x)", "a'b", "../x", "a\n", &"x".repeat(201)] {
+            assert!(recipe(&[bad], &[]).unwrap_err().message.starts_with("--apt: "), "{bad}");
+            assert!(recipe(&[], &[bad]).unwrap_err().message.starts_with("--install: "), "{bad}");
+        }
+        for bad in ["", "UPPER", "/srv/x", "sealed", "host", "x@sha256:1"] {
+            assert!(Recipe::new(bad, &[], &[]).unwrap_err().message.starts_with("--tag: "), "{bad}");
+        }
+    }
+
+    #[test]
+    fn packages_come_from_where_this_machine_has_them() {
+        let said = "http://m/debian/ Debian\nhttp://m/debian/ Debian\nhttp://m/security/ Debian-Security\n\
+                    https://other/ Other\nhttp://m/backports/ Debian Backports\n";
+        assert_eq!(
+            sources(said),
+            [
+                "deb http://m/debian/ bookworm main",
+                "deb http://m/debian/ bookworm-updates main",
+                "deb http://m/security/ bookworm-security main"
+            ]
+        );
+        assert!(sources("").is_empty());
+    }
+}

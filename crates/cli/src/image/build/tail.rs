@@ -1,0 +1,70 @@
+//! What a builder says: the last line on a terminal, and the last few for whoever has to find out why it failed.
+
+use std::collections::VecDeque;
+
+use belljar_engine::packages::Progress;
+use belljar_engine::provider::{Flow, Sink, Stream};
+
+use crate::view::Installing;
+
+/// Lines that are kept, and what of each.
+const LINES: usize = 8;
+const WIDTH: usize = 300;
+
+/// Shows lines and remembers the last ones.
+#[derive(Debug)]
+pub(super) struct Tail {
+    shown: Installing,
+    lines: VecDeque<String>,
+}
+
+impl Tail {
+    pub(super) fn new(quiet: bool) -> Self {
+        Self { shown: Installing::new(quiet), lines: VecDeque::new() }
+    }
+
+    /// The last lines, harmless on a terminal.
+    pub(super) fn said(&self) -> String {
+        self.lines.iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Sink for Tail {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
+        self.shown.output(stream, bytes)
+    }
+
+    fn progress(&mut self, what: &str) {
+        let plain: String = what.chars().filter(|c| !c.is_control()).take(WIDTH).collect();
+        if plain.is_empty() {
+            return;
+        }
+        self.shown.progress(&plain);
+        if self.lines.len() == LINES {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(plain);
+    }
+}
+
+impl Progress for Tail {
+    fn at(&mut self, what: &str) {
+        self.progress(what);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_kept() {
+        let mut tail = Tail::new(true);
+        for line in ["", "a\u{1b}[2Jb"].into_iter().chain(["x"; 20]) {
+            tail.progress(line);
+        }
+        assert_eq!(tail.said().lines().count(), LINES);
+        tail.progress("a\u{1b}[2Jb");
+        assert!(tail.said().ends_with("\n  a[2Jb"));
+    }
+}

@@ -1,0 +1,232 @@
+//! `belljar image`: images without a daemon, and the host's own files as one.
+
+mod build;
+mod own;
+mod spec;
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use belljar_engine::quantity::show_bytes;
+use belljar_images::{Login, Name, Record, Store, pull};
+use clap::{Args, Subcommand};
+use comfy_table::{Table, presets};
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::deps::{ago, trimmed};
+use crate::env::Environment;
+use crate::failure::Failure;
+use crate::view::Installing;
+use crate::{os, say};
+
+pub(crate) use own::{Listed, Own, Sources, meant};
+use own::{Shown, failure};
+pub(crate) use spec::{ImageSettings, ImageSpec};
+
+const PULL_EXAMPLES: &str = "\
+Examples:
+  belljar image pull python:3.12-slim                   as Docker understands the name
+  belljar image pull registry.example/team/tool@sha256:…  exactly this one
+  belljar image pull saved.tar                          what 'docker save' wrote, or an OCI layout
+  belljar image pull --username me --password-stdin registry.example/tool < token
+  belljar run --image python:3.12-slim job.py           a run pulls what is missing, too
+
+What 'docker login' left is used, unless a helper program keeps it; BELLJAR_REGISTRY_USER and
+BELLJAR_REGISTRY_PASSWORD stand for the flags. Mirrors are set in [images] of belljar.toml.";
+
+const SEAL_EXAMPLES: &str = "\
+Examples:
+  belljar image seal                                    copies what image 'host' shows of this machine
+  belljar run --image sealed job.py                     runs on the copy
+
+Sandboxes on it share no file, lock or page of memory with this machine's own files. It stays as it
+is: seal again after updates. What only some users may read is left out.";
+
+/// `belljar image`.
+#[derive(Debug, Args)]
+pub(crate) struct ImageArgs {
+    #[command(subcommand)]
+    command: ImageCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ImageCommand {
+    /// Builds the default image, or one like it
+    #[command(after_help = build::EXAMPLES)]
+    Build(build::BuildArgs),
+    /// Lists the images that are here
+    List(StoreArgs),
+    /// Fetches an image, checks it and unpacks it
+    #[command(after_help = PULL_EXAMPLES)]
+    Pull {
+        /// Name of an image, or an archive or OCI layout of this machine
+        #[arg(value_name = "IMAGE")]
+        image: PathBuf,
+        /// Name to log in with at its registry
+        #[arg(long, value_name = "NAME")]
+        username: Option<String>,
+        /// Read the password from standard input
+        #[arg(long)]
+        password_stdin: bool,
+        #[command(flatten)]
+        store: StoreArgs,
+    },
+    /// Removes images; what runs still use goes when they are over
+    Rm {
+        /// Names
+        #[arg(value_name = "IMAGE", required = true)]
+        images: Vec<String>,
+        #[command(flatten)]
+        store: StoreArgs,
+    },
+    /// Copies this machine's own programs and libraries into image 'sealed'
+    #[command(after_help = SEAL_EXAMPLES)]
+    Seal(StoreArgs),
+}
+
+#[derive(Debug, Args)]
+struct StoreArgs {
+    /// Folder with the images; a server's is 'images' in its data folder [default: images.folder]
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl ImageArgs {
+    fn store(&self) -> &StoreArgs {
+        match &self.command {
+            ImageCommand::Build(build) => &build.store,
+            ImageCommand::List(store)
+            | ImageCommand::Pull { store, .. }
+            | ImageCommand::Rm { store, .. }
+            | ImageCommand::Seal(store) => store,
+        }
+    }
+
+    pub(crate) fn json(&self) -> bool {
+        self.store().json
+    }
+}
+
+/// Does what was asked for.
+pub(crate) fn run(args: &ImageArgs, environment: &Environment, config: &Config) -> Result<u8, Failure> {
+    let json = args.json();
+    let own = Own::of(&config.images, args.store().folder.as_deref(), environment);
+    match &args.command {
+        ImageCommand::Build(build) => os::runtime()?.block_on(build::run(build, environment, config, &own)),
+        ImageCommand::List(_) => list(own.store()?, json),
+        ImageCommand::Pull { image, username, password_stdin, .. } => {
+            let login = login(username.clone(), *password_stdin, environment)?;
+            let sources = Sources::of(&config.images, environment);
+            os::runtime()?.block_on(fetch(own.store()?, image, sources, login, json))
+        }
+        ImageCommand::Rm { images, .. } => os::runtime()?.block_on(remove(own.store()?, images, json)),
+        ImageCommand::Seal(_) => os::runtime()?.block_on(seal(own.store()?, json)),
+    }
+}
+
+fn list(store: &Store, json: bool) -> Result<u8, Failure> {
+    let images = store.list().map_err(failure)?;
+    if json {
+        say::answer(&json!({ "images": images.iter().map(object).collect::<Vec<_>>() }).to_string());
+        return Ok(0);
+    }
+    if images.is_empty() {
+        say::answer("There are no images yet; 'belljar image pull' and 'belljar image seal' bring them.");
+        return Ok(0);
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(["IMAGE", "DIGEST", "SIZE", "CAME"]);
+    for image in &images {
+        let digest = image.digest.map(|digest| digest.to_string().chars().take(12).collect());
+        let digest: String = digest.unwrap_or_else(|| "-".to_owned());
+        table.add_row([shown(image), digest, show_bytes(image.bytes), ago(image.created)]);
+    }
+    say::answer(&trimmed(&table));
+    Ok(0)
+}
+
+fn object(image: &Record) -> Value {
+    let digest = image.digest.map(|digest| format!("sha256:{digest}"));
+    json!({ "name": image.name, "digest": digest, "bytes": image.bytes, "created": image.created })
+}
+
+/// As people write it, and harmless on a terminal.
+fn shown(image: &Record) -> String {
+    let name = Name::parse(&image.name).map_or_else(|_| image.name.clone(), |name| name.to_string());
+    name.escape_debug().to_string()
+}
+
+async fn fetch(
+    store: &Store,
+    image: &Path,
+    sources: Sources,
+    login: Option<Login>,
+    json: bool,
+) -> Result<u8, Failure> {
+    let mut progress = Shown(Installing::new(false));
+    let record = if Store::is_packed(image) {
+        store.import(image, &mut progress).await
+    } else {
+        let name = Name::parse(&image.to_string_lossy()).map_err(failure)?;
+        let Sources { registries, credentials } = sources.with(&name, login);
+        pull(store, &name, &registries, &credentials, &mut progress).await
+    };
+    let record = record.map_err(failure)?;
+    drop(progress);
+    told(&record, "is here", json)
+}
+
+fn told(record: &Record, what: &str, json: bool) -> Result<u8, Failure> {
+    match json {
+        true => say::answer(&object(record).to_string()),
+        false => say::answer(&format!("Image {} {what}, {}.", shown(record), show_bytes(record.bytes))),
+    }
+    Ok(0)
+}
+
+fn login(user: Option<String>, stdin: bool, environment: &Environment) -> Result<Option<Login>, Failure> {
+    let Some(user) = user.or_else(|| environment.registry_user.clone()) else { return Ok(None) };
+    let password = match stdin {
+        true => {
+            let mut text = String::new();
+            let read = io::stdin().take(64 << 10).read_to_string(&mut text);
+            read.map_err(|error| Failure::invalid(format!("--password-stdin: {error}")))?;
+            text.trim_end_matches(['\r', '\n']).to_owned()
+        }
+        false => match &environment.registry_password {
+            Some(password) => password.reveal().to_owned(),
+            None => return Err(Failure::invalid("a login needs a password: add --password-stdin")),
+        },
+    };
+    Ok(Some(Login { user, password }))
+}
+
+async fn remove(store: &Store, images: &[String], json: bool) -> Result<u8, Failure> {
+    let (mut roots, mut used) = (0, 0);
+    for image in images {
+        let path = Path::new(image);
+        let name = if Store::is_packed(path) { Name::of_path(path) } else { Name::parse(image) };
+        let removed = store.remove(&name.map_err(failure)?).await.map_err(failure)?;
+        (roots, used) = (roots + removed.roots, removed.used);
+    }
+    match json {
+        true => say::answer(&json!({ "removed": images, "roots": roots, "in_use": used }).to_string()),
+        false if used > 0 => {
+            say::answer("Removed. What runs still use goes when the next image comes or goes.")
+        }
+        false => say::answer("Removed."),
+    }
+    Ok(0)
+}
+
+async fn seal(store: &Store, json: bool) -> Result<u8, Failure> {
+    let mut progress = Installing::new(json);
+    belljar_engine::provider::Sink::progress(&mut progress, "copying this machine's programs and libraries");
+    let record = store.seal(os::host_parts()?).await.map_err(failure)?;
+    drop(progress);
+    told(&record, "is sealed", json)
+}

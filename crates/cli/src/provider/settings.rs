@@ -1,0 +1,95 @@
+//! Settings as people type them, which become what the schema wants.
+
+use std::io::Read;
+use std::str::FromStr;
+
+use belljar_engine::catalog::Settings;
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// The longest value.
+const LONGEST: u64 = 64 << 10;
+
+/// `KEY=VALUE`, as it was typed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Given {
+    pub(crate) key: String,
+    value: String,
+}
+
+impl FromStr for Given {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+        Ok(Self { key: key.to_owned(), value: value.to_owned() })
+    }
+}
+
+impl Given {
+    /// Puts it over settings; an empty value takes the setting away.
+    pub(crate) fn over(self, settings: &mut Settings, schema: &Value) -> Result<(), Failure> {
+        let Self { key, value } = self;
+        let value = match value.strip_prefix('@') {
+            Some(path) => {
+                read(path).map_err(|error| Failure::invalid(format!("{key}: read '{path}': {error}")))?
+            }
+            None => value,
+        };
+        if value.is_empty() {
+            settings.remove(&key);
+        } else {
+            let value = typed(&schema["properties"][&key], &value);
+            settings.insert(key, value);
+        }
+        Ok(())
+    }
+}
+
+/// A text as the type that a setting has. What it cannot be stays a text, and is refused by the schema.
+pub(crate) fn typed(property: &Value, text: &str) -> Value {
+    let is = |kind: &str| {
+        property["type"] == kind || property["type"].as_array().is_some_and(|all| all.contains(&kind.into()))
+    };
+    if is("array") {
+        return text.split(',').map(str::trim).collect();
+    }
+    let plain = is("integer") || is("number") || is("boolean");
+    match serde_json::from_str::<Value>(text) {
+        Ok(value) if plain && (value.is_number() || value.is_boolean()) => value,
+        _ => Value::String(text.to_owned()),
+    }
+}
+
+/// A value from a file, without the end of its line.
+fn read(path: &str) -> std::io::Result<String> {
+    let mut text = String::new();
+    match path {
+        "-" => std::io::stdin().lock().take(LONGEST).read_to_string(&mut text)?,
+        path => std::fs::File::open(path)?.take(LONGEST).read_to_string(&mut text)?,
+    };
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_typed_becomes_what_the_schema_wants() {
+        let schema = json!({"properties": {
+            "pool": {"type": "integer"}, "pull": {"type": "boolean"}, "image": {"type": "string"},
+            "runtime": {"type": ["string", "null"]}, "tags": {"type": "array"},
+        }});
+        let mut settings = json!({"runtime": "runsc", "image": "x"}).as_object().unwrap().clone();
+        for text in ["pool=4", "pull=true", "image=3.12", "runtime=", "tags=a, b", "other=1"] {
+            text.parse::<Given>().unwrap().over(&mut settings, &schema).unwrap();
+        }
+        let wanted = json!({"pool": 4, "pull": true, "image": "3.12", "tags": ["a", "b"], "other": "1"});
+        assert_eq!(Value::Object(settings), wanted);
+        assert_eq!(typed(&schema["properties"]["pool"], "many"), json!("many"), "the schema refuses it");
+        assert!("pool".parse::<Given>().is_err());
+    }
+}

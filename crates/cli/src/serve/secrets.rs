@@ -1,0 +1,64 @@
+//! The key that seals the secrets of providers: `BELLJAR_SECRETS_KEY`, else a file, which the first start makes.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use belljar_store::{SealingKey, Store};
+
+use super::Service;
+use crate::env::Environment;
+use crate::failure::{Failure, shown};
+use crate::os;
+
+/// In the data folder, unless the configuration names another file.
+const FILE: &str = "secrets.key";
+const VARIABLE: &str = "BELLJAR_SECRETS_KEY";
+
+/// Finds the key, or says what is missing to open what is stored; a key that cannot be one is a reason not to start.
+pub(super) async fn key(
+    service: &Service,
+    environment: &Environment,
+    store: &Store,
+) -> Result<Result<SealingKey, String>, Failure> {
+    if let Some(text) = &environment.secrets_key {
+        return parse(VARIABLE, text.reveal()).map(Ok);
+    }
+    let usual = service.data_dir.join(FILE);
+    let path = service.secrets_key.as_deref().unwrap_or(&usual);
+    match read(path) {
+        Ok(text) => return parse(&shown(path), &text).map(Ok),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && service.secrets_key.is_none() => {}
+        Err(error) => return Err(Failure::invalid(format!("the key {}: {error}", shown(path)))),
+    }
+    let failed = |error: belljar_store::Error| Failure::host(error.to_string());
+    if store.providers().await.map_err(failed)?.iter().any(|version| version.content.sealed.is_some()) {
+        return Ok(Err(format!(
+            "the key with which secrets were sealed is missing; put {FILE} back into the data folder, or give {VARIABLE}"
+        )));
+    }
+    let text = SealingKey::generate().map_err(failed)?;
+    make(path, &text).map_err(|error| Failure::host(format!("make the key {}: {error}", shown(path))))?;
+    parse(&shown(path), &text).map(Ok)
+}
+
+fn parse(place: &str, text: &str) -> Result<SealingKey, Failure> {
+    text.parse().map_err(|error: belljar_store::Error| Failure::invalid(format!("{place}: {error}")))
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    if os::permissions(&fs::metadata(path)?) & 0o077 != 0 {
+        return Err(io::Error::other("others may read it; take that away: chmod 600"));
+    }
+    fs::read_to_string(path)
+}
+
+/// Whole or not at all, and for its owner alone.
+fn make(path: &Path, text: &str) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    writeln!(file, "{text}")?;
+    file.as_file().sync_all()?;
+    file.persist_noclobber(path)?;
+    Ok(())
+}

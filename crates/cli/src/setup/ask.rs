@@ -1,0 +1,82 @@
+//! Questions to a person at a terminal. An empty answer is what is shown in brackets.
+
+use std::io::{self, BufRead, Write};
+
+use belljar_engine::catalog::{self, Settings};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::fleet::{KINDS, Kind, NATIVE};
+use crate::os::hide_typing;
+use crate::provider::typed;
+use crate::say;
+
+/// Who is to make sandboxes.
+pub(super) fn kind(usual: Option<&str>) -> Result<&'static Kind, Failure> {
+    let usual = usual.filter(|name| Kind::named(name).is_ok()).unwrap_or(NATIVE);
+    say::note("who is to make sandboxes?");
+    for (number, kind) in (1..).zip(KINDS) {
+        say::note(&format!("  {number}  {:<10} {}", kind.name, kind.what));
+    }
+    loop {
+        let answer = line(&format!("number or name [{usual}]: "))?;
+        let by_number = answer.parse::<usize>().ok().and_then(|number| KINDS.get(number.checked_sub(1)?));
+        match (answer.as_str(), by_number) {
+            ("", _) => return Ok(Kind::named(usual)?),
+            (_, Some(kind)) => return Ok(kind),
+            (name, None) => match Kind::named(name) {
+                Ok(kind) => return Ok(kind),
+                Err(error) => say::note(&error.to_string()),
+            },
+        }
+    }
+}
+
+/// A setting; nothing where it is to be as it is.
+pub(super) fn setting(name: &str, property: &Value, now: Option<&Value>) -> Result<Value, Failure> {
+    let secret = property["writeOnly"] == true;
+    let usual = now.or_else(|| property.get("default")).filter(|value| !value.is_null());
+    let shown = match usual {
+        None => "none".to_owned(),
+        Some(_) if secret => "as it is".to_owned(),
+        Some(Value::String(text)) => text.escape_debug().to_string(),
+        Some(other) => other.to_string(),
+    };
+    if let Some(description) = property["description"].as_str() {
+        say::note(&format!("{name}: {}", description.replace('\n', " ")));
+    }
+    loop {
+        let question = format!("{name} [{shown}]: ");
+        let answer = if secret { hidden_line(&question)? } else { line(&question)? };
+        if answer.is_empty() {
+            return Ok(Value::Null);
+        }
+        let value = typed(property, &answer);
+        // The one setting against its own part of the schema.
+        let alone = Settings::from_iter([(name.to_owned(), value.clone())]);
+        match catalog::check(&json!({"properties": {name: property}}), &alone) {
+            Ok(()) => return Ok(value),
+            Err(error) => say::note(&error.to_string()),
+        }
+    }
+}
+
+fn hidden_line(question: &str) -> Result<String, Failure> {
+    let hidden = hide_typing();
+    let answer = line(question);
+    drop(hidden);
+    say::end_line();
+    answer
+}
+
+fn line(question: &str) -> Result<String, Failure> {
+    let failed = |error: io::Error| Failure::host(format!("ask: {error}"));
+    let mut stderr = io::stderr().lock();
+    stderr.write_all(question.as_bytes()).and_then(|()| stderr.flush()).map_err(failed)?;
+    drop(stderr);
+    let mut answer = String::new();
+    match io::stdin().lock().read_line(&mut answer).map_err(failed)? {
+        0 => Err(Failure::invalid("there was no answer; nothing was written")),
+        _ => Ok(answer.trim().to_owned()),
+    }
+}

@@ -1,0 +1,27 @@
+"""Does what gVisor lets anybody do, says how it went, and stays until somebody has looked from outside."""
+import os
+import time
+
+
+def works(action):
+    try:
+        action()
+        return True
+    except OSError:
+        return False
+
+
+def lower_own_score():
+    with open("/proc/self/oom_score_adj", "w") as score:
+        score.write("-900")
+
+
+kept = []
+did = [
+    works(lambda: os.nice(-10)),
+    works(lower_own_score),
+    works(lambda: kept.append(os.open("/dev/fuse", os.O_RDWR))),
+    works(lambda: kept.append(os.open("/dev/net/tun", os.O_RDWR))),
+]
+print("did", *did, flush=True)
+time.sleep(60)

@@ -1,0 +1,482 @@
+//! Images without a daemon: from a real registry, from ones that lie, from archives and layouts; what runs see of them,
+//! and what is left when they are removed.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot be prepared fails")]
+
+#[path = "images/build.rs"]
+mod build;
+#[path = "mcp/client.rs"]
+#[allow(dead_code, reason = "tests of MCP itself use the rest")]
+mod client;
+mod common;
+#[path = "../../providers/tests/conformance/dockerd.rs"]
+#[allow(dead_code, reason = "tests of the provider use the rest")]
+mod dockerd;
+mod expect;
+#[path = "images/picture.rs"]
+mod picture;
+#[path = "images/registry.rs"]
+mod registry;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use client::Client;
+use common::server::{KEY, Server};
+use common::{Answer, Live, belljar, finish};
+use expect::{Expect, everything, skip};
+use picture::{Layer, Picture, busybox, sum, upper};
+use registry::{Answers, Registry, count, lie};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A store of its own, and a configuration that speaks to some registries.
+struct World {
+    folder: TempDir,
+}
+
+impl World {
+    fn new(plain: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let world = Self { folder };
+        world.configure(&format!("[images]\nplain_http = {plain:?}\n"));
+        world
+    }
+
+    fn configure(&self, text: &str) {
+        fs::write(self.at("belljar.toml"), text).unwrap();
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    fn store(&self, path: &str) -> PathBuf {
+        self.at("cache/belljar/images").join(path)
+    }
+
+    fn command(&self) -> Command {
+        let mut command = belljar();
+        command.env("BELLJAR_CONFIG", self.at("belljar.toml")).env("XDG_CACHE_HOME", self.at("cache"));
+        command.env("DOCKER_CONFIG", self.at("docker"));
+        command.env_remove("BELLJAR_REGISTRY_USER").env_remove("BELLJAR_REGISTRY_PASSWORD");
+        command
+    }
+
+    fn image(&self, arguments: &[&str]) -> Answer {
+        finish(self.command().arg("image").args(arguments).arg("--json"))
+    }
+
+    fn pull(&self, name: &str) -> Answer {
+        self.image(&["pull", name])
+    }
+
+    /// Runs a line of shell in an image.
+    fn sh(&self, image: &str, line: &str) -> Answer {
+        finish(
+            self.command()
+                .args(["run", "--json", "--policy", "off", "--image", image, "--", "sh", "-c", line]),
+        )
+    }
+
+    fn names(&self) -> Vec<String> {
+        let list = self.image(&["list"]).json["images"].clone();
+        list.as_array().unwrap().iter().map(|image| image["name"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+/// What every run of the usual image must find.
+const LOOK: &str = "tool; echo $GREETING $HOME $PWD; cat /etc/version /old/new; ls /etc/gone /old/one 2>&1; \
+    touch /bin/x /etc/x /x 2>&1; cat /usr/share/note; ls -l /bin/busybox | cut -c1-10";
+
+fn look(answer: &Answer) {
+    let text = answer.text("stdout");
+    assert!(text.starts_with("the tool\nhello /home/sandbox /workspace\n2\nnew\n"), "{answer:#?}");
+    assert!(
+        text.contains("/etc/gone: No such file") && text.contains("/old/one: No such file"),
+        "{answer:#?}"
+    );
+    assert_eq!(text.matches("Read-only file system").count(), 3, "{answer:#?}");
+    assert!(text.contains("\nnote\n"), "{answer:#?}");
+}
+
+fn registry(test: &str, guarded: bool) -> Option<Registry> {
+    if busybox().is_none() {
+        skip(test, "busybox-static is not installed");
+        return None;
+    }
+    let found = Registry::start(guarded);
+    if found.is_none() {
+        skip(test, "docker-registry is not installed");
+    }
+    found
+}
+
+#[test]
+fn an_image_of_a_registry_is_pulled_run_listed_and_removed() {
+    let Some(registry) = registry("images of a registry", false) else { return };
+    let world = World::new(&[&registry.address]);
+    let usual = Picture::usual();
+    registry.push("team/small", "1", &usual);
+    registry.push("team/small", "other", &Picture::other());
+    registry.put(
+        "team/small",
+        "multi",
+        picture::INDEX,
+        usual.index(picture::architecture()).to_string().as_bytes(),
+    );
+    let name = format!("{}/team/small:1", registry.address);
+    // A run pulls what is missing.
+    look(&world.sh(&name, LOOK));
+    assert_eq!(world.names(), [name.as_str()]);
+    assert_eq!(count(&world.store("blobs")), 0);
+    let multi = format!("{}/team/small:multi", registry.address);
+    let digest = format!("sha256:{}", sum(&usual.manifest()));
+    assert_eq!(world.pull(&multi).json["digest"], digest.as_str());
+    let exact = format!("{}/team/small@{digest}", registry.address);
+    assert_eq!(world.pull(&exact).json["name"], exact.as_str());
+    // All three are the same layers.
+    assert_eq!(count(&world.store("roots")), 2);
+
+    // One more layer shares what is below it.
+    let mut more = Layer::default();
+    more.file("etc/version", b"3\n", 0o644);
+    registry.push("team/more", "latest", &Picture::new([usual.layers.clone(), vec![more.end()]].concat()));
+    let more = format!("{}/team/more", registry.address);
+    assert_eq!(world.pull(&more).code, Some(0));
+    world.sh(&more, "cat /etc/version").printed("3\n");
+    world.sh(&name, "cat /etc/version").printed("2\n");
+    let inodes = roots(&world).into_iter().map(|root| fs::metadata(root.join("bin/busybox")).unwrap().ino());
+    let inodes: std::collections::BTreeSet<u64> = inodes.collect();
+    assert_eq!((count(&world.store("roots")), inodes.len()), (3, 1));
+
+    for gone in [&multi, &exact, &name, &more] {
+        assert_eq!(world.image(&["rm", gone]).code, Some(0));
+    }
+    assert_eq!((count(&world.store("roots")), world.names().len()), (0, 0));
+    world.image(&["rm", &name]).refused_with("there is no image");
+}
+
+fn roots(world: &World) -> Vec<PathBuf> {
+    let entries = fs::read_dir(world.store("roots")).unwrap();
+    entries.map(|entry| entry.unwrap().path().join("root")).collect()
+}
+
+#[test]
+fn what_a_registry_does_not_give_is_told() {
+    if !everything() {
+        return skip("a registry that asks who it is", "./test --all does");
+    }
+    let Some(registry) = registry("a registry that asks who it is", true) else { return };
+    let world = World::new(&[&registry.address]);
+    registry.push("secret", "1", &Picture::usual());
+    let name = format!("{}/secret:1", registry.address);
+    world.pull(&name).refused_with("--username");
+    let with = |password: &str| {
+        let mut command = world.command();
+        command.args(["image", "pull", "--json", "--username", "user", "--password-stdin", &name]);
+        piped(&mut command, password)
+    };
+    assert_eq!(with("wrong").status.code(), Some(125));
+    assert_eq!(with("secret\n").status.code(), Some(0));
+    assert_eq!(world.image(&["rm", &name]).code, Some(0));
+
+    fs::create_dir(world.at("docker")).unwrap();
+    let auths = json!({"auths": {&registry.address: {"auth": "dXNlcjpzZWNyZXQ="}}});
+    fs::write(world.at("docker/config.json"), auths.to_string()).unwrap();
+    assert_eq!(world.pull(&name).code, Some(0));
+    world.pull(&format!("{}/absent:1", registry.address)).refused_with("does not have this image");
+
+    // Nothing is spoken to without TLS unless somebody said so, and nothing far at all.
+    world.configure("[images]\n");
+    assert_eq!(world.image(&["rm", &name]).code, Some(0));
+    assert_eq!(world.pull(&name).code, Some(125));
+    world.configure("[images]\nplain_http = [\"registry.example\"]\n");
+    world.pull(&name).refused_with("images.plain_http");
+
+    // A mirror has it under the name that others have.
+    world.configure(&format!(
+        "[images]\nplain_http = [{address:?}]\nmirrors = {{ \"docker.io\" = [\"127.0.0.1:1\", {address:?}] }}\n",
+        address = registry.address
+    ));
+    registry.push("library/tiny", "latest", &Picture::usual());
+    assert_eq!(world.pull("tiny").json["name"], "docker.io/library/tiny:latest");
+}
+
+fn piped(command: &mut Command, input: &str) -> Output {
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// What a registry that means ill answers, and how that is refused.
+fn lies(usual: &Picture) -> Vec<(&'static str, Answers, &'static str)> {
+    let honest = Answers::of(usual);
+    let blob = |bytes: &[u8]| format!("blobs/sha256:{}", sum(bytes));
+    let layer = usual.packed[1].clone();
+    let changed = |path: &str, body: Vec<u8>| {
+        let mut answers = honest.clone();
+        answers.add(path, body);
+        answers
+    };
+    let mut flipped = layer.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    let other = String::from_utf8(usual.config.clone()).unwrap().replace("hello", "jello").into_bytes();
+    let turned = usual.layers.iter().rev().cloned().collect();
+    // Its digests hold, but it says other layers than it has.
+    let mut swapped = Picture::new(usual.layers.clone());
+    swapped.config = Picture::new(turned).config;
+    let evil = String::from_utf8(usual.manifest())
+        .unwrap()
+        .replace(&format!("\"size\":{}", layer.len()), "\"size\":99999999999");
+    let index = changed("manifests/1", usual.index(picture::architecture()).to_string().into_bytes());
+    let mut changed_manifest = index.clone();
+    let named = format!("manifests/sha256:{}", sum(&usual.manifest()));
+    changed_manifest.add(&named, Picture::other().manifest());
+    vec![
+        ("a changed layer", changed(&blob(&layer), flipped), "is not what its digest says"),
+        (
+            "a longer layer",
+            changed(&blob(&layer), [layer.clone(), vec![0; 9]].concat()),
+            "is not what its digest says",
+        ),
+        ("a changed configuration", changed(&blob(&usual.config), other), "is not what its digest says"),
+        ("other layers than it says", Answers::of(&swapped), "is not what its digest says"),
+        ("too many bytes", changed("manifests/1", evil.into_bytes()), "bytes to fetch"),
+        ("nonsense", changed("manifests/1", b"{}".to_vec()), "cannot be read"),
+        (
+            "another machine's",
+            changed("manifests/1", usual.index("s390x").to_string().into_bytes()),
+            "not made for this machine",
+        ),
+        ("a manifest that is not there", index.clone(), "does not have this image"),
+        ("a changed manifest", changed_manifest, "is not what its digest says"),
+    ]
+}
+
+#[test]
+fn a_registry_is_believed_nothing() {
+    if busybox().is_none() {
+        return skip("registries that lie", "busybox-static is not installed");
+    }
+    // Nothing of it runs.
+    let mut small = Layer::default();
+    small.file("bin/x", b"x", 0o755);
+    for (name, answers, why) in lies(&Picture::new(vec![small.end(), upper()])) {
+        let address = lie(answers);
+        let world = World::new(&[&address]);
+        let answer = world.pull(&format!("{address}/liar:1"));
+        assert_eq!(answer.code, Some(125), "{name}: {answer:#?}");
+        assert!(answer.error_message().contains(why), "{name}: {answer:#?}");
+        assert_eq!((count(&world.store("images")), count(&world.store("staging"))), (0, 0), "{name}");
+    }
+    let usual = Picture::usual();
+    // What was asked for by its digest is that, or nothing.
+    let address = lie(Answers::of(&usual));
+    let world = World::new(&[&address]);
+    let wrong = format!("{address}/liar@sha256:{}", sum(b"wrong"));
+    assert_eq!(world.pull(&wrong).code, Some(125));
+    // A layer that breaks off again and again is gone on with.
+    let broken = lie(Answers { breaks_after: Some(300_000), ..Answers::of(&usual) });
+    let world = World::new(&[&broken]);
+    let name = format!("{broken}/liar:1");
+    assert_eq!(world.pull(&name).code, Some(0));
+    look(&world.sh(&name, LOOK));
+}
+
+#[test]
+fn what_was_killed_leaves_nothing_half_done_and_is_gone_on_with() {
+    if busybox().is_none() {
+        return skip("a pull that is killed", "busybox-static is not installed");
+    }
+    let usual = Picture::usual();
+    let stalling = lie(Answers { breaks_after: Some(300_000), stalls: true, ..Answers::of(&usual) });
+    let honest = lie(Answers::of(&usual));
+    let world = World::new(&[&stalling, &honest]);
+    let mut command = world.command();
+    command
+        .args(["image", "pull", &format!("{stalling}/liar:1")])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let pulling = Live(command.spawn().unwrap());
+    let part = world.store("blobs").join(sum(&usual.packed[0]));
+    while fs::metadata(&part).map_or(0, |part| part.len()) < 300_000 {
+        std::thread::yield_now();
+    }
+    drop(pulling);
+    assert!(world.names().is_empty());
+    assert_eq!((count(&world.store("roots")), count(&world.store("staging"))), (0, 0));
+    assert_eq!(fs::metadata(&part).unwrap().len(), 300_000);
+    let name = format!("{honest}/liar:1");
+    assert_eq!(world.pull(&name).code, Some(0));
+    look(&world.sh(&name, LOOK));
+    assert_eq!(count(&world.store("blobs")), 0);
+}
+
+#[test]
+fn archives_and_layouts_are_run_as_they_are() {
+    if busybox().is_none() {
+        return skip("archives and layouts", "busybox-static is not installed");
+    }
+    let world = World::new(&[]);
+    let usual = Picture::usual();
+    usual.layout(&world.at("layout"));
+    usual.save(&world.at("saved.tar"));
+    for place in ["layout", "saved.tar"] {
+        look(&world.sh(world.at(place).to_str().unwrap(), LOOK));
+    }
+    assert_eq!((world.names().len(), count(&world.store("roots"))), (2, 2));
+    // A layer that was changed, and an archive that is none.
+    let blob = world.at("layout/blobs/sha256").join(sum(&usual.packed[1]));
+    fs::write(blob, picture::gzip(b"other")).unwrap();
+    fs::write(world.at("none.tar"), "nothing").unwrap();
+    for name in world.names() {
+        assert_eq!(world.image(&["rm", &name]).code, Some(0));
+    }
+    world.pull(world.at("layout").to_str().unwrap()).refused_with("is not what its digest says");
+    assert_eq!(world.pull(world.at("none.tar").to_str().unwrap()).code, Some(125));
+}
+
+#[test]
+fn what_a_model_runs_is_in_the_image_that_was_said() {
+    if busybox().is_none() {
+        return skip("an image for a model's tools", "busybox-static is not installed");
+    }
+    let world = World::new(&[]);
+    let mut shell = Layer::default();
+    shell.file("bin/bash", b"#!/bin/sh\nexec /bin/sh \"$@\"\n", 0o755);
+    Picture::new([Picture::usual().layers, vec![shell.end()]].concat()).save(&world.at("saved.tar"));
+    let mut client = Client::by(world.command().args(["mcp", "--image"]).arg(world.at("saved.tar")));
+    client.initialize("2025-11-25");
+    let sandbox = client.call("sandbox_open", json!({}))["structuredContent"]["sandbox"].clone();
+    for sandbox in [Value::Null, sandbox] {
+        let ran =
+            client.call("run_command", json!({"command": "tool; cat /etc/version", "sandbox": sandbox}));
+        assert_eq!(ran["structuredContent"]["stdout"], "the tool\n2\n", "{ran}");
+    }
+    assert!(client.end().success());
+    // What sandboxes could not have is refused, and not only for them.
+    let folder = world.command().args(["mcp", "--image", "/"]).output().unwrap();
+    let said = String::from_utf8(folder.stderr).unwrap();
+    assert!(folder.status.code() == Some(125) && said.contains("or name the folder in a profile"), "{said}");
+}
+
+/// A program that locks a file of the image and keeps it for some seconds.
+fn lock_program(world: &World) -> Option<Vec<u8>> {
+    let code = r#"
+        #include <fcntl.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <sys/file.h>
+        #include <unistd.h>
+        int main(int count, char **words) {
+            int file = open("/bin/busybox", O_RDONLY);
+            puts(flock(file, LOCK_EX | LOCK_NB) ? "busy" : "held");
+            fflush(stdout);
+            sleep(atoi(words[1]));
+        }"#;
+    let program = world.at("lock");
+    let mut command = Command::new("gcc");
+    command.args(["-static", "-x", "c", "-", "-o"]).arg(&program);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.stdin(Stdio::piped()).spawn().ok()?;
+    child.stdin.take()?.write_all(code.as_bytes()).ok()?;
+    child.wait().ok().filter(|status| status.success())?;
+    fs::read(program).ok()
+}
+
+#[test]
+fn sandboxes_of_one_image_share_no_lock_and_keep_it_from_being_removed() {
+    if busybox().is_none() {
+        return skip("sandboxes of one image", "busybox-static is not installed");
+    }
+    let world = World::new(&[]);
+    let Some(lock) = lock_program(&world) else {
+        return skip("sandboxes of one image", "gcc is not installed");
+    };
+    let mut locks = Layer::default();
+    locks.file("bin/lock", &lock, 0o755);
+    Picture::new(vec![picture::base(), locks.end()]).save(&world.at("saved.tar"));
+    let image = world.at("saved.tar").to_str().unwrap().to_owned();
+    let mut command = world.command();
+    command.args(["run", "--quiet", "--policy", "off", "--image", &image, "--", "lock", "25"]);
+    let mut holder = Live(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    assert_eq!(holder.first_line(), "held");
+    world.sh(&image, "lock 0; lock 0").printed("held\nheld\n");
+    // It is a lock: within one sandbox it holds.
+    world
+        .sh(&image, "lock 9 > out & while ! grep -q held out; do :; done; lock 0; kill $!")
+        .printed("busy\n");
+
+    let removed = world.image(&["rm", &image]);
+    assert_eq!((&removed.json["in_use"], world.names().len()), (&Value::from(1), 0), "{removed:#?}");
+    let root = roots(&world).remove(0);
+    assert!(root.join("bin/busybox").exists());
+    drop(holder);
+    // Whoever comes next tidies up.
+    assert_eq!(world.pull(&image).code, Some(0));
+    assert_eq!(world.image(&["rm", &image]).code, Some(0));
+    assert_eq!(count(&world.store("roots")), 0);
+}
+
+#[test]
+fn requests_name_only_images_that_are_listed_and_here() {
+    if busybox().is_none() {
+        return skip("images of a server", "busybox-static is not installed");
+    }
+    let world = World::new(&[]);
+    Picture::usual().save(&world.at("saved.tar"));
+    let image = world.at("saved.tar").to_str().unwrap().to_owned();
+    let data = world.at("data");
+    fs::create_dir(&data).unwrap();
+    let images = data.join("images");
+    assert_eq!(world.image(&["pull", &image, "--folder", images.to_str().unwrap()]).code, Some(0));
+    world.configure(&format!("[images]\nallow = [{image:?}, \"sealed\"]\n"));
+    let mut command = world.command();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--allow-degraded", "--data-dir"]).arg(&data);
+    let server = Server::of(command.env("BELLJAR_ADMIN_KEY", KEY));
+    let run = |image: &str| {
+        let body = json!({"command": ["tool"], "image": image, "policy": "off"});
+        server.post("/v1/executions", &body)
+    };
+    let ran = run(&image);
+    assert_eq!((ran.status, ran.json()["stdout"].as_str()), (200, Some("the tool\n")), "{ran:?}");
+    for (image, why) in [("sealed", "there is no image"), ("busybox", "is not among"), ("/", "is not among")]
+    {
+        let refused = run(image);
+        assert_eq!(refused.status, 422, "{refused:?}");
+        assert!(refused.text().contains(why), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_sealed_image_shares_nothing_with_the_host() {
+    if !everything() {
+        return skip("the host sealed", "it copies gigabytes; ./test --all does");
+    }
+    let world = World::new(&[]);
+    assert_eq!(world.image(&["seal"]).code, Some(0));
+    let ran = finish(world.command().args([
+        "run",
+        "--json",
+        "--image",
+        "sealed",
+        "-c",
+        "import ssl; print(6 * 7)",
+    ]));
+    ran.printed("42\n");
+    let root = roots(&world).remove(0);
+    let same = |path: &str| {
+        let (copy, own) = (fs::metadata(root.join(&path[1..])).unwrap(), fs::metadata(path).unwrap());
+        (copy.dev(), copy.ino()) == (own.dev(), own.ino()) || copy.len() != own.len()
+    };
+    for path in ["/usr/bin/python3", "/usr/bin/bash", "/etc/ld.so.cache"] {
+        assert!(!same(path), "{path}");
+    }
+    assert!(!Path::new(&root).join("etc/shadow").exists());
+}

@@ -1,0 +1,107 @@
+//! Images that are built: by a real Docker on a base and without any registry, and without Docker for the native jail.
+
+use std::path::Path;
+
+use crate::common::{Answer, finish};
+use crate::dockerd::{Dockerd, IMAGE};
+use crate::expect::{Expect, everything, skip};
+use crate::{World, count};
+
+/// What every image has.
+const LOOK: &str = "import pytest, requests, subprocess, pwd\n\
+    print(pwd.getpwnam('sandboxuser').pw_uid, subprocess.run(['node', '-p', '6 * 7'], capture_output=True).stdout)";
+const FOUND: &str = "1000 b'42\\n'\n";
+
+#[test]
+fn what_is_missing_for_a_build_is_told() {
+    let world = World::new(&[]);
+    let build = |words: &[&str]| {
+        let mut command = world.command();
+        command.env("DOCKER_HOST", "unix:///nonexistent/docker.sock").env("PATH", "/nonexistent");
+        finish(command.args(["image", "build", "--json"]).args(words))
+    };
+    build(&[]).refused_with("apt-get install mmdebstrap");
+    build(&["--into", "docker"]).refused_with("nobody answers at unix:///nonexistent");
+    build(&["--base", "python:3.12-slim"]).refused_with("nobody answers at unix:///nonexistent");
+    build(&["--into", "belljar", "--base", "python:3.12-slim"]).refused_with("--base is for Docker");
+    build(&["--install", "numpy", "x; reboot"]).refused_with("--install: 'x; reboot' is no name");
+    assert_eq!((count(&world.store("images")), count(&world.store("roots"))), (0, 0));
+}
+
+fn ready(test: &str) -> bool {
+    let missing =
+        ["/usr/bin/mmdebstrap", "/usr/sbin/dockerd"].into_iter().find(|path| !Path::new(path).exists());
+    match missing {
+        _ if !everything() => skip(test, "it installs a system; ./test --all does"),
+        Some(path) => skip(test, &format!("there is no {path}")),
+        None => return true,
+    }
+    false
+}
+
+#[test]
+fn docker_gets_the_same_image_on_a_base_and_from_packages() {
+    let test = "images that Docker builds";
+    if !ready(test) {
+        return;
+    }
+    let docker = match Dockerd::start() {
+        Ok(docker) => docker,
+        Err(why) => return skip(test, &why),
+    };
+    let world = World::new(&[]);
+    let belljar = |words: &[&str]| finish(world.command().env("DOCKER_HOST", docker.host()).args(words));
+    let run = |code: &str| {
+        belljar(&["run", "--json", "--policy", "off", "--no-deps", "--provider", "docker", "-c", code])
+    };
+
+    // Nothing is there yet.
+    run(LOOK).refused_with("belljar image build");
+    // No registry is, either.
+    let base = belljar(&["image", "build", "--json", "--base", "nobody/has-this:1"]);
+    base.refused_with("leave --base out");
+    let built = belljar(&["image", "build", "--json", "--install", "six"]);
+    assert_eq!(
+        (built.code, built.text("into"), built.text("from")),
+        (Some(0), "docker", "packages"),
+        "{built:#?}"
+    );
+    run(LOOK).printed(FOUND);
+    run("import six").succeeded();
+
+    // The build has the host's network, because this daemon has none.
+    let on_base = |words: &[&str]| {
+        let usual =
+            ["image", "build", "--json", "--network", "host", "--base", IMAGE, "--tag", "team/tools:2"];
+        belljar(&[&usual, words].concat())
+    };
+    on_base(&["--apt", "no-such-package-anywhere"]).refused_with("Unable to locate package");
+    let built = on_base(&["--apt", "nano"]);
+    assert_eq!((built.code, built.text("from")), (Some(0), "base"), "{built:#?}");
+    world.configure("[providers.docker]\nimage = \"team/tools:2\"\n");
+    run(LOOK).printed(FOUND);
+    run("import shutil; print(shutil.which('nano'))").printed("/usr/bin/nano\n");
+    for image in ["belljar/default", "team/tools:2"] {
+        let set = docker.docker(&["inspect", "--format", "{{.Config.User}} {{.Config.WorkingDir}}", image]);
+        assert_eq!(set.as_deref(), Ok("sandboxuser /workspace"));
+    }
+    // Nothing of a build stays but its image.
+    assert_eq!(docker.docker(&["ps", "--all", "--quiet"]).as_deref(), Ok(""));
+}
+
+#[test]
+fn the_same_image_is_built_and_run_without_docker() {
+    if !ready("an image without Docker") {
+        return;
+    }
+    let world = World::new(&[]);
+    let built: Answer = world.image(&["build", "--into", "belljar", "--apt", "nano"]);
+    assert_eq!((built.code, built.text("name")), (Some(0), "docker.io/belljar/default:latest"), "{built:#?}");
+    let run = |code: &str| {
+        let words =
+            ["run", "--json", "--policy", "off", "--no-deps", "--image", "belljar/default", "-c", code];
+        finish(world.command().args(words))
+    };
+    run(LOOK).printed(FOUND);
+    run("import shutil; print(shutil.which('nano'))").printed("/usr/bin/nano\n");
+}

@@ -1,0 +1,243 @@
+//! Packages that come as sources, or with scripts: refused by default, and built where nothing is around them.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::common::server::Server;
+use crate::expect::skip;
+use crate::index::Index;
+use crate::world::{Kit, World, all_tests};
+
+/// A world and its registries, unless this machine lacks what it needs.
+macro_rules! world {
+    ($kit:expr) => {
+        match World::new($kit) {
+            Ok(world) => {
+                let index = Index::new(&world);
+                (world, index)
+            }
+            Err(why) => return skip("packages", &why),
+        }
+    };
+}
+
+/// pip and npm take their time.
+fn kits() -> &'static [Kit] {
+    if all_tests() { &[Kit::Fast, Kit::Usual] } else { &[Kit::Fast] }
+}
+
+/// No file of that name lies anywhere below a folder.
+fn has_no(name: &str, folder: &Path) -> bool {
+    std::fs::read_dir(folder).into_iter().flatten().flatten().all(|entry| {
+        !entry.file_name().to_string_lossy().contains(name)
+            && (!entry.file_type().is_ok_and(|kind| kind.is_dir()) || has_no(name, &entry.path()))
+    })
+}
+
+#[test]
+fn sources_are_refused_by_default_and_built_where_a_profile_says_so() {
+    if !all_tests() {
+        return skip("builds", "they take long; ./test --all has them");
+    }
+    for kit in kits() {
+        let (world, index) = world!(*kit);
+        let code = "import bell_plain, bell_other; print(bell_plain.VERSION, bell_other.VERSION)";
+        let refused = index.run(&world, &["--dep", "bell-plain", "-c", code]);
+        assert_eq!(
+            (refused.code, refused.error_code()),
+            (Some(125), "dependency_unresolvable"),
+            "{}",
+            refused.json
+        );
+        let says = refused.error_message();
+        assert!(
+            says.contains("'bell-plain' has no wheel") && says.contains("build_packages = true"),
+            "{says}"
+        );
+        assert_eq!(world.layers().len(), 0);
+        // What it depends on has sources only, too, and not any version of it will do.
+        let built = index.building(&world, &["--dep", "bell-plain", "-c", code]);
+        assert_eq!(built.lines(), ["1.0 1.0"], "{kit:?} {}", built.json);
+        let packages = built.json["dependencies"]["packages"].to_string();
+        assert!(packages.contains("bell-other==1.0") && packages.contains("bell-plain==1.0"), "{packages}");
+        assert_eq!((world.layers().len(), world.staged()), (4, 0));
+        let again = index.building(&world, &["--dep", "bell-plain", "-c", code]);
+        assert_eq!((again.lines(), &again.json["dependencies"]["cache"]), (vec!["1.0 1.0"], &"hit".into()));
+        // It is known what it comes to; what that is made of is fetched and built again.
+        let pruned =
+            index.command(&world).args(["deps", "prune", "--all"]).output().expect("the binary starts");
+        assert!(pruned.status.success() && world.layers().is_empty(), "{pruned:?}");
+        assert!(has_no("bytecode", &world.installers()), "caches go, too");
+        let anew = index.building(&world, &["--dep", "bell-plain", "-c", code]);
+        assert_eq!((anew.lines(), &anew.json["dependencies"]["cache"]), (vec!["1.0 1.0"], &"miss".into()));
+        // What was built for one profile is not there for another.
+        let refused = index.run(&world, &["--dep", "bell-plain", "-c", code]);
+        assert_eq!(refused.error_code(), "dependency_unresolvable", "{}", refused.json);
+    }
+}
+
+#[test]
+fn a_build_sees_nothing_and_leaves_nothing() {
+    for kit in kits() {
+        let (world, index) = world!(*kit);
+        let code = "import bell_evil; print(bell_evil.SEEN)";
+        let refused = index.run(&world, &["--dep", "bell-evil", "-c", code]);
+        assert_eq!(refused.error_code(), "dependency_unresolvable", "{}", refused.json);
+        let built = index.building(&world, &["--dep", "bell-evil", "-c", code]);
+        let seen: Value = serde_json::from_str(built.lines().first().unwrap_or(&"")).unwrap_or_default();
+        let nothing = json!({"environment": [], "left": [], "read": [], "reached": [], "rights": []});
+        assert_eq!(seen, nothing, "{kit:?} {}", built.json);
+        assert!(has_no("bell-was-here", &world.folder()));
+        // Not even the wheel that came out is where the next installation looks for what it knows.
+        assert!(has_no("bell_evil", &world.installers()));
+        assert_eq!(world.staged(), 0);
+    }
+}
+
+#[test]
+fn a_build_that_fails_is_told_and_the_code_is_not_run() {
+    if !all_tests() {
+        return skip("builds", "they take long; ./test --all has them");
+    }
+    let (world, index) = world!(Kit::Fast);
+    for (name, says) in [
+        ("bell-failing", "the compiler is not pleased"),
+        ("bell-liar", "a wheel of something else"),
+        ("bell-link", "bell_link-1.0"),
+        ("bell-greedy", "options are not taken"),
+    ] {
+        let answer = index.building(&world, &["--dep", name, "-c", "print('ran')"]);
+        assert_eq!(
+            (answer.code, answer.error_code()),
+            (Some(125), "dependency_build_failed"),
+            "{}",
+            answer.json
+        );
+        assert!(answer.error_message().contains(says), "{name}: {}", answer.json);
+        assert_eq!((world.layers().len(), world.staged(), answer.lines().len()), (1, 0, 0), "{name}");
+    }
+}
+
+#[test]
+fn sources_are_what_the_registry_and_the_list_say() {
+    if !all_tests() {
+        return skip("builds", "they take long; ./test --all has them");
+    }
+    let (world, index) = world!(Kit::Fast);
+    let swapped = index.building(&world, &["--dep", "bell-swapped", "-c", "1"]);
+    assert_eq!(swapped.error_code(), "dependency_unresolvable", "{}", swapped.json);
+    assert!(swapped.error_message().contains("not what the registry says"), "{}", swapped.json);
+    let list = world.folder().join("requirements.txt");
+    let words =
+        ["--file", list.to_str().expect("a path"), "-c", "import bell_other; print(bell_other.VERSION)"];
+    std::fs::write(&list, format!("bell-other==1.0 --hash=sha256:{}\n", "0".repeat(64))).expect("a list");
+    let stated = index.building(&world, &words);
+    assert!(stated.error_message().contains("does not have the hash that was stated"), "{}", stated.json);
+    let sum =
+        Command::new("sha256sum").arg(world.folder().join("served/files/bell_other-1.0.tar.gz")).output();
+    let sum = String::from_utf8(sum.expect("sha256sum").stdout).expect("text");
+    let sum = sum.split(' ').next().expect("a sum");
+    std::fs::write(&list, format!("bell-other==1.0 --hash=sha256:{sum}\n")).expect("a list");
+    let stated = index.building(&world, &words);
+    assert_eq!(stated.lines(), ["1.0"], "{}", stated.json);
+}
+
+/// The newest version has only sources, and depends on what there is not; an older one has a wheel.
+#[test]
+fn what_was_built_in_vain_is_not_installed() {
+    if !all_tests() {
+        return skip("builds", "they take long; ./test --all has them");
+    }
+    for kit in kits() {
+        let (world, index) = world!(*kit);
+        let code = "import bell_picky, bell_other; print(bell_picky.VERSION, bell_other.VERSION)";
+        let answer = index.building(&world, &["--dep", "bell-picky", "-c", code]);
+        assert_eq!(answer.lines(), ["1.0 2.0"], "{kit:?} {}", answer.json);
+        let packages = answer.json["dependencies"]["packages"].to_string();
+        assert!(packages.contains("picky==1.0"), "{packages}");
+    }
+}
+
+#[test]
+fn the_server_answers_that_a_build_failed() {
+    if !all_tests() {
+        return skip("builds", "they take long; ./test --all has them");
+    }
+    let (world, index) = world!(Kit::Fast);
+    let mut command = index.command(&world);
+    command.args(["serve", "--allow-degraded"]);
+    let server = Server::by(command, &world.folder().join("data"));
+    let ask = |package: &str, profile: &str| {
+        let dependencies = json!({"packages": [package]});
+        let request =
+            json!({"language": "python", "code": "1", "dependencies": dependencies, "profile": profile});
+        server.post("/v1/executions", &request)
+    };
+    let failed = ask("bell-failing", "builds");
+    assert_eq!((failed.status, &*failed.code()), (422, "dependency_build_failed"), "{}", failed.text());
+    let built = ask("bell-other", "builds");
+    assert_eq!(built.json()["status"], "succeeded", "{}", built.text());
+    // It remembers what it has made, and for whom.
+    let refused = ask("bell-other", "default");
+    assert_eq!((refused.status, &*refused.code()), (422, "dependency_unresolvable"), "{}", refused.text());
+}
+
+#[test]
+fn real_sources_are_built_and_what_is_written_in_c_as_well() {
+    if !all_tests() {
+        return skip("real sources", "they take long; ./test --all has them");
+    }
+    for kit in kits() {
+        let (world, index) = world!(*kit);
+        let code = "import docopt; print(docopt.__version__)";
+        let answer = world.building(&index, &["--dep", "docopt==0.6.2", "-c", code]);
+        assert_eq!(answer.lines(), ["0.6.2"], "{kit:?} {}", answer.json);
+        // It has wheels itself, and needs something that has none.
+        let answer =
+            world.building(&index, &["--dep", "hdfs==2.7.0", "-c", "import hdfs, docopt; print('both')"]);
+        assert_eq!(answer.lines(), ["both"], "{kit:?} {}", answer.json);
+        world.make_native_package();
+        let code = "import bell_native; print(bell_native.answer())";
+        let answer = world.building(&index, &["--dep", "bell-native", "-c", code]);
+        assert_eq!(answer.lines(), ["42"], "{kit:?} {}", answer.json);
+    }
+}
+
+#[test]
+fn install_scripts_see_nothing_and_leave_nothing() {
+    for kit in kits() {
+        let (world, index) = world!(*kit);
+        let code = "console.log(JSON.stringify(require('bell-evil/seen.json')))";
+        let words = ["--language", "js", "--dep", "bell-evil", "-c", code];
+        let by_default = index.run(&world, &words);
+        assert_eq!(by_default.lines(), ["\"it did not run\""], "{kit:?} {}", by_default.json);
+        let built = index.building(&world, &words);
+        let seen: Value = serde_json::from_str(built.lines().first().unwrap_or(&"")).unwrap_or_default();
+        let nothing = json!({"environment": [], "left": [], "read": [], "reached": []});
+        assert_eq!(seen, nothing, "{kit:?} {}", built.json);
+        assert!(has_no("bell-was-here", &world.folder()));
+        // What it did is there for who allows it, and for nobody else.
+        assert_eq!(index.run(&world, &words).lines(), ["\"it did not run\""]);
+    }
+}
+
+#[test]
+fn install_scripts_that_fail_are_told() {
+    if !all_tests() {
+        return skip("builds", "they take long; ./test --all has them");
+    }
+    for kit in kits() {
+        let (world, index) = world!(*kit);
+        let failing = index.building(&world, &["--language", "js", "--dep", "bell-failing", "-c", "1"]);
+        assert_eq!(
+            (failing.code, failing.error_code()),
+            (Some(125), "dependency_build_failed"),
+            "{}",
+            failing.json
+        );
+        assert!(failing.error_message().contains("the compiler is not pleased"), "{}", failing.json);
+        assert_eq!((world.layers().len(), world.staged()), (0, 0));
+    }
+}

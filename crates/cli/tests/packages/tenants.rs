@@ -1,0 +1,117 @@
+//! Two tenants of one server: what one of them has installed is nothing to the other, unless an administrator says so.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::common::server::Server;
+use crate::expect::skip;
+use crate::world::{Kit, World, all_tests};
+
+const CODE: &str = "import six; print(six.__name__, getattr(six, 'poisoned', 'clean'))";
+
+fn server(world: &World, settings: &str) -> Server {
+    let config = world.folder().join("server.toml");
+    std::fs::write(&config, settings).expect("a file of the test's own");
+    let mut command: Command = world.command();
+    command.arg("--config").arg(config).args(["serve", "--allow-degraded"]);
+    Server::by(command, &world.folder().join("data"))
+}
+
+fn run(server: &Server, key: &str, code: &str) -> Value {
+    let body = json!({"language": "python", "code": code}).to_string();
+    let reply =
+        server.call_as(key, "POST", "/v1/executions", "Content-Type: application/json\r\n", body.as_bytes());
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    reply.json()
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+/// Everything of this name below a folder.
+fn all_named(folder: &Path, name: &str) -> Vec<PathBuf> {
+    let inside =
+        |path: &PathBuf| if path.is_dir() && !path.is_symlink() { all_named(path, name) } else { Vec::new() };
+    let entries = entries(folder);
+    let below: Vec<_> = entries.iter().flat_map(inside).collect();
+    entries.into_iter().filter(|path| path.ends_with(name)).chain(below).collect()
+}
+
+#[test]
+fn a_tenant_has_layers_and_caches_of_its_own() {
+    let world = world!(Kit::Fast);
+    let server = server(&world, "");
+    let (ada, bob) = (server.tenant("ada", json!({})), server.tenant("bob", json!({})));
+    let layers = world.folder().join("data/layers");
+    let (first, again) = (run(&server, &ada, CODE), run(&server, &ada, CODE));
+    assert_eq!(
+        (&first["dependencies"]["cache"], &again["dependencies"]["cache"]),
+        (&json!("miss"), &json!("hit"))
+    );
+    assert!(!first.to_string().contains("/layers"), "{first}");
+    // The worst that could become of what is Ada's: every copy of the module that her installs left has turned bad.
+    let hers = [all_named(&layers.join("layers"), "six.py"), all_named(&layers.join("installers"), "six.py")]
+        .concat();
+    assert!(hers.len() >= 2, "a layer and an installer's cache: {hers:?}");
+    for file in &hers {
+        Command::new("chmod").arg("u+w").arg(file).status().expect("chmod is there");
+        std::fs::write(file, "poisoned = 'poisoned'\n").expect("a file of the test's own");
+    }
+    // What was compiled before would hide that.
+    for compiled in all_named(&layers.join("layers"), "__pycache__") {
+        Command::new("rm").arg("-rf").arg(compiled).status().expect("rm is there");
+    }
+    assert_eq!(run(&server, &ada, CODE)["stdout"], "six poisoned\n");
+    let first = run(&server, &bob, CODE);
+    assert_eq!(
+        (&first["stdout"], &first["dependencies"]["cache"]),
+        (&json!("six clean\n"), &json!("miss")),
+        "{first}"
+    );
+    assert_eq!(entries(&layers.join("layers")).len(), 2);
+    assert_eq!(entries(&layers.join("installers")).iter().filter(|path| path.is_dir()).count(), 2);
+    // From inside there is one's own layer, which cannot be written, and no other one.
+    let look = format!(
+        "import os, six\ntry: open(six.__file__, 'a'); print('written')\nexcept OSError: print('kept')\n\
+         print(os.path.exists({:?}), os.listdir('/opt/belljar'))",
+        layers.display().to_string()
+    );
+    assert_eq!(run(&server, &bob, &look)["stdout"], "kept\nFalse ['python']\n");
+    let metrics = server.get("/metrics").text();
+    for line in [
+        r#"belljar_layers_total{from="installed"} 2"#,
+        r#"belljar_layers_total{from="shared_cache"} 0"#,
+        "# TYPE belljar_layers_total counter",
+        "belljar_layers 2",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+    let number = |name: &str| {
+        let line = metrics.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{metrics}"));
+        line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok()).unwrap_or_default()
+    };
+    assert!(number(r#"belljar_layers_total{from="shelf"}"#) >= 1.0, "{metrics}");
+    assert!(
+        number("belljar_layers_bytes ") > 10_000.0 && number("belljar_layers_install_seconds ") > 0.0,
+        "{metrics}"
+    );
+    assert!(!metrics.contains("ada") && !metrics.contains("bob"), "{metrics}");
+}
+
+#[test]
+fn tenants_share_where_an_administrator_says_so() {
+    if !all_tests() {
+        return skip("tenants that share", "./test --all has it");
+    }
+    let world = world!(Kit::Fast);
+    let server = server(&world, "[dependencies]\nshared = true\n");
+    let (ada, bob) = (server.tenant("ada", json!({})), server.tenant("bob", json!({})));
+    let caches =
+        [run(&server, &ada, CODE), run(&server, &bob, CODE)].map(|one| one["dependencies"]["cache"].clone());
+    assert_eq!(caches, [json!("miss"), json!("hit")]);
+    assert_eq!(entries(&world.folder().join("data/layers/layers")).len(), 1);
+}

@@ -1,0 +1,177 @@
+//! Settings against their schema. Messages name the setting and never its value, which may be a secret.
+
+use serde_json::Value;
+
+use super::Settings;
+use crate::Error;
+
+/// Checks settings; what schemas of providers use of JSON Schema, and no more.
+///
+/// # Errors
+/// Names the setting, and what it has to be.
+pub fn check(schema: &Value, settings: &Settings) -> Result<(), Error> {
+    let wrong = |name: &str, why: &str| Err(Error::invalid("settings", format!("{name}: {why}")));
+    let empty = Settings::new();
+    let known = schema["properties"].as_object().unwrap_or(&empty);
+    for (name, value) in settings {
+        let Some(property) = known.get(name) else {
+            let names: Vec<&str> = known.keys().map(String::as_str).collect();
+            let known = if names.is_empty() { "there are none".to_owned() } else { names.join(", ") };
+            return wrong(&name.escape_debug().to_string(), &format!("is no setting; known: {known}"));
+        };
+        // Whoever sends everything back as it was shown changes nothing.
+        if property["readOnly"] == true && property["const"] != *value {
+            return wrong(name, "is a fact of this deployment, and cannot be set");
+        }
+        if let Err(why) = fits(property, value) {
+            return wrong(name, &why);
+        }
+    }
+    let needed = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    match needed.into_iter().find(|name| !settings.contains_key(*name)) {
+        Some(name) => wrong(name, "is missing, and has no default"),
+        None => Ok(()),
+    }
+}
+
+/// The settings that are secrets.
+pub fn secrets(schema: &Value) -> Vec<&str> {
+    let properties = schema["properties"].as_object().into_iter().flatten();
+    properties.filter(|(_, property)| property["writeOnly"] == true).map(|(name, _)| name.as_str()).collect()
+}
+
+/// The first setting that has secrets sent to another place than before.
+pub fn moved<'a>(schema: &'a Value, before: &Settings, after: &Settings) -> Option<&'a str> {
+    let properties = schema["properties"].as_object().into_iter().flatten();
+    let mut destinations = properties.filter(|(_, property)| property["x-destination"] == true);
+    let differs =
+        |name: &str, usual: &Value| before.get(name).unwrap_or(usual) != after.get(name).unwrap_or(usual);
+    destinations.find(|(name, property)| differs(name, &property["default"])).map(|(name, _)| name.as_str())
+}
+
+fn fits(schema: &Value, value: &Value) -> Result<(), String> {
+    let types: Vec<&str> = match &schema["type"] {
+        Value::Array(types) => types.iter().filter_map(Value::as_str).collect(),
+        Value::String(one) => vec![one],
+        _ => Vec::new(),
+    };
+    if !types.is_empty() && !types.iter().any(|kind| is(kind, value)) {
+        return Err(format!("must be {}", types.join(" or ")));
+    }
+    let choices = choices(schema);
+    if !choices.is_empty() && !choices.contains(&value) {
+        let shown: Vec<String> = choices.iter().map(ToString::to_string).collect();
+        return Err(format!("must be one of {}", shown.join(", ")));
+    }
+    match value {
+        Value::Number(number) => in_range(schema, number.as_f64(), ["minimum", "maximum"], ""),
+        Value::String(text) => {
+            let length = text.chars().count() as f64;
+            in_range(schema, Some(length), ["minLength", "maxLength"], " characters")
+        }
+        Value::Array(items) => {
+            in_range(schema, Some(items.len() as f64), ["minItems", "maxItems"], " items")?;
+            items.iter().try_for_each(|item| fits(&schema["items"], item))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is(kind: &str, value: &Value) -> bool {
+    match kind {
+        "string" => value.is_string(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        "array" => value.is_array(),
+        "null" => value.is_null(),
+        _ => false,
+    }
+}
+
+/// The only values there are, where a schema lists them.
+fn choices(schema: &Value) -> Vec<&Value> {
+    let listed = schema["enum"].as_array().into_iter().flatten();
+    let described = schema["oneOf"].as_array().into_iter().flatten().filter_map(|one| one.get("const"));
+    listed.chain(described).collect()
+}
+
+fn in_range(schema: &Value, value: Option<f64>, bounds: [&str; 2], unit: &str) -> Result<(), String> {
+    let [least, most] = bounds.map(|bound| schema[bound].as_f64());
+    match value {
+        Some(value) if least.is_some_and(|least| value < least) => {
+            Err(format!("the least is {}{unit}", least.unwrap_or_default()))
+        }
+        Some(value) if most.is_some_and(|most| value > most) => {
+            Err(format!("the most is {}{unit}", most.unwrap_or_default()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn said(settings: Value) -> String {
+        let schema = json!({
+            "required": ["key"],
+            "properties": {
+                "key": {"type": "string", "writeOnly": true, "minLength": 4},
+                "pool": {"type": "integer", "minimum": 0, "maximum": 64},
+                "runtime": {"type": ["string", "null"]},
+                "mode": {"oneOf": [{"const": "a"}, {"const": "b"}]},
+                "tags": {"type": "array", "maxItems": 1, "items": {"type": "string"}},
+                "daemon": {"type": "string", "readOnly": true, "const": "here"},
+            },
+        });
+        assert_eq!(secrets(&schema), ["key"]);
+        let checked = check(&schema, settings.as_object().unwrap());
+        checked.err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn every_mistake_names_its_setting_and_no_value() {
+        let good = json!({"key": "hunter2", "pool": 64, "runtime": null, "mode": "b", "tags": ["x"]});
+        assert_eq!(said(good), "");
+        assert_eq!(said(json!({"key": "hunter2", "daemon": "here"})), "");
+        for (settings, message) in [
+            (json!({}), "settings: key: is missing, and has no default"),
+            (json!({"key": "k1"}), "settings: key: the least is 4 characters"),
+            (json!({"key": ["hunter2"]}), "settings: key: must be string"),
+            (json!({"key": "hunter2", "pool": 65}), "settings: pool: the most is 64"),
+            (json!({"key": "hunter2", "pool": -1}), "settings: pool: the least is 0"),
+            (json!({"key": "hunter2", "pool": 1.5}), "settings: pool: must be integer"),
+            (json!({"key": "hunter2", "runtime": 1}), "settings: runtime: must be string or null"),
+            (json!({"key": "hunter2", "mode": "c"}), "settings: mode: must be one of \"a\", \"b\""),
+            (json!({"key": "hunter2", "tags": [1]}), "settings: tags: must be string"),
+            (json!({"key": "hunter2", "tags": ["x", "y"]}), "settings: tags: the most is 1 items"),
+            (
+                json!({"key": "hunter2", "daemon": "x"}),
+                "settings: daemon: is a fact of this deployment, and cannot be set",
+            ),
+        ] {
+            assert_eq!(said(settings), message);
+        }
+        assert!(
+            said(json!({"key": "hunter2", "kee": 1})).starts_with("settings: kee: is no setting; known: ")
+        );
+    }
+
+    #[test]
+    fn a_place_is_another_one_unless_it_was_so_by_default() {
+        let schema = json!({"properties": {
+            "domain": {"type": "string", "x-destination": true, "default": "a.example"},
+            "url": {"type": ["string", "null"], "x-destination": true},
+            "pool": {"type": "integer"},
+        }});
+        let moved = |before: Value, after: Value| {
+            moved(&schema, before.as_object().unwrap(), after.as_object().unwrap())
+        };
+        assert_eq!(moved(json!({"pool": 1}), json!({"domain": "a.example", "url": null, "pool": 2})), None);
+        assert_eq!(moved(json!({}), json!({"domain": "b.example"})), Some("domain"));
+        assert_eq!(moved(json!({"domain": "b.example"}), json!({})), Some("domain"));
+        assert_eq!(moved(json!({"url": "https://b.example"}), json!({"url": null})), Some("url"));
+    }
+}

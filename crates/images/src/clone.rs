@@ -1,0 +1,37 @@
+//! A second tree of the same files. Files are shared by hard links: nobody writes to one that has a name in the store.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use belljar_layers::shelf::{OPEN_FOLDER, names};
+use rustix::fs::{AtFlags, FileType, Mode};
+use rustix::io::Errno;
+
+/// Folders in folders.
+pub(crate) const MAX_DEPTH: usize = 256;
+pub(crate) const FOLDER: Mode = Mode::from_raw_mode(0o755);
+
+/// Makes everything below one folder be below the other as well.
+pub(crate) fn clone(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<(), Errno> {
+    below(from, to, 0)
+}
+
+fn below(from: BorrowedFd<'_>, to: BorrowedFd<'_>, depth: usize) -> Result<(), Errno> {
+    if depth > MAX_DEPTH {
+        return Err(Errno::NAMETOOLONG);
+    }
+    for name in names(from, usize::MAX)? {
+        let stat = rustix::fs::statat(from, &name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+            rustix::fs::linkat(from, &name, to, &name, AtFlags::empty())?;
+            continue;
+        }
+        rustix::fs::mkdirat(to, &name, FOLDER)?;
+        let (inner, new) = (
+            rustix::fs::openat(from, &name, OPEN_FOLDER, Mode::empty())?,
+            rustix::fs::openat(to, &name, OPEN_FOLDER, Mode::empty())?,
+        );
+        rustix::fs::fchmod(&new, FOLDER)?;
+        below(inner.as_fd(), new.as_fd(), depth + 1)?;
+    }
+    Ok(())
+}

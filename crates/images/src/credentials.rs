@@ -1,0 +1,96 @@
+//! Who somebody is to a registry: as `docker login` left it, or as it was said.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use oci_client::secrets::RegistryAuth;
+use serde::Deserialize;
+
+/// A name and a password. The password cannot be printed by accident.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Login {
+    /// Name.
+    pub user: String,
+    /// Password or token.
+    pub password: String,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Login({}, …)", self.user)
+    }
+}
+
+/// Logins by registry.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Credentials(BTreeMap<String, Login>);
+
+#[derive(Deserialize)]
+struct DockerConfig {
+    #[serde(default)]
+    auths: BTreeMap<String, DockerAuth>,
+}
+
+#[derive(Deserialize)]
+struct DockerAuth {
+    #[serde(default)]
+    auth: String,
+}
+
+impl Credentials {
+    /// Reads Docker's `config.json`. What is kept by a helper program is not asked for: nothing is run for an image.
+    pub fn of_docker(text: &str) -> Self {
+        let Ok(config) = serde_json::from_str::<DockerConfig>(text) else { return Self::default() };
+        let logins = config.auths.into_iter().filter_map(|(place, auth)| {
+            let pair = String::from_utf8(STANDARD.decode(auth.auth.trim()).ok()?).ok()?;
+            let (user, password) = pair.split_once(':')?;
+            let login = Login { user: user.to_owned(), password: password.trim_end_matches('\0').to_owned() };
+            Some((host_of(&place), login))
+        });
+        Self(logins.collect())
+    }
+
+    /// The same, with a login for one registry.
+    #[must_use]
+    pub fn with(mut self, registry: &str, login: Login) -> Self {
+        self.0.insert(host_of(registry), login);
+        self
+    }
+
+    pub(crate) fn of(&self, registry: &str) -> RegistryAuth {
+        match self.0.get(&host_of(registry)) {
+            Some(Login { user, password }) => RegistryAuth::Basic(user.clone(), password.clone()),
+            None => RegistryAuth::Anonymous,
+        }
+    }
+}
+
+/// Docker writes addresses of the first version of its protocol there; its own registry has several names.
+fn host_of(place: &str) -> String {
+    let host = place.split_once("://").map_or(place, |(_, rest)| rest);
+    match host.split('/').next().unwrap_or_default() {
+        "docker.io" | "registry-1.docker.io" => "index.docker.io".to_owned(),
+        host => host.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logins_are_found_as_docker_keeps_them() {
+        let text = r#"{"auths": {"https://index.docker.io/v1/": {"auth": "bWU6c2VjOnJldA=="},
+            "127.0.0.1:5000": {"auth": "YTpi"}, "helper.example": {}}, "credsStore": "x"}"#;
+        let found = Credentials::of_docker(text);
+        let basic = |user: &str, password: &str| RegistryAuth::Basic(user.to_owned(), password.to_owned());
+        assert_eq!(found.of("docker.io"), basic("me", "sec:ret"));
+        assert_eq!(found.of("127.0.0.1:5000"), basic("a", "b"));
+        assert_eq!(found.of("127.0.0.1:5001"), RegistryAuth::Anonymous);
+        assert_eq!(found.of("helper.example"), RegistryAuth::Anonymous);
+        assert_eq!(Credentials::of_docker("no json"), Credentials::default());
+        assert!(!format!("{found:?}").contains("sec:ret"));
+    }
+}

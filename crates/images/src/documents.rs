@@ -1,0 +1,188 @@
+//! Manifests and configurations: what an image consists of, for which machine, and what it sets.
+
+use belljar_engine::images::{MAX_VARIABLES, Variables};
+use belljar_layers::shelf::Digest;
+use oci_spec::image::{Arch, Descriptor, ImageConfiguration, ImageIndex, ImageManifest, Os};
+use serde::de::DeserializeOwned;
+use sha2::{Digest as _, Sha256};
+
+use crate::error::ImageError;
+
+/// Of a manifest and of a configuration, in bytes.
+pub(crate) const MAX_DOCUMENT: u64 = 4 << 20;
+const MAX_LAYERS: usize = 128;
+
+/// What a registry or a layout says under a name.
+pub(crate) enum Document {
+    Image(Box<ImageManifest>),
+    Index(Box<ImageIndex>),
+}
+
+/// Something that is fetched by its digest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Blob {
+    pub(crate) digest: Digest,
+    pub(crate) size: u64,
+}
+
+/// What a configuration says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Digests of the layers without compression, the lowest first.
+    pub(crate) layers: Vec<Digest>,
+    pub(crate) variables: Variables,
+}
+
+/// The SHA-256 of some bytes.
+pub(crate) fn digest_of(bytes: &[u8]) -> Digest {
+    finished(Sha256::new_with_prefix(bytes))
+}
+
+/// What a hasher came to.
+pub(crate) fn finished(hasher: Sha256) -> Digest {
+    let text: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    // 64 small hexadecimal digits are what it takes.
+    text.parse().unwrap_or_else(|_| unreachable!())
+}
+
+/// `sha256:…`; no other algorithm is taken.
+pub(crate) fn digest(text: &str) -> Result<Digest, ImageError> {
+    let hex = text.strip_prefix("sha256:");
+    hex.and_then(|hex| hex.parse().ok()).ok_or_else(|| {
+        ImageError::refused(format!(
+            "'{}' is no SHA-256",
+            text.chars().take(100).collect::<String>().escape_debug()
+        ))
+    })
+}
+
+/// Holds bytes to their digest.
+pub(crate) fn verified(what: &str, bytes: Vec<u8>, digest: &Digest) -> Result<Vec<u8>, ImageError> {
+    match digest_of(&bytes) == *digest {
+        true => Ok(bytes),
+        false => Err(ImageError::Tampered { what: what.to_owned() }),
+    }
+}
+
+impl Document {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ImageError> {
+        #[derive(serde::Deserialize)]
+        struct Shape {
+            manifests: Option<serde::de::IgnoredAny>,
+        }
+        match json::<Shape>("its manifest", bytes)?.manifests {
+            Some(_) => json("its index", bytes).map(Box::new).map(Self::Index),
+            None => json("its manifest", bytes).map(Box::new).map(Self::Image),
+        }
+    }
+}
+
+fn json<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, ImageError> {
+    serde_json::from_slice(bytes)
+        .map_err(|error| ImageError::refused(format!("{what} cannot be read ({error})")))
+}
+
+/// The manifest for this machine.
+pub(crate) fn fitting(name: &str, index: &ImageIndex) -> Result<Blob, ImageError> {
+    let (os, arch) = (Os::Linux, Arch::default());
+    let fits = |entry: &&Descriptor| {
+        entry
+            .platform()
+            .as_ref()
+            .is_none_or(|platform| *platform.os() == os && *platform.architecture() == arch)
+    };
+    if let Some(entry) = index.manifests().iter().find(fits) {
+        return blob_of(entry);
+    }
+    let offered = index.manifests().iter().filter_map(|entry| entry.platform().as_ref());
+    let offered: Vec<_> =
+        offered.map(|platform| format!("{}/{}", platform.os(), platform.architecture())).collect();
+    Err(wrong_machine(name, offered.join(", ")))
+}
+
+fn wrong_machine(name: &str, offered: String) -> ImageError {
+    let wanted = format!("linux/{}", Arch::default());
+    ImageError::Platform { name: name.to_owned(), wanted, offered: offered.escape_debug().to_string() }
+}
+
+/// What a manifest consists of: its configuration and its layers, the lowest first.
+pub(crate) fn parts(manifest: &ImageManifest) -> Result<(Blob, Vec<Blob>), ImageError> {
+    let layers = manifest.layers().iter().map(blob_of).collect::<Result<Vec<_>, _>>()?;
+    Ok((blob_of(manifest.config())?, layers))
+}
+
+fn blob_of(entry: &Descriptor) -> Result<Blob, ImageError> {
+    Ok(Blob { digest: digest(entry.digest().as_ref())?, size: entry.size() })
+}
+
+/// Reads a configuration whose image has so many layers.
+pub(crate) fn settings(name: &str, bytes: &[u8], layers: usize) -> Result<Settings, ImageError> {
+    let config: ImageConfiguration = json("its configuration", bytes)?;
+    if *config.os() != Os::Linux || *config.architecture() != Arch::default() {
+        return Err(wrong_machine(name, format!("{}/{}", config.os(), config.architecture())));
+    }
+    let ids = config.rootfs().diff_ids().iter().map(|id| digest(id)).collect::<Result<Vec<_>, _>>()?;
+    if ids.len() > MAX_LAYERS {
+        return Err(ImageError::TooLarge { limit: MAX_LAYERS as u64, what: "layers" });
+    }
+    if ids.is_empty() || ids.len() != layers {
+        return Err(ImageError::refused("its manifest and its configuration have different layers"));
+    }
+    let given = config.config().as_ref().and_then(|config| config.env().as_deref()).unwrap_or_default();
+    let too_large = ImageError::TooLarge { limit: MAX_VARIABLES as u64, what: "bytes of environment" };
+    Ok(Settings { layers: ids, variables: Variables::read(given).ok_or(too_large)? })
+}
+
+/// The name of what the first layers come to, for each number of them.
+pub(crate) fn chain(layers: &[Digest]) -> Vec<Digest> {
+    let mut chain: Vec<Digest> = Vec::new();
+    for layer in layers {
+        let next = match chain.last() {
+            None => *layer,
+            Some(below) => digest_of(format!("sha256:{below} sha256:{layer}").as_bytes()),
+        };
+        chain.push(next);
+    }
+    chain
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn config(env: &str, os: &str) -> Vec<u8> {
+        let (arch, id) = (Arch::default(), "a".repeat(64));
+        format!(
+            r#"{{"architecture":"{arch}","os":"{os}","config":{{"Env":[{env}],"User":"root","WorkingDir":"/x"}},
+               "rootfs":{{"type":"layers","diff_ids":["sha256:{id}"]}}}}"#
+        )
+        .into_bytes()
+    }
+
+    #[test]
+    fn an_image_sets_its_variables_and_its_path_but_not_ours() {
+        let bytes = config(r#""A=1=2","PATH=/x/bin:/bin","HOME=/root","BROKEN","=x""#, "linux");
+        let set = settings("x", &bytes, 1).unwrap().variables;
+        assert_eq!(set.env, BTreeMap::from([("A".to_owned(), "1=2".to_owned())]));
+        assert_eq!(set.path.as_deref(), Some("/x/bin:/bin"));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        assert!(matches!(settings("x", &config("", "windows"), 1), Err(ImageError::Platform { .. })));
+        assert!(matches!(settings("x", &config("", "linux"), 2), Err(ImageError::Refused(_))));
+        let long = format!("\"A={}\"", "x".repeat(MAX_VARIABLES));
+        assert!(matches!(settings("x", &config(&long, "linux"), 1), Err(ImageError::TooLarge { .. })));
+        assert!(digest("sha512:00").is_err() && digest(&format!("sha256:{}", "A".repeat(64))).is_err());
+        assert!(matches!(verified("x", b"a".to_vec(), &digest_of(b"b")), Err(ImageError::Tampered { .. })));
+    }
+
+    #[test]
+    fn chains_are_those_of_the_specification() {
+        let (one, two) = (digest_of(b"1"), digest_of(b"2"));
+        let both = digest_of(format!("sha256:{one} sha256:{two}").as_bytes());
+        assert_eq!(chain(&[one, two]), [one, both]);
+    }
+}

@@ -1,0 +1,94 @@
+//! A layer as it came becomes a plain archive whose bytes are known to be the right ones; only then it is looked into.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+
+use belljar_layers::shelf::Digest;
+use flate2::bufread::MultiGzDecoder;
+use ruzstd::decoding::StreamingDecoder;
+use sha2::{Digest as _, Sha256};
+use tar::{Archive, EntryType};
+
+use crate::documents::finished;
+use crate::error::ImageError;
+
+/// What a compressed layer may come to: so many times its size, and this much in any case.
+const MAX_RATIO: u64 = 200;
+const ANY_CASE: u64 = 64 << 20;
+/// Of what an archive says about the next entry, which is taken into memory as a whole.
+const MAX_EXTENSION: u64 = 1 << 20;
+const CHUNK: usize = 256 << 10;
+
+/// Writes the layer without compression, and holds it to its digest.
+pub(crate) fn expand(
+    from: impl Read,
+    size: u64,
+    to: &mut File,
+    digest: &Digest,
+    left: u64,
+) -> Result<(), ImageError> {
+    let mut from = BufReader::with_capacity(CHUNK, from);
+    let start = from.fill_buf().map_err(|error| unreadable(&error))?;
+    let kind = (start.starts_with(b"\x1f\x8b"), start.starts_with(b"\x28\xb5\x2f\xfd"));
+    let ratio = size.saturating_mul(MAX_RATIO).max(ANY_CASE);
+    let bound = left.min(ratio);
+    let mut plain: Box<dyn Read> = match kind {
+        (true, _) => Box::new(MultiGzDecoder::new(from)),
+        (_, true) => Box::new(StreamingDecoder::new(from).map_err(|error| unreadable(&error))?),
+        _ => Box::new(from),
+    };
+    let (mut hasher, mut written, mut chunk) = (Sha256::new(), 0_u64, vec![0; CHUNK]);
+    loop {
+        let read = match plain.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(unreadable(&error)),
+        };
+        written += read as u64;
+        if written > bound {
+            return Err(match bound == left {
+                true => ImageError::TooLarge { limit: left, what: "bytes in a layer" },
+                false => ImageError::refused(format!("a layer of {size} bytes comes to more than {bound}")),
+            });
+        }
+        hasher.update(&chunk[..read]);
+        to.write_all(&chunk[..read]).map_err(|error| ImageError::io("unpack", "a layer", error))?;
+    }
+    match finished(hasher) == *digest {
+        true => Ok(()),
+        false => Err(ImageError::Tampered { what: format!("layer sha256:{digest}") }),
+    }
+}
+
+fn unreadable(error: &dyn std::fmt::Display) -> ImageError {
+    ImageError::refused(format!("a layer cannot be read ({error})"))
+}
+
+/// Reads the headers alone: what would be taken into memory as a whole has a bound, and so has their number.
+pub(crate) fn look_over(archive: &mut File, entries: u64) -> Result<(), ImageError> {
+    rewind(archive)?;
+    let mut left = entries.saturating_mul(3);
+    let mut reader = Archive::new(&mut *archive);
+    for entry in reader.entries_with_seek().map_err(|error| unreadable(&error))?.raw(true) {
+        let entry = entry.map_err(|error| unreadable(&error))?;
+        left = left.checked_sub(1).ok_or(ImageError::TooLarge { limit: entries, what: "entries" })?;
+        let kind = entry.header().entry_type();
+        let extends = matches!(
+            kind,
+            EntryType::GNULongName | EntryType::GNULongLink | EntryType::XHeader | EntryType::XGlobalHeader
+        );
+        if extends && entry.size() > MAX_EXTENSION {
+            return Err(ImageError::refused("a name or attribute in it is too long"));
+        }
+    }
+    rewind(archive)
+}
+
+fn rewind(archive: &mut File) -> Result<(), ImageError> {
+    archive.seek(SeekFrom::Start(0)).map(drop).map_err(|error| unreadable(&error))
+}
+
+#[cfg(test)]
+#[path = "layer_tests.rs"]
+mod tests;

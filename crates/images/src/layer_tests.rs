@@ -1,0 +1,41 @@
+//! Layers that are not what they say.
+
+use std::io::Write;
+
+use super::*;
+use crate::documents::digest_of;
+
+fn expanded(packed: &[u8], digest: &Digest, left: u64) -> Result<(), ImageError> {
+    expand(packed, packed.len() as u64, &mut tempfile::tempfile().unwrap(), digest, left)
+}
+
+fn gzip(plain: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(plain).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn every_form_comes_to_the_same_and_is_held_to_its_digest() {
+    let plain = b"a layer of some bytes".repeat(100);
+    let digest = digest_of(&plain);
+    let zstd = ruzstd::encoding::compress_to_vec(&*plain, ruzstd::encoding::CompressionLevel::Fastest);
+    for packed in [plain.clone(), gzip(&plain), zstd.clone()] {
+        assert_eq!(expanded(&packed, &digest, 1 << 20), Ok(()));
+        let other = expanded(&packed, &digest_of(b"other"), 1 << 20);
+        assert!(matches!(other, Err(ImageError::Tampered { .. })), "{other:?}");
+        let large = expanded(&packed, &digest, 100);
+        assert!(matches!(large, Err(ImageError::TooLarge { .. })), "{large:?}");
+    }
+    for packed in [gzip(&plain), zstd] {
+        let cut = expanded(&packed[..packed.len() - 9], &digest, 1 << 20);
+        assert!(matches!(cut, Err(ImageError::Refused(_) | ImageError::Tampered { .. })), "{cut:?}");
+    }
+}
+
+#[test]
+fn what_comes_to_far_more_than_its_size_is_refused() {
+    let plain = vec![0; ANY_CASE as usize + (1 << 20)];
+    let bomb = expanded(&gzip(&plain), &digest_of(&plain), u64::MAX);
+    assert!(matches!(&bomb, Err(ImageError::Refused(why)) if why.contains("comes to more")), "{bomb:?}");
+}

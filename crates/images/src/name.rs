@@ -1,0 +1,88 @@
+//! What images are called: as Docker understands it, a path, or `sealed`.
+
+use std::fmt;
+use std::path::Path;
+
+use oci_client::Reference;
+
+use crate::error::ImageError;
+
+const MAX_NAME: usize = 1_024;
+
+/// A name in its full form; two ways to write one image are one name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name(String);
+
+impl Name {
+    /// The host's own files, copied.
+    pub const SEALED: &'static str = "sealed";
+
+    /// Reads a name. `python` is `docker.io/library/python:latest`; what begins with '/' is a path, and stays as it is.
+    pub fn parse(text: &str) -> Result<Self, ImageError> {
+        if text == Self::SEALED || text.starts_with('/') && text.len() <= MAX_NAME {
+            return Ok(Self(text.to_owned()));
+        }
+        Self::reference_of(text).map(|reference| Self(reference.whole()))
+    }
+
+    /// Of an archive or a folder on this machine.
+    pub fn of_path(path: &Path) -> Result<Self, ImageError> {
+        let wrong = |why: String| ImageError::Name {
+            name: path.display().to_string().escape_debug().to_string(),
+            why,
+        };
+        let real = path.canonicalize().map_err(|error| wrong(error.to_string()))?;
+        let text = real.to_str().filter(|text| text.len() <= MAX_NAME);
+        text.map(|text| Self(text.to_owned()))
+            .ok_or_else(|| wrong("its path is not UTF-8, or too long".to_owned()))
+    }
+
+    /// The same as a registry understands it.
+    pub(crate) fn reference(&self) -> Result<Reference, ImageError> {
+        Self::reference_of(&self.0)
+    }
+
+    fn reference_of(text: &str) -> Result<Reference, ImageError> {
+        let wrong = |why: String| ImageError::Name { name: text.escape_debug().to_string(), why };
+        if text.len() > MAX_NAME {
+            return Err(wrong("it is too long".to_owned()));
+        }
+        text.parse().map_err(|error: oci_client::ParseError| wrong(error.to_string()))
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Shortened as people write it.
+        let short = self.0.strip_prefix("docker.io/").unwrap_or(&self.0);
+        f.write_str(short.strip_prefix("library/").unwrap_or(short))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_as_docker_understands_them() {
+        let full = |text| Name::parse(text).unwrap().as_str().to_owned();
+        assert_eq!(full("python"), "docker.io/library/python:latest");
+        assert_eq!(full("python:3.12-slim"), "docker.io/library/python:3.12-slim");
+        assert_eq!(full("docker.io/library/python:3.12-slim"), full("python:3.12-slim"));
+        assert_eq!(full("me/tool:1"), "docker.io/me/tool:1");
+        assert_eq!(full("127.0.0.1:5000/a/b"), "127.0.0.1:5000/a/b:latest");
+        let digest = format!("x@sha256:{}", "a".repeat(64));
+        assert_eq!(full(&digest), format!("docker.io/library/{digest}"));
+        assert_eq!(full("sealed"), "sealed");
+        assert_eq!(full("/srv/x.tar"), "/srv/x.tar");
+        assert_eq!(Name::parse("python:3.12-slim").unwrap().to_string(), "python:3.12-slim");
+        for bad in ["", "UPPER", "a b", "../x", "http://169.254.169.254/", "x:", "x@sha256:12"] {
+            assert!(Name::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Files of the host, copied: what comes of it shares no inode, no block and no page of memory with them.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use belljar_layers::shelf::{NEW_FILE, OPEN_FOLDER, names, set_time};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::clone::{FOLDER, MAX_DEPTH};
+use crate::error::ImageError;
+use crate::unpack::Room;
+
+const CHUNK: usize = 256 << 10;
+const OTHERS_READ: u32 = 0o004;
+const OTHERS_ENTER: u32 = 0o005;
+
+/// A part of what image `host` shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// A folder or file of the host.
+    Copy {
+        /// On the host, without symbolic links.
+        source: PathBuf,
+        /// Absolute, inside.
+        path: String,
+    },
+    /// A symbolic link.
+    Link {
+        /// Absolute, inside.
+        path: String,
+        /// Where it points.
+        target: String,
+    },
+    /// A small file.
+    File {
+        /// Absolute, inside.
+        path: String,
+        /// Content.
+        content: Vec<u8>,
+    },
+}
+
+/// Copies all parts below a folder; gives what is left of the room. What only some users of the host may read is left out.
+pub(crate) fn copy(root: &OwnedFd, parts: &[Part], room: Room) -> Result<Room, ImageError> {
+    let mut copying = Copying { root, room, most: room, links: HashMap::new(), at: PathBuf::new() };
+    for part in parts {
+        copying.part(part)?;
+    }
+    Ok(copying.room)
+}
+
+struct Copying<'a> {
+    root: &'a OwnedFd,
+    room: Room,
+    most: Room,
+    /// Files with several names, and the first that was met.
+    links: HashMap<(u64, u64), PathBuf>,
+    /// Where the copy stands, from the top.
+    at: PathBuf,
+}
+
+impl Copying<'_> {
+    fn part(&mut self, part: &Part) -> Result<(), ImageError> {
+        let (Part::Copy { path, .. } | Part::Link { path, .. } | Part::File { path, .. }) = part;
+        let failed = |errno: Errno| ImageError::io("copy", path, errno);
+        let (above, name) = path.rsplit_once('/').ok_or_else(|| failed(Errno::INVAL))?;
+        let folder = self.folder(above).map_err(failed)?;
+        self.at = Path::new(path.trim_start_matches('/')).to_owned();
+        let name = std::ffi::CString::new(name).map_err(|_| failed(Errno::INVAL))?;
+        match part {
+            Part::Link { target, .. } => {
+                rustix::fs::symlinkat(target.as_str(), &folder, &name).or_else(there_is_one).map_err(failed)
+            }
+            Part::File { content, .. } => {
+                let mut file = new_file(folder.as_fd(), &name, 0o644).map_err(failed)?;
+                file.write_all(content).map_err(|error| ImageError::io("copy", path, error))
+            }
+            Part::Copy { source, .. } => {
+                let above = source.parent().unwrap_or(Path::new("/"));
+                let from = rustix::fs::openat(CWD, above, OPEN_FOLDER, Mode::empty()).map_err(failed)?;
+                let own = source.file_name().unwrap_or_default();
+                let own = std::ffi::CString::new(own.as_bytes()).map_err(|_| failed(Errno::INVAL))?;
+                self.entry(from.as_fd(), &own, folder.as_fd(), &name, 0)
+            }
+        }
+    }
+
+    /// A folder that a part lies in.
+    fn folder(&self, path: &str) -> Result<OwnedFd, Errno> {
+        let mut folder = rustix::io::dup(self.root)?;
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            match rustix::fs::mkdirat(&folder, name, FOLDER) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno),
+            }
+            folder = rustix::fs::openat(&folder, name, OPEN_FOLDER, Mode::empty())?;
+            rustix::fs::fchmod(&folder, FOLDER)?;
+        }
+        Ok(folder)
+    }
+
+    fn entry(
+        &mut self,
+        from: BorrowedFd<'_>,
+        name: &CStr,
+        to: BorrowedFd<'_>,
+        new: &CStr,
+        depth: usize,
+    ) -> Result<(), ImageError> {
+        let failed = |errno: Errno| ImageError::io("copy", &self.at, errno);
+        let stat = match rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW) {
+            // The host goes on living.
+            Err(Errno::NOENT) => return Ok(()),
+            stat => stat.map_err(failed)?,
+        };
+        let taken = self.room.entries.checked_sub(1);
+        self.room.entries =
+            taken.ok_or(ImageError::TooLarge { limit: self.most.entries, what: "entries" })?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory if stat.st_mode & OTHERS_ENTER == OTHERS_ENTER => {
+                self.below(from, name, to, new, depth)
+            }
+            FileType::RegularFile if stat.st_mode & OTHERS_READ != 0 => self.file(from, name, to, new, &stat),
+            FileType::Symlink => {
+                let target = rustix::fs::readlinkat(from, name, Vec::new()).map_err(failed)?;
+                rustix::fs::symlinkat(&target, to, new).map_err(failed)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn below(
+        &mut self,
+        from: BorrowedFd<'_>,
+        name: &CStr,
+        to: BorrowedFd<'_>,
+        new: &CStr,
+        depth: usize,
+    ) -> Result<(), ImageError> {
+        let failed = |at: &Path, errno: Errno| ImageError::io("copy", at, errno);
+        if depth > MAX_DEPTH {
+            return Err(failed(&self.at, Errno::NAMETOOLONG));
+        }
+        let open = |folder, name| rustix::fs::openat(folder, name, OPEN_FOLDER, Mode::empty());
+        let inner = open(from, name).map_err(|errno| failed(&self.at, errno))?;
+        let made = rustix::fs::mkdirat(to, new, FOLDER).or_else(there_is_one);
+        let made = made.and_then(|()| open(to, new)).map_err(|errno| failed(&self.at, errno))?;
+        rustix::fs::fchmod(&made, FOLDER).map_err(|errno| failed(&self.at, errno))?;
+        let names = names(inner.as_fd(), usize::MAX).map_err(|errno| failed(&self.at, errno))?;
+        for name in names {
+            self.at.push(std::ffi::OsStr::from_bytes(name.to_bytes()));
+            self.entry(inner.as_fd(), &name, made.as_fd(), &name, depth + 1)?;
+            self.at.pop();
+        }
+        Ok(())
+    }
+
+    fn file(
+        &mut self,
+        from: BorrowedFd<'_>,
+        name: &CStr,
+        to: BorrowedFd<'_>,
+        new: &CStr,
+        stat: &Stat,
+    ) -> Result<(), ImageError> {
+        let failed = |errno: Errno| ImageError::io("copy", &self.at, errno);
+        let inode = (stat.st_dev, stat.st_ino);
+        if let Some(first) = self.links.get(&inode) {
+            // Every folder on its way is one that was just made.
+            return rustix::fs::linkat(self.root, first, to, new, AtFlags::empty()).map_err(failed);
+        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mut source = match rustix::fs::openat(from, name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(()),
+            opened => File::from(opened.map_err(failed)?),
+        };
+        let mode = if stat.st_mode & 0o111 == 0 { 0o644 } else { 0o755 };
+        let mut copy = new_file(to, new, mode).map_err(failed)?;
+        let left = pour(&mut source, &mut copy, self.room.bytes);
+        let left = left.map_err(|error| ImageError::io("copy", &self.at, error))?;
+        self.room.bytes = left.ok_or(ImageError::TooLarge { limit: self.most.bytes, what: "bytes" })?;
+        set_time(&copy, stat.st_mtime).map_err(failed)?;
+        if stat.st_nlink > 1 {
+            self.links.insert(inode, self.at.clone());
+        }
+        Ok(())
+    }
+}
+
+/// Reads and writes: what copies for us might share blocks instead. Gives how many bytes are left, if it was not too much.
+fn pour(from: &mut File, to: &mut File, mut left: u64) -> std::io::Result<Option<u64>> {
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        let read = from.read(&mut chunk)?;
+        if read == 0 {
+            return Ok(Some(left));
+        }
+        let Some(rest) = left.checked_sub(read as u64) else { return Ok(None) };
+        left = rest;
+        to.write_all(&chunk[..read])?;
+    }
+}
+
+fn new_file(folder: BorrowedFd<'_>, name: &CStr, mode: u32) -> Result<File, Errno> {
+    let file = rustix::fs::openat(folder, name, NEW_FILE, Mode::from_raw_mode(mode))?;
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
+    Ok(File::from(file))
+}
+
+/// Two parts may lie in one folder.
+fn there_is_one(errno: Errno) -> Result<(), Errno> {
+    if errno == Errno::EXIST { Ok(()) } else { Err(errno) }
+}

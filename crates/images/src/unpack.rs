@@ -1,0 +1,283 @@
+//! Lays a layer over a root. What an archive says is a stranger's: every name is resolved by the kernel inside the root,
+//! whatever links are on its way, and a file is always a new one.
+//!
+//! - Owners, set-id bits, attributes and devices are left out: everything belongs to whoever unpacks, and can be read.
+//! - A whiteout removes what lower layers brought, and nothing of its own layer.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use belljar_layers::shelf::{NEW_FILE, OPEN_FOLDER, names, remove_at, set_time};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use tar::{Archive, Entry, EntryType};
+
+use crate::clone::{FOLDER, MAX_DEPTH};
+use crate::error::ImageError;
+
+const FILE: Mode = Mode::from_raw_mode(0o644);
+const PROGRAM: Mode = Mode::from_raw_mode(0o755);
+const MAX_NAME: usize = 255;
+const MAX_TARGET: usize = 4_095;
+const WHITEOUT: &[u8] = b".wh.";
+const OPAQUE: &[u8] = b".wh..wh..opq";
+
+/// What may still come, and what has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub(crate) bytes: u64,
+    pub(crate) entries: u64,
+}
+
+/// Lays an archive that was looked over over a root; gives what is left of the room.
+pub(crate) fn unpack(root: &OwnedFd, archive: &mut File, room: Room) -> Result<Room, ImageError> {
+    let mut unpacking = Unpacking { root, room, most: room, own: BTreeSet::new() };
+    let mut archive = Archive::new(archive);
+    for entry in archive.entries().map_err(unreadable)? {
+        unpacking.entry(entry.map_err(unreadable)?)?;
+    }
+    Ok(unpacking.room)
+}
+
+fn unreadable(error: io::Error) -> ImageError {
+    ImageError::refused(format!("a layer cannot be read ({error})"))
+}
+
+struct Unpacking<'a> {
+    root: &'a OwnedFd,
+    room: Room,
+    most: Room,
+    /// Names that this layer brought.
+    own: BTreeSet<PathBuf>,
+}
+
+impl Unpacking<'_> {
+    fn entry(&mut self, mut entry: Entry<'_, impl Read>) -> Result<(), ImageError> {
+        let raw = entry.path_bytes().into_owned();
+        let path = inside(Path::new(OsStr::from_bytes(&raw)))?;
+        // The root itself.
+        let Some(name) = path.file_name().map(OsStr::to_owned) else { return Ok(()) };
+        let taken = self.room.entries.checked_sub(1);
+        self.room.entries =
+            taken.ok_or(ImageError::TooLarge { limit: self.most.entries, what: "entries" })?;
+        let above = path.parent().unwrap_or(Path::new(""));
+        let failed = |errno: Errno| failed(&path, errno);
+        if name.as_bytes() == OPAQUE {
+            return self.hide_all(above).map_err(failed);
+        }
+        if let Some(hidden) = name.as_bytes().strip_prefix(WHITEOUT) {
+            return self.hide(above, OsStr::from_bytes(hidden)).map_err(failed);
+        }
+        let kind = entry.header().entry_type();
+        if !matches!(
+            kind,
+            EntryType::Directory
+                | EntryType::Regular
+                | EntryType::Continuous
+                | EntryType::GNUSparse
+                | EntryType::Symlink
+                | EntryType::Link
+        ) {
+            // Devices, pipes, and what nobody has heard of.
+            return Ok(());
+        }
+        let folder = self.folder(above).map_err(failed)?;
+        match kind {
+            EntryType::Directory => make_folder(&folder, &name).map_err(failed)?,
+            EntryType::Symlink => {
+                let target = target(&entry, &path)?;
+                make_way(&folder, &name).map_err(failed)?;
+                rustix::fs::symlinkat(&*target, &folder, &*name).map_err(failed)?;
+            }
+            EntryType::Link => self.link(&target(&entry, &path)?, &folder, &name).map_err(failed)?,
+            _ => self.file(&mut entry, &folder, &name, &path)?,
+        }
+        self.own.insert(path);
+        Ok(())
+    }
+
+    fn file(
+        &mut self,
+        entry: &mut Entry<'_, impl Read>,
+        folder: &OwnedFd,
+        name: &OsStr,
+        path: &Path,
+    ) -> Result<(), ImageError> {
+        let failed = |errno: Errno| failed(path, errno);
+        let left = self.room.bytes.checked_sub(entry.size());
+        self.room.bytes = left.ok_or(ImageError::TooLarge { limit: self.most.bytes, what: "bytes" })?;
+        make_way(folder, name).map_err(failed)?;
+        let runs = entry.header().mode().unwrap_or(0) & 0o111 != 0;
+        let file = rustix::fs::openat(folder, name, NEW_FILE, FILE).map_err(failed)?;
+        let mut file = File::from(file);
+        io::copy(entry, &mut file).map_err(|error| ImageError::io("unpack", path, error))?;
+        // By hand, because of the mask that new files are made with.
+        rustix::fs::fchmod(&file, if runs { PROGRAM } else { FILE }).map_err(failed)?;
+        let modified = entry.header().mtime().ok().and_then(|time| i64::try_from(time).ok()).unwrap_or(0);
+        set_time(&file, modified).map_err(failed)
+    }
+
+    /// A second name of a file that came before. Its target is resolved like any other name.
+    fn link(&self, target: &[u8], folder: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
+        let target = inside(Path::new(OsStr::from_bytes(target))).map_err(|_| Errno::XDEV)?;
+        let (Some(above), Some(file)) = (target.parent(), target.file_name()) else {
+            return Err(Errno::ISDIR);
+        };
+        let from = open_in(self.root, above)?;
+        let (source, there) = (stat(&from, file)?.ok_or(Errno::NOENT)?, stat(folder, name)?);
+        if there.is_some_and(|there| (there.st_dev, there.st_ino) == (source.st_dev, source.st_ino)) {
+            return Ok(());
+        }
+        make_way(folder, name)?;
+        rustix::fs::linkat(&from, file, folder, name, AtFlags::empty())
+    }
+
+    /// The folder of that name in the root, made where it is missing.
+    fn folder(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        match open_in(self.root, path) {
+            Err(Errno::NOENT) => {}
+            found => return found,
+        }
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::NOENT) };
+        let above = self.folder(above)?;
+        make_folder(&above, name)?;
+        rustix::fs::openat(&above, name, OPEN_FOLDER, Mode::empty())
+    }
+
+    /// Takes away what lower layers have under a name.
+    fn hide(&self, above: &Path, name: &OsStr) -> Result<(), Errno> {
+        if matches!(name.as_bytes(), b"" | b"." | b"..") {
+            return Err(Errno::INVAL);
+        }
+        match open_in(self.root, above) {
+            Ok(folder) => self.sift(folder.as_fd(), above, name, 0),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// The same of everything in a folder.
+    fn hide_all(&self, path: &Path) -> Result<(), Errno> {
+        match open_in(self.root, path) {
+            Ok(folder) => self.sift_all(folder.as_fd(), path, 0),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn sift_all(&self, folder: BorrowedFd<'_>, path: &Path, depth: usize) -> Result<(), Errno> {
+        for name in names(folder, usize::MAX)? {
+            self.sift(folder, path, OsStr::from_bytes(name.to_bytes()), depth)?;
+        }
+        Ok(())
+    }
+
+    /// Removes a name with all below it, but for what this layer itself brought.
+    fn sift(&self, folder: BorrowedFd<'_>, above: &Path, name: &OsStr, depth: usize) -> Result<(), Errno> {
+        if depth > MAX_DEPTH {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let path = above.join(name);
+        let brought = self.own.range(path.clone()..).next().is_some_and(|next| next.starts_with(&path));
+        if !brought {
+            return remove_at(folder, name);
+        }
+        match rustix::fs::openat(folder, name, OPEN_FOLDER, Mode::empty()) {
+            Ok(inner) => self.sift_all(inner.as_fd(), &path, depth + 1),
+            Err(Errno::NOTDIR | Errno::LOOP) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// A name from the top of the root; one that goes up is refused.
+fn inside(path: &Path) -> Result<PathBuf, ImageError> {
+    let bad = |why: &str| {
+        let shown: String = path.display().to_string().chars().take(200).collect();
+        ImageError::refused(format!("'{}': {why}", shown.escape_debug()))
+    };
+    let mut clean = PathBuf::new();
+    for (depth, component) in path.components().enumerate() {
+        match component {
+            Component::Normal(name) if name.len() > MAX_NAME || name.as_bytes().contains(&0) => {
+                return Err(bad("a name that no file can have"));
+            }
+            Component::Normal(_) if depth >= MAX_DEPTH => return Err(bad("too many folders in folders")),
+            Component::Normal(name) => clean.push(name),
+            Component::RootDir | Component::CurDir => {}
+            _ => return Err(bad("its name leads out of the image")),
+        }
+    }
+    Ok(clean)
+}
+
+fn target<R: Read>(entry: &Entry<'_, R>, path: &Path) -> Result<Vec<u8>, ImageError> {
+    let target = entry.link_name_bytes().map(|target| target.into_owned()).unwrap_or_default();
+    match target.is_empty() || target.len() > MAX_TARGET || target.contains(&0) {
+        true => Err(failed(path, Errno::INVAL)),
+        false => Ok(target),
+    }
+}
+
+fn failed(path: &Path, errno: Errno) -> ImageError {
+    let shown: String = path.display().to_string().chars().take(200).collect();
+    let why = match errno {
+        Errno::NOENT => "what it is a link to is not there".to_owned(),
+        Errno::NOTDIR | Errno::LOOP => "it lies in something that is no folder".to_owned(),
+        Errno::NOSPC | Errno::DQUOT => return ImageError::NoSpace(path.to_owned()),
+        errno => std::io::Error::from(errno).to_string(),
+    };
+    ImageError::refused(format!("'{}': {why}", shown.escape_debug()))
+}
+
+/// A folder by its name from the top of the root. The kernel resolves links as if the root were '/', and never leaves it.
+#[cfg(target_os = "linux")]
+fn open_in(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
+    use rustix::fs::ResolveFlags;
+
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+    rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_in(_root: &OwnedFd, _path: &Path) -> Result<OwnedFd, Errno> {
+    let _ = OFlags::RDONLY;
+    Err(Errno::NOSYS)
+}
+
+fn stat(folder: &OwnedFd, name: &OsStr) -> Result<Option<rustix::fs::Stat>, Errno> {
+    match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A folder that is there stays; anything else makes way for it.
+fn make_folder(folder: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
+    match stat(folder, name)? {
+        Some(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => return Ok(()),
+        Some(_) => rustix::fs::unlinkat(folder, name, AtFlags::empty())?,
+        None => {}
+    }
+    rustix::fs::mkdirat(folder, name, FOLDER)?;
+    let made = rustix::fs::openat(folder, name, OPEN_FOLDER, Mode::empty())?;
+    rustix::fs::fchmod(&made, FOLDER)
+}
+
+/// Whatever has the name goes: a file may be another image's as well, and is never written.
+fn make_way(folder: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
+    remove_at(folder.as_fd(), name)
+}
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+#[path = "unpack_tests.rs"]
+mod tests;

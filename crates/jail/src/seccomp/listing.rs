@@ -1,0 +1,112 @@
+//! The table in the words of container runtimes, which compile filters themselves: a call, what its arguments look like, and
+//! what comes of it. Whatever is in no entry is EPERM.
+//!
+//! Such entries cannot say "none of these", so a few calls that the filter refuses with an errno of their own are EPERM here:
+//! sockets of other families, and unknown options of `prctl`.
+
+use super::checks::Tree;
+use super::policy::{self, Rule};
+use super::{Arch, THIS_MACHINE};
+
+/// What becomes of a call whose arguments meet all conditions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The call.
+    pub name: &'static str,
+    /// What the caller sees instead; absent where the kernel performs it.
+    pub errno: Option<i32>,
+    /// No two are about the same argument.
+    pub conditions: Vec<Condition>,
+}
+
+/// An argument, masked, has a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Condition {
+    /// Counted from 0.
+    pub argument: u8,
+    /// Bits that count.
+    pub mask: u32,
+    /// What they are.
+    pub value: u32,
+}
+
+/// The table for programs on this machine.
+#[must_use]
+pub fn listing() -> Vec<Entry> {
+    listing_for(THIS_MACHINE)
+}
+
+/// What libseccomp calls this machine.
+#[must_use]
+pub fn architecture() -> &'static str {
+    match THIS_MACHINE {
+        Arch::X86_64 => "SCMP_ARCH_X86_64",
+        Arch::Aarch64 => "SCMP_ARCH_AARCH64",
+    }
+}
+
+pub(super) fn listing_for(arch: Arch) -> Vec<Entry> {
+    let policy = policy::by_name();
+    let mut entries = Vec::new();
+    for (name, _) in arch.numbers() {
+        match policy.get(name) {
+            None | Some(Rule::Errno(libc::EPERM)) => {}
+            Some(Rule::Allow) => entries.push(Entry { name, errno: None, conditions: Vec::new() }),
+            Some(Rule::Errno(errno)) => {
+                entries.push(Entry { name, errno: Some(*errno), conditions: Vec::new() });
+            }
+            Some(Rule::Check(check)) => Path::new(name).follow(&check.tree(), &mut entries),
+        }
+    }
+    entries
+}
+
+/// A way through a check.
+#[derive(Debug, Clone)]
+struct Path {
+    name: &'static str,
+    loaded: (u8, u32),
+    conditions: Vec<Condition>,
+    /// Whether something was found not to be the case that no condition says.
+    open: bool,
+}
+
+impl Path {
+    fn new(name: &'static str) -> Self {
+        Self { name, loaded: (0, 0), conditions: Vec::new(), open: false }
+    }
+
+    fn follow(&self, tree: &Tree, entries: &mut Vec<Entry>) {
+        let (_, mask) = self.loaded;
+        match tree {
+            Tree::Load(argument, mask, then) => {
+                Path { loaded: (*argument, *mask), ..self.clone() }.follow(then, entries);
+            }
+            Tree::AnyBit(bits, then, otherwise) => {
+                let bits = bits & mask;
+                let each = (0..u32::BITS).map(|at| 1 << at).filter(|bit| bits & bit != 0);
+                each.for_each(|bit| self.with(bit, bit).follow(then, entries));
+                self.with(bits, 0).follow(otherwise, entries);
+            }
+            Tree::OneOf(values, then, otherwise) => {
+                values.iter().for_each(|value| self.with(mask, *value).follow(then, entries));
+                Path { open: true, ..self.clone() }.follow(otherwise, entries);
+            }
+            // The default, or what only the absence of something leads to.
+            Tree::Refuse(libc::EPERM) | Tree::Tell => {}
+            _ if self.open => {}
+            Tree::Allow => entries.push(self.clone().entry(None)),
+            Tree::Refuse(errno) => entries.push(self.clone().entry(Some(*errno))),
+        }
+    }
+
+    fn with(&self, mask: u32, value: u32) -> Self {
+        let condition = Condition { argument: self.loaded.0, mask, value };
+        let conditions = self.conditions.iter().copied().chain([condition]).collect();
+        Path { conditions, open: false, ..self.clone() }
+    }
+
+    fn entry(self, errno: Option<i32>) -> Entry {
+        Entry { name: self.name, errno, conditions: self.conditions }
+    }
+}

@@ -1,0 +1,103 @@
+//! What a lock file that came along holds a resolution to.
+
+use belljar_analysis::imports::{Lock, Registry, Requirement};
+use belljar_engine::packages::PackagesError;
+use serde_json::{Value, json};
+
+use crate::shelf::Package;
+
+/// The packages, with no other hashes than the lock's where it has some. What is not in the lock is as it was resolved.
+pub(crate) fn hold(lock: &Lock, packages: Vec<Package>) -> Result<Vec<Package>, PackagesError> {
+    let refuse = |name: &str, why: &str| {
+        Err(PackagesError::Unresolvable(format!("'{name}' {why} {}; make that anew", lock.file)))
+    };
+    let mut held = packages.clone();
+    for package in &mut held {
+        let pins: Vec<_> = lock.pins.iter().filter(|pin| is_of(lock.registry, pin, &package.name)).collect();
+        let pin = pins.iter().find(|pin| version(&pin.version) == version(&package.version));
+        let Some(pin) = pin else {
+            // npm may have a second one where something that is not in the lock needs it.
+            let there = |other: &Package| {
+                other.name == package.name
+                    && pins.iter().any(|pin| version(&pin.version) == version(&other.version))
+            };
+            match pins.is_empty() || packages.iter().any(there) {
+                true => continue,
+                false => return refuse(&package.name, "does not come out in the version of"),
+            }
+        };
+        if !pin.hashes.is_empty() {
+            package.hashes.retain(|hash| pin.hashes.contains(hash));
+        }
+        if package.hashes.is_empty() {
+            return refuse(&package.name, "has other files in the registry than those of");
+        }
+    }
+    Ok(held)
+}
+
+fn is_of(registry: Registry, pin: &Requirement, name: &str) -> bool {
+    pin.name == name || Requirement::parse(registry, name).is_ok_and(|one| one.name == pin.name)
+}
+
+/// `==1.0` and `1.0.0` are one version.
+fn version(text: &str) -> &str {
+    text.trim_start_matches('=').trim_end_matches(".0")
+}
+
+/// Lines that hold Python's installers to the lock's versions.
+pub(crate) fn constraints(lock: Option<&Lock>) -> String {
+    let lines = lock.into_iter().flat_map(|lock| &lock.pins).map(|pin| {
+        let marker = pin.marker.as_ref().map_or(String::new(), |marker| format!(" ; {marker}"));
+        format!("{}{}{marker}\n", pin.name, pin.version)
+    });
+    lines.collect()
+}
+
+/// A `package-lock.json` that npm and bun start from.
+pub(crate) fn seed(lock: &Lock, manifest: &Value) -> String {
+    let mut packages = lock.tree.clone();
+    packages.insert(String::new(), manifest.clone());
+    json!({"name": "layer", "lockfileVersion": 3, "requires": true, "packages": packages}).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(name: &str, version: &str, hashes: &[&str]) -> Package {
+        let hashes = hashes.iter().map(|hash| (*hash).to_owned()).collect();
+        Package { name: name.to_owned(), version: version.to_owned(), hashes }
+    }
+
+    #[test]
+    fn only_hashes_of_the_lock_are_left_and_only_its_versions_pass() {
+        let (good, bad) = (format!("sha256:{}", "a".repeat(64)), format!("sha256:{}", "b".repeat(64)));
+        let text = format!(
+            r#"{{"default": {{"pyyaml": {{"version": "==6.0", "hashes": ["{good}"]}}, "six": {{"version": "==1.17.0"}}}}}}"#
+        );
+        let lock = Lock::of_file("Pipfile.lock", &text).unwrap().unwrap();
+        let resolved = vec![
+            package("PyYAML", "6.0", &[&good, &bad]),
+            package("six", "1.17.0", &["x"]),
+            package("new", "1", &["y"]),
+        ];
+        let held = hold(&lock, resolved).unwrap();
+        assert_eq!(held[0].hashes, std::slice::from_ref(&good));
+        assert_eq!((held[1].hashes.len(), held[2].hashes.len()), (1, 1));
+        let why = |packages| hold(&lock, packages).unwrap_err().to_string();
+        assert!(why(vec![package("pyyaml", "6.0", &[&bad])]).contains("other files"));
+        assert!(why(vec![package("pyyaml", "6.1", &[&good])]).contains("version of Pipfile.lock"));
+        assert_eq!(constraints(Some(&lock)), "pyyaml==6.0\nsix==1.17.0\n");
+    }
+
+    #[test]
+    fn npm_may_have_a_second_version_of_a_package() {
+        let text = r#"{"lockfileVersion": 3, "packages": {"": {}, "node_modules/a": {"version": "1.0.0", "integrity": "sha512-x"}}}"#;
+        let lock = Lock::of_file("package-lock.json", text).unwrap().unwrap();
+        let one = || package("a", "1.0.0", &["sha512-x"]);
+        assert!(hold(&lock, vec![one(), package("a", "2.0.0", &["sha512-y"])]).is_ok());
+        assert!(hold(&lock, vec![package("a", "2.0.0", &["sha512-y"])]).is_err());
+        assert!(hold(&lock, vec![package("a", "1.0.0", &["sha512-y"])]).is_err());
+    }
+}

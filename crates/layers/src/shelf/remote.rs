@@ -1,0 +1,368 @@
+//! A cache that machines share: a folder that all of them see, or a bucket. It saves building and is never needed. Where it
+//! fails, that is told once, and it is left alone for a while.
+//!
+//! ```text
+//! KEY/layer.json    which archive the layer is: its SHA-256 and its length. Written last, so a layer is there or not
+//! KEY/SHA256.tar    that archive, as `belljar deps export` writes it
+//! ```
+//!
+//! - What comes from there is bounded and hashed while it comes, and then imported like any archive: its manifest has to be
+//!   that of the recipe that was asked for, and every file has to be what the manifest tells. Else the layer is built here.
+//! - Whose a layer is, is part of its recipe and so of `KEY`: what is made for one tenant is never asked for on behalf of
+//!   another one, here or on another machine.
+//! - As on the shelf, hashes find damage and mix-ups, not forgery: whoever may write there is trusted.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use object_store::path::Path;
+use object_store::{Error, GetResult, ObjectStore, ObjectStoreExt, WriteMultipart};
+use rustix::fs::Mode;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::address::SharedCache;
+use super::digest::{Digest, Hasher};
+use super::disk::{Disk, Held};
+use super::error::ShelfError;
+use super::folder::NEW_FILE;
+use super::manifest::Key;
+use super::nook::Nook;
+use super::{Notice, blocking};
+
+/// How long it is left alone after it failed.
+const REST: Duration = Duration::from_secs(60);
+/// What an archive may be beyond its files.
+const OVERHEAD: u64 = 1 << 30;
+const LABEL: &str = "layer.json";
+const MAX_LABEL: u64 = 4 << 10;
+/// Parts of an upload, of which so many are under way.
+const PART: usize = 8 << 20;
+const PARTS: usize = 2;
+/// Chunks that came and are not written yet.
+const CHUNKS: usize = 4;
+/// Layers that wait to be given to it; one at a time is.
+const MAX_UPLOADS: usize = 16;
+const MAX_WORDS: usize = 300;
+
+/// The shared cache. Nothing is opened before something is asked for.
+pub(super) struct Remote {
+    settings: SharedCache,
+    store: OnceLock<Result<Arc<dyn ObjectStore>, String>>,
+    /// When it failed, until it works again.
+    failed: Mutex<Option<Instant>>,
+    uploads: Mutex<JoinSet<()>>,
+    /// Whoever uploads now.
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Remote").field(&self.settings).finish()
+    }
+}
+
+/// Which archive a layer is.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Label {
+    sha256: Digest,
+    bytes: u64,
+}
+
+impl Label {
+    fn path(&self, key: &Key) -> Path {
+        Path::from(format!("{key}/{}.tar", self.sha256))
+    }
+}
+
+/// Why the cache was not of use.
+enum Failure {
+    /// It does not work.
+    Cache(String),
+    /// It works, and what it has under this name is not to be taken.
+    Object(String),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Cache(words(&error))
+    }
+}
+
+impl From<ShelfError> for Failure {
+    fn from(error: ShelfError) -> Self {
+        Self::Cache(error.to_string())
+    }
+}
+
+/// What others say: so many letters, and nothing that does something to a terminal.
+fn words(said: &dyn fmt::Display) -> String {
+    said.to_string().chars().take(MAX_WORDS).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+impl Failure {
+    fn object(why: &str) -> Self {
+        Self::Object(why.to_owned())
+    }
+
+    fn scratch(error: &io::Error) -> Self {
+        ShelfError::of("write", "an archive", error).into()
+    }
+}
+
+impl Remote {
+    pub(super) fn new(settings: SharedCache) -> Self {
+        Self {
+            settings,
+            store: OnceLock::new(),
+            failed: Mutex::default(),
+            uploads: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// A layer from there, on this shelf by now.
+    pub(super) async fn fetch(&self, disk: &Arc<Disk>, key: &Key) -> Option<Held> {
+        let (nook, file) = self.attempt(disk, key, self.get(disk, key)).await.flatten()?;
+        let (shelf, wanted) = (Arc::clone(disk), *key);
+        let import = move || {
+            let _nook = nook;
+            let held = shelf.import(file, Some(&wanted))?;
+            shelf.keep_to_bounds();
+            Ok(held)
+        };
+        match blocking(import).await {
+            Ok(held) => Some(held),
+            Err(error) => {
+                let why = match &error {
+                    ShelfError::Archive(why) => words(why),
+                    error => words(error),
+                };
+                (disk.tell)(&Notice::Refused { key: *key, why });
+                None
+            }
+        }
+    }
+
+    /// Gives a layer to the others, beside whatever goes on.
+    pub(super) fn offer(self: &Arc<Self>, disk: &Arc<Disk>, held: &Held) {
+        if self.settings.read_only {
+            return;
+        }
+        let mut uploads = self.uploads();
+        while uploads.try_join_next().is_some() {}
+        if uploads.len() >= MAX_UPLOADS {
+            let why = format!("it is too slow, so layer {} was not given to it", held.key());
+            return (disk.tell)(&Notice::Cache { why });
+        }
+        let (remote, disk, held) = (Arc::clone(self), Arc::clone(disk), held.clone());
+        uploads.spawn(async move {
+            let _turn = remote.turn.lock().await;
+            remote.attempt(&disk, &held.key(), remote.put(&disk, &held)).await;
+        });
+    }
+
+    /// Waits until all is given, but no longer than for one layer.
+    pub(super) async fn settle(&self) {
+        let mut uploads = std::mem::take(&mut *self.uploads());
+        let all = async { while uploads.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(self.settings.wait, all).await;
+    }
+
+    /// Tries something, unless the cache failed a moment ago.
+    async fn attempt<T>(
+        &self,
+        disk: &Disk,
+        key: &Key,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Option<T> {
+        let failed = || self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = *failed();
+        if before.is_some_and(|time| time.elapsed() < REST) {
+            return None;
+        }
+        let why = match tokio::time::timeout(self.settings.wait, work).await {
+            Ok(Ok(value)) => {
+                *failed() = None;
+                return Some(value);
+            }
+            Ok(Err(Failure::Object(why))) => {
+                (disk.tell)(&Notice::Refused { key: *key, why });
+                return None;
+            }
+            Ok(Err(Failure::Cache(why))) => why,
+            Err(_) => format!("not done within {} ms", self.settings.wait.as_millis()),
+        };
+        if failed().replace(Instant::now()).is_none() {
+            (disk.tell)(&Notice::Cache { why });
+        }
+        None
+    }
+
+    /// The archive in a file of its own, and as long and with the digest that its label tells.
+    async fn get(&self, disk: &Arc<Disk>, key: &Key) -> Result<Option<(Nook, File)>, Failure> {
+        let store = self.store()?;
+        let Some(label) = self.label(key).await? else { return Ok(None) };
+        if label.bytes > disk.bounds.layer_bytes.saturating_add(OVERHEAD) {
+            return Err(Failure::object("it is larger than a layer may be"));
+        }
+        let found = match store.get(&label.path(key)).await {
+            Err(Error::NotFound { .. }) => return Err(Failure::object("its archive is not there")),
+            found => found?,
+        };
+        let (shelf, (sender, chunks)) = (Arc::clone(disk), mpsc::channel(CHUNKS));
+        let taking = tokio::task::spawn_blocking(move || take_in(&shelf, &label, chunks));
+        let mut stream = found.into_stream();
+        while let Some(chunk) = stream.next().await {
+            // Nobody takes any more of what is too long.
+            if sender.send(chunk?).await.is_err() {
+                break;
+            }
+        }
+        drop(sender);
+        taking.await.map_err(|error| Failure::Cache(error.to_string()))?.map(Some)
+    }
+
+    async fn label(&self, key: &Key) -> Result<Option<Label>, Failure> {
+        let found = match self.store()?.get(&label_of(key)).await {
+            Err(Error::NotFound { .. }) => return Ok(None),
+            found => found?,
+        };
+        let text = within(found, MAX_LABEL).await?;
+        let label = serde_json::from_slice(&text);
+        label
+            .map(Some)
+            .map_err(|error| Failure::Object(format!("its label cannot be read ({})", words(&error))))
+    }
+
+    async fn put(&self, disk: &Arc<Disk>, held: &Held) -> Result<(), Failure> {
+        let (store, key) = (self.store()?, held.key());
+        let (disk, layer) = (Arc::clone(disk), held.clone());
+        let (_nook, file, label) = blocking(move || pack(&disk, &layer)).await?;
+        let upload = store.put_multipart(&label.path(&key)).await?;
+        let mut upload = WriteMultipart::new_with_chunk_size(upload, PART);
+        match send(&mut upload, file).await {
+            Ok(()) => upload.finish().await?,
+            Err(failure) => {
+                // Parts of an upload that nobody ends are paid for, and seen by nobody.
+                let _ = upload.abort().await;
+                return Err(failure);
+            }
+        };
+        let text = serde_json::to_vec(&label).map_err(|error| Failure::Cache(error.to_string()))?;
+        store.put(&label_of(&key), text.into()).await?;
+        Ok(())
+    }
+
+    fn store(&self) -> Result<&Arc<dyn ObjectStore>, Failure> {
+        let SharedCache { address, wait, read_only } = &self.settings;
+        let opened = self.store.get_or_init(|| address.open(*wait, *read_only));
+        opened.as_ref().map_err(|why| Failure::Cache(why.clone()))
+    }
+
+    fn uploads(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn label_of(key: &Key) -> Path {
+    Path::from(format!("{key}/{LABEL}"))
+}
+
+/// All of an object that is no more than so much.
+async fn within(found: GetResult, most: u64) -> Result<Vec<u8>, Failure> {
+    let (mut bytes, mut stream) = (Vec::new(), found.into_stream());
+    while let Some(chunk) = stream.next().await {
+        bytes.extend_from_slice(&chunk?);
+        if bytes.len() as u64 > most {
+            return Err(Failure::object("its label is too long"));
+        }
+    }
+    Ok(bytes)
+}
+
+/// Writes what comes, for as long as it is what the label tells.
+fn take_in(
+    disk: &Disk,
+    label: &Label,
+    mut chunks: mpsc::Receiver<impl AsRef<[u8]>>,
+) -> Result<(Nook, File), Failure> {
+    let (nook, mut file) = scratch(disk)?;
+    let (mut hasher, mut left) = (Hasher::plain(), label.bytes);
+    while let Some(chunk) = chunks.blocking_recv() {
+        let chunk = chunk.as_ref();
+        let rest = left.checked_sub(chunk.len() as u64);
+        left = rest.ok_or_else(|| Failure::object("its archive is longer than its label tells"))?;
+        hasher.bytes(chunk);
+        file.write_all(chunk).map_err(|error| Failure::scratch(&error))?;
+    }
+    if left > 0 {
+        return Err(Failure::object("its archive is shorter than its label tells"));
+    }
+    if hasher.end() != label.sha256 {
+        return Err(Failure::object("its archive is not the one that its label tells"));
+    }
+    Ok((nook, file))
+}
+
+/// A layer's archive in a file of its own.
+fn pack(disk: &Disk, held: &Held) -> Result<(Nook, File, Label), ShelfError> {
+    let (nook, file) = scratch(disk)?;
+    let mut to = Hashing { file: &file, hasher: Hasher::plain(), bytes: 0 };
+    disk.export(held, &mut to)?;
+    let label = Label { bytes: to.bytes, sha256: to.hasher.end() };
+    (&file).seek(SeekFrom::Start(0)).map_err(|error| ShelfError::of("read", "an archive", &error))?;
+    Ok((nook, file, label))
+}
+
+async fn send(upload: &mut WriteMultipart, mut file: File) -> Result<(), Failure> {
+    loop {
+        let read = move || {
+            let mut part = Vec::new();
+            let read = (&mut file).take(PART as u64).read_to_end(&mut part);
+            read.map_err(|error| ShelfError::of("read", "an archive", &error))?;
+            Ok((file, part))
+        };
+        let part;
+        (file, part) = blocking(read).await?;
+        if part.is_empty() {
+            return Ok(());
+        }
+        upload.wait_for_capacity(PARTS).await?;
+        upload.put(part.into());
+    }
+}
+
+/// A file for an archive that is on its way.
+fn scratch(disk: &Disk) -> Result<(Nook, File), ShelfError> {
+    let nook = Nook::new(&disk.staging)?;
+    let file = rustix::fs::openat(nook.folder(), "archive", NEW_FILE, Mode::RUSR | Mode::WUSR);
+    let file = file.map_err(|errno| nook.folder().failed("write", "archive", errno))?;
+    Ok((nook, File::from(file)))
+}
+
+/// A file that is hashed while it is written.
+struct Hashing<'a> {
+    file: &'a File,
+    hasher: Hasher,
+    bytes: u64,
+}
+
+impl Write for Hashing<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.hasher.bytes(&bytes[..written]);
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}

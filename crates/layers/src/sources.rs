@@ -1,0 +1,338 @@
+//! Sets of Python packages of which some come as sources only: found by trying, and built where that is allowed.
+//!
+//! ```text
+//! resolve ─▶ lacks a wheel of x ─▶ list x's sources, offer an empty wheel of each ─▶ resolve ─▶ chooses x 1.2
+//!    ▲                                                                                              │
+//!    └──────────── offer the wheel of x 1.2 instead, with what it depends on ◀── build it ◀─────────┘
+//! ```
+//!
+//! A built wheel is a layer of its own, named by the hash of its sources, so that it is built once.
+
+use std::path::PathBuf;
+
+use belljar_engine::packages::{Needs, PackagesError, Progress};
+
+use crate::build::{Sources, failed};
+use crate::library::Library;
+use crate::order::{Order, Resolved};
+use crate::python::{Answer, Lack, Offer};
+use crate::shelf::{Held, Package, Recipe, Shelf, Stage};
+
+/// The most packages of one set that are built.
+const MAX_BUILT: usize = 16;
+
+/// A built wheel.
+#[derive(Debug)]
+struct Wheel {
+    sources: Sources,
+    held: Held,
+    hash: String,
+}
+
+/// Versions among which an installer chooses.
+#[derive(Debug)]
+struct Choice {
+    sources: Vec<Sources>,
+    stage: Stage,
+}
+
+/// What is there beside the registry.
+#[derive(Debug, Default)]
+struct Beside {
+    wheels: Vec<Wheel>,
+    choices: Vec<(String, Choice)>,
+}
+
+impl Beside {
+    fn knows(&self, name: &str) -> bool {
+        self.wheels.iter().any(|wheel| wheel.sources.name == name)
+            || self.choices.iter().any(|(known, _)| known == name)
+    }
+
+    fn folders(&self) -> Vec<PathBuf> {
+        let wheels = self.wheels.iter().map(|wheel| wheel.held.files().to_owned());
+        wheels.chain(self.choices.iter().map(|(_, choice)| choice.stage.files().to_owned())).collect()
+    }
+
+    /// What an installer has chosen to be built. It is no choice any more.
+    fn chosen(&mut self, packages: &[Package]) -> Vec<Sources> {
+        let mut chosen = Vec::new();
+        for package in packages {
+            let among = |(_, choice): &(String, Choice)| {
+                choice
+                    .sources
+                    .iter()
+                    .find(|one| is(package, &one.name) && one.version == package.version)
+                    .cloned()
+            };
+            let Some(sources) = self.choices.iter().find_map(among) else { continue };
+            self.choices.retain(|(name, _)| *name != sources.name);
+            chosen.push(sources);
+        }
+        chosen
+    }
+}
+
+impl Library {
+    /// Exact versions of a set, as the registry says now.
+    pub(crate) async fn resolve_python(
+        &self,
+        shelf: &Shelf,
+        order: &Order<'_>,
+        progress: &mut dyn Progress,
+    ) -> Result<Resolved, PackagesError> {
+        let (mut beside, mut offer, mut cache) = (Beside::default(), None, None);
+        // Each round but the last builds something, or has something more to choose from.
+        for _ in 0..=2 * MAX_BUILT {
+            let python = order.python(self.workshop(), offer.as_ref());
+            match python.resolve(&beside.asked(order), order.question.lock.as_ref()).await? {
+                Answer::Found(packages) => {
+                    let chosen = beside.chosen(&packages);
+                    if chosen.is_empty() {
+                        let resolved = beside.resolved(order, packages)?;
+                        let packages = order.locked(resolved.packages)?;
+                        return Ok(Resolved { packages, ..resolved });
+                    }
+                    for sources in chosen {
+                        order.accepts(&sources)?;
+                        beside.wheels.push(self.wheel(shelf, order, sources, progress).await?);
+                    }
+                }
+                Answer::Lacking { names, why } => {
+                    self.offer_choices(shelf, order, &mut beside, names, why).await?;
+                }
+            }
+            // What an installer makes of the wheels of one round says nothing about those of the next.
+            let stage = cache.insert(shelf.stage()?);
+            offer = Some(Offer { folders: beside.folders(), cache: stage.files().to_owned() });
+        }
+        Err(PackagesError::BuildFailed(format!("more than {MAX_BUILT} packages would have to be built")))
+    }
+
+    /// Finds sources of what has no wheel. Where none are new, or none may be built, there is no such set.
+    async fn offer_choices(
+        &self,
+        shelf: &Shelf,
+        order: &Order<'_>,
+        beside: &mut Beside,
+        names: Vec<Lack>,
+        why: PackagesError,
+    ) -> Result<(), PackagesError> {
+        let before = beside.choices.len();
+        for Lack { name, is_said } in names {
+            if beside.knows(&name) || beside.wheels.len() + beside.choices.len() >= MAX_BUILT {
+                continue;
+            }
+            let stage = shelf.stage()?;
+            let listed = order.python(self.workshop(), None).sources(&name, stage.files()).await?;
+            if listed.sources.is_empty() || (listed.has_wheels && !is_said) {
+                continue;
+            }
+            if !order.needs.build {
+                return Err(PackagesError::Unresolvable(format!(
+                    "'{name}' has no wheel for this interpreter, only sources, which would have to be built: name a version \
+                     that has one, or use a profile with build_packages = true"
+                )));
+            }
+            beside.choices.push((name, Choice { sources: listed.sources, stage }));
+        }
+        if beside.choices.len() == before { Err(why) } else { Ok(()) }
+    }
+
+    /// Puts a set into a folder, with wheels that are built again where they are not there any more.
+    pub(crate) async fn install_python(
+        &self,
+        shelf: &Shelf,
+        order: &Order<'_>,
+        resolved: &Resolved,
+        folder: &std::path::Path,
+        progress: &mut dyn Progress,
+    ) -> Result<(), PackagesError> {
+        if resolved.built.is_empty() {
+            return order.python(self.workshop(), None).install(&resolved.packages, folder).await;
+        }
+        let (mut packages, mut beside) = (resolved.packages.clone(), Beside::default());
+        for sources in &resolved.built {
+            let wheel = self.wheel(shelf, order, sources.clone(), progress).await?;
+            for package in packages.iter_mut().filter(|package| is(package, &sources.name)) {
+                package.hashes = vec![wheel.hash.clone()];
+            }
+            beside.wheels.push(wheel);
+        }
+        let cache = shelf.stage()?;
+        let offer = Offer { folders: beside.folders(), cache: cache.files().to_owned() };
+        order.python(self.workshop(), Some(&offer)).install(&packages, folder).await
+    }
+
+    /// The wheel of these sources: found, else built.
+    async fn wheel(
+        &self,
+        shelf: &Shelf,
+        order: &Order<'_>,
+        sources: Sources,
+        progress: &mut dyn Progress,
+    ) -> Result<Wheel, PackagesError> {
+        let mut recipe = order.recipe(self.workshop(), vec![package(&sources)])?;
+        recipe.options.push("wheel".to_owned());
+        let build = async {
+            progress.at(&format!("building {} {}", sources.name, sources.version));
+            Box::pin(self.build(shelf, order, &sources, recipe.clone())).await
+        };
+        let held = shelf.obtain(&self.layers, &recipe.key(), build).await?.held;
+        let hash = order.python(self.workshop(), None).hash(held.files()).await?;
+        Ok(Wheel { sources, held, hash })
+    }
+
+    async fn build(
+        &self,
+        shelf: &Shelf,
+        order: &Order<'_>,
+        sources: &Sources,
+        recipe: Recipe,
+    ) -> Result<Held, PackagesError> {
+        let (python, stage) = (order.python(self.workshop(), None), shelf.stage()?);
+        let system = python.unpacked(sources, stage.files()).await?;
+        let mut bench = self.bench(shelf, order, sources, &system.requires).await?;
+        let more = python.required(sources, &system, bench.as_ref(), stage.files()).await?;
+        if more.iter().any(|one| !system.requires.contains(one)) {
+            let all = [&system.requires[..], &more].concat();
+            bench = self.bench(shelf, order, sources, &all).await?;
+        }
+        python.wheel(sources, &system, bench.as_ref(), stage.files()).await?;
+        // What was built lies where its code could write until now.
+        let clean = shelf.stage()?;
+        python.take(sources, stage.files(), clean.files()).await?;
+        Ok(shelf.publish(clean, recipe).await?)
+    }
+
+    /// A layer with what a build needs: an ordinary one, of wheels only.
+    async fn bench(
+        &self,
+        shelf: &Shelf,
+        order: &Order<'_>,
+        sources: &Sources,
+        requires: &[String],
+    ) -> Result<Option<Held>, PackagesError> {
+        if requires.is_empty() {
+            return Ok(None);
+        }
+        let needs = Needs { build: false, ..*order.needs };
+        let order = Order { needs: &needs, scope: order.scope.clone(), ..*order };
+        let python = order.python(self.workshop(), None);
+        let asked: Vec<_> = requires.iter().map(|one| (one.clone(), Vec::new())).collect();
+        let needed = |why: &PackagesError| {
+            let why = why.to_string();
+            let why = why.strip_prefix("dependencies: ").unwrap_or(&why);
+            failed(sources, &format!("what it needs for that cannot be had: {why}"))
+        };
+        let packages = match python.resolve(&asked, None).await {
+            Ok(Answer::Found(packages)) => packages,
+            Ok(Answer::Lacking { why, .. }) | Err(why @ PackagesError::Unresolvable(_)) => {
+                return Err(needed(&why));
+            }
+            Err(error) => return Err(error),
+        };
+        let recipe = order.recipe(self.workshop(), packages.clone())?;
+        let install = async {
+            let stage = shelf.stage()?;
+            python.install(&packages, stage.files()).await?;
+            Ok(shelf.publish(stage, recipe.clone()).await?)
+        };
+        Ok(Some(shelf.obtain(&self.layers, &recipe.key(), install).await?.held))
+    }
+}
+
+impl Beside {
+    /// What is wanted; hashes of what is built are those of its sources, which no wheel has.
+    fn asked(&self, order: &Order<'_>) -> Vec<(String, Vec<String>)> {
+        let asked = order.question.requirements.iter().map(|(text, hashes)| {
+            let known = crate::order::name_of(text).is_some_and(|name| self.knows(&name));
+            (text.clone(), if known { Vec::new() } else { hashes.clone() })
+        });
+        asked.collect()
+    }
+
+    /// A set, in which what is built is pinned by its sources. What was built and is not in it came to nothing.
+    fn resolved(self, order: &Order<'_>, mut packages: Vec<Package>) -> Result<Resolved, PackagesError> {
+        let mut built = Vec::new();
+        for found in &mut packages {
+            let own = self.wheels.iter().find(|wheel| is(found, &wheel.sources.name));
+            match own {
+                Some(wheel) if found.hashes.contains(&wheel.hash) => {
+                    *found = package(&wheel.sources);
+                    built.push(wheel.sources.clone());
+                }
+                _ => {
+                    // What was offered was asked for without its hashes.
+                    let name = crate::order::name_of(&found.name).filter(|name| self.knows(name));
+                    name.map_or(Ok(()), |name| order.hold(found, &name))?;
+                }
+            }
+        }
+        Ok(Resolved { packages, lock: None, built })
+    }
+}
+
+/// Whether a package has this name; pip tells it as its author wrote it.
+fn is(package: &Package, name: &str) -> bool {
+    crate::order::name_of(&package.name).is_some_and(|own| own == name)
+}
+
+fn package(sources: &Sources) -> Package {
+    Package {
+        name: sources.name.clone(),
+        version: sources.version.clone(),
+        hashes: vec![sources.hash.clone()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use belljar_analysis::imports::Registry;
+    use belljar_engine::plan::Image;
+
+    use super::*;
+    use crate::interpreter::Interpreter;
+    use crate::question::Question;
+    use crate::shelf::{Bounds, Scope};
+
+    /// An installer that could have chosen sources, and took a wheel of the registry's.
+    #[test]
+    fn stated_hashes_hold_for_what_is_not_built_after_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(&folder.path().join("s"), Bounds::default(), Arc::new(|_| {})).unwrap();
+        let needs = Needs {
+            tenant: "t",
+            image: &Image::Host,
+            language: None,
+            detect: false,
+            code: None,
+            files: &[],
+            playground: false,
+            packages: &[],
+            standing: &[],
+            build: true,
+        };
+        let requirements = vec![("x==1".to_owned(), vec!["sha256:aa".to_owned()])];
+        let order = Order {
+            needs: &needs,
+            registry: Registry::Pypi,
+            interpreter: &Interpreter::default(),
+            question: &Question { requirements, ..Question::default() },
+            scope: Scope::Shared,
+        };
+        let resolved = |hashes: &[&str]| {
+            let choice = Choice { sources: Vec::new(), stage: shelf.stage().unwrap() };
+            let mut beside = Beside { wheels: Vec::new(), choices: vec![("x".to_owned(), choice)] };
+            let hashes = hashes.iter().map(|hash| (*hash).to_owned()).collect();
+            let found = vec![Package { name: "x".to_owned(), version: "1".to_owned(), hashes }];
+            assert!(beside.chosen(&found).is_empty());
+            assert_eq!(beside.asked(&order), [("x==1".to_owned(), Vec::new())]);
+            beside.resolved(&order, found)
+        };
+        assert_eq!(resolved(&["sha256:bb", "sha256:aa"]).unwrap().packages[0].hashes, ["sha256:aa"]);
+        assert!(resolved(&["sha256:bb"]).is_err());
+    }
+}

@@ -1,0 +1,55 @@
+//! Counts where layers came from.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use belljar_engine::packages::Stock;
+
+use crate::shelf::{Origin, Weight};
+
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    hits: AtomicU64,
+    fetched: AtomicU64,
+    built: AtomicU64,
+    failed: AtomicU64,
+    install_micros: AtomicU64,
+}
+
+impl Tally {
+    /// A layer was had; where it was built, in so long.
+    pub(crate) fn had(&self, origin: Origin, took: Duration) {
+        let counter = match origin {
+            Origin::Shelf => &self.hits,
+            Origin::Fetched => &self.fetched,
+            Origin::Built => {
+                let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+                self.install_micros.fetch_add(micros, Relaxed);
+                &self.built
+            }
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// Layers were there, and known to be.
+    pub(crate) fn known(&self, layers: usize) {
+        self.hits.fetch_add(layers as u64, Relaxed);
+    }
+
+    pub(crate) fn failed(&self) {
+        self.failed.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn stock(&self, weight: Weight) -> Stock {
+        let of = |counter: &AtomicU64| counter.load(Relaxed);
+        Stock {
+            hits: of(&self.hits),
+            fetched: of(&self.fetched),
+            built: of(&self.built),
+            failed: of(&self.failed),
+            install: Duration::from_micros(of(&self.install_micros)),
+            layers: weight.layers,
+            bytes: weight.bytes,
+        }
+    }
+}

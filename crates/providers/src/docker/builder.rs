@@ -1,0 +1,139 @@
+//! Docker's images for whoever makes them: built from a Dockerfile, or imported as a root.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::time::Duration;
+
+use belljar_engine::provider::{ProviderError, Sink};
+use bollard::errors::Error;
+use bollard::query_parameters::{BuildImageOptions, CreateImageOptions};
+use bollard::{Docker as Client, body_full, body_try_stream};
+use futures_util::{StreamExt, stream};
+
+use super::Settings;
+use super::daemon::Daemon;
+
+/// How long an image may take; the daemon answers an import when it is done.
+const PATIENCE: Duration = Duration::from_secs(3_600);
+const CHUNK: usize = 256 << 10;
+
+/// A daemon that makes images. Its errors are for people, and say what to do.
+#[derive(Debug)]
+pub struct ImageBuilder {
+    daemon: Daemon,
+    client: Client,
+}
+
+impl ImageBuilder {
+    /// Reaches the daemon.
+    ///
+    /// # Errors
+    /// Why nobody answers.
+    pub async fn connect(settings: Settings) -> Result<Self, String> {
+        let daemon = Daemon::new(settings);
+        let client = daemon.connected().await.map_err(text)?.client.clone().with_timeout(PATIENCE);
+        Ok(Self { daemon, client })
+    }
+
+    /// Makes sure that the image of its settings is there, and pulls it where they allow that.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub async fn bring(&self, sink: &mut dyn Sink) -> Result<(), String> {
+        let connected = self.daemon.connected().await.map_err(text)?;
+        self.daemon.image(connected, &self.daemon.settings.image, sink).await.map(drop).map_err(text)
+    }
+
+    /// Builds an image from an archive with a Dockerfile; its id.
+    ///
+    /// # Errors
+    /// What failed; the lines before it were progress.
+    pub async fn build(
+        &self,
+        context: Vec<u8>,
+        name: &str,
+        arguments: HashMap<String, String>,
+        network: Option<String>,
+        sink: &mut dyn Sink,
+    ) -> Result<String, String> {
+        let options = BuildImageOptions {
+            dockerfile: "Dockerfile".to_owned(),
+            t: Some(name.to_owned()),
+            buildargs: Some(arguments),
+            networkmode: network,
+            rm: true,
+            forcerm: true,
+            ..Default::default()
+        };
+        let mut steps = self.client.build_image(options, None, Some(body_full(context.into())));
+        while let Some(step) = steps.next().await {
+            let step = step.map_err(|error| self.why_not(&error))?;
+            let said = step.stream.or(step.status).unwrap_or_default();
+            said.lines().for_each(|line| sink.progress(plain(line)));
+        }
+        self.id(name).await
+    }
+
+    /// Makes an image of a root in an archive, with some lines of a Dockerfile; its id.
+    ///
+    /// # Errors
+    /// What failed.
+    pub async fn import(
+        &self,
+        mut root: File,
+        name: &str,
+        changes: &[&str],
+        sink: &mut dyn Sink,
+    ) -> Result<String, String> {
+        sink.progress("importing the image");
+        root.rewind().map_err(|error| format!("read the archive: {error}"))?;
+        let options = CreateImageOptions {
+            from_src: Some("-".to_owned()),
+            repo: Some(name.to_owned()),
+            changes: changes.iter().map(|change| (*change).to_owned()).collect(),
+            ..Default::default()
+        };
+        // Reading blocks, but nothing else is under way.
+        let chunks = stream::iter(std::iter::from_fn(move || {
+            let mut chunk = Vec::with_capacity(CHUNK);
+            match root.by_ref().take(CHUNK as u64).read_to_end(&mut chunk) {
+                Ok(0) => None,
+                Ok(_) => Some(Ok(chunk.into())),
+                Err(error) => Some(Err(error)),
+            }
+        }));
+        let mut steps = self.client.create_image(Some(options), Some(body_try_stream(chunks)), None);
+        while let Some(step) = steps.next().await {
+            step.map_err(|error| text(self.daemon.explain("import the image", &error)))?;
+        }
+        self.id(name).await
+    }
+
+    /// Docker repeats the whole step that failed, which says less than its output.
+    fn why_not(&self, error: &Error) -> String {
+        match error {
+            Error::DockerStreamError { error } => match error.rsplit_once("' returned ") {
+                Some((_, code)) => format!("build the image: a step of its Dockerfile returned {code}"),
+                None => format!("build the image: {error}"),
+            },
+            _ => text(self.daemon.explain("build the image", error)),
+        }
+    }
+
+    async fn id(&self, name: &str) -> Result<String, String> {
+        let image = self.client.inspect_image(name).await;
+        let image = image.map_err(|error| text(self.daemon.explain("find the image", &error)))?;
+        Ok(image.id.unwrap_or_default())
+    }
+}
+
+/// A line without the colours in which Docker shows errors.
+fn plain(line: &str) -> &str {
+    let line = line.trim_start_matches("\u{1b}[0m").trim_start_matches("\u{1b}[91m");
+    line.trim_end_matches("\u{1b}[0m")
+}
+
+fn text(error: ProviderError) -> String {
+    error.to_string()
+}

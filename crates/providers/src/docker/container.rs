@@ -1,0 +1,322 @@
+//! A container: hardened as a jail is, with the guest as its first process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use belljar_egress::Egress;
+use belljar_engine::layer::Layer;
+use belljar_engine::limits::{Limits, OPEN_FILES};
+use belljar_engine::outcome::Kernel;
+use belljar_engine::plan::{Network, WORKSPACE};
+use belljar_engine::provider::ProviderError;
+use belljar_guest::Guest;
+use belljar_jail::{spec, tables};
+use bollard::errors::Error;
+use bollard::models::{
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount,
+    ResourcesUlimits,
+};
+use bollard::query_parameters::{AttachContainerOptions, InspectContainerOptions, StartContainerOptions};
+use tokio::runtime::Handle;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinHandle;
+
+use super::daemon::{Connected, Daemon, OWNER_LABEL};
+use super::gate::Gate;
+use super::image::DockerImage;
+use super::line::Line;
+use super::shape::Shape;
+use super::users::User;
+use super::{count, dev, profile, receipt};
+use crate::inside::task::INBOX;
+use crate::inside::{self, GREETING};
+
+/// In which processor time is counted, in microseconds.
+const PERIOD_US: i64 = 100_000;
+/// From which port on nobody needs a right to listen.
+const LOW_PORTS: &str = "net.ipv4.ip_unprivileged_port_start";
+/// The guest, which is one process with one thread.
+const PROCESSES_OF_OURS: u64 = 1;
+/// What gVisor may have on the host for itself, and for each process in it: some more than the 78 and 5 that were counted, so that
+/// `nproc`, which it honours, refuses first. Beyond this it ends itself.
+const GVISORS_THREADS: i64 = 256;
+const GVISORS_THREADS_EACH: i64 = 10;
+/// What can be written, and how: all of it is in memory and counted as such.
+const PLACES: [(&str, &str); 5] = [
+    ("/workspace", "0755"),
+    ("/tmp", "1777"),
+    ("/dev/shm", "1777"),
+    ("/home/sandbox", "0700"),
+    (INBOX, "0700"),
+];
+/// Where the machine is out of memory, containers go before anything that is not one; the guest gives its programs more.
+const OOM_SCORE: i64 = 500;
+/// What of `/sys` has nothing to do with the container itself.
+const MASKED_SYS: [&str; 10] =
+    ["block", "bus", "class", "dev", "devices", "firmware", "hypervisor", "kernel", "module", "power"];
+
+/// A container that runs. Dropped, it is removed.
+#[derive(Debug)]
+pub(super) struct Container {
+    pub(super) guest: Guest,
+    /// Which image it was made of.
+    pub(super) image: DockerImage,
+    pub(super) isolation: Vec<Layer>,
+    pub(super) kernel: Kernel,
+    /// Its way out, where it may reach single hosts.
+    pub(super) egress: Option<Egress>,
+    pub(super) made: Made,
+}
+
+/// A container that Docker knows of; removed when this is dropped.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) id: String,
+    daemon: Arc<Daemon>,
+    /// Free when it is gone, and not before.
+    held: Option<(OwnedSemaphorePermit, User)>,
+    runtime: Handle,
+}
+
+impl Made {
+    /// Has it removed; whoever likes may wait for that.
+    pub(super) fn remove(&mut self) -> Option<JoinHandle<()>> {
+        let held = self.held.take()?;
+        let (daemon, id) = (Arc::clone(&self.daemon), self.id.clone());
+        Some(self.runtime.spawn(async move {
+            daemon.remove(&id).await;
+            drop(held);
+        }))
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let _going = self.remove();
+    }
+}
+
+impl Container {
+    /// Makes one. Whoever does not wait for it any longer leaves nothing behind.
+    pub(super) async fn make(
+        daemon: &Arc<Daemon>,
+        shape: &Shape,
+        image: DockerImage,
+    ) -> Result<Self, ProviderError> {
+        let making = tokio::spawn(make(Arc::clone(daemon), shape.clone(), image));
+        making.await.unwrap_or_else(|error| Err(ProviderError::Lost { message: error.to_string() }))
+    }
+}
+
+async fn make(daemon: Arc<Daemon>, shape: Shape, image: DockerImage) -> Result<Container, ProviderError> {
+    let connected = daemon.connected().await?;
+    let explained = |step: &'static str| {
+        let daemon = Arc::clone(&daemon);
+        move |error| daemon.explain(step, &error)
+    };
+    let permit = Arc::clone(&daemon.room).acquire_owned().await;
+    let permit = permit.map_err(|error| ProviderError::Lost { message: error.to_string() })?;
+    let user = daemon.users.take(connected.maps_users);
+    let ids = ids(&shape, &user, connected)?;
+    let gate = Gate::of(&shape.network)?;
+    let order = Order { daemon: &daemon, connected, shape: &shape, ids, gate: gate.as_ref() };
+    let created = connected.client.create_container(None, order.body(&image.id)).await;
+    let made = Made {
+        id: created.map_err(explained("make a container"))?.id,
+        daemon: Arc::clone(&daemon),
+        held: Some((permit, user)),
+        runtime: Handle::current(),
+    };
+    daemon.clear().await;
+    let line = attach(connected, &made.id).await.map_err(explained("attach to the container"))?;
+    let started = connected.client.start_container(&made.id, None::<StartContainerOptions>).await;
+    started.map_err(explained("start the container"))?;
+    let guest = greet(line, &shape.limits, &daemon, &made.id).await?;
+    let inspected = connected.client.inspect_container(&made.id, None::<InspectContainerOptions>).await;
+    let inspected = inspected.map_err(explained("inspect the container"))?;
+    let kernel = super::kernel(&daemon.settings);
+    let Some(seen) = count::seen(&guest).await else {
+        return Err(ProviderError::Lost { message: daemon.fate(&made.id).await.to_string() });
+    };
+    let isolation = receipt::enforced(&inspected, connected.maps_users, kernel, &seen);
+    receipt::demand(&isolation, kernel, &shape.network, &shape.require)?;
+    Ok(Container { guest, image, isolation, kernel, egress: gate.map(|gate| gate.egress), made })
+}
+
+/// As whom it runs: as nobody else, or as whoever owns what it writes to.
+fn ids(shape: &Shape, user: &User, connected: &Connected) -> Result<(u32, u32), ProviderError> {
+    match shape.owner()? {
+        Some(_) if connected.maps_users => Err(ProviderError::Unsupported {
+            field: "mount",
+            message: "this daemon maps user ids, so that nobody in a container owns a folder of the host; \
+                 show it read-only, or use provider 'native'"
+                .to_owned(),
+        }),
+        owner => Ok(owner.unwrap_or((user.id, user.id))),
+    }
+}
+
+async fn attach(connected: &Connected, id: &str) -> Result<Line, Error> {
+    let options = AttachContainerOptions {
+        stream: true,
+        stdin: true,
+        stdout: true,
+        stderr: true,
+        ..Default::default()
+    };
+    connected.client.attach_container(id, Some(options)).await.map(Line::new)
+}
+
+async fn greet(line: Line, limits: &Limits, daemon: &Daemon, id: &str) -> Result<Guest, ProviderError> {
+    let said = line.said();
+    let cause = match tokio::time::timeout(GREETING, Guest::connect(line, inside::settings(limits))).await {
+        Ok(Ok(guest)) => return Ok(guest),
+        Ok(Err(_)) if !said.text().is_empty() => said.text(),
+        Ok(Err(error)) => {
+            format!("{error}: {}; limits.memory_bytes may be too little for it", daemon.fate(id).await)
+        }
+        Err(_) => "it did not greet".to_owned(),
+    };
+    Err(ProviderError::Setup { step: "start the guest in the container".to_owned(), cause })
+}
+
+/// What Docker is asked for.
+struct Order<'a> {
+    daemon: &'a Daemon,
+    connected: &'a Connected,
+    shape: &'a Shape,
+    ids: (u32, u32),
+    gate: Option<&'a Gate>,
+}
+
+impl Order<'_> {
+    fn body(&self, image: &str) -> ContainerCreateBody {
+        let (user, group) = self.ids;
+        ContainerCreateBody {
+            image: Some(image.to_owned()),
+            user: Some(format!("{user}:{group}")),
+            hostname: Some("sandbox".to_owned()),
+            entrypoint: Some(self.connected.kit.command(self.gate.is_some())),
+            cmd: Some(Vec::new()),
+            working_dir: Some("/".to_owned()),
+            // Its line is what it reads: when this process is gone that ends, and so does the guest, and all of it goes.
+            open_stdin: Some(true),
+            stdin_once: Some(true),
+            attach_stdin: Some(true),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            tty: Some(false),
+            healthcheck: Some(HealthConfig {
+                test: Some(vec!["NONE".to_owned()]),
+                ..HealthConfig::default()
+            }),
+            labels: Some(HashMap::from([(OWNER_LABEL.to_owned(), self.connected.owner.text())])),
+            stop_signal: Some("SIGKILL".to_owned()),
+            host_config: Some(self.host_config()),
+            ..ContainerCreateBody::default()
+        }
+    }
+
+    fn host_config(&self) -> HostConfig {
+        let limits = &self.shape.limits;
+        let network = if self.shape.network == Network::Full { "bridge" } else { "none" };
+        let seccomp = format!("seccomp={}", profile::seccomp());
+        HostConfig {
+            runtime: self.daemon.settings.runtime.clone(),
+            auto_remove: Some(true),
+            readonly_rootfs: Some(true),
+            cap_drop: Some(vec!["ALL".to_owned()]),
+            security_opt: Some(vec!["no-new-privileges".to_owned(), seccomp]),
+            masked_paths: Some(masked_paths()),
+            readonly_paths: Some(vec!["/proc/sys".to_owned(), "/proc/sysrq-trigger".to_owned()]),
+            network_mode: Some(network.to_owned()),
+            // The gate's own port of DNS, in a network that has no other.
+            sysctls: self.gate.map(|_| HashMap::from([(LOW_PORTS.to_owned(), "0".to_owned())])),
+            dns: self.gate.map(|_| vec!["127.0.0.1".to_owned()]),
+            ipc_mode: Some("private".to_owned()),
+            cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
+            memory: Some(signed(limits.memory_bytes)),
+            memory_swap: Some(signed(limits.memory_bytes)),
+            // As a quota: Docker refuses more processors than there are, by their number.
+            cpu_period: Some(PERIOD_US),
+            cpu_quota: Some(i64::from(limits.cpu_millis) * PERIOD_US / 1_000),
+            oom_score_adj: Some(OOM_SCORE),
+            pids_limit: Some(self.processes()),
+            ulimits: Some(ulimits(limits, self.shape.writes_to_host())),
+            tmpfs: Some(self.places()),
+            mounts: Some(self.mounts()),
+            log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
+            init: Some(false),
+            ..HostConfig::default()
+        }
+    }
+
+    /// How many the host is to count. gVisor's are threads of its own, several for each of its programs'.
+    fn processes(&self) -> i64 {
+        let inside = i64::from(self.shape.limits.processes) + PROCESSES_OF_OURS as i64;
+        match super::kernel(&self.daemon.settings) {
+            Kernel::Gvisor => GVISORS_THREADS + GVISORS_THREADS_EACH * inside,
+            _ => inside,
+        }
+    }
+
+    /// Each has the whole size: Docker cannot show one disk in several places.
+    fn places(&self) -> HashMap<String, String> {
+        let (size, (user, group)) = (tables::disk_size(self.shape.limits.disk_bytes), self.ids);
+        let options = |mode| format!("rw,exec,nosuid,nodev,{size},mode={mode},uid={user},gid={group}");
+        let taken = self.shape.has_playground();
+        let places = PLACES.iter().filter(|(place, _)| !(taken && *place == WORKSPACE));
+        let places = places.map(|(place, mode)| ((*place).to_owned(), options(mode)));
+        let dev = self.has_dev().then(|| (dev::PLACE.0.to_owned(), dev::PLACE.1.to_owned()));
+        places.chain(dev).collect()
+    }
+
+    /// Whether its `/dev` is ours: gVisor has one of its own, and a daemon that maps users could not let them have terminals.
+    fn has_dev(&self) -> bool {
+        super::kernel(&self.daemon.settings) != Kernel::Gvisor && !self.connected.maps_users
+    }
+
+    fn mounts(&self) -> Vec<Mount> {
+        let kit = self.connected.kit.mounts.iter().cloned();
+        let terminals = self.has_dev().then(dev::terminals);
+        kit.chain(self.shape.mounts()).chain(self.gate.map(Gate::mount)).chain(terminals).collect()
+    }
+}
+
+fn masked_paths() -> Vec<String> {
+    // Docker's own are masked as well: naming some takes the place of its list.
+    let docker = ["/proc/kcore", "/proc/latency_stats", "/proc/timer_list", "/proc/sched_debug"];
+    let system = MASKED_SYS.map(|name| format!("/sys/{name}"));
+    tables::masked_paths().chain(docker.map(str::to_owned)).chain(system).collect()
+}
+
+/// Processes of a user that others have as well are counted by the control group only.
+fn ulimits(limits: &Limits, shared_user: bool) -> Vec<ResourcesUlimits> {
+    let limits = spec::Limits {
+        timeout: None,
+        memory_bytes: limits.memory_bytes,
+        cpu_millis: limits.cpu_millis,
+        processes: limits.processes,
+        disk_bytes: limits.disk_bytes,
+        open_files: OPEN_FILES,
+    };
+    // The control group is to refuse first, because it says that it did.
+    let named = tables::resource_limits(&limits, PROCESSES_OF_OURS + 2).into_iter();
+    let named = named.filter(|(name, ..)| !(shared_user && *name == "nproc"));
+    let ulimit = |(name, soft, hard): tables::NamedLimit| ResourcesUlimits {
+        name: Some(name.to_owned()),
+        soft: Some(signed(soft)),
+        hard: Some(signed(hard)),
+    };
+    named.map(ulimit).collect()
+}
+
+/// Quantities are bounded by the ceiling, far below where this would matter.
+fn signed(quantity: u64) -> i64 {
+    i64::try_from(quantity).unwrap_or(i64::MAX)
+}
+
+/// Where anything can be written.
+pub(super) fn writable() -> impl Iterator<Item = &'static str> {
+    PLACES.iter().map(|(place, _)| *place)
+}

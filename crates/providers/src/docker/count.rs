@@ -1,0 +1,115 @@
+//! What a container uses: its control group as it is seen inside, read by the guest, on either version of control groups. A
+//! kernel that is not the host's may show none, and then there is nothing to tell.
+
+use std::time::Duration;
+
+use belljar_engine::living::Stats;
+use belljar_engine::plan::WORKSPACE;
+use belljar_guest::Guest;
+use tokio::io::AsyncReadExt;
+
+use super::container::writable;
+use super::receipt::Seen;
+
+/// Longer than any of these files.
+const MAX_TEXT: u64 = 4 << 10;
+/// The guest itself.
+const OURS: u64 = 1;
+
+/// With a playground, the workspace is no place of its own.
+pub(super) async fn stats(guest: &Guest, playground: bool) -> Stats {
+    let (processor, memory, processes, disk) =
+        tokio::join!(cpu(guest), memory(guest), processes(guest), disk(guest, playground));
+    Stats {
+        cpu: processor,
+        memory_bytes: memory.0,
+        peak_memory_bytes: memory.1,
+        memory_kills: memory.2.unwrap_or(0),
+        processes: processes.0.map(|count| count.saturating_sub(OURS)),
+        peak_processes: processes.1.map(|count| count.saturating_sub(OURS)),
+        forks_refused: processes.2.unwrap_or(0),
+        disk_bytes: disk.map(|disk| disk.0),
+        disk_full: disk.is_some_and(|disk| disk.1),
+    }
+}
+
+/// What the kernel says of the guest itself: nothing that it starts can have more rights, or more room.
+pub(super) async fn seen(guest: &Guest) -> Option<Seen> {
+    let (status, space) = tokio::join!(file(guest, "/proc/self/status"), guest.space("/tmp"));
+    Some(Seen { status: status?, counts_files: space.ok()?.counts_files })
+}
+
+async fn cpu(guest: &Guest) -> Option<Duration> {
+    let (new, old) = tokio::join!(text(guest, "cpu.stat"), text(guest, "cpuacct/cpuacct.usage"));
+    let new = new.and_then(|text| field(&text, "usage_usec")).map(Duration::from_micros);
+    new.or_else(|| old?.trim().parse().ok().map(Duration::from_nanos))
+}
+
+/// At present, at most, and how many were killed for it.
+async fn memory(guest: &Guest) -> (Option<u64>, Option<u64>, Option<u64>) {
+    let (now, most, kills) = tokio::join!(
+        number(guest, "memory.current", "memory/memory.usage_in_bytes"),
+        number(guest, "memory.peak", "memory/memory.max_usage_in_bytes"),
+        either(guest, "memory.events", "memory/memory.oom_control"),
+    );
+    (now, most.or(now), kills.and_then(|text| field(&text, "oom_kill")))
+}
+
+/// At present, at most, and how often one was refused.
+async fn processes(guest: &Guest) -> (Option<u64>, Option<u64>, Option<u64>) {
+    let (now, most, refused) = tokio::join!(
+        number(guest, "pids.current", "pids/pids.current"),
+        number(guest, "pids.peak", "pids/pids.peak"),
+        either(guest, "pids.events", "pids/pids.events"),
+    );
+    (now, most, refused.and_then(|text| field(&text, "max")))
+}
+
+/// Bytes in all places together, and whether one of them is full.
+async fn disk(guest: &Guest, playground: bool) -> Option<(u64, bool)> {
+    let (mut used, mut full) = (0_u64, false);
+    for place in writable().filter(|place| !(playground && *place == WORKSPACE)) {
+        let space = guest.space(place).await.ok()?;
+        used = used.saturating_add(space.used_bytes);
+        full |= space.full;
+    }
+    Some((used, full))
+}
+
+async fn number(guest: &Guest, new: &str, old: &str) -> Option<u64> {
+    either(guest, new, old).await?.trim().parse().ok()
+}
+
+async fn either(guest: &Guest, new: &str, old: &str) -> Option<String> {
+    let (new, old) = tokio::join!(text(guest, new), text(guest, old));
+    new.or(old)
+}
+
+async fn text(guest: &Guest, name: &str) -> Option<String> {
+    file(guest, &format!("/sys/fs/cgroup/{name}")).await
+}
+
+async fn file(guest: &Guest, path: &str) -> Option<String> {
+    let (_, reader) = guest.read_file(path, 0, Some(MAX_TEXT)).await.ok()?;
+    let mut text = String::new();
+    reader.take(MAX_TEXT).read_to_string(&mut text).await.ok()?;
+    Some(text)
+}
+
+/// The number behind a name at the beginning of a line.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok();
+    text.lines().find_map(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::field;
+
+    #[test]
+    fn fields_are_whole_words() {
+        let events = "low 0\nmax 41\noom 3\noom_kill 2\noom_group_kill 0\n";
+        assert_eq!((field(events, "oom_kill"), field(events, "oom")), (Some(2), Some(3)));
+        assert_eq!((field(events, "high"), field("oom_kill x", "oom_kill")), (None, None));
+    }
+}

@@ -1,0 +1,78 @@
+//! Images that Docker has, or gets.
+
+use belljar_engine::images::{MAX_VARIABLES, Variables};
+use belljar_engine::provider::{ProviderError, Sink};
+use bollard::errors::Error;
+use bollard::models::ImageInspect;
+use bollard::query_parameters::CreateImageOptions;
+use futures_util::StreamExt;
+
+use super::daemon::{Connected, Daemon};
+
+/// An image that Docker has.
+#[derive(Debug, Clone)]
+pub(super) struct DockerImage {
+    pub(super) id: String,
+    pub(super) variables: Variables,
+}
+
+impl DockerImage {
+    fn of(name: &str, inspected: ImageInspect) -> Result<Self, ProviderError> {
+        let lines = inspected.config.and_then(|config| config.env).unwrap_or_default();
+        let variables = Variables::read(&lines).ok_or_else(|| ProviderError::Setup {
+            step: format!("use image {}", name.escape_debug()),
+            cause: format!("it sets more than {MAX_VARIABLES} bytes of variables"),
+        })?;
+        Ok(Self { id: inspected.id.unwrap_or_default(), variables })
+    }
+}
+
+impl Daemon {
+    /// An image, which is pulled where that is allowed.
+    pub(super) async fn image(
+        &self,
+        connected: &Connected,
+        name: &str,
+        sink: &mut dyn Sink,
+    ) -> Result<DockerImage, ProviderError> {
+        match connected.client.inspect_image(name).await {
+            Ok(image) => return DockerImage::of(name, image),
+            Err(Error::DockerResponseServerError { status_code: 404, .. }) if self.settings.pull => {}
+            Err(Error::DockerResponseServerError { status_code: 404, .. }) => {
+                return Err(ProviderError::Setup {
+                    step: format!("find image {}", name.escape_debug()),
+                    cause: format!(
+                        "Docker does not have it; make it with: belljar image build --tag {name}, or get it with: \
+                         docker pull {name}, or let it be pulled: pull = true in [providers.docker], or name another \
+                         one there: image = \"NAME\""
+                    ),
+                });
+            }
+            Err(error) => return Err(self.explain(&format!("find image {name}"), &error)),
+        }
+        self.pull(connected, name, sink).await?;
+        let pulled = connected.client.inspect_image(name).await;
+        let pulled = pulled.map_err(|error| self.explain(&format!("find image {name}"), &error))?;
+        DockerImage::of(name, pulled)
+    }
+
+    async fn pull(
+        &self,
+        connected: &Connected,
+        name: &str,
+        sink: &mut dyn Sink,
+    ) -> Result<(), ProviderError> {
+        let tagged = name.rsplit('/').next().is_some_and(|last| last.contains([':', '@']));
+        let from_image = if tagged { name.to_owned() } else { format!("{name}:latest") };
+        let options = CreateImageOptions { from_image: Some(from_image), ..Default::default() };
+        sink.progress(&format!("pulling image {name}"));
+        let mut steps = connected.client.create_image(Some(options), None, None);
+        while let Some(step) = steps.next().await {
+            let step = step.map_err(|error| self.explain(&format!("pull image {name}"), &error))?;
+            if let Some(status) = step.status.filter(|_| step.id.is_some()) {
+                sink.progress(&format!("{}: {status}", step.id.unwrap_or_default()));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! The line to a guest that is the first process of a container: what Docker attaches to it, as one stream.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bollard::container::{AttachContainerResults, LogOutput};
+use bollard::errors::Error;
+use futures_util::Stream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// What is kept of what a container's first process says of itself, which is something only where it cannot be started.
+const MAX_SAID: usize = 1 << 10;
+
+/// Both ways of it.
+pub(super) struct Line {
+    output: Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>,
+    input: Pin<Box<dyn AsyncWrite + Send>>,
+    /// What came and was not read yet.
+    rest: Vec<u8>,
+    at: usize,
+    said: Said,
+}
+
+/// Its last words.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Said(Arc<Mutex<Vec<u8>>>);
+
+impl Said {
+    pub(super) fn text(&self) -> String {
+        let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&said).trim().escape_debug().to_string()
+    }
+
+    fn add(&self, bytes: &[u8]) {
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = MAX_SAID.saturating_sub(said.len());
+        said.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+}
+
+impl Line {
+    pub(super) fn new(attached: AttachContainerResults) -> Self {
+        let AttachContainerResults { output, input } = attached;
+        Self { output, input, rest: Vec::new(), at: 0, said: Said::default() }
+    }
+
+    pub(super) fn said(&self) -> Said {
+        self.said.clone()
+    }
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Line")
+    }
+}
+
+impl AsyncRead for Line {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.at == self.rest.len() {
+            match ready!(self.output.as_mut().poll_next(context)) {
+                None => return Poll::Ready(Ok(())),
+                Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),
+                Some(Ok(LogOutput::StdErr { message })) => self.said.add(&message),
+                Some(Ok(other)) => {
+                    self.rest = other.into_bytes().into();
+                    self.at = 0;
+                }
+            }
+        }
+        let len = buffer.remaining().min(self.rest.len() - self.at);
+        buffer.put_slice(&self.rest[self.at..self.at + len]);
+        self.at += len;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Line {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.input.as_mut().poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.input.as_mut().poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.input.as_mut().poll_shutdown(context)
+    }
+}

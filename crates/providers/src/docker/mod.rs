@@ -1,0 +1,290 @@
+//! Docker: a container for each run, hardened from the jail's own tables, with this program's guest as its first process.
+//!
+//! ```text
+//! Docker ── daemon ──▶ container ── attach ──▶ guest (PID 1) ──▶ the program      pool: containers that wait, each used once
+//! ```
+//!
+//! When this process ends, whatever the reason, so do its lines and with them its containers, which Docker then removes.
+
+mod builder;
+mod container;
+mod count;
+mod daemon;
+mod dev;
+mod fate;
+mod gate;
+mod image;
+mod kit;
+mod line;
+mod living;
+mod owner;
+mod pool;
+mod profile;
+mod receipt;
+mod runtimes;
+mod shape;
+mod users;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use belljar_engine::fleet::Strength;
+use belljar_engine::language::Language;
+use belljar_engine::layer::Layer;
+use belljar_engine::living::{Failure, FailureKind, Living, LivingCapabilities, LivingError};
+use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
+use belljar_engine::plan::{Image, Plan, Task};
+use belljar_engine::provider::{
+    Blind, BoxFuture, Capabilities, ImageChoice, MissingLayer, PoolMetrics, Provider, ProviderError, Sandbox,
+    Sink,
+};
+
+use crate::native::{self, run::Artifacts};
+use container::Container;
+use daemon::Daemon;
+use living::DockerLiving;
+use pool::Pool;
+use runtimes::Runtimes;
+use shape::Shape;
+
+pub use crate::settings::DockerSettings as Settings;
+pub use builder::ImageBuilder;
+
+/// Its name in requests and receipts.
+pub const NAME: &str = "docker";
+
+/// Whose kernel programs see.
+fn kernel(settings: &Settings) -> Kernel {
+    match settings.runtime.as_deref() {
+        Some(name) if name.starts_with("runsc") => Kernel::Gvisor,
+        _ => Kernel::Host,
+    }
+}
+
+/// The provider.
+#[derive(Debug)]
+pub struct Docker(Arc<Shared>);
+
+/// What every sandbox of it uses.
+#[derive(Debug)]
+struct Shared {
+    daemon: Arc<Daemon>,
+    pool: Arc<Pool>,
+    runtimes: Runtimes,
+    artifacts: Artifacts,
+}
+
+impl Docker {
+    /// Speaks to nobody yet: a daemon that is not there is an error of the runs that need it, until it is.
+    pub fn new(settings: Settings) -> Self {
+        let daemon = Arc::new(Daemon::new(settings));
+        let pool = Pool::new(&daemon);
+        Self(Arc::new(Shared {
+            daemon,
+            pool,
+            runtimes: Runtimes::default(),
+            artifacts: Artifacts::default(),
+        }))
+    }
+}
+
+impl Provider for Docker {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let missing = |layer, reason: &str, remedy: &str| MissingLayer {
+            layer,
+            reason: reason.to_owned(),
+            remedy: remedy.to_owned(),
+        };
+        let mut lacks = vec![
+            missing(
+                Layer::UserNs,
+                "ids inside a container are the host's own, though none that a person has",
+                "set userns-remap in Docker's daemon.json, or use provider 'native'",
+            ),
+            missing(Layer::Landlock, "Docker does not set it up", "use provider 'native'"),
+        ];
+        let settings = &self.0.daemon.settings;
+        let kernel = kernel(settings);
+        if kernel == Kernel::Gvisor {
+            let why = "gVisor's places have a size, and no limit on how many files they hold";
+            lacks.push(missing(Layer::DiskQuota, why, "use runtime 'runc', or provider 'native'"));
+        }
+        // A gate's sockets are the host's to serve, and gVisor's are not. Installers need a gate.
+        let single_hosts = kernel != Kernel::Gvisor;
+        Capabilities {
+            strength: Some(Strength::new(kernel, lacks.len())),
+            missing: lacks,
+            host_paths: true,
+            package_layers: single_hosts,
+            remote: false,
+            single_hosts,
+            images: ImageChoice::Named { usual: settings.image.clone(), others: settings.images.clone() },
+            living: Some(LivingCapabilities { cannot_pause: None }),
+        }
+    }
+
+    fn runtime<'a>(&'a self, language: &'static Language, image: &'a Image) -> BoxFuture<'a, Option<String>> {
+        Box::pin(async move {
+            let (Image::Named(name), daemon) = (image, &self.0.daemon) else { return None };
+            let image = daemon.image(daemon.connected().await.ok()?, name, &mut Blind).await.ok()?;
+            Some(format!("docker {} {}", image.id, language.name))
+        })
+    }
+
+    fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
+        Box::pin(async move {
+            let (shape, plan) = (Shape::of(plan)?, with_gate(plan));
+            let sandbox = DockerSandbox { shared: Arc::clone(&self.0), plan, shape };
+            Ok(Box::new(sandbox) as Box<dyn Sandbox>)
+        })
+    }
+
+    fn open_living<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Living>, ProviderError>> {
+        Box::pin(async move {
+            let container = self.0.fresh(&Shape::of(plan)?, &mut Blind).await?;
+            Ok(Box::new(DockerLiving::to_stay(&self.0, with_gate(plan), container)) as Box<dyn Living>)
+        })
+    }
+
+    /// The daemon answers, and the image is there.
+    fn check(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
+        Box::pin(async {
+            let connected = self.0.daemon.connected().await?;
+            self.0.daemon.image(connected, &self.0.daemon.settings.image, &mut Blind).await.map(drop)
+        })
+    }
+
+    fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
+        Box::pin(std::future::ready(self.0.pool.metrics()))
+    }
+
+    fn shut_down(&self) -> BoxFuture<'_, ()> {
+        self.0.pool.close();
+        Box::pin(self.0.daemon.farewell())
+    }
+}
+
+/// A place in which tasks run one after the other, each in a container of its own.
+#[derive(Debug)]
+struct DockerSandbox {
+    shared: Arc<Shared>,
+    plan: Plan,
+    shape: Shape,
+}
+
+impl Sandbox for DockerSandbox {
+    fn run<'a>(
+        &'a mut self,
+        task: &'a Task,
+        sink: &'a mut dyn Sink,
+        cancel: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
+        Box::pin(self.run_in_one(task, sink, cancel))
+    }
+}
+
+impl DockerSandbox {
+    async fn run_in_one(
+        &self,
+        task: &Task,
+        sink: &mut dyn Sink,
+        mut cancel: BoxFuture<'_, ()>,
+    ) -> Result<Outcome, ProviderError> {
+        let started = Instant::now();
+        let shared = &self.shared;
+        let (container, warm) = match shared.pool.take(&self.shape) {
+            Some(container) => (container, Warmth::Pool),
+            None => {
+                let made = tokio::select! {
+                    biased;
+                    () = &mut cancel => return Ok(cancelled(started.elapsed())),
+                    made = shared.fresh(&self.shape, sink) => made?,
+                };
+                (made, Warmth::Cold)
+            }
+        };
+        if self.shape.can_wait() {
+            shared.pool.refill(self.shape.clone(), container.image.clone());
+        }
+        let living = DockerLiving::for_task(shared, self.plan.clone(), container, warm);
+        let outcome = living.run(task, &self.plan.limits, sink, cancel).await;
+        let outcome = outcome.map_err(|error| refusal(error, task))?;
+        Ok(Outcome { duration: started.elapsed(), ..outcome })
+    }
+}
+
+impl Shared {
+    /// A container that nobody used.
+    async fn fresh(&self, shape: &Shape, sink: &mut dyn Sink) -> Result<Container, ProviderError> {
+        let image = self.daemon.image(self.daemon.connected().await?, &shape.image, sink).await?;
+        Container::make(&self.daemon, shape, image).await
+    }
+}
+
+/// The plan with what tells programs of a gate.
+fn with_gate(plan: &Plan) -> Plan {
+    let mut plan = plan.clone();
+    let mut env = native::gate::environment(&plan.network);
+    env.append(&mut plan.env);
+    plan.env = env;
+    plan
+}
+
+/// It was called off before there was anything to run it in.
+fn cancelled(duration: Duration) -> Outcome {
+    Outcome {
+        ending: Ending::Cancelled,
+        duration,
+        usage: Usage::default(),
+        result: None,
+        artifacts: Vec::new(),
+        findings: Vec::new(),
+        receipt: Receipt {
+            provider: NAME,
+            kernel: Kernel::Host,
+            isolation: Vec::new(),
+            warm: Warmth::Cold,
+            simulated: false,
+            service: None,
+        },
+    }
+}
+
+/// What a guest's answer means for a run that was to be all of it.
+fn refusal(error: LivingError, task: &Task) -> ProviderError {
+    match error {
+        LivingError::Provider(error) => error,
+        LivingError::Failed(failure) => refused(failure, task),
+        LivingError::Gone(message) => ProviderError::Lost { message },
+        other => ProviderError::Lost { message: other.to_string() },
+    }
+}
+
+/// A program or folder that is not there is the request's mistake, and trying again would not help.
+fn refused(failure: Failure, task: &Task) -> ProviderError {
+    let Failure { kind, subject, message } = failure;
+    let errno = match kind {
+        FailureKind::NotFound => "ENOENT",
+        FailureKind::Denied => "EACCES",
+        FailureKind::NotADirectory => "ENOTDIR",
+        FailureKind::NoSpace => {
+            let message = format!("{subject}: {message}; raise limits.disk_bytes");
+            return ProviderError::Invalid { field: "files", message };
+        }
+        _ => return ProviderError::Setup { step: format!("start {subject}"), cause: message },
+    };
+    if subject == task.workdir {
+        return ProviderError::Invalid {
+            field: "workdir",
+            message: format!("enter folder {subject}: {errno}"),
+        };
+    }
+    let message = format!(
+        "execute {subject}: {errno} ({message}); the image has no such program, or it cannot be executed"
+    );
+    ProviderError::Invalid { field: "command", message }
+}

@@ -1,0 +1,123 @@
+//! Containers that were started ahead of time. Each is for one tenant, and for one run.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use belljar_engine::provider::PoolMetrics;
+
+use super::container::Container;
+use super::daemon::Daemon;
+use super::image::DockerImage;
+use super::shape::Shape;
+
+/// So many are being made at one time: making one keeps a core busy.
+const MAKING: usize = 2;
+
+#[derive(Debug)]
+pub(super) struct Pool {
+    daemon: Arc<Daemon>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Oldest first.
+    waiting: VecDeque<(Shape, Container)>,
+    making: usize,
+    hits: u64,
+    misses: u64,
+    last_refill: Duration,
+    obstacle: Option<String>,
+    closed: bool,
+}
+
+impl Pool {
+    pub(super) fn new(daemon: &Arc<Daemon>) -> Arc<Self> {
+        Arc::new(Self { daemon: Arc::clone(daemon), state: Mutex::default() })
+    }
+
+    /// One that waits for this.
+    pub(super) fn take(&self, shape: &Shape) -> Option<Container> {
+        let mut state = self.state();
+        // Its daemon may have been restarted meanwhile.
+        state.waiting.retain(|(_, container)| !container.guest.is_gone());
+        let found = state.waiting.iter().position(|(waits_for, _)| waits_for == shape);
+        let taken = found.and_then(|at| state.waiting.remove(at));
+        match &taken {
+            Some(_) => state.hits += 1,
+            None => state.misses += 1,
+        }
+        taken.map(|(_, container)| container)
+    }
+
+    /// Has another one wait for the next who needs the same. Where as many wait as may, the oldest goes.
+    pub(super) fn refill(self: &Arc<Self>, shape: Shape, image: DockerImage) {
+        {
+            let mut state = self.state();
+            if state.closed || state.making >= MAKING.min(self.daemon.settings.pool) {
+                return;
+            }
+            state.making += 1;
+        }
+        let pool = Arc::clone(self);
+        tokio::spawn(async move {
+            let started = Instant::now();
+            let made = Container::make(&pool.daemon, &shape, image).await;
+            // Dropped when nobody holds the state any more: removing it is somebody else's work.
+            let _surplus = pool.put(shape, made.map_err(|error| error.to_string()), started.elapsed());
+        });
+    }
+
+    fn put(
+        &self,
+        shape: Shape,
+        made: Result<Container, String>,
+        took: Duration,
+    ) -> Option<(Shape, Container)> {
+        let mut state = self.state();
+        state.making = state.making.saturating_sub(1);
+        state.obstacle = made.as_ref().err().cloned();
+        let container = made.ok()?;
+        if state.closed {
+            return Some((shape, container));
+        }
+        state.last_refill = took;
+        state.waiting.push_back((shape, container));
+        (state.waiting.len() > self.daemon.settings.pool).then(|| state.waiting.pop_front()).flatten()
+    }
+
+    /// None waits any more, and none will.
+    pub(super) fn close(&self) {
+        let waiting = {
+            let mut state = self.state();
+            state.closed = true;
+            std::mem::take(&mut state.waiting)
+        };
+        drop(waiting);
+    }
+
+    pub(super) fn metrics(&self) -> Vec<PoolMetrics> {
+        let state = self.state();
+        let mut tenants: Vec<&str> = state.waiting.iter().map(|(shape, _)| shape.tenant.as_str()).collect();
+        tenants.sort_unstable();
+        tenants.dedup();
+        let count = |tenant: &str| state.waiting.iter().filter(|(shape, _)| shape.tenant == tenant).count();
+        let pool = |tenant: &str| PoolMetrics {
+            name: format!("docker {}", self.daemon.settings.image),
+            tenant: tenant.to_owned(),
+            size: count(tenant),
+            wanted: self.daemon.settings.pool,
+            hits: state.hits,
+            misses: state.misses,
+            refill_ms: state.last_refill.as_secs_f64() * 1e3,
+            obstacle: state.obstacle.clone(),
+            ..PoolMetrics::default()
+        };
+        tenants.into_iter().map(pool).collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,70 @@
+//! The system-call filter in Docker's JSON, from the jail's own table.
+
+use belljar_jail::seccomp::listing::{Condition, Entry, architecture, listing};
+use serde_json::{Value, json};
+
+/// What the kernel calls EPERM.
+const EPERM: i32 = 1;
+
+/// What the guest does before it runs anything: it confines itself once more, and by that refuses these to programs.
+const FOR_THE_GUEST: [&str; 4] =
+    ["landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self", "seccomp"];
+
+/// The profile for this machine.
+pub(super) fn seccomp() -> String {
+    let ours = json!({ "names": FOR_THE_GUEST, "action": "SCMP_ACT_ALLOW", "args": [] });
+    let listing = listing();
+    let programs = listing.iter().filter(|entry| !FOR_THE_GUEST.contains(&entry.name)).map(syscall);
+    json!({
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": EPERM,
+        "architectures": [architecture()],
+        "syscalls": programs.chain([ours]).collect::<Vec<_>>(),
+    })
+    .to_string()
+}
+
+fn syscall(entry: &Entry) -> Value {
+    let mut syscall = json!({
+        "names": [entry.name],
+        "action": if entry.errno.is_some() { "SCMP_ACT_ERRNO" } else { "SCMP_ACT_ALLOW" },
+        "args": entry.conditions.iter().map(argument).collect::<Vec<_>>(),
+    });
+    if let Some(errno) = entry.errno {
+        syscall["errnoRet"] = errno.into();
+    }
+    syscall
+}
+
+fn argument(condition: &Condition) -> Value {
+    json!({
+        "index": condition.argument,
+        "value": condition.mask,
+        "valueTwo": condition.value,
+        "op": "SCMP_CMP_MASKED_EQ",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_is_refused_by_default() {
+        let profile: Value = serde_json::from_str(&seccomp()).unwrap();
+        assert_eq!(
+            (&profile["defaultAction"], &profile["defaultErrnoRet"]),
+            (&json!("SCMP_ACT_ERRNO"), &json!(1))
+        );
+        let calls = profile["syscalls"].as_array().unwrap();
+        let named = |name: &str| calls.iter().filter(|call| call["names"][0] == name).collect::<Vec<_>>();
+        assert!(named("ptrace").is_empty() && named("bpf").is_empty() && named("mount").is_empty());
+        assert_eq!(named("clone3")[0]["errnoRet"], 38);
+        // Namespaces: none of their bits may be set.
+        let clone = named("clone")[0];
+        assert_eq!(
+            (&clone["args"][0]["op"], &clone["args"][0]["valueTwo"]),
+            (&json!("SCMP_CMP_MASKED_EQ"), &json!(0))
+        );
+    }
+}

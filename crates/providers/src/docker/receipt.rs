@@ -1,0 +1,224 @@
+//! What really holds a container: read from what Docker says it made, never from what was asked for.
+
+use belljar_engine::layer::Layer;
+use belljar_engine::outcome::Kernel;
+use belljar_engine::plan::Network;
+use belljar_engine::provider::ProviderError;
+use bollard::models::{ContainerInspectResponse, HostConfig, HostConfigCgroupnsModeEnum};
+
+use super::dev;
+
+/// Layers of a container, in order; with user ids of its own where the daemon maps them.
+pub(super) fn layers(made: &ContainerInspectResponse, daemon_maps_users: bool) -> Vec<Layer> {
+    let (Some(host), Some(config)) = (&made.host_config, &made.config) else { return Vec::new() };
+    let is_own =
+        |mode: &Option<String>| mode.as_deref().is_none_or(|mode| mode.is_empty() || mode == "private");
+    let user = config.user.as_deref().unwrap_or_default();
+    let holds = |layer: &&Layer| match layer {
+        Layer::UserNs => daemon_maps_users && host.userns_mode.as_deref() != Some("host"),
+        Layer::PidNs => is_own(&host.pid_mode),
+        Layer::MountNs => made.id.is_some(),
+        Layer::IpcNs => is_own(&host.ipc_mode),
+        Layer::UtsNs => is_own(&host.uts_mode),
+        Layer::NetNs => host.network_mode.as_deref() == Some("none"),
+        Layer::CgroupNs => host.cgroupns_mode == Some(HostConfigCgroupnsModeEnum::PRIVATE),
+        Layer::ReadOnlyRoot => host.readonly_rootfs == Some(true),
+        Layer::DiskQuota => has_disk_quota(made, host),
+        Layer::SeparateUid => user.parse().is_ok_and(|user: Ids| user.is_separate()),
+        Layer::NoCapabilities => has_no_capabilities(host),
+        Layer::NoNewPrivs => has_option(host, |option| option.starts_with("no-new-privileges")),
+        Layer::Rlimits => host.ulimits.as_ref().is_some_and(|limits| !limits.is_empty()),
+        Layer::Landlock => false,
+        Layer::Seccomp => has_option(host, |option| option.starts_with("seccomp={")),
+        Layer::CgroupMemory => {
+            let memory = host.memory.unwrap_or(0);
+            memory > 0 && host.memory_swap == Some(memory)
+        }
+        Layer::CgroupCpu => host.cpu_quota.unwrap_or(0) > 0 && host.cpu_period.unwrap_or(0) > 0,
+        Layer::CgroupPids => host.pids_limit.unwrap_or(0) > 0,
+    };
+    Layer::ALL.iter().filter(holds).copied().collect()
+}
+
+/// Layers that a control group enforces.
+const GROUP: [Layer; 3] = [Layer::CgroupMemory, Layer::CgroupCpu, Layer::CgroupPids];
+/// All sets that a process has.
+const CAPABILITIES: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
+
+/// What the kernel says in the guest, from before anything of the tenant's was there.
+pub(super) struct Seen {
+    /// Of the guest itself.
+    pub(super) status: String,
+    /// Whether places hold no more files than they may.
+    pub(super) counts_files: bool,
+}
+
+/// What Docker says it made, without what the kernel does not know of.
+pub(super) fn enforced(
+    made: &ContainerInspectResponse,
+    daemon_maps_users: bool,
+    kernel: Kernel,
+    seen: &Seen,
+) -> Vec<Layer> {
+    let status = seen.status.as_str();
+    let mut layers = layers(made, daemon_maps_users);
+    // gVisor may have been told to leave control groups alone, which Docker does not learn: what it was asked for counts
+    // where the container's process really is in a group of its own.
+    if kernel == Kernel::Gvisor && !is_in_own_group(made) {
+        layers.retain(|layer| !GROUP.contains(layer));
+    }
+    layers.retain(|layer| match layer {
+        Layer::Seccomp => field(status, "Seccomp") == Some("2"),
+        Layer::NoCapabilities => CAPABILITIES.iter().all(|set| is_zero(field(status, set))),
+        // gVisor does not tell, and knows nothing that would give a right.
+        Layer::NoNewPrivs => kernel == Kernel::Gvisor || field(status, "NoNewPrivs") == Some("1"),
+        Layer::DiskQuota => seen.counts_files,
+        _ => true,
+    });
+    layers
+}
+
+fn is_in_own_group(made: &ContainerInspectResponse) -> bool {
+    let pid = made.state.as_ref().and_then(|state| state.pid).unwrap_or(0);
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    made.id.as_ref().is_some_and(|id| groups.contains(id.as_str()))
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
+}
+
+/// A set that the kernel does not list is one that it does not have.
+fn is_zero(set: Option<&str>) -> bool {
+    set.is_none_or(|set| !set.is_empty() && set.bytes().all(|digit| digit == b'0'))
+}
+
+/// Without one of the floor nothing runs, whatever the daemon made of what it was asked for.
+pub(super) fn demand(
+    layers: &[Layer],
+    kernel: Kernel,
+    network: &Network,
+    require: &[Layer],
+) -> Result<(), ProviderError> {
+    let given_up = |layer: &Layer| match layer {
+        Layer::NetNs => *network == Network::Full,
+        // Calls end in gVisor: none of the host's can be made from inside, filtered or not.
+        Layer::Seccomp => kernel == Kernel::Gvisor,
+        _ => false,
+    };
+    let floor = Layer::FLOOR.iter().filter(|layer| !given_up(layer));
+    match floor.chain(require).find(|layer| !layers.contains(layer)) {
+        None => Ok(()),
+        Some(layer) => Err(ProviderError::Setup {
+            step: format!("have Docker enforce {layer}"),
+            cause: "the container that it made has no such thing; its daemon's log says why".to_owned(),
+        }),
+    }
+}
+
+fn has_option(host: &HostConfig, is_it: impl Fn(&str) -> bool) -> bool {
+    host.security_opt.iter().flatten().any(|option| is_it(option))
+}
+
+fn has_no_capabilities(host: &HostConfig) -> bool {
+    let dropped = host.cap_drop.iter().flatten().any(|name| name == "ALL");
+    dropped && host.cap_add.iter().flatten().next().is_none() && host.privileged != Some(true)
+}
+
+/// Every place that can be written is a tmpfs with a size. Neither `/dev` nor terminals hold files of programs.
+fn has_disk_quota(made: &ContainerInspectResponse, host: &HostConfig) -> bool {
+    let places = host.tmpfs.iter().flatten();
+    let mut places = places.filter(|(place, options)| (place.as_str(), options.as_str()) != dev::PLACE);
+    let sized = places.all(|(_, options)| options.contains("size=") && options.contains("nr_inodes="));
+    // An image may declare volumes, which Docker makes without being asked.
+    let mounts = made.mounts.iter().flatten();
+    let mut mounts = mounts.filter(|mount| mount.destination.as_deref() != Some(dev::TERMINALS));
+    let writable = mounts.any(|mount| mount.rw == Some(true));
+    sized && host.tmpfs.as_ref().is_some_and(|places| !places.is_empty()) && !writable
+}
+
+/// A user and a group, as `--user` has them.
+struct Ids(u32, u32);
+
+impl Ids {
+    fn is_separate(&self) -> bool {
+        self.0 >= super::users::FIRST && self.0 == self.1
+    }
+}
+
+impl std::str::FromStr for Ids {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (user, group) = text.split_once(':').unwrap_or((text, text));
+        Ok(Self(user.parse()?, group.parse()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use bollard::models::ContainerConfig;
+
+    #[test]
+    fn what_docker_dropped_is_not_in_the_receipt() {
+        let made = |host: HostConfig| ContainerInspectResponse {
+            id: Some("x".to_owned()),
+            config: Some(ContainerConfig { user: Some("0:0".to_owned()), ..ContainerConfig::default() }),
+            host_config: Some(host),
+            ..ContainerInspectResponse::default()
+        };
+        let bare = layers(&made(HostConfig::default()), false);
+        assert_eq!(bare, [Layer::PidNs, Layer::MountNs, Layer::IpcNs, Layer::UtsNs]);
+        assert!(demand(&bare, Kernel::Host, &Network::None, &[]).unwrap_err().to_string().contains("net_ns"));
+        // A kernel without swap accounting: Docker leaves the limit out and says so in a warning.
+        let swap = HostConfig { memory: Some(1 << 20), memory_swap: Some(-1), ..HostConfig::default() };
+        assert!(!layers(&made(swap), false).contains(&Layer::CgroupMemory));
+        let added = HostConfig {
+            cap_drop: Some(vec!["ALL".to_owned()]),
+            cap_add: Some(vec!["SYS_ADMIN".to_owned()]),
+            ..HostConfig::default()
+        };
+        assert!(!layers(&made(added), false).contains(&Layer::NoCapabilities));
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_know_of_is_not_in_the_receipt() {
+        let place = HashMap::from([("/tmp".to_owned(), "size=1,nr_inodes=1".to_owned())]);
+        let asked = HostConfig {
+            tmpfs: Some(place),
+            cap_drop: Some(vec!["ALL".to_owned()]),
+            security_opt: Some(vec!["no-new-privileges".to_owned(), "seccomp={}".to_owned()]),
+            ..HostConfig::default()
+        };
+        let made = ContainerInspectResponse {
+            id: Some("x".to_owned()),
+            config: Some(ContainerConfig::default()),
+            host_config: Some(asked),
+            ..ContainerInspectResponse::default()
+        };
+        let seen = |status: &str, counts_files| Seen { status: status.to_owned(), counts_files };
+        for counts in [true, false] {
+            let layers = enforced(&made, false, Kernel::Gvisor, &seen("", counts));
+            assert_eq!(layers.contains(&Layer::DiskQuota), counts);
+        }
+        let held = |kernel, status: &str| {
+            let layers = enforced(&made, false, kernel, &seen(status, true));
+            [Layer::NoCapabilities, Layer::NoNewPrivs, Layer::Seccomp].map(|layer| layers.contains(&layer))
+        };
+        let sets = "CapInh:\t0000\nCapPrm:\t0000\nCapEff:\t0000\nCapBnd:\t0000\nCapAmb:\t0000\n";
+        assert_eq!(held(Kernel::Host, &format!("{sets}NoNewPrivs:\t1\nSeccomp:\t2\n")), [true; 3]);
+        assert_eq!(held(Kernel::Host, &format!("{sets}NoNewPrivs:\t0\nSeccomp:\t0\n")), [true, false, false]);
+        assert_eq!(held(Kernel::Host, "CapBnd:\t0400\nNoNewPrivs:\t1\nSeccomp:\t2\n"), [false, true, true]);
+        assert_eq!(held(Kernel::Gvisor, &format!("{sets}Seccomp:\t0\n")), [true, true, false]);
+        assert!(demand(Layer::FLOOR, Kernel::Host, &Network::None, &[]).is_ok());
+        let without = |kernel| {
+            let floor: Vec<_> =
+                Layer::FLOOR.iter().copied().filter(|layer| *layer != Layer::Seccomp).collect();
+            demand(&floor, kernel, &Network::None, &[])
+        };
+        assert!(without(Kernel::Host).is_err() && without(Kernel::Gvisor).is_ok());
+    }
+}

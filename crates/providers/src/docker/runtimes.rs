@@ -1,0 +1,105 @@
+//! What runs a language in an image: looked for inside a container of it, and known from then on.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use belljar_engine::language::{Language, Runtime};
+use belljar_engine::living::{Attach, FileKind, OutputEvent, StartCommand};
+use belljar_engine::plan::Plan;
+use belljar_engine::provider::ProviderError;
+use belljar_guest::Guest;
+
+use super::image::DockerImage;
+use crate::native::image::programs_of;
+use crate::program::{Found, IMAGE_FOLDERS, image_folders, version};
+
+/// Images times languages.
+const MAX_KNOWN: usize = 1_000;
+/// More than any program says of its version.
+const MAX_VERSION: usize = 4 << 10;
+const KEPT: u32 = 64 << 10;
+const ASKING_MS: u64 = 10_000;
+
+/// The search path inside, where the image has this one.
+pub(super) fn search_path(plan: &Plan, own: Option<&str>) -> String {
+    let packages = plan.package_layers.iter().map(programs_of);
+    let own = own.map_or_else(|| IMAGE_FOLDERS.join(":"), str::to_owned);
+    packages.chain([own]).collect::<Vec<_>>().join(":")
+}
+
+/// What is known.
+#[derive(Debug, Default)]
+pub(super) struct Runtimes(Mutex<HashMap<(String, &'static str), Option<Found>>>);
+
+impl Runtimes {
+    pub(super) async fn find(
+        &self,
+        guest: &Guest,
+        image: &DockerImage,
+        language: &'static Language,
+        name: &str,
+    ) -> Result<Found, ProviderError> {
+        let key = (image.id.clone(), language.name);
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let found = match known {
+            Some(found) => found,
+            None => {
+                let found = look(guest, language, image.variables.path.as_deref()).await;
+                if guest.is_gone() {
+                    return Err(ProviderError::Lost { message: "its container ended".to_owned() });
+                }
+                let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                if known.len() >= MAX_KNOWN {
+                    known.clear();
+                }
+                known.insert(key, found.clone());
+                found
+            }
+        };
+        found.ok_or_else(|| ProviderError::LanguageMissing {
+            language: language.name,
+            image: name.to_owned(),
+            install: format!("install it in the image, for example with: {}", language.install),
+        })
+    }
+}
+
+async fn look(guest: &Guest, language: &'static Language, path: Option<&str>) -> Option<Found> {
+    let folders = image_folders(path);
+    for runtime in language.runtimes {
+        for folder in &folders {
+            let program = format!("{folder}/{}", runtime.program);
+            if is_program(guest, &program).await && is_new_enough(guest, runtime, &program).await {
+                return Some(Found { runtime, program });
+            }
+        }
+    }
+    None
+}
+
+async fn is_program(guest: &Guest, path: &str) -> bool {
+    let found = guest.stat(path, true).await;
+    found.is_ok_and(|found| found.kind == FileKind::File && found.mode & 0o111 != 0)
+}
+
+async fn is_new_enough(guest: &Guest, runtime: &Runtime, program: &str) -> bool {
+    let Some(wanted) = runtime.at_least else { return true };
+    let said = said(guest, vec![program.to_owned(), "--version".to_owned()]).await;
+    said.and_then(|text| version(&text)).is_some_and(|found| found >= wanted)
+}
+
+/// What a program says, if it does so quickly.
+async fn said(guest: &Guest, words: Vec<String>) -> Option<String> {
+    let mut command = StartCommand::program(words);
+    command.keep_bytes = KEPT;
+    command.timeout_ms = Some(ASKING_MS);
+    let (_, mut output) = guest.start_attached(command, Attach { from: 0, hold: true }).await.ok()?;
+    let mut text = Vec::new();
+    while let Ok(Some(event)) = output.next().await {
+        if let OutputEvent::Bytes { bytes, .. } = event {
+            text.extend_from_slice(&bytes);
+            text.truncate(MAX_VERSION);
+        }
+    }
+    String::from_utf8(text).ok()
+}

@@ -1,0 +1,55 @@
+//! User ids on the host: one for each live container of this process, and none that a person has.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::daemon::MAX_CONTAINERS;
+
+/// Far above what systems give to people, services and ranges of subordinate ids.
+pub(super) const FIRST: u32 = 0x4000_0000;
+/// Where the daemon maps ids it has few of them, and they are nobody's outside.
+const FIRST_MAPPED: u32 = 1_000;
+
+/// Those in use.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Users(Arc<Mutex<BTreeSet<u32>>>);
+
+/// One of them; free again when this is dropped.
+#[derive(Debug)]
+pub(super) struct User {
+    pub(super) id: u32,
+    users: Users,
+}
+
+impl Users {
+    /// The lowest that is free; there are as many as there may be containers.
+    pub(super) fn take(&self, mapped: bool) -> User {
+        let first = if mapped { FIRST_MAPPED } else { FIRST + ((std::process::id() & 0x3f_ffff) << 8) };
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = (first..=first + MAX_CONTAINERS as u32).find(|id| !taken.contains(id)).unwrap_or(first);
+        taken.insert(id);
+        User { id, users: self.clone() }
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        self.users.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_live_ones_have_the_same() {
+        let users = Users::default();
+        let (one, two) = (users.take(false), users.take(false));
+        assert!(one.id != two.id && one.id >= FIRST);
+        let free = one.id;
+        drop(one);
+        assert_eq!(users.take(false).id, free);
+        assert_eq!(Users::default().take(true).id, 1_000);
+    }
+}

@@ -1,0 +1,85 @@
+//! Connect's frames as E2B's daemon sends them: a byte of flags, a length, JSON.
+
+use serde_json::Value;
+
+/// The last frame of a stream.
+const END: u8 = 2;
+const HEADER: usize = 5;
+/// More than any frame has; output comes in pieces of some ten kilobytes.
+const MAX_FRAME: usize = 8 << 20;
+
+/// One frame.
+#[derive(Debug, PartialEq)]
+pub(super) enum Frame {
+    /// A message.
+    Message(Value),
+    /// The stream is over; with an error where it ended by one.
+    End(Option<Value>),
+}
+
+/// A message as a stream has it.
+pub(super) fn framed(message: &Value) -> Vec<u8> {
+    let text = message.to_string();
+    let mut frame = vec![0];
+    frame.extend((text.len() as u32).to_be_bytes());
+    frame.extend(text.as_bytes());
+    frame
+}
+
+/// Bytes as they come, from which frames are taken.
+#[derive(Debug, Default)]
+pub(super) struct Frames(Vec<u8>);
+
+impl Frames {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// The next frame that is whole.
+    pub(super) fn next(&mut self) -> Result<Option<Frame>, String> {
+        let Some((header, rest)) = self.0.split_at_checked(HEADER) else { return Ok(None) };
+        let (flags, length) = (header[0], u32::from_be_bytes([header[1], header[2], header[3], header[4]]));
+        let length = length as usize;
+        if length > MAX_FRAME || flags & !END != 0 {
+            return Err(format!("a frame of {length} bytes with flags {flags}"));
+        }
+        let Some(text) = rest.get(..length) else { return Ok(None) };
+        let message =
+            serde_json::from_slice(text).map_err(|error| format!("a frame that is no JSON: {error}"));
+        let message: Value = message?;
+        self.0.drain(..HEADER + length);
+        Ok(Some(match flags {
+            END => Frame::End(message.get("error").cloned()),
+            _ => Frame::Message(message),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn frames_are_taken_from_bytes_in_any_pieces() {
+        let mut bytes = framed(&json!({"a": 1}));
+        let mut end = framed(&json!({"error": {"code": "not_found"}}));
+        end[0] = END;
+        bytes.extend(end);
+        let (mut frames, mut seen) = (Frames::default(), Vec::new());
+        for byte in bytes {
+            frames.push(&[byte]);
+            seen.extend(frames.next().unwrap());
+        }
+        assert_eq!(seen, [Frame::Message(json!({"a": 1})), Frame::End(Some(json!({"code": "not_found"})))]);
+    }
+
+    #[test]
+    fn a_frame_that_is_too_long_or_compressed_is_refused() {
+        for header in [[0, 0xff, 0, 0, 0], [1, 0, 0, 0, 2]] {
+            let mut frames = Frames::default();
+            frames.push(&header);
+            assert!(frames.next().is_err());
+        }
+    }
+}

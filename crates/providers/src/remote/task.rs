@@ -1,0 +1,290 @@
+//! One task on a borrowed machine: its files go there in one archive, its commands are run, and what it left comes back in
+//! another one.
+
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+use belljar_engine::language::{Language, Runtime};
+use belljar_engine::outcome::{Artifact, Ending, Limit};
+use belljar_engine::plan::{Plan, Program, Task, WORKSPACE};
+use belljar_engine::provider::{Flow, ProviderError, Sink, Stream};
+use belljar_engine::report::mime_type;
+use serde_json::Value;
+
+use super::{Command, Held};
+use crate::program::{
+    self, ARTIFACT_EXTENSIONS, Found, IMAGE_FOLDERS, MAX_ARTIFACT, MAX_ARTIFACTS, MAX_RESULT, Prepared, Spots,
+};
+
+/// Where a run's own files are on the machine, and the archive with all of them.
+pub(super) const FOLDER: &str = "/tmp/.belljar";
+const ARCHIVE: &str = "/tmp/.belljar.tar";
+const PREPARE: &str = include_str!("prepare.sh");
+const COLLECT: &str = include_str!("collect.sh");
+/// How long a script of ours may take.
+const SCRIPT_TIME: Duration = Duration::from_secs(25);
+/// What of its output is read.
+const MAX_SAID: usize = 16 << 10;
+/// All that can come back, with an archive's own headers.
+const MAX_LEFT: u64 = MAX_RESULT as u64 + (MAX_ARTIFACTS as u64) * MAX_ARTIFACT + (1 << 20);
+
+/// What a task left.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Left {
+    pub(super) result: Option<Value>,
+    pub(super) artifacts: Vec<Artifact>,
+}
+
+/// Runs a task; its time begins when its files are there.
+pub(super) async fn run(
+    held: &Held,
+    plan: &Plan,
+    task: &Task,
+    sink: &mut dyn Sink,
+) -> Result<(Ending, Left), ProviderError> {
+    let prepared = prepared(plan, task, language_of(task).and_then(|language| language.runtimes.first()));
+    let lender = &held.shared.lender;
+    lender.put(&held.lent, ARCHIVE, pack(&prepared, &task.stdin)?).await?;
+    let said = place(held, task, &prepared).await?;
+    let commands = match language_of(task) {
+        None => prepared.commands,
+        Some(language) => self::prepared(plan, task, Some(choose(held, language, &said)?)).commands,
+    };
+    let deadline = Instant::now() + plan.limits.timeout;
+    let late = tokio::time::sleep_until((deadline + lender.grace()).into());
+    let mut ear = |stream: Stream, bytes: &[u8]| sink.output(stream, bytes);
+    let steps = async {
+        let mut ending = Ending::Exited(0);
+        for (at, words) in commands.iter().enumerate() {
+            let stdin = at + 1 == commands.len() && !task.stdin.is_empty();
+            let command = Command {
+                words: redirected(words, stdin, prepared.result),
+                env: prepared.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+                workdir: task.workdir.clone(),
+                ours: false,
+                timeout: deadline.saturating_duration_since(Instant::now()),
+                keep: plan.limits.output_bytes,
+            };
+            ending = lender.run(&held.lent, command, &mut ear).await?;
+            if ending != Ending::Exited(0) {
+                break;
+            }
+        }
+        Ok::<_, ProviderError>(ending)
+    };
+    let ending = tokio::select! {
+        biased;
+        ended = steps => ended?,
+        () = late => Ending::TimedOut,
+    };
+    let left = match ending {
+        Ending::Exited(_) | Ending::Signalled(_) => collect(held).await?,
+        // What runs on there is ended by giving the machine back, and nothing is waited for.
+        _ => Left::default(),
+    };
+    Ok((ending, left))
+}
+
+fn language_of(task: &Task) -> Option<&'static Language> {
+    match &task.program {
+        Program::Code { language, .. } => Some(language),
+        Program::Command(_) => None,
+    }
+}
+
+fn prepared(plan: &Plan, task: &Task, runtime: Option<&'static Runtime>) -> Prepared {
+    let found = runtime.map(|runtime| Found { runtime, program: runtime.program.to_owned() });
+    let spots = Spots { hidden: None, inbox: FOLDER.to_owned(), compiled: format!("{FOLDER}/program") };
+    program::prepare(task, plan, found.as_ref(), &IMAGE_FOLDERS.join(":"), &spots)
+}
+
+/// All files of a run, as an archive of the whole machine.
+fn pack(prepared: &Prepared, stdin: &[u8]) -> Result<Vec<u8>, ProviderError> {
+    let mut archive = tar::Builder::new(Vec::new());
+    let mut add = |path: String, mode: u32, content: &[u8]| {
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(mode);
+        header.set_size(content.len() as u64);
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        header.set_mtime(now.map_or(0, |now| now.as_secs()));
+        archive.append_data(&mut header, path.trim_start_matches('/'), content)
+    };
+    let mut packed = add(format!("{FOLDER}/stdin"), 0o600, stdin);
+    for file in &prepared.files {
+        let place = if file.inbox { FOLDER } else { WORKSPACE };
+        packed = packed.and_then(|()| add(format!("{place}/{}", file.path), file.mode, &file.content));
+    }
+    let packed = packed.and_then(|()| archive.into_inner());
+    packed
+        .map_err(|error| ProviderError::Setup { step: "pack the files".to_owned(), cause: error.to_string() })
+}
+
+/// Has the files put into place, and hears what there is to run them with.
+async fn place(held: &Held, task: &Task, prepared: &Prepared) -> Result<String, ProviderError> {
+    let command = match &task.program {
+        Program::Command(words) => words.first().map(String::as_str).unwrap_or_default(),
+        Program::Code { .. } => "",
+    };
+    let path = prepared.env.get("PATH").map(String::as_str).unwrap_or_default();
+    let mut arguments = vec![held.shared.lender.user(), task.workdir.as_str(), command, path];
+    let runtimes = language_of(task).map_or(&[][..], |language| language.runtimes);
+    arguments.extend(runtimes.iter().map(|runtime| runtime.program));
+    let (ending, said) = script(held, PREPARE, &arguments, true).await?;
+    if ending != Ending::Exited(0) {
+        let cause = format!("{} (the template needs sh, tar and find)", super::http::shown(&said));
+        return Err(ProviderError::Setup { step: "put files into place".to_owned(), cause });
+    }
+    for line in said.lines() {
+        match line.split_once(' ') {
+            Some(("workdir", errno)) => {
+                let message = format!("enter folder {}: {errno}", task.workdir);
+                return Err(ProviderError::Invalid { field: "workdir", message });
+            }
+            Some(("command", errno)) => {
+                let message = format!(
+                    "execute {command}: {errno}; the template has no such program, or it cannot be executed"
+                );
+                return Err(ProviderError::Invalid { field: "command", message });
+            }
+            _ => {}
+        }
+    }
+    Ok(said)
+}
+
+/// The best runtime of those that are there.
+fn choose(held: &Held, language: &'static Language, said: &str) -> Result<&'static Runtime, ProviderError> {
+    let version_of = |name: &str| {
+        let told = said.lines().filter_map(|line| line.strip_prefix("program ")?.split_once(' '));
+        told.into_iter().find(|(program, _)| *program == name).map(|(_, version)| version)
+    };
+    let fits = |runtime: &&Runtime| match (version_of(runtime.program), runtime.at_least) {
+        (None, _) => false,
+        (Some(_), None) => true,
+        (Some(text), Some(wanted)) => program::version(text).is_some_and(|found| found >= wanted),
+    };
+    language.runtimes.iter().find(fits).ok_or_else(|| ProviderError::LanguageMissing {
+        language: language.name,
+        image: held.shared.lender.service().template,
+        install: "use a template that has it".to_owned(),
+    })
+}
+
+/// A command whose input is a file, and whose result, if it gives one, is written to another.
+fn redirected(words: &[String], stdin: bool, result: bool) -> Vec<String> {
+    let input = if stdin { format!("{FOLDER}/stdin") } else { "/dev/null".to_owned() };
+    let result = if result { format!(" 3>{FOLDER}/result") } else { String::new() };
+    let shell =
+        ["/bin/sh".to_owned(), "-c".to_owned(), format!("exec \"$@\" <{input}{result}"), "sh".to_owned()];
+    shell.into_iter().chain(words.iter().cloned()).collect()
+}
+
+/// Runs a script of ours, and gives what it said.
+async fn script(
+    held: &Held,
+    text: &str,
+    arguments: &[&str],
+    ours: bool,
+) -> Result<(Ending, String), ProviderError> {
+    let words = [&["/bin/sh", "-c", text, "belljar"], arguments].concat();
+    let command = Command {
+        words: words.into_iter().map(str::to_owned).collect(),
+        env: vec![(
+            "PATH".to_owned(),
+            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
+        )],
+        workdir: "/".to_owned(),
+        ours,
+        timeout: SCRIPT_TIME,
+        keep: MAX_SAID as u64,
+    };
+    let mut said = Vec::new();
+    let mut ear = |_, bytes: &[u8]| {
+        said.extend_from_slice(bytes);
+        said.truncate(MAX_SAID);
+        Flow::Continue
+    };
+    let ended =
+        tokio::time::timeout(SCRIPT_TIME, held.shared.lender.run(&held.lent, command, &mut ear)).await;
+    let lost = || ProviderError::Lost { message: "its machine does not answer any more".to_owned() };
+    let ending = ended.map_err(|_| lost())??;
+    Ok((ending, String::from_utf8_lossy(&said).into_owned()))
+}
+
+/// What the task left. A machine on which that cannot be packed is one that the program made so.
+async fn collect(held: &Held) -> Result<Left, ProviderError> {
+    let numbers = [MAX_RESULT as u64, MAX_ARTIFACT, MAX_ARTIFACTS as u64].map(|number| number.to_string());
+    let endings = ARTIFACT_EXTENSIONS.join("\\|");
+    let arguments = [&*numbers[0], &*numbers[1], &*numbers[2], &*endings];
+    let (ending, _) = script(held, COLLECT, &arguments, false).await?;
+    if ending != Ending::Exited(0) {
+        return Ok(Left::default());
+    }
+    let archive = held.shared.lender.get(&held.lent, &format!("{FOLDER}/left.tar"), MAX_LEFT).await?;
+    Ok(unpack(&archive))
+}
+
+/// Reads an archive that a tenant's machine made: nothing of it is believed, and nothing is written anywhere.
+fn unpack(archive: &[u8]) -> Left {
+    let mut left = Left::default();
+    let mut archive = tar::Archive::new(archive);
+    let entries = archive.entries().into_iter().flatten();
+    for mut entry in entries.map_while(Result::ok).take(2 * MAX_ARTIFACTS) {
+        let path = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        if !entry.header().entry_type().is_file() {
+            continue;
+        }
+        let mut whole = |bound: u64| {
+            let mut content = Vec::new();
+            let read = entry.by_ref().take(bound + 1).read_to_end(&mut content);
+            (read.is_ok() && content.len() as u64 <= bound).then_some(content)
+        };
+        if path == "tmp/.belljar/result" {
+            left.result = whole(MAX_RESULT as u64).and_then(|text| serde_json::from_slice(&text).ok());
+        } else if let Some(name) = path.strip_prefix("workspace/artifacts/") {
+            let may_leave = !name.contains('/') && !name.starts_with('.') && mime_type(name).is_some();
+            if may_leave && left.artifacts.len() < MAX_ARTIFACTS {
+                let name = name.to_owned();
+                left.artifacts.extend(whole(MAX_ARTIFACT).map(|content| Artifact { name, content }));
+            }
+        }
+    }
+    left
+}
+
+/// What a command's end means where its reader wants no more.
+pub(super) fn heard_enough() -> Ending {
+    Ending::LimitHit(Limit::Output, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_archive_from_there_is_not_believed() {
+        let mut archive = tar::Builder::new(Vec::new());
+        let mut add = |path: &str, kind: tar::EntryType, content: &[u8]| {
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(kind);
+            header.set_size(content.len() as u64);
+            let name = &mut header.as_old_mut().name;
+            name[..path.len()].copy_from_slice(path.as_bytes());
+            header.set_cksum();
+            archive.append(&header, content).unwrap();
+        };
+        let file = tar::EntryType::Regular;
+        add("tmp/.belljar/result", file, b"{\"a\":1}");
+        add("workspace/artifacts/a.txt", file, b"x");
+        add("workspace/artifacts/../../etc/b.txt", file, b"x");
+        add("workspace/artifacts/.c.txt", file, b"x");
+        add("workspace/artifacts/d.exe", file, b"x");
+        add("workspace/artifacts/e.txt", tar::EntryType::Symlink, b"");
+        add("/etc/f.txt", file, b"x");
+        let left = unpack(&archive.into_inner().unwrap());
+        assert_eq!(left.result, Some(serde_json::json!({"a": 1})));
+        let names: Vec<_> = left.artifacts.iter().map(|artifact| artifact.name.as_str()).collect();
+        assert_eq!(names, ["a.txt"]);
+        assert_eq!(unpack(b"no archive"), Left::default());
+    }
+}

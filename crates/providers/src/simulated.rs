@@ -1,0 +1,94 @@
+//! Runs nothing and says so: for developing an agent on a machine that cannot isolate. Only ever chosen by name.
+
+use std::time::Duration;
+
+use belljar_engine::layer::Layer;
+use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
+use belljar_engine::plan::{Plan, Program, Source, Task};
+use belljar_engine::provider::{
+    BoxFuture, Capabilities, ImageChoice, MissingLayer, PoolMetrics, Provider, ProviderError, Sandbox, Sink,
+    Stream,
+};
+
+/// Its name in requests and receipts.
+pub const NAME: &str = "simulated";
+
+/// A provider that runs nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Simulated;
+
+impl Provider for Simulated {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    /// Whatever is accepted, nobody looks into it.
+    fn capabilities(&self) -> Capabilities {
+        let missing = |layer: &Layer| MissingLayer {
+            layer: *layer,
+            reason: "nothing runs here, so nothing is enforced".to_owned(),
+            remedy: "choose another provider".to_owned(),
+        };
+        let missing = Layer::ALL.iter().map(missing).collect();
+        Capabilities {
+            missing,
+            host_paths: true,
+            single_hosts: true,
+            images: ImageChoice::Unpacked,
+            ..Capabilities::default()
+        }
+    }
+
+    fn open<'a>(&'a self, _plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
+        Box::pin(std::future::ready(Ok(Box::new(*self) as Box<dyn Sandbox>)))
+    }
+
+    fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
+        Box::pin(std::future::ready(Vec::new()))
+    }
+
+    fn shut_down(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+impl Sandbox for Simulated {
+    fn run<'a>(
+        &'a mut self,
+        task: &'a Task,
+        sink: &'a mut dyn Sink,
+        _cancel: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
+        sink.output(Stream::Stdout, format!("simulated: {} was not run\n", described(task)).as_bytes());
+        let receipt = Receipt {
+            provider: NAME,
+            kernel: Kernel::Host,
+            isolation: Vec::new(),
+            warm: Warmth::Cold,
+            simulated: true,
+            service: None,
+        };
+        Box::pin(std::future::ready(Ok(Outcome {
+            ending: Ending::Exited(0),
+            duration: Duration::ZERO,
+            usage: Usage::default(),
+            result: None,
+            artifacts: Vec::new(),
+            findings: Vec::new(),
+            receipt,
+        })))
+    }
+}
+
+fn described(task: &Task) -> String {
+    match &task.program {
+        Program::Code { language, source: Source::Text { code, .. }, .. } => {
+            let lines = code.lines().count();
+            format!("{} of {lines} line{}", language.name, if lines == 1 { "" } else { "s" })
+        }
+        Program::Code { language, source: Source::Existing(_), .. } => format!("{} in a file", language.name),
+        Program::Command(words) => {
+            format!("the command '{}'", words.first().map(String::as_str).unwrap_or_default().escape_debug())
+        }
+    }
+}

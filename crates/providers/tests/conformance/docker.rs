@@ -1,0 +1,276 @@
+//! The same over Docker, with a daemon of the tests' own; and what is Docker's alone: what is left behind, and what is said when
+//! the daemon goes away.
+
+use std::time::{Duration, Instant};
+
+use belljar_engine::layer::Layer;
+use belljar_engine::outcome::{Kernel, Limit, Warmth};
+use belljar_engine::report::Status;
+use belljar_providers::docker::Settings;
+use libtest_mimic::Trial;
+use serde_json::json;
+
+use crate::dockerd::{Dockerd, GROUPED, IMAGE};
+use crate::world::{Verdict, World, check};
+use crate::{cases, docker_fails, docker_shows, endings, living};
+
+/// What gVisor does in another way, judged from outside.
+const GVISOR_DIFFERS: [(&str, &str); 7] = [
+    ("no_network", "it answers EHOSTUNREACH where Linux answers ENETUNREACH"),
+    ("receipt_has_the_floor", "without control groups (--ignore-cgroups) the receipt lacks those layers"),
+    ("usage_is_measured", "it shows no control group to count by"),
+    ("memory_runs_out", "the flags for a nested machine leave control groups alone"),
+    ("memory_of_a_child_runs_out", "the flags for a nested machine leave control groups alone"),
+    ("processes_run_out", "the flags for a nested machine leave control groups alone"),
+    ("inodes_run_out", "its tmpfs counts no inodes"),
+];
+
+/// What containers do in another way.
+const LIVING_DIFFERS: [(&str, &str); 4] = [
+    ("state_stays_between_commands", "ids inside are the host's own, and none of them is 1000"),
+    ("files_are_read_and_written", "ids inside are the host's own, and have no name in the image"),
+    ("the_disk_is_full_and_empty_again", "each writable place has the whole size"),
+    ("without_a_gate_nothing_can_be_changed", "this daemon has no bridge for network 'full'"),
+];
+
+/// A case with a daemon of its own.
+pub(crate) type AloneCase = fn(&mut Dockerd) -> Verdict;
+
+/// Worlds over one daemon; none where it cannot be had.
+pub(crate) struct Docked {
+    daemon: Result<Dockerd, String>,
+    worlds: Vec<(&'static str, World)>,
+}
+
+impl Docked {
+    /// Starts a daemon where everything is to be tested.
+    pub(crate) fn start() -> Self {
+        if std::env::var_os("BELLJAR_TEST_ALL").is_none() {
+            return Self { daemon: Err("BELLJAR_TEST_ALL is not set".to_owned()), worlds: Vec::new() };
+        }
+        match Dockerd::start() {
+            Err(why) => Self { daemon: Err(why), worlds: Vec::new() },
+            Ok(daemon) => {
+                let world = |pool| World::docker(Settings { pool, ..settings(&daemon) });
+                let gvisor = Settings { runtime: Some("runsc".to_owned()), ..settings(&daemon) };
+                let worlds =
+                    vec![("docker", world(0)), ("docker_pool", world(2)), ("gvisor", World::docker(gvisor))];
+                Self { daemon: Ok(daemon), worlds }
+            }
+        }
+    }
+
+    pub(crate) fn trials(&self) -> Vec<Trial> {
+        let mut trials = Vec::new();
+        let daemon = match &self.daemon {
+            Ok(daemon) => daemon,
+            Err(why) => {
+                let name = format!("docker: {why}");
+                return vec![Trial::test(name, || Ok(())).with_ignored_flag(true)];
+            }
+        };
+        for (kind, world) in &self.worlds {
+            for (name, case) in cases::all().into_iter().chain(endings::all()) {
+                let differs = GVISOR_DIFFERS.iter().find(|(other, _)| *kind == "gvisor" && *other == name);
+                let title = match differs {
+                    Some((_, why)) => format!("{kind}::{name} ({why})"),
+                    None => format!("{kind}::{name}"),
+                };
+                let world = world.clone();
+                let trial = Trial::test(title, move || case(&world).map_err(Into::into));
+                trials.push(trial.with_ignored_flag(differs.is_some()));
+            }
+        }
+        for (kind, world) in [&self.worlds[0], &self.worlds[2]] {
+            let world = world.clone();
+            let case = move || receipt(&world).map_err(Into::into);
+            trials.push(Trial::test(format!("{kind}::the_receipt_is_what_the_kernel_says"), case));
+        }
+        let world = self.worlds[0].1.clone();
+        let code = move || docker_shows::code_in_a_playground(&world).map_err(Into::into);
+        trials.push(Trial::test("docker::code_in_a_playground_overwrites_nothing", code));
+        trials.extend(living::shared_trials("docker_living", &self.worlds[0].1, &LIVING_DIFFERS));
+        let host = daemon.host();
+        trials.push(Trial::test("docker::filter_is_the_jails", move || filter(host).map_err(Into::into)));
+        for (name, case) in [
+            ("what_it_cannot_do_is_refused_by_name", refusals as AloneCase),
+            ("a_waiting_container_is_used_once", pool),
+            ("a_hundred_runs_leave_nothing", hundred),
+            ("gvisor_in_a_control_group_is_held_to_its_limits", grouped),
+        ]
+        .into_iter()
+        .chain(docker_fails::all())
+        .chain(docker_shows::all())
+        {
+            // One daemon each: a moment to start, and nobody else's containers are there.
+            let alone = move || Dockerd::small().and_then(|mut daemon| case(&mut daemon)).map_err(Into::into);
+            trials.push(Trial::test(format!("docker_alone::{name}"), alone));
+        }
+        trials
+    }
+
+    pub(crate) fn end(self) {
+        self.worlds.iter().for_each(|(_, world)| world.shut_down());
+    }
+}
+
+pub(crate) fn settings(daemon: &Dockerd) -> Settings {
+    at(daemon.host())
+}
+
+pub(crate) fn at(host: String) -> Settings {
+    Settings { host: Some(host), image: IMAGE.to_owned(), ..Settings::default() }
+}
+
+/// The kernel's answers are those of the jail's own filter.
+fn filter(host: String) -> Verdict {
+    let world = World::docker(at(host));
+    let code = "import ctypes, os\n\
+        libc = ctypes.CDLL(None, use_errno=True)\n\
+        def call(*words):\n\
+        \x20   ctypes.set_errno(0)\n\
+        \x20   return ctypes.get_errno() if libc.syscall(*words) < 0 else 0\n\
+        print(call(435, 0, 0), call(101, 0, 0, 0, 0), call(272, 0x10000000), call(321, 0, 0, 0), call(425, 1, 0))\n\
+        print(call(41, 1, 1, 0), call(41, 38, 5, 0), call(41, 2, 3, 1), call(90, b'/workspace', 0o4755))\n\
+        print([line.split()[1] for line in open('/proc/self/status') if line.startswith(('CapEff', 'CapBnd', 'NoNewPrivs', 'Seccomp:'))])\n\
+        print(os.getuid() > 1000, os.listdir('/sys/devices'), open('/proc/kallsyms').read() == '')\n\
+        try: open('/etc/mark', 'w')\nexcept OSError as e: print(e.errno)";
+    let report = world.python(code)?;
+    world.shut_down();
+    let expected = "38 1 1 1 38\n0 97 1 1\n\
+        ['0000000000000000', '0000000000000000', '1', '2']\nTrue [] True\n30\n";
+    check!(!cfg!(target_arch = "x86_64") || report.stdout == expected, report);
+    Ok(())
+}
+
+/// A layer is in the receipt where the program's own process has it, whatever Docker was asked for.
+fn receipt(world: &World) -> Verdict {
+    let code = "for line in open('/proc/self/status'):\n\
+        \x20   if line.startswith(('CapBnd', 'Seccomp:')): print(line.split()[1])";
+    let report = world.python(code)?;
+    let told: Vec<_> = report.stdout.lines().collect();
+    check!(told.len() == 2 && told[0].bytes().all(|digit| digit == b'0'), report);
+    check!(report.isolation().contains(&Layer::NoCapabilities), report);
+    check!(report.isolation().contains(&Layer::Seccomp) == (told[1] == "2"), report);
+    // gVisor counts no files in its places and, as it is told here, leaves control groups alone.
+    let gvisor = report.receipt.as_ref().is_some_and(|receipt| receipt.kernel == Kernel::Gvisor);
+    let limited = [Layer::DiskQuota, Layer::CgroupMemory, Layer::CgroupCpu, Layer::CgroupPids];
+    check!(limited.iter().all(|layer| report.isolation().contains(layer) != gvisor), report);
+    let told = report.findings.iter().any(|finding| finding.rule == "sandbox-not-limited");
+    check!(told == gvisor, report);
+    Ok(())
+}
+
+/// gVisor is one process for the kernel, which ends with all that is in it: that is the end of the run, and no failure of Docker.
+#[expect(clippy::print_stdout, reason = "a skipped case says why")]
+fn grouped(daemon: &mut Dockerd) -> Verdict {
+    let tried = daemon.docker(&[
+        "run",
+        "--rm",
+        "--network=none",
+        "--runtime",
+        GROUPED,
+        "--memory=64m",
+        IMAGE,
+        "true",
+    ]);
+    if let Err(why) = tried {
+        println!("skipped: gVisor in a control group: {}", why.trim());
+        return Ok(());
+    }
+    let world = World::docker(Settings { runtime: Some(GROUPED.to_owned()), ..settings(daemon) });
+    let run = |program: &str, processes: u32| {
+        let limits = json!({"memory_bytes": 128 << 20, "processes": processes, "timeout_ms": 60_000});
+        world.run(json!({"command": ["sh", "-c", program], "limits": limits}))
+    };
+    let fine = run("echo fine", 4)?;
+    check!(fine.stdout == "fine\n" && fine.findings.is_empty(), fine);
+    let groups = [Layer::CgroupMemory, Layer::CgroupCpu, Layer::CgroupPids];
+    check!(groups.iter().all(|layer| fine.isolation().contains(layer)), fine);
+    let hog = run(
+        "echo begun; /bin/busybox head -c 500000000 /dev/zero | /bin/busybox tail -n 1 | cat >/dev/null",
+        8,
+    )?;
+    check!(hog.status == Status::LimitExceeded && hog.limit == Some(Limit::Memory), hog);
+    check!(hog.stdout == "begun\n" && hog.isolation().contains(&Layer::CgroupMemory), hog);
+    let many = run("for i in 1 2 3 4 5 6 7 8; do sleep 20 & done; echo all", 4)?;
+    check!(!many.stdout.contains("all"), many);
+    check!(run("echo again", 4)?.stdout == "again\n", "the provider goes on");
+    world.shut_down();
+    Ok(())
+}
+
+fn refusals(daemon: &mut Dockerd) -> Verdict {
+    let world = World::docker(settings(daemon));
+    let run = |request| world.run(request).err().unwrap_or_default();
+    let gvisor = World::docker(Settings { runtime: Some("runsc".to_owned()), ..settings(daemon) });
+    let hosts = json!({"command": ["true"], "network": {"mode": "hosts", "hosts": ["pypi.org"]}});
+    let hosts = gvisor.run(hosts).err().unwrap_or_default();
+    check!(hosts.contains("network: provider 'docker' cannot let out to single hosts"), hosts);
+    gvisor.shut_down();
+    let image = run(json!({"command": ["true"], "image": "host"}));
+    check!(image.contains("'unpacked_images'"), image);
+    let image = run(json!({"command": ["true"], "image": "secret/image"}));
+    check!(image.contains("'secret/image' is not among those that requests may name"), image);
+    let memory = run(json!({"command": ["true"], "limits": {"memory_bytes": 4 << 20}}));
+    check!(memory.contains("6 MB or more"), memory);
+    let landlock = run(json!({"command": ["true"], "require": ["landlock"]}));
+    check!(landlock.contains("landlock"), landlock);
+    let language = run(json!({"language": "ruby", "code": "1"}));
+    check!(language.contains("ruby is not available in image belljar/test"), language);
+    world.shut_down();
+    Ok(())
+}
+
+fn pool(daemon: &mut Dockerd) -> Verdict {
+    let world = World::docker(Settings { pool: 1, ..settings(daemon) });
+    let request = json!({"command": ["sh", "-c", "echo /tmp/*; echo >/tmp/mark"]});
+    let first = world.run(request.clone())?;
+    check!(first.warmth() == Warmth::Cold && first.stdout == "/tmp/*\n", first);
+    wait_for("a container that waits", || world.pools().iter().any(|pool| pool.size == 1))?;
+    let second = world.run(request)?;
+    check!(second.warmth() == Warmth::Pool && second.stdout == "/tmp/*\n", second);
+    check!(second.isolation().contains(&Layer::Seccomp), second);
+    world.shut_down();
+    nothing_left(daemon, "after the end of a pool")
+}
+
+fn hundred(daemon: &mut Dockerd) -> Verdict {
+    let world = World::docker(Settings { pool: 2, ..settings(daemon) });
+    let before = (daemon.docker(&["network", "ls", "-q"])?, daemon.docker(&["volume", "ls", "-q"])?);
+    let run = |number: u32| {
+        let world = world.clone();
+        let request = json!({"command": ["echo", number.to_string()]});
+        std::thread::spawn(move || world.run(request).map(|report| (number, report)))
+    };
+    for start in (0..100).step_by(4) {
+        let runs: Vec<_> = (start..start + 4).map(run).collect();
+        for run in runs {
+            let (number, report) = run.join().map_err(|_| "a run panicked".to_owned())??;
+            check!(report.status == Status::Succeeded && report.stdout == format!("{number}\n"), report);
+        }
+    }
+    world.shut_down();
+    nothing_left(daemon, "after a hundred runs")?;
+    let after = (daemon.docker(&["network", "ls", "-q"])?, daemon.docker(&["volume", "ls", "-q"])?);
+    check!(before == after, after);
+    // And as Docker's own programs tell it: nothing of theirs is left, either.
+    let shims = daemon.docker(&["system", "df", "--format", "{{.Type}} {{.TotalCount}}"])?;
+    check!(shims.contains("Containers 0") && shims.contains("Local Volumes 0"), shims);
+    Ok(())
+}
+
+pub(crate) fn nothing_left(daemon: &Dockerd, when: &str) -> Verdict {
+    let left = daemon.docker(&["ps", "-aq"])?;
+    check!(left.is_empty(), (when, &left));
+    Ok(())
+}
+
+pub(crate) fn wait_for(what: &str, condition: impl Fn() -> bool) -> Verdict {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        check!(Instant::now() < deadline, what);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}

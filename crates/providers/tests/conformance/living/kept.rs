@@ -1,0 +1,94 @@
+//! What a command is kept from is its own, whatever runs beside it; and a flood of it is nobody else's trouble.
+
+use belljar_engine::living::{Attach, Ending, StartCommand};
+use serde_json::json;
+
+use super::{Case, Open, cases, collect, text, until};
+use crate::world::{Verdict, World, check};
+
+pub(super) fn all() -> Vec<(&'static str, Case)> {
+    cases![calls_are_told_to_who_made_them, a_flood_of_refused_calls_slows_nobody_else]
+}
+
+/// Makes a call that is refused, and fails unless it is with EPERM, every time.
+fn refused(call: &str, times: u32) -> String {
+    format!(
+        "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n\
+         for _ in range({times}):\n    assert libc.{call} == -1 and ctypes.get_errno() == 1, ctypes.get_errno()\n"
+    )
+}
+
+impl Open {
+    /// What the command of this line was kept from, by name of the call.
+    async fn told(&self, line: &str) -> Result<Vec<String>, String> {
+        let attach = Attach { from: 0, hold: true };
+        let started = self.living.commands().start_attached(StartCommand::shell(line), attach).await;
+        let (process, output) = started.map_err(text)?;
+        let ran = collect(output).await.map_err(text)?;
+        check!(ran.ending == Some(Ending::Exited(0)), (line, ran));
+        let all = self.living.commands().list().await.map_err(text)?;
+        let info = all.into_iter().find(|info| info.id == process).ok_or("it is forgotten")?;
+        let findings = self.living.commands().kept_from(&info).await.map_err(text)?;
+        Ok(findings.into_iter().map(|finding| finding.message).collect())
+    }
+
+    async fn told_of_all(&self) -> Result<Vec<String>, String> {
+        let findings = self.living.kept_from().await.map_err(text)?;
+        Ok(findings.into_iter().map(|finding| finding.message).collect())
+    }
+}
+
+fn has(told: &[String], calls: &[&str]) -> bool {
+    told.len() == calls.len() && calls.iter().all(|call| told.iter().any(|message| message.contains(call)))
+}
+
+async fn calls_are_told_to_who_made_them(world: World) -> Verdict {
+    let open = world.open(json!({})).await?;
+    check!(open.told("echo nothing").await?.is_empty(), "nothing was refused");
+    check!(open.told_of_all().await?.is_empty(), "not to the guest either");
+    open.put("unshare.py", refused("unshare(0x10000000)", 3).as_bytes()).await?;
+    open.put("ptrace.py", refused("ptrace(0, 0, 0, 0)", 1).as_bytes()).await?;
+    // At once, in children and in sessions of their own.
+    let (one, other) = tokio::join!(
+        open.told("sh -c 'python3 unshare.py; true' && sleep 0.3"),
+        open.told("sleep 0.1; setsid -w python3 ptrace.py | cat && sleep 0.3"),
+    );
+    let (one, other) = (one?, other?);
+    check!(has(&one, &["unshare"]) && one[0].ends_with("(3 times)"), one);
+    check!(has(&other, &["ptrace"]), other);
+    // What a command left behind in its session is still its own.
+    let left = open
+        .told("python3 ptrace.py; (sh -c 'python3 unshare.py; sleep 0.2' >/dev/null 2>&1 &) ; sleep 1")
+        .await?;
+    check!(has(&left, &["ptrace", "unshare"]), left);
+    // Who left his command behind altogether is nobody's, and the sandbox's all the same.
+    let daemon = "(setsid sh -c 'sleep 0.5; python3 ptrace.py; touch done' >/dev/null 2>&1 &)";
+    check!(open.told(daemon).await?.is_empty(), "a daemon");
+    until("it is done", async || Ok(open.shell("test -e done").await?.ending == Some(Ending::Exited(0))))
+        .await?;
+    let all = open.told_of_all().await?;
+    check!(has(&all, &["unshare", "ptrace"]), all);
+    open.close().await
+}
+
+/// So many that they are heard at a pace; each of them fails as the first one did.
+async fn a_flood_of_refused_calls_slows_nobody_else(world: World) -> Verdict {
+    let (open, quiet) = (world.open(json!({})).await?, world.open(json!({})).await?);
+    open.put("flood.py", refused("unshare(0x10000000)", 320).as_bytes()).await?;
+    let flood = open.told("python3 flood.py");
+    let beside = async {
+        let mut answered = 0;
+        while answered < 20 {
+            check!(quiet.told("echo fine").await?.is_empty(), "its neighbour's");
+            answered += 1;
+        }
+        Ok::<_, String>(answered)
+    };
+    let (flood, answered) = tokio::join!(flood, beside);
+    let flood = flood?;
+    check!(has(&flood, &["unshare"]) && flood[0].ends_with("(320 times)"), flood);
+    check!(answered? == 20, "its neighbour answers");
+    check!(quiet.told_of_all().await?.is_empty(), "it was refused nothing");
+    quiet.close().await?;
+    open.close().await
+}

@@ -1,0 +1,288 @@
+//! `/v1/providers`: who there is and how they do, what is said about each, and whether it works.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::extract::Path;
+use axum::http::StatusCode;
+use belljar_engine::Engine;
+use belljar_engine::catalog::Settings;
+use belljar_engine::fleet::{AUTO, Post};
+use belljar_engine::limits::Limits;
+use belljar_engine::profile::Profiles;
+use belljar_engine::provider::{Blind, Capabilities, Provider};
+use belljar_engine::report::{Report, Status};
+use belljar_engine::request::{HostPaths, Request};
+use belljar_store::{ExecutionId, ProviderVersion};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::Desk;
+use crate::body::{Whole, parse};
+use crate::error::Error;
+use crate::roster::{self, Hidden, Seat, Seed};
+use crate::schema;
+use crate::world::World;
+
+/// How long a test may take with everything that it needs.
+const TEST: Duration = Duration::from_secs(120);
+/// What a test runs unless it is told otherwise.
+const PROGRAM: (&str, &str) = ("python", "print(6 * 7)");
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct New {
+    settings: Settings,
+    #[serde(default)]
+    instead: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RollBack {
+    version: u32,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Test {
+    settings: Option<Settings>,
+    language: Option<String>,
+    code: Option<String>,
+}
+
+/// Everybody, with what they can do and how they do. They are asked now.
+#[utoipa::path(get, path = "/v1/providers", tag = "administration",
+    responses((status = 200, description = "By name", body = schema::ProviderList)))]
+pub(crate) async fn list(desk: Desk) -> Result<Json<Value>, Error> {
+    let (roster, state) = (&desk.world.roster, desk.world.roster.state());
+    let posts = desk.world.engine.fleet().all();
+    roster::look(posts.clone()).await;
+    let shown = roster.catalog().names().into_iter().map(|name| {
+        let post = posts.iter().find(|post| post.name() == name);
+        let working = post.zip(state.seats.get(name)).map(|(post, seat)| working(post, seat));
+        let mut shown = working.unwrap_or_else(|| json!({"configured": false}));
+        shown["name"] = name.into();
+        shown["usual"] = (state.usual == name).into();
+        shown
+    });
+    let shown: Vec<Value> = shown.collect();
+    Ok(Json(json!({"usual": state.usual, "providers": shown})))
+}
+
+/// What can be said about a provider, as JSON Schema.
+#[utoipa::path(get, path = "/v1/providers/{provider}/schema", tag = "administration", params(("provider" = String, Path)),
+    responses((status = 200, description = "JSON Schema; secrets are `writeOnly`, facts `readOnly`", body = Value),
+        (status = 422, description = "There is no such provider", body = schema::Problem)))]
+pub(crate) async fn schema(desk: Desk, Path(name): Path<String>) -> Result<Json<Value>, Error> {
+    Ok(Json(desk.world.roster.catalog().schema(&name)?))
+}
+
+/// What is said about it. Secrets are masked.
+#[utoipa::path(get, path = "/v1/providers/{provider}/configuration", tag = "administration",
+    params(("provider" = String, Path)),
+    responses((status = 200, description = "It", body = schema::ProviderConfiguration),
+        (status = 404, description = "Nothing is said about it", body = schema::Problem)))]
+pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Value>, Error> {
+    configuration(&desk.world, &name).await.map(Json)
+}
+
+/// Says something about it, which counts from the next request on. Whoever sends a secret's mask keeps the
+/// secret, unless it would be sent elsewhere than before: then it has to be given anew. It is built and tested first: what does
+/// not work is refused and changes nothing.
+#[utoipa::path(put, path = "/v1/providers/{provider}/configuration", tag = "administration",
+    params(("provider" = String, Path)), request_body = schema::NewProviderConfiguration,
+    responses((status = 200, description = "As it is now", body = schema::ProviderConfiguration),
+        (status = 422, description = "Something is wrong with it; nothing was changed", body = schema::Problem)))]
+pub(crate) async fn set(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Value>, Error> {
+    roster::known(desk.world.roster.catalog(), &name)?;
+    let New { settings, instead } = parse(&body)?;
+    let (world, actor, provider) = desk.parts(&name);
+    let seed = Seed { settings, instead };
+    let work = async move { world.roster.set(&world, &provider, seed, &actor).await };
+    desk.act("provider.set", &name, work).await?;
+    configuration(&desk.world, &name).await.map(Json)
+}
+
+/// Does without what was said about it. One that is always there has its defaults again; others are not used any more.
+#[utoipa::path(delete, path = "/v1/providers/{provider}/configuration", tag = "administration",
+    params(("provider" = String, Path)),
+    responses((status = 204, description = "Nothing is said about it any more"),
+        (status = 404, description = "Nothing was", body = schema::Problem),
+        (status = 422, description = "Somebody relies on it", body = schema::Problem)))]
+pub(crate) async fn remove(desk: Desk, Path(name): Path<String>) -> Result<StatusCode, Error> {
+    let (world, actor, provider) = desk.parts(&name);
+    let work = async move { world.roster.remove(&world, &provider, &actor).await };
+    desk.act("provider.remove", &name, work).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// All that was said about it, newest first. Secrets are masked.
+#[utoipa::path(get, path = "/v1/providers/{provider}/versions", tag = "administration",
+    params(("provider" = String, Path)),
+    responses((status = 200, description = "The last hundred", body = schema::ProviderVersions)))]
+pub(crate) async fn versions(desk: Desk, Path(name): Path<String>) -> Result<Json<Value>, Error> {
+    roster::known(desk.world.roster.catalog(), &name)?;
+    let versions = desk.world.store.provider_versions(&name).await?;
+    Ok(Json(json!({"versions": versions.into_iter().map(version).collect::<Vec<_>>()})))
+}
+
+/// Says again what was said in an earlier version, secrets included; it is tested first, and becomes a new version.
+#[utoipa::path(post, path = "/v1/providers/{provider}/rollback", tag = "administration",
+    params(("provider" = String, Path)), request_body = schema::ProviderRollBack,
+    responses((status = 200, description = "As it is now", body = schema::ProviderConfiguration),
+        (status = 404, description = "There is no such version", body = schema::Problem),
+        (status = 422, description = "It does not work any more; nothing was changed", body = schema::Problem)))]
+pub(crate) async fn roll_back(
+    desk: Desk,
+    Path(name): Path<String>,
+    body: Whole,
+) -> Result<Json<Value>, Error> {
+    let (RollBack { version }, (world, actor, provider)) = (parse(&body)?, desk.parts(&name));
+    let work = async move { world.roster.roll_back(&world, &provider, version, &actor).await };
+    desk.act("provider.rollback", &name, work).await?;
+    configuration(&desk.world, &name).await.map(Json)
+}
+
+/// Has it serve whoever names nobody; `auto` has the strongest that passes its self-test.
+#[utoipa::path(post, path = "/v1/providers/{provider}/activate", tag = "administration",
+    params(("provider" = String, Path)),
+    responses((status = 200, description = "It serves", body = schema::UsualProvider),
+        (status = 422, description = "It is not configured, or does not work; nothing was changed", body = schema::Problem)))]
+pub(crate) async fn activate(desk: Desk, Path(name): Path<String>) -> Result<Json<Value>, Error> {
+    if name != AUTO {
+        roster::known(desk.world.roster.catalog(), &name)?;
+    }
+    let (world, _, provider) = desk.parts(&name);
+    let work = async move { world.roster.make_usual(&world, &provider).await };
+    desk.act("provider.activate", &name, work).await?;
+    Ok(Json(json!({"usual": name})))
+}
+
+/// Runs a real program, from one end to the other: as it is, or with other settings, which change nothing.
+#[utoipa::path(post, path = "/v1/providers/{provider}/test", tag = "administration",
+    params(("provider" = String, Path)), request_body = schema::ProviderTest,
+    responses((status = 200, description = "What came of it", body = schema::ProviderTested),
+        (status = 422, description = "It is not configured, or the settings are wrong", body = schema::Problem)))]
+pub(crate) async fn test(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Value>, Error> {
+    let Test { settings, language, code } =
+        if body.bytes.is_empty() { Test::default() } else { parse(&body)? };
+    let (world, _, provider) = desk.parts(&name);
+    let (roster, store) = (&world.roster, &world.store);
+    roster::known(roster.catalog(), &name)?;
+    let request = Request {
+        language: Some(language.unwrap_or_else(|| PROGRAM.0.to_owned())),
+        code: Some(code.unwrap_or_else(|| PROGRAM.1.to_owned())),
+        ..Request::default()
+    };
+    // What is tested for its settings serves nobody, and ends with the test.
+    let (tested, hidden, own) = match settings {
+        Some(settings) => {
+            let roster::Candidate { provider, hidden, .. } = roster.candidate(store, &name, settings).await?;
+            (provider, hidden, true)
+        }
+        None => {
+            world.engine.fleet().check(&name)?;
+            let seat = roster.state().seats.get(&name).cloned().ok_or(Error::NotFound("provider"))?;
+            (seat.provider, seat.hidden, false)
+        }
+    };
+    let work = async move {
+        let began = Instant::now();
+        let ran = timeout(TEST, run(Arc::clone(&tested), request)).await;
+        let ran = ran.unwrap_or_else(|_| Err("it took too long".to_owned()));
+        let duration = began.elapsed().as_secs_f64() * 1_000.0;
+        if own {
+            world.roster.discard(&tested).await;
+        }
+        Ok(outcome(&provider, duration, ran, &hidden))
+    };
+    desk.act("provider.test", &name, work).await.map(Json)
+}
+
+async fn run(provider: Arc<dyn Provider>, request: Request) -> Result<Report, String> {
+    let engine = Engine::new(provider, Profiles::shipped(), Limits::CEILING);
+    let said = |error: belljar_engine::Error| error.to_string();
+    let admitted = engine.admit(request, HostPaths::default()).map_err(said)?;
+    let id = ExecutionId::generate().map_err(|error| error.to_string())?.to_string();
+    let never = Box::pin(std::future::pending());
+    engine.execute(id, admitted, &mut Blind, never).await.map_err(said)
+}
+
+fn outcome(name: &str, duration_ms: f64, ran: Result<Report, String>, hidden: &Hidden) -> Value {
+    let (passed, error) = match &ran {
+        Ok(report) if report.status == Status::Succeeded => (true, None),
+        Ok(report) => {
+            let why = report.error.clone().unwrap_or_else(|| "the program did not succeed".to_owned());
+            (false, Some(hidden.cover(&why)))
+        }
+        Err(error) => (false, Some(hidden.cover(error))),
+    };
+    json!({"provider": name, "passed": passed, "duration_ms": duration_ms, "error": error, "result": ran.ok()})
+}
+
+async fn configuration(world: &World, name: &str) -> Result<Value, Error> {
+    let schema = world.roster.catalog().schema(name)?;
+    let newest = roster::newest(&world.store, name).await?;
+    let mut shown = match newest {
+        Some(newest) if newest.content.settings.is_some() => version(newest),
+        _ if world.roster.catalog().stands(name) => {
+            json!({"version": null, "settings": {}, "instead": [], "changed": null, "changed_by": null})
+        }
+        _ => return Err(Error::NotFound("configuration: say something about this provider first")),
+    };
+    let properties = schema["properties"].as_object().into_iter().flatten();
+    let facts = properties.filter(|(_, property)| property["readOnly"] == true);
+    let facts: Settings = facts.map(|(name, fact)| (name.clone(), fact["const"].clone())).collect();
+    shown["provider"] = name.into();
+    shown["facts"] = facts.into();
+    Ok(shown)
+}
+
+fn version(version: ProviderVersion) -> Value {
+    let ProviderVersion { version, content, actor, changed, .. } = version;
+    json!({
+        "version": version, "settings": content.settings, "instead": content.instead,
+        "changed": changed, "changed_by": actor,
+    })
+}
+
+fn working(post: &Post, seat: &Seat) -> Value {
+    let health = post.seen();
+    let error = match &health.test {
+        Some(Err(why)) => Some(seat.hidden.cover(why)),
+        _ => None,
+    };
+    let failing = (health.failures > 0).then(|| seat.hidden.cover(&health.why));
+    json!({
+        "configured": true, "version": seat.version, "instead": seat.instead,
+        "capabilities": capabilities(post.capabilities()),
+        "health": {
+            "works": error.is_none(), "error": error,
+            "failures_in_a_row": health.failures, "last_failure": failing,
+        },
+    })
+}
+
+fn capabilities(can: &Capabilities) -> Value {
+    let missing = can.missing.iter().map(
+        |missing| json!({"layer": missing.layer.name(), "reason": missing.reason, "remedy": missing.remedy}),
+    );
+    json!({
+        "living_sandboxes": can.living.is_some(),
+        "pause": can.living.as_ref().is_some_and(|living| living.cannot_pause.is_none()),
+        "packages": can.package_layers,
+        "host_folders": can.host_paths,
+        "auto": can.strength.is_some(),
+        "missing_layers": missing.collect::<Vec<_>>(),
+    })
+}
+
+impl Desk {
+    /// What an act on a provider needs.
+    fn parts(&self, name: &str) -> (Arc<World>, String, String) {
+        (Arc::clone(&self.world), self.caller.actor.clone(), name.to_owned())
+    }
+}

@@ -1,0 +1,142 @@
+//! `/mcp`: the tools over MCP's streamable HTTP, for callers with a key like everywhere else.
+//!
+//! ```text
+//! POST initialize ─▶ a session: whose it is, and the sandboxes that were opened in it
+//!   ─▶ its tool calls ─▶ Behalf (hands of the tenant who calls) ─▶ the same gate, quotas and records as /v1
+//! DELETE, or nobody came for long ─▶ the session ends, and its sandboxes with it
+//! ```
+//!
+//! Since its revision 2026-07-28 the protocol has no sessions: sandboxes then end by their own time, as those of `/v1` do.
+//! A session of another tenant is an unknown one.
+
+mod hands;
+mod sessions;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{FromRequest, Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::response::Response;
+use belljar_store::TenantName;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use serde::Deserialize;
+
+use self::sessions::Session;
+use crate::accounts::{Caller, Runner};
+use crate::body::Whole;
+use crate::errand::to_the_end;
+use crate::error::Error;
+use crate::sandboxes::Passed;
+use crate::world::World;
+
+pub(crate) use hands::Behalf;
+pub(crate) use sessions::Sessions;
+
+/// Names a session in requests and in the answer that begins it.
+const SESSION: &str = "mcp-session-id";
+
+/// What answers, made once.
+pub(crate) type Service = StreamableHttpService<belljar_tools::Desk<Session>, LocalSessionManager>;
+
+/// The service of a server. Its streams end when the server does.
+pub(crate) fn service(world: &Arc<World>) -> Service {
+    // Whence requests may come is checked at the edge, and bodies before they get here.
+    let config =
+        StreamableHttpServerConfig::default().disable_allowed_hosts().with_max_request_body_bytes(usize::MAX);
+    let ending = config.cancellation_token.clone();
+    let (factory, last) = (Arc::downgrade(world), Arc::clone(world));
+    tokio::spawn(async move {
+        last.live.closing().await;
+        last.live.idle().await;
+        ending.cancel();
+    });
+    let desk = move || factory.upgrade().map(Session::new).map(belljar_tools::Desk).ok_or_else(gone);
+    StreamableHttpService::new(desk, world.mcp.manager(), config)
+}
+
+fn gone() -> std::io::Error {
+    std::io::Error::other("the server has ended")
+}
+
+/// Everything that the protocol has.
+pub(crate) async fn pass(
+    State(world): State<Arc<World>>,
+    Extension(service): Extension<Arc<Service>>,
+    Runner(caller): Runner,
+    request: Request,
+) -> Result<Response, Error> {
+    if world.live.is_closed() {
+        return Err(Error::ShuttingDown);
+    }
+    let session = named(request.headers());
+    if let Some(session) = &session {
+        world.mcp.check(session, &caller.tenant)?;
+    }
+    let tenant = caller.tenant.clone();
+    let ends = request.method() == Method::DELETE;
+    let (request, begins) = prepared(&world, caller, request).await?;
+    let mut response = if begins {
+        to_the_end(begin(Arc::clone(&world), service, tenant, request)).await?
+    } else {
+        service.handle(request).await.map(Body::new)
+    };
+    if let Some(session) = session.filter(|_| ends) {
+        world.mcp.end(&session);
+        // What clients take for an end.
+        *response.status_mut() = StatusCode::NO_CONTENT;
+    }
+    // Its errors are the protocol's.
+    response.extensions_mut().insert(Passed);
+    Ok(response)
+}
+
+/// Begins a session, where there is room. It has an owner even if nobody waits for it any more.
+async fn begin(
+    world: Arc<World>,
+    service: Arc<Service>,
+    tenant: TenantName,
+    request: Request,
+) -> Result<Response, Error> {
+    let room = world.mcp.make_room(tenant).await?;
+    let response = service.handle(request).await.map(Body::new);
+    if let Some(session) = named(response.headers()) {
+        room.take(session);
+    }
+    Ok(response)
+}
+
+/// With its body read within bounds, and with who asks instead of a key; and whether it begins a session.
+async fn prepared(world: &Arc<World>, caller: Caller, request: Request) -> Result<(Request, bool), Error> {
+    let (mut parts, body) = request.into_parts();
+    parts.headers.remove(header::AUTHORIZATION);
+    let mut request = Request::from_parts(parts.clone(), body);
+    let mut begins = false;
+    if parts.method == Method::POST {
+        let Whole { bytes, share } = Whole::from_request(request, world).await?;
+        belljar_engine::json::check_shape(&bytes)?;
+        begins = begins_session(&bytes);
+        // Its share of the memory is held for as long as somebody works on it.
+        parts.extensions.insert(Arc::new(share));
+        request = Request::from_parts(parts, Body::from(bytes));
+    }
+    request.extensions_mut().insert(caller);
+    Ok((request, begins))
+}
+
+fn begins_session(message: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow)]
+        method: Cow<'a, str>,
+    }
+    // What cannot be read so counts as one, whatever the protocol's library makes of it.
+    serde_json::from_slice::<Named<'_>>(message).map_or(true, |named| named.method == "initialize")
+}
+
+fn named(headers: &HeaderMap) -> Option<String> {
+    headers.get(SESSION).and_then(|value| value.to_str().ok()).map(str::to_owned)
+}

@@ -1,0 +1,172 @@
+//! Two kinds of providers: the player, and a cloud that has a secret and says what it was told.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use belljar_engine::Error;
+use belljar_engine::catalog::{Catalog, Settings, unknown};
+use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
+use belljar_engine::plan::{Plan, Program, Source, Task};
+use belljar_engine::provider::{
+    BoxFuture, Capabilities, PoolMetrics, Provider, ProviderError, Sandbox, Sink, Stream,
+};
+use belljar_server::Providers;
+use belljar_store::SealingKey;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use crate::player::Player;
+
+/// Who knows both, and every cloud that was made, by its label.
+#[derive(Debug, Default)]
+pub(crate) struct Kinds(Mutex<BTreeMap<String, Arc<Cloud>>>);
+
+impl Kinds {
+    pub(crate) fn has(&self, label: &str) -> bool {
+        self.0.lock().unwrap().contains_key(label)
+    }
+
+    pub(crate) fn cloud(&self, label: &str) -> Arc<Cloud> {
+        Arc::clone(&self.0.lock().unwrap()[label])
+    }
+}
+
+pub(crate) fn providers(kinds: &Arc<Kinds>, key: &str) -> Providers {
+    let key = key.parse::<SealingKey>().map_err(|error| error.to_string());
+    Providers { catalog: Arc::clone(kinds) as _, seeds: BTreeMap::new(), usual: "native".to_owned(), key }
+}
+
+impl Catalog for Kinds {
+    fn names(&self) -> Vec<&'static str> {
+        vec!["cloud", "native"]
+    }
+
+    fn stands(&self, name: &str) -> bool {
+        name == "native"
+    }
+
+    fn schema(&self, name: &str) -> Result<Value, Error> {
+        match name {
+            "native" => Ok(json!({"type": "object", "properties": {}})),
+            "cloud" => Ok(json!({"type": "object", "required": ["label", "token"], "properties": {
+                "label": {"type": "string", "maxLength": 9},
+                "token": {"type": "string", "writeOnly": true, "format": "password"},
+                "domain": {"type": "string", "default": "cloud.example", "x-destination": true},
+                "pool": {"type": "integer", "minimum": 0, "maximum": 8, "default": 1},
+                "region": {"type": "string", "readOnly": true, "const": "here"},
+            }})),
+            _ => Err(unknown(name, &self.names())),
+        }
+    }
+
+    fn build(&self, name: &str, settings: &Settings) -> Result<Arc<dyn Provider>, Error> {
+        if name == "native" {
+            return Ok(Arc::new(Player));
+        }
+        let text = |field: &str| settings[field].as_str().unwrap().to_owned();
+        let (label, token) = (text("label"), text("token"));
+        let cloud = Arc::new(Cloud { label, token, go: Semaphore::new(0), ended: AtomicBool::new(false) });
+        self.0.lock().unwrap().insert(cloud.label.clone(), Arc::clone(&cloud));
+        Ok(Arc::new(Sky(cloud)))
+    }
+}
+
+/// A cloud with the label `down` does not work, and tells its secret to whoever asks why; one with the label `breaks` says
+/// that it works.
+#[derive(Debug)]
+pub(crate) struct Cloud {
+    pub(crate) label: String,
+    pub(crate) token: String,
+    /// Runs of `wait` take one each.
+    pub(crate) go: Semaphore,
+    ended: AtomicBool,
+}
+
+impl Cloud {
+    pub(crate) async fn has_ended(&self) {
+        while !self.ended.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    pub(crate) fn ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    fn works(&self) -> Result<(), ProviderError> {
+        match self.label.as_str() {
+            "down" => {
+                let cause = format!("token {} is not accepted", self.token);
+                Err(ProviderError::Setup { step: "ask the cloud".to_owned(), cause })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Sky(Arc<Cloud>);
+
+impl Provider for Sky {
+    fn name(&self) -> &'static str {
+        "cloud"
+    }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+    fn open<'a>(&'a self, _plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
+        let opened = match self.0.label.as_str() {
+            "breaks" => Err(ProviderError::Lost { message: "it broke".to_owned() }),
+            _ => self.0.works().map(|()| Box::new(Room(Arc::clone(&self.0))) as Box<dyn Sandbox>),
+        };
+        Box::pin(std::future::ready(opened))
+    }
+    fn check(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
+        Box::pin(std::future::ready(self.0.works()))
+    }
+    fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
+        Box::pin(std::future::ready(Vec::new()))
+    }
+    fn shut_down(&self) -> BoxFuture<'_, ()> {
+        self.0.ended.store(true, Ordering::SeqCst);
+        Box::pin(std::future::ready(()))
+    }
+}
+
+#[derive(Debug)]
+struct Room(Arc<Cloud>);
+
+impl Sandbox for Room {
+    fn run<'a>(
+        &'a mut self,
+        task: &'a Task,
+        sink: &'a mut dyn Sink,
+        _cancel: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
+        Box::pin(async move {
+            if matches!(&task.program, Program::Code { source: Source::Text { code, .. }, .. } if &**code == "wait")
+            {
+                self.0.go.acquire().await.unwrap().forget();
+            }
+            sink.output(Stream::Stdout, self.0.label.as_bytes());
+            Ok(Outcome {
+                ending: Ending::Exited(0),
+                duration: Duration::ZERO,
+                usage: Usage::default(),
+                result: None,
+                artifacts: Vec::new(),
+                findings: Vec::new(),
+                receipt: Receipt {
+                    provider: "cloud",
+                    kernel: Kernel::Remote,
+                    isolation: Vec::new(),
+                    warm: Warmth::Cold,
+                    simulated: false,
+                    service: None,
+                },
+            })
+        })
+    }
+}

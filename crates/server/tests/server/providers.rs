@@ -1,0 +1,336 @@
+//! Providers over HTTP: settings that outlive the server, secrets that nobody sees, changes that break nothing.
+
+use std::sync::Arc;
+
+use belljar_server::{Seed, Settings};
+use belljar_store::SealingKey;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::catalog::{Kinds, providers};
+use crate::client::{Answer, Client};
+use crate::log;
+use crate::place::{Place, world_with};
+
+const CONFIGURATION: &str = "/v1/providers/cloud/configuration";
+const SECRET: &str = "hunter2-and-then-some";
+const MASK: &str = "********";
+
+struct World {
+    place: Place,
+    kinds: Arc<Kinds>,
+    key: String,
+}
+
+impl World {
+    async fn new() -> Self {
+        Self::on(tempfile::tempdir().unwrap(), SealingKey::generate().unwrap()).await
+    }
+
+    async fn on(folder: TempDir, key: String) -> Self {
+        let kinds = Arc::new(Kinds::default());
+        let world = world_with(folder.path(), Settings::default(), providers(&kinds, &key)).await.unwrap();
+        Self { place: Place::serve(world, folder).await, kinds, key }
+    }
+
+    /// The next server over the same data, with this key.
+    async fn again(mut self, key: Option<&str>) -> Self {
+        let key = key.map_or(self.key, str::to_owned);
+        self.place.stop();
+        Self::on(self.place.ended().await, key).await
+    }
+
+    fn client(&self) -> Client {
+        self.place.client()
+    }
+}
+
+async fn put(client: &Client, settings: Value) -> Answer {
+    put_with(client, json!({"settings": settings})).await
+}
+
+async fn put_with(client: &Client, body: Value) -> Answer {
+    client.send_json("PUT", CONFIGURATION, body).await
+}
+
+async fn run(client: &Client, provider: &str, code: &str) -> Value {
+    let request = json!({"language": "python", "code": code, "provider": provider});
+    client.post("/v1/executions", &request).await.json()
+}
+
+fn message(answer: &Answer) -> String {
+    answer.json()["error"]["message"].as_str().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn settings_survive_a_restart_and_secrets_are_seen_by_nobody() {
+    log::listen();
+    let world = World::new().await;
+    let client = world.client();
+    let missing = client.get(CONFIGURATION).await;
+    assert_eq!(
+        (missing.status, run(&client, "cloud", "x").await["error"]["code"].as_str()),
+        (404, Some("unsupported"))
+    );
+    let mut said = vec![put(&client, json!({"label": "one", "token": SECRET})).await];
+    assert_eq!(said[0].status, 200, "{}", said[0].text());
+    assert_eq!(said[0].json()["settings"], json!({"label": "one", "token": MASK}));
+    assert_eq!(
+        (&said[0].json()["version"], &said[0].json()["facts"]),
+        (&json!(1), &json!({"region": "here"}))
+    );
+    // The mask keeps the secret, and what is shown can be sent back as it is.
+    said.push(put(&client, json!({"label": "two", "token": MASK, "region": "here"})).await);
+    assert_eq!(
+        (world.kinds.cloud("two").token.as_str(), run(&client, "cloud", "x").await["stdout"].as_str()),
+        (SECRET, Some("two"))
+    );
+    // A provider that tells its secret is not let to, whether it is to be used or only tried.
+    let bad = json!({"settings": {"label": "down", "token": MASK}});
+    said.push(put_with(&client, bad.clone()).await);
+    said.push(client.post("/v1/providers/cloud/test", &bad).await);
+    assert!(message(&said[2]).contains("token ******** is not accepted"), "{}", said[2].text());
+    assert_eq!(said[3].json()["passed"], false);
+    for path in [
+        "/v1/providers",
+        "/v1/providers/cloud/versions",
+        CONFIGURATION,
+        "/v1/audit",
+        "/v1/providers/cloud/schema",
+    ] {
+        said.push(client.get(path).await);
+    }
+    assert!(said.iter().all(|answer| !answer.text().contains(SECRET)));
+    let world = world.again(None).await;
+    assert_eq!(world.kinds.cloud("two").token, SECRET);
+    assert_eq!(run(&world.client(), "cloud", "x").await["stdout"], "two");
+    assert!(log::heard().contains("provider.set") && !log::heard().contains(SECRET));
+    let folder = world.place.folder.as_ref().unwrap().path().to_owned();
+    for file in std::fs::read_dir(folder).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        assert!(!bytes.windows(SECRET.len()).any(|part| part == SECRET.as_bytes()));
+    }
+}
+
+#[tokio::test]
+async fn a_bad_update_is_refused_and_breaks_nothing() {
+    let world = World::new().await;
+    let client = world.client();
+    assert_eq!(
+        put(&client, json!({"label": "one", "token": MASK})).await.status,
+        422,
+        "there is no secret to keep"
+    );
+    assert_eq!(put(&client, json!({"label": "one", "token": SECRET})).await.status, 200);
+    for (settings, why) in [
+        (
+            json!({"label": "down", "token": SECRET}),
+            "settings: it does not work like this, and nothing was changed",
+        ),
+        (json!({"label": "two"}), "settings: token: is missing"),
+        (json!({"label": "much too long", "token": SECRET}), "settings: label: the most is 9 characters"),
+        (json!({"label": "two", "token": SECRET, "pool": 9}), "settings: pool: the most is 8"),
+        (json!({"label": "two", "token": SECRET, "pol": 9}), "settings: pol: is no setting; known: "),
+        (json!({"label": "two", "token": [SECRET]}), "settings: token: must be string"),
+        (json!({"label": "two", "token": SECRET, "region": "there"}), "settings: region: is a fact"),
+    ] {
+        let refused = put(&client, settings).await;
+        assert_eq!((refused.status, refused.text().contains(SECRET)), (422, false));
+        assert!(message(&refused).starts_with(why), "{why}: {}", refused.text());
+        assert_eq!(run(&client, "cloud", "x").await["stdout"], "one");
+    }
+    let instead = json!({"settings": {"label": "two", "token": MASK}, "instead": ["nobody"]});
+    let refused = put_with(&client, instead).await;
+    assert_eq!(
+        (refused.status, message(&refused)),
+        (422, "provider: 'nobody' is not configured; configured: cloud, native".to_owned())
+    );
+    assert_eq!(client.get(CONFIGURATION).await.json()["version"], 1);
+    assert_eq!(client.get("/v1/providers/nobody/schema").await.status, 422);
+    let log = client.get("/v1/audit").await.text();
+    assert!(log.contains("provider.set") && log.contains("\"failed\""), "{log}");
+}
+
+#[tokio::test]
+async fn a_secret_that_is_kept_goes_nowhere_else() {
+    let world = World::new().await;
+    let client = world.client();
+    let home = |label: &str, token: &str| json!({"label": label, "token": token, "domain": "cloud.example"});
+    let away = |label: &str, token: &str| json!({"label": label, "token": token, "domain": "evil.example"});
+    assert_eq!(put(&client, json!({"label": "one", "token": SECRET})).await.status, 200);
+    // What is only tried would be sent, too.
+    let tried = json!({"settings": away("evil", MASK)});
+    for refused in
+        [put(&client, away("evil", MASK)).await, client.post("/v1/providers/cloud/test", &tried).await]
+    {
+        assert_eq!(
+            (refused.status, message(&refused)),
+            (
+                422,
+                "settings: domain: would have 'token' sent elsewhere than before; give 'token' anew, for which \
+                 '********' does not do here"
+                    .to_owned()
+            )
+        );
+    }
+    assert!(!world.kinds.has("evil"), "nothing was made of it");
+    assert_eq!(put(&client, home("two", MASK)).await.status, 200, "the default, in words");
+    assert_eq!(put(&client, away("three", "another-secret")).await.status, 200, "whoever knows one may");
+    assert_eq!(put(&client, json!({"label": "evil", "token": MASK})).await.status, 422, "nor the way back");
+    // An earlier version has its own secret, which goes where it went then.
+    let back = client.post("/v1/providers/cloud/rollback", &json!({"version": 1})).await;
+    assert_eq!((back.status, &back.json()["settings"]["domain"]), (200, &Value::Null), "{}", back.text());
+    assert_eq!(put(&client, away("evil", MASK)).await.status, 422);
+    assert!(client.delete(CONFIGURATION).await.status == 204);
+    let gone = put(&client, away("evil", MASK)).await;
+    assert!(message(&gone).contains("there is no secret yet"), "{}", gone.text());
+}
+
+#[tokio::test]
+async fn changes_apply_at_once_and_what_runs_ends_on_what_it_began_with() {
+    let world = World::new().await;
+    let client = world.client();
+    put(&client, json!({"label": "one", "token": SECRET})).await;
+    let one = world.kinds.cloud("one");
+    let request = json!({"language": "python", "code": "wait", "provider": "cloud", "wait": false});
+    let id = client.post("/v1/executions", &request).await.json()["id"].as_str().unwrap().to_owned();
+    while client.get(&format!("/v1/executions/{id}")).await.json()["status"] != "running" {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(put(&client, json!({"label": "two", "token": MASK})).await.status, 200);
+    assert_eq!(run(&client, "cloud", "x").await["stdout"], "two");
+    assert!(!one.ended(), "somebody is still served");
+    one.go.add_permits(1);
+    one.has_ended().await;
+    assert_eq!(client.get(&format!("/v1/executions/{id}")).await.json()["stdout"], "one");
+    let back = client.post("/v1/providers/cloud/rollback", &json!({"version": 1})).await;
+    assert_eq!((back.status, &back.json()["version"]), (200, &json!(3)));
+    assert_eq!(
+        (run(&client, "cloud", "x").await["stdout"].as_str(), world.kinds.cloud("one").token.as_str()),
+        (Some("one"), SECRET)
+    );
+    let versions = client.get("/v1/providers/cloud/versions").await.json();
+    let labels: Vec<_> =
+        versions["versions"].as_array().unwrap().iter().map(|one| &one["settings"]["label"]).collect();
+    assert_eq!(labels, ["one", "two", "one"]);
+    assert_eq!(versions["versions"][0]["changed_by"], "BELLJAR_ADMIN_KEY");
+    assert_eq!(client.post("/v1/providers/cloud/rollback", &json!({"version": 9})).await.status, 404);
+}
+
+#[tokio::test]
+async fn without_its_key_a_secret_is_an_error_that_says_so_and_others_serve() {
+    let world = World::new().await;
+    put(&world.client(), json!({"label": "one", "token": SECRET})).await;
+    let right = world.key.clone();
+    for (key, why) in [
+        (SealingKey::generate().unwrap(), "sealed with another key"),
+        (String::new(), "64 hexadecimal digits"),
+    ] {
+        let world = World::on(copy(&world), key).await;
+        let client = world.client();
+        assert_eq!(run(&client, "native", "print x").await["stdout"], "x\n");
+        assert_eq!(run(&client, "cloud", "x").await["error"]["code"], "setup_failed");
+        let tested = client.post("/v1/providers/cloud/test", &json!({})).await.json();
+        assert!(tested["error"].as_str().unwrap().contains(why), "{tested}");
+        let listed = client.get("/v1/providers").await.json();
+        assert!(listed["providers"][0]["health"]["error"].as_str().unwrap().contains(why), "{listed}");
+        assert!(message(&put(&client, json!({"label": "two", "token": MASK})).await).contains(why));
+    }
+    let world = world.again(Some(&right)).await;
+    assert_eq!(run(&world.client(), "cloud", "x").await["stdout"], "one");
+}
+
+/// The data as another server would find it.
+fn copy(world: &World) -> TempDir {
+    let (from, to) = (world.place.folder.as_ref().unwrap().path(), tempfile::tempdir().unwrap());
+    for file in ["belljar.db", "belljar.db-wal"] {
+        std::fs::copy(from.join(file), to.path().join(file)).unwrap();
+    }
+    to
+}
+
+#[tokio::test]
+async fn request_profile_tenant_and_system_choose_in_this_order() {
+    let world = World::new().await;
+    let (client, ada) = (world.client(), world.place.tenant("ada", json!({})).await);
+    put_with(&client, json!({"settings": {"label": "one", "token": SECRET}, "instead": ["native"]})).await;
+    let change = |body: Value| client.send_json("PATCH", "/v1/tenants/ada", body);
+    assert_eq!(change(json!({"provider": "nobody"})).await.status, 422);
+    assert_eq!(ada.run("print x").await.json()["receipt"]["provider"], "native");
+    assert_eq!(change(json!({"provider": "cloud"})).await.json()["provider"], "cloud");
+    assert_eq!(ada.run("x").await.json()["receipt"]["provider"], "cloud");
+    assert_eq!(client.run("print x").await.json()["receipt"]["provider"], "native", "another tenant");
+    assert_eq!(run(&ada, "native", "print x").await["receipt"]["provider"], "native", "the request says so");
+    client.send_json("PUT", "/v1/profiles/own", json!({"provider": "native"})).await;
+    let profiled = json!({"language": "python", "code": "print x", "profile": "own"});
+    assert_eq!(ada.post("/v1/executions", &profiled).await.json()["receipt"]["provider"], "native");
+    assert_eq!(change(json!({"quotas": {}})).await.json()["provider"], "cloud", "left out, it stays");
+    assert_eq!(change(json!({"provider": null})).await.json()["provider"], Value::Null);
+    assert_eq!(ada.run("print x").await.json()["receipt"]["provider"], "native");
+    assert_eq!(
+        client.post("/v1/providers/auto/activate", &json!({})).await.status,
+        422,
+        "nobody has a strength"
+    );
+    assert_eq!(client.post("/v1/providers/cloud/activate", &json!({})).await.json()["usual"], "cloud");
+    assert_eq!(ada.run("x").await.json()["receipt"]["provider"], "cloud");
+    assert_eq!(client.delete(CONFIGURATION).await.status, 422, "it is the usual one");
+    let world = world.again(None).await;
+    let client = world.client();
+    assert_eq!(client.run("x").await.json()["receipt"]["provider"], "cloud", "after a restart, too");
+    client.post("/v1/providers/native/activate", &json!({})).await;
+    assert_eq!(
+        (client.delete(CONFIGURATION).await.status, client.get(CONFIGURATION).await.status),
+        (204, 404)
+    );
+    assert_eq!(run(&client, "cloud", "x").await["error"]["code"], "unsupported");
+    assert_eq!(client.post("/v1/providers/cloud/rollback", &json!({"version": 1})).await.status, 200);
+    assert_eq!(run(&client, "cloud", "x").await["stdout"], "one");
+}
+
+#[tokio::test]
+async fn the_configuration_seeds_and_then_the_store_counts() {
+    let (folder, kinds, key) =
+        (tempfile::tempdir().unwrap(), Arc::new(Kinds::default()), SealingKey::generate().unwrap());
+    let seeded = |label: &str, token: Value| {
+        let mut told = providers(&kinds, &key);
+        let settings = json!({"label": label, "token": token}).as_object().unwrap().clone();
+        told.seeds.insert("cloud".to_owned(), Seed { settings, instead: Vec::new() });
+        told.usual = "cloud".to_owned();
+        told
+    };
+    let start = async |told| world_with(folder.path(), Settings::default(), told).await;
+    let wrong = start(seeded("one", json!([SECRET]))).await.unwrap_err().to_string();
+    assert_eq!(wrong, "settings: token: must be string");
+    drop(start(seeded("one", SECRET.into())).await.unwrap());
+    // What the store knows counts, also where the configuration would not do any more.
+    drop(start(seeded("one", Value::Null)).await.unwrap());
+    let world = start(seeded("two", SECRET.into())).await.unwrap();
+    let place = Place::serve(world, folder).await;
+    let client = place.client();
+    assert_eq!(client.run("x").await.json()["stdout"], "one");
+    let shown = client.get(CONFIGURATION).await.json();
+    assert_eq!((&shown["version"], &shown["changed_by"]), (&json!(1), &json!("configuration")));
+    let tested = client.post("/v1/providers/cloud/test", &json!({})).await.json();
+    assert_eq!((&tested["passed"], &tested["result"]["stdout"]), (&json!(true), &json!("one")));
+    assert_eq!(place.tenant("ada", json!({})).await.get("/v1/providers").await.status, 403);
+}
+
+#[tokio::test]
+async fn others_serve_instead_where_that_was_said_and_the_receipt_says_so() {
+    let world = World::new().await;
+    let client = world.client();
+    let body = |instead: Value| json!({"settings": {"label": "breaks", "token": SECRET}, "instead": instead});
+    assert_eq!(put_with(&client, body(json!([]))).await.status, 200);
+    for _ in 0..6 {
+        assert_eq!(run(&client, "cloud", "print x").await["error"]["code"], "setup_failed");
+    }
+    let listed = client.get("/v1/providers").await.json();
+    assert!(listed["providers"][0]["health"]["failures_in_a_row"].as_u64().unwrap() >= 5, "{listed}");
+    assert_eq!(put_with(&client, body(json!(["native"]))).await.status, 200);
+    for _ in 0..5 {
+        assert_eq!(run(&client, "cloud", "print x").await["error"]["code"], "setup_failed");
+    }
+    let receipt = run(&client, "cloud", "print x").await["receipt"].clone();
+    assert_eq!((&receipt["provider"], &receipt["instead_of"]), (&json!("native"), &json!("cloud")));
+}

@@ -1,0 +1,161 @@
+//! What is said about providers: every version of it, the newest of which counts. What a setting means, others know.
+
+use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
+use rusqlite::{OptionalExtension, Row, ToSql, params};
+use serde_json::{Map, Value};
+
+use crate::bound::{self, MAX_SETTINGS, MAX_WORD};
+use crate::error::Error;
+use crate::seal::Sealed;
+use crate::store::Store;
+use crate::time::Timestamp;
+
+/// So many versions of a provider are kept.
+const KEPT: i64 = 100;
+const COLUMNS: &str = "provider, version, json, instead, sealed, actor, changed_ms";
+
+/// What was said about a provider at one time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProviderVersion {
+    /// Its name.
+    pub provider: String,
+    /// Counts up.
+    pub version: u32,
+    /// What was said.
+    pub content: ProviderContent,
+    /// Who said so.
+    pub actor: String,
+    /// When.
+    pub changed: Timestamp,
+}
+
+/// What can be said about a provider.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProviderContent {
+    /// Its settings, with a mask for each secret; nothing where it is not to be used.
+    pub settings: Option<Map<String, Value>>,
+    /// Who serves instead while it fails.
+    pub instead: Vec<String>,
+    /// The secrets.
+    pub sealed: Option<Sealed>,
+}
+
+impl Store {
+    /// Adds a version, and gives its number. The oldest goes when there are a hundred.
+    ///
+    /// # Errors
+    /// It is longer than 64 KB.
+    pub async fn add_provider_version(
+        &self,
+        provider: &str,
+        content: ProviderContent,
+        actor: &str,
+        at: Timestamp,
+    ) -> Result<u32, Error> {
+        let provider = bound::text("provider", provider.to_owned(), MAX_WORD)?;
+        let actor = bound::text("actor", actor.to_owned(), MAX_WORD)?;
+        let ProviderContent { settings, instead, sealed } = content;
+        let json = settings.map(|settings| bound::json("settings", &settings, MAX_SETTINGS)).transpose()?;
+        let instead = bound::json("instead", &instead, MAX_SETTINGS)?;
+        if let Some(Sealed(bytes)) = &sealed
+            && bytes.len() > MAX_SETTINGS
+        {
+            return Err(Error::TooLarge { field: "settings", bytes: bytes.len(), limit: MAX_SETTINGS });
+        }
+        self.write(move |db| {
+            let newest = "SELECT coalesce(max(version), 0) FROM provider_versions WHERE provider = ?";
+            let version = db.query_row(newest, [&provider], |row| row.get::<_, u32>(0))? + 1;
+            let sql = format!("INSERT INTO provider_versions ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)");
+            db.execute(&sql, params![provider, version, json, instead, sealed, actor, at])?;
+            let old = "DELETE FROM provider_versions WHERE provider = ? AND version <= ?";
+            db.execute(old, params![provider, i64::from(version) - KEPT])?;
+            Ok(version)
+        })
+        .await
+    }
+
+    /// What counts about every provider of which something was ever said.
+    ///
+    /// # Errors
+    /// The database cannot answer.
+    pub async fn providers(&self) -> Result<Vec<ProviderVersion>, Error> {
+        self.read(|db| {
+            let sql = format!(
+                "SELECT {COLUMNS} FROM provider_versions AS one WHERE version = \
+                 (SELECT max(version) FROM provider_versions WHERE provider = one.provider) ORDER BY provider"
+            );
+            let mut statement = db.prepare_cached(&sql)?;
+            let newest = statement.query_map([], from_row)?.collect::<Result<_, _>>()?;
+            Ok(newest)
+        })
+        .await
+    }
+
+    /// All that was said about a provider, newest first.
+    ///
+    /// # Errors
+    /// The database cannot answer.
+    pub async fn provider_versions(&self, provider: &str) -> Result<Vec<ProviderVersion>, Error> {
+        let provider = provider.to_owned();
+        self.read(move |db| {
+            let sql =
+                format!("SELECT {COLUMNS} FROM provider_versions WHERE provider = ? ORDER BY version DESC");
+            let mut statement = db.prepare_cached(&sql)?;
+            let versions = statement.query_map([&provider], from_row)?.collect::<Result<_, _>>()?;
+            Ok(versions)
+        })
+        .await
+    }
+
+    /// What was said about a provider in one version.
+    ///
+    /// # Errors
+    /// The database cannot answer.
+    pub async fn provider_version(
+        &self,
+        provider: &str,
+        version: u32,
+    ) -> Result<Option<ProviderVersion>, Error> {
+        let provider = provider.to_owned();
+        self.read(move |db| {
+            let sql = format!("SELECT {COLUMNS} FROM provider_versions WHERE provider = ? AND version = ?");
+            Ok(db.query_row(&sql, params![provider, version], from_row).optional()?)
+        })
+        .await
+    }
+}
+
+fn from_row(row: &Row<'_>) -> rusqlite::Result<ProviderVersion> {
+    let parsed = |column, text: String| {
+        serde_json::from_str(&text).map_err(|error| {
+            rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, error.into())
+        })
+    };
+    let settings: Option<Value> = row.get::<_, Option<String>>(2)?.map(|text| parsed(2, text)).transpose()?;
+    let instead = parsed(3, row.get(3)?)?;
+    let words = |value: Value| value.as_str().map(str::to_owned);
+    let content = ProviderContent {
+        settings: settings.map(|settings| settings.as_object().cloned().unwrap_or_default()),
+        instead: instead.as_array().cloned().unwrap_or_default().into_iter().filter_map(words).collect(),
+        sealed: row.get(4)?,
+    };
+    Ok(ProviderVersion {
+        provider: row.get(0)?,
+        version: row.get(1)?,
+        content,
+        actor: row.get(5)?,
+        changed: row.get(6)?,
+    })
+}
+
+impl ToSql for Sealed {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(self.0.as_slice().into())
+    }
+}
+
+impl FromSql for Sealed {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        Vec::<u8>::column_result(value).map(Self)
+    }
+}

@@ -1,0 +1,142 @@
+//! Secrets that have to be read again, sealed: ChaCha20-Poly1305 under a key that is not in the database.
+//!
+//! ```text
+//! 1 │ key's id, 8 bytes │ nonce, 12 bytes │ sealed bytes and tag        bound to what they are about
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use sha2::{Digest as _, Sha256};
+
+use crate::error::Error;
+use crate::secret::random;
+
+const FORMAT: u8 = 1;
+const ID: usize = 8;
+const HEAD: usize = 1 + ID + NONCE_LEN;
+
+/// The key, which cannot be printed.
+pub struct SealingKey {
+    key: LessSafeKey,
+    /// Tells it from others.
+    id: [u8; ID],
+}
+
+/// What only the key opens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sealed(pub(crate) Vec<u8>);
+
+impl SealingKey {
+    /// A new one as text.
+    ///
+    /// # Errors
+    /// The system gives no random bytes.
+    pub fn generate() -> Result<String, Error> {
+        Ok(random::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// Seals bytes; they open only as being about the same.
+    ///
+    /// # Errors
+    /// The system gives no random bytes.
+    pub fn seal(&self, about: &str, plain: &[u8]) -> Result<Sealed, Error> {
+        // Of random nonces, two of one key are alike by chance after some 2^48.
+        let nonce = random::<NONCE_LEN>()?;
+        let mut sealed = [&[FORMAT][..], &self.id, &nonce].concat();
+        let mut bytes = plain.to_vec();
+        let done = self.key.seal_in_place_append_tag(
+            Nonce::assume_unique_for_key(nonce),
+            Aad::from(about.as_bytes()),
+            &mut bytes,
+        );
+        done.map_err(|_| Error::invalid("secrets", "are too long"))?;
+        sealed.append(&mut bytes);
+        Ok(Sealed(sealed))
+    }
+
+    /// Opens what was sealed.
+    ///
+    /// # Errors
+    /// It was sealed with another key, or has changed since.
+    pub fn open(&self, about: &str, Sealed(sealed): &Sealed) -> Result<Vec<u8>, Error> {
+        let damaged = || Error::Damaged(format!("the secrets of {about} are not as they were sealed"));
+        let (head, body) = sealed.split_at_checked(HEAD).ok_or_else(damaged)?;
+        if head[0] != FORMAT {
+            return Err(damaged());
+        }
+        if head[1..=ID] != self.id {
+            return Err(Error::OtherKey);
+        }
+        let nonce = Nonce::try_assume_unique_for_key(&head[1 + ID..]).map_err(|_| damaged())?;
+        let mut bytes = body.to_vec();
+        let plain = self.key.open_in_place(nonce, Aad::from(about.as_bytes()), &mut bytes);
+        plain.map(|plain| plain.to_vec()).map_err(|_| damaged())
+    }
+}
+
+impl FromStr for SealingKey {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let wrong = || {
+            let message = "the key must be 64 hexadecimal digits; make one with: openssl rand -hex 32";
+            Error::invalid("secrets", message)
+        };
+        let text = text.trim();
+        if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(wrong());
+        }
+        let byte = |at: usize| u8::from_str_radix(&text[at..at + 2], 16);
+        let bytes = (0..64).step_by(2).map(byte).collect::<Result<Vec<u8>, _>>().map_err(|_| wrong())?;
+        let key = UnboundKey::new(&CHACHA20_POLY1305, &bytes).map_err(|_| wrong())?;
+        let mut id = [0; ID];
+        // Of a digest with words of its own, so that it tells nothing about the key.
+        id.copy_from_slice(&Sha256::digest([b"belljar sealing key ", &bytes[..]].concat())[..ID]);
+        Ok(Self { key: LessSafeKey::new(key), id })
+    }
+}
+
+impl fmt::Debug for SealingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SealingKey(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> SealingKey {
+        SealingKey::generate().unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn what_is_sealed_opens_with_its_key_and_as_what_it_is_only() {
+        let (key, other) = (key(), key());
+        let sealed = key.seal("e2b", b"hunter2").unwrap();
+        assert!(!sealed.0.windows(7).any(|bytes| bytes == b"hunter2"));
+        assert_ne!(sealed, key.seal("e2b", b"hunter2").unwrap());
+        assert_eq!(key.open("e2b", &sealed).unwrap(), b"hunter2");
+        assert!(matches!(other.open("e2b", &sealed), Err(Error::OtherKey)));
+        assert!(matches!(key.open("docker", &sealed), Err(Error::Damaged(_))));
+        for place in [0, HEAD - 1, HEAD, sealed.0.len() - 1] {
+            let mut changed = sealed.clone();
+            changed.0[place] ^= 1;
+            assert!(matches!(key.open("e2b", &changed), Err(Error::Damaged(_))), "{place}");
+        }
+        assert!(matches!(key.open("e2b", &Sealed(vec![FORMAT])), Err(Error::Damaged(_))));
+    }
+
+    #[test]
+    fn a_key_is_long_enough_and_does_not_print() {
+        let text = SealingKey::generate().unwrap();
+        let key: SealingKey = format!("{text}\n").parse().unwrap();
+        assert_eq!(format!("{key:?}"), "SealingKey(…)");
+        for wrong in ["", &text[2..], &format!("zz{}", &text[2..]), &format!("{text}00")] {
+            let error = wrong.parse::<SealingKey>().unwrap_err().to_string();
+            assert!(error.contains("64 hexadecimal digits") && !error.contains(&text[4..]), "{error}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! MCP: the tools and the files of sandboxes for whoever speaks that protocol, in its current and earlier revisions.
+
+use std::sync::Arc;
+
+use belljar_engine::admit::MAX_REQUEST;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Extensions, Implementation,
+    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+    ProgressNotificationParam, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult,
+    ServerCapabilities, ServerConfig, ToolAnnotations,
+};
+use rmcp::service::{RequestContext, ServiceExt};
+use rmcp::transport::async_rw::AsyncRwTransport;
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+use serde_json::{Map, Value};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::answer::Answer;
+use crate::hands::Hands;
+use crate::resources;
+use crate::table::{Effect, Tool};
+use crate::telling::{Telling, hear};
+
+const INSTRUCTIONS: &str = "Runs code in isolated sandboxes. run_code runs one program and forgets it; for work in several \
+    steps, sandbox_open gives a sandbox whose files stay, for run_code, run_command, read_file, write_file and list_files.";
+
+/// Knows on whose behalf a request is.
+pub trait Office: Send + Sync + 'static {
+    /// The hands for a request; `request` carries what its transport knows.
+    ///
+    /// # Errors
+    /// Says why it may not ask.
+    fn hands(&self, request: &Extensions) -> Result<Arc<dyn Hands>, ErrorData>;
+}
+
+/// There is only one caller.
+impl Office for Arc<dyn Hands> {
+    fn hands(&self, _request: &Extensions) -> Result<Arc<dyn Hands>, ErrorData> {
+        Ok(Arc::clone(self))
+    }
+}
+
+/// Answers MCP requests.
+#[derive(Debug)]
+pub struct Desk<O>(pub O);
+
+/// Serves one client over a pair of pipes, until it goes away.
+pub async fn serve(
+    hands: Arc<dyn Hands>,
+    read: impl AsyncRead + Send + Unpin + 'static,
+    write: impl AsyncWrite + Send + Unpin + 'static,
+) {
+    let transport = AsyncRwTransport::new_server(read, write).with_max_line_length(MAX_REQUEST);
+    match Desk(hands).serve(transport).await {
+        Ok(running) => drop(running.waiting().await),
+        // A client that leaves before it has said who it is.
+        Err(error) => tracing::debug!(%error, "no session"),
+    }
+}
+
+/// A tool in the words of MCP.
+pub(crate) fn definition(tool: &Tool) -> rmcp::model::Tool {
+    let annotations = ToolAnnotations::with_title(tool.title)
+        .read_only(tool.effect == Effect::Reads)
+        .destructive(tool.effect == Effect::Ends)
+        .idempotent(matches!(tool.effect, Effect::Reads | Effect::Writes))
+        .open_world(false);
+    rmcp::model::Tool::new(tool.name, tool.description, Arc::new(tool.input.clone()))
+        .with_title(tool.title)
+        .with_raw_output_schema(Arc::new(tool.output.clone()))
+        .with_annotations(annotations)
+}
+
+impl<O: Office> ServerHandler for Desk<O> {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
+        let own = Implementation::new("belljar", env!("CARGO_PKG_VERSION")).with_title("Belljar");
+        ServerConfig::new(capabilities).with_server_info(own).with_instructions(INSTRUCTIONS)
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(Tool::all().iter().map(definition).collect()))
+    }
+
+    fn get_tool(&self, name: &str) -> Option<rmcp::model::Tool> {
+        Tool::named(name).ok().map(definition)
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let hands = self.0.hands(&context.extensions)?;
+        let tool =
+            Tool::named(&request.name).map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
+        Ok(call(tool, &*hands, request.arguments.unwrap_or_default(), &context).await.into())
+    }
+
+    async fn list_resources(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let hands = self.0.hands(&context.extensions)?;
+        Ok(ListResourcesResult::with_all_items(resources::list(&*hands).await))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(ListResourceTemplatesResult::with_all_items(vec![resources::template()]))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let hands = self.0.hands(&context.extensions)?;
+        let contents = resources::read(&*hands, &request.uri)
+            .await
+            .map_err(|error| ErrorData::resource_not_found(error.to_string(), None))?;
+        Ok(ReadResourceResult::new(vec![contents]).into())
+    }
+}
+
+/// Calls a tool, and tells meanwhile how far things are.
+async fn call(
+    tool: &Tool,
+    hands: &dyn Hands,
+    input: Map<String, Value>,
+    context: &RequestContext<RoleServer>,
+) -> CallToolResult {
+    let mut telling = Telling::default();
+    let told = telling.0.subscribe();
+    let calling = tool.call(hands, input, &mut telling, Box::pin(context.ct.cancelled()));
+    let mut steps = 0;
+    let called = hear(told, calling, |what| {
+        steps += 1;
+        progress(context, steps, what)
+    });
+    content(called.await.unwrap_or_else(|error| Answer::failure(&error)))
+}
+
+/// For whoever asked to be told.
+async fn progress(context: &RequestContext<RoleServer>, steps: u32, what: String) {
+    let Some(token) = context.meta.get_progress_token() else { return };
+    let param = ProgressNotificationParam::new(token, f64::from(steps)).with_message(what);
+    // A client that does not hear it will hear of the end.
+    let _ = context.peer.notify_progress(param).await;
+}
+
+fn content(answer: Answer) -> CallToolResult {
+    let is_error = answer.is_error();
+    let images = answer.images.into_iter().map(|image| ContentBlock::image(image.data, image.mime_type));
+    let blocks: Vec<_> = std::iter::once(ContentBlock::text(answer.text)).chain(images).collect();
+    let mut result = CallToolResult::success(blocks);
+    (result.is_error, result.structured_content) = (Some(is_error), answer.structured);
+    result
+}

@@ -1,0 +1,105 @@
+//! Files of sandboxes as resources: `belljar://sandboxes/SANDBOX/workspace/plot.png`.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use belljar_engine::living::{FileKind, Files};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use rmcp::model::{Resource, ResourceContents, ResourceTemplate};
+
+use crate::Error;
+use crate::act::{image_kind, read_bytes, text_of};
+use crate::hands::Hands;
+
+const START: &str = "belljar://sandboxes/";
+/// What a path may have in an address as it is.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_').remove(b'~');
+/// Where files that are worth a look are.
+const ROOT: &str = "/workspace";
+/// Bounds of a list: files, folders that are looked into, and entries of one.
+const MAX_FILES: usize = 500;
+const MAX_FOLDERS: usize = 50;
+const MAX_ENTRIES: u32 = 256;
+
+/// The files of the caller's sandboxes, as many as a list holds.
+pub(crate) async fn list(hands: &dyn Hands) -> Vec<Resource> {
+    let mut found = Vec::new();
+    for sandbox in hands.sandboxes() {
+        // One that ended meanwhile has no files.
+        if let Ok(entered) = hands.enter(&sandbox).await {
+            walk(entered.files(), &sandbox, &mut found).await;
+        }
+    }
+    found
+}
+
+async fn walk(files: &dyn Files, sandbox: &str, found: &mut Vec<Resource>) {
+    let mut folders = vec![ROOT.to_owned()];
+    let mut looked = 0;
+    while let Some(folder) = folders.pop() {
+        looked += 1;
+        let Ok(page) = files.list(&folder, None, MAX_ENTRIES).await else { continue };
+        for entry in page.entries {
+            let path = format!("{folder}/{}", entry.name);
+            match entry.metadata.kind {
+                FileKind::File if found.len() < MAX_FILES => {
+                    let name = path.trim_start_matches(ROOT).trim_start_matches('/');
+                    found.push(Resource::new(uri(sandbox, &path), name).with_size(entry.metadata.size));
+                }
+                FileKind::Directory if looked + folders.len() < MAX_FOLDERS => folders.push(path),
+                _ => {}
+            }
+        }
+    }
+}
+
+pub(crate) fn template() -> ResourceTemplate {
+    ResourceTemplate::new(format!("{START}{{sandbox}}/{{+path}}"), "file")
+        .with_title("A file of a sandbox")
+        .with_description("By the name of a sandbox and an absolute path in it, without its first slash.")
+}
+
+pub(crate) async fn read(hands: &dyn Hands, uri: &str) -> Result<ResourceContents, Error> {
+    let (sandbox, path) = parse(uri).ok_or_else(|| Error::Call(format!("{uri} is no file of a sandbox")))?;
+    let entered = hands.enter(sandbox).await?;
+    let (size, bytes) = read_bytes(entered.files(), &path, 0).await?;
+    if size > bytes.len() as u64 {
+        return Err(Error::Call(format!("{path} is too large; read it in parts with read_file")));
+    }
+    let contents = match (image_kind(&bytes), text_of(&bytes)) {
+        (Some(kind), _) => ResourceContents::blob(STANDARD.encode(&bytes), uri).with_mime_type(kind),
+        (None, Some(text)) => ResourceContents::text(text, uri),
+        (None, None) => {
+            ResourceContents::blob(STANDARD.encode(&bytes), uri).with_mime_type("application/octet-stream")
+        }
+    };
+    Ok(contents)
+}
+
+fn uri(sandbox: &str, path: &str) -> String {
+    format!("{START}{sandbox}{}", utf8_percent_encode(path, PLAIN))
+}
+
+fn parse(uri: &str) -> Option<(&str, String)> {
+    let (sandbox, path) = uri.strip_prefix(START)?.split_once('/')?;
+    let path = percent_decode_str(path).decode_utf8().ok()?;
+    (!sandbox.is_empty() && !path.is_empty()).then(|| (sandbox, format!("/{path}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_come_back_as_they_went() {
+        for path in ["/workspace/a.txt", "/workspace/über uns/100%?#.png"] {
+            let uri = uri("sbx_1", path);
+            assert!(uri.is_ascii() && !uri.contains([' ', '?', '#']), "{uri}");
+            assert_eq!(parse(&uri), Some(("sbx_1", path.to_owned())));
+        }
+        for wrong in
+            ["file:///etc/passwd", "belljar://sandboxes/", "belljar://sandboxes//a", "belljar://sandboxes/a/"]
+        {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+}

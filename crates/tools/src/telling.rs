@@ -1,0 +1,34 @@
+//! How far things are, told to somebody who waits for them elsewhere.
+
+use std::pin::pin;
+
+use belljar_engine::packages::Progress;
+use tokio::sync::watch;
+
+/// Tells whoever [`hear`]s; the latest word counts.
+#[derive(Debug, Default)]
+pub struct Telling(pub watch::Sender<String>);
+
+impl Progress for Telling {
+    fn at(&mut self, what: &str) {
+        self.0.send_replace(what.to_owned());
+    }
+}
+
+/// Waits for work, and passes on meanwhile how far it is.
+pub async fn hear<T, Passed: Future<Output = ()>>(
+    mut told: watch::Receiver<String>,
+    work: impl Future<Output = T>,
+    mut pass_on: impl FnMut(String) -> Passed,
+) -> T {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            Ok(()) = told.changed() => {
+                let what = told.borrow_and_update().clone();
+                pass_on(what).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! What a model reads of a result: what happened, the beginning and end of output, and what to change.
+
+use std::fmt::Write;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::Error;
+use crate::answer::{Answer, Artifact, images};
+
+/// What is shown of a stream, from its beginning and from its end.
+const HEAD: usize = 6_000;
+const TAIL: usize = 6_000;
+/// So many findings are worth a line each.
+const MAX_FINDINGS: usize = 10;
+const MAX_VALUE: usize = 8_000;
+
+/// What is read of the result object.
+#[derive(Debug, Deserialize)]
+struct Seen {
+    status: String,
+    exit_code: Option<i64>,
+    signal: Option<String>,
+    limit: Option<String>,
+    stdout: String,
+    stderr: String,
+    result: Returned,
+    artifacts: Vec<Artifact>,
+    error: Option<String>,
+    findings: Vec<Minded>,
+    dependencies: Installed,
+    duration_ms: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Returned {
+    present: bool,
+    #[serde(default)]
+    value: Value,
+}
+
+#[derive(Debug, Deserialize)]
+struct Minded {
+    severity: String,
+    message: String,
+    suggestion: String,
+    line: Option<u32>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Installed {
+    packages: Vec<String>,
+}
+
+/// The answer about a run.
+pub(crate) fn of_result(result: Value) -> Result<Answer, Error> {
+    let seen =
+        Seen::deserialize(&result).map_err(|error| Error::Hands(format!("read the result: {error}")))?;
+    let text = seen.text();
+    Ok(Answer { text, images: images(seen.artifacts), structured: Some(result) })
+}
+
+impl Seen {
+    fn text(&self) -> String {
+        let mut text = self.headline();
+        if let Some(error) = &self.error {
+            line(&mut text, format_args!("Error: {error}"));
+        }
+        if self.result.present {
+            line(
+                &mut text,
+                format_args!("main() returned: {}", cut(&self.result.value.to_string(), MAX_VALUE, 0)),
+            );
+        }
+        stream(&mut text, "stdout", &self.stdout);
+        stream(&mut text, "stderr", &self.stderr);
+        if self.says_nothing() {
+            line(&mut text, format_args!("It printed nothing: print what you want to see."));
+        }
+        if !self.artifacts.is_empty() {
+            let named: Vec<_> = self.artifacts.iter().map(Artifact::describe).collect();
+            line(&mut text, format_args!("Files: {}", named.join(", ")));
+        }
+        if !self.dependencies.packages.is_empty() {
+            line(
+                &mut text,
+                format_args!("Packages: {}", cut(&self.dependencies.packages.join(", "), 1_000, 0)),
+            );
+        }
+        for hint in self.hints() {
+            line(&mut text, format_args!("To change: {hint}"));
+        }
+        text
+    }
+
+    fn says_nothing(&self) -> bool {
+        let nothing = self.stdout.is_empty() && self.stderr.is_empty();
+        self.status == "succeeded" && nothing && !self.result.present && self.artifacts.is_empty()
+    }
+
+    fn headline(&self) -> String {
+        let took = format!("{:.0} ms", self.duration_ms);
+        match (self.status.as_str(), self.exit_code, &self.signal) {
+            ("succeeded", ..) => format!("Succeeded in {took}."),
+            ("failed", Some(code), _) => format!("Failed with exit code {code} after {took}."),
+            ("failed", None, Some(signal)) => format!("Failed: ended by {signal} after {took}."),
+            ("timed_out", ..) => format!("Timed out after {took}."),
+            ("limit_exceeded", ..) => {
+                let limit = self.limit.as_deref().unwrap_or("some");
+                format!("Ended after {took}: over its {limit} limit.")
+            }
+            ("refused", ..) => "Refused by the policy before it ran.".to_owned(),
+            (status, ..) => format!("{status} after {took}."),
+        }
+    }
+
+    fn hints(&self) -> Vec<String> {
+        let own = match (self.status.as_str(), self.limit.as_deref()) {
+            ("timed_out", _) => Some("do less at a time, or give a larger timeout_ms"),
+            ("limit_exceeded", Some("memory")) => Some("hold less in memory: read and work in pieces"),
+            ("limit_exceeded", Some("disk")) => Some("write less, and remove what is not needed any more"),
+            ("limit_exceeded", Some("output")) => Some("print less"),
+            ("limit_exceeded", Some("processes")) => Some("start fewer processes or threads"),
+            _ => None,
+        };
+        let minded = self.findings.iter().filter(|finding| finding.severity != "info");
+        let minded = minded.take(MAX_FINDINGS).map(Minded::line);
+        own.map(str::to_owned).into_iter().chain(minded).collect()
+    }
+}
+
+impl Minded {
+    fn line(&self) -> String {
+        let Self { message, suggestion, .. } = self;
+        let place = self.line.map(|line| format!("line {line}: ")).unwrap_or_default();
+        format!("{place}{message}; {suggestion}")
+    }
+}
+
+/// One line for each finding of a policy.
+pub(crate) fn findings(findings: &[belljar_engine::finding::Finding]) -> String {
+    let mut text = String::new();
+    for finding in findings.iter().take(MAX_FINDINGS) {
+        let minded = Minded {
+            severity: String::new(),
+            message: finding.message.clone(),
+            suggestion: finding.suggestion.clone(),
+            line: finding.line,
+        };
+        line(&mut text, format_args!("{}: {}", finding.severity, minded.line()));
+    }
+    text
+}
+
+fn stream(text: &mut String, name: &str, output: &str) {
+    if !output.is_empty() {
+        line(text, format_args!("{name}:\n{}", cut(output.trim_end_matches('\n'), HEAD, TAIL)));
+    }
+}
+
+fn line(text: &mut String, what: std::fmt::Arguments<'_>) {
+    let start = if text.is_empty() { "" } else { "\n" };
+    // Writing to a string cannot fail.
+    let _ = write!(text, "{start}{what}");
+}
+
+/// The beginning and the end, and how much is between them.
+pub(crate) fn cut(text: &str, head: usize, tail: usize) -> String {
+    if text.len() <= head + tail {
+        return text.to_owned();
+    }
+    let (first, last) = (text.floor_char_boundary(head), text.ceil_char_boundary(text.len() - tail));
+    format!("{}\n[… {} bytes left out …]\n{}", &text[..first], last - first, &text[last..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn result() -> Value {
+        json!({
+            "status": "succeeded", "exit_code": 0, "signal": null, "limit": null, "stdout": "", "stderr": "",
+            "result": {"present": false, "value": null}, "artifacts": [], "error": null, "findings": [],
+            "dependencies": {"packages": []}, "duration_ms": 1.9
+        })
+    }
+
+    fn text(changes: Value) -> String {
+        let mut result = result();
+        for (name, value) in changes.as_object().unwrap() {
+            result[name] = value.clone();
+        }
+        of_result(result).unwrap().text
+    }
+
+    #[test]
+    fn a_model_is_told_what_happened_and_what_to_change() {
+        assert_eq!(text(json!({})), "Succeeded in 2 ms.\nIt printed nothing: print what you want to see.");
+        assert_eq!(text(json!({"stdout": "42\n"})), "Succeeded in 2 ms.\nstdout:\n42");
+        let failed = json!({"status": "failed", "exit_code": 1, "error": "NameError: name 'x' is not defined",
+            "findings": [{"severity": "warning", "message": "no network", "suggestion": "ask for it", "line": 3}]});
+        assert_eq!(
+            text(failed),
+            "Failed with exit code 1 after 2 ms.\nError: NameError: name 'x' is not defined\n\
+             To change: line 3: no network; ask for it"
+        );
+        let over = json!({"status": "limit_exceeded", "exit_code": null, "limit": "memory"});
+        assert!(text(over).ends_with("To change: hold less in memory: read and work in pieces"));
+    }
+
+    #[test]
+    fn long_output_keeps_its_ends() {
+        let long = format!("begin {} end", "ü".repeat(20_000));
+        let text = text(json!({"stdout": long}));
+        assert!(text.contains("begin ü") && text.ends_with("ü end") && text.contains(" bytes left out"));
+        assert!(text.len() < HEAD + TAIL + 100);
+    }
+
+    #[test]
+    fn images_are_shown_and_other_files_named() {
+        let artifacts = json!([
+            {"name": "plot.png", "mime_type": "image/png", "size": 3, "content_base64": "AAAA"},
+            {"name": "a.csv", "mime_type": "text/csv", "size": 3, "content_base64": "AAAA"}
+        ]);
+        let mut result = result();
+        result["artifacts"] = artifacts;
+        let answer = of_result(result).unwrap();
+        assert_eq!(answer.images.len(), 1);
+        assert!(answer.text.contains("plot.png (image/png, 3 bytes), a.csv"), "{}", answer.text);
+    }
+}
