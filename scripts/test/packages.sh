@@ -180,10 +180,10 @@ newer_node() {
 # A small Debian, as somebody would make one for `--image DIR`.
 unpacked_root() {
     local root="$BELLJAR_TEST_PACKAGES/root" suite
-    [[ ! -d $root ]] || return 0
+    [[ ! -x $root/usr/bin/node ]] || return 0
     suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-stable}")
-    as_root env PATH="$PATH:/usr/sbin:/sbin" debootstrap --variant=minbase --include=python3 "$suite" "$root.new" &&
-        as_root mv "$root.new" "$root"
+    as_root env PATH="$PATH:/usr/sbin:/sbin" debootstrap --variant=minbase --include=python3,nodejs "$suite" "$root.new" &&
+        as_root rm -rf "$root" && as_root mv "$root.new" "$root"
 }
 
 install_cargo_deny() {

@@ -260,6 +260,12 @@ fn lies(usual: &Picture) -> Vec<(&'static str, Answers, &'static str)> {
 }
 
 #[test]
+fn a_registry_that_is_not_there_is_told_with_what_to_do() {
+    let nobody = "127.0.0.1:1";
+    World::new(&[nobody]).pull(&format!("{nobody}/absent:1")).refused_with("images.mirrors");
+}
+
+#[test]
 fn a_registry_is_believed_nothing() {
     if busybox().is_none() {
         return skip("registries that lie", "busybox-static is not installed");

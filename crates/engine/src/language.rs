@@ -38,6 +38,20 @@ pub struct Runtime {
     pub steps: &'static [&'static [&'static str]],
     /// Environment that this runtime needs.
     pub env: &'static [(&'static str, &'static str)],
+    /// How it is started before its program is there, where it can be.
+    pub ahead: Option<Ahead>,
+}
+
+/// What has an interpreter wait, with everything set up but the program. It writes one byte when it does, goes on when one
+/// comes on its standard input, and takes no more of that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ahead {
+    /// The option that comes first and names the script.
+    pub option: &'static str,
+    /// File name of the script.
+    pub file: &'static str,
+    /// The script.
+    pub script: &'static str,
 }
 
 /// A language.
@@ -66,7 +80,7 @@ const OPENMP: &[&str] = &["OMP_NUM_THREADS"];
 const PATH_OF: &[&str] = &[];
 
 const fn interpreter(program: &'static str, steps: &'static [&'static [&'static str]]) -> Runtime {
-    Runtime { program, locate: (PATH_OF, ""), at_least: None, steps, env: &[] }
+    Runtime { program, locate: (PATH_OF, ""), at_least: None, steps, env: &[], ahead: None }
 }
 
 const READ_BY_PYTHON: &[&str] = &[
@@ -97,6 +111,7 @@ const PYTHON: Runtime = Runtime {
 
 const NODE: Runtime = Runtime {
     locate: (&["-p", "process.execPath"], ""),
+    ahead: Some(Ahead { option: "--require", file: "wait.cjs", script: include_str!("runners/wait.cjs") }),
     ..interpreter("node", &[&["{program}", "{source}"]])
 };
 

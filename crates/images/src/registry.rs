@@ -268,6 +268,11 @@ impl Source {
             | OciDistributionError::ServerError { code: 404, .. } => {
                 self.refused(&format!("does not have this image ({})", chain(error)))
             }
+            OciDistributionError::RequestError(error) if error.is_connect() || error.is_timeout() => {
+                let instead =
+                    "name a mirror in 'images.mirrors' of belljar.toml, or give a 'docker save' archive";
+                self.refused(&format!("cannot be reached ({}); {instead}", chain(error)))
+            }
             error => self.refused(&chain(error)),
         }
     }

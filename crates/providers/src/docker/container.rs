@@ -28,6 +28,7 @@ use super::line::Line;
 use super::shape::Shape;
 use super::users::User;
 use super::{count, dev, profile, receipt};
+use crate::inside::ahead::Ahead;
 use crate::inside::task::INBOX;
 use crate::inside::{self, GREETING};
 
@@ -65,6 +66,8 @@ pub(super) struct Container {
     pub(super) kernel: Kernel,
     /// Its way out, where it may reach single hosts.
     pub(super) egress: Option<Egress>,
+    /// What waits in it for a program.
+    pub(super) ahead: Option<Ahead>,
     pub(super) made: Made,
 }
 
@@ -140,7 +143,8 @@ async fn make(daemon: Arc<Daemon>, shape: Shape, image: DockerImage) -> Result<C
     };
     let isolation = receipt::enforced(&inspected, connected.maps_users, kernel, &seen);
     receipt::demand(&isolation, kernel, &shape.network, &shape.require)?;
-    Ok(Container { guest, image, isolation, kernel, egress: gate.map(|gate| gate.egress), made })
+    let egress = gate.map(|gate| gate.egress);
+    Ok(Container { guest, image, isolation, kernel, egress, ahead: None, made })
 }
 
 /// As whom it runs: as nobody else, or as whoever owns what it writes to.

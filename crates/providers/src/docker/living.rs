@@ -21,8 +21,10 @@ use super::container::{Container, Made};
 use super::daemon::Daemon;
 use super::image::DockerImage;
 use super::runtimes::search_path;
+use super::shape::Shape;
 use super::{NAME, Shared, count};
-use crate::inside::task::{self, Errand};
+use crate::inside::ahead::Ahead;
+use crate::inside::task::{Errand, Ready};
 use crate::inside::{self, Inside, Keeper, environment};
 use crate::program::Found;
 
@@ -44,8 +46,10 @@ pub(super) struct DockerLiving {
     kernel: Kernel,
     warm: Warmth,
     image: DockerImage,
-    /// Whether it is for a single task.
+    /// Whether it is for a single task; what the container of the next one would be, and what waits here already.
     fresh: bool,
+    next: Option<Shape>,
+    ahead: Mutex<Option<Ahead>>,
     /// What it had used when it was paused: nothing changes until it is resumed, and the guest cannot be asked.
     at_rest: Mutex<Option<Stats>>,
 }
@@ -75,8 +79,14 @@ impl Keeper for Kept {
 
 impl DockerLiving {
     /// One for a single task.
-    pub(super) fn for_task(shared: &Arc<Shared>, plan: Plan, container: Container, warm: Warmth) -> Self {
-        Self::new(shared, plan, container, warm, true)
+    pub(super) fn for_task(
+        shared: &Arc<Shared>,
+        plan: Plan,
+        container: Container,
+        warm: Warmth,
+        next: Option<Shape>,
+    ) -> Self {
+        Self { next, ..Self::new(shared, plan, container, warm, true) }
     }
 
     /// One that stays.
@@ -85,7 +95,7 @@ impl DockerLiving {
     }
 
     fn new(shared: &Arc<Shared>, mut plan: Plan, container: Container, warm: Warmth, fresh: bool) -> Self {
-        let Container { guest, image, isolation, kernel, egress, made } = container;
+        let Container { guest, image, isolation, kernel, egress, ahead, made } = container;
         let daemon = Arc::clone(&shared.daemon);
         let kept = Arc::new(Kept { daemon, id: made.id.clone(), made: Mutex::new(Some(made)) });
         let path = search_path(&plan, image.variables.path.as_deref());
@@ -106,6 +116,8 @@ impl DockerLiving {
             warm,
             image,
             fresh,
+            next: None,
+            ahead: Mutex::new(ahead),
             at_rest: Mutex::new(None),
         }
     }
@@ -115,6 +127,23 @@ impl DockerLiving {
         let Program::Code { language, .. } = &task.program else { return Ok(None) };
         let name = self.plan.image.identity();
         self.shared.runtimes.find(&self.inside.guest, &self.image, language, &name).await.map(Some)
+    }
+
+    /// What waits here for this task, if anything does; and has one wait for another task like it.
+    async fn ahead_for(&self, ready: &Ready<'_>) -> Option<Ahead> {
+        let order = ready.ahead();
+        let waiting = self.ahead.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let fits = waiting.as_ref().is_some_and(|ahead| ahead.is_for(order.as_ref()));
+        if let Some(shape) = &self.next {
+            self.shared.pool.refill(shape.clone(), self.image.clone(), order);
+        }
+        match waiting {
+            Some(ahead) if !fits => {
+                ahead.end(&self.inside.guest).await;
+                None
+            }
+            waiting => waiting,
+        }
     }
 
     async fn take_stats(&self) -> Result<Stats, LivingError> {
@@ -153,20 +182,22 @@ impl DockerLiving {
     }
 
     /// What became of a task whose container ended under it: where that was all its own, a limit is the task's own end.
-    async fn ended_under(&self, started: Instant) -> Result<Outcome, LivingError> {
-        let fate = self.kept.daemon.fate(&self.kept.id).await;
-        match fate.limit().filter(|_| self.fresh) {
-            None => Err(LivingError::Gone(self.kept.fate().await)),
-            Some(limit) => Ok(Outcome {
-                ending: Ending::LimitHit(limit, None),
-                duration: started.elapsed(),
-                usage: Usage::default(),
-                result: None,
-                artifacts: Vec::new(),
-                findings: Vec::new(),
-                receipt: self.receipt().await?,
-            }),
+    async fn ended_under(&self, why: String, started: Instant) -> Result<Outcome, LivingError> {
+        if !self.fresh {
+            return Err(LivingError::Gone(why));
         }
+        let Some(limit) = self.kept.daemon.fate(&self.kept.id).await.limit() else {
+            return Err(LivingError::Gone(why));
+        };
+        Ok(Outcome {
+            ending: Ending::LimitHit(limit, None),
+            duration: started.elapsed(),
+            usage: Usage::default(),
+            result: None,
+            artifacts: Vec::new(),
+            findings: Vec::new(),
+            receipt: self.receipt().await?,
+        })
     }
 
     async fn end(&self) {
@@ -220,8 +251,10 @@ impl Living for DockerLiving {
                 commands: &self.inside,
                 notes: None,
             };
-            let mut outcome = match task::run(self, errand, sink, cancel).await {
-                Err(LivingError::Gone(_)) => self.ended_under(started).await?,
+            let ready = errand.ready();
+            let ahead = self.ahead_for(&ready).await;
+            let mut outcome = match ready.run(self, ahead, sink, cancel).await {
+                Err(LivingError::Gone(why)) => self.ended_under(why, started).await?,
                 outcome => outcome?,
             };
             if let Some((egress, mark)) = self.egress.as_ref().zip(mark) {

@@ -33,7 +33,7 @@ use belljar_engine::language::Language;
 use belljar_engine::layer::Layer;
 use belljar_engine::living::{Failure, FailureKind, Living, LivingCapabilities, LivingError};
 use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
-use belljar_engine::plan::{Image, Plan, Task};
+use belljar_engine::plan::{Image, Plan, Program, Task};
 use belljar_engine::provider::{
     Blind, BoxFuture, Capabilities, ImageChoice, MissingLayer, PoolMetrics, Provider, ProviderError, Sandbox,
     Sink,
@@ -196,7 +196,7 @@ impl DockerSandbox {
     ) -> Result<Outcome, ProviderError> {
         let started = Instant::now();
         let shared = &self.shared;
-        let (container, warm) = match shared.pool.take(&self.shape) {
+        let (container, warm) = match shared.pool.take(&self.shape, language(task)) {
             Some(container) => (container, Warmth::Pool),
             None => {
                 let made = tokio::select! {
@@ -207,10 +207,8 @@ impl DockerSandbox {
                 (made, Warmth::Cold)
             }
         };
-        if self.shape.can_wait() {
-            shared.pool.refill(self.shape.clone(), container.image.clone());
-        }
-        let living = DockerLiving::for_task(shared, self.plan.clone(), container, warm);
+        let next = self.shape.can_wait().then(|| self.shape.clone());
+        let living = DockerLiving::for_task(shared, self.plan.clone(), container, warm, next);
         let outcome = living.run(task, &self.plan.limits, sink, cancel).await;
         let outcome = outcome.map_err(|error| refusal(error, task))?;
         Ok(Outcome { duration: started.elapsed(), ..outcome })
@@ -222,6 +220,13 @@ impl Shared {
     async fn fresh(&self, shape: &Shape, sink: &mut dyn Sink) -> Result<Container, ProviderError> {
         let image = self.daemon.image(self.daemon.connected().await?, &shape.image, sink).await?;
         Container::make(&self.daemon, shape, image).await
+    }
+}
+
+fn language(task: &Task) -> Option<&'static str> {
+    match &task.program {
+        Program::Code { language, .. } => Some(language.name),
+        Program::Command(_) => None,
     }
 }
 

@@ -1,4 +1,5 @@
-//! Containers that were started ahead of time. Each is for one tenant, and for one run.
+//! Containers that were started ahead of time, where it can be with the interpreter that the last run needed. Each is for
+//! one tenant, and for one run.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,6 +11,7 @@ use super::container::Container;
 use super::daemon::Daemon;
 use super::image::DockerImage;
 use super::shape::Shape;
+use crate::inside::ahead::{Ahead, Order};
 
 /// So many are being made at one time: making one keeps a core busy.
 const MAKING: usize = 2;
@@ -37,12 +39,17 @@ impl Pool {
         Arc::new(Self { daemon: Arc::clone(daemon), state: Mutex::default() })
     }
 
-    /// One that waits for this.
-    pub(super) fn take(&self, shape: &Shape) -> Option<Container> {
+    /// One that waits for this, preferably with this language's interpreter or with none.
+    pub(super) fn take(&self, shape: &Shape, language: Option<&str>) -> Option<Container> {
         let mut state = self.state();
         // Its daemon may have been restarted meanwhile.
         state.waiting.retain(|(_, container)| !container.guest.is_gone());
-        let found = state.waiting.iter().position(|(waits_for, _)| waits_for == shape);
+        let waiting = state.waiting.iter().enumerate().filter(|(_, (waits_for, _))| waits_for == shape);
+        let found = waiting.min_by_key(|(_, (_, container))| {
+            let ready = container.ahead.as_ref().map(|ahead| ahead.language);
+            (ready != language, ready.is_some())
+        });
+        let found = found.map(|(at, _)| at);
         let taken = found.and_then(|at| state.waiting.remove(at));
         match &taken {
             Some(_) => state.hits += 1,
@@ -52,7 +59,7 @@ impl Pool {
     }
 
     /// Has another one wait for the next who needs the same. Where as many wait as may, the oldest goes.
-    pub(super) fn refill(self: &Arc<Self>, shape: Shape, image: DockerImage) {
+    pub(super) fn refill(self: &Arc<Self>, shape: Shape, image: DockerImage, order: Option<Order>) {
         {
             let mut state = self.state();
             if state.closed || state.making >= MAKING.min(self.daemon.settings.pool) {
@@ -63,7 +70,10 @@ impl Pool {
         let pool = Arc::clone(self);
         tokio::spawn(async move {
             let started = Instant::now();
-            let made = Container::make(&pool.daemon, &shape, image).await;
+            let mut made = Container::make(&pool.daemon, &shape, image).await;
+            if let (Ok(container), Some(order)) = (&mut made, order) {
+                container.ahead = Ahead::start(&container.guest, order).await;
+            }
             // Dropped when nobody holds the state any more: removing it is somebody else's work.
             let _surplus = pool.put(shape, made.map_err(|error| error.to_string()), started.elapsed());
         });

@@ -11,7 +11,7 @@ use super::errors::plain;
 
 /// What a viewer of the guest's gives.
 #[derive(Debug)]
-struct Viewer(host::Output);
+pub(super) struct Viewer(pub(super) host::Output);
 
 impl Output for Viewer {
     fn next(&mut self) -> Asked<'_, Option<OutputEvent>> {

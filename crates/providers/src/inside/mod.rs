@@ -1,6 +1,7 @@
 //! What is asked of a guest, whoever made the box around it: commands, files, and tasks. What counts, pauses and ends the
 //! box is its keeper's.
 
+pub(crate) mod ahead;
 mod commands;
 mod errors;
 mod files;

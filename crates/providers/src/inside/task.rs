@@ -9,15 +9,16 @@ use belljar_engine::explain::{self, Kept};
 use belljar_engine::finding::Finding;
 use belljar_engine::limits::Limits;
 use belljar_engine::living::{
-    self, Asked, Attach, Commands, FailureKind, FileKind, Files, Living, LivingError, OutputEvent, ProcessId,
-    StartCommand, Stats, Stdin, WriteOptions,
+    self, Asked, Attach, Commands, FailureKind, FileKind, Files, Living, LivingError, Output, OutputEvent,
+    ProcessId, StartCommand, Stats, Stdin, WriteOptions,
 };
 use belljar_engine::outcome::{Artifact, Ending, Limit, Outcome, Usage};
-use belljar_engine::plan::{Plan, Task, WORKSPACE};
+use belljar_engine::plan::{Plan, Program, Task, WORKSPACE};
 use belljar_engine::provider::{BoxFuture, Flow, Sink};
 use belljar_jail::spec::ArtifactRules;
 use tokio::io::AsyncReadExt;
 
+use super::ahead::{Ahead, Order};
 use crate::native::run::{MAX_RESULT, unique_name};
 use crate::program::{self, Found, Prepared, Spots};
 
@@ -64,64 +65,121 @@ pub(crate) trait Notes: std::fmt::Debug + Send + Sync {
     ) -> Asked<'a, Vec<Finding>>;
 }
 
-pub(crate) async fn run(
-    living: &dyn Living,
-    errand: Errand<'_>,
-    sink: &mut dyn Sink,
-    mut cancel: BoxFuture<'_, ()>,
-) -> Result<Outcome, LivingError> {
-    let started = Instant::now();
-    let Errand { task, limits, artifacts: rules, .. } = errand;
-    if let Some(why) = living.halted() {
-        return Err(LivingError::Halted(why));
+/// A task with all that it takes to start it.
+#[derive(Debug)]
+pub(crate) struct Ready<'a> {
+    errand: Errand<'a>,
+    prepared: Prepared,
+    /// Where what is ours goes.
+    folder: String,
+}
+
+impl<'a> Errand<'a> {
+    pub(crate) fn ready(self) -> Ready<'a> {
+        let name = unique_name();
+        let folder = if self.fresh { INBOX.to_owned() } else { format!("/tmp/.{name}") };
+        let (inbox, compiled) = (folder.clone(), format!("{folder}/program"));
+        let spots = Spots { hidden: (!self.fresh).then_some(name), inbox, compiled };
+        let prepared = program::prepare(self.task, self.plan, self.found.as_ref(), self.path, &spots);
+        Ready { errand: self, prepared, folder }
     }
-    let receipt = living.receipt().await?;
-    let name = unique_name();
-    let folder = if errand.fresh { INBOX.to_owned() } else { format!("/tmp/.{name}") };
-    let (inbox, compiled) = (folder.clone(), format!("{folder}/program"));
-    let spots = Spots { hidden: (!errand.fresh).then_some(name), inbox, compiled };
-    let prepared = program::prepare(task, errand.plan, errand.found.as_ref(), errand.path, &spots);
-    let files = living.files();
-    if !errand.fresh {
-        files.make_folder(&folder, false, Some(0o700)).await?;
+}
+
+impl Ready<'_> {
+    /// What would be started ahead of time for another one like it, where that can be.
+    pub(crate) fn ahead(&self) -> Option<Order> {
+        let Program::Code { language, .. } = &self.errand.task.program else { return None };
+        let ahead = self.errand.found.as_ref()?.runtime.ahead?;
+        let ([command], true) = (self.prepared.commands.as_slice(), self.errand.fresh) else { return None };
+        let script = format!("{}/{}", self.folder, ahead.file);
+        let (program, rest) = command.split_first()?;
+        let first = [program.clone(), ahead.option.to_owned(), script.clone()];
+        let waiting: Vec<_> = first.into_iter().chain(rest.iter().cloned()).collect();
+        let workdir = &self.errand.task.workdir;
+        let start = |command| start(&self.prepared, command, &self.folder, workdir);
+        let (usual, waiting) = (start(command), start(&waiting));
+        Some(Order { language: language.name, usual, waiting, script, text: ahead.script })
     }
-    let seen = if errand.fresh { Seen::new() } else { artifacts_in(files, rules).await? };
-    let before = living.stats().await?;
-    let deadline = started + limits.timeout;
-    let (starter, started_commands) = (errand.commands, Vec::new());
-    let mut going =
-        Going { living, starter, task, sink, deadline, why_killed: None, commands: started_commands };
-    let ran = going.run(&prepared, &folder, &mut cancel).await;
-    let commands = std::mem::take(&mut going.commands);
-    // Before anything of ours goes, which would make room on a full disk.
-    let stats = living.stats().await?;
-    let after = collect(files, &prepared, &folder, &seen, rules).await;
-    if !errand.fresh {
-        clear(files, &prepared, &folder).await;
-    }
-    let ending = ran?;
-    let (result, artifacts) = match after {
-        // Its time ran out while it stood still, and it leaves nothing.
-        Err(LivingError::Paused) => Left::default(),
-        after => after?,
-    };
-    let ending = match judge(ending, &before, &stats, living.halted().is_some()) {
-        // Where nobody else has anything, whoever was killed was part of it.
-        Ending::Exited(_) if errand.alone && stats.memory_kills > before.memory_kills => {
-            Ending::LimitHit(Limit::Memory, None)
+
+    pub(crate) async fn run(
+        self,
+        living: &dyn Living,
+        ahead: Option<Ahead>,
+        sink: &mut dyn Sink,
+        mut cancel: BoxFuture<'_, ()>,
+    ) -> Result<Outcome, LivingError> {
+        let started = Instant::now();
+        let Self { errand, prepared, folder } = self;
+        let Errand { task, limits, artifacts: rules, .. } = errand;
+        if let Some(why) = living.halted() {
+            return Err(LivingError::Halted(why));
         }
-        ending => ending,
-    };
-    let findings = match errand.notes {
-        Some(notes) => notes.findings(&commands, &stats, ending).await?,
-        None => explain::findings(&counted(&before, &stats, errand.alone), ending, &errand.plan.limits),
-    };
-    let usage = Usage {
-        cpu: stats.cpu.unwrap_or_default().saturating_sub(before.cpu.unwrap_or_default()),
-        peak_memory_bytes: stats.peak_memory_bytes.unwrap_or_default(),
-        peak_processes: stats.peak_processes,
-    };
-    Ok(Outcome { ending, duration: started.elapsed(), usage, result, artifacts, findings, receipt })
+        let receipt = living.receipt().await?;
+        let files = living.files();
+        if !errand.fresh {
+            files.make_folder(&folder, false, Some(0o700)).await?;
+        }
+        let seen = if errand.fresh { Seen::new() } else { artifacts_in(files, rules).await? };
+        let before = living.stats().await?;
+        let deadline = started + limits.timeout;
+        let (starter, started_commands) = (errand.commands, Vec::new());
+        let mut going = Going {
+            living,
+            starter,
+            ahead,
+            task,
+            sink,
+            deadline,
+            why_killed: None,
+            commands: started_commands,
+        };
+        let ran = going.run(&prepared, &folder, &mut cancel).await;
+        let commands = std::mem::take(&mut going.commands);
+        // Before anything of ours goes, which would make room on a full disk.
+        let stats = living.stats().await?;
+        let after = collect(files, &prepared, &folder, &seen, rules).await;
+        if !errand.fresh {
+            clear(files, &prepared, &folder).await;
+        }
+        let ending = ran?;
+        let (result, artifacts) = match after {
+            // Its time ran out while it stood still, and it leaves nothing.
+            Err(LivingError::Paused) => Left::default(),
+            after => after?,
+        };
+        let ending = match judge(ending, &before, &stats, living.halted().is_some()) {
+            // Where nobody else has anything, whoever was killed was part of it.
+            Ending::Exited(_) if errand.alone && stats.memory_kills > before.memory_kills => {
+                Ending::LimitHit(Limit::Memory, None)
+            }
+            ending => ending,
+        };
+        let findings = match errand.notes {
+            Some(notes) => notes.findings(&commands, &stats, ending).await?,
+            None => explain::findings(&counted(&before, &stats, errand.alone), ending, &errand.plan.limits),
+        };
+        let usage = Usage {
+            cpu: stats.cpu.unwrap_or_default().saturating_sub(before.cpu.unwrap_or_default()),
+            peak_memory_bytes: stats.peak_memory_bytes.unwrap_or_default(),
+            peak_processes: stats.peak_processes,
+        };
+        Ok(Outcome { ending, duration: started.elapsed(), usage, result, artifacts, findings, receipt })
+    }
+}
+
+/// What starts a command of a task.
+fn start(prepared: &Prepared, command: &[String], folder: &str, workdir: &str) -> StartCommand {
+    let mut words = command.to_vec();
+    if prepared.result {
+        // What `main` returns leaves by descriptor 3, here into a file of ours.
+        let shell = ["/bin/sh", "-c", "exec \"$@\" 3>\"$0\""].map(str::to_owned);
+        words = shell.into_iter().chain([format!("{folder}/result")]).chain(words).collect();
+    }
+    let mut start = StartCommand::program(words);
+    start.env = prepared.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+    start.workdir = Some(workdir.to_owned());
+    start.keep_bytes = KEPT;
+    start
 }
 
 /// What was counted of the sandbox as a whole, where nobody else was there.
@@ -167,10 +225,22 @@ fn judge(ending: Ending, before: &Stats, after: &Stats, halted: bool) -> Ending 
     }
 }
 
+/// A command of a task.
+struct Begun {
+    process: ProcessId,
+    output: Box<dyn Output>,
+    /// Whether it waits for the end of what it reads.
+    open: bool,
+    /// Whether the guest ends it in time.
+    timed: bool,
+}
+
 /// A task that is going on.
 struct Going<'a> {
     living: &'a dyn Living,
     starter: &'a dyn Commands,
+    /// What was started for one like it.
+    ahead: Option<Ahead>,
     task: &'a Task,
     sink: &'a mut dyn Sink,
     deadline: Instant,
@@ -197,8 +267,8 @@ impl Going<'_> {
         let mut ending = Ending::Exited(0);
         for (at, command) in prepared.commands.iter().enumerate() {
             let last = at + 1 == prepared.commands.len();
-            let start = self.command(prepared, command, folder, last);
-            ending = self.step(start, cancel).await?;
+            let start = start(prepared, command, folder, &self.task.workdir);
+            ending = self.step(start, last, cancel).await?;
             if ending != Ending::Exited(0) {
                 break;
             }
@@ -206,38 +276,20 @@ impl Going<'_> {
         Ok(ending)
     }
 
-    fn command(&self, prepared: &Prepared, command: &[String], folder: &str, last: bool) -> StartCommand {
-        let mut words = command.to_vec();
-        if prepared.result {
-            // What `main` returns leaves by descriptor 3, here into a file of ours.
-            let shell = ["/bin/sh", "-c", "exec \"$@\" 3>\"$0\""].map(str::to_owned);
-            words = shell.into_iter().chain([format!("{folder}/result")]).chain(words).collect();
-        }
-        let mut start = StartCommand::program(words);
-        start.env = prepared.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-        start.workdir = Some(self.task.workdir.clone());
-        start.keep_bytes = KEPT;
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        start.timeout_ms = Some((left.as_millis() as u64).max(1));
-        if last && !self.task.stdin.is_empty() {
-            start.stdin = Stdin::Open;
-        }
-        start
-    }
-
     /// Runs one command to its end.
     async fn step(
         &mut self,
         start: StartCommand,
+        last: bool,
         cancel: &mut BoxFuture<'_, ()>,
     ) -> Result<Ending, LivingError> {
         let commands = self.starter;
-        let fed = start.stdin == Stdin::Open;
-        let (process, mut output) = commands.start_attached(start, Attach { from: 0, hold: true }).await?;
+        let fed = last && !self.task.stdin.is_empty();
+        let Begun { process, mut output, open, timed } = self.begin(start, fed).await?;
         self.commands.push(process);
         let task = self.task;
         let feed = async {
-            if fed {
+            if open {
                 // A program that does not read, or has ended, wants no more.
                 let _fed = commands.write_stdin(process, &task.stdin).await;
                 let _closed = commands.close_stdin(process).await;
@@ -245,8 +297,9 @@ impl Going<'_> {
             std::future::pending::<()>().await;
         };
         tokio::pin!(feed);
+        let due = tokio::time::sleep_until(self.deadline.into());
         let late = tokio::time::sleep_until((self.deadline + GRACE).into());
-        tokio::pin!(late);
+        tokio::pin!(due, late);
         loop {
             tokio::select! {
                 biased;
@@ -256,10 +309,29 @@ impl Going<'_> {
                     }
                 }
                 () = &mut *cancel, if self.why_killed.is_none() => self.kill(process, Ending::Cancelled).await,
+                () = &mut due, if !timed && self.why_killed.is_none() => {
+                    self.kill(process, Ending::TimedOut).await;
+                }
                 () = &mut late => return Ok(self.why_killed.unwrap_or(Ending::TimedOut)),
                 () = &mut feed => {}
             }
         }
+    }
+
+    /// Starts a command, or has the one go on that was started for it ahead of time.
+    async fn begin(&mut self, mut start: StartCommand, fed: bool) -> Result<Begun, LivingError> {
+        if let Some(ahead) = self.ahead.take()
+            && let Some((process, output)) = ahead.go_on(self.starter).await
+        {
+            return Ok(Begun { process, output, open: true, timed: false });
+        }
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        start.timeout_ms = Some((left.as_millis() as u64).max(1));
+        if fed {
+            start.stdin = Stdin::Open;
+        }
+        let (process, output) = self.starter.start_attached(start, Attach { from: 0, hold: true }).await?;
+        Ok(Begun { process, output, open: fed, timed: true })
     }
 
     async fn hear(&mut self, process: ProcessId, event: Option<OutputEvent>) -> Option<Ending> {

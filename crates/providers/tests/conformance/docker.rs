@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::dockerd::{Dockerd, GROUPED, IMAGE};
 use crate::world::{Verdict, World, check};
-use crate::{cases, docker_fails, docker_shows, endings, living};
+use crate::{cases, docker_ahead, docker_fails, docker_shows, endings, living};
 
 /// What gVisor does in another way, judged from outside.
 const GVISOR_DIFFERS: [(&str, &str); 7] = [
@@ -92,6 +92,9 @@ impl Docked {
         trials.extend(living::shared_trials("docker_living", &self.worlds[0].1, &LIVING_DIFFERS));
         let host = daemon.host();
         trials.push(Trial::test("docker::filter_is_the_jails", move || filter(host).map_err(Into::into)));
+        let host = daemon.host();
+        let waits = move || docker_ahead::ahead(host).map_err(Into::into);
+        trials.push(Trial::test("docker::an_interpreter_waits_with_its_container", waits));
         for (name, case) in [
             ("what_it_cannot_do_is_refused_by_name", refusals as AloneCase),
             ("a_waiting_container_is_used_once", pool),

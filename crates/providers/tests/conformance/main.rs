@@ -4,6 +4,7 @@
 
 mod cases;
 mod docker;
+mod docker_ahead;
 mod docker_fails;
 mod docker_shows;
 mod dockerd;

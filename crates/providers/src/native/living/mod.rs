@@ -33,7 +33,7 @@ use super::gate::Gate;
 use super::image::NumberedRoot;
 use super::run::{failure_of, setup};
 use super::{Place, Shared, engine_layer, run as one_shot};
-use crate::inside::task::{self, Errand};
+use crate::inside::task::Errand;
 use crate::inside::{self, GREETING, Inside, Keeper};
 use crate::program::Found;
 
@@ -291,7 +291,7 @@ impl Living for NativeLiving {
                 commands: &self.inside,
                 notes: Some(&noted),
             };
-            task::run(self, errand, sink, cancel).await
+            errand.ready().run(self, None, sink, cancel).await
         })
     }
 
