@@ -154,6 +154,7 @@ def test_a_terminals_interrupt_is_not_for_it() -> None:
     waits = """
     import time
     try:
+        print(0, flush=True)
         time.sleep(1000)
     except KeyboardInterrupt:
         belljar.run("print(1)")
@@ -166,6 +167,8 @@ def test_a_terminals_interrupt_is_not_for_it() -> None:
         start_new_session=True,
     )
     server = said(process)
+    # From then on an interrupt is expected.
+    assert said(process) == 0
     os.killpg(process.pid, signal.SIGINT)
     assert said(process) == server
     process.communicate()

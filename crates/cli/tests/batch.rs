@@ -6,9 +6,9 @@ mod common;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::belljar;
+use common::{belljar, host};
 use serde_json::{Value, json};
 
 /// What a batch answered: results in the order in which they came.
@@ -73,6 +73,14 @@ fn until_first_result(text: &str, arguments: &[&str]) -> (Child, BufReader<Child
     let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
     let first = next(&mut stdout);
     (child, stdout, first)
+}
+
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn next(stdout: &mut impl BufRead) -> Value {
@@ -172,13 +180,13 @@ fn flags_stand_behind_every_line() {
         json!({"language": "sh", "code": "echo $A $B; cat note", "env": {"B": "own"},
                "files": [{"path": "note", "content": "own"}]}),
         json!({"code": "while True: pass"}),
-        json!({"code": "import time; time.sleep(1.5)", "limits": {"timeout_ms": 20_000}}),
+        json!({"code": "import time; time.sleep(5)", "limits": {"timeout_ms": 20_000}}),
     ];
     let note = format!("{}:note", given.path().display());
     let mut flags = vec!["--language", "python", "--env", "A=1", "--env", "B=2", "--file", &note];
     flags.extend([
         "--timeout",
-        "1s",
+        "4s",
         "--require",
         "seccomp",
         "--no-deps",
@@ -253,12 +261,14 @@ fn a_reader_that_leaves_ends_it_quietly() {
 
 #[test]
 fn an_interrupt_cancels_what_runs_and_reads_no_further() {
-    let sleep = json!({"command": ["sleep", "600"]});
+    let token = format!("600.{}", std::process::id());
+    let sleep = json!({"command": ["sleep", token]});
     let lines = of_lines(&[json!({"command": ["true"]}), sleep.clone(), sleep.clone(), sleep.clone(), sleep]);
     let (child, stdout, first) = until_first_result(&lines, &["--jobs", "2", "--timeout", "1h"]);
     assert_eq!(first["status"], "succeeded");
-    // Long enough that the next two are under way; standard input stays open, and is waited for no longer.
-    std::thread::sleep(Duration::from_millis(1_500));
+    // The next two are under way; standard input stays open, and is waited for no longer.
+    let sleeps = |line: &String| line.starts_with(&format!("sleep {token}"));
+    until("both sleep", || host::processes().values().filter(|line| sleeps(line)).count() == 2);
     signal(&child);
     let rest: Vec<Value> =
         stdout.lines().map(|line| serde_json::from_str(&line.expect("a line")).expect("a result")).collect();
@@ -311,8 +321,8 @@ fn a_batch_that_cannot_be_read_on_is_a_failure() {
 fn a_second_interrupt_waits_for_no_reader() {
     let lines = of_lines(&vec![json!({"command": ["head", "-c", "3000000", "/dev/zero"]}); 4]);
     let (mut child, stdout, _) = until_first_result(&lines, &["--jobs", "2", "--output", "4M"]);
-    // Standard output is full by now, and nobody reads it.
-    std::thread::sleep(Duration::from_millis(1_000));
+    // Standard output is full, and nobody reads it.
+    until("it is full", || rustix::io::ioctl_fionread(stdout.get_ref()).expect("it is a pipe") > 30_000);
     signal(&child);
     std::thread::sleep(Duration::from_millis(1_000));
     assert!(child.try_wait().expect("it can be asked").is_none(), "the first one waits for the reader");

@@ -161,7 +161,8 @@ def flood():
     let statuses: Vec<_> =
         results.iter().map(|result| result["status"].as_str().unwrap_or_default()).collect();
     assert_eq!(statuses, ["succeeded", "succeeded", "succeeded", "timed_out"], "{output}");
-    assert_eq!(left_after(&before, Duration::from_secs(5)), Vec::<String>::new());
+    // Tests beside this one have processes of their own, until they are over.
+    assert_eq!(left_after(&before, Duration::from_secs(120)), Vec::<String>::new());
 }
 
 #[test]

@@ -23,8 +23,10 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use client::Client;
+use common::host::alive_with;
 use common::server::{KEY, Server};
 use common::{Answer, Live, belljar, finish};
 use expect::{Expect, everything, skip};
@@ -424,6 +426,7 @@ fn sandboxes_of_one_image_share_no_lock_and_keep_it_from_being_removed() {
     let root = roots(&world).remove(0);
     assert!(root.join("bin/busybox").exists());
     drop(holder);
+    assert_eq!(alive_with("lock 25", Duration::from_secs(20)), Vec::<String>::new());
     // Whoever comes next tidies up.
     assert_eq!(world.pull(&image).code, Some(0));
     assert_eq!(world.image(&["rm", &image]).code, Some(0));

@@ -168,12 +168,24 @@ fn launchers() -> Vec<u32> {
 /// Interpreters that have children and run nothing: the launcher's own, in its pid namespace. Those that are there for longer than a birth takes: the process in between looks the same.
 fn zygotes() -> Vec<u32> {
     let mut seen = seem_zygotes();
-    for _ in 0..3 {
-        std::thread::sleep(Duration::from_millis(10));
+    for _ in 0..10 {
+        std::thread::sleep(Duration::from_millis(30));
         let again = seem_zygotes();
         seen.retain(|pid| again.contains(pid));
     }
     seen
+}
+
+/// Waits for what is about to be.
+fn soon(what: &str, holds: &dyn Fn() -> bool) -> Verdict {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        if Instant::now() > end {
+            return Err(format!("never: {what}"));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
 }
 
 fn seem_zygotes() -> Vec<u32> {
@@ -196,25 +208,23 @@ fn signal(pids: &[u32], signal: Signal) {
 }
 
 fn a_pool_follows_demand_and_ends_with_it() -> Verdict {
-    let idle = Duration::from_secs(1);
+    let idle = Duration::from_secs(2);
     let world = World::new(WarmSettings { idle, ..WarmSettings::default() }, Profiles::shipped());
     world.until("default", None, Warmth::Pool)?;
     let few = world.pools();
     check!(few.len() == 1 && few[0].name == "python" && few[0].wanted <= 2, few);
     world.load(60, 12, || {})?;
-    std::thread::sleep(Duration::from_millis(150));
+    soon("some wait again", &|| world.pools()[0].size >= 1)?;
     let many = world.pools();
     check!(many[0].wanted > few[0].wanted && many[0].size >= 1 && many[0].forks > few[0].forks, many);
     check!(
         many[0].memory_bytes > 0 && many[0].refill_ms > 0.0 && many[0].processes.len() == many[0].size,
         many
     );
-    std::thread::sleep(3 * idle);
-    let none = world.pools();
-    check!(none.iter().all(|pool| pool.size == 0), none);
-    check!(!many[0].processes.iter().any(|pid| std::path::Path::new(&format!("/proc/{pid}")).exists()), many);
-    std::thread::sleep(10 * idle);
-    check!(zygotes().is_empty(), world.pools());
+    soon("nobody waits", &|| world.pools().iter().all(|pool| pool.size == 0))?;
+    let exists = |pid: &u32| std::path::Path::new(&format!("/proc/{pid}")).exists();
+    soon("those who waited are gone", &|| !many[0].processes.iter().any(exists))?;
+    soon("the zygote is gone", &|| zygotes().is_empty())?;
     // And it begins again.
     world.until("default", None, Warmth::Pool)
 }
@@ -224,6 +234,7 @@ fn memory_bounds_a_pool() -> Verdict {
         World::new(WarmSettings { memory_bytes: 5 << 20, ..WarmSettings::default() }, Profiles::shipped());
     world.until("default", None, Warmth::Pool)?;
     world.load(60, 12, || {})?;
+    soon("some wait again", &|| world.pools()[0].size >= 1)?;
     std::thread::sleep(Duration::from_millis(300));
     let pools = world.pools();
     check!(pools[0].wanted > 3 && (1..=2).contains(&pools[0].size), pools);
@@ -271,8 +282,8 @@ fn a_network_is_used_again_by_its_tenant_only_and_only_when_nothing_is_left() ->
             let Some((network, sockets)) = report.stdout.split_once('\n') else { return Err(report.stdout) };
             check!(sockets == "0\n", report);
             own.insert(network.to_owned());
-            // What tidies up does so behind the answer.
-            std::thread::sleep(Duration::from_millis(100));
+            // What tidies up does so behind the answer, and nothing shows when it has.
+            std::thread::sleep(Duration::from_millis(500));
         }
         check!(own.len() == 2, own);
         networks.push(own);
@@ -287,13 +298,9 @@ fn a_zygote_that_is_killed_is_replaced() -> Verdict {
     let before = zygotes();
     check!(before.len() == 1, before);
     let reports = world.load(120, 8, || signal(&before, Signal::KILL))?;
-    let killed = Instant::now();
     check!(reports.iter().any(|report| report.warmth() != Warmth::Cold), reports.len());
     let replaced = |now: &[u32]| now.len() == 1 && now != before;
-    while !replaced(&zygotes()) && killed.elapsed() < Duration::from_secs(5) {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    check!(killed.elapsed() < Duration::from_secs(5), (zygotes(), before));
+    soon("it is replaced", &|| replaced(&zygotes()))?;
     world.until("default", None, Warmth::Pool)?;
     check!(world.pools()[0].zygotes >= 2, world.pools());
     Ok(())
@@ -322,12 +329,11 @@ fn first_process_beside(pid: u32) -> Vec<u32> {
 fn a_child_that_is_killed_is_not_missed() -> Verdict {
     let world = World::usual();
     world.until("default", None, Warmth::Pool)?;
+    let waiting = || world.pools()[0].processes.clone();
+    let firsts = || waiting().iter().flat_map(|pid| first_process_beside(*pid)).collect::<Vec<u32>>();
     for which in [0, 1] {
-        std::thread::sleep(Duration::from_millis(150));
-        let waiting = world.pools()[0].processes.clone();
-        check!(!waiting.is_empty(), waiting);
-        let firsts: Vec<u32> = waiting.iter().flat_map(|pid| first_process_beside(*pid)).collect();
-        check!(firsts.len() == waiting.len(), (firsts, waiting));
+        soon("some wait", &|| !waiting().is_empty() && firsts().len() == waiting().len())?;
+        let (waiting, firsts) = (waiting(), firsts());
         let victims = if which == 0 { waiting } else { firsts };
         signal(&victims, Signal::KILL);
         std::thread::sleep(Duration::from_millis(20));
@@ -362,16 +368,6 @@ fn nothing_in_a_warm_jail_outlives_its_launcher() -> Verdict {
     let running = world.runtime.spawn(execute(Arc::clone(&world.engine), "default", code, None));
     let is_marked = |pid: u32| {
         std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(&mark))
-    };
-    let soon = |what: &str, holds: &dyn Fn() -> bool| {
-        let end = Instant::now() + Duration::from_secs(10);
-        while !holds() {
-            if Instant::now() > end {
-                return Err(what.to_owned());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
     };
     soon("it runs", &|| !processes(is_marked).is_empty())?;
     soon("others wait", &|| world.pools().iter().any(|pool| !pool.processes.is_empty()))?;

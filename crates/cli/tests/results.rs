@@ -6,8 +6,9 @@ mod expect;
 
 use std::io::Write;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use common::host::processes;
 use common::{Answer, belljar, finish, run};
 use expect::skip;
 use serde_json::{Value, json};
@@ -107,10 +108,14 @@ fn limit_exceeded_by_output() {
 #[test]
 fn cancelled() {
     let mut command = belljar();
-    command.args(["run", "--json", "-c", "import time; time.sleep(60)"]).stdout(Stdio::piped());
+    let token = format!("60.{}", std::process::id());
+    command.args(["run", "--json", "--", "sleep", &token]).stdout(Stdio::piped());
     let child = command.spawn().expect("the binary starts");
-    // Long enough that it is under way; if not, the interrupt ends it all the same, only sooner.
-    std::thread::sleep(Duration::from_millis(1_500));
+    let end = Instant::now() + Duration::from_secs(20);
+    while !processes().values().any(|line| line.starts_with(&format!("sleep {token}"))) {
+        assert!(Instant::now() < end, "it never ran");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).expect("a pid")).expect("a pid");
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it is there");
     let output = child.wait_with_output().expect("it ends");

@@ -187,7 +187,7 @@ async fn a_second_request_never_reaches_the_host() {
 async fn what_is_no_request_is_refused_and_harms_nobody() {
     let echo = Upstream::echo().await;
     let port = echo.port();
-    let short = Bounds { head_time: Duration::from_millis(200), ..Bounds::default() };
+    let short = Bounds { head_time: Duration::from_secs(1), ..Bounds::default() };
     let place = Place::bounded(&[&format!("127.0.0.1:{port}")], short);
     let long = [b"GET http://a.test/ HTTP/1.1\r\nX: ".as_slice(), &[b'a'; 1 << 20]].concat();
     assert!(place.ask(&long).await.starts_with("HTTP/1.1 431 "));
@@ -249,8 +249,7 @@ async fn only_so_many_are_served_at_once() {
 async fn silence_ends_a_connection() {
     let echo = Upstream::echo().await;
     let rule = format!("127.0.0.1:{}", echo.port());
-    let place =
-        Place::bounded(&[&rule], Bounds { idle_time: Duration::from_millis(200), ..Bounds::default() });
+    let place = Place::bounded(&[&rule], Bounds { idle_time: Duration::from_secs(2), ..Bounds::default() });
     let (mut client, _) = tunnel(&place, &rule).await;
     echoes(&mut client).await;
     assert_eq!(read_all(&mut client).await, "");

@@ -80,7 +80,7 @@ fn every_byte_is_kept() -> Verdict {
 
 fn output_before_kill() -> Verdict {
     let code = "import sys, time\nprint('before', flush=True)\nsys.stderr.write('too')\nsys.stderr.flush()\ntime.sleep(99)";
-    let answer = run(["-c", code, "--timeout", "1500ms"]);
+    let answer = run(["-c", code, "--timeout", "5s"]);
     expect(answer.status() == "timed_out" && answer.code == Some(124), "it timed out", &answer.json)?;
     expect(
         answer.text("stdout") == "before\n" && answer.text("stderr") == "too",
@@ -91,7 +91,7 @@ fn output_before_kill() -> Verdict {
 
 fn flood() -> Verdict {
     let code = "while True: print('x' * 1000)";
-    let answer = run(["-c", code, "--timeout", "1s", "--output", "10K"]);
+    let answer = run(["-c", code, "--timeout", "5s", "--output", "10K"]);
     let kept = answer.text("stdout").len();
     expect(answer.status() == "timed_out", "it timed out", answer.status())?;
     expect(answer.json["stdout_truncated"] == true && kept < 11_000, "output is cut", kept)

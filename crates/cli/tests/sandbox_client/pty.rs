@@ -76,14 +76,17 @@ impl Pty {
         self.seen.contains(text)
     }
 
-    fn look(&mut self, within: Duration) {
+    /// Whether something came.
+    fn look(&mut self, within: Duration) -> bool {
         let mut fds = [PollFd::new(&self.master, PollFlags::IN)];
         let within = rustix::event::Timespec::try_from(within).unwrap();
-        if poll(&mut fds, Some(&within)).unwrap() > 0 {
+        let came = poll(&mut fds, Some(&within)).unwrap() > 0;
+        if came {
             let mut buffer = [0; 4096];
             let len = rustix::io::read(&self.master, &mut buffer).unwrap();
             self.seen.push_str(&String::from_utf8_lossy(&buffer[..len]));
         }
+        came
     }
 
     /// Waits for its end; gives its status, and what was still to be seen.
@@ -96,7 +99,8 @@ impl Pty {
             assert!(Instant::now() < until, "it does not end; {:?}", self.seen);
             self.look(Duration::from_millis(50));
         };
-        self.look(Duration::from_millis(50));
+        // What was said last comes in pieces, and not at once.
+        while self.look(Duration::from_millis(300)) {}
         (status, std::mem::take(&mut self.seen))
     }
 

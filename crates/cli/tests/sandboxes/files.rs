@@ -224,7 +224,7 @@ fn half_a_file_never_looks_like_a_whole_one() {
 #[test]
 fn an_upload_that_stands_still_is_cut_off_and_one_that_is_slow_is_not() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::configured(folder.path(), "body_timeout = \"2s\"");
+    let server = Server::configured(folder.path(), "body_timeout = \"5s\"");
     let place = Place::new(&server, json!({}));
     let begin = |name: &str| {
         let address = server.url.trim_start_matches("http://");
@@ -244,7 +244,7 @@ fn an_upload_that_stands_still_is_cut_off_and_one_that_is_slow_is_not() {
     assert_eq!(place.get("stuck").status, 404);
     let mut slow = begin("slow");
     for byte in [b"1", b"2", b"3", b"4", b"5"] {
-        std::thread::sleep(Duration::from_millis(700));
+        std::thread::sleep(Duration::from_millis(1_200));
         slow.write_all(byte).unwrap();
     }
     assert_eq!(answer(slow).json(), json!({"bytes": 10}));

@@ -79,8 +79,11 @@ fn executions_in_one_sandbox_keep_their_order() {
         .collect();
     let last = server.post(&format!("{place}/executions"), &json!({"command": ["cat", "log"]})).json();
     assert_eq!(last["stdout"], "0\n1\n2\n3\n4\n5\n6\n7\n");
+    // The next one has its turn before the result of this one is written.
     for id in ids {
-        assert_eq!(server.get(&format!("/v1/executions/{id}")).json()["status"], "succeeded");
+        wait_for("it succeeded", || {
+            server.get(&format!("/v1/executions/{id}")).json()["status"] == "succeeded"
+        });
     }
 }
 
@@ -152,9 +155,12 @@ fn what_is_resumed_has_its_time_again_also_when_nobody_waits_for_that() {
     let resumed = server.post(&format!("{place}/resume"), &json!({})).json();
     assert!(resumed["expires"].as_i64() >= extended.json()["expires"].as_i64(), "{resumed}");
     let mut resumed = 0;
-    for _ in 0..30 {
+    for round in 0..30 {
         assert_eq!(pause().json()["expires"], Value::Null);
-        drop(server.send_as(KEY, "POST", &format!("{place}/resume"), "", b""));
+        // Some hang up before they are heard, some after that.
+        let asked = server.send_as(KEY, "POST", &format!("{place}/resume"), "", b"");
+        std::thread::sleep(Duration::from_millis(3 * round));
+        drop(asked);
         let end = Instant::now() + Duration::from_millis(300);
         while Instant::now() < end && server.get(&place).json()["state"] == "paused" {}
         if server.get(&place).json()["state"] == "running" {
@@ -168,7 +174,8 @@ fn what_is_resumed_has_its_time_again_also_when_nobody_waits_for_that() {
 #[test]
 fn nobody_uses_it_so_it_ends() {
     let folder = tempfile::tempdir().unwrap();
-    let settings = "sandbox_idle = \"600ms\"\nsandbox_sweep = \"50ms\"\nsandboxes = 2";
+    // Longer than it takes to open the second one.
+    let settings = "sandbox_idle = \"4s\"\nsandbox_sweep = \"50ms\"\nsandboxes = 2";
     let server = Server::configured(folder.path(), settings);
     let (idle, used) = (server.sandbox(&json!({})), server.sandbox(&json!({})));
     let full = server.post("/v1/sandboxes", &json!({}));
@@ -176,9 +183,9 @@ fn nobody_uses_it_so_it_ends() {
     assert_eq!(full.json()["error"]["message"], "Maximum number of sandboxes (2) reached");
     assert!(full.header("retry-after").is_some());
     // An execution that takes longer is use.
-    let ran = server.post(&format!("{used}/executions"), &json!({"command": ["sleep", "1.5"]})).json();
+    let ran = server.post(&format!("{used}/executions"), &json!({"command": ["sleep", "6"]})).json();
     assert_eq!(ran["status"], "succeeded");
-    assert_eq!(server.get(&idle).json()["ended_because"], "idle");
+    wait_for("the end", || server.get(&idle).json()["ended_because"] == "idle");
     wait_for("the end", || server.get(&used).json()["ended_because"] == "idle");
     server.sandbox(&json!({}));
 }

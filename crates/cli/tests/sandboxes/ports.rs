@@ -207,7 +207,7 @@ fn bytes_stream_both_ways() {
 fn an_answer_that_two_could_read_in_two_ways_is_none() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = program(&server, json!({"limits": {"timeout_ms": 3000}}));
+    let place = program(&server, json!({"limits": {"timeout_ms": 8000}}));
     for cheat in
         ["two-lengths", "same-lengths", "both", "coding", "many", "long", "no-http", "hang-up", "switch"]
     {

@@ -255,8 +255,9 @@ pub(crate) fn mute(server: &Server, path: &str) -> TcpStream {
 #[tokio::test]
 async fn who_answers_nothing_is_let_go() {
     let folder = tempfile::tempdir().unwrap();
-    let idle = "sandbox_idle = \"600ms\"\nsandbox_sweep = \"50ms\"";
-    let server = Server::configured(folder.path(), &format!("terminal_silence = \"800ms\"\n{idle}"));
+    // Longer than it takes to open a terminal.
+    let idle = "sandbox_idle = \"3s\"\nsandbox_sweep = \"50ms\"";
+    let server = Server::configured(folder.path(), &format!("terminal_silence = \"4s\"\n{idle}"));
     let (sandbox, own) = shell(&server);
     let mut honest = Terminal::new(&server, &own, 0).await;
     let mut stream = mute(&server, &format!("{own}/terminal"));

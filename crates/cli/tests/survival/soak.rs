@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -26,15 +26,20 @@ pub(crate) fn of_every_kind() {
     let (resident, files) = (resident(server.child.id()), files(server.child.id()));
     let counts = many(&server, &kinds, runs);
     println!("{runs} executions: {counts:?}");
-    assert_eq!(alive_with(&token, Duration::from_secs(2)), Vec::<String>::new());
+    assert_eq!(alive_with(&token, Duration::from_secs(20)), Vec::<String>::new());
     let grown = resident_now(&server).saturating_sub(resident);
     println!("the server grew by {} kB from {} kB", grown >> 10, resident >> 10);
     assert!(grown < GROWTH, "the server grew by {grown} bytes");
-    let more = self::files(server.child.id()).saturating_sub(files);
-    assert!(more <= 8, "{more} more descriptors than before");
+    // The last of them are taken down behind their answers.
+    let end = Instant::now() + Duration::from_secs(20);
+    let more = || self::files(server.child.id()).saturating_sub(files);
+    while more() > 8 {
+        assert!(Instant::now() < end, "{} more descriptors than before", more());
+        std::thread::sleep(Duration::from_millis(100));
+    }
     server.signal("-TERM");
     server.child.wait().unwrap();
-    assert_eq!(left_after(&before, Duration::from_secs(2)), Vec::<String>::new());
+    assert_eq!(left_after(&before, Duration::from_secs(20)), Vec::<String>::new());
 }
 
 /// What to send, and how it may end.

@@ -209,7 +209,7 @@ async fn trees_are_removed(world: World) {
 }
 
 async fn a_removal_can_be_stopped(world: World) {
-    world.shell("mkdir wide; cd wide; seq 1 20000 | xargs touch").await;
+    world.shell("mkdir wide; cd wide; seq 1 60000 | xargs touch").await;
     let removal = world.guest.remove("wide", true);
     assert!(tokio::time::timeout(Duration::from_millis(1), removal).await.is_err());
     let left = async || world.shell("ls wide | wc -l").await.text().parse::<u32>().unwrap();

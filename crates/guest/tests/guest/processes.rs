@@ -46,7 +46,7 @@ async fn streams_are_apart(world: World) {
     assert_eq!((ran.stdout.as_slice(), ran.stderr.as_slice()), (b"out\n".as_slice(), b"err\n".as_slice()));
     let (_, mut output) = world
         .guest
-        .start_attached(shell("printf abc; sleep 0.2; printf de >&2"), Attach::default())
+        .start_attached(shell("printf abc; sleep 1; printf de >&2"), Attach::default())
         .await
         .unwrap();
     let first = output.next().await.unwrap();
@@ -186,20 +186,20 @@ async fn a_signal_reaches_the_group(world: World) {
 
 async fn time_runs_out(world: World) {
     let start = Instant::now();
-    let command = StartCommand { timeout_ms: Some(200), ..shell("echo a; trap '' TERM; sleep 100") };
+    let command = StartCommand { timeout_ms: Some(2_000), ..shell("echo a; trap '' TERM; sleep 100") };
     let ran = run(&world.guest, command).await.unwrap();
     assert_eq!((ran.text(), ran.ending), ("a", Some(Ending::TimedOut)));
-    assert!(start.elapsed() >= Duration::from_millis(200) && start.elapsed() < Duration::from_secs(5));
+    assert!(start.elapsed() >= Duration::from_secs(2) && start.elapsed() < Duration::from_secs(20));
     let command = StartCommand { timeout_ms: Some(10_000), ..shell("exit 4") };
     assert_eq!(run(&world.guest, command).await.unwrap().ending, Some(Ending::Exited(4)));
 }
 
 async fn the_background_holds_nobody_up(world: World) {
     let start = Instant::now();
-    let command = shell("(sleep 1; echo late; sleep 100) & echo early");
+    let command = shell("(sleep 5; echo late; sleep 100) & echo early");
     let (process, output) = world.guest.start_attached(command, Attach::default()).await.unwrap();
     assert_eq!(collect(output).await.unwrap().text(), "early");
-    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!(start.elapsed() < Duration::from_secs(5));
     // It is not killed by writing to a pipe that nobody reads, and what it says is kept.
     let seen = async || {
         let output = world.guest.attach(process, Attach::default()).await.unwrap();

@@ -90,7 +90,7 @@ fn idle() -> i32 {
 }
 
 fn eventually(mut done: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while Instant::now() < deadline {
         if done() {
             return true;

@@ -87,7 +87,7 @@ async fn hundred(shelf: &Shelf, fail: bool) -> (usize, Vec<Result<Obtained, Fail
                 let build = async {
                     builds.fetch_add(1, Ordering::SeqCst);
                     // Long enough for everybody to come; who comes later finds the layer, or builds it again.
-                    tokio::time::sleep(Duration::from_millis(300)).await;
+                    tokio::time::sleep(Duration::from_millis(1_500)).await;
                     if fail { Err(Failed::Build) } else { publish(&shelf, "a").await.map_err(Failed::from) }
                 };
                 shelf.obtain(&flights, &recipe("a").key(), build).await

@@ -76,6 +76,17 @@ fn bytes_are_kept_exactly(world: &World) -> Verdict {
     Ok(())
 }
 
+/// Tells when something was printed.
+struct Told(std::sync::mpsc::Sender<()>);
+
+impl Sink for Told {
+    fn output(&mut self, _stream: Stream, _bytes: &[u8]) -> Flow {
+        // Who no longer listens has heard enough.
+        let _heard = self.0.send(());
+        Flow::Continue
+    }
+}
+
 struct Arrivals(Vec<Instant>);
 
 impl Sink for Arrivals {
@@ -88,7 +99,8 @@ impl Sink for Arrivals {
 }
 
 fn output_streams(world: &World) -> Verdict {
-    let code = "import time\nfor _ in range(3): print('.'); time.sleep(0.2)";
+    // More of them than are asked for: who reads late sees two at once.
+    let code = "import time\nfor _ in range(10): print('.'); time.sleep(0.2)";
     let mut arrivals = Arrivals(Vec::new());
     let request = json!({"language": "python", "code": code});
     world.run_until(request, std::future::pending(), &mut arrivals)?;
@@ -190,14 +202,23 @@ fn different_users(world: &World) -> Verdict {
     if !world.has(Layer::SeparateUid) {
         return Ok(());
     }
-    let code = "import os, time\n\
+    let code = "import os\n\
         for line in open('/proc/self/uid_map'):\n\
         \x20   inside, outside, count = map(int, line.split())\n\
-        \x20   if inside <= os.getuid() < inside + count: print(outside + os.getuid() - inside, flush=True)\n\
-        time.sleep(0.5)";
+        \x20   if inside <= os.getuid() < inside + count: print(outside + os.getuid() - inside, flush=True)\n";
+    // The first is there until the second has ended: whoever comes later may have its user.
+    let (told, printed) = std::sync::mpsc::channel();
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let other = world.clone();
-    let first = std::thread::spawn(move || other.python(code));
+    let first = std::thread::spawn(move || {
+        let request = json!({"language": "python", "code": format!("{code}import time; time.sleep(60)")});
+        let cancel = async move { drop(ended.await) };
+        other.run_until(request, cancel, &mut Told(told))
+    });
+    // Where it does not come so far, it says why itself.
+    let _printed = printed.recv_timeout(Duration::from_secs(60));
     let second = world.python(code)?.stdout;
+    drop(end);
     let first = first.join().map_err(|_| "a run panicked".to_owned())??.stdout;
     check!(first != second && first.trim() != "0" && second.trim() != "0", (first, second));
     Ok(())

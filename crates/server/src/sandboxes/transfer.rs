@@ -150,11 +150,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_may_be_slow_but_not_stand_still() {
-        let patience = Duration::from_millis(500);
+        let patience = Duration::from_secs(2);
         let mut text = String::new();
-        let mut slow = Upload::source(body(vec![Some("slow"); 50]), patience);
+        let mut slow = Upload::source(body(vec![Some("slow"); 130]), patience);
         slow.read_to_string(&mut text).await.unwrap();
-        assert_eq!(text, "slow".repeat(50));
+        assert_eq!(text, "slow".repeat(130));
         let mut stuck = Upload::source(body(vec![Some("some"), None]), patience);
         let error = stuck.read_to_string(&mut text).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);

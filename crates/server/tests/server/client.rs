@@ -103,6 +103,22 @@ impl Client {
     pub(crate) async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.address).await.unwrap()
     }
+
+    /// Waits until so many executions are listed that fit.
+    pub(crate) async fn until_listed(&self, query: &str, count: usize) {
+        let listed = async || {
+            let page = self.get(&format!("/v1/executions?{query}")).await.json();
+            page["executions"].as_array().unwrap().len()
+        };
+        let waiting = async {
+            while listed().await != count {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), waiting)
+            .await
+            .unwrap_or_else(|_| panic!("never {count} of {query}"));
+    }
 }
 
 pub(crate) fn request(script: &str) -> Value {

@@ -13,7 +13,7 @@ async fn a_full_queue_is_429_and_leaves_others_alone() {
     let place = Place::with(|settings| (settings.concurrency, settings.queue) = (2, 2)).await;
     let greedy = place.tenant("greedy", json!({"concurrency": 1})).await;
     let modest = place.tenant("modest", json!({})).await;
-    let long = request("sleep 3000").to_string();
+    let long = request("sleep 60000").to_string();
     let json = "Content-Type: application/json\r\n";
     let mut streams = Vec::new();
     let count = async |status: &str| {
@@ -53,7 +53,7 @@ async fn a_used_up_day_is_429_until_midnight() {
 async fn a_queued_execution_can_be_cancelled() {
     let place = Place::with(|settings| settings.concurrency = 1).await;
     let client = place.client();
-    let mut body = request("sleep 2000");
+    let mut body = request("sleep 60000");
     body["wait"] = json!(false);
     let first = client.post("/v1/executions", &body).await.json()["id"].as_str().unwrap().to_owned();
     let second = client.post("/v1/executions", &body).await.json()["id"].as_str().unwrap().to_owned();

@@ -202,6 +202,8 @@ async fn changes_apply_at_once_and_what_runs_ends_on_what_it_began_with() {
     assert!(!one.ended(), "somebody is still served");
     one.go.add_permits(1);
     one.has_ended().await;
+    // Its result is written when it has left the provider.
+    client.until_listed("status=running", 0).await;
     assert_eq!(client.get(&format!("/v1/executions/{id}")).await.json()["stdout"], "one");
     let back = client.post("/v1/providers/cloud/rollback", &json!({"version": 1})).await;
     assert_eq!((back.status, &back.json()["version"]), (200, &json!(3)));

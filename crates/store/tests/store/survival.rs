@@ -193,7 +193,7 @@ async fn a_backup_under_load_is_whole() {
     // More than once: a copy that began anew at each write would sometimes be lucky.
     for round in 0..5 {
         let to = if round == 4 { path.clone() } else { place.folder.path().join(format!("{round}.db")) };
-        tokio::time::timeout(Duration::from_secs(10), store.backup_to(&to)).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(60), store.backup_to(&to)).await.unwrap().unwrap();
     }
     let [one, other] = ["one.db", "other.db"].map(|name| place.folder.path().join(name));
     let (one, other) = tokio::join!(store.backup_to(&one), store.backup_to(&other));

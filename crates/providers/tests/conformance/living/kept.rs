@@ -58,7 +58,10 @@ async fn calls_are_told_to_who_made_them(world: World) -> Verdict {
     check!(has(&other, &["ptrace"]), other);
     // What a command left behind in its session is still its own.
     let left = open
-        .told("python3 ptrace.py; (sh -c 'python3 unshare.py; sleep 0.2' >/dev/null 2>&1 &) ; sleep 1")
+        .told(
+            "python3 ptrace.py; (sh -c 'python3 unshare.py; touch left; sleep 0.2' >/dev/null 2>&1 &)\n\
+             while ! test -e left; do sleep 0.05; done",
+        )
         .await?;
     check!(has(&left, &["ptrace", "unshare"]), left);
     // Who left his command behind altogether is nobody's, and the sandbox's all the same.
