@@ -66,22 +66,18 @@ impl Ahead {
     pub(crate) async fn end(mut self, guest: &Guest) {
         // One that has ended by itself needs no killing.
         let _killed = guest.signal(self.process, 9).await;
-        let gone = async {
-            while let Ok(Some(event)) = self.output.next().await {
-                if matches!(event, OutputEvent::Ended { .. }) {
-                    break;
-                }
-            }
-        };
+        let gone = async { while let Ok(Some(_)) = self.output.next().await {} };
         let _gone = tokio::time::timeout(FAREWELL, gone).await;
     }
 
-    /// Has it read its program, which is there now. `None` where it has ended meanwhile.
+    /// Has it read its program, which is there now. `None` where it no longer waits: then it is of no use.
     pub(super) async fn go_on(mut self, commands: &dyn Commands) -> Option<(ProcessId, Box<dyn Output>)> {
-        if self.output.next().now_or_never().is_some() {
-            return None;
+        let waits = self.output.next().now_or_never().is_none();
+        if waits && commands.write_stdin(self.process, b"+").await.is_ok() {
+            return Some((self.process, Box::new(Viewer(self.output))));
         }
-        commands.write_stdin(self.process, b"+").await.ok()?;
-        Some((self.process, Box::new(Viewer(self.output))))
+        // Most likely it has ended already.
+        let _killed = commands.signal(self.process, 9).await;
+        None
     }
 }
