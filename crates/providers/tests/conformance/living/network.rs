@@ -33,7 +33,7 @@ pub(super) fn all() -> Vec<(&'static str, Case)> {
     ]
 }
 
-/// A web server of the host; what it serves is `hello`, or no more than a head until the other side is gone below `/hold`.
+/// A web server of the host; what it serves is `hello`, or no more than a word until the other side is gone below `/hold`.
 struct Web {
     port: u16,
     connections: Arc<AtomicUsize>,
@@ -85,7 +85,7 @@ fn serve(mut stream: TcpStream, held: &AtomicUsize) {
     }
     if head.starts_with(b"GET /hold") {
         held.fetch_add(1, Ordering::SeqCst);
-        let _written = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
+        let _written = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nheld\n");
         let _gone = stream.read(&mut byte);
         held.fetch_sub(1, Ordering::SeqCst);
         return;
@@ -258,7 +258,7 @@ async fn a_run_takes_its_connections_with_it(world: World) -> Verdict {
     let web = Web::open()?;
     // In the background, so that it outlives the program, and the run ends it.
     let code = format!(
-        "setsid curl -sS -iN {} > head & while ! grep -q 200 head 2>/dev/null; do sleep 0.05; done",
+        "setsid curl -sSN {} > word & while ! grep -q held word 2>/dev/null; do sleep 0.05; done",
         web.url("/hold")
     );
     let report = shell(&world, &code, &[web.rule()]).await?;
