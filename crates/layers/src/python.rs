@@ -125,7 +125,12 @@ impl Python<'_> {
         let done = match self.installer()? {
             "uv" => {
                 let words = [&["pip", "install", "--link-mode", "copy", "-r", "-"][..], &words].concat();
-                self.uv(&words, text, "", Some(folder)).await?
+                // What its cache has all of needs no registry, which was asked a moment ago.
+                let cached = [&words[..], &["--offline"]].concat();
+                match self.uv(&cached, text.clone(), "", Some(folder)).await? {
+                    done if done.succeeded => done,
+                    _ => self.uv(&words, text, "", Some(folder)).await?,
+                }
             }
             _ => {
                 let words = [&["install", "--no-compile"][..], &words].concat();
