@@ -5,6 +5,7 @@ pub(crate) mod ahead;
 mod commands;
 mod errors;
 mod files;
+mod left;
 pub(crate) mod task;
 
 use std::collections::BTreeMap;

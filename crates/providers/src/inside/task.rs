@@ -2,32 +2,29 @@
 //! looked at afterwards. How it ended is the guest's word; whether a limit had to do with it, and what it used, are counted
 //! outside.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use belljar_engine::explain::{self, Kept};
 use belljar_engine::finding::Finding;
 use belljar_engine::limits::Limits;
 use belljar_engine::living::{
-    self, Asked, Attach, Commands, FailureKind, FileKind, Files, Living, LivingError, Output, OutputEvent,
-    ProcessId, StartCommand, Stats, Stdin, WriteOptions,
+    self, Asked, Attach, Commands, Files, Living, LivingError, Output, OutputEvent, ProcessId, StartCommand,
+    Stats, Stdin, WriteOptions,
 };
-use belljar_engine::outcome::{Artifact, Ending, Limit, Outcome, Usage};
+use belljar_engine::outcome::{Ending, Limit, Outcome, Usage};
 use belljar_engine::plan::{Plan, Program, Task, WORKSPACE};
 use belljar_engine::provider::{BoxFuture, Flow, Sink};
 use belljar_jail::spec::ArtifactRules;
-use tokio::io::AsyncReadExt;
 
 use super::ahead::{Ahead, Order};
-use crate::native::run::{MAX_RESULT, unique_name};
+use super::left::{Left, Seen, artifacts_in, collect};
+use crate::native::run::unique_name;
 use crate::program::{self, Found, Prepared, Spots};
 
 /// What the guest keeps of a task's output; everything is passed on as it comes.
 const KEPT: u32 = 256 << 10;
 /// How much longer than its time a task is waited for, before the guest is no longer believed to end it.
 const GRACE: Duration = Duration::from_secs(2);
-/// What fits between two looks at the folder of artifacts.
-const MAX_LISTED: usize = 10_000;
 
 /// Where a box that is made for one task has room for what is ours, apart from all that programs look at.
 pub(crate) const INBOX: &str = "/.belljar/inbox";
@@ -358,77 +355,4 @@ impl Going<'_> {
         // One that has ended meanwhile needs no killing; and its end is heard.
         let _killed = self.living.commands().signal(process, 9).await;
     }
-}
-
-type Seen = BTreeMap<String, (u64, i64)>;
-
-/// What may leave as an artifact, and when it was written.
-async fn artifacts_in(files: &dyn Files, rules: &ArtifactRules) -> Result<Seen, LivingError> {
-    let mut seen = Seen::new();
-    let mut after = None;
-    loop {
-        let page = match files.list(ARTIFACTS, after, 256).await {
-            Ok(page) => page,
-            Err(error) if absent(&error) => return Ok(seen),
-            Err(error) => return Err(error),
-        };
-        let kept = page.entries.into_iter().filter(|entry| {
-            let metadata = &entry.metadata;
-            let size = 1..=rules.file_bytes;
-            metadata.kind == FileKind::File && size.contains(&metadata.size) && may_leave(&entry.name, rules)
-        });
-        seen.extend(kept.map(|entry| (entry.name, (entry.metadata.size, entry.metadata.modified_ms))));
-        after = page.next;
-        if after.is_none() || seen.len() > MAX_LISTED {
-            return Ok(seen);
-        }
-    }
-}
-
-const ARTIFACTS: &str = "/workspace/artifacts";
-
-fn absent(error: &LivingError) -> bool {
-    matches!(error.kind(), Some(FailureKind::NotFound | FailureKind::NotADirectory | FailureKind::Denied))
-}
-
-fn may_leave(name: &str, rules: &ArtifactRules) -> bool {
-    let ending = name.rsplit_once('.').map(|(_, ending)| ending);
-    !name.starts_with('.')
-        && ending.is_some_and(|ending| rules.extensions.iter().any(|e| e.eq_ignore_ascii_case(ending)))
-}
-
-type Left = (Option<serde_json::Value>, Vec<Artifact>);
-
-/// What the task left: what it returned, and artifacts that are new or changed.
-async fn collect(
-    files: &dyn Files,
-    prepared: &Prepared,
-    folder: &str,
-    before: &Seen,
-    rules: &ArtifactRules,
-) -> Result<Left, LivingError> {
-    let mut result = None;
-    if prepared.result {
-        let bytes = whole(files, &format!("{folder}/result"), MAX_RESULT as u64).await;
-        result = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    }
-    let mut artifacts = Vec::new();
-    for (name, seen) in artifacts_in(files, rules).await? {
-        if artifacts.len() == rules.count {
-            break;
-        }
-        if before.get(&name) != Some(&seen) {
-            let content = whole(files, &format!("{ARTIFACTS}/{name}"), rules.file_bytes).await;
-            artifacts.extend(content.map(|content| Artifact { name, content }));
-        }
-    }
-    Ok((result, artifacts))
-}
-
-/// All of a file that is no longer than it may be.
-async fn whole(files: &dyn Files, path: &str, bound: u64) -> Option<Vec<u8>> {
-    let (_, reader) = files.read(path, 0, Some(bound + 1)).await.ok()?;
-    let mut bytes = Vec::new();
-    reader.take(bound + 1).read_to_end(&mut bytes).await.ok()?;
-    (bytes.len() as u64 <= bound).then_some(bytes)
 }
