@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use belljar_layers::shelf::{NEW_FILE, OPEN_FOLDER, names, set_time};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
 
 use crate::clone::{FOLDER, MAX_DEPTH};
@@ -17,8 +17,8 @@ use crate::error::ImageError;
 use crate::unpack::Room;
 
 const CHUNK: usize = 256 << 10;
-const OTHERS_READ: u32 = 0o004;
-const OTHERS_ENTER: u32 = 0o005;
+const OTHERS_READ: RawMode = 0o004;
+const OTHERS_ENTER: RawMode = 0o005;
 
 /// A part of what image `host` shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +60,7 @@ struct Copying<'a> {
     room: Room,
     most: Room,
     /// Files with several names, and the first that was met.
-    links: HashMap<(u64, u64), PathBuf>,
+    links: HashMap<(i128, u64), PathBuf>,
     /// Where the copy stands, from the top.
     at: PathBuf,
 }
@@ -170,7 +170,7 @@ impl Copying<'_> {
         stat: &Stat,
     ) -> Result<(), ImageError> {
         let failed = |errno: Errno| ImageError::io("copy", &self.at, errno);
-        let inode = (stat.st_dev, stat.st_ino);
+        let inode = (i128::from(stat.st_dev), stat.st_ino);
         if let Some(first) = self.links.get(&inode) {
             // Every folder on its way is one that was just made.
             return rustix::fs::linkat(self.root, first, to, new, AtFlags::empty()).map_err(failed);
@@ -207,7 +207,7 @@ fn pour(from: &mut File, to: &mut File, mut left: u64) -> std::io::Result<Option
     }
 }
 
-fn new_file(folder: BorrowedFd<'_>, name: &CStr, mode: u32) -> Result<File, Errno> {
+fn new_file(folder: BorrowedFd<'_>, name: &CStr, mode: RawMode) -> Result<File, Errno> {
     let file = rustix::fs::openat(folder, name, NEW_FILE, Mode::from_raw_mode(mode))?;
     rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
     Ok(File::from(file))
