@@ -86,6 +86,10 @@ impl Ready<'_> {
     /// What would be started ahead of time for another one like it, where that can be.
     pub(crate) fn ahead(&self) -> Option<Order> {
         let Program::Code { language, .. } = &self.errand.task.program else { return None };
+        // A request's own variables may be secrets, and are not kept for whoever comes next.
+        if !self.errand.task.env.is_empty() {
+            return None;
+        }
         let ahead = self.errand.found.as_ref()?.runtime.ahead?;
         let ([command], true) = (self.prepared.commands.as_slice(), self.errand.fresh) else { return None };
         let script = format!("{}/{}", self.folder, ahead.file);

@@ -59,6 +59,8 @@ pub(crate) fn ahead(host: String) -> Verdict {
     let mut given = program(&format!("console.log({OLD}, process.env.GIVEN)"));
     given["env"] = json!({"GIVEN": "yes"});
     check!(waited_for(&world, &given)?.stdout == "false yes\n", "a variable");
+    // Which may be a secret: nothing waits with it for the next one, who could see it.
+    check!(waited_for(&world, &given)?.stdout == "false yes\n", "a variable was kept");
 
     // Whoever wants something else has the place to itself.
     let python = json!({"language": "python", "code": COUNT});
