@@ -378,6 +378,7 @@ pub struct PoolState {
     pub misses: u64,
     pub zygotes: u64,
     pub refill: Duration,
+    pub mismatches: u64,
     pub processes: Vec<u32>,
     pub obstacle: Option<String>,
 }

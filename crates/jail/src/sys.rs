@@ -31,12 +31,20 @@ pub(crate) enum Cloned {
 /// The child goes on with a copy of all memory, like after `fork`; the callers are single-threaded, so no lock is
 /// held by anyone in that copy.
 pub(crate) fn clone(flags: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned, Errno> {
+    clone_with(flags, cgroup, libc::SIGCHLD)
+}
+
+fn clone_with(
+    flags: libc::c_int,
+    cgroup: Option<BorrowedFd<'_>>,
+    exit_signal: libc::c_int,
+) -> Result<Cloned, Errno> {
     let mut pidfd: libc::c_int = -1;
     // SAFETY: an all-zero clone_args is a valid one: no flags, no stack, no pointers.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
     args.flags = flags as u64 | libc::CLONE_PIDFD as u64;
     args.pidfd = ptr::from_mut(&mut pidfd) as u64;
-    args.exit_signal = libc::SIGCHLD as u64;
+    args.exit_signal = exit_signal as u64;
     if let Some(cgroup) = cgroup {
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = cgroup.as_raw_fd() as u64;
@@ -52,6 +60,11 @@ pub(crate) fn clone(flags: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> Resul
             Ok(Cloned::Parent { pid: pid as i32, pidfd })
         }
     }
+}
+
+/// Clones a sibling of this process: a child of its parent. Otherwise like [`clone`].
+pub(crate) fn clone_sibling(flags: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned, Errno> {
+    clone_with(flags | libc::CLONE_PARENT, cgroup, 0)
 }
 
 /// Leaves namespaces behind and takes new ones.
@@ -184,6 +197,46 @@ pub(crate) fn put_an_end_to(pidfd: BorrowedFd<'_>) -> Result<i32, Errno> {
     // Only a process that is gone already cannot be killed, and that is what is wanted.
     let _killed = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
     wait_for(pidfd)
+}
+
+/// The number of a process as `/proc` has it.
+pub(crate) fn pid_of(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
+    pids_of(proc, pidfd, "Pid:", |numbers| numbers.first().copied())
+}
+
+/// The number of a process that is in a child namespace of this process's pid namespace, as this process would use it.
+pub(crate) fn pid_here(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
+    pids_of(proc, pidfd, "NSpid:", |numbers| numbers.iter().rev().nth(1).copied())
+}
+
+fn pids_of(
+    proc: &OwnedFd,
+    pidfd: &OwnedFd,
+    field: &str,
+    choose: impl Fn(&[i32]) -> Option<i32>,
+) -> Result<i32, Errno> {
+    let path = format!("self/fdinfo/{}", pidfd.as_raw_fd());
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let file = rustix::fs::openat(proc, path, flags, rustix::fs::Mode::empty())?;
+    let mut text = [0; 512];
+    let len = rustix::io::read(&file, &mut text)?;
+    let text = std::str::from_utf8(&text[..len]).map_err(|_| Errno::ILSEQ)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
+    let numbers: Vec<i32> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    // One that is gone already has none.
+    choose(&numbers).filter(|pid| *pid > 0).ok_or(Errno::SRCH)
+}
+
+/// A line between two processes: packets, with descriptors beside them.
+pub(crate) fn line() -> Result<(OwnedFd, OwnedFd), Errno> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+/// Has ended children leave nothing to wait for.
+pub(crate) fn ignore_children() {
+    // SAFETY: installs no handler.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
 }
 
 /// A child that has ended and was not waited for, if there is one; it still is to be waited for.

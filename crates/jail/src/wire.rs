@@ -124,8 +124,40 @@ pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, fds: &[BorrowedFd
     send_bytes(socket, &postcard::to_allocvec(message).map_err(|_| Errno::INVAL)?, fds)
 }
 
+/// Sends a message, or fails with `EAGAIN` where the other side has not taken what was sent before.
+pub(crate) fn send_now<T: Serialize>(
+    socket: BorrowedFd<'_>,
+    message: &T,
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), Errno> {
+    let bytes = postcard::to_allocvec(message).map_err(|_| Errno::INVAL)?;
+    send_as(socket, &bytes, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+}
+
+/// Receives a message of at most a few kilobytes, and fails with `EAGAIN` where none is there yet.
+pub(crate) fn receive_now<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+) -> Result<Option<(T, Vec<OwnedFd>)>, Errno> {
+    let mut buffer = [0; 4 << 10];
+    let (len, fds) = receive_bytes_now(socket, &mut buffer)?;
+    if len == 0 {
+        return Ok(None);
+    }
+    let message = postcard::from_bytes(&buffer[..len]).map_err(|_| Errno::BADMSG)?;
+    Ok(Some((message, fds)))
+}
+
 /// Sends a packet of other making.
 pub(crate) fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    send_as(socket, bytes, fds, SendFlags::NOSIGNAL)
+}
+
+fn send_as(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> Result<(), Errno> {
     if bytes.len() > MAX_PACKET {
         return Err(Errno::TOOBIG);
     }
@@ -134,7 +166,7 @@ pub(crate) fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd
     if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(Errno::TOOBIG);
     }
-    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags)?;
     Ok(())
 }
 

@@ -9,33 +9,23 @@ pub(crate) const LINE: i32 = 3;
 pub(crate) const MAX_LIMITS: usize = 12;
 /// Most descriptors beside one packet.
 pub(crate) const MAX_FDS: usize = 16;
-/// The descriptors of a [`Birth`], in this order: the plot, the leash of PID 1, the child's own line, and the doors of
-/// its control groups.
-pub(crate) const USER: usize = 0;
-pub(crate) const NETWORK: usize = 1;
-pub(crate) const MOUNTS: usize = 2;
-pub(crate) const LEASH: usize = 3;
-pub(crate) const OWN_LINE: usize = 4;
-pub(crate) const DOORS: usize = 5;
-/// Most bytes of options for the disk, with the NUL at their end.
-pub(crate) const MAX_OPTIONS: usize = 96;
+/// The descriptors of a [`Birth`], in this order: the namespaces of the jail, the child's own line, the rules of the second
+/// guard on files where there are any, and the doors of its control groups.
+pub(crate) const NAMESPACES: usize = 0;
+/// How many namespaces a child enters: user, network, mount, ipc, uts, cgroup and pid, in this order. The user namespace
+/// comes first, because it gives the right to enter the others.
+pub(crate) const NAMESPACES_LEN: usize = 7;
+pub(crate) const OWN_LINE: usize = NAMESPACES + NAMESPACES_LEN;
+/// Where the rest begins: the landlock rules if [`Birth::has_rules`], then doors.
+pub(crate) const REST: usize = OWN_LINE + 1;
 /// Most instructions in the filter of a child, and in that of a PID 1.
 pub(crate) const MAX_INSTRUCTIONS: usize = 1_024;
-/// Most paths behind a [`Customs`], and most bytes of them.
+/// Most paths that stay visible below folders that are new in every jail, and most bytes of them.
 pub(crate) const MAX_KEPT: usize = 8;
 pub(crate) const MAX_KEPT_BYTES: usize = 4_096;
 /// What a program says in the second argument of `exit_group`, which the kernel ignores, to be heard before its memory is
 /// torn down.
 pub(crate) const LEAVING: u32 = 0x6265_6c6c;
-
-/// Launcher to zygote, once: what is the same for all its children. The filter of children came before it, and the
-/// filter of their PID 1. Paths that are to stay visible below folders that are new in every jail follow, each with a NUL.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Customs {
-    /// The second guard on files; all zero where the kernel has none.
-    pub(crate) landlock: Guard,
-}
 
 /// What landlock is to watch over, and what it lets pass.
 #[repr(C)]
@@ -62,28 +52,26 @@ pub(crate) struct Habit {
     pub(crate) write: u64,
 }
 
-/// Launcher to zygote: have a child.
+/// Launcher to zygote: fork a child into a jail that stands already.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Birth {
-    /// Whom it is to become.
+    /// The user that the child becomes.
     pub(crate) uid: u32,
-    /// Who its PID 1 is to be.
-    pub(crate) init_uid: u32,
     /// Whether a request waits for it: then it does not prepare for one.
     pub(crate) awaited: u32,
+    /// Whether landlock rules come along.
+    pub(crate) has_rules: u32,
     /// How many of the limits count.
     pub(crate) limits_len: u32,
     pub(crate) limits: [ResourceLimit; MAX_LIMITS],
-    /// How the disk is to be mounted.
-    pub(crate) disk: [u8; MAX_OPTIONS],
     /// For tests: layers to leave out, and a step to fail.
     pub(crate) without: u32,
     pub(crate) fail: u32,
 }
 
-/// Zygote to launcher: it had one, or not. Descriptors come along of the process in between, of PID 1 and of the child, as
-/// many of them as there are. No numbers: the launcher would have to believe them.
+/// Zygote to launcher: it has forked a child, or not. Descriptors come along of the process in between and of the child, as
+/// many of them as there are. No process ids: the launcher would have to believe them.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Delivered {
@@ -103,8 +91,7 @@ pub(crate) struct Word {
 
 /// Kinds of a [`Word`].
 pub(crate) mod kind {
-    /// A child is confined, and waits for what to run: its disk and the listener of its filter come along. Said by PID 1 to
-    /// a child: the place is finished; the rules of the second guard on files come along.
+    /// A child is confined, and waits for what to run: the listener of its filter comes along.
     pub(crate) const READY: u32 = 1;
     /// A step failed.
     pub(crate) const FAILED: u32 = 2;

@@ -12,18 +12,27 @@
 //! | `payload` | puts files into the workspace |
 //! | `mounts` | what every jail mounts over its root tree |
 //! | `message` | what the launcher, a zygote and its children say to each other |
-//! | `socket`, `hop`, `host`, `born`, `zygote` | the inside of a warm interpreter: only in the shared objects |
+//! | `seccomp` | installs a filter |
+//! | `vfork` | a process in between, which shares this one's memory |
+//! | `jail`, `pid1` | builds a warm jail: only in the launcher's builders |
+//! | `hop` | from a zygote into a jail |
+//! | `socket`, `born`, `zygote` | the inside of a warm interpreter: only in the shared objects |
 //! | `python`, `node` | the shared objects themselves, and the scripts that load them |
 
 #[allow(dead_code, reason = "the shared objects use the rest")]
 pub(crate) mod call;
+#[allow(dead_code, reason = "the filter compares its flag words; the shared objects use the rest")]
+pub(crate) mod hop;
+pub(crate) mod jail;
 #[allow(dead_code, reason = "the shared objects use the rest")]
 pub(crate) mod message;
-#[allow(dead_code, reason = "the shared objects use the rest")]
 pub(crate) mod mounts;
 #[allow(dead_code, reason = "the shared objects use the rest")]
 pub(crate) mod payload;
+pub(crate) mod pid1;
 pub(crate) mod rights;
+pub(crate) mod seccomp;
+pub(crate) mod vfork;
 
 use rustix::io::Errno;
 

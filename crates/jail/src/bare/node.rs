@@ -8,12 +8,12 @@
 mod born;
 mod call;
 mod hop;
-mod host;
 mod message;
-mod mounts;
 mod payload;
 mod rights;
+mod seccomp;
 mod socket;
+mod vfork;
 mod zygote;
 
 use core::ffi::{c_char, c_int, c_void};

@@ -42,18 +42,6 @@ pub(crate) struct Received {
 
 const HEAD: usize = size_of::<usize>() + 2 * size_of::<i32>();
 
-/// Two ends of a line.
-pub(crate) fn pair() -> Answer<[i32; 2]> {
-    const AF_UNIX: usize = 1;
-    const SEQPACKET_CLOSED_ON_EXEC: usize = 0o2_000_005;
-    let mut ends = [-1_i32; 2];
-    let arguments = [AF_UNIX, SEQPACKET_CLOSED_ON_EXEC, 0, ends.as_mut_ptr() as usize, 0, 0];
-    // SAFETY: the kernel writes two descriptors there.
-    unsafe { call(number::SOCKETPAIR, arguments) }?;
-    // SAFETY: the kernel changed them behind the compiler's back.
-    Ok(unsafe { (&raw const ends).read_volatile() })
-}
-
 /// Sends a packet made of two pieces, and descriptors beside it.
 pub(crate) fn send(socket: i32, head: &[u8], tail: &[u8], fds: &[i32]) -> Answer<()> {
     let piece = |bytes: &[u8]| Slice { start: bytes.as_ptr() as usize, len: bytes.len() };

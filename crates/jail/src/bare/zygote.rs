@@ -2,17 +2,16 @@
 //! child waits, confined, for what to run. One thread, so plain statics.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::AtomicU32;
 
-use super::born::{self, Born, Program};
+use super::born;
 use super::call::{Answer, BAD_MESSAGE, GONE, Refused, call, close, number, plain, prctl};
 use super::hop::{self, Hop, Side};
-use super::host::{self, Host};
 use super::message::{
-    Birth, BirthStep, Customs, Delivered, Guard, Habit, LEAVING, LEASH, LINE, MAX_HABITS, MAX_INSTRUCTIONS, MAX_KEPT_BYTES, MOUNTS, NETWORK,
-    OWN_LINE, USER, Word, bytes_of, from_bytes, kind,
+    Birth, BirthStep, Delivered, Habit, LEAVING, LINE, MAX_HABITS, MAX_INSTRUCTIONS, NAMESPACES, NAMESPACES_LEN,
+    OWN_LINE, REST, Word, bytes_of, from_bytes, kind,
 };
 use super::payload::{Name, Payload};
+use super::seccomp::Program;
 use super::socket;
 
 const WORKSPACE: &[u8] = b"/workspace";
@@ -50,17 +49,13 @@ impl Received {
 
 struct State {
     for_children: Received,
-    for_hosts: Received,
-    guard: Guard,
-    /// Paths that stay visible in every jail.
-    kept: [u8; MAX_KEPT_BYTES],
-    kept_len: usize,
     habits: [Habit; MAX_HABITS],
     habits_len: usize,
     /// Where the library keeps the number of its thread, and its list of locks to let go.
     tid: usize,
     robust: (usize, usize),
-    born: Option<Born>,
+    /// Of a child's filter, until it is sent to the launcher.
+    listener: Option<i32>,
     /// Number of the child's process; what it forks has others.
     pid: usize,
 }
@@ -95,15 +90,11 @@ unsafe impl Sync for Only {}
 
 static STATE: Only = Only(UnsafeCell::new(State {
     for_children: Received::NONE,
-    for_hosts: Received::NONE,
-    guard: Guard { handled: 0, scoped: 0, read: 0, write: 0, devices: 0 },
-    kept: [0; MAX_KEPT_BYTES],
-    kept_len: 0,
     habits: [Habit { start: 0, bytes: 0, write: 0 }; MAX_HABITS],
     habits_len: 0,
     tid: 0,
     robust: (0, 0),
-    born: None,
+    listener: None,
     pid: 0,
 }));
 
@@ -127,13 +118,6 @@ pub(crate) struct Task {
 pub(crate) fn begin() -> Answer<()> {
     let state = state();
     state.for_children.receive()?;
-    state.for_hosts.receive()?;
-    let mut packet = [0; size_of::<Customs>() + MAX_KEPT_BYTES];
-    let received = socket::receive(LINE, &mut packet)?;
-    let (customs, kept) = from_bytes::<Customs>(&packet[..received.bytes]).ok_or(BAD_MESSAGE)?;
-    state.guard = customs.landlock;
-    state.kept[..kept.len()].copy_from_slice(kept);
-    state.kept_len = kept.len();
     let mut tid = 0_usize;
     // SAFETY: the kernel writes one address there.
     let asked = unsafe { call(number::PRCTL, [PR_GET_TID_ADDRESS, &raw mut tid as usize, 0, 0, 0, 0]) };
@@ -165,7 +149,7 @@ pub(crate) fn say(kind: u32, text: &[u8]) -> Answer<()> {
 /// the zygote at its end with the reason.
 /// `before` and `after` are what the interpreter wants done around a fork, `after` in the zygote.
 pub(crate) fn have_children(before: impl Fn(), after: impl Fn()) -> Result<bool, Refused> {
-    // The first process of each jail shares this one's memory, and nobody in a jail has any business with that.
+    // A child of another user has no business with this memory until it owns its copy.
     prctl(PR_SET_DUMPABLE, 0)?;
     let mut packet = [0_u8; MAX_HABITS * size_of::<Habit>()];
     loop {
@@ -176,61 +160,37 @@ pub(crate) fn have_children(before: impl Fn(), after: impl Fn()) -> Result<bool,
             continue;
         }
         let (birth, _) = from_bytes::<Birth>(&packet[..received.bytes]).ok_or(BAD_MESSAGE)?;
+        if received.fds_len < REST + birth.has_rules as usize {
+            return Err(BAD_MESSAGE);
+        }
         before();
-        let fds = &received.fds[..received.fds_len.max(OWN_LINE + 1)];
-        let [place, childs_place] = socket::pair()?;
-        let mut hop = Hop {
-            user: fds[USER],
-            network: fds[NETWORK],
-            mounts: fds[MOUNTS],
-            host: Host {
-                birth: &birth,
-                guard: &state.guard,
-                filter: state.for_hosts.program(),
-                kept: &state.kept[..state.kept_len],
-                leash: fds[LEASH],
-                place,
-                pids: -1,
-                failed: None,
-                stage: AtomicU32::new(0),
-            },
-            tid: state.tid,
-            between: -1,
-            init: -1,
-            child: -1,
-            failed: None,
-        };
+        let fds = &received.fds[..received.fds_len];
+        let namespaces = &fds[NAMESPACES..NAMESPACES + NAMESPACES_LEN];
+        let mut hop = Hop { namespaces, tid: state.tid, between: -1, child: -1, failed: None };
         match hop::hop(&mut hop) {
             Ok(Side::Child) => {
-                close(place);
-                be_born(&birth, fds, childs_place)?;
+                be_born(&birth, fds)?;
                 let awaited = birth.awaited != 0;
                 if !awaited {
                     state.prepare();
                 }
                 return Ok(awaited || state.habits_len > 0);
             }
-            Ok(Side::Zygote) => {
-                deliver(&hop)?;
-                if hop.init >= 0 {
-                    // It has the use of this frame until then. One that is not heard of is the end of this zygote.
-                    host::await_stage(&hop.host.stage, host::DONE)?;
-                }
-            }
+            Ok(Side::Zygote) => deliver(&hop)?,
             Err(why) => {
                 hop.failed = Some((BirthStep::Namespaces, why));
                 deliver(&hop)?;
             }
         }
         after();
-        received.fds[..received.fds_len].iter().chain(&[place, childs_place]).for_each(|fd| close(*fd));
+        fds.iter().for_each(|fd| close(*fd));
     }
 }
 
 /// Tells the launcher what came of it.
 fn deliver(hop: &Hop<'_>) -> Answer<()> {
     let (step, errno) = hop.failed.map_or((0, 0), |(step, why)| (step as u32, why.0));
-    let fds = [hop.between, hop.init, hop.child];
+    let fds = [hop.between, hop.child];
     // The first ones are there when a later one is.
     let there = fds.iter().take_while(|fd| **fd >= 0).count();
     let sent = socket::send(LINE, bytes_of(&Delivered { step, errno }), &[], &fds[..there]);
@@ -239,12 +199,12 @@ fn deliver(hop: &Hop<'_>) -> Answer<()> {
 }
 
 /// Confines the child; does not come back where that fails.
-fn be_born(birth: &Birth, fds: &[i32], place: i32) -> Result<(), Refused> {
+fn be_born(birth: &Birth, fds: &[i32]) -> Result<(), Refused> {
     let state = state();
     restore_thread(state);
-    match born::enter(birth, fds, place, &state.for_children.program()) {
-        Ok(born) => {
-            state.born = Some(born);
+    match born::enter(birth, fds, &state.for_children.program()) {
+        Ok(listener) => {
+            state.listener = listener;
             state.pid = plain(number::GETPID, &[])?;
             Ok(())
         }
@@ -276,13 +236,9 @@ fn end(status: usize) -> ! {
 /// Says that the child is ready, and waits for what to run; what is not to be told any more ends quietly.
 pub(crate) fn await_task() -> Task {
     let word = Word { kind: kind::READY, step: 0, errno: 0 };
-    let told = state().born.take().map_or(Ok(()), |born| {
-        let fds = [born.disk, born.listener.unwrap_or(-1)];
-        let there = 1 + usize::from(born.listener.is_some());
-        let told = socket::send(LINE, bytes_of(&word), &[], &fds[..there]);
-        fds[..there].iter().for_each(|fd| close(*fd));
-        told
-    });
+    let listener = state().listener.take();
+    let told = socket::send(LINE, bytes_of(&word), &[], listener.as_slice());
+    listener.into_iter().for_each(close);
     let mut workdir = [0; 4_096];
     let order = told.and_then(|()| socket::receive(LINE, &mut workdir));
     match order {

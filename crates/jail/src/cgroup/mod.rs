@@ -11,12 +11,14 @@
 //! | `obstacle` | why a controller cannot be used, and what mends it |
 //! | `place` | this launcher's folder in one hierarchy |
 //! | `owner` | telling a living launcher's folder from an abandoned one |
+//! | `kill` | ends whoever is left in a group |
 //! | `freezer` | groups that can be made to stand still |
 //! | `v1`, `v2` | the files of each interface |
 
 mod discover;
 mod files;
 mod freezer;
+mod kill;
 mod obstacle;
 mod owner;
 mod parse;
@@ -314,14 +316,36 @@ impl Group {
         self.folder.as_ref().map(AsFd::as_fd)
     }
 
-    /// Files by which a process that the launcher did not clone can join: `0` is written to each.
+    /// Files by which a process of ours that the launcher did not clone can join: `0` is written to each.
     pub fn doors(&self) -> Result<impl Iterator<Item = BorrowedFd<'_>>, Error> {
+        Ok(self.doors.iter().map(AsFd::as_fd).chain(self.newer_doors()?))
+    }
+
+    /// v2: files by which the launcher's side has a process join, by writing its id.
+    pub fn newer_doors(&self) -> Result<impl Iterator<Item = BorrowedFd<'_>>, Error> {
         if self.newer_doors.get().is_none() {
             let newer = self.places.iter().filter(|place| place.version == Version::V2);
             let opened = newer.map(|place| v2::door(place.slot(self))).collect::<Result<Vec<_>, _>>()?;
             let _first = self.newer_doors.set(opened);
         }
-        Ok(self.doors.iter().chain(self.newer_doors.get().into_iter().flatten()).map(AsFd::as_fd))
+        Ok(self.newer_doors.get().into_iter().flatten().map(AsFd::as_fd))
+    }
+
+    /// v1: files to which a process of that user writes `0` to join, opened as that user: the kernel looks at who opened one,
+    /// so nobody else's process can be moved by it. What root opens moves every process of the host.
+    pub(crate) fn doors_as(&self, uid: u32) -> Result<Vec<OwnedFd>, Error> {
+        let own = rustix::process::geteuid().as_raw();
+        let acted = |errno| Error::Open { file: "tasks", errno };
+        crate::sys::act_as(uid).map_err(acted)?;
+        let older = self.places.iter().filter(|place| place.version == Version::V1);
+        let opened = older.map(|place| v1::door(place.slot(self))).collect();
+        crate::sys::act_as(own).map_err(acted)?;
+        opened
+    }
+
+    /// How the path of the group ends in each tree, as `/proc/PID/cgroup` shows it.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        self.places.iter().map(|place| format!("/{}/{}", place.name, self.number)).collect()
     }
 
     /// The memory in use now.

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, Dir, FlockOperation, flock, unlinkat};
 use rustix::io::Errno;
 
-use super::{files, v1};
+use super::{files, kill, v1};
 
 /// Ends the name of a group into which a launcher moved itself and its parent, to make way in theirs.
 pub(super) const REFUGE: &str = ".self";
@@ -85,6 +85,8 @@ pub(super) fn remove_abandoned(base: BorrowedFd<'_>, name: &str) -> bool {
         return true; // alive after all, in another pid namespace
     }
     for group in names(home.as_fd()).iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
+        // What outlived its launcher is killed, and thawed to die of it.
+        kill::kill_members(home.as_fd(), group);
         v1::thaw(home.as_fd(), group);
         remove_folder(home.as_fd(), group);
     }

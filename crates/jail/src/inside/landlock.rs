@@ -51,11 +51,23 @@ fn writable(mounts: &str) -> Vec<String> {
 }
 
 fn restrict(writable: &[&str]) -> Result<(), Errno> {
-    match build(writable)?.restrict_self() {
+    restrict_to(build(writable)?)
+}
+
+fn restrict_to(rules: RulesetCreated) -> Result<(), Errno> {
+    match rules.restrict_self() {
         Ok(status) if status.ruleset != RulesetStatus::NotEnforced => Ok(()),
         Ok(_) => Err(Errno::NOSYS),
         Err(_) => Err(Errno::PERM),
     }
+}
+
+/// Applies the rules of a zygote to this process. Its children inherit them, and write below folders that do not exist yet,
+/// so what may be written is left to the read-only mounts and to the rules that each child adds: these forbid
+/// devices to be made or driven, signals to processes outside, and abstract sockets of theirs; and every change of mounts.
+pub(super) fn apply_to_zygote() -> Result<(), Errno> {
+    let (everything, read, write, devices) = rights(WANTED);
+    restrict_to(build_rules(everything, &[("/", read | write), ("/dev", devices)])?)
 }
 
 /// What the rules come to on this kernel, for somebody else to make them.
@@ -105,6 +117,10 @@ fn build(writable: &[&str]) -> Result<RulesetCreated, Errno> {
         (WORKSPACE, write),
     ];
     rules.extend(writable.iter().map(|path| (*path, write)));
+    build_rules(everything, &rules)
+}
+
+fn build_rules(everything: Rights, rules: &[(&str, Rights)]) -> Result<RulesetCreated, Errno> {
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(everything)
@@ -113,7 +129,7 @@ fn build(writable: &[&str]) -> Result<RulesetCreated, Errno> {
         .map_err(|_| Errno::NOSYS)?;
     for (path, access) in rules {
         let fd = PathFd::new(path).map_err(|_| Errno::NOENT)?;
-        ruleset = ruleset.add_rule(PathBeneath::new(fd, access)).map_err(|_| Errno::INVAL)?;
+        ruleset = ruleset.add_rule(PathBeneath::new(fd, *access)).map_err(|_| Errno::INVAL)?;
     }
     Ok(ruleset)
 }

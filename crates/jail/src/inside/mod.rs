@@ -10,9 +10,11 @@
 //! there early, so the program's process has its turn only when PID 1 has given up its rights.
 
 mod artifacts;
+mod builder;
 mod collector;
 mod guest;
 mod init;
+mod inspect;
 mod landlock;
 mod mounts;
 mod nest;
@@ -34,13 +36,17 @@ use crate::step::{Step, StepFailed, step};
 use crate::sys;
 use crate::wire;
 
+pub(crate) use builder::{
+    Builder, BuilderNotice, BuilderOrder, JailPlan, enter_builder, failure_of, step_of,
+};
 pub(crate) use collector::{Collector, enter_collector};
+pub(crate) use inspect::Expected;
 pub(crate) use landlock::{
     apply_here as landlock_here, guard as landlock_guard, supported as landlock_supported,
 };
 pub(crate) use mounts::{disk_options, disk_size, lies_in_place};
 pub(crate) use nest::{Nest, enter_nest};
-pub(crate) use plot::{Ploughing, enter_plot};
+pub(crate) use plot::NewPlot;
 
 /// What a place is built from.
 pub(crate) struct Ground<'a> {
@@ -138,7 +144,7 @@ pub(crate) fn read_failure(told: BorrowedFd<'_>) -> Option<StepFailed> {
 }
 
 /// Waits until a plot is made.
-pub(crate) fn await_ready(told: BorrowedFd<'_>) -> Result<(), StepFailed> {
+fn await_ready(told: BorrowedFd<'_>) -> Result<(), StepFailed> {
     let mut buffer = [0; rustix::pipe::PIPE_BUF];
     let lost = |errno| StepFailed::new(Step::Init, "(it was killed)", errno);
     let read = rustix::io::retry_on_intr(|| rustix::io::read(told, &mut buffer)).map_err(lost)?;
@@ -213,6 +219,23 @@ pub(crate) fn resource_limits(
         wanted.push(fixed(libc::RLIMIT_DATA, limits.memory_bytes));
     }
     wanted
+}
+
+/// What a zygote is held to. Limits that requests choose stay open for its children, whose own are lower.
+pub(crate) fn zygote_limits() -> Vec<ResourceLimit> {
+    let fixed = |resource: libc::__rlimit_resource_t, value| ResourceLimit {
+        resource: u64::from(resource),
+        soft: value,
+        hard: value,
+    };
+    vec![
+        fixed(libc::RLIMIT_CORE, 0),
+        fixed(libc::RLIMIT_MEMLOCK, 64 << 10),
+        fixed(libc::RLIMIT_SIGPENDING, 1_024),
+        fixed(libc::RLIMIT_MSGQUEUE, 0),
+        fixed(libc::RLIMIT_NICE, 0),
+        fixed(libc::RLIMIT_RTPRIO, 0),
+    ]
 }
 
 /// How many processes of ours the kernel counts as the program's: PID 1 where it is the same user. Where a control

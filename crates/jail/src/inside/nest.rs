@@ -1,8 +1,9 @@
 //! The place of a zygote: a warm interpreter that runs no tenant's code, and whose children do.
 //!
-//! It has mount, network, ipc and uts namespaces of its own, a control group, a user id that nobody else has, no
-//! capability anywhere, and a filter. What it needs to have children in jails is only that its user owns their
-//! user namespaces. It shares the launcher's pid and user namespaces: from others it could not get into a jail.
+//! It has pid, mount, network, ipc and uts namespaces of its own, a control group, resource limits, a user id that nobody
+//! else has, no capability anywhere, a landlock domain and a filter: all of it before its first instruction. What it
+//! needs to have children in jails is only that its user owns their user namespaces; it makes no namespace and
+//! mounts nothing. It shares the launcher's user namespace: from another it could not enter a jail's.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,10 +11,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Ground, Told, init, mounts, place_at, rights, tell, write_once};
+use super::{Ground, Told, init, landlock, mounts, place_at, rights, tell, write_once};
 use crate::bare::errno;
 use crate::bare::message::LINE;
-use crate::bare::rights::become_user;
+use crate::bare::rights::{ResourceLimit, become_user, limit};
 use crate::fault;
 use crate::seccomp::Filter;
 use crate::spec::Layer;
@@ -31,6 +32,8 @@ pub(crate) struct Nest<'a> {
     /// To the launcher.
     pub(crate) line: OwnedFd,
     pub(crate) filter: &'a Filter,
+    pub(crate) limits: &'a [ResourceLimit],
+    pub(crate) landlock: bool,
     /// What it finds in its inbox.
     pub(crate) files: &'a [(&'a str, &'a [u8])],
     pub(crate) command: &'a [String],
@@ -69,6 +72,7 @@ fn confine(nest: &Nest<'_>) -> Result<(), StepFailed> {
         }
         place_at(&nest.line, LINE)
     })?;
+    step(Step::Rlimits, "", || limit(nest.limits).map_err(errno))?;
     step(Step::Capabilities, "", rights::bound_capabilities)?;
     step(Step::Ids, "", || {
         become_user(nest.ground.owner, nest.ground.owner).map_err(errno)?;
@@ -76,6 +80,9 @@ fn confine(nest: &Nest<'_>) -> Result<(), StepFailed> {
     })?;
     step(Step::Capabilities, "", rights::drop_capabilities)?;
     step(Step::NoNewPrivs, "", rights::forbid_new_privileges)?;
+    if nest.landlock && !fault::without(Layer::Landlock) {
+        step(Step::Landlock, "", landlock::apply_to_zygote)?;
+    }
     step(Step::Seccomp, "", || {
         if fault::without(Layer::Seccomp) {
             return Ok(());

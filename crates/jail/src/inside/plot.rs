@@ -1,50 +1,111 @@
 //! Making a plot: the namespaces that one jail after the other of a zygote stands in. Nobody lives in it but for the moment of
 //! its making.
+//!
+//! The builder forks a process for it that becomes the zygote's user, who is to own the user namespace, and clones from
+//! there: the builder's own memory, which every PID 1 shares, must stay out of everybody's sight.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
-use super::{Told, await_byte, init, mounts, rights, tell};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+use serde::{Deserialize, Serialize};
+
+use super::builder::Builder;
+use super::{Told, await_byte, await_ready, init, mounts, rights, tell};
 use crate::bare::{self, errno};
+use crate::launcher::idmap;
 use crate::step::{Step, StepFailed, step};
-use crate::sys;
+use crate::sys::{self, Cloned};
+use crate::wire;
 
-/// What the one who makes a plot starts with.
-pub(crate) struct Ploughing<'a> {
-    /// Where the root tree stands.
-    pub(crate) root: &'a str,
-    /// Readable once the id map stands, and at its end when the launcher has no more use for this process.
-    pub(crate) go: OwnedFd,
-    /// Where it is told how that went.
-    pub(crate) report: OwnedFd,
+/// Pairs of an id inside and the id outside.
+pub(crate) type IdPairs = Vec<(u32, u32)>;
+
+/// A plot to make.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct NewPlot {
+    pub(crate) uids: IdPairs,
+    pub(crate) gids: IdPairs,
     /// Whether PID 1 of the jails has a user id other than the program's.
     pub(crate) own_init_uid: bool,
 }
 
-/// Runs as the one who makes a plot, until the launcher has seen it or is gone.
-pub(crate) fn enter_plot(ploughing: &Ploughing<'_>) -> ! {
-    let told = plough(ploughing).map_or_else(Told::Failed, |()| Told::Ready);
-    tell(&ploughing.report, &told);
+/// Makes a plot: its user, network and mount namespace, and its count of sockets.
+pub(super) fn make(builder: &Builder<'_>, new: &NewPlot) -> Result<Vec<OwnedFd>, StepFailed> {
+    let (ours, theirs) = step(Step::Namespaces, "", sys::line)?;
+    match step(Step::Namespaces, "", || sys::clone(0, None))? {
+        Cloned::Child => {
+            let made = make_as_owner(builder, new);
+            let fds: Vec<_> = made.iter().flatten().map(AsFd::as_fd).collect();
+            // The builder takes a missing answer for a failure.
+            let _sent = wire::send(theirs.as_fd(), &made.as_ref().err(), &fds);
+            sys::exit_now(0)
+        }
+        Cloned::Parent { .. } => drop(theirs),
+    }
+    let lost = |errno| StepFailed::new(Step::Namespaces, "", errno);
+    match wire::receive_one::<Option<StepFailed>>(ours.as_fd()).map_err(lost)? {
+        Some((None, plot)) if plot.len() == 4 => Ok(plot),
+        Some((Some(failed), _)) => Err(failed),
+        Some((None, _)) | None => Err(lost(Errno::CHILD)),
+    }
+}
+
+fn make_as_owner(builder: &Builder<'_>, new: &NewPlot) -> Result<Vec<OwnedFd>, StepFailed> {
+    let pipe = || step(Step::Namespaces, "", || rustix::pipe::pipe_with(PipeFlags::CLOEXEC));
+    let ((told, report), (go, let_go)) = (pipe()?, pipe()?);
+    let own = rustix::process::geteuid().as_raw();
+    step(Step::Namespaces, "", || sys::act_as(builder.owner))?;
+    let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET;
+    let maker = match step(Step::Namespaces, "", || sys::clone(flags, None))? {
+        Cloned::Child => enter_plot(builder.root, new.own_init_uid, &go, &report),
+        Cloned::Parent { pidfd, .. } => pidfd.ok_or(Errno::NOSYS),
+    };
+    drop((go, report));
+    step(Step::IdMap, "", || {
+        sys::act_as(own)?;
+        let pid = sys::pid_of(builder.proc, &maker?)?;
+        idmap::write_maps(builder.proc, pid, &new.uids, &new.gids)?;
+        rustix::io::write(&let_go, b"1")?;
+        Ok(pid)
+    })
+    .and_then(|pid| {
+        await_ready(told.as_fd())?;
+        let names = ["ns/user", "ns/net", "ns/mnt", "net/sockstat"];
+        names.into_iter().map(|name| open(builder.proc, pid, name)).collect()
+    })
+}
+
+fn open(proc: &OwnedFd, pid: i32, name: &str) -> Result<OwnedFd, StepFailed> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    step(Step::Namespaces, name, || rustix::fs::openat(proc, format!("{pid}/{name}"), flags, Mode::empty()))
+}
+
+/// Runs as the one who makes a plot, until the namespaces have been opened.
+fn enter_plot(root: &str, own_init_uid: bool, go: &OwnedFd, report: &OwnedFd) -> ! {
+    let told = plough(root, own_init_uid, go, report).map_or_else(Told::Failed, |()| Told::Ready);
+    tell(report, &told);
     // Nothing more comes but the end.
-    let _end = await_byte(&ploughing.go);
+    let _end = await_byte(go);
     sys::exit_now(0)
 }
 
-fn plough(ploughing: &Ploughing<'_>) -> Result<(), StepFailed> {
+fn plough(root: &str, own_init_uid: bool, go: &OwnedFd, report: &OwnedFd) -> Result<(), StepFailed> {
     step(Step::IdMap, "", || {
         sys::die_with_parent()?;
-        sys::occupy_standard_numbers()?;
-        init::close_all_but(4, [&ploughing.go, &ploughing.report].into_iter())?;
-        await_byte(&ploughing.go)
+        init::close_all_but(4, [go, report].into_iter())?;
+        await_byte(go)
     })?;
     step(Step::Network, "", sys::loopback_up)?;
     step(Step::Ids, "", || {
-        let uid = rights::init_uid(ploughing.own_init_uid);
+        let uid = rights::init_uid(own_init_uid);
         rights::become_user(uid, uid)?;
-        // Lost and reset with the change of ids; the launcher opens the namespaces by way of this process.
+        // Lost and reset with the change of ids; the namespaces are opened by way of this process.
         sys::die_with_parent()?;
         rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable)
     })?;
-    step(Step::Root, "", || mounts::take_root(ploughing.root))?;
+    step(Step::Root, "", || mounts::take_root(root))?;
     // The kernel lets a jail mount its own only where another one is in full view. This one shows no process: the
     // namespace that it is of is gone in a moment, and the jail's own lies over it.
     step(Step::Proc, "", || bare::mounts::proc().map_err(errno))?;

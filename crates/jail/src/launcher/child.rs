@@ -1,35 +1,35 @@
 //! A zygote's child in a jail: from being asked for, over waiting for something to run, to being a run.
 //!
 //! ```text
-//! asked for ──Born──▶ ┐
-//!           ──READY─▶ ┴▶ waiting ──order──▶ a run
+//! jail asked of the builder ──Built──▶ child asked of the zygote ──Born──▶ ┐
+//!                                                                ──READY─▶ ┴▶ looked at from outside ──Inspected──▶ waiting
+//! waiting ──order──▶ a run
 //! ```
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
+use super::builder::JailBuilder;
 use super::ear::Ear;
 use super::home::Home;
+use super::ids::Taken;
 use super::plot::Plot;
 use super::run::Run;
 use super::start::{self, Lodging, Parts, Remains};
 use super::zygote::Zygote;
-use crate::bare::message::{Birth, BirthStep, MAX_LIMITS, MAX_OPTIONS, Word, from_bytes, kind};
+use crate::bare::message::{Birth, BirthStep, MAX_LIMITS, Word, from_bytes, kind, without};
 use crate::bare::rights::ResourceLimit;
 use crate::cgroup::{Controller, Group};
-use crate::inside;
-use crate::spec::{ArtifactRules, INNER_INIT_UID, INNER_UID, Jail, Limits, Usage, Warmth};
+use crate::inside::{self, BuilderOrder, Expected, JailPlan, NewPlot};
+use crate::spec::{ArtifactRules, INNER_UID, Jail, Layer, Limits, Usage, Warmth};
 use crate::step::{Step, StepFailed, step};
-use crate::template::Root;
 use crate::wire;
 use crate::{fault, sys};
-
-/// How long a process that was never heard of may take to end by itself.
-const UNHEARD: Duration = Duration::from_millis(100);
 
 /// What waits for a child to be ready.
 pub(super) struct Pending {
@@ -50,15 +50,22 @@ pub(super) struct Child {
     pub(super) number: u64,
     pub(super) limits: Limits,
     group: Option<Group>,
-    plot: Plot,
+    taken: Taken,
+    /// Kept, so that the namespace in which the jail lives is.
+    builder: Rc<JailBuilder>,
+    /// There as soon as the jail stands, unless it stands on one that was there before.
+    plot: Option<Plot>,
+    jail: Option<BuiltJail>,
     /// PID 1 ends when this is closed.
     leash: OwnedFd,
     /// Until it runs.
     line: OwnedFd,
-    born: Option<Born>,
-    /// The workspace, through which the launcher looks at the disk without a path in it; there when it is ready.
-    disk: Option<OwnedFd>,
+    /// The child's end of it, until the zygote is asked.
+    childs_line: Option<OwnedFd>,
+    main: Option<Process>,
     listener: Option<OwnedFd>,
+    inspection: Inspection,
+    awaited: bool,
     asked: Instant,
     /// From being asked for to being ready.
     pub(super) took: Duration,
@@ -66,11 +73,34 @@ pub(super) struct Child {
     cpu_before: Duration,
 }
 
-/// What there is as soon as a child is born.
-pub(super) struct Born {
-    pub(super) main: Process,
-    pub(super) init: Process,
+/// How far a child has come with showing that it is confined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Inspection {
+    /// It has not said so.
+    NotReady,
+    /// It says so.
+    Claimed,
+    /// The builder looks at it.
+    UnderWay,
+    /// It is.
+    Passed,
 }
+
+/// A jail that stands: PID 1 is in it, and nobody else.
+struct BuiltJail {
+    init: Process,
+    /// Mount, ipc, uts, cgroup and pid.
+    namespaces: Vec<OwnedFd>,
+    /// The workspace, through which the launcher looks at the disk without a path in it.
+    disk: OwnedFd,
+    /// Its own `/proc`.
+    proc: OwnedFd,
+    /// Landlock's, where the kernel has it.
+    rules: Option<OwnedFd>,
+}
+
+/// How many namespaces are the jail's own and not its plot's.
+const OWN_NAMESPACES: usize = 5;
 
 /// A process of a jail.
 pub(super) struct Process {
@@ -90,69 +120,127 @@ impl Process {
 }
 
 impl Child {
-    /// Asks for a child.
+    /// Asks for a child: first of all, for its jail.
     pub(super) fn ask_for(
         number: u64,
         home: &mut Home,
         zygote: &mut Zygote,
-        root: &Root,
         limits: &Limits,
         awaited: bool,
     ) -> Result<Self, StepFailed> {
-        let asked = Instant::now();
-        let plot = zygote.take_plot(home, root)?;
-        match Self::send_for(number, home, zygote, &plot, limits, awaited) {
-            Ok((group, leash, line)) => Ok(Self {
-                number,
-                limits: *limits,
-                group,
-                plot,
-                leash,
-                line,
-                born: None,
-                disk: None,
-                listener: None,
-                asked,
-                took: Duration::ZERO,
-                memory_bytes: 0,
-                cpu_before: Duration::ZERO,
-            }),
-            Err(failed) => {
-                home.ids.give_back(plot.taken);
-                Err(failed)
-            }
-        }
+        let plot = zygote.take_plot();
+        let taken = match &plot {
+            Some(plot) => plot.taken,
+            None => step(Step::UserId, "", || home.ids.take(false))?,
+        };
+        Self::send_for(number, home, zygote, (plot, taken), limits, awaited)
+            .inspect_err(|_| home.ids.give_back(taken))
     }
 
     fn send_for(
         number: u64,
         home: &Home,
-        zygote: &mut Zygote,
-        plot: &Plot,
+        zygote: &Zygote,
+        (plot, taken): (Option<Plot>, Taken),
         limits: &Limits,
         awaited: bool,
-    ) -> Result<(Option<Group>, OwnedFd, OwnedFd), StepFailed> {
+    ) -> Result<Self, StepFailed> {
         let group = home.make_group(0)?;
         if let Some(group) = &group {
             start::limit_group(group, &start::group_limits(limits, 0))?;
         }
-        let (ours, theirs) = step(Step::Namespaces, "", start::line)?;
-        let (leash, end) =
-            step(Step::Namespaces, "", || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC))
-                .map(|(end, leash)| (leash, end))?;
-        let birth = birth(home, plot.taken.separate(), limits, awaited);
-        let mut fds = vec![plot.user.as_fd(), plot.network.as_fd(), plot.mounts.as_fd()];
-        fds.extend([end.as_fd(), theirs.as_fd()]);
+        let (line, childs_line) = step(Step::Namespaces, "", sys::line)?;
+        let (end, leash) =
+            step(Step::Namespaces, "", || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC))?;
+        let mut fds = vec![end.as_fd()];
+        fds.extend(
+            plot.iter().flat_map(|plot| [plot.user.as_fd(), plot.network.as_fd(), plot.mounts.as_fd()]),
+        );
         if let Some(group) = &group {
             fds.extend(group.doors().map_err(start::group_failed)?);
         }
-        zygote.ask(number, &birth, &fds)?;
-        Ok((group, leash, ours))
+        let (without, fail) = faults();
+        let (uids, gids) = taken.maps();
+        let own_init_uid = taken.separate();
+        let plan = JailPlan {
+            number,
+            new_plot: plot.is_none().then_some(NewPlot { uids, gids, own_init_uid }),
+            own_init_uid,
+            disk_options: inside::disk_options(limits.disk_bytes),
+            without,
+            fail,
+        };
+        zygote.builder().ask(&BuilderOrder::Build(plan), &fds)?;
+        drop(fds);
+        Ok(Self {
+            number,
+            limits: *limits,
+            group,
+            taken,
+            builder: Rc::clone(zygote.builder()),
+            plot,
+            jail: None,
+            leash,
+            line,
+            childs_line: Some(childs_line),
+            main: None,
+            listener: None,
+            inspection: Inspection::NotReady,
+            awaited,
+            asked: Instant::now(),
+            took: Duration::ZERO,
+            memory_bytes: 0,
+            cpu_before: Duration::ZERO,
+        })
+    }
+
+    /// Its jail stands: the zygote is asked to fork into it.
+    pub(super) fn built(
+        &mut self,
+        home: &Home,
+        zygote: &mut Zygote,
+        fds: Vec<OwnedFd>,
+        has_rules: bool,
+    ) -> Result<(), StepFailed> {
+        self.take_jail(home, zygote.number(), fds, has_rules)?;
+        let (Some(jail), Some(plot), Some(line)) = (&self.jail, &self.plot, self.childs_line.take()) else {
+            return Err(StepFailed::new(Step::Order, "", Errno::BADMSG));
+        };
+        let doors = match &self.group {
+            Some(group) => group.doors_as(self.taken.uid).map_err(start::group_failed)?,
+            None => Vec::new(),
+        };
+        let birth = birth(home, self.taken.separate(), &self.limits, self.awaited, jail.rules.is_some());
+        let mut fds = namespaces(plot, jail);
+        fds.push(line.as_fd());
+        fds.extend(jail.rules.iter().chain(&doors).map(AsFd::as_fd));
+        zygote.ask(self.number, &birth, &fds)
+    }
+
+    fn take_jail(
+        &mut self,
+        home: &Home,
+        zygote: u64,
+        fds: Vec<OwnedFd>,
+        has_rules: bool,
+    ) -> Result<(), StepFailed> {
+        let lost = || StepFailed::new(Step::Order, "", Errno::BADMSG);
+        let mut fds = fds.into_iter();
+        let pidfd = fds.next().ok_or_else(lost)?;
+        let pid = step(Step::Init, "(it was killed)", || home.pid_of(&pidfd))?;
+        let namespaces: Vec<OwnedFd> = fds.by_ref().take(OWN_NAMESPACES).collect();
+        let (disk, proc) = fds.next().zip(fds.next()).ok_or_else(lost)?;
+        let rules = if has_rules { fds.next() } else { None };
+        self.jail = Some(BuiltJail { init: Process { pid, pidfd }, namespaces, disk, proc, rules });
+        if self.plot.is_none() {
+            self.plot = Plot::new(zygote, self.taken, Rc::clone(&self.builder), fds);
+        }
+        Ok(())
     }
 
     /// The zygote had it.
-    pub(super) fn born(&mut self, born: Born) {
-        self.born = Some(born);
+    pub(super) fn born(&mut self, main: Process) {
+        self.main = Some(main);
     }
 
     /// What to watch while it is due.
@@ -160,8 +248,13 @@ impl Child {
         self.line.as_fd()
     }
 
+    /// Whether there is something to hear from it yet.
+    pub(super) fn is_silent(&self) -> bool {
+        self.inspection == Inspection::NotReady && self.childs_line.is_none()
+    }
+
     /// Hears whether it is ready.
-    pub(super) fn hear(&mut self, home: &Home) -> Result<(), StepFailed> {
+    pub(super) fn hear(&mut self) -> Result<(), StepFailed> {
         let mut packet = [0; 2 << 10];
         let line = &self.line;
         let (len, fds) = match wire::receive_bytes_now(line.as_fd(), &mut packet) {
@@ -170,10 +263,8 @@ impl Child {
         };
         match from_bytes::<Word>(&packet[..len]) {
             Some((word, _)) if word.kind == kind::READY => {
-                let mut fds = fds.into_iter();
-                self.disk = fds.next();
-                self.listener = fds.next();
-                self.settle(home);
+                self.listener = fds.into_iter().next();
+                self.inspection = Inspection::Claimed;
                 Ok(())
             }
             Some((word, detail)) => Err(failure_of(word, detail)),
@@ -181,32 +272,58 @@ impl Child {
         }
     }
 
-    fn settle(&mut self, home: &Home) {
+    /// Has a child that says it is confined looked at from outside.
+    pub(super) fn have_inspected(&mut self, home: &Home) -> Result<(), StepFailed> {
+        let (Inspection::Claimed, Some(main), Some(jail), Some(plot)) =
+            (self.inspection, &self.main, &self.jail, &self.plot)
+        else {
+            return Ok(());
+        };
+        let mut fds = vec![jail.proc.as_fd()];
+        fds.extend(namespaces(plot, jail));
+        fds.push(main.pidfd.as_fd());
+        if let Some(group) = &self.group {
+            fds.extend(group.newer_doors().map_err(start::group_failed)?);
+        }
+        let expected = expected(home, self.number, self.taken, &self.limits, self.group.as_ref());
+        self.builder.ask(&BuilderOrder::Inspect(Box::new(expected)), &fds)?;
+        self.inspection = Inspection::UnderWay;
+        Ok(())
+    }
+
+    /// It is what it must be.
+    pub(super) fn passed(&mut self, home: &Home) {
+        self.inspection = Inspection::Passed;
         self.took = self.asked.elapsed();
         self.memory_bytes = self.group.as_ref().and_then(Group::memory).unwrap_or(0);
         let counted = self.group.as_ref().and_then(|group| group.usage().cpu);
-        let seen = || self.born.as_ref().map(|born| seen(home, born.main.pid).cpu);
+        let seen = || self.main.as_ref().map(|main| seen(home, main.pid).cpu);
         self.cpu_before = counted.or_else(seen).unwrap_or_default();
     }
 
     /// Whether it can be told what to run.
     pub(super) fn is_ready(&self) -> bool {
-        self.disk.is_some() && self.born.is_some()
+        self.inspection == Inspection::Passed
+    }
+
+    /// Its processes, as far as they are known.
+    fn processes(&self) -> impl Iterator<Item = &Process> {
+        self.main.iter().chain(self.jail.iter().map(|jail| &jail.init))
     }
 
     /// Whether it still waits and is well.
     pub(super) fn is_well(&self) -> bool {
-        self.born.as_ref().is_some_and(|born| !born.main.is_gone() && !born.init.is_gone())
+        self.is_ready() && !self.processes().any(Process::is_gone)
     }
 
     /// Its number on the host. Its PID 1 has no memory of its own.
     pub(super) fn pid(&self) -> Option<u32> {
-        self.born.as_ref().map(|born| born.main.pid as u32)
+        self.main.as_ref().map(|main| main.pid as u32)
     }
 
     /// Whether a process is its own or its PID 1.
     pub(super) fn knows(&self, pid: u32) -> bool {
-        self.born.iter().flat_map(|born| [&born.main, &born.init]).any(|process| process.pid as u32 == pid)
+        self.processes().any(|process| process.pid as u32 == pid)
     }
 
     /// Tells it what to run. On failure it is of no further use.
@@ -219,45 +336,59 @@ impl Child {
         if let Err(failed) = self.tell(pending) {
             return Err(Box::new((failed, self)));
         }
-        let (Some(born), Some(disk)) = (self.born.take(), self.disk.take()) else {
-            return Err(Box::new((StepFailed::new(Step::Order, "", Errno::BADF), self)));
+        let (main, jail, plot) = match (self.main.take(), self.jail.take(), self.plot.take()) {
+            (Some(main), Some(jail), Some(plot)) => (main, jail, plot),
+            (main, jail, plot) => {
+                let failed = StepFailed::new(Step::Order, "", Errno::BADF);
+                return Err(Box::new((failed, Child { main, jail, plot, ..self })));
+            }
         };
-        let jail = &pending.jail;
-        let layers = start::layers(home, jail, self.plot.taken);
-        let lodging = Lodging::Plot(Box::new(self.plot));
-        let remains = Remains { group: self.group, lodging };
-        let parts = Parts { pid: born.init.pid, pidfd: born.init.pidfd, told: None, remains };
+        let wanted = &pending.jail;
+        let layers = start::layers(home, wanted, self.taken);
+        let remains = Remains { group: self.group, lodging: Lodging::Plot(Box::new(plot)) };
+        let parts = Parts { pid: jail.init.pid, pidfd: jail.init.pidfd, told: None, remains };
         let child = RunningChild {
-            pid: born.main.pid,
-            pidfd: born.main.pidfd,
+            pid: main.pid,
+            pidfd: main.pidfd,
             reaped: None,
             line: self.line,
             _leash: self.leash,
-            disk,
+            disk: jail.disk,
             collector: pending.fds.drain(programs(pending)..).next(),
-            rules: jail.artifacts.clone(),
+            rules: wanted.artifacts.clone(),
             cpu_before: self.cpu_before,
         };
-        let run = Run::new(parts, layers, pending.started, &jail.limits);
+        let run = Run::new(parts, layers, pending.started, &wanted.limits);
         Ok(run.with_child(child, warmth).with_ear(Ear::of(self.listener)))
     }
 
     fn tell(&mut self, pending: &Pending) -> Result<(), StepFailed> {
-        start::hand_over(&pending.fds, self.plot.taken)?;
+        start::hand_over(&pending.fds, self.taken)?;
         let fds: Vec<_> = pending.fds[..programs(pending)].iter().map(AsFd::as_fd).collect();
         step(Step::Order, "", || wire::send_bytes(self.line.as_fd(), pending.jail.workdir.as_bytes(), &fds))
     }
 
     /// Ends it.
     pub(super) fn discard(self) -> Dying {
-        if let Some(born) = &self.born {
-            born.main.kill();
-            born.init.kill();
+        self.processes().for_each(Process::kill);
+        let lodging = match self.plot {
+            Some(plot) => Lodging::Plot(Box::new(plot)),
+            None => Lodging::Ids(self.taken),
+        };
+        Dying {
+            number: self.number,
+            main: self.main,
+            is_unheard: self.jail.is_none(),
+            init: self.jail.map(|jail| jail.init),
+            builder: self.builder,
+            remains: Some(Remains { group: self.group, lodging }),
         }
-        let remains = Remains { group: self.group, lodging: Lodging::Plot(Box::new(self.plot)) };
-        let (main, init) = self.born.map(|born| (born.main, born.init)).unzip();
-        Dying { main, init, remains: Some(remains), known_at: Instant::now() }
     }
+}
+
+/// The namespaces of a child, in the order in which it enters them.
+fn namespaces<'a>(plot: &'a Plot, jail: &'a BuiltJail) -> Vec<BorrowedFd<'a>> {
+    [&plot.user, &plot.network].into_iter().chain(&jail.namespaces).map(AsFd::as_fd).collect()
 }
 
 /// How many of the descriptors are the program's. The artifacts pipe, the last one, is the collector's.
@@ -267,13 +398,23 @@ fn programs(pending: &Pending) -> usize {
 
 /// A child that was killed. PID 1 is gone when the launcher has waited for everybody else in there.
 pub(super) struct Dying {
+    pub(super) number: u64,
     main: Option<Process>,
     init: Option<Process>,
+    builder: Rc<JailBuilder>,
+    /// Its jail is still being built.
+    is_unheard: bool,
     remains: Option<Remains>,
-    known_at: Instant,
 }
 
 impl Dying {
+    /// The builder has answered about its jail: PID 1 has lost its leash, and ends.
+    pub(super) fn built(&mut self, home: &Home, init: Option<OwnedFd>) {
+        let pid = init.as_ref().and_then(|pidfd| home.pid_of(pidfd).ok());
+        self.init = init.zip(pid).map(|(pidfd, pid)| Process { pid, pidfd });
+        self.is_unheard = false;
+    }
+
     /// Waits for what has ended; what is left to tidy up when nothing lives any more.
     pub(super) fn bury(&mut self) -> Option<Remains> {
         for process in [&mut self.main, &mut self.init] {
@@ -283,31 +424,55 @@ impl Dying {
                 let _reaped = sys::wait_for(process.pidfd.as_fd());
             }
         }
-        let gone = self.main.is_none() && self.init.is_none();
-        // One that was never heard of has lost its leash and its line, which takes it no time to notice.
-        if gone && self.known_at.elapsed() >= UNHEARD { self.remains.take() } else { None }
+        let may_come = self.is_unheard && !self.builder.is_gone();
+        if self.main.is_none() && self.init.is_none() && !may_come { self.remains.take() } else { None }
     }
 
     pub(super) fn knows(&self, pid: i32) -> bool {
         [&self.main, &self.init].into_iter().flatten().any(|process| process.pid == pid)
     }
+}
 
-    /// Its processes are not known: the zygote ended before it could tell.
-    pub(super) fn has_stray(&self) -> bool {
-        self.main.is_none() || self.init.is_none()
+fn birth(home: &Home, separate: bool, wanted: &Limits, awaited: bool, has_rules: bool) -> Birth {
+    let resources = resource_limits(home, separate, wanted);
+    let mut limits = [ResourceLimit::default(); MAX_LIMITS];
+    limits[..resources.len()].copy_from_slice(&resources);
+    let (without, fail) = faults();
+    Birth {
+        uid: INNER_UID,
+        awaited: awaited.into(),
+        has_rules: has_rules.into(),
+        limits_len: resources.len() as u32,
+        limits,
+        without,
+        fail,
     }
 }
 
-fn birth(home: &Home, separate: bool, wanted: &Limits, awaited: bool) -> Birth {
-    use crate::bare::message::without;
-    use crate::spec::Layer;
+fn resource_limits(home: &Home, separate: bool, wanted: &Limits) -> Vec<ResourceLimit> {
     let ours = inside::processes_of_ours(separate, home.has(Controller::Pids));
-    let resources = inside::resource_limits(wanted, ours, !home.has(Controller::Memory));
-    let mut limits = [ResourceLimit::default(); MAX_LIMITS];
-    limits[..resources.len()].copy_from_slice(&resources);
-    let options = inside::disk_options(wanted.disk_bytes);
-    let mut disk = [0; MAX_OPTIONS];
-    disk[..options.len()].copy_from_slice(options.as_bytes());
+    inside::resource_limits(wanted, ours, !home.has(Controller::Memory))
+}
+
+/// What a child with these limits must be, seen from outside; without what a test leaves out.
+fn expected(home: &Home, number: u64, taken: Taken, limits: &Limits, group: Option<&Group>) -> Expected {
+    let resources = resource_limits(home, taken.separate(), limits);
+    let rlimits = resources.iter().map(|limit| (limit.resource, limit.hard)).collect();
+    Expected {
+        number,
+        uid: taken.uid,
+        gid: taken.gid,
+        no_groups: home.ids.is_host_root(),
+        rlimits: if fault::without(Layer::Rlimits) { Vec::new() } else { rlimits },
+        groups: group.map(Group::paths).unwrap_or_default(),
+        no_new_privs: !fault::without(Layer::NoNewPrivs),
+        no_capabilities: !fault::without(Layer::NoCapabilities),
+        filters: if fault::without(Layer::Seccomp) { 0 } else { 2 },
+    }
+}
+
+/// For tests: layers that a child leaves out, and a step that fails.
+fn faults() -> (u32, u32) {
     let layers = [
         (Layer::Rlimits, without::RLIMITS),
         (Layer::NoCapabilities, without::CAPABILITIES),
@@ -318,47 +483,12 @@ fn birth(home: &Home, separate: bool, wanted: &Limits, awaited: bool) -> Birth {
     ];
     let without =
         layers.iter().filter(|(layer, _)| fault::without(*layer)).fold(0, |all, (_, bit)| all | bit);
-    let failing = (1..).map_while(BirthStep::of).find(|step| fault::inject(step_of(*step)).is_err());
-    Birth {
-        uid: INNER_UID,
-        init_uid: if separate { INNER_INIT_UID } else { INNER_UID },
-        awaited: awaited.into(),
-        limits_len: resources.len() as u32,
-        limits,
-        disk,
-        without,
-        fail: failing.map_or(0, |step| step as u32),
-    }
-}
-
-/// A child's step in the words of all steps.
-pub(super) fn step_of(step: BirthStep) -> Step {
-    match step {
-        BirthStep::Namespaces => Step::Namespaces,
-        BirthStep::JoinCgroup => Step::JoinCgroup,
-        BirthStep::CgroupNamespace => Step::CgroupNamespace,
-        BirthStep::Rlimits => Step::Rlimits,
-        BirthStep::Ids => Step::Ids,
-        BirthStep::Capabilities => Step::Capabilities,
-        BirthStep::NoNewPrivs => Step::NoNewPrivs,
-        BirthStep::Landlock => Step::Landlock,
-        BirthStep::Seccomp => Step::Seccomp,
-        BirthStep::Order => Step::Order,
-        BirthStep::Files => Step::Files,
-        BirthStep::Workdir => Step::Workdir,
-        BirthStep::Stdio => Step::Stdio,
-        BirthStep::Hostname => Step::Hostname,
-        BirthStep::Disk => Step::Disk,
-        BirthStep::Proc => Step::Proc,
-        BirthStep::Masks => Step::Masks,
-        BirthStep::Terminals => Step::Terminals,
-        BirthStep::Init => Step::Init,
-        BirthStep::Fork => Step::Fork,
-    }
+    let failing = (1..).map_while(BirthStep::of).find(|step| fault::inject(inside::step_of(*step)).is_err());
+    (without, failing.map_or(0, |step| step as u32))
 }
 
 fn failure_of(word: Word, detail: &[u8]) -> StepFailed {
-    let step = BirthStep::of(word.step).map_or(Step::Fork, step_of);
+    let step = BirthStep::of(word.step).map_or(Step::Fork, inside::step_of);
     StepFailed::new(step, String::from_utf8_lossy(detail), Errno::from_raw_os_error(word.errno))
 }
 

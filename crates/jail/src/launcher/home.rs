@@ -2,7 +2,7 @@
 //! which the host is at `/host` and root trees are built beside it.
 
 use std::cell::OnceCell;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -72,14 +72,7 @@ impl Home {
 
     /// The number of a process on the host.
     pub(super) fn pid_of(&self, pidfd: &OwnedFd) -> Result<i32, Errno> {
-        let path = format!("self/fdinfo/{}", pidfd.as_raw_fd());
-        let file = rustix::fs::openat(&self.proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        let mut text = [0; 512];
-        let len = rustix::io::read(&file, &mut text)?;
-        let text = std::str::from_utf8(&text[..len]).map_err(|_| Errno::ILSEQ)?;
-        let number = text.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
-        // One that is gone already has none.
-        number.filter(|pid| *pid > 0).ok_or(Errno::SRCH)
+        sys::pid_of(&self.proc, pidfd)
     }
 
     pub(super) fn has(&self, controller: Controller) -> bool {

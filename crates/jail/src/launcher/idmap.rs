@@ -162,7 +162,7 @@ pub(super) fn mount_map(proc: &OwnedFd, from: (u32, u32), to: (u32, u32)) -> Res
 }
 
 /// Writes the maps of a new user namespace: pairs of an id inside and the id outside.
-pub(super) fn write_maps(
+pub(crate) fn write_maps(
     proc: &OwnedFd,
     pid: i32,
     uids: &[(u32, u32)],

@@ -2,13 +2,15 @@
 //! that started it is gone, however that went, the control socket is at its end: the launcher then ends every jail,
 //! removes their groups and ends itself. When the launcher itself is killed, the kernel kills every jail.
 
+mod builder;
 mod child;
 mod ear;
 mod habits;
 mod home;
-mod idmap;
+pub(crate) mod idmap;
 mod ids;
 mod keeper;
+mod lineage;
 mod living;
 mod nursery;
 mod owner;

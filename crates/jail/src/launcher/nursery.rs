@@ -6,17 +6,18 @@
 //! long. Making them is idle work: under full load nobody waits for requests, so each request has its own
 //! child made, which is cheaper for all.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::child::{Child, Dying, Pending};
 use super::home::Home;
 use super::keeper::Keeper;
+use super::lineage::Lineage;
 use super::plot::Plot;
 use super::run::Run;
 use super::zygote::{Filters, Said, Zygote};
-use crate::cgroup::Group;
+use crate::inside::BuilderNotice;
 use crate::seccomp::Filter;
 use crate::spec::{Jail, Limits, Network, PoolState, Settings, Warming, Warmth};
 use crate::step::{Step, StepFailed};
@@ -43,6 +44,8 @@ pub(super) enum News {
     Started(u64, Box<Run>),
     /// A request that waited has to be started cold.
     FallBack(Pending),
+    /// What runs and came of this zygote is not to be believed: one of its children was not what it said.
+    Distrusted(u64),
 }
 
 /// Where a descriptor belongs.
@@ -51,6 +54,8 @@ pub(super) enum Crib {
     Zygote(u64),
     Successor(u64),
     Child(u64),
+    /// The builder of the zygote of that number.
+    Builder(u64),
 }
 
 pub(super) struct Nursery {
@@ -61,7 +66,8 @@ pub(super) struct Nursery {
     season: Instant,
     /// Children that were killed.
     pub(super) dying: Vec<Dying>,
-    pub(super) leftover: Vec<Group>,
+    /// Zygotes and what came of them, until all of it is gone.
+    lineages: Vec<Lineage>,
     /// What the loop has to deal with.
     pub(super) news: Vec<News>,
 }
@@ -75,7 +81,7 @@ impl Nursery {
             next: 0,
             season: Instant::now(),
             dying: Vec::new(),
-            leftover: Vec::new(),
+            lineages: Vec::new(),
             news: Vec::new(),
         }
     }
@@ -142,7 +148,7 @@ impl Nursery {
             .zygote
             .as_mut()
             .ok_or_else(|| StepFailed::new(Step::Fork, "", rustix::io::Errno::CHILD))?;
-        Child::ask_for(number, home, zygote, &keeper.root, limits, awaited)
+        Child::ask_for(number, home, zygote, limits, awaited)
     }
 
     /// Takes back what a jail stood on, for the next one of the same zygote; what cannot be used again is given up.
@@ -214,15 +220,18 @@ impl Nursery {
 
     /// Everything to poll.
     pub(super) fn watched(&self) -> impl Iterator<Item = (BorrowedFd<'_>, Crib)> {
-        self.keepers.iter().flat_map(|keeper| {
+        let builders = self.lineages.iter().filter(|lineage| !lineage.builder().is_gone());
+        let builders = builders.map(|lineage| (lineage.builder().watched(), Crib::Builder(lineage.number)));
+        let keepers = self.keepers.iter().flat_map(|keeper| {
             let zygote = keeper.zygote.iter().flat_map(Zygote::watched);
             let zygote = zygote.map(|fd| (fd, Crib::Zygote(keeper.number)));
             let successor = keeper.successor.iter().flat_map(Zygote::watched);
             let successor = successor.map(|fd| (fd, Crib::Successor(keeper.number)));
-            let due = keeper.due.iter().filter(|(child, _)| !child.is_ready());
+            let due = keeper.due.iter().filter(|(child, _)| child.is_silent());
             let due = due.map(|(child, _)| (child.watched(), Crib::Child(child.number)));
             zygote.chain(successor).chain(due)
-        })
+        });
+        builders.chain(keepers)
     }
 
     /// Deals with a descriptor that has something to say.
@@ -230,13 +239,85 @@ impl Nursery {
         let is_it = |keeper: &Keeper| match crib {
             Crib::Zygote(number) | Crib::Successor(number) => keeper.number == number,
             Crib::Child(number) => keeper.due.iter().any(|(child, _)| child.number == number),
+            Crib::Builder(_) => false,
         };
+        if let Crib::Builder(number) = crib {
+            self.hear_builder(home, number);
+            return;
+        }
         let Some(at) = self.keepers.iter().position(is_it) else { return };
         match crib {
             Crib::Zygote(_) => self.hear_zygote(home, at),
             Crib::Successor(_) => self.hear_successor(home, at),
             Crib::Child(number) => self.hear_child(home, at, number),
+            Crib::Builder(_) => {}
         }
+    }
+
+    /// A builder's answer is about a child that is due, or about one that nobody wants any more.
+    fn hear_builder(&mut self, home: &mut Home, zygote: u64) {
+        let lineage = self.lineages.iter().find(|lineage| lineage.number == zygote);
+        let Some(answer) = lineage.map(|lineage| lineage.builder().answer()) else { return };
+        let (notice, fds) = match answer {
+            Ok(Some(answer)) => answer,
+            Ok(None) => return,
+            Err(_) => {
+                let is_it =
+                    |keeper: &Keeper| keeper.zygote.as_ref().is_some_and(|one| one.number() == zygote);
+                if let Some(at) = self.keepers.iter().position(is_it) {
+                    self.give_up(home, at, "the builder of its jails ended");
+                }
+                return;
+            }
+        };
+        let (BuilderNotice::Built { number, .. }
+        | BuilderNotice::NotBuilt { number, .. }
+        | BuilderNotice::Inspected { number, .. }) = notice;
+        let is_due = |keeper: &Keeper| keeper.due.iter().any(|(child, _)| child.number == number);
+        match self.keepers.iter().position(is_due) {
+            Some(at) => self.go_on(home, at, number, notice, fds),
+            None => {
+                if let Some(dying) = self.dying.iter_mut().find(|dying| dying.number == number) {
+                    dying.built(home, fds.into_iter().next());
+                }
+            }
+        }
+    }
+
+    /// Goes on with a child after what its builder answered.
+    fn go_on(&mut self, home: &mut Home, at: usize, number: u64, notice: BuilderNotice, fds: Vec<OwnedFd>) {
+        let keeper = &mut self.keepers[at];
+        let due = keeper.due.iter_mut().find(|(child, _)| child.number == number);
+        let (Some((child, _)), Some(zygote)) = (due, keeper.zygote.as_mut()) else { return };
+        let failed = match notice {
+            BuilderNotice::Built { has_rules, .. } => child.built(home, zygote, fds, has_rules).err(),
+            BuilderNotice::NotBuilt { failure, .. } => Some(failure),
+            BuilderNotice::Inspected { mismatch: None, .. } => {
+                child.passed(home);
+                self.settle(home, at, number);
+                None
+            }
+            BuilderNotice::Inspected { mismatch: Some(mismatch), .. } => {
+                self.distrust(home, at, &mismatch);
+                None
+            }
+        };
+        if let Some(failed) = failed {
+            self.give_up(home, at, &failed.to_string());
+        }
+    }
+
+    /// A child was not what it said. So its zygote cannot be believed, nor can anything that came of it.
+    fn distrust(&mut self, home: &mut Home, at: usize, mismatch: &str) {
+        let keeper = &mut self.keepers[at];
+        keeper.state.mismatches += 1;
+        let zygote = keeper.zygote.as_ref().map(Zygote::number);
+        let waiting = keeper.shelves.iter_mut().flat_map(|shelf| shelf.waiting.drain(..));
+        self.dying.extend(waiting.map(Child::discard));
+        self.give_up(home, at, &format!("a child was not confined as it said: {mismatch}"));
+        let lineages = self.lineages.iter_mut().filter(|lineage| Some(lineage.number) == zygote);
+        lineages.for_each(Lineage::condemn);
+        self.news.extend(zygote.map(News::Distrusted));
     }
 
     fn hear_zygote(&mut self, home: &mut Home, at: usize) {
@@ -252,12 +333,11 @@ impl Nursery {
                     self.end_zygote(home, at);
                 }
             }
-            Said::Born { number, born } => {
-                match keeper.due.iter_mut().find(|(child, _)| child.number == number) {
-                    Some((child, _)) => child.born(*born),
-                    None => return,
+            Said::Born { number, main } => {
+                if let Some((child, _)) = keeper.due.iter_mut().find(|(child, _)| child.number == number) {
+                    child.born(main);
+                    self.inspect(home, at, number);
                 }
-                self.settle(home, at, number);
             }
             Said::Barren(failed) => self.give_up(home, at, &failed.to_string()),
             Said::Gone(reason) => self.give_up(home, at, &reason),
@@ -278,7 +358,7 @@ impl Nursery {
             Said::Gone(_) => {
                 // The other one goes on; at the end of the season the next is tried.
                 let gone = keeper.successor.take();
-                self.leftover.extend(gone.and_then(|zygote| zygote.end(home)));
+                gone.into_iter().for_each(|zygote| self.end(home, zygote));
             }
             _ => {}
         }
@@ -287,9 +367,18 @@ impl Nursery {
     fn hear_child(&mut self, home: &mut Home, at: usize, number: u64) {
         let mut due = self.keepers[at].due.iter_mut();
         let Some((child, _)) = due.find(|(child, _)| child.number == number) else { return };
-        match child.hear(home) {
-            Ok(()) => self.settle(home, at, number),
+        match child.hear() {
+            Ok(()) => self.inspect(home, at, number),
             Err(failed) => self.give_up(home, at, &failed.to_string()),
+        }
+    }
+
+    /// Has a child looked at as soon as it says that it is confined and the zygote has said which it is.
+    fn inspect(&mut self, home: &mut Home, at: usize, number: u64) {
+        let mut due = self.keepers[at].due.iter_mut();
+        let Some((child, _)) = due.find(|(child, _)| child.number == number) else { return };
+        if let Err(failed) = child.have_inspected(home) {
+            self.give_up(home, at, &failed.to_string());
         }
     }
 
@@ -323,21 +412,45 @@ impl Nursery {
 
     /// Ends a zygote and the children that are due; those that wait, wait on.
     fn end_zygote(&mut self, home: &Home, at: usize) {
+        if let Some(zygote) = self.keepers[at].zygote.take() {
+            self.end(home, zygote);
+        }
         let keeper = &mut self.keepers[at];
-        self.leftover.extend(keeper.zygote.take().and_then(|zygote| zygote.end(home)));
         for (child, pending) in keeper.due.drain(..) {
             self.dying.push(child.discard());
             keeper.line.extend(pending);
         }
     }
 
+    /// Ends a zygote; its lineage waits for it, and for what came of it.
+    fn end(&mut self, home: &Home, zygote: Zygote) {
+        let number = zygote.number();
+        let process = zygote.end(home);
+        if let Some(lineage) = self.lineages.iter_mut().find(|lineage| lineage.number == number) {
+            lineage.zygote_ended(process);
+        }
+    }
+
+    /// Goes on with the end of zygotes and of what came of them.
+    pub(super) fn sweep(&mut self, home: &Home) {
+        let lineages = std::mem::take(&mut self.lineages).into_iter();
+        self.lineages = lineages.filter_map(|lineage| lineage.sweep(home)).collect();
+    }
+
+    /// Whether something has ended and is to be waited for.
+    pub(super) fn is_ending(&self) -> bool {
+        !self.dying.is_empty() || self.lineages.iter().any(Lineage::is_ending)
+    }
+
     fn begin_succession(&mut self, home: &mut Home, at: usize) {
         let number = self.next_number();
         let keeper = &mut self.keepers[at];
         let interpreter = keeper.interpreter_to_start();
-        if let Ok(zygote) = Zygote::start(number, home, &self.filters, &keeper.root, &interpreter) {
+        if let Ok((zygote, lineage)) = Zygote::start(number, home, &self.filters, &keeper.root, &interpreter)
+        {
             keeper.state.zygotes += 1;
             keeper.successor = Some(zygote);
+            self.lineages.push(lineage);
         }
     }
 
@@ -459,7 +572,10 @@ impl Nursery {
         let started =
             Zygote::start(number, home, &self.filters, &keeper.root, &keeper.interpreter_to_start());
         match started {
-            Ok(zygote) => keeper.zygote = Some(zygote),
+            Ok((zygote, lineage)) => {
+                keeper.zygote = Some(zygote);
+                self.lineages.push(lineage);
+            }
             Err(failed) => {
                 self.give_up(home, at, &failed.to_string());
             }
@@ -481,13 +597,8 @@ impl Nursery {
 
     /// Whether a process is one that will be waited for.
     pub(super) fn knows(&self, pid: u32) -> bool {
-        self.keepers.iter().any(|keeper| {
-            let zygotes = keeper.zygote.iter().chain(&keeper.successor);
-            let waiting = keeper.shelves.iter().flat_map(|shelf| &shelf.waiting);
-            let mut children = keeper.due.iter().map(|(child, _)| child).chain(waiting);
-            zygotes.map(Zygote::pid).any(|zygote| zygote as u32 == pid)
-                || children.any(|child| child.knows(pid))
-        })
+        self.lineages.iter().any(|lineage| lineage.knows(pid as i32))
+            || self.keepers.iter().any(|keeper| keeper_knows(keeper, pid))
     }
 
     /// Whether a child waits for every kind of request that came so far.
@@ -505,10 +616,17 @@ impl Nursery {
         for at in 0..self.keepers.len() {
             self.end_zygote(home, at);
             let successor = self.keepers[at].successor.take();
-            self.leftover.extend(successor.and_then(|zygote| zygote.end(home)));
+            successor.into_iter().for_each(|zygote| self.end(home, zygote));
             let waiting = self.keepers[at].shelves.drain(..).flat_map(|shelf| shelf.waiting);
             self.dying.extend(waiting.map(Child::discard));
         }
         self.keepers.clear();
     }
+}
+
+fn keeper_knows(keeper: &Keeper, pid: u32) -> bool {
+    let zygotes = keeper.zygote.iter().chain(&keeper.successor);
+    let waiting = keeper.shelves.iter().flat_map(|shelf| &shelf.waiting);
+    let mut children = keeper.due.iter().map(|(child, _)| child).chain(waiting);
+    zygotes.map(Zygote::pid).any(|zygote| zygote as u32 == pid) || children.any(|child| child.knows(pid))
 }

@@ -4,20 +4,11 @@
 //! is used again, but only ever for the same zygote, and so for the same tenant. The user namespace comes with it
 //! because it owns it. The mounts are what each jail starts from, with its own copy.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
-use rustix::pipe::PipeFlags;
-
-use super::home::Home;
-use super::idmap;
+use super::builder::JailBuilder;
 use super::ids::Taken;
-use super::start;
-use crate::inside::{self, Ploughing};
-use crate::step::{Step, StepFailed, step};
-use crate::sys::{self, Cloned};
-use crate::template::Root;
 
 pub(super) struct Plot {
     /// Number of the zygote that it was made for.
@@ -28,61 +19,21 @@ pub(super) struct Plot {
     pub(super) mounts: OwnedFd,
     /// What the kernel counts of the sockets in there.
     sockets: OwnedFd,
+    /// Kept, so that the pid namespace in which its jails live is.
+    _builder: Rc<JailBuilder>,
 }
 
 impl Plot {
-    /// Makes a plot whose user namespace belongs to `owner`.
-    pub(super) fn make(home: &mut Home, root: &Root, zygote: u64, owner: u32) -> Result<Self, StepFailed> {
-        let taken = step(Step::UserId, "", || home.ids.take(false))?;
-        Self::make_as(home, root, zygote, owner, taken).inspect_err(|_| home.ids.give_back(taken))
-    }
-
-    fn make_as(home: &Home, root: &Root, zygote: u64, owner: u32, taken: Taken) -> Result<Self, StepFailed> {
-        let pipe = || step(Step::Namespaces, "", || rustix::pipe::pipe_with(PipeFlags::CLOEXEC));
-        let ((told, report), (go, let_go)) = (pipe()?, pipe()?);
-        let ploughing = Ploughing { root: &root.path, go, report, own_init_uid: taken.separate() };
-        let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET;
-        let cloned = step(Step::Namespaces, "", || start::clone_into(home, flags, None, None, Some(owner)))?;
-        let (pid, maker) = match cloned {
-            Cloned::Child => inside::enter_plot(&ploughing),
-            Cloned::Parent { pid, pidfd } => (pid, pidfd.ok_or(Errno::NOSYS)),
-        };
-        let maker = maker.map_err(|errno| StepFailed::new(Step::Namespaces, "", errno))?;
-        drop(ploughing);
-        let made = Self::enclose(home, zygote, taken, pid, &let_go, told.as_fd());
-        drop(let_go);
-        let _reaped = sys::wait_for(maker.as_fd());
-        made
-    }
-
-    fn enclose(
-        home: &Home,
+    /// A plot that the zygote's builder made.
+    pub(super) fn new(
         zygote: u64,
         taken: Taken,
-        pid: i32,
-        let_go: &OwnedFd,
-        told: BorrowedFd<'_>,
-    ) -> Result<Self, StepFailed> {
-        let (uids, gids) = taken.maps();
-        step(Step::IdMap, "", || {
-            idmap::write_maps(&home.proc, pid, &uids, &gids)?;
-            rustix::io::write(let_go, b"1").map(drop)
-        })?;
-        inside::await_ready(told)?;
-        let open = |name: &str| {
-            let path = format!("{pid}/{name}");
-            step(Step::Namespaces, name, || {
-                rustix::fs::openat(&home.proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-            })
-        };
-        Ok(Self {
-            zygote,
-            taken,
-            user: open("ns/user")?,
-            network: open("ns/net")?,
-            mounts: open("ns/mnt")?,
-            sockets: open("net/sockstat")?,
-        })
+        builder: Rc<JailBuilder>,
+        fds: impl IntoIterator<Item = OwnedFd>,
+    ) -> Option<Self> {
+        let mut fds = fds.into_iter();
+        let (user, network, mounts, sockets) = (fds.next()?, fds.next()?, fds.next()?, fds.next()?);
+        Some(Self { zygote, taken, user, network, mounts, sockets, _builder: builder })
     }
 
     /// Whether nothing is left in it of a jail all of whose processes are gone: no socket of any kind, none that only

@@ -134,6 +134,14 @@ impl Run {
         self.remains
     }
 
+    /// Number of the zygote that it came of.
+    pub(super) fn zygote(&self) -> Option<u64> {
+        match &self.remains.lodging {
+            Lodging::Plot(plot) => Some(plot.zygote),
+            Lodging::Ids(_) => None,
+        }
+    }
+
     /// A child that waits to be killed, and where it lives.
     pub(super) fn spent_child(&self) -> Option<(&Plot, i32)> {
         let child = self.child.as_ref().filter(|child| !child.is_reaped())?;

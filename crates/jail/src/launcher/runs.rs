@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::child::{Dying, Pending};
+use super::child::Pending;
 use super::home::Home;
 use super::nursery::{Crib, News, Nursery, Served};
 use super::run::{Collecting, Run};
@@ -23,6 +23,8 @@ const QUIET: Duration = Duration::from_millis(3);
 const BREATH: Duration = Duration::from_micros(300);
 /// How often groups that could not be removed yet are tried again.
 const SWEEP: Duration = Duration::from_millis(20);
+/// How many processes that nobody knows are waited for in one sweep.
+const MOST_STRAYS: usize = 256;
 
 /// What a descriptor of a run stands for.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +49,8 @@ pub(super) struct Runs {
     templates: Templates,
     filters: Filters,
     running: Vec<(u64, Run)>,
-    leftover: Vec<Group>,
+    /// Groups that were not empty yet, and what to give back when they are.
+    leftover: Vec<(Group, Lodging)>,
     nursery: Nursery,
     processors: usize,
 }
@@ -144,19 +147,38 @@ impl Runs {
                     let failed = self.start_cold(&pending).err();
                     notices.extend(failed.map(|failure| Notice::Failed { run: pending.run, failure }));
                 }
+                News::Distrusted(zygote) => notices.extend(self.fail_children_of(zygote)),
             }
         }
-        self.leftover.append(&mut self.nursery.leftover);
         notices
+    }
+
+    /// Ends the runs that came of a zygote which cannot be believed, and says that this was no ending of theirs.
+    fn fail_children_of(&mut self, zygote: u64) -> Vec<Notice> {
+        let theirs = self.running.iter_mut().filter(|(_, run)| run.zygote() == Some(zygote) && !run.answered);
+        let failure = || StepFailed::new(Step::Init, "(its interpreter was not to be trusted)", Errno::PERM);
+        theirs
+            .map(|(number, run)| {
+                run.kill();
+                run.failed(*number, failure())
+            })
+            .collect()
     }
 
     /// Puts what a jail left behind to where the next one finds it.
     fn tidy(&mut self, Remains { group, lodging }: Remains) {
+        match group.and_then(|group| self.home.groups.take_back(group).err()) {
+            None => self.vacate(lodging),
+            // Nobody may have its ids while somebody may still run under them.
+            Some(group) => self.leftover.push((group, lodging)),
+        }
+    }
+
+    fn vacate(&mut self, lodging: Lodging) {
         match lodging {
             Lodging::Ids(taken) => self.home.ids.give_back(taken),
             Lodging::Plot(plot) => self.nursery.take_back(&self.home, *plot),
         }
-        self.leftover.extend(group.and_then(|group| self.home.groups.take_back(group).err()));
     }
 
     /// Everything to poll.
@@ -373,7 +395,7 @@ impl Runs {
         let turns = self.running.iter().filter_map(|(_, run)| run.ear.next_turn());
         let deadline = deadline.chain(turns).chain(self.nursery.next_deadline()).min();
         let deadline = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        match (deadline, self.leftover.is_empty() && self.nursery.dying.is_empty()) {
+        match (deadline, self.leftover.is_empty() && !self.nursery.is_ending()) {
             (deadline, true) => deadline,
             (None, false) => Some(SWEEP),
             (Some(deadline), false) => Some(deadline.min(SWEEP)),
@@ -406,8 +428,8 @@ impl Runs {
 
     /// Waits for children that were killed, and removes groups that were still busy when their run was over.
     pub(super) fn sweep(&mut self) {
-        if self.nursery.dying.iter().any(Dying::has_stray) {
-            self.reap_stray();
+        if self.nursery.is_ending() {
+            self.reap_strays();
         }
         for mut dying in std::mem::take(&mut self.nursery.dying) {
             match dying.bury() {
@@ -415,20 +437,28 @@ impl Runs {
                 None => self.nursery.dying.push(dying),
             }
         }
-        self.leftover =
-            std::mem::take(&mut self.leftover).into_iter().filter_map(|group| group.remove().err()).collect();
+        self.nursery.sweep(&self.home);
+        for (group, lodging) in std::mem::take(&mut self.leftover) {
+            match group.kill_and_remove() {
+                Ok(()) => self.vacate(lodging),
+                Err(group) => self.leftover.push((group, lodging)),
+            }
+        }
         self.home.groups.sweep();
     }
 
-    /// A zygote that ended may have had a child that it could not tell of. It is dead with its PID 1, and somebody has to
-    /// wait for it: it is the one that nobody here knows.
-    fn reap_stray(&self) {
-        let Some(pid) = sys::dead_child() else { return };
-        let known = self.nursery.knows(pid as u32)
-            || self.spares.knows(pid)
-            || self.nursery.dying.iter().any(|dying| dying.knows(pid))
-            || self.running.iter().any(|(_, run)| run.knows(pid));
-        if !known {
+    /// A zygote that ended may have had children that it could not tell of, or did not. They are dead with their namespace,
+    /// and somebody has to wait for them: they are those that nobody here knows.
+    fn reap_strays(&self) {
+        for _ in 0..MOST_STRAYS {
+            let Some(pid) = sys::dead_child() else { return };
+            let known = self.nursery.knows(pid as u32)
+                || self.spares.knows(pid)
+                || self.nursery.dying.iter().any(|dying| dying.knows(pid))
+                || self.running.iter().any(|(_, run)| run.knows(pid));
+            if known {
+                return;
+            }
             // It is dead; this does not wait.
             let _reaped = sys::wait(pid);
         }
@@ -439,22 +469,23 @@ impl Runs {
         for (_, run) in &self.running {
             run.kill();
         }
-        for (_, mut run) in self.running.drain(..) {
+        for (_, mut run) in std::mem::take(&mut self.running) {
             if let Some(child) = &mut run.child {
                 child.reap();
             }
             let _reaped = sys::wait_for(run.pidfd.as_fd());
             let _collected = run.collected(0);
-            self.leftover.extend(run.into_remains().group.and_then(|group| group.remove().err()));
+            self.tidy(run.into_remains());
         }
         self.nursery.end_all(&self.home);
         let unfinished = self.take_news();
         debug_assert!(unfinished.is_empty(), "nothing waits for what is over");
-        let groups = self.spares.end_all();
-        self.leftover.extend(groups.into_iter().filter_map(|group| group.remove().err()));
+        for remains in self.spares.end_all() {
+            self.tidy(remains);
+        }
         self.home.groups.forget_free();
         let patience = Instant::now() + Duration::from_secs(1);
-        while !(self.leftover.is_empty() && self.nursery.dying.is_empty()) && Instant::now() < patience {
+        while !(self.leftover.is_empty() && !self.nursery.is_ending()) && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(2));
             self.sweep();
         }

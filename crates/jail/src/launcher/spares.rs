@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use super::home::Home;
-use super::start::{self, Filters, Waiting, Wanted};
-use crate::cgroup::{self, Group};
+use super::start::{self, Filters, Remains, Waiting, Wanted};
+use crate::cgroup;
 use crate::spec::{Jail, Network};
 use crate::template::Root;
 
@@ -74,8 +74,8 @@ impl Spares {
         }
     }
 
-    /// Ends all of them; gives their groups.
-    pub(super) fn end_all(&mut self) -> Vec<Group> {
-        self.waiting.drain(..).filter_map(|waiting| waiting.discard().group).collect()
+    /// Ends all of them; gives what is left of them.
+    pub(super) fn end_all(&mut self) -> Vec<Remains> {
+        self.waiting.drain(..).map(Waiting::discard).collect()
     }
 }

@@ -6,7 +6,6 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Signal, WaitId, WaitIdOptions};
 
@@ -123,8 +122,8 @@ fn prepare_as(
     let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
     let (told, report) = step(Step::Namespaces, "", pipe)?;
     let (go, let_go) = step(Step::Namespaces, "", pipe)?;
-    let (our_orders, orders) = step(Step::Namespaces, "", line)?;
-    let lines = (0..wanted.commands).map(|_| step(Step::Namespaces, "", line));
+    let (our_orders, orders) = step(Step::Namespaces, "", sys::line)?;
+    let lines = (0..wanted.commands).map(|_| step(Step::Namespaces, "", sys::line));
     let (our_seats, seats) = lines.collect::<Result<(Vec<_>, Vec<_>), _>>()?;
     let shell = Shell {
         ground: Ground {
@@ -151,7 +150,7 @@ fn prepare_as(
     };
     let flags = namespaces(shell.new_network);
     let into = group.as_ref().and_then(Group::clone_into);
-    let cloned = step(Step::Namespaces, "", || clone_into(home, flags, network.as_ref(), into, None))?;
+    let cloned = step(Step::Namespaces, "", || clone_into(home, flags, network.as_ref(), into))?;
     let (pid, pidfd) = match cloned {
         Cloned::Child => inside::enter(&shell),
         Cloned::Parent { pid, pidfd } => (pid, pidfd.ok_or(Errno::NOSYS)),
@@ -194,29 +193,20 @@ fn let_in(home: &Home, waiting: &Waiting, let_go: &OwnedFd) -> Result<(), StepFa
     })
 }
 
-pub(super) fn line() -> Result<(OwnedFd, OwnedFd), Errno> {
-    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-}
-
 /// The launcher steps into the network for the moment of the clone: its jails own no network namespace, they only
-/// live in one. And it is another user for that moment where that one is to own the user namespace.
-pub(super) fn clone_into(
+/// live in one.
+fn clone_into(
     home: &Home,
     flags: libc::c_int,
     network: Option<&OwnedFd>,
     group: Option<BorrowedFd<'_>>,
-    owner: Option<u32>,
 ) -> Result<Cloned, Errno> {
     if let Some(network) = network {
         sys::setns(network.as_fd(), libc::CLONE_NEWNET)?;
     }
-    let own = rustix::process::geteuid().as_raw();
-    let cloned = owner.map_or(Ok(()), sys::act_as).and_then(|()| sys::clone(flags, group));
-    if !matches!(cloned, Ok(Cloned::Child)) {
-        owner.map_or(Ok(()), |_| sys::act_as(own))?;
-        if network.is_some() {
-            sys::setns(home.network.as_fd(), libc::CLONE_NEWNET)?;
-        }
+    let cloned = sys::clone(flags, group);
+    if network.is_some() && !matches!(cloned, Ok(Cloned::Child)) {
+        sys::setns(home.network.as_fd(), libc::CLONE_NEWNET)?;
     }
     cloned
 }

@@ -7,26 +7,27 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Dir, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
-use rustix::process::{Signal, WaitId, WaitIdOptions};
+use rustix::process::Signal;
 
-use super::child::{self, Born, Process};
+use super::builder::JailBuilder;
+use super::child::Process;
 use super::habits::{self, Habits};
 use super::home::Home;
 use super::ids::Taken;
+use super::lineage::Lineage;
 use super::plot::Plot;
 use super::start;
-use crate::bare::message::{
-    Birth, BirthStep, Customs, Delivered, Guard, MAX_KEPT, MAX_KEPT_BYTES, Word, bytes_of, from_bytes, kind,
-};
+use crate::bare::message::{Birth, BirthStep, Delivered, Word, bytes_of, from_bytes, kind};
 use crate::cgroup::{self, Group};
 use crate::inside::{self, Ground, Nest};
 use crate::seccomp::{Filter, Wearer};
-use crate::spec::{INBOX, Interpreter, RootEntry, Tongue};
+use crate::spec::{INBOX, Interpreter, Tongue};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, Cloned};
 use crate::template::Root;
@@ -40,8 +41,8 @@ const SILENCE: Duration = Duration::from_millis(500);
 const MOST_CHILDREN: u64 = 10_000;
 const OLDEST: Duration = Duration::from_secs(3_600);
 const DISK_BYTES: u64 = 64 << 20;
-/// Its own, and those of the first process of each jail.
-const LIMITS: cgroup::Limits = cgroup::Limits { memory_bytes: 2 << 30, cpu_millis: 2_000, pids: 4_096 };
+/// Its own, and those of children that have not joined their own group yet.
+const LIMITS: cgroup::Limits = cgroup::Limits { memory_bytes: 2 << 30, cpu_millis: 2_000, pids: 128 };
 /// How many plots wait for a child to stand on them.
 const MOST_PLOTS: usize = 16;
 const MAX_COMPLAINT: usize = 4 << 10;
@@ -79,7 +80,7 @@ pub(super) enum Said {
     /// A module cannot be kept warm, for this reason; the zygote goes on without it, or has to be started anew.
     CannotImport { module: String, reason: String, start_anew: bool },
     /// It had the child that was asked for first.
-    Born { number: u64, born: Box<Born> },
+    Born { number: u64, main: Process },
     /// It could not have the child that was asked for first.
     Barren(StepFailed),
     /// It is of no further use.
@@ -95,8 +96,7 @@ pub(super) struct Zygote {
     complaints: OwnedFd,
     /// Where a failed step of its set-up is told.
     told: OwnedFd,
-    group: Option<Group>,
-    taken: Taken,
+    builder: Rc<JailBuilder>,
     fertile: bool,
     started: Instant,
     /// Children that are due, first asked for first.
@@ -111,14 +111,14 @@ pub(super) struct Zygote {
 }
 
 impl Zygote {
-    /// Starts an interpreter.
+    /// Starts an interpreter, and the builder of its jails.
     pub(super) fn start(
         number: u64,
         home: &mut Home,
         filters: &Filters,
         root: &Root,
         interpreter: &Interpreter,
-    ) -> Result<Self, StepFailed> {
+    ) -> Result<(Self, Lineage), StepFailed> {
         let taken = step(Step::UserId, "", || home.ids.take(false))?;
         Self::start_as(number, home, filters, root, interpreter, taken)
             .inspect_err(|_| home.ids.give_back(taken))
@@ -131,15 +131,15 @@ impl Zygote {
         root: &Root,
         interpreter: &Interpreter,
         taken: Taken,
-    ) -> Result<Self, StepFailed> {
-        let customs = customs(home, root)?;
+    ) -> Result<(Self, Lineage), StepFailed> {
+        let builder = Rc::new(JailBuilder::start(home, &filters.host, root, taken.uid)?);
         let group = home.make_group(0)?;
         if let Some(group) = &group {
             start::limit_group(group, &LIMITS)?;
         }
         let pipe = || step(Step::Namespaces, "", || rustix::pipe::pipe_with(PipeFlags::CLOEXEC));
         let ((told, report), (complaints, errors)) = (pipe()?, pipe()?);
-        let (line, theirs) = step(Step::Namespaces, "", start::line)?;
+        let (line, theirs) = step(Step::Namespaces, "", sys::line)?;
         // An input that is at its end, and pipes for output, as a program would have them.
         let (input, _) = pipe()?;
         let output = step(Step::Namespaces, "", || rustix::io::dup(&errors))?;
@@ -157,18 +157,15 @@ impl Zygote {
             streams: [input, output, errors],
             line: theirs,
             filter: &filters.zygote,
+            limits: &inside::zygote_limits(),
+            landlock: home.landlock,
             files: &files,
             command: &command,
             env: &env,
         };
-        let flags = libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-        let into = group.as_ref().and_then(Group::clone_into);
-        let (pid, pidfd) = match step(Step::Namespaces, "", || sys::clone(flags, into))? {
-            Cloned::Child => inside::enter_nest(&nest),
-            Cloned::Parent { pid, pidfd } => (pid, pidfd.ok_or(Errno::NOSYS)),
-        };
-        let pidfd = pidfd.map_err(|errno| StepFailed::new(Step::Namespaces, "", errno))?;
+        let pidfd = clone_into_namespace(&builder, &nest, group.as_ref().and_then(Group::clone_into))?;
         drop(nest);
+        let pid = step(Step::Namespaces, "", || home.pid_of(&pidfd))?;
         let now = Instant::now();
         let zygote = Self {
             number,
@@ -177,8 +174,7 @@ impl Zygote {
             line,
             complaints,
             told,
-            group,
-            taken,
+            builder: Rc::clone(&builder),
             fertile: false,
             started: now,
             due: VecDeque::new(),
@@ -188,19 +184,22 @@ impl Zygote {
             plots: Vec::new(),
             habits: Habits::default(),
         };
-        for packet in [filters.child.bytes(), filters.host.bytes(), &customs] {
-            // Where it is gone already, that is noticed when its line is looked at.
-            let _told = wire::send_bytes(zygote.line.as_fd(), packet, &[]);
-        }
-        Ok(zygote)
+        // Where it is gone already, that is noticed when its line is looked at.
+        let _told = wire::send_bytes(zygote.line.as_fd(), filters.child.bytes(), &[]);
+        Ok((zygote, Lineage::new(number, builder, group, taken)))
     }
 
-    /// A plot for a child, on which another one may have stood.
-    pub(super) fn take_plot(&mut self, home: &mut Home, root: &Root) -> Result<Plot, StepFailed> {
-        match self.plots.pop() {
-            Some(plot) => Ok(plot),
-            None => Plot::make(home, root, self.number, self.taken.uid),
-        }
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn builder(&self) -> &Rc<JailBuilder> {
+        &self.builder
+    }
+
+    /// A plot on which another child has stood, if there is one.
+    pub(super) fn take_plot(&mut self) -> Option<Plot> {
+        self.plots.pop()
     }
 
     /// Whether a plot was made for this zygote.
@@ -325,16 +324,15 @@ impl Zygote {
             for process in fds {
                 let _reaped = sys::put_an_end_to(process.as_fd());
             }
-            let step = BirthStep::of(delivered.step).map_or(Step::Fork, child::step_of);
-            return Said::Barren(StepFailed::new(step, "", Errno::from_raw_os_error(delivered.errno)));
+            let step = BirthStep::of(delivered.step).unwrap_or(BirthStep::Fork);
+            return Said::Barren(inside::failure_of(step, Errno::from_raw_os_error(delivered.errno)));
         }
-        let (Some(init), Some(main)) = (fds.next(), fds.next()) else {
+        let Some(main) = fds.next() else {
             return Said::Gone("it said something that nobody understands".to_owned());
         };
-        let process = |pidfd: OwnedFd| home.pid_of(&pidfd).map(|pid| Process { pid, pidfd });
-        match (process(init), process(main)) {
-            (Ok(init), Ok(main)) => Said::Born { number: child, born: Box::new(Born { main, init }) },
-            _ => Said::Barren(StepFailed::new(Step::Fork, "(it was killed)", Errno::CHILD)),
+        match home.pid_of(&main) {
+            Ok(pid) => Said::Born { number: child, main: Process { pid, pidfd: main } },
+            Err(_) => Said::Barren(StepFailed::new(Step::Fork, "(it was killed)", Errno::CHILD)),
         }
     }
 
@@ -388,38 +386,51 @@ impl Zygote {
         words.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it ended without a word").to_owned()
     }
 
-    /// Ends it; its children live on.
-    pub(super) fn end(mut self, home: &Home) -> Option<Group> {
+    /// Ends it; its children live on. Gives its process, for somebody to wait for.
+    pub(super) fn end(mut self, home: &Home) -> OwnedFd {
         self.clear_plots(home);
         // Only a process that is gone already cannot be killed, and that is what is wanted.
         let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
-        let _reaped = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
-        home.ids.give_back(self.taken);
-        self.group.and_then(|group| group.remove().err())
+        self.pidfd
     }
 }
 
-/// What is the same for all children of a zygote.
-fn customs(home: &Home, root: &Root) -> Result<Vec<u8>, StepFailed> {
-    let landlock = if home.landlock { inside::landlock_guard() } else { Guard::default() };
-    let mut packet = bytes_of(&Customs { landlock }).to_vec();
-    let kept = root.tree.iter().filter_map(|entry| match entry {
-        RootEntry::Bind { path, .. } if inside::lies_in_place(path) => Some(path),
-        _ => None,
-    });
-    let mut count = 0;
-    for path in kept {
-        let is_folder = std::fs::metadata(format!("{}{path}", root.path)).is_ok_and(|found| found.is_dir());
-        packet.push(if is_folder { b'd' } else { b'f' });
-        packet.extend(path.trim_start_matches('/').bytes());
-        packet.push(0);
-        count += 1;
+/// Clones a zygote into the namespace of its builder, as a child of the launcher. A process in between enters that
+/// namespace, because the launcher could not leave it again.
+fn clone_into_namespace(
+    builder: &JailBuilder,
+    nest: &Nest<'_>,
+    group: Option<BorrowedFd<'_>>,
+) -> Result<OwnedFd, StepFailed> {
+    let (ours, theirs) = step(Step::Namespaces, "", sys::line)?;
+    let between = match step(Step::Namespaces, "", || sys::clone(0, None))? {
+        Cloned::Child => {
+            let flags = libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+            let cloned = sys::setns(builder.namespace(), libc::CLONE_NEWPID)
+                .and_then(|()| sys::clone_sibling(flags, group));
+            match cloned {
+                Ok(Cloned::Child) => inside::enter_nest(nest),
+                Ok(Cloned::Parent { pidfd: Some(pidfd), .. }) => {
+                    // The launcher takes a missing answer for a failure.
+                    let _sent = wire::send_bytes(theirs.as_fd(), b"1", &[pidfd.as_fd()]);
+                    sys::exit_now(0)
+                }
+                Ok(Cloned::Parent { .. }) => sys::exit_now(Errno::NOSYS.raw_os_error()),
+                Err(errno) => sys::exit_now(errno.raw_os_error()),
+            }
+        }
+        Cloned::Parent { pid, .. } => pid,
+    };
+    drop(theirs);
+    let received = wire::receive_bytes(ours.as_fd(), &mut [0]);
+    let status = step(Step::Namespaces, "", || sys::wait(between))?.status;
+    match received.ok().and_then(|(_, fds)| fds.into_iter().next()) {
+        Some(pidfd) => Ok(pidfd),
+        None => {
+            let errno = Errno::from_raw_os_error(libc::WEXITSTATUS(status).max(1));
+            Err(StepFailed::new(Step::Namespaces, "of a zygote", errno))
+        }
     }
-    if count > MAX_KEPT || packet.len() > size_of::<Customs>() + MAX_KEPT_BYTES {
-        let what = "more folders below /tmp, home or workspace than a warm interpreter can have";
-        return Err(StepFailed::new(Step::Binds, what, Errno::TOOBIG));
-    }
-    Ok(packet)
 }
 
 type Files = [(&'static str, &'static [u8]); 2];

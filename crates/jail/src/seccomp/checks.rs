@@ -4,6 +4,7 @@
 //! upper half of a register is ignored there, so it is ignored here. Comparing all 64 bits would let
 //! `0x1_0000_5412` pass for something that is not TIOCSTI.
 
+use crate::bare::hop;
 use crate::bare::message::LEAVING;
 
 /// A named check, by what it is about. Arguments count from 0.
@@ -37,6 +38,14 @@ pub(super) enum Check {
     },
     /// `renameat2` that leaves no whiteout, which is a device.
     Rename,
+    /// `clone` as a program may, or with one of the two flag words by which a zygote has a child in a jail.
+    ZygoteClone,
+    /// `prctl` as a program may, or that empties the bounding set.
+    ZygotePrctl,
+    /// `seccomp` that adds a filter.
+    ZygoteSeccomp,
+    /// `setns` into a namespace of one kind that jails have.
+    ZygoteSetns,
     /// `exit_group` by which a program says that it is about to end.
     Leave,
     /// A mode without set-uid and set-gid, and a node that is no device.
@@ -92,6 +101,21 @@ const FOREIGN_CHILD: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET
     | libc::CLONE_PARENT) as u32;
+
+/// The flag words of a zygote's two clones, ascending.
+const BIRTHS: &[u32] = &[hop::BETWEEN as u32, hop::CHILD as u32];
+/// The kinds of namespaces that a zygote's child enters, ascending.
+const ENTERED: &[u32] = &[
+    libc::CLONE_NEWNS as u32,
+    libc::CLONE_NEWCGROUP as u32,
+    libc::CLONE_NEWUTS as u32,
+    libc::CLONE_NEWIPC as u32,
+    libc::CLONE_NEWUSER as u32,
+    libc::CLONE_NEWPID as u32,
+    libc::CLONE_NEWNET as u32,
+];
+const PR_CAPBSET_DROP: u32 = 24;
+const SET_MODE_FILTER: u32 = 1;
 
 const AF_UNIX: u32 = libc::AF_UNIX as u32;
 const AF_NETLINK: u32 = libc::AF_NETLINK as u32;
@@ -187,6 +211,16 @@ impl Check {
             Check::Rename => {
                 load(4, ALL, any_bit(libc::RENAME_WHITEOUT, Tree::Refuse(libc::EINVAL), Tree::Allow))
             }
+            Check::ZygoteClone => {
+                let programs = any_bit(FOREIGN_CHILD, eperm(), Tree::Allow);
+                load(0, ALL, one_of(BIRTHS, Tree::Allow, programs))
+            }
+            Check::ZygotePrctl => {
+                let programs = one_of(OPTIONS, Tree::Allow, Tree::Refuse(libc::EINVAL));
+                load(0, ALL, one_of(&[PR_CAPBSET_DROP], Tree::Allow, programs))
+            }
+            Check::ZygoteSeccomp => load(0, ALL, one_of(&[SET_MODE_FILTER], Tree::Allow, eperm())),
+            Check::ZygoteSetns => load(1, ALL, one_of(ENTERED, Tree::Allow, eperm())),
             Check::Leave => load(1, ALL, one_of(&[LEAVING], Tree::Tell, Tree::Allow)),
             Check::Node { mode } => {
                 // The set-id bits are kept in the mask: with one of them the value is in no list.

@@ -66,7 +66,7 @@ pub enum Wearer {
     Program,
     /// A program of a tenant's, and a guest with whatever it starts: the same, and the launcher is told of what is refused.
     Heard,
-    /// PID 1 of a jail whose program is a zygote's child, on top of the zygote's own filter: it is there, and no more.
+    /// PID 1 of a jail whose program is a zygote's child: it is there, and no more.
     Host,
     /// A process of ours that collects what such a program left.
     Collector,
@@ -186,17 +186,16 @@ fn rules(arch: Arch, wearer: Wearer) -> impl Iterator<Item = (u32, Rule)> {
     let policy = policy::by_name();
     arch.numbers().iter().map(move |(name, number)| {
         let program = policy.get(name).copied().unwrap_or(Rule::Errno(libc::EPERM));
-        let for_births = policy::FOR_BIRTHS.contains(name);
+        let for_births = policy::FOR_BIRTHS.iter().find(|(call, _)| call == name).map(|(_, rule)| *rule);
         let rule = match wearer {
             Wearer::Program | Wearer::Heard => program,
             Wearer::Host if policy::FOR_HOSTS.contains(name) => program,
             Wearer::Collector if policy::FOR_COLLECTORS.contains(name) => program,
             Wearer::Host | Wearer::Collector => Rule::Errno(libc::EPERM),
-            Wearer::Zygote if for_births => Rule::Allow,
-            Wearer::Zygote => program,
+            Wearer::Zygote => for_births.unwrap_or(program),
             Wearer::Child if *name == "exit_group" => Rule::Check(Check::Leave),
             // What the zygote's filter refuses without a word needs no second one.
-            Wearer::Child if for_births || program.tells() => program,
+            Wearer::Child if for_births.is_some() || program.tells() => program,
             Wearer::Child => Rule::Allow,
         };
         (*number, rule)

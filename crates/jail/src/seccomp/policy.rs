@@ -43,23 +43,17 @@ pub(super) fn by_name() -> HashMap<&'static str, Rule> {
     POLICY.iter().flat_map(|(rule, names)| names.iter().map(|name| (*name, *rule))).collect()
 }
 
-/// What a zygote does beyond what a program may, to have a child in a jail.
-pub(super) const FOR_BIRTHS: &[&str] = &[
-    "capset",
-    "clone",
-    "clone3",
-    "landlock_add_rule",
-    "landlock_create_ruleset",
-    "landlock_restrict_self",
-    "mount",
-    "move_mount",
-    "open_tree",
-    "prctl",
-    "seccomp",
-    "setgroups",
-    "sethostname",
-    "setns",
-    "unshare",
+/// What a zygote does beyond what a program may, to fork a child into a jail that stands already. It makes no namespace and
+/// mounts nothing: it enters namespaces that it is handed, with one flag word for each clone, and its child gives up
+/// every right there.
+pub(super) const FOR_BIRTHS: &[(&str, Rule)] = &[
+    ("capset", Allow),
+    ("clone", check(Check::ZygoteClone)),
+    ("landlock_restrict_self", Allow),
+    ("prctl", check(Check::ZygotePrctl)),
+    ("seccomp", check(Check::ZygoteSeccomp)),
+    ("setgroups", Allow),
+    ("setns", check(Check::ZygoteSetns)),
 ];
 
 /// All that a PID 1 needs that only waits for its end.

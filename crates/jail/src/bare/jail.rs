@@ -1,0 +1,168 @@
+//! Building a warm jail: its namespaces and its PID 1, on a plot that may have carried others before.
+//!
+//! The builder must not leave its own namespaces, so a process in between, which shares its memory and descriptors, enters
+//! the plot, makes the namespaces of the jail and clones PID 1. It also makes the cgroup namespace, because the root of
+//! that is the group in which its maker is at that moment; PID 1 itself stays out of the group, since the kernel kills
+//! everybody who shares memory with a process of a group that ran out of it.
+
+use core::arch::naked_asm;
+use core::cell::UnsafeCell;
+use core::ffi::CStr;
+
+use super::call::{Answer, Refused, at, close, number, plain, write_all};
+use super::message::{BirthStep, without};
+use super::pid1::{self, Pid1};
+use super::vfork;
+
+const CLONE_VM: usize = 0x100;
+const CLONE_FILES: usize = 0x400;
+const CLONE_PIDFD: usize = 0x1000;
+const CLONE_PARENT: usize = 0x8000;
+const CLONE_NEWNS: usize = 0x2_0000;
+const CLONE_NEWCGROUP: usize = 0x200_0000;
+const CLONE_NEWUTS: usize = 0x400_0000;
+const CLONE_NEWIPC: usize = 0x800_0000;
+const CLONE_NEWUSER: usize = 0x1000_0000;
+const CLONE_NEWPID: usize = 0x2000_0000;
+const CLONE_NEWNET: usize = 0x4000_0000;
+const CLONE_CLEAR_SIGHAND: usize = 0x1_0000_0000;
+const SIGCHLD: usize = 17;
+const O_CLOEXEC: usize = 0o2_000_000;
+/// PID 1 is the builder's child, like the process in between, whose end it outlives.
+const INIT: usize = CLONE_VM | CLONE_FILES | CLONE_PARENT | CLONE_PIDFD | CLONE_NEWPID | CLONE_CLEAR_SIGHAND;
+
+/// What the process in between works with, and what it leaves behind.
+pub(crate) struct JailParts<'a> {
+    /// The plot: user, network and mount namespace.
+    pub(crate) user: i32,
+    pub(crate) network: i32,
+    pub(crate) mounts: i32,
+    /// Files to which a process writes `0` to join the jail's control groups.
+    pub(crate) groups: &'a [i32],
+    /// The builder's own `/proc`.
+    pub(crate) proc: i32,
+    pub(crate) pid1: Pid1<'a>,
+    /// PID 1, and the cgroup namespace.
+    pub(crate) init: i32,
+    pub(crate) cgroup_namespace: i32,
+    pub(crate) failed: Option<(BirthStep, Refused)>,
+}
+
+/// Builds a jail, and returns when PID 1 has finished it. Called by one thread of a process that has no other.
+pub(crate) fn build(parts: &mut JailParts<'_>) -> Result<(), (BirthStep, Refused)> {
+    let mut between = -1;
+    // SAFETY: `inside` ends the process in between, and nobody returns from there.
+    let cloned = unsafe { vfork::run_between(inside, parts, &raw mut between, vfork::BETWEEN | SIGCHLD) };
+    if cloned < 0 {
+        return Err((BirthStep::Namespaces, Refused(-cloned as i32)));
+    }
+    close(between);
+    if parts.init >= 0 {
+        // It has the use of `parts` until then.
+        pid1::await_stage(&parts.pid1.stage, pid1::DONE).map_err(|why| (BirthStep::Init, why))?;
+    }
+    match parts.failed.or(parts.pid1.failed) {
+        Some(failed) => Err(failed),
+        None => Ok(()),
+    }
+}
+
+/// The life of the process in between.
+extern "C" fn inside(parts: &mut JailParts<'_>) -> isize {
+    parts.failed = cross(parts).err();
+    vfork::end_between()
+}
+
+fn cross(parts: &mut JailParts<'_>) -> Result<(), (BirthStep, Refused)> {
+    let failed = |step: BirthStep| move |why: Refused| (step, why);
+    enter(parts).map_err(failed(BirthStep::Namespaces))?;
+    parts.init = clone_pid1(&mut parts.pid1).map_err(failed(BirthStep::Namespaces))?;
+    // While PID 1 sets up the rest.
+    parts
+        .groups
+        .iter()
+        .try_for_each(|group| write_all(*group, b"0"))
+        .map_err(failed(BirthStep::JoinCgroup))?;
+    let left_out = cfg!(feature = "faults") && parts.pid1.without & without::CGROUP_NAMESPACE != 0;
+    if !left_out {
+        plain(number::UNSHARE, &[CLONE_NEWCGROUP]).map_err(failed(BirthStep::CgroupNamespace))?;
+    }
+    let opened = at(number::OPENAT, parts.proc as usize, CGROUP_NAMESPACE, &[O_CLOEXEC]);
+    parts.cgroup_namespace = opened.map_err(failed(BirthStep::CgroupNamespace))? as i32;
+    Ok(())
+}
+
+const CGROUP_NAMESPACE: &CStr = c"self/ns/cgroup";
+
+/// What PID 1 and the program will have in common.
+fn enter(parts: &JailParts<'_>) -> Answer<()> {
+    let plot = [(parts.user, CLONE_NEWUSER), (parts.network, CLONE_NEWNET), (parts.mounts, CLONE_NEWNS)];
+    for (namespace, kind) in plot {
+        plain(number::SETNS, &[namespace as usize, kind])?;
+    }
+    plain(number::UNSHARE, &[CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS]).map(drop)
+}
+
+/// Clones PID 1, which begins at once.
+fn clone_pid1(pid1: &mut Pid1<'_>) -> Answer<i32> {
+    let mut pidfd = -1_i32;
+    let stack = STACK.0.get() as u64;
+    // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls
+    let arguments = [INIT as u64, &raw mut pidfd as u64, 0, 0, 0, stack, size_of::<Stack>() as u64, 0];
+    // SAFETY: the kernel writes one descriptor to `pidfd`. The new process has a stack that is nobody else's by now: the one
+    // before it has left it before the builder went on. `pid1` outlives its need for it for the same reason.
+    let pid = unsafe { begin(arguments.as_ptr(), size_of_val(&arguments), pid1) };
+    if pid < 0 {
+        return Err(Refused(-pid as i32));
+    }
+    // SAFETY: the kernel changed it behind the compiler's back.
+    Ok(unsafe { (&raw const pidfd).read_volatile() })
+}
+
+#[repr(C, align(16))]
+struct Stack(UnsafeCell<[u8; 32 << 10]>);
+
+// SAFETY: one PID 1 at a time uses it, and nobody looks into it.
+unsafe impl Sync for Stack {}
+
+static STACK: Stack = Stack(UnsafeCell::new([0; 32 << 10]));
+
+/// `clone3` with a stack of its own for the new process, which goes on in [`pid1::live`].
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C" fn begin(arguments: *const u64, size: usize, pid1: *mut Pid1<'_>) -> isize {
+    naked_asm!(
+        "mov r8, rdx",
+        "mov eax, {clone3}",
+        "syscall",
+        "test rax, rax",
+        "jnz 2f",
+        "xor ebp, ebp",
+        "mov rdi, r8",
+        "call {live}",
+        "ud2",
+        "2:",
+        "ret",
+        clone3 = const number::CLONE3,
+        live = sym pid1::live,
+    )
+}
+
+/// As above.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C" fn begin(arguments: *const u64, size: usize, pid1: *mut Pid1<'_>) -> isize {
+    naked_asm!(
+        "mov x8, {clone3}",
+        "svc 0",
+        "cbnz x0, 2f",
+        "mov x29, xzr",
+        "mov x0, x2",
+        "bl {live}",
+        "brk 1",
+        "2:",
+        "ret",
+        clone3 = const number::CLONE3,
+        live = sym pid1::live,
+    )
+}

@@ -1,0 +1,63 @@
+//! Killing everybody in a group, and not only removing it: what is left in one has escaped whatever else ends a run.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::{Group, files, v2};
+
+/// How often members are listed and killed before the next sweep goes on with it. Nobody in the group can fork
+/// meanwhile, where processes are counted.
+const ROUNDS: usize = 4;
+
+/// Kills the members of a group; what dies takes its time.
+pub(super) fn kill_members(home: BorrowedFd<'_>, group: &str) {
+    if files::write(home, &format!("{group}/cgroup.kill"), "1").is_ok() {
+        return;
+    }
+    // Where this tree does not count processes, another one does, or the rounds go on.
+    let _no_more = files::write(home, &format!("{group}/pids.max"), "0");
+    for _ in 0..ROUNDS {
+        let members = members(home, group);
+        if members.is_empty() {
+            return;
+        }
+        members.into_iter().for_each(|pid| kill(home, group, pid));
+    }
+}
+
+/// Kills a member, and nobody who got its number in the meantime.
+fn kill(home: BorrowedFd<'_>, group: &str, pid: i32) {
+    let Some(pidfd) = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
+        return;
+    };
+    if members(home, group).contains(&pid) {
+        // Only a process that is gone already cannot be killed, and that is what is wanted.
+        let _killed = pidfd_send_signal(&pidfd, Signal::KILL);
+    }
+}
+
+fn members(home: BorrowedFd<'_>, group: &str) -> Vec<i32> {
+    let text = files::read(home, &format!("{group}/{}", v2::MEMBERS)).unwrap_or_default();
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+impl Group {
+    /// Kills whoever is left in the group and removes it, or gives it back while somebody in it is still dying.
+    ///
+    /// # Errors
+    /// The group, to be tried again later.
+    pub fn kill_and_remove(self) -> Result<(), Group> {
+        if !self.is_empty() {
+            self.kill();
+        }
+        self.remove()
+    }
+
+    /// Kills everybody in the group.
+    pub fn kill(&self) {
+        for place in self.everywhere() {
+            kill_members(std::os::fd::AsFd::as_fd(&place.home), &self.number);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Looking at a zygote's child from outside, before anything may run in it: the receipt says what was seen, not what the
+//! child claims.
+//!
+//! The jail's own `/proc` shows who is in it: PID 1, which is ours, and the child, which is always process 2. What cannot be
+//! seen from outside is inherited: the zygote's landlock domain and its filter were there before its first instruction,
+//! and what a child adds to them only takes more away.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::bare::message::NAMESPACES_LEN;
+use crate::sys;
+
+/// What a child must be.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Expected {
+    /// Number of the child.
+    pub(crate) number: u64,
+    /// On the host.
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Whether supplementary groups could be given up.
+    pub(crate) no_groups: bool,
+    /// Resource, and the most that its hard limit may be.
+    pub(crate) rlimits: Vec<(u64, u64)>,
+    /// How the path of each of its control groups ends.
+    pub(crate) groups: Vec<String>,
+    pub(crate) no_new_privs: bool,
+    pub(crate) no_capabilities: bool,
+    /// How many filters it has.
+    pub(crate) filters: u32,
+}
+
+/// The child's process id in its jail: PID 1 is ours.
+const CHILD: &str = "2";
+/// Names in `/proc/PID/ns`, in the order in which a child enters the namespaces.
+const NAMESPACES: [&str; NAMESPACES_LEN] = ["user", "net", "mnt", "ipc", "uts", "cgroup", "pid"];
+/// More than the kernel writes into any of the files that are read here.
+const MAX_TEXT: usize = 8 << 10;
+
+/// Puts a child into control groups that it cannot join by itself, and compares what it is with what it must be. Says
+/// what differs.
+pub(super) fn inspect(host_proc: &OwnedFd, expected: &Expected, fds: &[OwnedFd]) -> Result<(), String> {
+    let [proc, rest @ ..] = fds else { return Err("nothing to look at".to_owned()) };
+    let (namespaces, rest) = rest.split_at_checked(NAMESPACES_LEN).ok_or("no namespaces to compare")?;
+    let (child, groups) = rest.split_first().ok_or("no child to look at")?;
+    for group in groups {
+        join(host_proc, child, group)
+            .map_err(|errno| format!("it cannot be put into its control group: {errno}"))?;
+    }
+    check_company(proc)?;
+    check_namespaces(proc, namespaces)?;
+    check_status(&read(proc, "status")?, expected)?;
+    check_limits(&read(proc, "limits")?, &expected.rlimits)?;
+    check_groups(&read(proc, "cgroup")?, &expected.groups)
+}
+
+/// Writes the child's id, as this process sees it, to a group's file.
+fn join(host_proc: &OwnedFd, child: &OwnedFd, group: &OwnedFd) -> Result<(), Errno> {
+    let pid = sys::pid_here(host_proc, child)?;
+    rustix::io::write(group, pid.to_string().as_bytes()).map(drop)
+}
+
+/// Nobody is in the jail but PID 1 and the child, and it has one thread.
+fn check_company(proc: &OwnedFd) -> Result<(), String> {
+    let entries = Dir::read_from(proc).map_err(|errno| format!("its jail cannot be looked into: {errno}"))?;
+    let names = entries.flatten().filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));
+    let others =
+        names.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()) && name != "1" && name != CHILD);
+    match others.count() {
+        0 => Ok(()),
+        count => Err(format!("{count} other processes are in its jail")),
+    }
+}
+
+/// The child lives in the very namespaces that were built for it.
+fn check_namespaces(proc: &OwnedFd, namespaces: &[OwnedFd]) -> Result<(), String> {
+    for (name, built) in NAMESPACES.iter().zip(namespaces) {
+        let identity = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+        let seen = rustix::fs::statat(proc, format!("{CHILD}/ns/{name}"), AtFlags::empty()).map(identity);
+        let built = rustix::fs::fstat(built).map(identity);
+        if seen.is_err() || seen != built {
+            return Err(format!("it is in another {name} namespace than the one that was made for it"));
+        }
+    }
+    Ok(())
+}
+
+fn check_status(status: &str, expected: &Expected) -> Result<(), String> {
+    let field = |name: &str| {
+        status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map_or("", str::trim)
+    };
+    let all_are = |name: &str, id: u32| {
+        let mut ids = field(name).split_whitespace().peekable();
+        ids.peek().is_some() && ids.all(|word| word.parse() == Ok(id))
+    };
+    let no_capability = |set: &str| field(set).bytes().all(|byte| byte == b'0') && !field(set).is_empty();
+    let sets = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
+    let filters = field("Seccomp_filters").parse();
+    let checks = [
+        (all_are("Uid", expected.uid), "its user id is not the sandbox's"),
+        (all_are("Gid", expected.gid), "its group id is not the sandbox's"),
+        (!expected.no_groups || field("Groups").is_empty(), "it has supplementary groups"),
+        (field("Threads") == "1", "it has more than one thread"),
+        (!expected.no_new_privs || field("NoNewPrivs") == "1", "it can gain privileges"),
+        (!expected.no_capabilities || sets.iter().all(|set| no_capability(set)), "it has capabilities"),
+        // Kernels before 5.9 do not count.
+        (
+            filters.is_err() || filters == Ok(expected.filters),
+            "it does not have the filters that it must have",
+        ),
+        (expected.filters == 0 || field("Seccomp") == "2", "it has no filter"),
+    ];
+    match checks.iter().find(|(holds, _)| !holds) {
+        Some((_, mismatch)) => Err((*mismatch).to_owned()),
+        None => Ok(()),
+    }
+}
+
+/// What `/proc/PID/limits` calls a resource.
+const RESOURCES: &[(libc::__rlimit_resource_t, &str)] = &[
+    (libc::RLIMIT_CORE, "Max core file size"),
+    (libc::RLIMIT_NOFILE, "Max open files"),
+    (libc::RLIMIT_FSIZE, "Max file size"),
+    (libc::RLIMIT_NPROC, "Max processes"),
+    (libc::RLIMIT_MEMLOCK, "Max locked memory"),
+    (libc::RLIMIT_STACK, "Max stack size"),
+    (libc::RLIMIT_SIGPENDING, "Max pending signals"),
+    (libc::RLIMIT_MSGQUEUE, "Max msgqueue size"),
+    (libc::RLIMIT_NICE, "Max nice priority"),
+    (libc::RLIMIT_RTPRIO, "Max realtime priority"),
+    (libc::RLIMIT_DATA, "Max data size"),
+];
+
+fn check_limits(limits: &str, expected: &[(u64, u64)]) -> Result<(), String> {
+    for (resource, most) in expected {
+        let name = RESOURCES.iter().find(|(known, _)| u64::from(*known) == *resource).map(|(_, name)| *name);
+        let name = name.ok_or_else(|| format!("resource {resource} has no name"))?;
+        let line = limits.lines().find_map(|line| line.strip_prefix(name));
+        let hard =
+            line.and_then(|line| line.split_whitespace().nth(1)).and_then(|hard| hard.parse::<u64>().ok());
+        if hard.is_none_or(|hard| hard > *most) {
+            return Err(format!("its limit \"{name}\" is higher than {most}"));
+        }
+    }
+    Ok(())
+}
+
+fn check_groups(cgroup: &str, expected: &[String]) -> Result<(), String> {
+    let mut seen: Vec<&str> = cgroup.lines().collect();
+    for path in expected {
+        match seen.iter().position(|line| line.ends_with(path.as_str())) {
+            Some(at) => seen.swap_remove(at),
+            None => return Err("it is not in its control group".to_owned()),
+        };
+    }
+    Ok(())
+}
+
+fn read(proc: &OwnedFd, file: &str) -> Result<String, String> {
+    let read = || -> Result<String, Errno> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(proc, format!("{CHILD}/{file}"), flags, Mode::empty())?;
+        let mut text = vec![0; MAX_TEXT];
+        let mut len = 0;
+        while len < text.len() {
+            match rustix::io::read(file.as_fd(), &mut text[len..])? {
+                0 => break,
+                more => len += more,
+            }
+        }
+        text.truncate(len);
+        String::from_utf8(text).map_err(|_| Errno::ILSEQ)
+    };
+    read().map_err(|errno| format!("its {file} cannot be read: {errno}"))
+}
+
+#[cfg(test)]
+#[path = "inspect_tests.rs"]
+mod tests;

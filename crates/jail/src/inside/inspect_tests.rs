@@ -1,0 +1,71 @@
+//! What differs is found, whatever it is.
+
+use super::*;
+
+fn expected() -> Expected {
+    Expected {
+        number: 1,
+        uid: 100,
+        gid: 200,
+        no_groups: true,
+        rlimits: Vec::new(),
+        groups: Vec::new(),
+        no_new_privs: true,
+        no_capabilities: true,
+        filters: 2,
+    }
+}
+
+const STATUS: &str = "Name:\tpython3\nUid:\t100\t100\t100\t100\nGid:\t200\t200\t200\t200\nGroups:\t \n\
+    Threads:\t1\nCapInh:\t0000000000000000\nCapPrm:\t0000000000000000\nCapEff:\t0000000000000000\n\
+    CapBnd:\t0000000000000000\nCapAmb:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t2\n";
+
+#[test]
+fn a_confined_child_passes() {
+    assert_eq!(check_status(STATUS, &expected()), Ok(()));
+}
+
+#[test]
+fn every_difference_in_status_is_found() {
+    for (what, instead) in [
+        ("Uid:\t100\t100\t100\t100", "Uid:\t100\t100\t0\t100"),
+        ("Gid:\t200\t200\t200\t200", "Gid:\t200\t200\t200\t0"),
+        ("Groups:\t ", "Groups:\t27 "),
+        ("Threads:\t1", "Threads:\t2"),
+        ("CapInh:\t0000000000000000", "CapInh:\t0000000000000001"),
+        ("CapPrm:\t0000000000000000", "CapPrm:\t0000000000200000"),
+        ("CapEff:\t0000000000000000", "CapEff:\t000001ffffffffff"),
+        ("CapBnd:\t0000000000000000", "CapBnd:\t000001ffffffffff"),
+        ("CapAmb:\t0000000000000000", "CapAmb:\t0000000000000001"),
+        ("NoNewPrivs:\t1", "NoNewPrivs:\t0"),
+        ("Seccomp:\t2", "Seccomp:\t0"),
+        ("Seccomp_filters:\t2", "Seccomp_filters:\t1"),
+        ("Uid:\t100\t100\t100\t100\n", ""),
+    ] {
+        assert!(check_status(&STATUS.replace(what, instead), &expected()).is_err(), "{instead}");
+    }
+}
+
+#[test]
+fn a_limit_above_the_expected_one_is_found() {
+    let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
+        Max file size             1048576              1048576              bytes     \n\
+        Max open files            unlimited            unlimited            files     \n";
+    let fsize = u64::from(libc::RLIMIT_FSIZE);
+    assert_eq!(check_limits(limits, &[(fsize, 1 << 20)]), Ok(()));
+    assert!(check_limits(limits, &[(fsize, 1 << 19)]).is_err());
+    assert!(check_limits(limits, &[(u64::from(libc::RLIMIT_NOFILE), 1024)]).is_err());
+    assert!(
+        check_limits(limits, &[(u64::from(libc::RLIMIT_NPROC), 64)]).is_err(),
+        "what is not there is no limit"
+    );
+}
+
+#[test]
+fn a_child_outside_its_control_group_is_found() {
+    let cgroup = "4:pids:/belljar-7-9/51\n3:memory:/belljar-7-9/51\n0::/\n";
+    let path = || "/belljar-7-9/51".to_owned();
+    assert_eq!(check_groups(cgroup, &[path(), path()]), Ok(()));
+    assert!(check_groups(cgroup, &[path(), path(), path()]).is_err());
+    assert!(check_groups(cgroup, &["/belljar-7-9/5".to_owned()]).is_err());
+}

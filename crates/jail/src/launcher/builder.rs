@@ -1,0 +1,123 @@
+//! The builder of a zygote's jails, seen from the launcher: it is asked for jails and for looks at children, and answers
+//! in the order in which it was asked.
+//!
+//! It is PID 1 of the namespace in which the zygote and every run that came of it live, so it stays until the last of
+//! them is gone: the zygote, its children, runs and plots each hold an `Rc` of it (see `lineage`).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use super::home::Home;
+use super::start;
+use crate::bare::message::{Guard, MAX_KEPT, MAX_KEPT_BYTES};
+use crate::inside::{self, Builder, BuilderNotice, BuilderOrder};
+use crate::seccomp::Filter;
+use crate::spec::RootEntry;
+use crate::step::{Step, StepFailed, step};
+use crate::sys::{self, Cloned};
+use crate::template::Root;
+use crate::wire;
+
+/// A builder.
+pub(super) struct JailBuilder {
+    line: OwnedFd,
+    pid: i32,
+    pidfd: OwnedFd,
+    /// The pid namespace in which it is PID 1.
+    namespace: OwnedFd,
+}
+
+impl JailBuilder {
+    /// Starts a builder for jails whose user namespaces belong to `owner`.
+    pub(super) fn start(home: &Home, filter: &Filter, root: &Root, owner: u32) -> Result<Self, StepFailed> {
+        let kept = kept_paths(root)?;
+        let guard = if home.landlock { inside::landlock_guard() } else { Guard::default() };
+        let (line, theirs) = step(Step::Namespaces, "", sys::line)?;
+        let builder =
+            Builder { line: theirs, proc: &home.proc, root: &root.path, owner, guard, filter, kept: &kept };
+        let (pid, pidfd) = match step(Step::Namespaces, "", || sys::clone(libc::CLONE_NEWPID, None))? {
+            Cloned::Child => inside::enter_builder(&builder),
+            Cloned::Parent { pid, pidfd } => (pid, pidfd.ok_or(Errno::NOSYS)),
+        };
+        let pidfd = pidfd.map_err(|errno| StepFailed::new(Step::Namespaces, "", errno))?;
+        let open = || {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            rustix::fs::openat(&home.proc, format!("{pid}/ns/pid"), flags, Mode::empty())
+        };
+        let namespace = step(Step::Namespaces, "pid", open)?;
+        Ok(Self { line, pid, pidfd, namespace })
+    }
+
+    /// Ends everything that came of this builder's zygote, and the zygote.
+    pub(super) fn kill(&self) {
+        // Only a process that is gone already cannot be killed, and that is what is wanted.
+        let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// Whether it has ended, and everybody in its namespace before it.
+    pub(super) fn is_gone(&self) -> bool {
+        start::is_readable(self.pidfd.as_fd())
+    }
+
+    /// Waits for its end if that has come; whether it has. It comes when everybody in its namespace has been waited for.
+    pub(super) fn reap(&self) -> bool {
+        let gone = self.is_gone();
+        if gone {
+            let _reaped = sys::wait_for(self.pidfd.as_fd());
+        }
+        gone
+    }
+
+    /// Its number on the host.
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    pub(super) fn namespace(&self) -> BorrowedFd<'_> {
+        self.namespace.as_fd()
+    }
+
+    pub(super) fn watched(&self) -> BorrowedFd<'_> {
+        self.line.as_fd()
+    }
+
+    /// Asks for something.
+    pub(super) fn ask(&self, order: &BuilderOrder, fds: &[BorrowedFd<'_>]) -> Result<(), StepFailed> {
+        step(Step::Order, "", || wire::send_now(self.line.as_fd(), order, fds))
+    }
+
+    /// An answer, where there is one; `ESRCH` where the builder is gone.
+    pub(super) fn answer(&self) -> Result<Option<(BuilderNotice, Vec<OwnedFd>)>, Errno> {
+        match wire::receive_now::<BuilderNotice>(self.line.as_fd()) {
+            Ok(Some(answer)) => Ok(Some(answer)),
+            Ok(None) => Err(Errno::SRCH),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// Paths that stay visible below folders that are new in every jail: `d` or `f`, the path, NUL.
+fn kept_paths(root: &Root) -> Result<Vec<u8>, StepFailed> {
+    let mut packed = Vec::new();
+    let mut count = 0;
+    let kept = root.tree.iter().filter_map(|entry| match entry {
+        RootEntry::Bind { path, .. } if inside::lies_in_place(path) => Some(path),
+        _ => None,
+    });
+    for path in kept {
+        let is_folder = std::fs::metadata(format!("{}{path}", root.path)).is_ok_and(|found| found.is_dir());
+        packed.push(if is_folder { b'd' } else { b'f' });
+        packed.extend(path.trim_start_matches('/').bytes());
+        packed.push(0);
+        count += 1;
+    }
+    if count > MAX_KEPT || packed.len() > MAX_KEPT_BYTES {
+        let what = "more folders below /tmp, home or workspace than a warm interpreter can have";
+        return Err(StepFailed::new(Step::Binds, what, Errno::TOOBIG));
+    }
+    Ok(packed)
+}
