@@ -194,8 +194,9 @@ fn seem_zygotes() -> Vec<u32> {
         let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         command.contains("/run/belljar/zygote")
             && launchers.contains(&field(pid, "PPid"))
+            // Its children are one namespace further inside.
             && field(pid, "NSpid").split_whitespace().count()
-                == field(std::process::id(), "NSpid").split_whitespace().count()
+                == field(std::process::id(), "NSpid").split_whitespace().count() + 1
     })
 }
 
@@ -433,7 +434,7 @@ fn a_zygote_has_no_rights() -> Verdict {
     let own = field(std::process::id(), "Uid");
     check!(!rustix::process::geteuid().is_root() || field(zygote, "Uid") != own, field(zygote, "Uid"));
     let namespace = |pid: &str, name: &str| std::fs::read_link(format!("/proc/{pid}/ns/{name}"));
-    for name in ["mnt", "net", "ipc", "uts"] {
+    for name in ["mnt", "net", "ipc", "uts", "pid"] {
         let (theirs, ours) = (namespace(&zygote.to_string(), name), namespace("self", name));
         check!(theirs.as_ref().ok() != ours.as_ref().ok(), (theirs, ours));
     }

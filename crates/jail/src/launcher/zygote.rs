@@ -407,6 +407,7 @@ fn clone_into_namespace(
         Cloned::Child => {
             let flags = libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
             let cloned = sys::setns(builder.namespace(), libc::CLONE_NEWPID)
+                .and_then(|()| use_up_second_pid())
                 .and_then(|()| sys::clone_sibling(flags, group));
             match cloned {
                 Ok(Cloned::Child) => inside::enter_nest(nest),
@@ -430,6 +431,15 @@ fn clone_into_namespace(
             let errno = Errno::from_raw_os_error(libc::WEXITSTATUS(status).max(1));
             Err(StepFailed::new(Step::Namespaces, "of a zygote", errno))
         }
+    }
+}
+
+/// Has a process be process 2 of the zygote's namespace, and end. Every child is process 2 of its jail, and libraries that
+/// keep random numbers, such as OpenSSL, know a fork by its having another process id than the original.
+fn use_up_second_pid() -> Result<(), Errno> {
+    match sys::clone(0, None)? {
+        Cloned::Child => sys::exit_now(0),
+        Cloned::Parent { pidfd, .. } => sys::wait_for(pidfd.ok_or(Errno::NOSYS)?.as_fd()).map(drop),
     }
 }
 
