@@ -22,6 +22,8 @@ mod spec;
 mod text;
 
 #[cfg(test)]
+mod budget_tests;
+#[cfg(test)]
 mod fuzz_tests;
 #[cfg(test)]
 mod hostile_tests;
