@@ -43,7 +43,8 @@ async fn intricate_code_of_one_tenant_leaves_anothers_policy_applied() {
     let wiping = bob.post("/v1/executions", &json!({"language": "bash", "code": "rm -rf /"})).await.json();
     assert_eq!(wiping["findings"][0]["decided_by"], "balanced: categories.destructive-command = refuse");
     let plain = bob.post("/v1/executions", &json!({"language": "python", "code": "print x"})).await.json();
-    assert_eq!((&plain["status"], &plain["findings"]), (&json!("succeeded"), &json!([])), "{plain}");
+    assert_eq!(plain["status"], "succeeded");
+    assert!(!plain.to_string().contains("not read"), "{plain}");
     // Mallory's own code is read to its end, or said to be too complex; nothing is left to itself.
     for body in intricate() {
         let answer = mallory.post("/v1/check", &body).await;
