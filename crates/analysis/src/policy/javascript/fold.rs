@@ -105,7 +105,7 @@ impl Reader {
         for (index, quasi) in template.quasis.iter().enumerate() {
             append(&mut whole, quasi.value.cooked.as_ref().map_or("", |text| text.as_str()))?;
             if let Some(hole) = template.expressions.get(index) {
-                append(&mut whole, &*self.text(hole)?)?;
+                append(&mut whole, &self.text(hole)?)?;
             }
         }
         Some(whole)
@@ -125,7 +125,7 @@ impl Reader {
         }
         let mut whole = String::clone(&*self.text(first)?);
         for other in others.into_iter().rev() {
-            append(&mut whole, &*self.text(other)?)?;
+            append(&mut whole, &self.text(other)?)?;
         }
         Some(whole)
     }
@@ -244,18 +244,18 @@ impl Reader {
                     if index > 0 {
                         append(&mut whole, &by)?;
                     }
-                    append(&mut whole, &*part.as_expression().and_then(text)?)?;
+                    append(&mut whole, &part.as_expression().and_then(text)?)?;
                 }
                 Some(whole)
             }
             "concat" => {
                 let mut whole = String::clone(&*text(&method.object)?);
-                append(&mut whole, &*argument(0)?)?;
+                append(&mut whole, &argument(0)?)?;
                 Some(whole)
             }
             "replace" | "replaceAll" => {
                 let (from, to) = (argument(0)?, argument(1)?);
-                replaced(&*text(&method.object)?, &from, &to)
+                replaced(&text(&method.object)?, &from, &to)
             }
             _ => None,
         }
