@@ -5,7 +5,7 @@ use bolero as _;
 use std::collections::BTreeSet;
 
 use belljar_analysis::imports::{
-    Found, Language, PythonVersion, Registry, Requirement, Resolver, Settings, Source, Why, detect,
+    Error, Found, Language, PythonVersion, Registry, Requirement, Resolver, Settings, Source, Why, detect,
 };
 use proptest::prelude::*;
 
@@ -372,4 +372,19 @@ proptest! {
         }
         let _ = belljar_analysis::imports::requirements_txt(&text);
     }
+}
+
+/// Each line of code that does not parse is tried by itself and with those behind it; what all attempts parse is bounded.
+#[test]
+fn broken_code_is_not_parsed_again_and_again() {
+    let line = format!("import {{ {}\n", "a, ".repeat(600));
+    let code = line.repeat(500);
+    let local = BTreeSet::new();
+    let source = Source {
+        code: &code,
+        language: Language::JavaScript,
+        python: PythonVersion::default(),
+        local: &local,
+    };
+    assert_eq!(detect(source), Err(Error::TooIntricate));
 }

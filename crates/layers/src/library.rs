@@ -154,6 +154,16 @@ fn asked(needs: &Needs<'_>) -> Digest {
     Digest::of("belljar needs 2", parts)
 }
 
+/// Reads code and manifests while other tasks of this async thread go on elsewhere. A runtime with one thread only has one
+/// caller's tasks.
+fn off_the_runtime<T>(work: impl FnOnce() -> T) -> T {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
+    }
+}
+
 impl Library {
     /// Over a provider; nothing is touched before something is asked for.
     pub fn new(provider: Arc<dyn Provider>, settings: Settings, equip: Equip, tell: Tell) -> Self {
@@ -226,8 +236,9 @@ impl Library {
     ) -> Result<Ready, PackagesError> {
         let mut ready = Ready { prepared: Prepared::default(), habit: None };
         let mut held = Vec::new();
-        let named = question::named(&needs, standing)?;
-        let found = question::found(&needs).unwrap_or_else(|finding| {
+        let (named, found) = off_the_runtime(|| (question::named(&needs, standing), question::found(&needs)));
+        let named = named?;
+        let found = found.unwrap_or_else(|finding| {
             ready.prepared.findings.push(*finding);
             Found::default()
         });

@@ -191,6 +191,17 @@ pub enum Error {
     /// As many of this tenant's executions wait as may.
     #[error("too many executions of this tenant are waiting already; try again later")]
     QueueFull,
+    /// As many of this tenant's requests wait to have their code read as may.
+    #[error("too many requests of this tenant wait to have their code checked; nothing ran, try again later")]
+    ReadersBusy,
+    /// Readings of this tenant's code were abandoned, and have not ended.
+    #[error(
+        "checking earlier code of this tenant has not ended; nothing ran, try again when it has, or with simpler code"
+    )]
+    ReadersStuck,
+    /// Reading this code took too long.
+    #[error("checking this code took too long; nothing ran, make it smaller or simpler")]
+    ReadingAbandoned,
     /// What the tenant may use in a day is used up.
     #[error("the processor time of this day is used up; it is fresh again at midnight, UTC")]
     QuotaSpent {
@@ -276,9 +287,9 @@ impl Error {
             Self::TooLarge(_) => Code::TooLarge,
             Self::MediaType => Code::UnsupportedMediaType,
             Self::SlowBody => Code::RequestTimeout,
-            Self::QueueFull => Code::TooManyRequests,
+            Self::QueueFull | Self::ReadersBusy | Self::ReadersStuck => Code::TooManyRequests,
             Self::QuotaSpent { .. } | Self::TooManySessions(_) => Code::QuotaExceeded,
-            Self::Overloaded => Code::Overloaded,
+            Self::Overloaded | Self::ReadingAbandoned => Code::Overloaded,
             Self::ShuttingDown => Code::ShuttingDown,
             Self::Internal => Code::Internal,
         }

@@ -25,8 +25,6 @@ use crate::world::World;
 use crate::{events, object, schema};
 
 const PAGE: u32 = 50;
-/// Code of so many bytes is read in a few milliseconds.
-const READ_AT_ONCE: usize = 32 << 10;
 
 /// Runs a piece of code or a program in a fresh sandbox.
 #[utoipa::path(
@@ -96,15 +94,15 @@ pub(crate) async fn admit(
     };
     let metadata = request.metadata.clone();
     let (there, owner) = (Arc::clone(world), caller.clone());
-    let (admitted, inside) = thinking(request, move |request| {
+    let reading = world.readers.read(&caller.tenant, move || {
         let (engine, tenancy) = (&there.engine, owner.tenancy());
         let admitted = match &inside {
             None => engine.admit_under(request, HostPaths::default(), tenancy)?,
             Some(sandbox) => engine.admit_inside(&sandbox.admitted, request, tenancy.policy)?,
         };
         Ok::<_, Error>((admitted, inside))
-    })
-    .await?;
+    });
+    let (admitted, inside) = reading.await??;
     // What is run inside is the sandbox's tenant's already.
     let admitted = if inside.is_none() { admitted.for_tenant(caller.tenant.as_str()) } else { admitted };
     Ok(Job {
@@ -117,19 +115,6 @@ pub(crate) async fn admit(
         watched: false,
         share,
     })
-}
-
-/// Code that is read within a moment is read at once; more of it must not hold up others who are served by this thread.
-async fn thinking<T: Send + 'static>(
-    request: Request,
-    work: impl FnOnce(Request) -> Result<T, Error> + Send + 'static,
-) -> Result<T, Error> {
-    let size =
-        request.code.as_ref().map_or(0, String::len) + request.code_base64.as_ref().map_or(0, String::len);
-    if size <= READ_AT_ONCE && request.files.is_empty() {
-        return work(request);
-    }
-    tokio::task::spawn_blocking(move || work(request)).await.map_err(|_| Error::Internal)?
 }
 
 /// Says what a policy minds in a request, as an execution would; nothing runs.

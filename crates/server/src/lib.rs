@@ -34,6 +34,7 @@ mod object;
 mod openapi;
 mod places;
 mod query;
+mod readers;
 mod roster;
 mod routes;
 mod sandboxes;

@@ -33,6 +33,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("belljar_execution_seconds", "How long they ran, by how their sandbox came about: pool, fork or cold"),
     ("belljar_executions_waiting", "Executions that wait for their turn"),
     ("belljar_executions_under_way", "Executions that wait or run"),
+    ("belljar_readings_failed_total", "Code that was not read: abandoned, or refused for want of a reader"),
     ("belljar_rejections_total", "Answers that were errors, by code"),
     ("belljar_http_requests_total", "Requests, by method, route and status"),
     ("belljar_pools", "Pools that there are now; other numbers of pools are of these together"),
@@ -181,6 +182,11 @@ async fn text(world: &World) -> ([(HeaderName, &'static str); 1], String) {
     let meters = &world.meters;
     meters.level("belljar_executions_waiting", vec![], world.gate.waiting() as f64);
     meters.level("belljar_executions_under_way", vec![], world.live.count() as f64);
+    let (abandoned, refused) = world.readers.failures();
+    for (why, count) in [("abandoned", abandoned), ("refused", refused)] {
+        let key = Key::from_parts("belljar_readings_failed_total", vec![Label::new("why", why)]);
+        meters.0.register_counter(&key, &METADATA).absolute(count);
+    }
     let sandboxes = world.sandboxes.all();
     let paused = sandboxes.iter().filter(|open| open.living.state() == Life::Paused).count();
     for (state, count) in [("running", sandboxes.len() - paused), ("paused", paused)] {

@@ -16,6 +16,7 @@ use crate::live::Live;
 use crate::mcp::Sessions;
 use crate::metrics::Meters;
 use crate::places::Mounts;
+use crate::readers::Readers;
 use crate::roster::Roster;
 use crate::sandboxes::Registry;
 use crate::settings::Settings;
@@ -31,6 +32,7 @@ pub struct World {
     pub(crate) accounts: Accounts,
     pub(crate) bearers: Bearers,
     pub(crate) gate: Gate,
+    pub(crate) readers: Readers,
     pub(crate) live: Live,
     pub(crate) sandboxes: Registry,
     pub(crate) mcp: Sessions,
@@ -59,6 +61,7 @@ impl World {
     ) -> Self {
         Self {
             gate: Gate::new(settings.concurrency, settings.queue, settings.queue_total),
+            readers: Readers::new(),
             bodies: Arc::new(Semaphore::new(settings.bodies_total >> 10)),
             bearers: Bearers::default(),
             live: Live::default(),

@@ -85,12 +85,13 @@ impl Alone {
 
     async fn run_inside(
         &self,
-        kept: &Kept,
+        kept: Arc<Kept>,
         request: Request,
         sink: &mut dyn Sink,
         cancel: BoxFuture<'_, ()>,
     ) -> Result<Report, Error> {
-        let admitted = self.engine.admit_inside(&kept.admitted, request, None)?;
+        let (engine, sandbox) = (Arc::clone(&self.engine), Arc::clone(&kept));
+        let admitted = reading(move || engine.admit_inside(&sandbox.admitted, request, None)).await?;
         let mut cancel = cancel;
         let _turn = tokio::select! {
             turn = kept.turn.lock() => turn,
@@ -114,6 +115,14 @@ impl Alone {
         tokio::spawn(end_after(Arc::downgrade(&self.open), id.clone(), timeout));
         Ok(Opened { sandbox: id, timeout_ms: timeout.as_millis() as u64, packages: prepared.packages })
     }
+}
+
+/// Reads code outside the async threads.
+async fn reading<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, belljar_engine::Error> + Send + 'static,
+) -> Result<T, Error> {
+    let read = tokio::task::spawn_blocking(work).await;
+    Ok(read.map_err(|_| Error::Hands("the code could not be read".to_owned()))??)
 }
 
 /// Ends a sandbox when its time is over, if it is still there.
@@ -161,11 +170,12 @@ impl Hands for Alone {
             let report = match inside {
                 Some(sandbox) => {
                     let kept = self.find(sandbox)?;
-                    self.run_inside(&kept, request, &mut sink, cancel).await?
+                    self.run_inside(kept, request, &mut sink, cancel).await?
                 }
                 None => {
                     let (request, paths) = self.defaults.complete(request);
-                    let admitted = self.engine.admit(request, paths)?;
+                    let engine = Arc::clone(&self.engine);
+                    let admitted = reading(move || engine.admit(request, paths)).await?;
                     self.engine.execute(self.named("exec")?, admitted, &mut sink, cancel).await?
                 }
             };
@@ -175,8 +185,11 @@ impl Hands for Alone {
 
     fn check(&self, request: Request) -> Done<'_, Verdict> {
         let (request, paths) = self.defaults.complete(request);
-        let verdict = self.engine.admit(request, paths).map(|admitted| admitted.verdict().clone());
-        Box::pin(std::future::ready(verdict.map_err(Error::from)))
+        let engine = Arc::clone(&self.engine);
+        Box::pin(async move {
+            let admitted = reading(move || engine.admit(request, paths)).await?;
+            Ok(admitted.verdict().clone())
+        })
     }
 
     fn open<'a>(&'a self, request: SandboxRequest, progress: &'a mut dyn Progress) -> Done<'a, Opened> {

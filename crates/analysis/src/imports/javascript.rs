@@ -6,7 +6,7 @@ use oxc_allocator::Allocator;
 use oxc_ast::ast::{
     BindingIdentifier, BindingPattern, CallExpression, ExportAllDeclaration, ExportFromDeclaration,
     Expression, Function, ImportDeclaration, ImportDeclarationSpecifier, ImportExpression, Program,
-    StringLiteral, TSImportEqualsDeclaration, TSModuleReference, TryStatement, VariableDeclarator,
+    Statement, StringLiteral, TSImportEqualsDeclaration, TSModuleReference, TryStatement, VariableDeclarator,
 };
 use oxc_ast_visit::{Visit, walk};
 use oxc_parser::{ParseOptions, Parser};
@@ -15,6 +15,7 @@ use oxc_syntax::scope::{ScopeFlags, ScopeId};
 
 use super::specifier::package_of;
 use super::{Found, How, Import, Language};
+use crate::budget::Budget;
 use crate::lines::Lines;
 
 /// Of code that cannot be parsed as a whole, so many lines are tried by themselves.
@@ -23,54 +24,64 @@ const MAX_TRIES: usize = 500;
 /// So many lines an import statement may go over.
 const MAX_STATEMENT: usize = 40;
 
-pub(super) fn find(code: &str, language: Language) -> Found {
+pub(super) fn find(code: &str, language: Language, budget: &Budget) -> Found {
     let ways = match language {
         Language::TypeScript => [SourceType::ts(), SourceType::tsx()],
         _ => [SourceType::jsx(), SourceType::cjs().with_jsx(true)],
     };
     for way in ways {
-        if let Some((imports, broken)) = parsed(code, way, 1) {
+        if let Some((imports, broken)) = parsed(code, way, 1, budget) {
             return Found { imports, broken, ..Found::default() };
         }
     }
-    Found { imports: by_line(code, ways[0]), broken: true, ..Found::default() }
+    Found { imports: by_line(code, ways[0], budget), broken: true, ..Found::default() }
 }
 
 /// The imports and whether there were errors; nothing where the parser gave up.
-fn parsed(code: &str, way: SourceType, first_line: u32) -> Option<(Vec<Import>, bool)> {
+fn parsed(code: &str, way: SourceType, first_line: u32, budget: &Budget) -> Option<(Vec<Import>, bool)> {
+    // Parsing is a step a byte, and so is every further attempt.
+    if !budget.spend(code.len()) {
+        return None;
+    }
     let allocator = Allocator::default();
     let options = ParseOptions { allow_return_outside_function: true, ..ParseOptions::default() };
     let parsed = Parser::new(&allocator, code, way).with_options(options).parse();
     (!parsed.panicked).then(|| {
         let broken = !parsed.diagnostics.is_empty();
-        (Finder::of(code, first_line).all(&parsed.program), broken)
+        (Finder::of(code, first_line, budget).all(&parsed.program), broken)
     })
 }
 
 /// What single lines, and statements that begin on them, import.
-fn by_line(code: &str, way: SourceType) -> Vec<Import> {
+fn by_line(code: &str, way: SourceType, budget: &Budget) -> Vec<Import> {
     let lines: Vec<&str> = code.lines().collect();
     let mut imports = Vec::new();
     let told = |line: &&str| ["import", "require", "export"].iter().any(|word| line.contains(word));
     let begin = (0..lines.len()).filter(|at| told(&lines[*at])).take(MAX_TRIES);
     for at in begin {
+        if budget.is_spent() {
+            break;
+        }
         let first_line = u32::try_from(at + 1).unwrap_or(u32::MAX);
         let opens =
             lines[at].trim_start().starts_with("import") || lines[at].trim_start().starts_with("export");
         let longest = if opens { MAX_STATEMENT.min(lines.len() - at) } else { 1 };
-        let found =
-            (1..=longest).find_map(|length| parsed(&lines[at..at + length].join("\n"), way, first_line));
+        let found = (1..=longest)
+            .find_map(|length| parsed(&lines[at..at + length].join("\n"), way, first_line, budget));
         imports.extend(found.map(|(imports, _)| imports).unwrap_or_default());
     }
     imports
 }
 
-struct Finder {
+struct Finder<'b> {
+    budget: &'b Budget,
     lines: Lines,
     first_line: u32,
     imports: Vec<Import>,
     /// Scopes from the outermost to this one.
     scopes: Vec<Scope>,
+    /// What is required, if it turns out not to be shadowed further down: each scope's is the end of this.
+    required: Vec<Import>,
     /// How many blocks around this one catch a failed import.
     forgiven: u32,
     /// Names that `createRequire` gave.
@@ -81,17 +92,19 @@ struct Finder {
 struct Scope {
     /// Whether `require` is something else here.
     shadowed: bool,
-    /// What is required, if it turns out not to be shadowed further down.
-    required: Vec<Import>,
+    /// Where what it requires begins.
+    from: usize,
 }
 
-impl Finder {
-    fn of(code: &str, first_line: u32) -> Self {
+impl<'b> Finder<'b> {
+    fn of(code: &str, first_line: u32, budget: &'b Budget) -> Self {
         Self {
+            budget,
             lines: Lines::of(code),
             first_line,
             imports: Vec::new(),
             scopes: vec![Scope::default()],
+            required: Vec::new(),
             forgiven: 0,
             requires: BTreeSet::new(),
         }
@@ -99,8 +112,8 @@ impl Finder {
 
     fn all(mut self, program: &Program<'_>) -> Vec<Import> {
         self.visit_program(program);
-        let left = self.scopes.into_iter().filter(|scope| !scope.shadowed).flat_map(|scope| scope.required);
-        self.imports.extend(left);
+        self.leave_scope();
+        self.imports.append(&mut self.required);
         self.imports
     }
 
@@ -136,10 +149,7 @@ impl Finder {
         }
         let Some(specifier) = argument.as_expression().and_then(literal) else { return };
         let import = self.import_of(specifier, call.span.start, How::Require);
-        match self.scopes.last_mut() {
-            Some(scope) if !made => scope.required.extend(import),
-            _ => self.imports.extend(import),
-        }
+        if made { self.imports.extend(import) } else { self.required.extend(import) }
     }
 
     fn shadow(&mut self, name: &str) {
@@ -151,16 +161,26 @@ impl Finder {
     }
 }
 
-impl<'a> Visit<'a> for Finder {
+impl<'a> Visit<'a> for Finder<'_> {
+    fn visit_statement(&mut self, statement: &Statement<'a>) {
+        if self.budget.spend(1) {
+            walk::walk_statement(self, statement);
+        }
+    }
+
+    fn visit_expression(&mut self, expression: &Expression<'a>) {
+        if self.budget.spend(1) {
+            walk::walk_expression(self, expression);
+        }
+    }
+
     fn enter_scope(&mut self, _: ScopeFlags, _: &std::cell::Cell<Option<ScopeId>>) {
-        self.scopes.push(Scope::default());
+        self.scopes.push(Scope { shadowed: false, from: self.required.len() });
     }
 
     fn leave_scope(&mut self) {
-        let Some(scope) = self.scopes.pop().filter(|scope| !scope.shadowed) else { return };
-        match self.scopes.last_mut() {
-            Some(outer) => outer.required.extend(scope.required),
-            None => self.imports.extend(scope.required),
+        if let Some(scope) = self.scopes.pop().filter(|scope| scope.shadowed) {
+            self.required.truncate(scope.from);
         }
     }
 

@@ -4,7 +4,7 @@
 //! any others, so every rule about those holds for them too. What comes from an address or a repository is a root as well,
 //! wherever it stands: it is refused or allowed like one that is stated, and never taken from a registry by its name.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -183,11 +183,19 @@ fn uv(file: &'static str, text: &str) -> Result<Lock, Error> {
     for package in &packages {
         lock.add(package.locked())?;
     }
+    // Of several, the first counts.
+    let reversed = || packages.iter().rev();
+    let names: HashMap<_, _> = reversed().map(|one| (one.name.as_str(), one)).collect();
+    let versions: HashMap<_, _> =
+        reversed().map(|one| ((one.name.as_str(), one.version.as_deref()), one)).collect();
     for edge in projects.into_iter().flat_map(|project| &project.dependencies) {
-        let of = |one: &&&UvPackage| {
-            one.name == edge.name && (edge.version.is_none() || one.version == edge.version)
+        // Both are looked up: a lock may have thousands of packages, and as many edges.
+        let exact = edge.version.as_ref().map(|version| (edge.name.as_str(), Some(version.as_str())));
+        let found = match exact {
+            Some(exact) => versions.get(&exact),
+            None => names.get(edge.name.as_str()),
         };
-        let Some(package) = packages.iter().find(of) else { continue };
+        let Some(package) = found else { continue };
         // Those are roots already.
         let Locked { name, version, hashes, place: None, .. } = package.locked() else { continue };
         let UvEdge { marker, extra, .. } = edge.clone();

@@ -24,11 +24,11 @@ mod similar;
 mod specifier;
 mod stdlib;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use serde::Serialize;
 
-use crate::patience;
+use crate::budget::Budget;
 use crate::room::{self, Unfit};
 
 pub use lock::Lock;
@@ -206,15 +206,15 @@ pub fn detect(source: Source<'_>) -> Result<Found, Error> {
     if endless {
         return Err(Error::TooIntricate);
     }
-    let (code, local) = (source.code.to_owned(), source.local.clone());
-    let (language, python) = (source.language, source.python);
-    let found = patience::patiently(move || {
-        room::with_room(&code, || find(&Source { code: &code, language, python, local: &local }))
-    });
-    let mut found = found.ok_or(Error::TooIntricate)?.map_err(|unfit| match unfit {
+    let budget = Budget::for_code(source.code.len());
+    let found = room::with_room(source.code, || find(&source, &budget));
+    let mut found = found.map_err(|unfit| match unfit {
         Unfit::Deep => Error::TooIntricate,
         Unfit::Broke => Error::Unreadable,
     })?;
+    if budget.is_spent() {
+        return Err(Error::TooIntricate);
+    }
     if found.imports.len() > MAX_IMPORTS || found.declared.len() > MAX_IMPORTS {
         return Err(Error::TooMany);
     }
@@ -222,28 +222,33 @@ pub fn detect(source: Source<'_>) -> Result<Found, Error> {
     Ok(found)
 }
 
-fn find(source: &Source<'_>) -> Found {
+fn find(source: &Source<'_>, budget: &Budget) -> Found {
     match source.language {
-        Language::Python => python::find(source),
-        Language::JavaScript | Language::TypeScript => javascript::find(source.code, source.language),
+        Language::Python => python::find(source, budget),
+        Language::JavaScript | Language::TypeScript => javascript::find(source.code, source.language, budget),
     }
 }
 
 /// Each import once, at its first line; needed where one of its occurrences is.
 fn once(mut imports: Vec<Import>) -> Vec<Import> {
     imports.sort_by_key(|import| import.line);
-    let mut kept: Vec<Import> = Vec::new();
+    let (mut kept, mut places): (Vec<Import>, HashMap<_, usize>) = (Vec::new(), HashMap::new());
     for import in imports {
-        let same = |other: &&mut Import| other.name == import.name && other.version == import.version;
-        match kept.iter_mut().find(same) {
+        let key = (import.name.clone(), import.version.clone());
+        match places.get(&key).and_then(|at| kept.get_mut(*at)) {
             Some(first) => {
                 first.optional &= import.optional;
                 first.members.extend(import.members);
-                first.members.sort();
-                first.members.dedup();
             }
-            None => kept.push(import),
+            None => {
+                places.insert(key, kept.len());
+                kept.push(import);
+            }
         }
+    }
+    for import in &mut kept {
+        import.members.sort();
+        import.members.dedup();
     }
     kept
 }

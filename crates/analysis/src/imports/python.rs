@@ -11,18 +11,22 @@ use ruff_python_parser::{Mode, ParseOptions, parse_unchecked};
 use ruff_text_size::{Ranged, TextSize};
 
 use super::{Found, How, Import, PythonVersion, Source, comments};
+use crate::budget::Budget;
 use crate::lines::Lines;
 
 /// Whoever catches one of these can do without what was imported.
 const FORGIVING: [&str; 4] = ["ImportError", "ModuleNotFoundError", "Exception", "BaseException"];
 
-pub(super) fn find(source: &Source<'_>) -> Found {
+pub(super) fn find(source: &Source<'_>, budget: &Budget) -> Found {
+    // Parsing is a step a byte.
+    budget.spend(source.code.len());
     // Notebooks' `!pip` and `%magic` lines are read as what they are.
     let parsed = parse_unchecked(source.code, ParseOptions::from(Mode::Ipython));
     let lines = Lines::of(source.code);
     let declared = comments::declared(source.code, parsed.tokens(), &lines);
     let broken = parsed.has_syntax_errors();
     let mut finder = Finder {
+        budget,
         local: modules_of(source.local),
         version: source.python,
         lines,
@@ -43,6 +47,7 @@ fn modules_of(files: &BTreeSet<String>) -> BTreeSet<&str> {
 }
 
 struct Finder<'a> {
+    budget: &'a Budget,
     local: BTreeSet<&'a str>,
     version: PythonVersion,
     lines: Lines,
@@ -158,6 +163,9 @@ impl Finder<'_> {
 
 impl<'b> Visitor<'b> for Finder<'_> {
     fn visit_stmt(&mut self, statement: &'b Stmt) {
+        if !self.budget.spend(1) {
+            return;
+        }
         match statement {
             Stmt::Import(import) => self.import(import),
             Stmt::ImportFrom(import) => self.import_from(import),
@@ -173,6 +181,9 @@ impl<'b> Visitor<'b> for Finder<'_> {
     }
 
     fn visit_expr(&mut self, expression: &'b Expr) {
+        if !self.budget.spend(1) {
+            return;
+        }
         if let Expr::Call(call) = expression {
             self.call(call);
         }

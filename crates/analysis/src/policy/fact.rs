@@ -48,8 +48,32 @@ pub(crate) enum Shape {
     Unread(&'static str),
 }
 
+impl Kind {
+    /// Returns roughly how many bytes it keeps.
+    pub(crate) fn bytes(&self) -> usize {
+        let all = |texts: &[Option<String>]| texts.iter().flatten().map(String::len).sum::<usize>();
+        match self {
+            Self::Import(text) | Self::Member(text) | Self::Write(text) => text.len(),
+            Self::Name { path, arguments } => path.len() + arguments.as_deref().map_or(0, all),
+            Self::Command { name, words } => name.len() + all(words),
+            Self::Shape(Shape::Assembled(text) | Shape::Syntax(text)) => text.len(),
+            Self::Shape(_) => 0,
+        }
+    }
+}
+
 /// The longest text that is folded.
 pub(crate) const MAX_TEXT: usize = 16 << 10;
+
+/// Returns a text with every `from` replaced by `to`; nothing where that would be longer than is folded.
+pub(crate) fn replaced(text: &str, from: &str, to: &str) -> Option<String> {
+    if from.is_empty() {
+        return None;
+    }
+    let times = text.matches(from).count();
+    let length = (text.len() - times * from.len()).saturating_add(times.saturating_mul(to.len()));
+    (length <= MAX_TEXT).then(|| text.replace(from, to))
+}
 
 /// Reads base64 as code would.
 pub(crate) fn base64_text(text: &str) -> Option<String> {

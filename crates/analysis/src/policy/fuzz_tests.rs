@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 
 use bolero::{TypeGenerator, ValueGenerator, check, produce};
 
+use super::budget_tests::steps;
 use super::hostile_tests::{NESTS, findings};
 use super::*;
 use crate::imports;
@@ -91,8 +92,9 @@ fn code(pieces: &[Piece]) -> String {
     code
 }
 
-/// Findings are about places that are there.
+/// Findings are about places that are there, and the budget holds.
 fn read(code: &str, language: Language) {
+    steps(code, language);
     let lines = code.matches('\n').count() + 1;
     for finding in findings(code, language) {
         assert!(finding.line.unwrap() as usize <= lines && finding.column.unwrap() > 0, "{code:?}");

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use super::fact::{Fact, Kind, Shape};
 use super::{Language, javascript, python, shell};
-use crate::patience;
+use crate::budget::{Budget, TOO_COMPLEX};
 use crate::room::{self, Unfit};
 
 /// The longest code that is read.
@@ -18,23 +18,26 @@ const MAX_NESTED: usize = 4;
 /// How much code inside code is read in all.
 const MAX_INSIDE: usize = 256 << 10;
 
-/// What may still be read of code inside code.
+/// What may still be read of code inside code, and the steps that everything together may take.
 #[derive(Debug, Clone)]
 pub(crate) struct Allowance {
     levels: usize,
     bytes: Rc<Cell<usize>>,
+    pub(crate) budget: Budget,
 }
 
 impl Allowance {
-    pub(crate) fn whole() -> Self {
-        Self { levels: MAX_NESTED, bytes: Rc::new(Cell::new(MAX_INSIDE)) }
+    /// Returns the allowance for a program of this many bytes.
+    pub(crate) fn for_code(bytes: usize) -> Self {
+        let budget = Budget::for_code(bytes);
+        Self { levels: MAX_NESTED, bytes: Rc::new(Cell::new(MAX_INSIDE)), budget }
     }
 
     /// For code of so many bytes inside what is being read; nothing where that would be too much.
     pub(crate) fn inside(&self, bytes: usize) -> Option<Self> {
         let levels = self.levels.checked_sub(1)?;
         self.bytes.set(self.bytes.get().checked_sub(bytes)?);
-        Some(Self { levels, bytes: Rc::clone(&self.bytes) })
+        Some(Self { levels, bytes: Rc::clone(&self.bytes), budget: self.budget.clone() })
     }
 }
 
@@ -43,10 +46,27 @@ pub(crate) fn too_long(language: Language) -> Fact {
     Fact { at: 0, language, kind: Kind::Shape(Shape::Unread("more than 256 KB")) }
 }
 
-/// Reads code, and gives up on what takes too long.
-pub(crate) fn patiently(language: Language, read: impl FnOnce() -> Vec<Fact> + Send + 'static) -> Vec<Fact> {
-    let unread = || Fact { at: 0, language, kind: Kind::Shape(Shape::Unread("takes too long")) };
-    patience::patiently(read).unwrap_or_else(|| vec![unread()])
+/// Reads a whole program, within its budget.
+pub(crate) fn read(code: &str, language: Language) -> Vec<Fact> {
+    let allowance = Allowance::for_code(code.len());
+    let facts = facts(code, language, allowance.clone());
+    within(facts, language, &allowance)
+}
+
+/// Reads the words of a program that is to be started, and its input, within their budget.
+pub(crate) fn read_command(words: &[String], input: Option<&str>) -> Vec<Fact> {
+    let bytes = words.iter().map(String::len).sum::<usize>() + input.map_or(0, str::len);
+    let allowance = Allowance::for_code(bytes);
+    let facts = shell::command(words, input, allowance.clone());
+    within(facts, Language::Shell, &allowance)
+}
+
+/// Says where the budget did not suffice: facts behind that are missing.
+fn within(mut facts: Vec<Fact>, language: Language, allowance: &Allowance) -> Vec<Fact> {
+    if allowance.budget.is_spent() {
+        facts.push(Fact { at: 0, language, kind: Kind::Shape(Shape::Unread(TOO_COMPLEX)) });
+    }
+    facts
 }
 
 /// Reads code that is within its bounds.
@@ -63,6 +83,10 @@ pub(crate) fn facts(code: &str, language: Language, allowance: Allowance) -> Vec
     };
     if endless {
         return unread("nested too deep");
+    }
+    // Parsing is a step a byte. Whoever is out of steps says so for the whole program.
+    if !allowance.budget.spend(code.len()) {
+        return Vec::new();
     }
     let read = || match language {
         Language::Python => python::facts(code, allowance),

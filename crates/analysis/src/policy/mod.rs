@@ -22,6 +22,8 @@ mod spec;
 mod text;
 
 #[cfg(test)]
+mod budget_tests;
+#[cfg(test)]
 mod fuzz_tests;
 #[cfg(test)]
 mod hostile_tests;
@@ -34,7 +36,6 @@ use serde::Serialize;
 
 use self::decide::Decision;
 use self::fact::Fact;
-use self::guard::Allowance;
 use self::text::Positions;
 
 pub use decide::{Action, Context, Network, Policy};
@@ -119,9 +120,7 @@ pub fn check(code: &str, language: Language, policies: &[impl Borrow<Policy>], c
     if policies.iter().all(|policy| policy.borrow().reads_nothing()) {
         return Verdict::default();
     }
-    let text = code.to_owned();
-    let facts = guard::patiently(language, move || guard::facts(&text, language, Allowance::whole()));
-    judge(&facts, Some(&Positions::new(code)), policies, context)
+    judge(guard::read(code, language), Some(&Positions::new(code)), policies, context)
 }
 
 /// Reads the words of a program that is to be started, and what it will read, where that is known.
@@ -134,22 +133,22 @@ pub fn check_command(
     if policies.iter().all(|policy| policy.borrow().reads_nothing()) {
         return Verdict::default();
     }
-    let (words, input) = (words.to_vec(), input.map(str::to_owned));
-    let read = move || shell::command(&words, input.as_deref());
-    judge(&guard::patiently(Language::Shell, read), None, policies, context)
+    judge(guard::read_command(words, input), None, policies, context)
 }
 
 /// What is said of code that is too much to be read.
 pub fn unread(language: Language, policies: &[impl Borrow<Policy>], context: &Context) -> Verdict {
-    judge(&[guard::too_long(language)], Some(&Positions::new("")), policies, context)
+    judge(vec![guard::too_long(language)], Some(&Positions::new("")), policies, context)
 }
 
 fn judge(
-    facts: &[Fact],
+    mut facts: Vec<Fact>,
     positions: Option<&Positions<'_>>,
     policies: &[impl Borrow<Policy>],
     context: &Context,
 ) -> Verdict {
+    // In the order of the code, so that columns of one long line are counted once.
+    facts.sort_by_key(|fact| fact.at);
     let mut found = Found::default();
     for (fact, policy) in facts.iter().flat_map(|fact| policies.iter().map(move |policy| (fact, policy))) {
         if found.is_full() {

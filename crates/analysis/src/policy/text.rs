@@ -1,6 +1,7 @@
 //! Places in a text, and the comments that may excuse a finding.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 
 use crate::lines::Lines;
 
@@ -11,11 +12,14 @@ pub(crate) struct Positions<'a> {
     ascii: bool,
     /// A byte and its column, from which to count on: many places of one long line would take a long time otherwise.
     last: Cell<(usize, u32)>,
+    /// The rule that each line excuses. A long line with many findings is searched once.
+    excused: RefCell<HashMap<u32, Option<&'a str>>>,
 }
 
 impl<'a> Positions<'a> {
     pub(crate) fn new(code: &'a str) -> Self {
-        Self { code, lines: Lines::of(code), ascii: code.is_ascii(), last: Cell::new((0, 1)) }
+        let (lines, ascii, last) = (Lines::of(code), code.is_ascii(), Cell::new((0, 1)));
+        Self { code, lines, ascii, last, excused: RefCell::default() }
     }
 
     /// Line and column of a byte, from 1.
@@ -38,7 +42,11 @@ impl<'a> Positions<'a> {
 
     /// Whether `# belljar: allow RULE reason` stands on a line, or on the one above it.
     pub(crate) fn allows(&self, line: u32, rule: &str) -> bool {
-        (line.saturating_sub(1).max(1)..=line).any(|number| excuses(self.line(number), rule))
+        (line.saturating_sub(1).max(1)..=line).any(|number| self.excused(number) == Some(rule))
+    }
+
+    fn excused(&self, number: u32) -> Option<&'a str> {
+        *self.excused.borrow_mut().entry(number).or_insert_with(|| excused_rule(self.line(number)))
     }
 
     fn line(&self, number: u32) -> &'a str {
@@ -52,10 +60,12 @@ fn column(characters: usize) -> u32 {
     u32::try_from(characters).map_or(u32::MAX, |characters| characters.saturating_add(1))
 }
 
-fn excuses(text: &str, rule: &str) -> bool {
-    let Some((before, words)) = text.split_once("belljar: allow ") else { return false };
+/// Returns the rule that a comment on this line excuses, with a reason.
+fn excused_rule(text: &str) -> Option<&str> {
+    let (before, words) = text.split_once("belljar: allow ")?;
     let mut words = words.split_whitespace();
-    before.trim_end().ends_with(['#', '/']) && words.next() == Some(rule) && words.next().is_some()
+    let rule = words.next()?;
+    (before.trim_end().ends_with(['#', '/']) && words.next().is_some()).then_some(rule)
 }
 
 /// No more of a name is shown.

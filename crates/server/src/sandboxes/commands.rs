@@ -53,8 +53,12 @@ pub(crate) async fn start_command(
 ) -> Result<Response, Error> {
     let used = life::find(&world, &caller, &id).await?;
     let bound = used.admitted.plan.limits.output_bytes;
-    let floor = caller.policy.as_deref();
-    let command = world.engine.admit_command(&used.admitted, parse(&body)?, floor)?;
+    let (engine, floor, wanted) = (Arc::clone(&world.engine), caller.policy.clone(), parse(&body)?);
+    let reading = world.readers.read(&caller.tenant, move || {
+        let command = engine.admit_command(&used.admitted, wanted, floor.as_deref())?;
+        Ok::<_, Error>((used, command))
+    });
+    let (used, command) = reading.await??;
     let (background, share) = (command.background, body.share);
     executions::check_quota(&world, &caller).await?;
     let started = Started::new(&world, used, command, share).await?;

@@ -18,6 +18,7 @@ mod place;
 mod player;
 mod policy;
 mod providers;
+mod reading;
 mod shelf;
 mod tls;
 mod traces;

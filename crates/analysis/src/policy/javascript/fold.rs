@@ -1,21 +1,27 @@
 //! What an expression is, as far as that can be said without running it.
 
+use std::rc::Rc;
+
 use oxc_ast::ast::{
-    Argument, BinaryOperator, CallExpression, ChainElement, Expression, StaticMemberExpression,
+    Argument, BinaryExpression, BinaryOperator, CallExpression, ChainElement, Expression,
+    StaticMemberExpression, TemplateLiteral,
 };
 
-use super::super::fact::{MAX_TEXT, base64_text};
+use super::super::fact::{MAX_TEXT, base64_text, replaced};
 use super::Reader;
 
-/// How far down an expression is looked into.
+/// How far down a pattern is looked into.
 pub(super) const MAX_DEPTH: usize = 24;
+
+/// The longest name that is resolved; no rule has one that is nearly as long.
+const MAX_NAME: usize = 256;
 
 /// What is known of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {
     /// A global or something in a module; a call is `name()`.
     Path(String),
-    Text(String),
+    Text(Rc<String>),
     Other,
 }
 
@@ -25,8 +31,8 @@ pub(super) fn module(name: &str) -> String {
 }
 
 /// `globalThis.eval` is `eval`; `fs/promises.rm` and `fs.promises.rm` are `fs.rm`.
-pub(super) fn canonical(path: String) -> String {
-    for (from, to) in [
+pub(super) fn canonical(mut path: String) -> String {
+    const SAME: [(&str, &str); 10] = [
         ("globalThis.", ""),
         ("global.", ""),
         ("window.", ""),
@@ -37,83 +43,128 @@ pub(super) fn canonical(path: String) -> String {
         ("module.require", "require"),
         ("child_process.default.", "child_process."),
         ("fs.default.", "fs."),
-    ] {
-        if let Some(rest) = path.strip_prefix(from) {
-            return canonical(format!("{to}{rest}"));
-        }
+    ];
+    // Each round makes it shorter; a name that is too long to be resolved is left as it is.
+    while path.len() <= 2 * MAX_NAME
+        && let Some((from, to)) = SAME.iter().find(|(from, _)| path.starts_with(from))
+    {
+        path.replace_range(..from.len(), to);
     }
     path
 }
 
-fn bounded(text: String) -> Value {
-    if text.len() <= MAX_TEXT { Value::Text(text) } else { Value::Other }
+/// Appends to a text while that is no longer than is folded.
+fn append(whole: &mut String, part: &str) -> Option<()> {
+    (whole.len() + part.len() <= MAX_TEXT).then(|| whole.push_str(part))
+}
+
+/// A module by a name that was folded.
+fn named_module(name: &str) -> Value {
+    if name.len() <= MAX_NAME { Value::Path(module(name)) } else { Value::Other }
 }
 
 impl Reader {
     pub(super) fn lookup(&self, name: &str) -> Value {
-        let known = self.scopes.iter().rev().find_map(|scope| scope.get(name));
+        let budget = &self.allowance.budget;
+        let mut scopes = self.scopes.iter().rev().take_while(|_| budget.spend(1));
+        let known = scopes.find_map(|scope| scope.get(name));
         known.cloned().unwrap_or_else(|| Value::Path(name.to_owned()))
     }
 
+    /// Folds an expression, once for as long as no name changes.
     pub(super) fn value(&self, expr: &Expression<'_>) -> Value {
-        self.fold(expr, MAX_DEPTH)
+        let address = std::ptr::from_ref(expr).addr();
+        if let Some((generation, value)) = self.folded.borrow().get(&address)
+            && *generation == self.generation
+        {
+            return value.clone();
+        }
+        if !self.allowance.budget.spend(1) {
+            return Value::Other;
+        }
+        let value = self.fold(expr);
+        self.folded.borrow_mut().insert(address, (self.generation, value.clone()));
+        value
     }
 
-    pub(super) fn text(&self, expr: &Expression<'_>) -> Option<String> {
+    pub(super) fn text(&self, expr: &Expression<'_>) -> Option<Rc<String>> {
         match self.value(expr) {
             Value::Text(text) => Some(text),
             _ => None,
         }
     }
 
-    fn fold(&self, expr: &Expression<'_>, depth: usize) -> Value {
-        let Some(depth) = depth.checked_sub(1) else { return Value::Other };
+    /// A text that folding produced; nothing is known of one that is too long, or for which there are no steps left.
+    fn bounded(&self, text: String) -> Value {
+        let fits = text.len() <= MAX_TEXT && self.allowance.budget.spend_bytes(text.len());
+        if fits { Value::Text(Rc::new(text)) } else { Value::Other }
+    }
+
+    fn template(&self, template: &TemplateLiteral<'_>) -> Option<String> {
+        let mut whole = String::new();
+        for (index, quasi) in template.quasis.iter().enumerate() {
+            append(&mut whole, quasi.value.cooked.as_ref().map_or("", |text| text.as_str()))?;
+            if let Some(hole) = template.expressions.get(index) {
+                append(&mut whole, &self.text(hole)?)?;
+            }
+        }
+        Some(whole)
+    }
+
+    /// `a + b + c` in one go: the sums in between would be as many texts, each longer than the one before.
+    fn sum(&self, sum: &BinaryExpression<'_>) -> Option<String> {
+        let (mut first, mut others) = (&sum.left, vec![&sum.right]);
+        while let Expression::BinaryExpression(inner) = first
+            && inner.operator == BinaryOperator::Addition
+        {
+            others.push(&inner.right);
+            first = &inner.left;
+            if !self.allowance.budget.spend(1) {
+                return None;
+            }
+        }
+        let mut whole = String::clone(&*self.text(first)?);
+        for other in others.into_iter().rev() {
+            append(&mut whole, &self.text(other)?)?;
+        }
+        Some(whole)
+    }
+
+    fn fold(&self, expr: &Expression<'_>) -> Value {
+        let known = |text: Option<String>| text.map_or(Value::Other, |text| self.bounded(text));
         match expr {
             Expression::Identifier(name) => self.lookup(name.name.as_str()),
-            Expression::StringLiteral(text) => bounded(text.value.to_string()),
-            Expression::TemplateLiteral(template) => {
-                let mut whole = String::new();
-                for (index, quasi) in template.quasis.iter().enumerate() {
-                    whole.push_str(quasi.value.cooked.as_ref().map_or("", |text| text.as_str()));
-                    match template.expressions.get(index).map(|hole| self.fold(hole, depth)) {
-                        None => {}
-                        Some(Value::Text(text)) => whole.push_str(&text),
-                        Some(_) => return Value::Other,
-                    }
-                }
-                bounded(whole)
-            }
+            Expression::StringLiteral(text) if text.value.len() > MAX_TEXT => Value::Other,
+            Expression::StringLiteral(text) => self.bounded(text.value.to_string()),
+            Expression::TemplateLiteral(template) => known(self.template(template)),
             Expression::BinaryExpression(sum) if sum.operator == BinaryOperator::Addition => {
-                match (self.fold(&sum.left, depth), self.fold(&sum.right, depth)) {
-                    (Value::Text(left), Value::Text(right)) => bounded(left + &right),
-                    _ => Value::Other,
-                }
+                known(self.sum(sum))
             }
             Expression::StaticMemberExpression(access) => {
-                member(self.fold(&access.object, depth), access.property.name.as_str())
+                member(self.value(&access.object), access.property.name.as_str())
             }
-            Expression::ComputedMemberExpression(access) => match self.fold(&access.expression, depth) {
-                Value::Text(name) => member(self.fold(&access.object, depth), &name),
+            Expression::ComputedMemberExpression(access) => match self.value(&access.expression) {
+                Value::Text(name) => member(self.value(&access.object), &name),
                 _ => Value::Other,
             },
-            Expression::ParenthesizedExpression(inner) => self.fold(&inner.expression, depth),
-            Expression::AwaitExpression(inner) => self.fold(&inner.argument, depth),
-            Expression::TSAsExpression(inner) => self.fold(&inner.expression, depth),
-            Expression::TSNonNullExpression(inner) => self.fold(&inner.expression, depth),
+            Expression::ParenthesizedExpression(inner) => self.value(&inner.expression),
+            Expression::AwaitExpression(inner) => self.value(&inner.argument),
+            Expression::TSAsExpression(inner) => self.value(&inner.expression),
+            Expression::TSNonNullExpression(inner) => self.value(&inner.expression),
             // `(0, eval)("…")`
             Expression::SequenceExpression(list) => {
-                list.expressions.last().map_or(Value::Other, |last| self.fold(last, depth))
+                list.expressions.last().map_or(Value::Other, |last| self.value(last))
             }
-            Expression::ImportExpression(import) => match self.fold(&import.source, depth) {
-                Value::Text(name) => Value::Path(module(&name)),
+            Expression::ImportExpression(import) => match self.value(&import.source) {
+                Value::Text(name) => named_module(&name),
                 _ => Value::Other,
             },
-            Expression::NewExpression(new) => self.fold(&new.callee, depth).called(),
-            Expression::CallExpression(call) => self.fold_call(call, depth),
+            Expression::NewExpression(new) => self.value(&new.callee).called(),
+            Expression::CallExpression(call) => self.fold_call(call),
             Expression::ChainExpression(chain) => match &chain.expression {
-                ChainElement::CallExpression(call) => self.fold_call(call, depth),
+                ChainElement::CallExpression(call) => self.fold_call(call),
                 ChainElement::StaticMemberExpression(access) => {
-                    member(self.fold(&access.object, depth), access.property.name.as_str())
+                    member(self.value(&access.object), access.property.name.as_str())
                 }
                 _ => Value::Other,
             },
@@ -121,31 +172,31 @@ impl Reader {
         }
     }
 
-    fn fold_call(&self, call: &CallExpression<'_>, depth: usize) -> Value {
+    fn fold_call(&self, call: &CallExpression<'_>) -> Value {
         let first = call.arguments.first().and_then(Argument::as_expression);
-        let first = first.map_or(Value::Other, |argument| self.fold(argument, depth));
+        let first = first.map_or(Value::Other, |argument| self.value(argument));
         if let Expression::StaticMemberExpression(method) = &call.callee {
-            if let Some(text) = self.fold_method(method, call, depth) {
-                return bounded(text);
+            if let Some(text) = self.fold_method(method, call) {
+                return self.bounded(text);
             }
             // `Buffer.from(text, "base64").toString()`
             if method.property.name == "toString" {
-                let of = self.fold(&method.object, depth);
+                let of = self.value(&method.object);
                 if matches!(of, Value::Text(_)) {
                     return of;
                 }
             }
         }
-        let Value::Path(path) = self.fold(&call.callee, depth) else { return Value::Other };
+        let Value::Path(path) = self.value(&call.callee) else { return Value::Other };
         let second = || {
             let second = call.arguments.get(1).and_then(Argument::as_expression)?;
-            Some(self.fold(second, depth)).filter(|value| matches!(value, Value::Text(_)))
+            Some(self.value(second)).filter(|value| matches!(value, Value::Text(_)))
         };
         match (path.as_str(), first) {
             ("module.createRequire", _) => Value::Path("require".to_owned()),
-            ("process.getBuiltinModule", Value::Text(name)) => Value::Path(module(&name)),
+            ("process.getBuiltinModule", Value::Text(name)) => named_module(&name),
             ("require.call", _) => match second() {
-                Some(Value::Text(name)) => Value::Path(module(&name)),
+                Some(Value::Text(name)) => named_module(&name),
                 _ => Value::Other,
             },
             ("Reflect.get", of @ Value::Path(_)) => match second() {
@@ -153,12 +204,12 @@ impl Reader {
                 _ => Value::Other,
             },
             (path, _) if path.ends_with(".bind") => Value::Path(path.trim_end_matches(".bind").to_owned()),
-            ("require", Value::Text(name)) => Value::Path(module(&name)),
-            ("atob", Value::Text(text)) => base64_text(&text).map_or(Value::Other, Value::Text),
+            ("require", Value::Text(name)) => named_module(&name),
+            ("atob", Value::Text(text)) => base64_text(&text).map_or(Value::Other, |text| self.bounded(text)),
             ("Buffer.from", Value::Text(text)) => {
                 let encoding = call.arguments.get(1).and_then(Argument::as_expression);
-                match encoding.and_then(|encoding| self.text(encoding)).as_deref() {
-                    Some("base64") => base64_text(&text).map_or(Value::Other, Value::Text),
+                match encoding.and_then(|encoding| self.text(encoding)).as_ref().map(|by| by.as_str()) {
+                    Some("base64") => base64_text(&text).map_or(Value::Other, |text| self.bounded(text)),
                     None | Some("utf8" | "utf-8") => Value::Text(text),
                     Some(_) => Value::Other,
                 }
@@ -171,24 +222,15 @@ impl Reader {
                     _ => None,
                 };
                 let letters: Option<String> = call.arguments.iter().take(1_024).map(letter).collect();
-                letters.map_or(Value::Other, Value::Text)
+                letters.map_or(Value::Other, |text| self.bounded(text))
             }
             _ => Value::Path(path).called(),
         }
     }
 
     /// `["a", "b"].join("")`, and a few methods of text.
-    fn fold_method(
-        &self,
-        method: &StaticMemberExpression<'_>,
-        call: &CallExpression<'_>,
-        depth: usize,
-    ) -> Option<String> {
-        let depth = depth.checked_sub(1)?;
-        let text = |expr: &Expression<'_>| match self.fold(expr, depth) {
-            Value::Text(text) => Some(text),
-            _ => None,
-        };
+    fn fold_method(&self, method: &StaticMemberExpression<'_>, call: &CallExpression<'_>) -> Option<String> {
+        let text = |expr: &Expression<'_>| self.text(expr);
         let argument =
             |index: usize| call.arguments.get(index).and_then(Argument::as_expression).and_then(text);
         match method.property.name.as_str() {
@@ -197,18 +239,23 @@ impl Reader {
                 let Expression::ArrayExpression(array) = &method.object else {
                     return reversed(&method.object, text).filter(|_| by.is_empty());
                 };
-                let parts: Option<Vec<_>> = array
-                    .elements
-                    .iter()
-                    .take(1_024)
-                    .map(|part| part.as_expression().and_then(text))
-                    .collect();
-                Some(parts?.join(&by))
+                let mut whole = String::new();
+                for (index, part) in array.elements.iter().take(1_024).enumerate() {
+                    if index > 0 {
+                        append(&mut whole, &by)?;
+                    }
+                    append(&mut whole, &part.as_expression().and_then(text)?)?;
+                }
+                Some(whole)
             }
-            "concat" => Some(text(&method.object)? + &argument(0)?),
+            "concat" => {
+                let mut whole = String::clone(&*text(&method.object)?);
+                append(&mut whole, &argument(0)?)?;
+                Some(whole)
+            }
             "replace" | "replaceAll" => {
                 let (from, to) = (argument(0)?, argument(1)?);
-                (!from.is_empty()).then_some(text(&method.object)?.replace(&from, &to))
+                replaced(&text(&method.object)?, &from, &to)
             }
             _ => None,
         }
@@ -216,7 +263,7 @@ impl Reader {
 }
 
 /// The text of `"…".split("").reverse()`.
-fn reversed(expr: &Expression<'_>, text: impl Fn(&Expression<'_>) -> Option<String>) -> Option<String> {
+fn reversed(expr: &Expression<'_>, text: impl Fn(&Expression<'_>) -> Option<Rc<String>>) -> Option<String> {
     let whole = text(method_of(method_of(expr, "reverse")?, "split")?)?;
     Some(whole.chars().rev().collect())
 }
@@ -230,7 +277,9 @@ fn method_of<'a>(expr: &'a Expression<'a>, name: &str) -> Option<&'a Expression<
 
 pub(super) fn member(of: Value, name: &str) -> Value {
     match of {
-        Value::Path(path) if path.len() < 256 => Value::Path(canonical(format!("{path}.{name}"))),
+        Value::Path(path) if path.len() < MAX_NAME && name.len() <= MAX_NAME => {
+            Value::Path(canonical(format!("{path}.{name}")))
+        }
         _ => Value::Other,
     }
 }
@@ -238,7 +287,7 @@ pub(super) fn member(of: Value, name: &str) -> Value {
 impl Value {
     fn called(self) -> Self {
         match self {
-            Self::Path(path) if path.len() < 256 => Self::Path(format!("{path}()")),
+            Self::Path(path) if path.len() < MAX_NAME => Self::Path(format!("{path}()")),
             _ => Self::Other,
         }
     }

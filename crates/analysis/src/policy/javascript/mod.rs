@@ -3,6 +3,7 @@
 mod fold;
 mod visit;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 use oxc_allocator::Allocator;
@@ -27,7 +28,7 @@ pub(crate) fn facts(code: &str, typescript: bool, allowance: Allowance) -> Vec<F
         let tags = parse(SourceType::tsx());
         parsed = if tags.diagnostics.is_empty() { tags } else { parsed };
     }
-    let mut reader = Reader { facts: Vec::new(), scopes: vec![HashMap::new()], allowance };
+    let mut reader = Reader::new(allowance);
     if let Some(error) = parsed.diagnostics.first() {
         let at = error.labels.first().map_or(0, |label| label.offset());
         reader.say(at, Kind::Shape(Shape::Syntax(error.message.to_string())));
@@ -48,16 +49,35 @@ struct Reader {
     facts: Vec<Fact>,
     scopes: Vec<HashMap<String, Value>>,
     allowance: Allowance,
+    /// Calls so far that start another process.
+    forks: usize,
+    /// Counts changes of bindings: a value that was folded before one may be another after it.
+    generation: u64,
+    /// Values by the address of their expression, which stays where it is. Each is folded once in a generation, so that folding
+    /// a chain of n calls takes n steps.
+    folded: RefCell<HashMap<usize, (u64, Value)>>,
 }
 
 impl Reader {
+    fn new(allowance: Allowance) -> Self {
+        let (scopes, folded) = (vec![HashMap::new()], RefCell::default());
+        Self { facts: Vec::new(), scopes, allowance, forks: 0, generation: 0, folded }
+    }
+
     fn say(&mut self, at: u32, kind: Kind) {
+        // What is not said for want of steps is said for the whole program.
+        if !self.allowance.budget.spend_bytes(kind.bytes()) {
+            return;
+        }
         self.facts.push(Fact { at: at as usize, language: Language::JavaScript, kind });
     }
 
     fn bind(&mut self, name: &str, value: Value) {
-        if let Some(scope) = self.scopes.last_mut() {
+        if let Some(scope) = self.scopes.last_mut()
+            && scope.get(name) != Some(&value)
+        {
             scope.insert(name.to_owned(), value);
+            self.generation += 1;
         }
     }
 
@@ -88,8 +108,14 @@ impl Reader {
         arguments
             .iter()
             .take(16)
-            .map(|argument| argument.as_expression().and_then(|expr| self.text(expr)))
+            .map(|argument| argument.as_expression().and_then(|expr| self.copied(expr)))
             .collect()
+    }
+
+    /// A text that a fact keeps.
+    fn copied(&self, expr: &Expression<'_>) -> Option<String> {
+        let text = self.text(expr)?;
+        self.allowance.budget.spend_bytes(text.len()).then(|| String::clone(&text))
     }
 
     fn called(&mut self, path: String, arguments: &[Argument<'_>], at: u32) {
@@ -131,7 +157,7 @@ impl Reader {
                         .elements
                         .iter()
                         .take(64)
-                        .map(|word| word.as_expression().and_then(|word| self.text(word)))
+                        .map(|word| word.as_expression().and_then(|word| self.copied(word)))
                         .collect(),
                     _ => Vec::new(),
                 };
@@ -139,6 +165,7 @@ impl Reader {
                 self.facts.extend(shell::program(words, at as usize, &self.allowance));
             }
         }
+        self.forks += usize::from(matches!(path.as_str(), "child_process.fork" | "child_process.spawn"));
         self.say(at, Kind::Name { path, arguments: Some(known) });
     }
 
@@ -171,7 +198,7 @@ impl Reader {
         let function = |expr: &Expression<'_>| match expr.get_inner_expression() {
             Expression::StaticMemberExpression(inner) => inner.property.name == "constructor",
             Expression::ComputedMemberExpression(inner) => {
-                self.text(&inner.expression).is_some_and(|name| name == "constructor")
+                self.text(&inner.expression).is_some_and(|name| name.as_str() == "constructor")
             }
             Expression::FunctionExpression(_) | Expression::ArrowFunctionExpression(_) => true,
             _ => false,

@@ -6,18 +6,45 @@ use std::collections::HashMap;
 use oxc_ast::ast::{
     AssignmentExpression, AssignmentTarget, CallExpression, CatchParameter, Class, ComputedMemberExpression,
     ExportAllDeclaration, ExportFromDeclaration, Expression, FormalParameter, Function, IdentifierReference,
-    ImportDeclaration, ImportDeclarationSpecifier, ImportExpression, NewExpression, StaticMemberExpression,
-    TSImportEqualsDeclaration, TSModuleReference, UnaryExpression, UnaryOperator, VariableDeclarator,
-    WhileStatement,
+    ImportDeclaration, ImportDeclarationSpecifier, ImportExpression, NewExpression, Statement,
+    StaticMemberExpression, TSImportEqualsDeclaration, TSModuleReference, UnaryExpression, UnaryOperator,
+    VariableDeclarator, WhileStatement,
 };
 use oxc_ast_visit::{Visit, walk};
 use oxc_syntax::scope::{ScopeFlags, ScopeId};
 
-use super::super::fact::{Fact, Kind, Shape};
+use super::super::fact::{Kind, Shape};
 use super::Reader;
 use super::fold::{MAX_DEPTH, Value, canonical, member, module};
 
+impl Reader {
+    /// Binds a name anew in the innermost scope that has it.
+    fn assign(&mut self, name: &str, value: Value) {
+        let budget = &self.allowance.budget;
+        let mut scopes = self.scopes.iter_mut().rev().take_while(|_| budget.spend(1));
+        match scopes.find(|scope| scope.contains_key(name)) {
+            Some(scope) => {
+                scope.insert(name.to_owned(), value);
+                self.generation += 1;
+            }
+            None => self.bind(name, value),
+        }
+    }
+}
+
 impl<'a> Visit<'a> for Reader {
+    fn visit_statement(&mut self, statement: &Statement<'a>) {
+        if self.allowance.budget.spend(1) {
+            walk::walk_statement(self, statement);
+        }
+    }
+
+    fn visit_expression(&mut self, expression: &Expression<'a>) {
+        if self.allowance.budget.spend(1) {
+            walk::walk_expression(self, expression);
+        }
+    }
+
     fn enter_scope(&mut self, _: ScopeFlags, _: &Cell<Option<ScopeId>>) {
         self.scopes.push(HashMap::new());
     }
@@ -60,12 +87,7 @@ impl<'a> Visit<'a> for Reader {
         walk::walk_assignment_expression(self, assignment);
         if let AssignmentTarget::AssignmentTargetIdentifier(name) = &assignment.left {
             let value = self.value(&assignment.right);
-            let name = name.name.as_str();
-            let scope = self.scopes.iter_mut().rev().find(|scope| scope.contains_key(name));
-            match scope {
-                Some(scope) => _ = scope.insert(name.to_owned(), value),
-                None => self.bind(name, value),
-            }
+            self.assign(name.name.as_str(), value);
         }
     }
 
@@ -124,7 +146,7 @@ impl<'a> Visit<'a> for Reader {
             Some(name) => {
                 self.say(import.span.start, Kind::Import(module(&name)));
                 if !matches!(import.source, Expression::StringLiteral(_) | Expression::Identifier(_)) {
-                    self.say(import.span.start, Kind::Shape(Shape::Assembled(name)));
+                    self.say(import.span.start, Kind::Shape(Shape::Assembled(String::clone(&name))));
                 }
             }
             None => self.say(import.span.start, Kind::Shape(Shape::UnknownCode("import()"))),
@@ -166,14 +188,10 @@ impl<'a> Visit<'a> for Reader {
     }
 
     fn visit_while_statement(&mut self, statement: &WhileStatement<'a>) {
-        let before = self.facts.len();
+        let before = self.forks;
         walk::walk_while_statement(self, statement);
         let endless = matches!(&statement.test, Expression::BooleanLiteral(literal) if literal.value);
-        let forks = |fact: &Fact| {
-            matches!(&fact.kind, Kind::Name { path, arguments: Some(_) }
-                if matches!(path.as_str(), "child_process.fork" | "child_process.spawn"))
-        };
-        if endless && self.facts[before..].iter().any(forks) {
+        if endless && self.forks > before {
             self.say(statement.span.start, Kind::Shape(Shape::ForkBomb));
         }
     }

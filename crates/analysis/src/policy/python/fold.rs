@@ -1,52 +1,61 @@
 //! What an expression is, as far as that can be said without running it.
 
+use std::rc::Rc;
+
 use ruff_python_ast::{self as ast, Expr, Operator};
 
-use super::super::fact::{MAX_TEXT, base64_text};
+use super::super::fact::{MAX_TEXT, base64_text, replaced};
 use super::scope::{Scopes, Value, canonical};
 
-/// How far down an expression is looked into. It bounds the work as well: each part has so many parents at most.
-const MAX_DEPTH: usize = 24;
+/// The longest name that is resolved; no rule has one that is nearly as long.
+const MAX_NAME: usize = 256;
 
-/// Folds an expression.
-pub(crate) fn value(expr: &Expr, scopes: &Scopes) -> Value {
-    fold(expr, scopes, MAX_DEPTH)
-}
-
-fn text(expr: &Expr, scopes: &Scopes) -> Option<String> {
+fn text(expr: &Expr, scopes: &Scopes) -> Option<Rc<String>> {
     match value(expr, scopes) {
         Value::Text(text) => Some(text),
         _ => None,
     }
 }
 
-fn fold(expr: &Expr, scopes: &Scopes, depth: usize) -> Value {
-    let Some(depth) = depth.checked_sub(1) else { return Value::Other };
+/// Folds an expression, once for as long as no name changes.
+pub(crate) fn value(expr: &Expr, scopes: &Scopes) -> Value {
+    if let Some(value) = scopes.folded(expr) {
+        return value;
+    }
+    if !scopes.budget.spend(1) {
+        return Value::Other;
+    }
+    let value = fold(expr, scopes);
+    scopes.keep(expr, &value);
+    value
+}
+
+fn fold(expr: &Expr, scopes: &Scopes) -> Value {
     match expr {
         Expr::Name(name) => scopes.value(name.id.as_str()),
-        Expr::Attribute(attribute) => member(fold(&attribute.value, scopes, depth), attribute.attr.as_str()),
-        Expr::StringLiteral(literal) => bounded(literal.value.to_str().to_owned()),
-        Expr::BytesLiteral(literal) => {
-            String::from_utf8(literal.value.bytes().collect()).map_or(Value::Other, bounded)
-        }
-        Expr::FString(string) => f_string(string, scopes, depth),
+        Expr::Attribute(attribute) => member(value(&attribute.value, scopes), attribute.attr.as_str()),
+        Expr::StringLiteral(literal) if literal.value.len() > MAX_TEXT => Value::Other,
+        Expr::StringLiteral(literal) => bounded(literal.value.to_str().to_owned(), scopes),
+        Expr::BytesLiteral(literal) => String::from_utf8(literal.value.bytes().collect())
+            .map_or(Value::Other, |text| bounded(text, scopes)),
+        Expr::FString(string) => f_string(string, scopes),
         Expr::NumberLiteral(ast::ExprNumberLiteral { value: ast::Number::Int(number), .. }) => {
             number.as_i64().map_or(Value::Other, Value::Number)
         }
-        Expr::BinOp(operation) => binary(operation, scopes, depth),
-        Expr::Call(call) => called(call, scopes, depth),
-        Expr::Subscript(subscript) => subscripted_value(subscript, scopes, depth),
-        Expr::Named(named) => fold(&named.value, scopes, depth),
-        Expr::If(choice) => first_known([&*choice.body, &*choice.orelse], scopes, depth),
-        Expr::BoolOp(choice) => first_known(&choice.values, scopes, depth),
+        Expr::BinOp(operation) => binary(operation, scopes),
+        Expr::Call(call) => called(call, scopes),
+        Expr::Subscript(subscript) => subscripted_value(subscript, scopes),
+        Expr::Named(named) => value(&named.value, scopes),
+        Expr::If(choice) => first_known([&*choice.body, &*choice.orelse], scopes),
+        Expr::BoolOp(choice) => first_known(&choice.values, scopes),
         _ => Value::Other,
     }
 }
 
 /// Of several that it may be, the first of which something is known.
-fn first_known<'a>(choices: impl IntoIterator<Item = &'a Expr>, scopes: &Scopes, depth: usize) -> Value {
-    let values = choices.into_iter().take(8).map(|choice| fold(choice, scopes, depth));
-    values.into_iter().find(|value| *value != Value::Other).unwrap_or(Value::Other)
+fn first_known<'a>(choices: impl IntoIterator<Item = &'a Expr>, scopes: &Scopes) -> Value {
+    let mut values = choices.into_iter().take(8).map(|choice| value(choice, scopes));
+    values.find(|value| *value != Value::Other).unwrap_or(Value::Other)
 }
 
 /// Whether a call asks for an attribute of its first argument by a name that is known, and so hands on nothing else.
@@ -58,65 +67,121 @@ pub(crate) fn looks_up(call: &ast::ExprCall, scopes: &Scopes) -> bool {
 }
 
 /// `"sys%s" % "tem"` and `"{}tem".format("sys")`: holes are filled in their order, and nothing else is understood.
-fn filled(pattern: &str, hole: &str, parts: &[Expr], scopes: &Scopes, depth: usize) -> Value {
-    let mut whole = pattern.to_owned();
+fn filled(pattern: &str, hole: &str, parts: &[Expr], scopes: &Scopes) -> Value {
+    let (mut whole, mut rest) = (String::new(), pattern);
     for part in parts.iter().take(64) {
-        let Value::Text(part) = fold(part, scopes, depth) else { return Value::Other };
-        whole = whole.replacen(hole, &part, 1);
+        let Value::Text(part) = value(part, scopes) else { return Value::Other };
+        let Some((before, after)) = rest.split_once(hole) else { break };
+        if !append(&mut whole, before) || !append(&mut whole, &part) {
+            return Value::Other;
+        }
+        rest = after;
     }
-    if whole.contains(hole) { Value::Other } else { bounded(whole) }
+    if rest.contains(hole) || !append(&mut whole, rest) { Value::Other } else { bounded(whole, scopes) }
 }
 
-fn bounded(text: String) -> Value {
-    if text.len() <= MAX_TEXT { Value::Text(text) } else { Value::Other }
+/// A text that folding produced; nothing is known of one that is too long, or for which there are no steps left.
+fn bounded(text: String, scopes: &Scopes) -> Value {
+    let fits = text.len() <= MAX_TEXT && scopes.budget.spend_bytes(text.len());
+    if fits { Value::Text(Rc::new(text)) } else { Value::Other }
+}
+
+/// Appends to a text while that is no longer than is folded.
+fn append(whole: &mut String, part: &str) -> bool {
+    let fits = whole.len() + part.len() <= MAX_TEXT;
+    if fits {
+        whole.push_str(part);
+    }
+    fits
+}
+
+/// A name that came out of a text.
+fn path(text: &str) -> Value {
+    if text.len() <= MAX_NAME { Value::Path(text.to_owned()) } else { Value::Other }
 }
 
 fn member(of: Value, name: &str) -> Value {
     match of {
-        Value::Path(path) if path.len() < 256 => Value::Path(canonical(&format!("{path}.{name}"))),
+        Value::Path(path) if path.len() < MAX_NAME && name.len() <= MAX_NAME => {
+            Value::Path(canonical(&format!("{path}.{name}")))
+        }
         _ => Value::Other,
     }
 }
 
-fn f_string(string: &ast::ExprFString, scopes: &Scopes, depth: usize) -> Value {
+fn f_string(string: &ast::ExprFString, scopes: &Scopes) -> Value {
     let mut whole = String::new();
     for part in &string.value {
-        match part {
-            ast::FStringPart::Literal(literal) => whole.push_str(&literal.value),
+        let known = match part {
+            ast::FStringPart::Literal(literal) => append(&mut whole, &literal.value),
             ast::FStringPart::FString(string) => {
-                for element in &string.elements {
-                    match element {
-                        ast::InterpolatedStringElement::Literal(literal) => whole.push_str(&literal.value),
-                        ast::InterpolatedStringElement::Interpolation(hole) => {
-                            match fold(&hole.expression, scopes, depth) {
-                                Value::Text(text) => whole.push_str(&text),
-                                Value::Number(number) => whole.push_str(&number.to_string()),
-                                _ => return Value::Other,
-                            }
-                        }
-                    }
-                }
+                string.elements.iter().all(|element| interpolated(&mut whole, element, scopes))
             }
+        };
+        if !known {
+            return Value::Other;
         }
     }
-    bounded(whole)
+    bounded(whole, scopes)
 }
 
-fn binary(operation: &ast::ExprBinOp, scopes: &Scopes, depth: usize) -> Value {
-    let left = fold(&operation.left, scopes, depth);
+/// Appends a part of an f-string, if it is known and there is room for it.
+fn interpolated(whole: &mut String, element: &ast::InterpolatedStringElement, scopes: &Scopes) -> bool {
+    match element {
+        ast::InterpolatedStringElement::Literal(literal) => append(whole, &literal.value),
+        ast::InterpolatedStringElement::Interpolation(hole) => match value(&hole.expression, scopes) {
+            Value::Text(text) => append(whole, &text),
+            Value::Number(number) => append(whole, &number.to_string()),
+            _ => false,
+        },
+    }
+}
+
+fn binary(operation: &ast::ExprBinOp, scopes: &Scopes) -> Value {
+    if operation.op == Operator::Add {
+        return sum(operation, scopes);
+    }
+    let left = value(&operation.left, scopes);
     if let (Value::Text(pattern), Operator::Mod) = (&left, operation.op) {
         let parts = match &*operation.right {
             Expr::Tuple(tuple) => &tuple.elts[..],
             one => std::slice::from_ref(one),
         };
-        return filled(pattern, "%s", parts, scopes, depth);
+        return filled(pattern, "%s", parts, scopes);
     }
-    let right = fold(&operation.right, scopes, depth);
-    match (left, operation.op, right) {
-        (Value::Text(left), Operator::Add, Value::Text(right)) => bounded(left + &right),
-        (Value::Number(left), Operator::Add, Value::Number(right)) => number(left.checked_add(right)),
+    match (left, operation.op, value(&operation.right, scopes)) {
         (Value::Number(left), Operator::Sub, Value::Number(right)) => number(left.checked_sub(right)),
         (Value::Number(left), Operator::BitXor, Value::Number(right)) => Value::Number(left ^ right),
+        _ => Value::Other,
+    }
+}
+
+/// `a + b + c` in one go: the sums in between would be as many texts, each longer than the one before.
+fn sum(operation: &ast::ExprBinOp, scopes: &Scopes) -> Value {
+    let (mut first, mut others) = (&*operation.left, vec![&*operation.right]);
+    while let Expr::BinOp(ast::ExprBinOp { left, op: Operator::Add, right, .. }) = first {
+        others.push(right);
+        first = left;
+        if !scopes.budget.spend(1) {
+            return Value::Other;
+        }
+    }
+    let others = others.into_iter().rev().map(|other| value(other, scopes));
+    match value(first, scopes) {
+        Value::Text(text) => {
+            let mut whole = String::clone(&text);
+            for other in others {
+                let Value::Text(other) = other else { return Value::Other };
+                if !append(&mut whole, &other) {
+                    return Value::Other;
+                }
+            }
+            bounded(whole, scopes)
+        }
+        Value::Number(first) => others
+            .map(|other| if let Value::Number(other) = other { Some(other) } else { None })
+            .try_fold(first, |sum, other| sum.checked_add(other?))
+            .map_or(Value::Other, Value::Number),
         _ => Value::Other,
     }
 }
@@ -125,77 +190,88 @@ fn number(number: Option<i64>) -> Value {
     number.map_or(Value::Other, Value::Number)
 }
 
-/// `x += "tem"`.
-pub(crate) fn grown(assign: &ast::StmtAugAssign, scopes: &Scopes) -> Value {
-    match (value(&assign.target, scopes), assign.op, value(&assign.value, scopes)) {
-        (Value::Text(left), Operator::Add, Value::Text(right)) => bounded(left + &right),
-        _ => Value::Other,
-    }
+/// `x += "tem"`: the text of a name grows in place.
+pub(crate) fn grown(name: &str, assign: &ast::StmtAugAssign, scopes: &mut Scopes) -> Value {
+    let more = value(&assign.value, scopes);
+    let (Operator::Add, Value::Text(more)) = (assign.op, more) else { return Value::Other };
+    let text = match scopes.take_text(name) {
+        Some(text) => Value::Text(text),
+        None => scopes.value(name),
+    };
+    let Value::Text(mut text) = text else { return Value::Other };
+    let fits = scopes.budget.spend_bytes(more.len()) && append(Rc::make_mut(&mut text), &more);
+    if fits { Value::Text(text) } else { Value::Other }
 }
 
-fn called(call: &ast::ExprCall, scopes: &Scopes, depth: usize) -> Value {
+fn called(call: &ast::ExprCall, scopes: &Scopes) -> Value {
     let arguments = &call.arguments.args;
-    let first = || arguments.first().map_or(Value::Other, |argument| fold(argument, scopes, depth));
+    let first = || arguments.first().map_or(Value::Other, |argument| value(argument, scopes));
     if let Expr::Attribute(method) = &*call.func
-        && let Value::Text(of) = fold(&method.value, scopes, depth)
+        && let Value::Text(of) = value(&method.value, scopes)
     {
-        return text_method(&of, method.attr.as_str(), arguments, scopes, depth);
+        return text_method(&of, method.attr.as_str(), arguments, scopes);
     }
-    let Value::Path(path) = fold(&call.func, scopes, depth) else { return Value::Other };
-    match (path.as_str(), first()) {
-        ("__import__" | "importlib.import_module", Value::Text(module)) => Value::Path(module),
-        ("getattr", Value::Path(of)) => match arguments.get(1).map(|name| fold(name, scopes, depth)) {
+    let Value::Path(function) = value(&call.func, scopes) else { return Value::Other };
+    match (function.as_str(), first()) {
+        ("__import__" | "importlib.import_module", Value::Text(module)) => path(&module),
+        ("getattr", Value::Path(of)) => match arguments.get(1).map(|name| value(name, scopes)) {
             Some(Value::Text(name)) => member(Value::Path(of), &name),
             _ => Value::Other,
         },
         ("object.__getattribute__", Value::Path(of)) => {
-            match arguments.get(1).map(|name| fold(name, scopes, depth)) {
+            match arguments.get(1).map(|name| value(name, scopes)) {
                 Some(Value::Text(name)) => member(Value::Path(of), &name),
                 _ => Value::Other,
             }
         }
         ("sys.modules.get" | "sys.modules.pop" | "sys.modules.__getitem__", Value::Text(module)) => {
-            Value::Path(module)
+            path(&module)
         }
-        (path, Value::Text(name)) if path.ends_with(".__getattribute__") => {
-            member(Value::Path(path.trim_end_matches(".__getattribute__").to_owned()), &name)
+        (function, Value::Text(name)) if function.ends_with(".__getattribute__") => {
+            member(Value::Path(function.trim_end_matches(".__getattribute__").to_owned()), &name)
         }
         ("vars", Value::Path(of)) => Value::Path(format!("{of}.__dict__")),
         ("chr", Value::Number(code)) => {
             let letter = u32::try_from(code).ok().and_then(char::from_u32);
-            letter.map_or(Value::Other, |letter| Value::Text(letter.to_string()))
+            letter.map_or(Value::Other, |letter| bounded(letter.to_string(), scopes))
         }
         ("str" | "bytes", Value::Text(text)) => Value::Text(text),
         ("base64.b64decode" | "base64.standard_b64decode", Value::Text(text)) => {
-            base64_text(&text).map_or(Value::Other, Value::Text)
+            base64_text(&text).map_or(Value::Other, |text| bounded(text, scopes))
         }
-        ("bytes.fromhex", Value::Text(text)) => unhex(&text).map_or(Value::Other, Value::Text),
-        ("codecs.decode", Value::Text(text)) => match arguments.get(1).map(|by| fold(by, scopes, depth)) {
-            Some(Value::Text(by)) if by.starts_with("rot") => Value::Text(rot13(&text)),
+        ("bytes.fromhex", Value::Text(text)) => {
+            unhex(&text).map_or(Value::Other, |text| bounded(text, scopes))
+        }
+        ("codecs.decode", Value::Text(text)) => match arguments.get(1).map(|by| value(by, scopes)) {
+            Some(Value::Text(by)) if by.starts_with("rot") => bounded(rot13(&text), scopes),
             _ => Value::Other,
         },
-        (path, _) if path.len() < 256 => Value::Path(format!("{path}()")),
+        (function, _) if function.len() < MAX_NAME => Value::Path(format!("{function}()")),
         _ => Value::Other,
     }
 }
 
-fn text_method(of: &str, name: &str, arguments: &[Expr], scopes: &Scopes, depth: usize) -> Value {
+fn text_method(of: &Rc<String>, name: &str, arguments: &[Expr], scopes: &Scopes) -> Value {
     match (name, arguments) {
         ("join", [Expr::List(ast::ExprList { elts, .. }) | Expr::Tuple(ast::ExprTuple { elts, .. })]) => {
-            let mut parts = Vec::new();
-            for part in elts.iter().take(1_024) {
-                let Value::Text(part) = fold(part, scopes, depth) else { return Value::Other };
-                parts.push(part);
+            let mut whole = String::new();
+            for (index, part) in elts.iter().take(1_024).enumerate() {
+                let Value::Text(part) = value(part, scopes) else { return Value::Other };
+                if (index > 0 && !append(&mut whole, of)) || !append(&mut whole, &part) {
+                    return Value::Other;
+                }
             }
-            bounded(parts.join(of))
+            bounded(whole, scopes)
         }
         ("decode" | "encode" | "strip" | "format", []) | ("decode" | "encode", [_]) => {
-            Value::Text(of.to_owned())
+            Value::Text(Rc::clone(of))
         }
-        ("format", parts) => filled(of, "{}", parts, scopes, depth),
-        ("lower", []) => Value::Text(of.to_lowercase()),
-        ("replace", [from, to]) => match (fold(from, scopes, depth), fold(to, scopes, depth)) {
-            (Value::Text(from), Value::Text(to)) if !from.is_empty() => bounded(of.replace(&from, &to)),
+        ("format", parts) => filled(of, "{}", parts, scopes),
+        ("lower", []) => bounded(of.to_lowercase(), scopes),
+        ("replace", [from, to]) => match (value(from, scopes), value(to, scopes)) {
+            (Value::Text(from), Value::Text(to)) => {
+                replaced(of, &from, &to).map_or(Value::Other, |text| bounded(text, scopes))
+            }
             _ => Value::Other,
         },
         _ => Value::Other,
@@ -203,23 +279,24 @@ fn text_method(of: &str, name: &str, arguments: &[Expr], scopes: &Scopes, depth:
 }
 
 /// `"…"[::-1]`, `globals()["eval"]`, `vars(os)["system"]`, `sys.modules["os"]`.
-fn subscripted_value(subscript: &ast::ExprSubscript, scopes: &Scopes, depth: usize) -> Value {
-    let of = fold(&subscript.value, scopes, depth);
+fn subscripted_value(subscript: &ast::ExprSubscript, scopes: &Scopes) -> Value {
+    let of = value(&subscript.value, scopes);
     if let (Value::Text(text), Expr::Slice(slice)) = (&of, &*subscript.slice) {
         let backwards = matches!(slice.step.as_deref(), Some(Expr::UnaryOp(step))
-            if step.op == ast::UnaryOp::USub && fold(&step.operand, scopes, depth) == Value::Number(1));
+            if step.op == ast::UnaryOp::USub && value(&step.operand, scopes) == Value::Number(1));
         let whole = slice.lower.is_none() && slice.upper.is_none();
-        return if backwards && whole { Value::Text(text.chars().rev().collect()) } else { Value::Other };
+        return if backwards && whole { bounded(text.chars().rev().collect(), scopes) } else { Value::Other };
     }
-    let (Value::Path(of), Value::Text(key)) = (of, fold(&subscript.slice, scopes, depth)) else {
+    let (Value::Path(of), Value::Text(key)) = (of, value(&subscript.slice, scopes)) else {
         return Value::Other;
     };
     match of.as_str() {
         "globals()" | "locals()" | "vars()" | "__builtins__" | "__dict__" => match scopes.value(&key) {
+            Value::Other if key.len() > MAX_NAME => Value::Other,
             Value::Other => Value::Path(canonical(&key)),
             known => known,
         },
-        "sys.modules" => Value::Path(key),
+        "sys.modules" => path(&key),
         other => match other.strip_suffix(".__dict__") {
             Some(module) => member(Value::Path(module.to_owned()), &key),
             None => Value::Other,
@@ -259,9 +336,11 @@ pub(crate) fn arguments(arguments: &ast::Arguments, scopes: &Scopes) -> Vec<Opti
 }
 
 fn shown(expr: &Expr, scopes: &Scopes) -> Option<String> {
+    // Each is a copy that a fact keeps.
+    let copy = |text: &str| scopes.budget.spend_bytes(text.len()).then(|| text.to_owned());
     match (expr, value(expr, scopes)) {
         (Expr::BooleanLiteral(literal), _) => Some(if literal.value { "True" } else { "False" }.to_owned()),
-        (_, Value::Text(text)) => Some(text),
+        (_, Value::Text(text)) => copy(&text),
         (_, Value::Number(number)) => Some(number.to_string()),
         _ => None,
     }

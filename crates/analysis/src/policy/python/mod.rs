@@ -20,7 +20,8 @@ use super::shell;
 /// What the code does.
 pub(crate) fn facts(code: &str, allowance: Allowance) -> Vec<Fact> {
     let parsed = parse_unchecked(code, ParseOptions::from(Mode::Ipython));
-    let mut reader = Reader { facts: Vec::new(), scopes: Scopes::new(), waiting: Vec::new(), allowance };
+    let scopes = Scopes::new(allowance.budget.clone());
+    let mut reader = Reader { facts: Vec::new(), scopes, waiting: Vec::new(), allowance };
     if let Some(error) = parsed.errors().first() {
         let why = error.error.to_string();
         reader.say(error.location.start().to_usize(), Kind::Shape(Shape::Syntax(why)));
@@ -54,6 +55,10 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn say(&mut self, at: usize, kind: Kind) {
+        // What is not said for want of steps is said for the whole program.
+        if !self.allowance.budget.spend_bytes(kind.bytes()) {
+            return;
+        }
         self.facts.push(Fact { at, language: Language::Python, kind });
     }
 
@@ -155,6 +160,8 @@ impl<'a> Reader<'a> {
 
     fn call(&mut self, call: &'a ast::ExprCall) {
         let at = call.func.start().to_usize();
+        // `getattr(os, "fork", None)` is followed here, and `hasattr` hands nothing on.
+        let followed = fold::looks_up(call, &self.scopes);
         match fold::value(&call.func, &self.scopes) {
             Value::Path(path) => {
                 self.called(&path, call, at);
@@ -168,8 +175,6 @@ impl<'a> Reader<'a> {
                 other => self.visit_expr(other),
             },
         }
-        // `getattr(os, "fork", None)` has been followed, and `hasattr` hands nothing on.
-        let followed = fold::looks_up(call, &self.scopes);
         for argument in call.arguments.args.iter().skip(usize::from(followed)) {
             self.visit_expr(argument);
         }
@@ -296,6 +301,9 @@ fn shell_runs(path: &str, arguments: &[Option<String>]) -> bool {
 
 impl<'a> Visitor<'a> for Reader<'a> {
     fn visit_stmt(&mut self, statement: &'a Stmt) {
+        if !self.allowance.budget.spend(1) {
+            return;
+        }
         match statement {
             Stmt::Import(import) => self.import(import),
             Stmt::ImportFrom(import) => self.import_from(import),
@@ -306,8 +314,9 @@ impl<'a> Visitor<'a> for Reader<'a> {
             Stmt::AugAssign(assign) => {
                 self.visit_expr(&assign.value);
                 if let Expr::Name(name) = &*assign.target {
-                    let value = fold::grown(assign, &self.scopes);
-                    self.scopes.replace(name.id.as_str(), value);
+                    let name = name.id.as_str();
+                    let value = fold::grown(name, assign, &mut self.scopes);
+                    self.scopes.replace(name, value);
                 }
             }
             Stmt::FunctionDef(def) => {
@@ -358,6 +367,9 @@ impl<'a> Visitor<'a> for Reader<'a> {
     fn visit_annotation(&mut self, _: &'a Expr) {}
 
     fn visit_expr(&mut self, expr: &'a Expr) {
+        if !self.allowance.budget.spend(1) {
+            return;
+        }
         match expr {
             Expr::Call(call) => self.call(call),
             Expr::Name(_) | Expr::Attribute(_) | Expr::Subscript(_) => self.mention(expr),

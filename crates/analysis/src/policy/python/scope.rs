@@ -1,13 +1,19 @@
 //! Which name means what, where.
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use ruff_python_ast::Expr;
+
+use crate::budget::Budget;
 
 /// What is known of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Value {
     /// Something with a name that begins at a module or is built in; a call is `name()`.
     Path(String),
-    Text(String),
+    Text(Rc<String>),
     Number(i64),
     Other,
 }
@@ -95,19 +101,38 @@ struct Scope {
     outer: Option<usize>,
     class: bool,
     /// Names of the module's own that are bound here.
-    globals: Vec<String>,
+    globals: HashSet<String>,
 }
 
-/// All scopes of a module.
+/// All scopes of a module, and the values of the expressions that were folded in them.
 #[derive(Debug)]
 pub(crate) struct Scopes {
     all: Vec<Scope>,
     here: usize,
+    pub(super) budget: Budget,
+    /// Counts changes of bindings: a value that was folded before one may be another after it.
+    generation: u64,
+    /// Values by the address of their expression, which stays where it is. Each is folded once in a generation, so that folding
+    /// a chain of n calls takes n steps.
+    folded: RefCell<HashMap<usize, (u64, Value)>>,
 }
 
 impl Scopes {
-    pub(crate) fn new() -> Self {
-        Self { all: vec![Scope::default()], here: 0 }
+    pub(crate) fn new(budget: Budget) -> Self {
+        let folded = RefCell::default();
+        Self { all: vec![Scope::default()], here: 0, budget, generation: 0, folded }
+    }
+
+    /// Returns what an expression was folded to, if that still holds.
+    pub(super) fn folded(&self, expr: &Expr) -> Option<Value> {
+        let folded = self.folded.borrow();
+        let (generation, value) = folded.get(&address(expr))?;
+        (*generation == self.generation).then(|| value.clone())
+    }
+
+    /// Keeps what an expression was folded to.
+    pub(super) fn keep(&self, expr: &Expr, value: &Value) {
+        self.folded.borrow_mut().insert(address(expr), (self.generation, value.clone()));
     }
 
     pub(crate) fn here(&self) -> usize {
@@ -140,13 +165,11 @@ impl Scopes {
     /// Binds a name. What is known of a name stays known where another branch (`except ImportError: os = None`) binds
     /// it to something unknown.
     pub(crate) fn bind(&mut self, name: &str, value: Value) {
-        let names = &mut self.all[self.here].names;
-        match names.get(name) {
-            Some(Value::Path(_)) if value == Value::Other => {}
-            _ => {
-                names.insert(name.to_owned(), value);
-            }
+        let known = self.all[self.here].names.get(name);
+        if known == Some(&value) || (value == Value::Other && matches!(known, Some(Value::Path(_)))) {
+            return;
         }
+        self.replace(name, value);
     }
 
     /// From here on, these names are the module's.
@@ -156,22 +179,40 @@ impl Scopes {
 
     /// Whether what is bound here is seen elsewhere, by whatever was read before.
     pub(crate) fn is_global(&self, name: &str) -> bool {
-        self.all[self.here].globals.iter().any(|global| global == name)
+        self.all[self.here].globals.contains(name)
     }
 
     /// Binds a name anew, whatever was known.
     pub(crate) fn replace(&mut self, name: &str, value: Value) {
         self.all[self.here].names.insert(name.to_owned(), value);
+        self.generation += 1;
+    }
+
+    /// Takes a text out of a name that is about to be bound anew, so that it can grow in place.
+    pub(super) fn take_text(&mut self, name: &str) -> Option<Rc<String>> {
+        self.generation += 1;
+        match self.all[self.here].names.remove(name) {
+            Some(Value::Text(text)) => Some(text),
+            Some(other) => {
+                self.all[self.here].names.insert(name.to_owned(), other);
+                None
+            }
+            None => None,
+        }
     }
 
     pub(crate) fn open(&mut self, module: &str) {
         self.all[self.here].opened.push(module.to_owned());
+        self.generation += 1;
     }
 
     pub(crate) fn value(&self, name: &str) -> Value {
         let mut scope = Some(self.here);
         let mut opened = None;
         while let Some(at) = scope {
+            if !self.budget.spend(1) {
+                return Value::Other;
+            }
             let Scope { names, opened: modules, outer, .. } = &self.all[at];
             if let Some(value) = names.get(name) {
                 return value.clone();
@@ -185,4 +226,8 @@ impl Scopes {
             None => Value::Other,
         }
     }
+}
+
+fn address(expr: &Expr) -> usize {
+    std::ptr::from_ref(expr).addr()
 }

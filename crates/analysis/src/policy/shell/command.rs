@@ -69,6 +69,10 @@ impl Reader {
         let mut expanded: Vec<String> = Vec::new();
         // Each wrapper takes a word at least; aliases are expanded once.
         for _ in 0..16 {
+            let bytes = words.iter().flatten().map(String::len).sum::<usize>();
+            if !self.allowance.budget.spend_bytes(bytes + words.len()) {
+                return;
+            }
             let name = match words.first() {
                 None => return,
                 Some(None) => return self.say(at, Kind::Shape(Shape::UnknownCode("$command"))),
@@ -80,6 +84,9 @@ impl Reader {
             };
             self.at_root(&name, &mut words);
             if let Some(alias) = self.aliases.get(&name).filter(|_| !expanded.contains(&name)) {
+                if !self.allowance.budget.spend_bytes(alias.len()) {
+                    return;
+                }
                 let text: Words = alias.split_whitespace().map(|word| Some(word.to_owned())).collect();
                 words.splice(..1, text);
                 expanded.push(name);

@@ -88,6 +88,9 @@ impl Reader {
     /// Expands a word, and follows what it substitutes.
     pub(crate) fn word(&mut self, word: &ast::Word) -> Option<String> {
         let at = self.place(word);
+        if !self.allowance.budget.spend_bytes(word.value.len()) {
+            return None;
+        }
         // Most words are plain.
         if !word.value.contains(['$', '`', '\'', '"', '\\', '~']) {
             return Some(word.value.clone());
@@ -104,9 +107,19 @@ impl Reader {
 
     fn pieces(&mut self, pieces: &[WordPieceWithSource], at: usize) -> Option<String> {
         // All are looked at, also after one that is not known: each may run something.
-        let parts: Vec<Option<String>> = pieces.iter().map(|piece| self.piece(&piece.piece, at)).collect();
-        let whole: String = parts.into_iter().collect::<Option<Vec<_>>>()?.concat();
-        (whole.len() <= MAX_TEXT).then_some(whole)
+        let mut whole = Some(String::new());
+        for piece in pieces {
+            let part = self.piece(&piece.piece, at);
+            let bytes = part.as_ref().map_or(0, String::len);
+            if !self.allowance.budget.spend_bytes(bytes) {
+                return None;
+            }
+            whole = whole.zip(part).and_then(|(mut whole, part)| {
+                (whole.len() + part.len() <= MAX_TEXT).then(|| whole.push_str(&part))?;
+                Some(whole)
+            });
+        }
+        whole
     }
 
     fn piece(&mut self, piece: &WordPiece, at: usize) -> Option<String> {
@@ -135,6 +148,9 @@ impl Reader {
     /// Follows what a text substitutes when the shell evaluates it.
     pub(crate) fn substituted(&mut self, text: &str, at: usize) {
         // What cannot be parsed is not run either.
+        if !self.allowance.budget.spend(text.len()) {
+            return;
+        }
         if let Ok(pieces) = word::parse(text, &ParserOptions::default()) {
             self.pieces(&pieces, at);
         }
@@ -175,7 +191,7 @@ impl Reader {
 
     /// What a substituted command prints, where it is a pipe of plain text.
     fn output(&mut self, code: &str, at: usize) -> Option<String> {
-        if self.levels == 0 {
+        if self.levels == 0 || !self.allowance.budget.spend(code.len()) {
             return None;
         }
         let program = Parser::new(code.as_bytes(), &ParserOptions::default()).parse_program().ok()?;

@@ -34,9 +34,9 @@ pub(crate) fn program(words: Vec<Option<String>>, at: usize, allowance: &Allowan
 }
 
 /// What a program does that is started with these words, and reads this.
-pub(crate) fn command(words: &[String], input: Option<&str>) -> Vec<Fact> {
+pub(crate) fn command(words: &[String], input: Option<&str>, allowance: Allowance) -> Vec<Fact> {
     let words: Vec<_> = words.iter().cloned().map(Some).collect();
-    let mut reader = Reader::new("", Allowance::whole());
+    let mut reader = Reader::new("", allowance);
     if let Some(input) = input {
         let flow = expand::Flow { text: Some(input.to_owned()), ..expand::Flow::default() };
         reader.fed(&words, &flow, 0);
@@ -68,6 +68,10 @@ impl Reader {
     }
 
     fn say(&mut self, at: usize, kind: Kind) {
+        // What is not said for want of steps is said for the whole program.
+        if !self.allowance.budget.spend_bytes(kind.bytes()) {
+            return;
+        }
         self.facts.push(Fact { at, language: Language::Shell, kind });
     }
 
@@ -77,6 +81,9 @@ impl Reader {
     }
 
     fn script(&mut self, code: &str) -> Result<(), String> {
+        if !self.allowance.budget.spend(code.len()) {
+            return Ok(());
+        }
         let program = Parser::new(code.as_bytes(), &ParserOptions::default()).parse_program();
         let program = program.map_err(|error| error.to_string())?;
         program.complete_commands.iter().for_each(|list| self.list(list));
@@ -122,6 +129,10 @@ impl Reader {
         for (index, command) in pipeline.seq.iter().enumerate() {
             let words = self.command(command);
             let at = self.place(command);
+            // Each program of a pipe may make another text of what flows.
+            if !self.allowance.budget.spend_bytes(flow.text.as_ref().map_or(0, String::len)) {
+                return;
+            }
             if let Some(words) = words {
                 if index > 0 {
                     self.fed(&words, &flow, at);
@@ -135,6 +146,9 @@ impl Reader {
 
     /// Reads a command, and gives back its words where it is a simple one.
     fn command(&mut self, command: &ast::Command) -> Option<Vec<Option<String>>> {
+        if !self.allowance.budget.spend(1) {
+            return None;
+        }
         match command {
             ast::Command::Simple(simple) => return Some(self.simple(simple)),
             ast::Command::Compound(compound, redirects) => {

@@ -1,0 +1,255 @@
+//! Readers: code is read on a bounded number of workers outside the async threads, and tenants share them.
+//!
+//! ```text
+//! read ─▶ a worker is free, and the tenant is within its share ─▶ reads ─▶ ended: the next tenant's oldest request reads
+//!      └▶ waits in its tenant's queue ──────────────────────────┘   └▶ abandoned: counted for its tenant until it ends
+//!      └▶ its queue is full, or too many of its readings are abandoned: refused
+//! ```
+//!
+//! While another tenant waits, no tenant reads on more than half of the workers. Reading has a step budget, so a reading that is
+//! abandoned after [`PATIENCE`] is a defect of a parser; only the tenant whose code found it is refused, until it ends.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use belljar_store::TenantName;
+use tokio::sync::oneshot;
+
+use crate::error::Error;
+
+/// How long a reading may take. The step budget ends the longest in a second.
+const PATIENCE: Duration = Duration::from_secs(if cfg!(debug_assertions) { 60 } else { 10 });
+/// Abandoned readings of one tenant, above which nothing of it is read until one of them ends.
+const MAX_ABANDONED: usize = 2;
+/// Abandoned readings of all tenants: each is a thread.
+const MAX_ABANDONED_TOTAL: usize = 64;
+/// Requests of one tenant, and of all, that wait to be read.
+const MAX_WAITING: usize = 256;
+const MAX_WAITING_TOTAL: usize = 4_096;
+
+/// The workers that read code.
+#[derive(Debug, Clone)]
+pub(crate) struct Readers(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    table: Mutex<Table>,
+    patience: Duration,
+    abandoned: AtomicU64,
+    refused: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    workers: usize,
+    busy: usize,
+    waiting: usize,
+    abandoned: usize,
+    tenants: HashMap<TenantName, Lane>,
+    /// Tenants with waiting requests, in turn order.
+    turns: VecDeque<TenantName>,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    reading: usize,
+    abandoned: usize,
+    waiting: VecDeque<oneshot::Sender<Worker>>,
+}
+
+/// The right to use a worker; dropping it gives the worker to the next request.
+#[derive(Debug)]
+struct Worker {
+    shared: Arc<Shared>,
+    tenant: TenantName,
+}
+
+/// A reading that nobody waits for any more; dropped when it ends.
+#[derive(Debug)]
+struct Abandoned {
+    shared: Arc<Shared>,
+    tenant: TenantName,
+}
+
+enum Entry {
+    Now(Worker),
+    Later(oneshot::Receiver<Worker>),
+}
+
+impl Readers {
+    /// Returns readers with as many workers as the machine has processors, and at least two.
+    pub(crate) fn new() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self::with(cores.max(2), PATIENCE)
+    }
+
+    fn with(workers: usize, patience: Duration) -> Self {
+        let table = Mutex::new(Table { workers, ..Table::default() });
+        let (abandoned, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self(Arc::new(Shared { table, patience, abandoned, refused }))
+    }
+
+    /// Runs `work`, which reads code of a tenant, on a worker.
+    ///
+    /// # Errors
+    /// There is no worker for this tenant now, or the reading was abandoned.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        tenant: &TenantName,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let entry = self.enter(tenant).inspect_err(|_| {
+            self.0.refused.fetch_add(1, Ordering::Relaxed);
+        })?;
+        let worker = match entry {
+            Entry::Now(worker) => worker,
+            Entry::Later(worker) => worker.await.map_err(|_| Error::Internal)?,
+        };
+        let (answer, answered) = oneshot::channel();
+        // Supervised by a task of its own: a client that disconnects frees no worker that is still reading.
+        tokio::spawn(supervise(worker, self.0.patience, work, answer));
+        answered.await.unwrap_or(Err(Error::Internal))
+    }
+
+    /// Returns how many readings were abandoned, and how many were refused, since the start.
+    pub(crate) fn failures(&self) -> (u64, u64) {
+        (self.0.abandoned.load(Ordering::Relaxed), self.0.refused.load(Ordering::Relaxed))
+    }
+
+    fn enter(&self, tenant: &TenantName) -> Result<Entry, Error> {
+        let mut table = lock(&self.0);
+        let (all, total) = (table.abandoned, table.waiting);
+        let free = table.busy < table.workers && table.may_read(tenant);
+        let lane = table.tenants.entry(tenant.clone()).or_default();
+        if lane.abandoned >= MAX_ABANDONED {
+            return Err(Error::ReadersStuck);
+        }
+        if all >= MAX_ABANDONED_TOTAL {
+            return Err(Error::Overloaded);
+        }
+        if free && lane.waiting.is_empty() {
+            lane.reading += 1;
+            table.busy += 1;
+            return Ok(Entry::Now(Worker { shared: Arc::clone(&self.0), tenant: tenant.clone() }));
+        }
+        if lane.waiting.len() >= MAX_WAITING {
+            return Err(Error::ReadersBusy);
+        }
+        if total >= MAX_WAITING_TOTAL {
+            return Err(Error::Overloaded);
+        }
+        let (sender, receiver) = oneshot::channel();
+        if lane.waiting.is_empty() {
+            table.turns.push_back(tenant.clone());
+        }
+        table.waiting += 1;
+        table.tenants.entry(tenant.clone()).or_default().waiting.push_back(sender);
+        Ok(Entry::Later(receiver))
+    }
+}
+
+impl Table {
+    /// Returns whether a tenant may use one more worker: up to half of them while another tenant waits, else all.
+    fn may_read(&self, tenant: &TenantName) -> bool {
+        let others_wait = self.turns.iter().any(|waiting| waiting != tenant);
+        let reading = self.tenants.get(tenant).map_or(0, |lane| lane.reading);
+        !others_wait || reading < self.workers / 2
+    }
+
+    /// Takes the next request that gets a worker.
+    fn next(&mut self) -> Option<(TenantName, oneshot::Sender<Worker>)> {
+        if self.busy >= self.workers {
+            return None;
+        }
+        let at = self.turns.iter().position(|tenant| self.may_read(tenant))?;
+        let tenant = self.turns.remove(at)?;
+        let lane = self.tenants.get_mut(&tenant)?;
+        let sender = lane.waiting.pop_front()?;
+        lane.reading += 1;
+        self.busy += 1;
+        self.waiting -= 1;
+        if !lane.waiting.is_empty() {
+            self.turns.push_back(tenant.clone());
+        }
+        Some((tenant, sender))
+    }
+
+    fn forget_idle(&mut self, tenant: &TenantName) {
+        let idle = |lane: &Lane| lane.reading == 0 && lane.abandoned == 0 && lane.waiting.is_empty();
+        if self.tenants.get(tenant).is_some_and(idle) {
+            self.tenants.remove(tenant);
+        }
+    }
+}
+
+impl Worker {
+    /// Counts the reading as abandoned; the worker is free for others.
+    fn abandon(self) -> Abandoned {
+        let (shared, tenant) = (Arc::clone(&self.shared), self.tenant.clone());
+        shared.abandoned.fetch_add(1, Ordering::Relaxed);
+        let mut table = lock(&shared);
+        table.abandoned += 1;
+        table.tenants.entry(tenant.clone()).or_default().abandoned += 1;
+        drop(table);
+        Abandoned { shared, tenant }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let mut table = lock(&self.shared);
+        table.busy -= 1;
+        if let Some(lane) = table.tenants.get_mut(&self.tenant) {
+            lane.reading -= 1;
+        }
+        table.forget_idle(&self.tenant);
+        let next: Vec<_> = std::iter::from_fn(|| table.next()).collect();
+        drop(table);
+        for (tenant, sender) in next {
+            // A worker for a request that is gone comes back, and goes to the next.
+            drop(sender.send(Self { shared: Arc::clone(&self.shared), tenant }));
+        }
+    }
+}
+
+impl Drop for Abandoned {
+    fn drop(&mut self) {
+        let mut table = lock(&self.shared);
+        table.abandoned -= 1;
+        if let Some(lane) = table.tenants.get_mut(&self.tenant) {
+            lane.abandoned -= 1;
+        }
+        table.forget_idle(&self.tenant);
+    }
+}
+
+async fn supervise<T: Send + 'static>(
+    worker: Worker,
+    patience: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+    answer: oneshot::Sender<Result<T, Error>>,
+) {
+    let mut reading = tokio::task::spawn_blocking(work);
+    match tokio::time::timeout(patience, &mut reading).await {
+        Ok(read) => {
+            drop(worker);
+            drop(answer.send(read.map_err(|_| Error::Internal)));
+        }
+        Err(_) => {
+            let abandoned = worker.abandon();
+            drop(answer.send(Err(Error::ReadingAbandoned)));
+            drop(reading.await);
+            drop(abandoned);
+        }
+    }
+}
+
+fn lock(shared: &Shared) -> MutexGuard<'_, Table> {
+    shared.table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[path = "readers_tests.rs"]
+mod tests;

@@ -1,0 +1,124 @@
+use std::sync::mpsc;
+
+use super::*;
+
+fn tenant(name: &str) -> TenantName {
+    name.parse().unwrap()
+}
+
+/// A reading that lasts until it is let go.
+struct Blocked {
+    go: mpsc::Sender<()>,
+    answer: tokio::task::JoinHandle<Result<(), Error>>,
+}
+
+impl Blocked {
+    fn start(readers: &Readers, name: &'static str) -> Self {
+        let ((go, wait), readers) = (mpsc::channel::<()>(), readers.clone());
+        let answer = tokio::spawn(async move {
+            readers.read(&tenant(name), move || wait.recv().unwrap_or_default()).await
+        });
+        Self { go, answer }
+    }
+
+    async fn end(self) -> Result<(), Error> {
+        drop(self.go);
+        self.answer.await.unwrap()
+    }
+}
+
+async fn until(readers: &Readers, what: impl Fn(&Table) -> bool) {
+    for _ in 0..10_000 {
+        if what(&lock(&readers.0)) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never: {:?}", lock(&readers.0));
+}
+
+fn reading(table: &Table, name: &str) -> usize {
+    table.tenants.get(&tenant(name)).map_or(0, |lane| lane.reading)
+}
+
+#[tokio::test]
+async fn a_tenant_has_all_workers_alone_and_half_of_them_beside_another() {
+    let readers = Readers::with(4, Duration::from_secs(600));
+    let mut greedy: Vec<_> = (0..8).map(|_| Blocked::start(&readers, "greedy")).collect();
+    until(&readers, |table| reading(table, "greedy") == 4 && table.waiting == 4).await;
+    let others: Vec<_> = (0..3).map(|_| Blocked::start(&readers, "other")).collect();
+    until(&readers, |table| table.waiting == 7).await;
+    for running in greedy.drain(..2) {
+        running.end().await.unwrap();
+    }
+    until(&readers, |table| reading(table, "greedy") == 2 && reading(table, "other") == 2).await;
+    for running in greedy.drain(..1) {
+        running.end().await.unwrap();
+    }
+    until(&readers, |table| table.busy == 4).await;
+    for running in greedy.into_iter().chain(others) {
+        running.end().await.unwrap();
+    }
+    until(&readers, |table| table.busy == 0 && table.waiting == 0 && table.tenants.is_empty()).await;
+}
+
+#[tokio::test]
+async fn abandoned_readings_count_for_their_own_tenant_until_they_end() {
+    let readers = Readers::with(2, Duration::from_millis(20));
+    let stuck: Vec<_> = (0..2).map(|_| Blocked::start(&readers, "stuck")).collect();
+    until(&readers, |table| table.abandoned == 2 && table.busy == 0).await;
+    let refused = readers.read(&tenant("stuck"), || ()).await;
+    assert!(matches!(refused, Err(Error::ReadersStuck)), "{refused:?}");
+    assert_eq!(readers.failures(), (2, 1));
+    read_in_the_end(&readers, "other").await;
+    for one in stuck {
+        assert!(matches!(one.end().await, Err(Error::ReadingAbandoned)));
+    }
+    until(&readers, |table| table.abandoned == 0).await;
+    read_in_the_end(&readers, "stuck").await;
+}
+
+/// So little patience can be too little on a busy machine; the tenant is never refused for another's.
+async fn read_in_the_end(readers: &Readers, name: &str) {
+    for _ in 0..1_000 {
+        match readers.read(&tenant(name), || 7).await {
+            Ok(seven) => return assert_eq!(seven, 7),
+            Err(Error::ReadingAbandoned) => until(readers, |table| reading_abandoned(table, name) == 0).await,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    panic!("never read");
+}
+
+fn reading_abandoned(table: &Table, name: &str) -> usize {
+    table.tenants.get(&tenant(name)).map_or(0, |lane| lane.abandoned)
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_its_own_tenant_only() {
+    let readers = Readers::with(2, Duration::from_secs(600));
+    let all: Vec<_> = (0..2 + MAX_WAITING).map(|_| Blocked::start(&readers, "many")).collect();
+    until(&readers, |table| table.waiting == MAX_WAITING).await;
+    assert!(matches!(readers.read(&tenant("many"), || ()).await, Err(Error::ReadersBusy)));
+    let other = Blocked::start(&readers, "other");
+    until(&readers, |table| table.waiting == MAX_WAITING + 1).await;
+    let mut all = all.into_iter();
+    all.next().unwrap().end().await.unwrap();
+    until(&readers, |table| reading(table, "other") == 1).await;
+    other.end().await.unwrap();
+    for one in all {
+        one.end().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_disconnects_frees_no_worker_that_still_reads() {
+    let readers = Readers::with(2, Duration::from_secs(600));
+    let gone = Blocked::start(&readers, "gone");
+    until(&readers, |table| table.busy == 1).await;
+    gone.answer.abort();
+    tokio::task::yield_now().await;
+    assert_eq!(lock(&readers.0).busy, 1);
+    drop(gone.go);
+    until(&readers, |table| table.busy == 0).await;
+}
