@@ -16,11 +16,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::bearers::Bearer;
+use crate::connections::Place;
 use crate::settings::Settings;
 use crate::world::World;
 
@@ -33,7 +34,7 @@ pub(crate) const HEADERS: usize = 100;
 #[derive(Debug)]
 pub(crate) struct Taken {
     /// One of so many connections.
-    pub(crate) _place: OwnedSemaphorePermit,
+    pub(crate) _place: Arc<Place>,
     /// By which the server knows that there still is one.
     pub(crate) _alive: mpsc::Sender<()>,
 }
@@ -42,6 +43,7 @@ pub(crate) struct Taken {
 pub(crate) async fn serve(
     stream: TcpStream,
     taken: Taken,
+    bearer: Arc<Bearer>,
     tls: Option<TlsAcceptor>,
     router: Router,
     world: Arc<World>,
@@ -50,7 +52,6 @@ pub(crate) async fn serve(
     // Small answers are to leave at once.
     let _ = stream.set_nodelay(true);
     let settings = &world.settings;
-    let bearer = world.bearers.new_one();
     let stream = Patient::new(stream, taken, Arc::clone(&bearer), settings.body_timeout);
     let routes = Routes { routes: TowerToHyperService::new(router), bearer };
     let Some(tls) = tls else { return talk(stream, routes, settings, ending).await };

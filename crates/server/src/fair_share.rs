@@ -94,6 +94,7 @@ impl<P: Eq + Hash + Clone> FairShare<P> {
     }
 
     /// Returns what all parties hold together.
+    #[cfg(test)]
     pub(crate) fn used(&self) -> u64 {
         self.used
     }
@@ -174,6 +175,25 @@ impl<P: Eq + Hash + Clone> FairShare<P> {
             known.held -= amount;
             self.used -= amount;
         }
+    }
+
+    /// Has one unit of `from` count for `to`; where that is refused, all stays as it is.
+    pub(crate) fn pass_on(
+        &mut self,
+        from: &P,
+        to: &P,
+        terms: Terms,
+        now: Instant,
+    ) -> Result<(), ShareRefusal> {
+        let held = self.held(from).min(1);
+        self.give_back(from, held);
+        let taken = self.take(to, 1, terms, now);
+        if taken.is_err() && held > 0 {
+            let kept = self.parties.entry(from.clone()).or_insert(Party { held: 0, wanted: now });
+            kept.held += held;
+            self.used += held;
+        }
+        taken
     }
 
     /// Forgets parties that hold nothing and have not asked recently.
