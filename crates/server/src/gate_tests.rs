@@ -163,7 +163,7 @@ async fn memory_is_counted_over_executions_and_sandboxes() {
 
 #[tokio::test]
 async fn who_leaves_the_queue_loses_nothing_for_others() {
-    let gate = gate(1, 2, 3);
+    let gate = gate(1, 2, 4);
     let tenant = name("a");
     let running = now(gate.enter(&tenant, &ANY, brief(0)));
     let gone = later(gate.enter(&tenant, &ANY, brief(0)));

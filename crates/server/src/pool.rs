@@ -227,11 +227,11 @@ mod tests {
         hold.grow_to(20, Tenure::Brief).unwrap();
         let part = hold.split(10);
         assert_eq!((hold.amount(), part.amount(), pool.used()), (20, 10, 30));
-        assert!(matches!(hold.grow_to(70, Tenure::Brief), Err(Error::Overloaded)));
+        assert!(matches!(hold.grow_to(70, Tenure::Brief), Err(Error::ShareTaken { most: 75, .. })));
         drop(part);
         assert_eq!(pool.used(), 20);
         hold.grow_to(75, Tenure::Brief).unwrap();
         drop(hold);
-        assert_eq!((pool.used(), pool.refused()), (0, ("bodies", 0)));
+        assert_eq!((pool.used(), pool.refused()), (0, ("bodies", 1)));
     }
 }
