@@ -110,9 +110,9 @@ pub(crate) struct Refusals {
 /// Why a tenant gets no turn now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HeldBack {
-    ByQuota,
-    ByShare,
-    ByOthers,
+    Quota,
+    Share,
+    OtherTenants,
 }
 
 #[derive(Debug, Default)]
@@ -251,8 +251,8 @@ impl Table {
         lane.allow(quotas);
         let is_first = lane.waiting.is_empty();
         self.turns.want(tenant, Instant::now());
-        let given = if is_first { self.give(tenant, need) } else { Err(HeldBack::ByOthers) };
-        self.held_back.turns += u64::from(given == Err(HeldBack::ByShare));
+        let given = if is_first { self.give(tenant, need) } else { Err(HeldBack::OtherTenants) };
+        self.held_back.turns += u64::from(given == Err(HeldBack::Share));
         given.is_ok()
     }
 
@@ -313,7 +313,7 @@ impl Table {
     fn give(&mut self, tenant: &TenantName, need: Need) -> Result<(), HeldBack> {
         let has_rivals = self.rivals.exist();
         let lane = self.tenants.get_mut(tenant).filter(|lane| lane.may_run(need.memory));
-        let Some(lane) = lane else { return Err(HeldBack::ByQuota) };
+        let Some(lane) = lane else { return Err(HeldBack::Quota) };
         // What an administrator allows a tenant is its share.
         let cap = (lane.limit < usize::MAX).then_some(lane.limit as u64);
         let terms = Terms { cap, tenure: need.tenure, has_rivals };
@@ -323,9 +323,9 @@ impl Table {
                 lane.memory += need.memory;
                 Ok(())
             }
-            Err(ShareRefusal::Full) => Err(HeldBack::ByOthers),
-            Err(ShareRefusal::Cap(_)) => Err(HeldBack::ByQuota),
-            Err(ShareRefusal::Share(_)) => Err(HeldBack::ByShare),
+            Err(ShareRefusal::Full) => Err(HeldBack::OtherTenants),
+            Err(ShareRefusal::Cap(_)) => Err(HeldBack::Quota),
+            Err(ShareRefusal::Share(_)) => Err(HeldBack::Share),
         }
     }
 
