@@ -33,8 +33,8 @@ pub(crate) const HEADERS: usize = 100;
 /// What a connection takes for as long as its stream is there, also when that becomes a WebSocket.
 #[derive(Debug)]
 pub(crate) struct Taken {
-    /// One of so many connections.
-    pub(crate) _place: Arc<Place>,
+    /// One of so many connections; none once the stream is shut down.
+    pub(crate) place: Option<Arc<Place>>,
     /// By which the server knows that there still is one.
     pub(crate) _alive: mpsc::Sender<()>,
 }
@@ -113,12 +113,12 @@ struct Patient {
     patience: Duration,
     stuck: Option<Pin<Box<Sleep>>>,
     bearer: Arc<Bearer>,
-    _taken: Taken,
+    taken: Taken,
 }
 
 impl Patient {
     fn new(stream: TcpStream, taken: Taken, bearer: Arc<Bearer>, patience: Duration) -> Self {
-        Self { stream, patience, stuck: None, bearer, _taken: taken }
+        Self { stream, patience, stuck: None, bearer, taken }
     }
 
     fn check(&self, cx: &Context<'_>) -> io::Result<()> {
@@ -177,6 +177,8 @@ impl AsyncWrite for Patient {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // A client that sees the end may connect again at once, and must find its place free.
+        self.taken.place = None;
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

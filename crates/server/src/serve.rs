@@ -108,7 +108,7 @@ async fn accept(door: Door, world: Arc<World>, ending: watch::Receiver<bool>, al
             continue;
         };
         bearer.has_place(&place);
-        let taken = Taken { _place: place, _alive: alive.clone() };
+        let taken = Taken { place: Some(place), _alive: alive.clone() };
         let (router, world) = (door.router.clone(), Arc::clone(&world));
         tokio::spawn(connection::serve(stream, taken, bearer, tls, router, world, ending.clone()));
     }
