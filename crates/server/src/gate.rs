@@ -10,40 +10,22 @@
 //! sends a thousand requests delays another's first by one. Executions are not preempted, so turns are shared by the
 //! rule of `fair_share.rs`: a quarter more turns than the configured number are a reserve for tenants within their fair
 //! share, and a tenant holds more than half of the configured number only with executions that end within
-//! [`BRIEF`], while no other tenant has recently wanted a turn. What a tenant has at one time is counted here as well:
+//! a minute, while no other tenant has recently wanted a turn. What a tenant has at one time is counted here as well:
 //! executions under way, and the memory that they and its sandboxes may take.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use belljar_engine::quantity::show_bytes;
 use belljar_store::{Quotas, TenantName};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use crate::error::Error;
 use crate::fair_share::{FairShare, RECENT, ShareRefusal, Tenure, Terms};
+pub(crate) use crate::need::Need;
+use crate::need::fits_at_all;
 use crate::pool::{Rivals, ShareKind};
-
-/// Turns beyond a tenant's half are lent only to executions whose time limit is no longer than this.
-pub(crate) const BRIEF: Duration = Duration::from_secs(60);
-
-/// What an execution needs of the gate.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Need {
-    /// The memory that it may take.
-    pub(crate) memory: u64,
-    pub(crate) tenure: Tenure,
-}
-
-impl Need {
-    /// Returns the need of something that may take so much memory and time.
-    pub(crate) fn new(memory: u64, time_limit: Duration) -> Self {
-        let tenure = if time_limit <= BRIEF { Tenure::Brief } else { Tenure::Lasting };
-        Self { memory, tenure }
-    }
-}
 
 /// Hands out turns.
 #[derive(Debug)]
@@ -344,18 +326,6 @@ impl Table {
             self.tenants.remove(tenant);
             self.ring.retain(|name| name != tenant);
         }
-    }
-}
-
-/// What never fits is not worth waiting for.
-fn fits_at_all(quotas: &Quotas, memory: u64) -> Result<(), Error> {
-    match quotas.memory_bytes {
-        Some(most) if memory > most => {
-            let (memory, most) = (show_bytes(memory), show_bytes(most));
-            let message = format!("{memory} is more than the {most} that this tenant may have at one time");
-            Err(Error::Invalid { field: "limits.memory_bytes", message })
-        }
-        _ => Ok(()),
     }
 }
 

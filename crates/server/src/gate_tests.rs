@@ -1,6 +1,9 @@
 //! Turns between tenants, without a server.
 
+use std::time::Duration;
+
 use super::*;
+use crate::need::BRIEF;
 
 const ANY: Quotas = Quotas {
     concurrency: None,

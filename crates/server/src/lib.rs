@@ -33,6 +33,7 @@ mod health;
 mod live;
 mod mcp;
 mod metrics;
+mod need;
 mod object;
 mod openapi;
 mod places;

@@ -1,6 +1,6 @@
 //! With nothing configured, no tenant keeps another from turns, connections, streams or memory for bodies.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use belljar_server::Settings;
 use serde_json::{Value, json};
@@ -126,7 +126,9 @@ async fn bodies_that_arrive_leave_the_reserve_to_others() {
         let text = place.client().get("/metrics").await.text();
         !text.contains(r#"belljar_share_refusals_total{kind="bodies"} 0"#)
     };
+    let end = Instant::now() + Duration::from_secs(20);
     while !refused().await {
+        assert!(Instant::now() < end, "nothing of mallory's was refused");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let large = format!("print x\n{}", "#".repeat(50_000));
