@@ -12,6 +12,7 @@
 //! | header_injection | `server/attacks.rs` no_name_becomes_a_header, `server/abuse.rs` paths_are_taken_as_they_are |
 //! | huge_json | `abuse/json.rs`, `server/abuse.rs` what_is_too_deep_is_refused_everywhere, what_is_no_request_is_said_so |
 //! | slow_loris | `abuse/crowd.rs`, `server/abuse.rs` who_is_slow_is_let_go, who_does_not_read_is_let_go |
+//! | neighbor_starvation | `abuse/shares.rs`, `server/fair_shares.rs` |
 //! | http2_reset_flood | `server/attacks.rs` only_one_protocol_is_spoken |
 //! | csrf_admin | `server/attacks.rs` a_page_of_another_site_can_do_nothing; there are no cookies, so no token is needed |
 //! | dns_rebinding_localhost | `server/abuse.rs` other_sites_and_names_are_refused |
@@ -39,6 +40,7 @@ mod suite {
     mod degraded;
     mod disk;
     mod json;
+    mod shares;
     mod words;
 
     use crate::common::server::Server;

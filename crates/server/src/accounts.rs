@@ -14,6 +14,7 @@ use belljar_store::{Digest, KeyId, Quotas, Scope, Scopes, Store, Tenant, TenantN
 use std::sync::Arc;
 
 use crate::bearers::Bearer;
+use crate::body::Sender;
 use crate::error::Error;
 use crate::trace::{self, Context};
 use crate::world::World;
@@ -96,9 +97,13 @@ impl FromRequestParts<Arc<World>> for Admin {
     }
 }
 
-async fn caller(parts: &Parts, world: &World) -> Result<Caller, Error> {
+async fn caller(parts: &mut Parts, world: &World) -> Result<Caller, Error> {
     let caller = world.accounts.caller(&world.store, &parts.headers).await?;
     comes_with(parts, caller.actor.parse().ok());
+    if let Some(bearer) = parts.extensions.get::<Arc<Bearer>>() {
+        bearer.belongs_to(&caller.tenant)?;
+    }
+    parts.extensions.insert(Sender(caller.tenant.clone()));
     Ok(caller)
 }
 

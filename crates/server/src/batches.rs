@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use crate::accounts::{Caller, Runner};
-use crate::body::{Share, check_type, too_large};
+use crate::body::{BodyHold, check_type, too_large};
 use crate::conduct::{self, Started};
 use crate::error::Error;
 use crate::executions::{admit, check_quota};
@@ -48,14 +48,17 @@ pub(crate) async fn create(
     request: Request,
 ) -> Result<Response, Error> {
     check_type(request.headers(), &["x-ndjson", "jsonl", "json"])?;
-    let lines = Lines::new(request.into_body(), &world);
+    let place = world.streams.open(&caller.tenant)?;
+    let lines = Lines::new(request.into_body(), &world, &caller);
     let (sender, results) = mpsc::channel(1);
     tokio::spawn(Batch { world, caller, lines }.run(sender));
     let results = stream::unfold(results, |mut results| async {
         let line: Bytes = results.recv().await?;
         Some((Ok::<_, Infallible>(line), results))
     });
-    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(results)).into_response())
+    let response =
+        ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(results)).into_response();
+    Ok(place.within(response))
 }
 
 struct Batch {
@@ -100,17 +103,17 @@ async fn one(
     world: Arc<World>,
     caller: Caller,
     index: u64,
-    wanted: Result<(Vec<u8>, Share), Error>,
+    wanted: Result<(Vec<u8>, BodyHold), Error>,
 ) -> Bytes {
     as_line(index, attempt(&world, &caller, wanted).await)
 }
 
-async fn attempt(world: &Arc<World>, caller: &Caller, wanted: Result<(Vec<u8>, Share), Error>) -> Done {
-    let (line, share) = wanted?;
+async fn attempt(world: &Arc<World>, caller: &Caller, wanted: Result<(Vec<u8>, BodyHold), Error>) -> Done {
+    let (line, hold) = wanted?;
     let mut request = Wanted::parse(&line)?;
     drop(line);
     request.wait = None;
-    let job = admit(world, caller, None, request, share).await?;
+    let job = admit(world, caller, None, request, hold).await?;
     check_quota(world, caller).await?;
     while !world.gate.has_room(&caller.tenant) {
         sleep(LOOK_AGAIN).await;
@@ -148,32 +151,38 @@ struct Lines {
     /// It broke off before its end: the client has gone.
     broken: bool,
     limit: usize,
-    world: Arc<World>,
-    share: Share,
+    /// For what is in `ready`.
+    hold: BodyHold,
 }
 
 impl Lines {
-    fn new(body: Body, world: &Arc<World>) -> Self {
-        let share = Share::new(&world.bodies);
-        let (limit, world) = (world.settings.max_body, Arc::clone(world));
+    fn new(body: Body, world: &World, caller: &Caller) -> Self {
+        let (limit, hold) = (world.settings.max_body, world.bodies.hold(&caller.tenant));
         let ready = VecDeque::new();
-        Self { body, ready, searched: 0, skipping: false, ended: false, broken: false, limit, world, share }
+        Self { body, ready, searched: 0, skipping: false, ended: false, broken: false, limit, hold }
     }
 
     /// The next line that is not blank. Dropping this future loses nothing.
-    async fn next(&mut self) -> Option<Result<(Vec<u8>, Share), Error>> {
+    async fn next(&mut self) -> Option<Result<(Vec<u8>, BodyHold), Error>> {
         loop {
             match self.take_line() {
-                Some(line) if std::mem::take(&mut self.skipping) || line.trim_ascii().is_empty() => continue,
-                Some(line) if line.len() > self.limit => return Some(Err(too_large(self.limit))),
+                Some(line) if std::mem::take(&mut self.skipping) || line.trim_ascii().is_empty() => {
+                    drop(self.hold.split(line.len()));
+                    continue;
+                }
+                Some(line) if line.len() > self.limit => {
+                    drop(self.hold.split(line.len()));
+                    return Some(Err(too_large(self.limit)));
+                }
                 Some(line) => {
-                    let share = std::mem::replace(&mut self.share, Share::new(&self.world.bodies));
-                    return Some(Ok((line, share)));
+                    let hold = self.hold.split(line.len());
+                    return Some(Ok((line, hold)));
                 }
                 None if self.ended => return None,
                 None => {}
             }
             if self.ready.len() > self.limit {
+                drop(self.hold.split(self.ready.len()));
                 self.ready.clear();
                 self.searched = 0;
                 if !std::mem::replace(&mut self.skipping, true) {
@@ -200,7 +209,7 @@ impl Lines {
             }
         };
         self.ready.extend(frame.data_ref().into_iter().flatten());
-        let covered = self.share.cover(self.ready.len());
+        let covered = self.hold.cover(self.ready.len());
         if covered.is_err() {
             self.ended = true;
             self.ready.clear();

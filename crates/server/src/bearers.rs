@@ -3,15 +3,17 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Context;
 use std::time::Duration;
 
-use belljar_store::{KeyId, Timestamp};
+use belljar_store::{KeyId, TenantName, Timestamp};
 use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
+use crate::connections::Place;
+use crate::error::Error;
 use crate::world::World;
 
 /// How often keys are looked at that end by themselves.
@@ -23,6 +25,8 @@ pub(crate) struct Bearer {
     key: Mutex<Option<KeyId>>,
     cut: AtomicBool,
     waker: AtomicWaker,
+    /// The connection's place, as long as it is open.
+    place: OnceLock<Weak<Place>>,
 }
 
 impl Bearer {
@@ -37,7 +41,27 @@ impl Bearer {
         self.cut.load(Ordering::Acquire)
     }
 
-    fn cut(&self) {
+    /// Says which place the connection has.
+    pub(crate) fn has_place(&self, place: &Arc<Place>) {
+        // A connection has one place.
+        let _ = self.place.set(Arc::downgrade(place));
+    }
+
+    /// Counts the connection for a tenant.
+    pub(crate) fn belongs_to(&self, tenant: &TenantName) -> Result<(), Error> {
+        match self.place.get().and_then(Weak::upgrade) {
+            Some(place) => place.belongs_to(tenant),
+            None => Ok(()),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.cut.load(Ordering::Acquire)
+    }
+
+    /// Ends the connection.
+    pub(crate) fn cut(&self) {
         self.cut.store(true, Ordering::Release);
         self.waker.wake();
     }

@@ -1,24 +1,30 @@
-//! Bodies: read within a length, a time and a share of the memory that all of them have together.
+//! Bodies: read within a length, a time and the sender's share of the memory that all of them have together.
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
 use belljar_engine::quantity::show_bytes;
+use belljar_store::TenantName;
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::error::Error;
+use crate::fair_share::{FairShare, Tenure};
+use crate::pool::{Hold, Pool, Rivals, ShareKind};
 use crate::world::World;
 
-/// A body, and the share of memory that it takes for as long as this is kept.
+/// Which tenant sends a request; put into a request's extensions when its key is known.
+#[derive(Debug, Clone)]
+pub(crate) struct Sender(pub(crate) TenantName);
+
+/// A body, and what it holds of the memory for bodies until it is parsed.
 #[derive(Debug)]
 pub(crate) struct Whole {
     pub(crate) bytes: Vec<u8>,
-    pub(crate) share: Share,
+    pub(crate) hold: BodyHold,
 }
 
 impl FromRequest<Arc<World>> for Whole {
@@ -27,15 +33,22 @@ impl FromRequest<Arc<World>> for Whole {
     async fn from_request(request: Request, world: &Arc<World>) -> Result<Self, Error> {
         check_type(request.headers(), &["json"])?;
         let settings = &world.settings;
-        let share = Share::new(&world.bodies);
-        let reading = read(request.into_body(), settings.max_body, share);
+        // Handlers ask for the caller first: a body of nobody is not read.
+        let Sender(tenant) = request.extensions().get().ok_or(Error::Unauthorized)?;
+        let hold = world.bodies.hold(tenant);
+        let reading = read(request.into_body(), settings.max_body, hold);
         timeout(settings.body_timeout, reading).await.map_err(|_| Error::SlowBody)?
     }
 }
 
-/// Reads a body of a few known fields; an empty one has none of them.
-pub(crate) fn parse<T: DeserializeOwned>(body: &Whole) -> Result<T, Error> {
-    let bytes = if body.bytes.trim_ascii().is_empty() { b"{}" } else { body.bytes.as_slice() };
+/// Parses a body of a few known fields, and gives back its memory; an empty one has none of them.
+pub(crate) fn parse<T: DeserializeOwned>(body: Whole) -> Result<T, Error> {
+    parse_bytes(&body.bytes)
+}
+
+/// Parses the bytes of a body.
+pub(crate) fn parse_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    let bytes = if bytes.trim_ascii().is_empty() { b"{}" } else { bytes };
     Ok(belljar_engine::json::object(bytes)?)
 }
 
@@ -50,51 +63,81 @@ pub(crate) fn check_type(headers: &HeaderMap, kinds: &[&str]) -> Result<(), Erro
     if fits && !headers.contains_key(header::CONTENT_ENCODING) { Ok(()) } else { Err(Error::MediaType) }
 }
 
-async fn read(mut body: Body, limit: usize, mut share: Share) -> Result<Whole, Error> {
-    let announced = body.size_hint().lower();
-    if announced > limit as u64 {
+async fn read(mut body: Body, limit: usize, mut hold: BodyHold) -> Result<Whole, Error> {
+    if body.size_hint().lower() > limit as u64 {
         return Err(too_large(limit));
     }
-    share.cover(announced as usize)?;
-    let mut bytes = Vec::with_capacity(announced as usize);
+    // Nothing is taken for what is only announced: memory grows with what has arrived.
+    let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|_| Error::SlowBody)?.into_data() else { continue };
         if bytes.len() + data.len() > limit {
             return Err(too_large(limit));
         }
-        share.cover(bytes.len() + data.len())?;
+        hold.cover(bytes.len() + data.len())?;
         bytes.extend_from_slice(&data);
     }
-    Ok(Whole { bytes, share })
+    Ok(Whole { bytes, hold })
 }
 
 pub(crate) fn too_large(limit: usize) -> Error {
     Error::TooLarge(show_bytes(limit as u64))
 }
 
-/// A share of the memory for bodies; given back when dropped.
+/// The memory for bodies that arrive, and for the requests that they become. Two pools, because a body is there for
+/// seconds and a request for as long as it waits and runs: what waits must not keep others from sending.
 #[derive(Debug)]
-pub(crate) struct Share {
-    pool: Arc<Semaphore>,
-    held: Option<OwnedSemaphorePermit>,
+pub(crate) struct Bodies {
+    arriving: Pool<TenantName>,
+    requests: Pool<TenantName>,
 }
 
-impl Share {
-    pub(crate) fn new(pool: &Arc<Semaphore>) -> Self {
-        Self { pool: Arc::clone(pool), held: None }
+impl Bodies {
+    /// Creates two pools of `total` bytes each, in which a tenant's half holds the longest body.
+    pub(crate) fn new(total: usize, max_body: usize, rivals: &Rivals) -> Self {
+        let total = total.max(max_body.saturating_mul(3)) as u64;
+        let pool = |kind| Pool::new(kind, FairShare::with_reserve_within(total), rivals);
+        Self { arriving: pool(ShareKind::Bodies), requests: pool(ShareKind::Requests) }
     }
 
-    /// Makes it large enough for so many bytes.
+    /// Returns a guard for a body of a tenant that holds nothing yet.
+    pub(crate) fn hold(&self, tenant: &TenantName) -> BodyHold {
+        BodyHold { arriving: self.arriving.empty_hold(tenant), requests: self.requests.clone() }
+    }
+
+    pub(crate) fn refused(&self) -> [(&'static str, u64); 2] {
+        [self.arriving.refused(), self.requests.refused()]
+    }
+}
+
+/// What a body holds while it arrives and is parsed.
+#[derive(Debug)]
+pub(crate) struct BodyHold {
+    arriving: Hold<TenantName>,
+    requests: Pool<TenantName>,
+}
+
+/// What a request holds while it waits and runs.
+#[derive(Debug)]
+pub(crate) struct RequestHold {
+    _bytes: Hold<TenantName>,
+}
+
+impl BodyHold {
+    /// Holds so many bytes.
     pub(crate) fn cover(&mut self, bytes: usize) -> Result<(), Error> {
-        let wanted = bytes.div_ceil(1 << 10);
-        let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let Some(more) = wanted.checked_sub(held).filter(|more| *more > 0) else { return Ok(()) };
-        let more = u32::try_from(more).map_err(|_| Error::Overloaded)?;
-        let permit = Arc::clone(&self.pool).try_acquire_many_owned(more).map_err(|_| Error::Overloaded)?;
-        match &mut self.held {
-            Some(held) => held.merge(permit),
-            None => self.held = Some(permit),
-        }
-        Ok(())
+        self.arriving.grow_to(bytes as u64, Tenure::Brief)
+    }
+
+    /// Splits off the part of a line that has been taken out of a longer body.
+    pub(crate) fn split(&mut self, bytes: usize) -> Self {
+        Self { arriving: self.arriving.split(bytes as u64), requests: self.requests.clone() }
+    }
+
+    /// Counts the bytes as a request from now on, and gives back what the body held.
+    pub(crate) fn parsed(self) -> Result<RequestHold, Error> {
+        let (tenant, bytes) = (self.arriving.party(), self.arriving.amount());
+        let taken = self.requests.take(tenant, bytes, None, Tenure::Lasting);
+        Ok(RequestHold { _bytes: taken.map_err(|no| self.requests.error(no))? })
     }
 }

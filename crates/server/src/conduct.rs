@@ -20,15 +20,16 @@ use belljar_engine::admit::Admitted;
 use belljar_engine::provider::BoxFuture;
 use belljar_engine::report::Report;
 use belljar_store::executions::{Begun, Finish, Finished, Idempotency, NewExecution, Status};
-use belljar_store::{Error as StoreError, ExecutionId, Quotas, Timestamp};
+use belljar_store::{Error as StoreError, ExecutionId, Timestamp};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 use tokio::time::{Duration, sleep};
 
 use crate::accounts::Caller;
-use crate::body::Share;
+use crate::admission::Admission;
+use crate::body::RequestHold;
 use crate::error::Error;
-use crate::gate::{Entry, Turn};
+use crate::gate::Turn;
 use crate::live::{Done, Listed, Running, Scribe};
 use crate::object;
 use crate::sandboxes::Used;
@@ -52,8 +53,8 @@ pub(crate) struct Job {
     pub(crate) detached: bool,
     /// Whether output can be followed.
     pub(crate) watched: bool,
-    /// What it takes of the memory for bodies.
-    pub(crate) share: Share,
+    /// What it holds of the memory for requests.
+    pub(crate) hold: RequestHold,
 }
 
 /// What came of the wish to start.
@@ -73,11 +74,7 @@ pub(crate) async fn start(world: &Arc<World>, caller: &Caller, job: Job) -> Resu
     if world.live.is_closed() {
         return Err(Error::ShuttingDown);
     }
-    let entry = match &job.inside {
-        None => world.gate.enter(&caller.tenant, &caller.quotas, job.admitted.limits().memory_bytes)?,
-        // It has what it needs of the host already; only its order matters.
-        Some(sandbox) => sandbox.gate.enter(&caller.tenant, &Quotas::default(), 0)?,
-    };
+    let entry = Admission::enter(world, caller, &job)?;
     let running = Running::new(ExecutionId::generate()?, caller, job.watched);
     let new = NewExecution {
         id: running.id.clone(),
@@ -86,7 +83,7 @@ pub(crate) async fn start(world: &Arc<World>, caller: &Caller, job: Job) -> Resu
         metadata: job.metadata.clone(),
         idempotency: job.idempotency.clone(),
         created: Timestamp::now(),
-        started: matches!(entry, Entry::Now(_)).then(Timestamp::now),
+        started: entry.is_now().then(Timestamp::now),
     };
     let begin_first = job.detached || job.idempotency.is_some();
     let listed = Listed::new(world, &running);
@@ -166,10 +163,10 @@ struct Work {
 
 impl Work {
     /// Runs; that it does is recorded when it takes longer than a moment.
-    async fn beside(self, entry: Entry, listed: Listed) {
+    async fn beside(self, entry: Admission, listed: Listed) {
         let (store, unrecorded) = (Arc::clone(&self.world.store), self.unrecorded.clone());
         // What has to wait takes longer for certain.
-        let moment = if matches!(entry, Entry::Now(_)) { MOMENT } else { Duration::ZERO };
+        let moment = if entry.is_now() { MOMENT } else { Duration::ZERO };
         let begin = async move {
             sleep(moment).await;
             match unrecorded.take() {
@@ -184,7 +181,7 @@ impl Work {
     async fn behind(
         self,
         new: NewExecution,
-        entry: Entry,
+        entry: Admission,
         listed: Listed,
         tell: oneshot::Sender<Result<Begun, Error>>,
     ) {
@@ -197,8 +194,8 @@ impl Work {
         }
     }
 
-    async fn perform(self, entry: Entry) -> Done {
-        let Some(turn) = self.turn(entry).await? else {
+    async fn perform(self, entry: Admission) -> Done {
+        let Some(turns) = self.turns(entry).await? else {
             let result = self.blank(Status::Cancelled, None);
             let finished = Finished::cancelled(&result, Timestamp::now())?;
             return commit(&self.world, &self.running, self.unrecorded.take(), finished).await;
@@ -215,7 +212,7 @@ impl Work {
             }
         };
         // The next one may run while this one's result is written.
-        drop((turn, job.share));
+        drop((turns, job.hold));
         let end = End { world: &world, running: &running, metadata: &job.metadata, unrecorded };
         match report {
             Ok(report) => end.ran(&report, job.language).await,
@@ -223,16 +220,17 @@ impl Work {
         }
     }
 
-    /// Waits for the turn; nothing where it was cancelled before.
-    async fn turn(&self, entry: Entry) -> Result<Option<Turn>, Error> {
-        let mut waiting = match entry {
-            Entry::Now(turn) => return Ok(Some(turn)),
-            Entry::Later(waiting) => waiting,
-        };
-        let turn = tokio::select! {
-            turn = waiting.turn() => turn?,
+    /// Waits for the turns; nothing where it was cancelled before.
+    async fn turns(&self, entry: Admission) -> Result<Option<Vec<Turn>>, Error> {
+        let is_now = entry.is_now();
+        let turns = tokio::select! {
+            biased;
+            turns = entry.turns(&self.world) => turns?,
             () = self.running.cancelled() => return Ok(None),
         };
+        if is_now {
+            return Ok(Some(turns));
+        }
         match self.unrecorded.take() {
             Some(new) => self.unrecorded.set(NewExecution { started: Some(Timestamp::now()), ..new }),
             None => {
@@ -240,7 +238,7 @@ impl Work {
                 self.world.store.start_execution(tenant, id, Timestamp::now()).await?;
             }
         }
-        Ok(Some(turn))
+        Ok(Some(turns))
     }
 
     fn blank(&self, status: Status, error: Option<&str>) -> Value {

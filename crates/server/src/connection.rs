@@ -16,11 +16,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::bearers::Bearer;
+use crate::connections::Place;
 use crate::settings::Settings;
 use crate::world::World;
 
@@ -32,8 +33,8 @@ pub(crate) const HEADERS: usize = 100;
 /// What a connection takes for as long as its stream is there, also when that becomes a WebSocket.
 #[derive(Debug)]
 pub(crate) struct Taken {
-    /// One of so many connections.
-    pub(crate) _place: OwnedSemaphorePermit,
+    /// One of so many connections; none once the stream is shut down.
+    pub(crate) place: Option<Arc<Place>>,
     /// By which the server knows that there still is one.
     pub(crate) _alive: mpsc::Sender<()>,
 }
@@ -42,6 +43,7 @@ pub(crate) struct Taken {
 pub(crate) async fn serve(
     stream: TcpStream,
     taken: Taken,
+    bearer: Arc<Bearer>,
     tls: Option<TlsAcceptor>,
     router: Router,
     world: Arc<World>,
@@ -50,7 +52,6 @@ pub(crate) async fn serve(
     // Small answers are to leave at once.
     let _ = stream.set_nodelay(true);
     let settings = &world.settings;
-    let bearer = world.bearers.new_one();
     let stream = Patient::new(stream, taken, Arc::clone(&bearer), settings.body_timeout);
     let routes = Routes { routes: TowerToHyperService::new(router), bearer };
     let Some(tls) = tls else { return talk(stream, routes, settings, ending).await };
@@ -112,12 +113,12 @@ struct Patient {
     patience: Duration,
     stuck: Option<Pin<Box<Sleep>>>,
     bearer: Arc<Bearer>,
-    _taken: Taken,
+    taken: Taken,
 }
 
 impl Patient {
     fn new(stream: TcpStream, taken: Taken, bearer: Arc<Bearer>, patience: Duration) -> Self {
-        Self { stream, patience, stuck: None, bearer, _taken: taken }
+        Self { stream, patience, stuck: None, bearer, taken }
     }
 
     fn check(&self, cx: &Context<'_>) -> io::Result<()> {
@@ -176,6 +177,8 @@ impl AsyncWrite for Patient {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // A client that sees the end may connect again at once, and must find its place free.
+        self.taken.place = None;
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

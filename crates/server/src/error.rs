@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 use thiserror::Error as ThisError;
 use utoipa::ToSchema;
 
+use crate::pool::ShareKind;
+
 /// The closed list of `code` in `{"error":{"code","message","request_id"}}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -62,7 +64,7 @@ pub enum Code {
     UnsupportedMediaType,
     /// The body did not arrive in time.
     RequestTimeout,
-    /// As many of this tenant's executions wait as may.
+    /// As many of this tenant's executions wait as may, or it holds its share of connections, streams or memory.
     TooManyRequests,
     /// What the tenant may use in a day, or have at one time, is used up.
     QuotaExceeded,
@@ -150,6 +152,14 @@ pub enum Error {
     /// There are as many sandboxes as there may be.
     #[error("Maximum number of sandboxes ({0}) reached")]
     SandboxesFull(usize),
+    /// The tenant holds its share of something that all tenants use.
+    #[error("this tenant holds its share of {} ({most}); {}", kind.noun(), kind.advice())]
+    ShareTaken {
+        /// Of what.
+        kind: ShareKind,
+        /// What it may hold at the moment.
+        most: u64,
+    },
     /// The tenant's memory is taken.
     #[error("the memory that this tenant may have at one time is taken; end a sandbox, or ask for less")]
     MemoryTaken,
@@ -289,6 +299,8 @@ impl Error {
             Self::SlowBody => Code::RequestTimeout,
             Self::QueueFull | Self::ReadersBusy | Self::ReadersStuck => Code::TooManyRequests,
             Self::QuotaSpent { .. } | Self::TooManySessions(_) => Code::QuotaExceeded,
+            Self::ShareTaken { kind: ShareKind::Sandboxes, .. } => Code::TooManySandboxes,
+            Self::ShareTaken { .. } => Code::TooManyRequests,
             Self::Overloaded | Self::ReadingAbandoned => Code::Overloaded,
             Self::ShuttingDown => Code::ShuttingDown,
             Self::Internal => Code::Internal,
@@ -485,6 +497,9 @@ impl IntoResponse for Error {
             && let Ok(place) = HeaderValue::try_from(format!("bytes */{size}"))
         {
             response.headers_mut().insert(header::CONTENT_RANGE, place);
+        }
+        if matches!(self, Self::ShareTaken { kind: ShareKind::Connections, .. }) {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response.extensions_mut().insert(self);
         response

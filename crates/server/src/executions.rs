@@ -15,12 +15,13 @@ use belljar_store::{Digest, ExecutionId, Timestamp};
 use serde_json::{Value, json};
 
 use crate::accounts::{Caller, Runner};
-use crate::body::{Share, Whole};
+use crate::body::{BodyHold, Whole};
 use crate::conduct::{self, Job, Started};
 use crate::error::Error;
 use crate::live::Leash;
 use crate::query::Query;
 use crate::sandboxes::Used;
+use crate::streams::StreamPlace;
 use crate::world::World;
 use crate::{events, object, schema};
 
@@ -54,19 +55,24 @@ pub(crate) async fn run(
     body: Whole,
 ) -> Result<Response, Error> {
     let wants_events = events::wanted(headers);
-    let Whole { bytes, share } = body;
+    // Before anything runs: a stream that may not be is no reason to cancel.
+    let place = if wants_events { Some(world.streams.open(&caller.tenant)?) } else { None };
+    let Whole { bytes, hold } = body;
     let idempotency = idempotency(headers, inside.as_ref(), &bytes)?;
     let mut request = Request::parse(&bytes)?;
     drop(bytes);
     let detached = request.wait.take() == Some(false);
     // Whoever sends a key will ask again; without one, nobody ever could.
     let holds_leash = idempotency.is_none();
-    let mut job = admit(world, caller, inside, request, share).await?;
+    let mut job = admit(world, caller, inside, request, hold).await?;
     (job.idempotency, job.detached, job.watched) = (idempotency, detached, detached || wants_events);
     check_quota(world, caller).await?;
     let (running, carried) = match conduct::start(world, caller, job).await? {
         Started::Running(running, carried) => (running, carried),
-        Started::Known(id) => return again(world, caller, &id, detached, wants_events).await,
+        Started::Known(id) => {
+            let known = again(world, caller, &id, detached, wants_events).await?;
+            return Ok(streamed(known, place));
+        }
     };
     if detached {
         return Ok(accepted(&running.id));
@@ -74,10 +80,18 @@ pub(crate) async fn run(
     let leash = holds_leash.then(|| Leash(Arc::clone(&running)));
     if wants_events {
         drop(carried);
-        return Ok(events::response(running, leash));
+        return Ok(streamed(events::response(running, leash), place));
     }
     carried.await;
     running.done().await.map(result)
+}
+
+/// A response keeps the place of its stream.
+fn streamed(response: Response, place: Option<StreamPlace>) -> Response {
+    match place {
+        Some(place) => place.within(response),
+        None => response,
+    }
 }
 
 /// Resolves a request as the caller's tenant.
@@ -86,8 +100,9 @@ pub(crate) async fn admit(
     caller: &Caller,
     inside: Option<Used>,
     request: Request,
-    share: Share,
+    hold: BodyHold,
 ) -> Result<Job, Error> {
+    let hold = hold.parsed()?;
     let language = match &request.language {
         Some(name) => Language::named(name)?.name,
         None => "command",
@@ -105,16 +120,7 @@ pub(crate) async fn admit(
     let (admitted, inside) = reading.await??;
     // What is run inside is the sandbox's tenant's already.
     let admitted = if inside.is_none() { admitted.for_tenant(caller.tenant.as_str()) } else { admitted };
-    Ok(Job {
-        admitted,
-        inside,
-        language,
-        metadata,
-        idempotency: None,
-        detached: false,
-        watched: false,
-        share,
-    })
+    Ok(Job { admitted, inside, language, metadata, idempotency: None, detached: false, watched: false, hold })
 }
 
 /// Says what a policy minds in a request, as an execution would; nothing runs.
@@ -127,11 +133,11 @@ pub(crate) async fn check(
     Runner(caller): Runner,
     body: Whole,
 ) -> Result<Json<Value>, Error> {
-    let Whole { bytes, share } = body;
+    let Whole { bytes, hold } = body;
     let mut request = Request::parse(&bytes)?;
     drop(bytes);
     request.wait = None;
-    let job = admit(&world, &caller, None, request, share).await?;
+    let job = admit(&world, &caller, None, request, hold).await?;
     let Verdict { findings, refusal } = job.admitted.verdict();
     let status = if refusal.is_some() { "refused" } else { "passed" };
     Ok(Json(json!({"status": status, "error": refusal, "findings": findings})))
@@ -199,7 +205,10 @@ pub(crate) async fn show(
 ) -> Result<Response, Error> {
     let id = known_id(&id)?;
     match world.live.find(&caller.tenant, &id) {
-        Some(running) if events::wanted(&headers) => Ok(events::response(running, None)),
+        Some(running) if events::wanted(&headers) => {
+            let place = world.streams.open(&caller.tenant)?;
+            Ok(place.within(events::response(running, None)))
+        }
         _ => stored(&world, &caller, &id, events::wanted(&headers)).await,
     }
 }

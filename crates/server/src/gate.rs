@@ -1,23 +1,31 @@
-//! Whose turn it is: so many executions run at a time, and tenants take turns.
+//! Turns: so many executions run at a time, and tenants take turns.
 //!
 //! ```text
-//! enter ─▶ a turn is free ─────────────▶ Turn ─▶ dropped: the next tenant's oldest gets it
-//!       └▶ waits in its tenant's queue ─┘
+//! enter ─▶ a turn is free, and within the tenant's share ─▶ Turn ─▶ dropped: the next tenant's oldest gets it
+//!       └▶ waits in its tenant's queue ───────────────────┘
 //!       └▶ the queue is full: refused
 //! ```
 //!
-//! A tenant has a queue of its own, with a bound, and whoever had a turn goes behind the others: a tenant that sends a
-//! thousand requests delays another's first by one. What a tenant has at one time is counted here as well: executions
-//! under way, and the memory that they and its sandboxes may take.
+//! A tenant has a queue of its own, with a bound, and a tenant that had a turn goes behind the others: a tenant that
+//! sends a thousand requests delays another's first by one. Executions are not preempted, so turns are shared by the
+//! rule of `fair_share.rs`: a quarter more turns than the configured number are a reserve for tenants within their fair
+//! share, and a tenant holds more than half of the configured number only with executions that end within
+//! a minute, while no other tenant has recently wanted a turn. What a tenant has at one time is counted here as well:
+//! executions under way, and the memory that they and its sandboxes may take.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use belljar_engine::quantity::show_bytes;
 use belljar_store::{Quotas, TenantName};
 use tokio::sync::oneshot;
+use tokio::time::sleep;
 
 use crate::error::Error;
+use crate::fair_share::{FairShare, RECENT, ShareRefusal, Tenure, Terms};
+pub(crate) use crate::need::Need;
+use crate::need::fits_at_all;
+use crate::pool::{Rivals, ShareKind};
 
 /// Hands out turns.
 #[derive(Debug)]
@@ -59,14 +67,34 @@ pub(crate) struct Waiting {
 
 #[derive(Debug)]
 struct Table {
-    free: usize,
+    turns: FairShare<TenantName>,
+    /// Places in the queues of all tenants.
+    places: FairShare<TenantName>,
+    /// The most places of one tenant.
     queue: usize,
-    queue_total: usize,
+    rivals: Rivals,
+    /// How often a tenant had to wait, or could not even do that, because of its share.
+    held_back: Refusals,
     waiting: usize,
     next_number: u64,
     tenants: HashMap<TenantName, Lane>,
-    /// Tenants of whom somebody waits, the next one first.
+    /// Tenants with queued work, in turn order.
     ring: VecDeque<TenantName>,
+}
+
+/// How often shares were the reason.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Refusals {
+    pub(crate) turns: u64,
+    pub(crate) queue: u64,
+}
+
+/// Why a tenant gets no turn now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HeldBack {
+    Quota,
+    Share,
+    OtherTenants,
 }
 
 #[derive(Debug, Default)]
@@ -81,7 +109,9 @@ struct Lane {
 #[derive(Debug)]
 struct Waiter {
     number: u64,
-    memory: u64,
+    need: Need,
+    /// Whether it takes one of the places that are shared; what waits in a sandbox has a place there.
+    placed: bool,
     turn: oneshot::Sender<Turn>,
 }
 
@@ -106,12 +136,14 @@ impl Lane {
 }
 
 impl Gate {
-    /// So many turns; so many may wait of one tenant, and of all.
-    pub(crate) fn new(turns: usize, queue: usize, queue_total: usize) -> Self {
+    /// Creates a gate of so many turns; so many may wait of one tenant, and of all.
+    pub(crate) fn new(turns: usize, queue: usize, queue_total: usize, rivals: &Rivals) -> Self {
         Self(Arc::new(Mutex::new(Table {
-            free: turns,
+            turns: FairShare::with_reserve_on_top(turns as u64),
+            places: FairShare::with_reserve_on_top(queue_total as u64),
             queue,
-            queue_total,
+            rivals: rivals.clone(),
+            held_back: Refusals::default(),
             waiting: 0,
             next_number: 0,
             tenants: HashMap::new(),
@@ -119,30 +151,38 @@ impl Gate {
         })))
     }
 
-    /// Asks for a turn of a tenant that may have so much, for something that may take so much memory.
-    pub(crate) fn enter(&self, tenant: &TenantName, quotas: &Quotas, memory: u64) -> Result<Entry, Error> {
+    /// Asks for a turn of a tenant.
+    pub(crate) fn enter(&self, tenant: &TenantName, quotas: &Quotas, need: Need) -> Result<Entry, Error> {
         if quotas.concurrency == Some(0) {
             return Err(Error::QueueFull);
         }
-        fits_at_all(quotas, memory)?;
+        fits_at_all(quotas, need.memory)?;
         let mut table = lock(&self.0);
-        let (free, queue) = (table.free, table.queue);
-        let total_is_full = table.waiting >= table.queue_total;
-        let lane = table.tenants.entry(tenant.clone()).or_default();
-        lane.allow(quotas);
-        if free > 0 && lane.may_run(memory) && lane.waiting.is_empty() {
-            table.give(tenant, memory);
-            return Ok(Entry::Now(Turn { gate: Arc::clone(&self.0), tenant: tenant.clone(), memory }));
+        if table.enter_now(tenant, quotas, need) {
+            return Ok(Entry::Now(self.turn(tenant, need)));
         }
-        if lane.waiting.len() >= queue || total_is_full {
-            let own = lane.waiting.len() >= queue;
+        if let Err(refused) = table.take_place(tenant) {
             table.forget_idle(tenant);
-            return Err(if own { Error::QueueFull } else { Error::Overloaded });
+            return Err(refused);
         }
-        Ok(Entry::Later(self.wait(&mut table, tenant, memory)))
+        Ok(Entry::Later(self.wait(&mut table, tenant, need, true)))
     }
 
-    fn wait(&self, table: &mut Table, tenant: &TenantName, memory: u64) -> Waiting {
+    /// Asks for a turn for something that has waited for its order in a sandbox. There is one of them for each sandbox,
+    /// so it takes no place in the queue and is never refused.
+    pub(crate) fn enter_from_sandbox(&self, tenant: &TenantName, quotas: &Quotas, need: Need) -> Entry {
+        let mut table = lock(&self.0);
+        if table.enter_now(tenant, quotas, need) {
+            return Entry::Now(self.turn(tenant, need));
+        }
+        Entry::Later(self.wait(&mut table, tenant, need, false))
+    }
+
+    fn turn(&self, tenant: &TenantName, need: Need) -> Turn {
+        Turn { gate: Arc::clone(&self.0), tenant: tenant.clone(), memory: need.memory }
+    }
+
+    fn wait(&self, table: &mut Table, tenant: &TenantName, need: Need, placed: bool) -> Waiting {
         let (sender, turn) = oneshot::channel();
         let number = table.next_number;
         table.next_number += 1;
@@ -151,7 +191,7 @@ impl Gate {
         if lane.waiting.is_empty() {
             table.ring.push_back(tenant.clone());
         }
-        lane.waiting.push_back(Waiter { number, memory, turn: sender });
+        lane.waiting.push_back(Waiter { number, need, placed, turn: sender });
         Waiting { gate: Arc::clone(&self.0), tenant: tenant.clone(), number, turn }
     }
 
@@ -172,8 +212,12 @@ impl Gate {
     /// Whether one more of this tenant may wait.
     pub(crate) fn has_room(&self, tenant: &TenantName) -> bool {
         let table = lock(&self.0);
-        let own = table.tenants.get(tenant).map_or(0, |lane| lane.waiting.len());
-        own < table.queue && table.waiting < table.queue_total
+        table.places.check(tenant, 1, table.place_terms()).is_ok()
+    }
+
+    /// Returns how often a tenant was held back because of its share.
+    pub(crate) fn refusals(&self) -> Refusals {
+        lock(&self.0).held_back
     }
 
     /// How many wait.
@@ -183,37 +227,92 @@ impl Gate {
 }
 
 impl Table {
+    /// Gives a turn at once, where nobody of the tenant waits and its quotas and shares allow it.
+    fn enter_now(&mut self, tenant: &TenantName, quotas: &Quotas, need: Need) -> bool {
+        let lane = self.tenants.entry(tenant.clone()).or_default();
+        lane.allow(quotas);
+        let is_first = lane.waiting.is_empty();
+        self.turns.want(tenant, Instant::now());
+        let given = if is_first { self.give(tenant, need) } else { Err(HeldBack::OtherTenants) };
+        self.held_back.turns += u64::from(given == Err(HeldBack::Share));
+        given.is_ok()
+    }
+
+    fn place_terms(&self) -> Terms {
+        Terms { cap: None, tenure: Tenure::Lasting, has_rivals: self.rivals.exist() }
+    }
+
+    /// Takes a place in the queue.
+    fn take_place(&mut self, tenant: &TenantName) -> Result<(), Error> {
+        if self.places.held(tenant) >= self.queue as u64 {
+            return Err(Error::QueueFull);
+        }
+        match self.places.take(tenant, 1, self.place_terms(), Instant::now()) {
+            Ok(()) => Ok(()),
+            Err(ShareRefusal::Full) => Err(Error::Overloaded),
+            Err(ShareRefusal::Cap(most) | ShareRefusal::Share(most)) => {
+                self.held_back.queue += 1;
+                Err(Error::ShareTaken { kind: ShareKind::Queue, most })
+            }
+        }
+    }
+
     /// The next turn, if somebody waits who may have it.
     fn next(&mut self) -> Option<(TenantName, Waiter)> {
+        let now = Instant::now();
+        // Those who wait want some, however long they have waited.
+        self.ring.iter().for_each(|tenant| self.turns.want(tenant, now));
         for _ in 0..self.ring.len() {
             let tenant = self.ring.pop_front()?;
-            let Some(lane) = self.tenants.get_mut(&tenant) else { continue };
-            let Some(first) = lane.waiting.front() else { continue };
-            if !lane.may_run(first.memory) {
+            let Some(need) =
+                self.tenants.get(&tenant).and_then(|lane| lane.waiting.front()).map(|first| first.need)
+            else {
+                continue;
+            };
+            if self.give(&tenant, need).is_err() {
                 self.ring.push_back(tenant);
                 continue;
             }
+            let lane = self.tenants.get_mut(&tenant)?;
             let waiter = lane.waiting.pop_front()?;
             if !lane.waiting.is_empty() {
                 self.ring.push_back(tenant.clone());
             }
-            self.waiting -= 1;
-            self.give(&tenant, waiter.memory);
+            self.left_queue(&tenant, &waiter);
             return Some((tenant, waiter));
         }
         None
     }
 
-    fn give(&mut self, tenant: &TenantName, memory: u64) {
-        self.free -= 1;
-        if let Some(lane) = self.tenants.get_mut(tenant) {
-            lane.running += 1;
-            lane.memory += memory;
+    fn left_queue(&mut self, tenant: &TenantName, waiter: &Waiter) {
+        self.waiting -= 1;
+        if waiter.placed {
+            self.places.give_back(tenant, 1);
+        }
+    }
+
+    /// Gives a turn, where the tenant's quotas and share allow it.
+    fn give(&mut self, tenant: &TenantName, need: Need) -> Result<(), HeldBack> {
+        let has_rivals = self.rivals.exist();
+        let lane = self.tenants.get_mut(tenant).filter(|lane| lane.may_run(need.memory));
+        let Some(lane) = lane else { return Err(HeldBack::Quota) };
+        // What an administrator allows a tenant is its share.
+        let cap = (lane.limit < usize::MAX).then_some(lane.limit as u64);
+        let terms = Terms { cap, tenure: need.tenure, has_rivals };
+        match self.turns.take(tenant, 1, terms, Instant::now()) {
+            Ok(()) => {
+                lane.running += 1;
+                lane.memory += need.memory;
+                Ok(())
+            }
+            Err(ShareRefusal::Full) => Err(HeldBack::OtherTenants),
+            Err(ShareRefusal::Cap(_)) => Err(HeldBack::Quota),
+            Err(ShareRefusal::Share(_)) => Err(HeldBack::Share),
         }
     }
 
     fn give_back(&mut self, tenant: &TenantName, running: usize, memory: u64) {
-        self.free += running;
+        self.turns.give_back(tenant, running as u64);
         if let Some(lane) = self.tenants.get_mut(tenant) {
             lane.running -= running;
             lane.memory -= memory;
@@ -230,22 +329,17 @@ impl Table {
     }
 }
 
-/// What never fits is not worth waiting for.
-fn fits_at_all(quotas: &Quotas, memory: u64) -> Result<(), Error> {
-    match quotas.memory_bytes {
-        Some(most) if memory > most => {
-            let (memory, most) = (show_bytes(memory), show_bytes(most));
-            let message = format!("{memory} is more than the {most} that this tenant may have at one time");
-            Err(Error::Invalid { field: "limits.memory_bytes", message })
-        }
-        _ => Ok(()),
-    }
-}
-
 impl Waiting {
     /// Waits for the turn. Dropping this leaves the queue.
     pub(crate) async fn turn(&mut self) -> Result<Turn, Error> {
-        (&mut self.turn).await.map_err(|_| Error::ShuttingDown)
+        loop {
+            tokio::select! {
+                biased;
+                turn = &mut self.turn => return turn.map_err(|_| Error::ShuttingDown),
+                // Another tenant's wish may have become old, which nobody else notices.
+                () = sleep(RECENT) => hand_on(&self.gate),
+            }
+        }
     }
 }
 
@@ -253,13 +347,14 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         let mut table = lock(&self.gate);
         let Some(lane) = table.tenants.get_mut(&self.tenant) else { return };
-        let before = lane.waiting.len();
-        lane.waiting.retain(|waiter| waiter.number != self.number);
-        let left = before - lane.waiting.len();
+        let place = lane.waiting.iter().position(|waiter| waiter.number == self.number);
+        let left = place.and_then(|place| lane.waiting.remove(place));
         if lane.waiting.is_empty() {
             table.ring.retain(|name| *name != self.tenant);
         }
-        table.waiting -= left;
+        if let Some(waiter) = left {
+            table.left_queue(&self.tenant, &waiter);
+        }
         table.forget_idle(&self.tenant);
         drop(table);
         // Who was next may need less. A turn that arrived and was not taken goes on, by its own drop, after this.
@@ -285,13 +380,10 @@ impl Drop for Held {
 fn hand_on(gate: &Arc<Mutex<Table>>) {
     loop {
         let mut table = lock(gate);
-        if table.free == 0 {
-            return;
-        }
         let Some((tenant, waiter)) = table.next() else { return };
         // The lock is let go first: a turn that nobody takes is dropped, and comes by here again.
         drop(table);
-        let _ = waiter.turn.send(Turn { gate: Arc::clone(gate), tenant, memory: waiter.memory });
+        let _ = waiter.turn.send(Turn { gate: Arc::clone(gate), tenant, memory: waiter.need.memory });
     }
 }
 
@@ -300,106 +392,5 @@ fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn name(text: &str) -> TenantName {
-        text.parse().unwrap()
-    }
-
-    const ANY: Quotas = Quotas {
-        concurrency: None,
-        sandboxes: None,
-        cpu_seconds_per_day: None,
-        memory_bytes: None,
-        disk_bytes: None,
-    };
-    const ONE: Quotas = Quotas { concurrency: Some(1), ..ANY };
-
-    fn now(entry: Result<Entry, Error>) -> Turn {
-        match entry.unwrap() {
-            Entry::Now(turn) => turn,
-            Entry::Later(_) => panic!("waits"),
-        }
-    }
-
-    fn later(entry: Result<Entry, Error>) -> Waiting {
-        match entry.unwrap() {
-            Entry::Now(_) => panic!("runs"),
-            Entry::Later(waiting) => waiting,
-        }
-    }
-
-    #[tokio::test]
-    async fn tenants_take_turns() {
-        let gate = Gate::new(1, 100, 1_000);
-        let (greedy, modest) = (name("greedy"), name("modest"));
-        let first = now(gate.enter(&greedy, &ANY, 0));
-        let mut many: Vec<_> = (0..50).map(|_| later(gate.enter(&greedy, &ANY, 0))).collect();
-        let mut one = later(gate.enter(&modest, &ANY, 0));
-        drop(first);
-        let second = many.remove(0).turn().await.unwrap();
-        assert!(one.turn.try_recv().is_err());
-        drop(second);
-        let theirs = one.turn().await.unwrap();
-        assert!(many[0].turn.try_recv().is_err());
-        drop((theirs, one, many));
-        assert_eq!(gate.waiting(), 0);
-        assert!(lock(&gate.0).tenants.is_empty() && lock(&gate.0).ring.is_empty());
-        assert_eq!(lock(&gate.0).free, 1);
-    }
-
-    #[tokio::test]
-    async fn a_tenants_own_limit_leaves_turns_to_others() {
-        let gate = Gate::new(3, 1, 10);
-        let (small, other) = (name("small"), name("other"));
-        let running = now(gate.enter(&small, &ONE, 0));
-        let mut waits = later(gate.enter(&small, &ONE, 0));
-        assert!(matches!(gate.enter(&small, &ONE, 0), Err(Error::QueueFull)));
-        let theirs = now(gate.enter(&other, &ANY, 0));
-        drop(theirs);
-        assert!(waits.turn.try_recv().is_err());
-        drop(running);
-        drop(waits.turn().await.unwrap());
-        drop(waits);
-        assert_eq!(lock(&gate.0).free, 3);
-    }
-
-    #[tokio::test]
-    async fn memory_is_counted_over_executions_and_sandboxes() {
-        let gate = Gate::new(9, 9, 9);
-        let (tenant, quotas) = (name("a"), Quotas { memory_bytes: Some(10), ..ANY });
-        let refused = gate.enter(&tenant, &quotas, 11).unwrap_err().to_string();
-        assert!(refused.starts_with("limits.memory_bytes: 11 bytes is more than the 10 bytes"), "{refused}");
-        let sandbox = gate.hold(&tenant, &quotas, 6).unwrap();
-        assert!(matches!(gate.hold(&tenant, &quotas, 5), Err(Error::MemoryTaken)));
-        let running = now(gate.enter(&tenant, &quotas, 4));
-        let large = later(gate.enter(&tenant, &quotas, 5));
-        let mut small = later(gate.enter(&tenant, &quotas, 3));
-        drop(running);
-        // The large one still does not fit, and is the first; when it leaves, the small one's turn has come.
-        assert!(small.turn.try_recv().is_err());
-        drop(large);
-        let running = small.turn().await.unwrap();
-        let mut next = later(gate.enter(&tenant, &quotas, 7));
-        drop(sandbox);
-        drop(next.turn().await.unwrap());
-        drop((running, small, next));
-        assert!(lock(&gate.0).tenants.is_empty() && lock(&gate.0).free == 9);
-    }
-
-    #[tokio::test]
-    async fn who_leaves_the_queue_loses_nothing_for_others() {
-        let gate = Gate::new(1, 2, 3);
-        let tenant = name("a");
-        let running = now(gate.enter(&tenant, &ANY, 0));
-        let gone = later(gate.enter(&tenant, &ANY, 0));
-        let mut stays = later(gate.enter(&tenant, &ANY, 0));
-        drop(running);
-        // The turn was sent to the one that leaves without having taken it.
-        drop(gone);
-        drop(stays.turn().await.unwrap());
-        drop(stays);
-        assert_eq!(lock(&gate.0).free, 1);
-    }
-}
+#[path = "gate_tests.rs"]
+mod tests;

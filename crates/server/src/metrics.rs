@@ -35,6 +35,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("belljar_executions_under_way", "Executions that wait or run"),
     ("belljar_readings_failed_total", "Code that was not read: abandoned, or refused for want of a reader"),
     ("belljar_rejections_total", "Answers that were errors, by code"),
+    ("belljar_share_refusals_total", "Requests that were refused or had to wait because of a share, by kind"),
     ("belljar_http_requests_total", "Requests, by method, route and status"),
     ("belljar_pools", "Pools that there are now; other numbers of pools are of these together"),
     ("belljar_pool_sandboxes", "Sandboxes that were made ahead of time and wait"),
@@ -191,6 +192,10 @@ async fn text(world: &World) -> ([(HeaderName, &'static str); 1], String) {
     let paused = sandboxes.iter().filter(|open| open.living.state() == Life::Paused).count();
     for (state, count) in [("running", sandboxes.len() - paused), ("paused", paused)] {
         meters.level("belljar_sandboxes", vec![Label::new("state", state)], count as f64);
+    }
+    for (kind, count) in world.share_refusals() {
+        let key = Key::from_parts("belljar_share_refusals_total", vec![Label::new("kind", kind)]);
+        meters.0.register_counter(&key, &METADATA).absolute(count);
     }
     meters.pools(&world.engine.pools().await);
     if let Some(stock) = world.engine.stock().await {

@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use axum::Router;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use crate::connection::Taken;
+use crate::connections::Connections;
 use crate::doors::Doors;
 use crate::tls::Tls;
 use crate::world::World;
@@ -27,6 +28,9 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 const BREATH: Duration = Duration::from_millis(50);
 /// Connections at one time to the address for metrics.
 const SCRAPERS: usize = 64;
+/// The answer to a client whose address holds its share of the connections.
+const NO_ROOM: &[u8] =
+    b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 /// How often old results are looked for.
 const SWEEP: Duration = Duration::from_secs(300);
 
@@ -70,27 +74,24 @@ struct Door {
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
     router: Router,
-    connections: usize,
+    connections: Connections,
 }
 
 fn open(doors: Doors, world: &Arc<World>) -> Vec<Door> {
     let Doors { api, tls, metrics } = doors;
-    let (router, connections) = (routes::router(Arc::clone(world)), world.settings.connections);
+    let (router, connections) = (routes::router(Arc::clone(world)), world.connections.clone());
     let mut open = vec![Door { listener: api, tls, router, connections }];
     open.extend(metrics.map(|listener| {
         let router = routes::metrics(Arc::clone(world));
-        Door { listener, tls: None, router, connections: SCRAPERS }
+        Door { listener, tls: None, router, connections: Connections::new(SCRAPERS, &world.rivals) }
     }));
     open
 }
 
 async fn accept(door: Door, world: Arc<World>, ending: watch::Receiver<bool>, alive: mpsc::Sender<()>) {
-    let room = Arc::new(Semaphore::new(door.connections));
     loop {
-        // The semaphore is never closed.
-        let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
-        let stream = match door.listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match door.listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!(%error, "a connection could not be accepted");
                 sleep(BREATH).await;
@@ -98,9 +99,18 @@ async fn accept(door: Door, world: Arc<World>, ending: watch::Receiver<bool>, al
             }
         };
         let tls = door.tls.as_ref().map(|tls| tls.acceptor());
-        let taken = Taken { _place: place, _alive: alive.clone() };
+        let bearer = world.bearers.new_one();
+        let Some(place) = door.connections.admit(peer.ip(), &bearer) else {
+            if tls.is_none() {
+                // As much as its buffer takes: nobody waits for a client here.
+                let _ = stream.try_write(NO_ROOM);
+            }
+            continue;
+        };
+        bearer.has_place(&place);
+        let taken = Taken { place: Some(place), _alive: alive.clone() };
         let (router, world) = (door.router.clone(), Arc::clone(&world));
-        tokio::spawn(connection::serve(stream, taken, tls, router, world, ending.clone()));
+        tokio::spawn(connection::serve(stream, taken, bearer, tls, router, world, ending.clone()));
     }
 }
 

@@ -10,13 +10,13 @@ use crate::trace::Collector;
 /// How the service behaves.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Executions at one time, of all tenants together.
+    /// Executions at one time. A quarter more are a reserve for tenants within their fair share.
     pub concurrency: usize,
     /// Executions of one tenant that may wait for their turn.
     pub queue: usize,
     /// Executions of all tenants that may wait.
     pub queue_total: usize,
-    /// Sandboxes at one time, of all tenants together.
+    /// Sandboxes at one time. A quarter more are a reserve for tenants within their fair share.
     pub sandboxes: usize,
     /// How long nobody may use a sandbox before its time is over.
     pub sandbox_idle: Duration,
@@ -32,12 +32,17 @@ pub struct Settings {
     pub tenant_disk: u64,
     /// The longest body, and the longest line of a batch.
     pub max_body: usize,
-    /// What all bodies and requests under way may hold together.
+    /// What all bodies that arrive may hold together; the requests that wait or run may hold as much again.
     pub bodies_total: usize,
     /// Executions of one batch at one time.
     pub batch_jobs: usize,
     /// Connections at one time.
     pub connections: usize,
+    /// Event streams, WebSockets, batches and MCP streams at one time, of all tenants together; no more than half of the
+    /// connections in any case.
+    pub streams: usize,
+    /// The same of one tenant.
+    pub tenant_streams: usize,
     /// How long a client may take for a request's head, and how long an idle connection is kept.
     pub head_timeout: Duration,
     /// How long a client may take for a whole body, for the next piece of a batch or a file, and for reading what it is sent.
@@ -72,6 +77,8 @@ impl Default for Settings {
             bodies_total: 256 << 20,
             batch_jobs: (2 * cores).max(4),
             connections: 16_384,
+            streams: 8_192,
+            tenant_streams: 1_024,
             head_timeout: Duration::from_secs(15),
             body_timeout: Duration::from_secs(30),
             drain: Duration::from_secs(30),

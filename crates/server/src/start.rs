@@ -72,6 +72,7 @@ pub async fn prepare(
     let Providers { catalog, seeds, usual, key } = providers;
     let roster = Roster::new(catalog, key);
     let world = Arc::new(World::new(engine, store, places, configured, settings, accounts, roster));
+    world.count_tenants().await?;
     profiles::load(&world).await?;
     roster::load(&world, seeds, usual).await?;
     Ok((world, first))

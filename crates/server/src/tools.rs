@@ -33,10 +33,11 @@ pub(crate) async fn call(
     body: Whole,
 ) -> Result<Json<Value>, Error> {
     let tool = Tool::named(&name).map_err(|_| Error::NotFound("tool"))?;
-    let Whole { bytes, share: _share } = body;
+    let Whole { bytes, hold } = body;
     let Call { name: named, input, reply } =
         Call::parse(belljar_engine::json::object::<Map<_, _>>(&bytes)?).map_err(wrong)?;
     drop(bytes);
+    let _request_hold = hold.parsed()?;
     if let Some(named) = &named
         && Tool::named(named).map_err(wrong)?.name != tool.name
     {

@@ -6,20 +6,24 @@ use belljar_engine::Engine;
 use belljar_engine::places::Places;
 use belljar_engine::profile::Profiles;
 use belljar_store::Store;
-use tokio::sync::Semaphore;
 
 use crate::accounts::{Accounts, Caller};
 use crate::bearers::Bearers;
+use crate::body::Bodies;
+use crate::connections::Connections;
+use crate::error::Error;
 use crate::gate::Gate;
 use crate::health::Readiness;
 use crate::live::Live;
 use crate::mcp::Sessions;
 use crate::metrics::Meters;
 use crate::places::Mounts;
+use crate::pool::Rivals;
 use crate::readers::Readers;
 use crate::roster::Roster;
 use crate::sandboxes::Registry;
 use crate::settings::Settings;
+use crate::streams::Streams;
 use crate::trace::Tracer;
 use crate::written::Written;
 
@@ -42,8 +46,11 @@ pub struct World {
     pub(crate) written: Written,
     pub(crate) tracer: Option<Tracer>,
     pub(crate) readiness: Readiness,
-    /// Kilobytes that bodies may still take.
-    pub(crate) bodies: Arc<Semaphore>,
+    pub(crate) bodies: Bodies,
+    pub(crate) connections: Connections,
+    pub(crate) streams: Streams,
+    /// Whether there is more than one tenant to share with.
+    pub(crate) rivals: Rivals,
     /// The profiles of the configuration, on which those of the database lie.
     pub(crate) profiles: Profiles,
     pub(crate) roster: Roster,
@@ -59,14 +66,18 @@ impl World {
         accounts: Accounts,
         roster: Roster,
     ) -> Self {
+        let rivals = Rivals::default();
         Self {
-            gate: Gate::new(settings.concurrency, settings.queue, settings.queue_total),
+            gate: Gate::new(settings.concurrency, settings.queue, settings.queue_total, &rivals),
+            bodies: Bodies::new(settings.bodies_total, settings.max_body, &rivals),
+            connections: Connections::new(settings.connections, &rivals),
+            streams: Streams::new(&settings, &rivals),
             readers: Readers::new(),
-            bodies: Arc::new(Semaphore::new(settings.bodies_total >> 10)),
             bearers: Bearers::default(),
             live: Live::default(),
             written: Written::new(settings.retention.max_bytes),
-            sandboxes: Registry::new(settings.sandboxes),
+            sandboxes: Registry::new(settings.sandboxes, &rivals),
+            rivals,
             mcp: Sessions::default(),
             mounts: Mounts::default(),
             meters: Meters::new(),
@@ -80,6 +91,23 @@ impl World {
             accounts,
             roster,
         }
+    }
+
+    /// Looks whether there is more than one tenant that may use the server.
+    pub(crate) async fn count_tenants(&self) -> Result<(), Error> {
+        let tenants = self.store.tenants().await?;
+        self.rivals.set(tenants.iter().filter(|tenant| tenant.disabled.is_none()).count() > 1);
+        Ok(())
+    }
+
+    /// How often a tenant was refused something, or had to wait for it, because of its share.
+    pub(crate) fn share_refusals(&self) -> Vec<(&'static str, u64)> {
+        let gate = self.gate.refusals();
+        let mut all = vec![("turns", gate.turns), ("queue", gate.queue), self.sandboxes.refused()];
+        all.extend(self.bodies.refused());
+        all.extend(self.connections.refused());
+        all.push(self.streams.refused());
+        all
     }
 
     /// What the volumes and snapshots of a caller may take together.

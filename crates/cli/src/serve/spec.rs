@@ -47,6 +47,10 @@ pub(crate) struct ServerSpec {
     max_body: Option<String>,
     /// Connections at one time.
     connections: Option<usize>,
+    /// Event streams, WebSockets and batches at one time.
+    streams: Option<usize>,
+    /// The same of one tenant.
+    tenant_streams: Option<usize>,
     /// How long a client may stand still while it sends or is sent something, such as `30s`.
     body_timeout: Option<String>,
     /// How long running work may go on after the request to end, such as `30s`.
@@ -101,6 +105,8 @@ impl ServerSpec {
         set(&mut settings.tenant_disk, bytes("tenant_disk", self.tenant_disk.as_deref())?);
         set(&mut settings.max_body, bytes("max_body", self.max_body.as_deref())?.map(|bytes| bytes as usize));
         set(&mut settings.connections, count("connections", self.connections)?);
+        set(&mut settings.streams, count("streams", self.streams)?);
+        set(&mut settings.tenant_streams, count("tenant_streams", self.tenant_streams)?);
         set(&mut settings.body_timeout, time("body_timeout", self.body_timeout.as_deref())?);
         set(&mut settings.drain, time("drain", self.drain.as_deref())?);
         settings.origins = self.origins.iter().map(|given| origin(given)).collect::<Result<_, _>>()?;

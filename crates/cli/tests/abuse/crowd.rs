@@ -105,8 +105,19 @@ fn who_only_connects_leaves_files_to_what_runs() {
     command.args(["-c", "ulimit -n 256 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_belljar")]);
     command.args(["serve", "--allow-degraded"]);
     let server = Server::by(command, folder.path());
-    // Somebody who was there before, so that only the run itself is in question.
+    // Somebody who was there before and has shown a key, so that only the run itself is in question.
     let mut early = connect(&server, 0);
+    early.set_nonblocking(false).unwrap();
+    let hello =
+        format!("GET /v1/executions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n\r\n");
+    early.write_all(hello.as_bytes()).unwrap();
+    let mut listed = Vec::new();
+    while !listed.ends_with(b"}") {
+        let mut piece = [0; 1024];
+        let count = early.read(&mut piece).unwrap();
+        assert!(count > 0, "{}", String::from_utf8_lossy(&listed));
+        listed.extend_from_slice(&piece[..count]);
+    }
     // More than there are files for, and no more than may wait to be accepted.
     let _crowd: Vec<_> = (0..240).map(|_| connect(&server, 0)).collect();
     // Until no more of them are let in.
@@ -121,7 +132,6 @@ fn who_only_connects_leaves_files_to_what_runs() {
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
-    early.set_nonblocking(false).unwrap();
     early.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     early.read_to_string(&mut answer).unwrap();

@@ -291,26 +291,35 @@ fn a_websocket_reaches_the_program_and_ends_with_the_sandbox() {
 }
 
 #[test]
-fn a_tunnel_counts_as_a_connection() {
+fn a_tunnel_counts_as_a_connection_and_as_a_stream() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::configured(folder.path(), "connections = 2");
+    // Six connections and three streams for a tenant that is alone.
+    let server = Server::configured(folder.path(), "connections = 8");
     let place = program(&server, json!({}));
     let address = server.url.trim_start_matches("http://").to_owned();
-    let connect = || {
+    let ask = |path: &str, headers: &str| {
         let mut stream = TcpStream::connect(&address).unwrap();
-        let path = format!("{}/ports/8000/socket", place.path);
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\nAuthorization: Bearer {KEY}\r\n\r\n").unwrap();
+        let head =
+            format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {KEY}\r\n{headers}\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
         let mut first = [0; 12];
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.read_exact(&mut first).unwrap();
-        assert_eq!(&first, b"HTTP/1.1 101");
-        stream
+        (stream, String::from_utf8_lossy(&first[9..]).into_owned())
     };
-    let (one, _two) = (connect(), connect());
-    let mut third = server.send_as(KEY, "GET", "/healthz", "", b"");
-    third.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    assert!(third.read(&mut [0; 16]).is_err(), "there was a third connection");
-    drop(one);
-    third.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    assert!(third.read(&mut [0; 16]).unwrap() > 0);
+    let tunnel = || {
+        let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n";
+        ask(&format!("{}/ports/8000/socket", place.path), upgrade)
+    };
+    let mut tunnels: Vec<_> = (0..3).map(|_| tunnel()).collect();
+    assert!(tunnels.iter().all(|(_, status)| status == "101"));
+    assert_eq!(tunnel().1, "429");
+    let kept: Vec<_> = (0..3).map(|_| ask("/v1/executions", "")).collect();
+    assert!(kept.iter().all(|(_, status)| status == "200"));
+    assert_eq!(ask("/v1/executions", "").1, "429");
+    tunnels.pop();
+    let end = Instant::now() + Duration::from_secs(20);
+    while ask("/v1/executions", "Connection: close\r\n").1 != "200" {
+        assert!(Instant::now() < end, "a closed tunnel keeps its place");
+    }
 }

@@ -93,8 +93,8 @@ struct BuiltJail {
     namespaces: Vec<OwnedFd>,
     /// The workspace, through which the launcher looks at the disk without a path in it.
     disk: OwnedFd,
-    /// Its own `/proc`.
-    proc: OwnedFd,
+    /// Its own `/proc`, until the child has been looked at.
+    proc: Option<OwnedFd>,
     /// Landlock's, where the kernel has it.
     rules: Option<OwnedFd>,
 }
@@ -231,7 +231,8 @@ impl Child {
         let namespaces: Vec<OwnedFd> = fds.by_ref().take(OWN_NAMESPACES).collect();
         let (disk, proc) = fds.next().zip(fds.next()).ok_or_else(lost)?;
         let rules = if has_rules { fds.next() } else { None };
-        self.jail = Some(BuiltJail { init: Process { pid, pidfd }, namespaces, disk, proc, rules });
+        self.jail =
+            Some(BuiltJail { init: Process { pid, pidfd }, namespaces, disk, proc: Some(proc), rules });
         if self.plot.is_none() {
             self.plot = Plot::new(zygote, self.taken, Rc::clone(&self.builder), fds);
         }
@@ -279,7 +280,7 @@ impl Child {
         else {
             return Ok(());
         };
-        let mut fds = vec![jail.proc.as_fd()];
+        let mut fds: Vec<_> = jail.proc.iter().map(AsFd::as_fd).collect();
         fds.extend(namespaces(plot, jail));
         fds.push(main.pidfd.as_fd());
         if let Some(group) = &self.group {
@@ -294,6 +295,11 @@ impl Child {
     /// It is what it must be.
     pub(super) fn passed(&mut self, home: &Home) {
         self.inspection = Inspection::Passed;
+        // What nobody needs any more is not kept open while it waits.
+        if let Some(jail) = &mut self.jail {
+            jail.namespaces.clear();
+            (jail.proc, jail.rules) = (None, None);
+        }
         self.took = self.asked.elapsed();
         self.memory_bytes = self.group.as_ref().and_then(Group::memory).unwrap_or(0);
         let counted = self.group.as_ref().and_then(|group| group.usage().cpu);

@@ -49,7 +49,7 @@ pub(crate) async fn create(
     Path(name): Path<String>,
     body: Whole,
 ) -> Result<(StatusCode, Json<Value>), Error> {
-    let (tenant, new): (_, New) = (tenants::known(&name)?, parse(&body)?);
+    let (tenant, new): (_, New) = (tenants::known(&name)?, parse(body)?);
     let scopes = scopes(new.scopes)?;
     let now = Timestamp::now();
     let expires = new.expires_in_seconds.map(|seconds| now.after(Duration::from_secs(seconds)));
@@ -68,7 +68,7 @@ pub(crate) async fn rotate(
     Path((tenant, key)): Path<(String, String)>,
     body: Whole,
 ) -> Result<(StatusCode, Json<Value>), Error> {
-    let (tenant, id, rotation): (_, _, Rotation) = (tenants::known(&tenant)?, known(&key)?, parse(&body)?);
+    let (tenant, id, rotation): (_, _, Rotation) = (tenants::known(&tenant)?, known(&key)?, parse(body)?);
     let now = Timestamp::now();
     let until = now.after(Duration::from_secs(rotation.old_valid_seconds));
     let store = desk.store();

@@ -62,6 +62,9 @@ impl Desk {
             let done = work.await;
             // What was remembered may be about what has changed.
             world.accounts.forget();
+            if let Err(error) = world.count_tenants().await {
+                tracing::warn!(%error, "tenants could not be counted; shares are as before");
+            }
             world.bearers.look_again();
             let (outcome, detail) = match &done {
                 Ok(_) => (AuditOutcome::Done, None),

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::Desk;
 use super::tenants::check_policy;
-use crate::body::{Whole, parse};
+use crate::body::{Whole, parse, parse_bytes};
 use crate::error::Error;
 use crate::schema;
 use crate::world::World;
@@ -59,12 +59,12 @@ pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Va
         (status = 422, description = "Something is wrong with it", body = schema::Problem)))]
 pub(crate) async fn set(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Value>, Error> {
     let profile: ProfileName = name.parse()?;
-    let new: Profile = parse(&body)?;
+    let new: Profile = parse_bytes(&body.bytes)?;
     check(&new)?;
     if let Some(policy) = &new.policy {
         check_policy(&desk, policy)?;
     }
-    let json: Map<String, Value> = parse(&body)?;
+    let json: Map<String, Value> = parse(body)?;
     let (world, shown) = (Arc::clone(&desk.world), json!({"name": profile, "profile": json}));
     let work = async move {
         world.store.set_profile(&profile, &json, Timestamp::now()).await?;

@@ -98,7 +98,7 @@ pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Va
         (status = 422, description = "Something is wrong with it; nothing was changed", body = schema::Problem)))]
 pub(crate) async fn set(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Value>, Error> {
     roster::known(desk.world.roster.catalog(), &name)?;
-    let New { settings, instead } = parse(&body)?;
+    let New { settings, instead } = parse(body)?;
     let (world, actor, provider) = desk.parts(&name);
     let seed = Seed { settings, instead };
     let work = async move { world.roster.set(&world, &provider, seed, &actor).await };
@@ -140,7 +140,7 @@ pub(crate) async fn roll_back(
     Path(name): Path<String>,
     body: Whole,
 ) -> Result<Json<Value>, Error> {
-    let (RollBack { version }, (world, actor, provider)) = (parse(&body)?, desk.parts(&name));
+    let (RollBack { version }, (world, actor, provider)) = (parse(body)?, desk.parts(&name));
     let work = async move { world.roster.roll_back(&world, &provider, version, &actor).await };
     desk.act("provider.rollback", &name, work).await?;
     configuration(&desk.world, &name).await.map(Json)
@@ -168,7 +168,7 @@ pub(crate) async fn activate(desk: Desk, Path(name): Path<String>) -> Result<Jso
         (status = 422, description = "It is not configured, or the settings are wrong", body = schema::Problem)))]
 pub(crate) async fn test(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Value>, Error> {
     let Test { settings, language, code } =
-        if body.bytes.is_empty() { Test::default() } else { parse(&body)? };
+        if body.bytes.is_empty() { Test::default() } else { parse(body)? };
     let (world, _, provider) = desk.parts(&name);
     let (roster, store) = (&world.roster, &world.store);
     roster::known(roster.catalog(), &name)?;

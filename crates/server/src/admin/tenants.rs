@@ -51,7 +51,7 @@ pub(crate) async fn list(desk: Desk) -> Result<Json<Value>, Error> {
         (status = 409, description = "There is one of this name", body = schema::Problem),
         (status = 422, description = "Something is wrong with it", body = schema::Problem)))]
 pub(crate) async fn create(desk: Desk, body: Whole) -> Result<(StatusCode, Json<Tenant>), Error> {
-    let new: New = parse(&body)?;
+    let new: New = parse(body)?;
     let name: TenantName = new.name.parse()?;
     let (store, added) = (desk.store(), name.clone());
     let work = async move { Ok(store.add_tenant(&added, new.quotas, Timestamp::now()).await?) };
@@ -73,7 +73,7 @@ pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Te
     responses((status = 200, description = "As it is now", body = schema::Tenant),
         (status = 404, description = "There is none", body = schema::Problem)))]
 pub(crate) async fn change(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Tenant>, Error> {
-    let (tenant, change): (_, Change) = (known(&name)?, parse(&body)?);
+    let (tenant, change): (_, Change) = (known(&name)?, parse(body)?);
     if let Some(policy) = &change.policy {
         check_policy(&desk, policy)?;
     }

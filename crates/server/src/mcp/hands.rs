@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::sessions::Opened;
 use crate::accounts::Caller;
-use crate::body::Share;
+use crate::body::BodyHold;
 use crate::conduct::{self, Carried, Started};
 use crate::error::Error;
 use crate::executions::{admit, check_quota};
@@ -52,9 +52,9 @@ impl Behalf {
         sandboxes::find(&self.world, self.keeper()?, sandbox).await
     }
 
-    /// What it holds of the body's memory is held by whoever read that.
-    fn share(&self) -> Share {
-        Share::new(&self.world.bodies)
+    /// A hold of nothing: whoever read the body holds its memory.
+    fn hold(&self) -> BodyHold {
+        self.world.bodies.hold(&self.caller.tenant)
     }
 
     async fn start(&self, request: Request, inside: Option<&str>) -> Result<(Arc<Running>, Carried), Error> {
@@ -62,7 +62,7 @@ impl Behalf {
             Some(sandbox) => Some(self.find(sandbox).await?),
             None => None,
         };
-        let job = admit(&self.world, &self.caller, inside, request, self.share()).await?;
+        let job = admit(&self.world, &self.caller, inside, request, self.hold()).await?;
         check_quota(&self.world, &self.caller).await?;
         match conduct::start(&self.world, &self.caller, job).await? {
             Started::Running(running, carried) => Ok((running, carried)),
@@ -135,7 +135,7 @@ impl Hands for Behalf {
 
     fn check(&self, request: Request) -> Done<'_, Verdict> {
         Box::pin(async move {
-            let job = admit(&self.world, &self.caller, None, request, self.share()).await.map_err(said)?;
+            let job = admit(&self.world, &self.caller, None, request, self.hold()).await.map_err(said)?;
             Ok(job.admitted.verdict().clone())
         })
     }

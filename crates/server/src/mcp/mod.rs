@@ -77,6 +77,8 @@ pub(crate) async fn pass(
         world.mcp.check(session, &caller.tenant)?;
     }
     let tenant = caller.tenant.clone();
+    // What a client listens at for as long as it is there.
+    let place = if request.method() == Method::GET { Some(world.streams.open(&tenant)?) } else { None };
     let ends = request.method() == Method::DELETE;
     let (request, begins) = prepared(&world, caller, request).await?;
     let mut response = if begins {
@@ -91,7 +93,10 @@ pub(crate) async fn pass(
     }
     // Its errors are the protocol's.
     response.extensions_mut().insert(Passed);
-    Ok(response)
+    Ok(match place {
+        Some(place) => place.within(response),
+        None => response,
+    })
 }
 
 /// Begins a session, where there is room. It has an owner even if nobody waits for it any more.
@@ -116,11 +121,11 @@ async fn prepared(world: &Arc<World>, caller: Caller, request: Request) -> Resul
     let mut request = Request::from_parts(parts.clone(), body);
     let mut begins = false;
     if parts.method == Method::POST {
-        let Whole { bytes, share } = Whole::from_request(request, world).await?;
+        let Whole { bytes, hold } = Whole::from_request(request, world).await?;
         belljar_engine::json::check_shape(&bytes)?;
         begins = begins_session(&bytes);
-        // Its share of the memory is held for as long as somebody works on it.
-        parts.extensions.insert(Arc::new(share));
+        // Counted as a request for as long as somebody works on it.
+        parts.extensions.insert(Arc::new(hold.parsed()?));
         request = Request::from_parts(parts, Body::from(bytes));
     }
     request.extensions_mut().insert(caller);

@@ -54,7 +54,7 @@ pub(crate) async fn make(
     Path(id): Path<String>,
     body: Whole,
 ) -> Result<Response, Error> {
-    let new: NewSnapshot = parse(&body)?;
+    let new: NewSnapshot = parse(body)?;
     let used = find_sandbox(&world, &caller, &id).await?;
     let snapshot = Snapshot {
         tenant: caller.tenant.clone(),

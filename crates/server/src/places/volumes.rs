@@ -40,7 +40,7 @@ pub(crate) async fn create(
     Keeper(caller): Keeper,
     body: Whole,
 ) -> Result<Response, Error> {
-    let new: NewVolume = parse(&body)?;
+    let new: NewVolume = parse(body)?;
     if new.size_bytes == 0 {
         return Err(Error::Invalid { field: "size_bytes", message: "must be above zero".to_owned() });
     }

@@ -18,7 +18,7 @@ use super::look::{self, Look};
 use super::output::{Page, Telling};
 use super::{life, open::Used};
 use crate::accounts::Keeper;
-use crate::body::{Whole, check_type, parse};
+use crate::body::{Whole, check_type, parse, parse_bytes};
 use crate::error::Error;
 use crate::query::Query;
 use crate::world::World;
@@ -52,23 +52,27 @@ pub(crate) async fn start_command(
     body: Whole,
 ) -> Result<Response, Error> {
     let used = life::find(&world, &caller, &id).await?;
+    let place = if events::wanted(&headers) { Some(world.streams.open(&caller.tenant)?) } else { None };
     let bound = used.admitted.plan.limits.output_bytes;
-    let (engine, floor, wanted) = (Arc::clone(&world.engine), caller.policy.clone(), parse(&body)?);
+    let Whole { bytes, hold } = body;
+    let (engine, floor, wanted) = (Arc::clone(&world.engine), caller.policy.clone(), parse_bytes(&bytes)?);
+    drop(bytes);
+    let hold = hold.parsed()?;
     let reading = world.readers.read(&caller.tenant, move || {
         let command = engine.admit_command(&used.admitted, wanted, floor.as_deref())?;
         Ok::<_, Error>((used, command))
     });
     let (used, command) = reading.await??;
-    let (background, share) = (command.background, body.share);
+    let background = command.background;
     executions::check_quota(&world, &caller).await?;
-    let started = Started::new(&world, used, command, share).await?;
+    let started = Started::new(&world, used, command, hold).await?;
     if background {
         let command = started.let_go();
         let place = [(header::LOCATION, format!("/v1/sandboxes/{id}/commands/{}", command.id))];
         return Ok((StatusCode::CREATED, place, Json(command)).into_response());
     }
-    if events::wanted(&headers) {
-        return Ok(events::told_by(Telling::started(started)));
+    if let Some(place) = place {
+        return Ok(place.within(events::told_by(Telling::started(started))));
     }
     Ok(Json(started.whole(bound).await?).into_response())
 }
@@ -121,6 +125,7 @@ pub(crate) async fn show_command(
     )
 )]
 pub(crate) async fn command_output(
+    State(world): State<Arc<World>>,
     used: Used,
     Path((_, number)): Path<(String, String)>,
     query: RawQuery,
@@ -129,9 +134,10 @@ pub(crate) async fn command_output(
     let query = Query::parse(query, &["from", "follow"])?;
     let follow = query.parsed("follow")?.unwrap_or(true);
     let bound = used.admitted.plan.limits.output_bytes;
+    let place = if events::wanted(&headers) { Some(world.streams.open(&used.tenant)?) } else { None };
     let look = Look::at(used, &number, query.parsed("from")?.unwrap_or(0)).await?;
-    if events::wanted(&headers) {
-        return Ok(events::told_by(Telling::watched(look, follow)));
+    if let Some(place) = place {
+        return Ok(place.within(events::told_by(Telling::watched(look, follow))));
     }
     Ok(Json(Page::read(look, bound).await?).into_response())
 }
@@ -191,7 +197,7 @@ pub(crate) async fn signal_command(
     Path((_, number)): Path<(String, String)>,
     body: Whole,
 ) -> Result<StatusCode, Error> {
-    let signal: Signal = parse(&body)?;
+    let signal: Signal = parse(body)?;
     let command = look::info(&used, &number).await?.id;
     used.living.commands().signal(command, signal.signal.admit()?).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -212,7 +218,7 @@ pub(crate) async fn resize_terminal(
     Path((_, number)): Path<(String, String)>,
     body: Whole,
 ) -> Result<StatusCode, Error> {
-    let size: SizeSpec = parse(&body)?;
+    let size: SizeSpec = parse(body)?;
     let command = look::info(&used, &number).await?.id;
     used.living.commands().resize(command, size.admit()?).await?;
     Ok(StatusCode::NO_CONTENT)

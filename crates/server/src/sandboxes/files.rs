@@ -275,7 +275,7 @@ fn usually() -> bool {
     )
 )]
 pub(crate) async fn make_folder(used: Used, body: Whole) -> Result<(StatusCode, Json<Value>), Error> {
-    let new: NewFolder = parse(&body)?;
+    let new: NewFolder = parse(body)?;
     let path = paths::checked("path", &new.path)?;
     let permissions = new.permissions.as_deref().map(paths::permissions).transpose()?;
     let files = used.living.files();
@@ -304,7 +304,7 @@ struct Move {
     )
 )]
 pub(crate) async fn rename(used: Used, body: Whole) -> Result<StatusCode, Error> {
-    let asked: Move = parse(&body)?;
+    let asked: Move = parse(body)?;
     let (from, to) = (paths::checked("from", &asked.from)?, paths::checked("to", &asked.to)?);
     used.living.files().rename(from, to, asked.replace).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -328,7 +328,7 @@ struct Permissions {
     )
 )]
 pub(crate) async fn set_permissions(used: Used, body: Whole) -> Result<StatusCode, Error> {
-    let asked: Permissions = parse(&body)?;
+    let asked: Permissions = parse(body)?;
     let path = paths::checked("path", &asked.path)?;
     used.living.files().set_mode(path, paths::permissions(&asked.permissions)?).await?;
     Ok(StatusCode::NO_CONTENT)

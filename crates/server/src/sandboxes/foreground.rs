@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::look::Look;
 use super::open::{Open, Used};
-use crate::body::Share;
+use crate::body::RequestHold;
 use crate::error::Error;
 use crate::live::Awaited;
 use crate::world::World;
@@ -39,21 +39,21 @@ impl Started {
         world: &Arc<World>,
         used: Used,
         command: AdmittedCommand,
-        share: Share,
+        hold: RequestHold,
     ) -> Result<Self, Error> {
         if world.live.is_closed() {
             return Err(Error::ShuttingDown);
         }
         let awaited = Awaited::new(world);
         let (tell, told) = oneshot::channel();
-        tokio::spawn(async move { tell.send(Self::start(used, command, share, awaited).await) });
+        tokio::spawn(async move { tell.send(Self::start(used, command, hold, awaited).await) });
         told.await.map_err(|_| Error::Internal)?
     }
 
     async fn start(
         used: Used,
         command: AdmittedCommand,
-        share: Share,
+        hold: RequestHold,
         awaited: Awaited,
     ) -> Result<Self, Error> {
         let since = Instant::now();
@@ -62,7 +62,7 @@ impl Started {
         let attach = Attach { from: 0, hold: !background };
         let (id, output) = used.living.commands().start_attached(start, attach).await.map_err(refusal)?;
         let leash = Leash { open: Arc::clone(used.open()), id, tight: true };
-        let feed = stdin.map(|bytes| Feed::new(used.open(), id, bytes, close_stdin, share));
+        let feed = stdin.map(|bytes| Feed::new(used.open(), id, bytes, close_stdin, hold));
         let info = super::look::info(&used, &id.0.to_string()).await?;
         Ok(Self { look: Look::new(used, info, output), leash, feed, findings, since, _awaited: awaited })
     }
@@ -143,7 +143,7 @@ struct Feed {
 }
 
 impl Feed {
-    fn new(open: &Arc<Open>, id: ProcessId, bytes: Vec<u8>, close: bool, share: Share) -> Self {
+    fn new(open: &Arc<Open>, id: ProcessId, bytes: Vec<u8>, close: bool, hold: RequestHold) -> Self {
         let open = Arc::clone(open);
         let task = tokio::spawn(async move {
             // A program that does not read, or has ended, wants no more.
@@ -151,7 +151,7 @@ impl Feed {
             if close {
                 let _closed = open.when_awake(|| open.living.commands().close_stdin(id)).await;
             }
-            drop(share);
+            drop(hold);
         });
         Self { task, tight: true }
     }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::open::Used;
 use super::{life, object};
 use crate::accounts::Keeper;
-use crate::body::{Whole, parse};
+use crate::body::{Whole, parse, parse_bytes};
 use crate::errand::to_the_end;
 use crate::error::Error;
 use crate::executions;
@@ -45,7 +45,11 @@ pub(crate) async fn create(
     Keeper(caller): Keeper,
     body: Whole,
 ) -> Result<Response, Error> {
-    let request: SandboxRequest = parse(&body)?;
+    let Whole { bytes, hold } = body;
+    let request: SandboxRequest = parse_bytes(&bytes)?;
+    drop(bytes);
+    // Opening may take as long as installing packages does.
+    let _request_hold = hold.parsed()?;
     executions::check_quota(&world, &caller).await?;
     let sandbox = life::open(&world, &caller, request, Blind).await?;
     let place = [(header::LOCATION, format!("/v1/sandboxes/{}", sandbox.id))];
@@ -132,7 +136,7 @@ pub(crate) async fn extend(
     used: Used,
     body: Whole,
 ) -> Result<Json<Value>, Error> {
-    let extension: Extension = parse(&body)?;
+    let extension: Extension = parse(body)?;
     let timeout = world.engine.admit_timeout(extension.timeout_ms)?;
     step(&world, used, life::Step::Extend(timeout)).await
 }

@@ -54,7 +54,7 @@ pub(crate) async fn set(
     used: Used,
     body: Whole,
 ) -> Result<Json<Value>, Error> {
-    let Hosts { hosts } = parse(&body)?;
+    let Hosts { hosts } = parse(body)?;
     let rules = world.engine.admit_hosts(&hosts)?;
     let network = life::set_hosts(&world, &used, rules).await?;
     Ok(Json(shown(&network)))

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::registry::Room;
 use crate::gate::{Gate, Held};
+use crate::pool::Rivals;
 
 /// How often something is asked again of a sandbox that is paused.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -97,7 +98,7 @@ impl Open {
             tenant,
             living,
             admitted,
-            gate: Gate::new(1, queue, queue),
+            gate: Gate::new(1, queue, queue, &Rivals::default()),
             snapshots: sync::Mutex::default(),
             steps: sync::Mutex::default(),
             last_moment: now + life,

@@ -34,6 +34,7 @@ use crate::accounts::Keeper;
 use crate::connection::{HEAD_BYTES, HEADERS};
 use crate::error::Error;
 use crate::schema;
+use crate::streams::StreamPlace;
 use crate::world::World;
 
 /// Passes a request of any method on to a port inside, and its answer back. HTTP/1.1 and WebSocket.
@@ -58,11 +59,13 @@ pub(crate) async fn pass(
     request: Request,
 ) -> Response {
     let passed = async {
+        // A program may answer for as long as it likes.
+        let place = world.streams.open(&caller.tenant)?;
         let way = Way::of(request.uri())?;
         let used = life::find(&world, &caller, way.id).await?;
         let port = way.port()?;
         match way.target(request.uri())? {
-            Some(target) => Call { used, port, target }.answer(&world, request).await,
+            Some(target) => Call { used, port, target, place }.answer(&world, request).await,
             None => Ok(with_slash(request.uri())),
         }
     };
@@ -119,6 +122,7 @@ struct Call {
     used: Used,
     port: u16,
     target: Uri,
+    place: StreamPlace,
 }
 
 impl Call {
@@ -139,10 +143,10 @@ impl Call {
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             let program = hyper::upgrade::on(&mut answer);
             let Some(client) = client else { return Err(Error::Internal) };
-            tokio::spawn(tunnel(client, program, (self.used, line)));
+            tokio::spawn(tunnel(client, program, (self.used, line, self.place)));
             return Ok(outward(answer.map(|_| Body::empty()), true));
         }
-        let kept = (self.used, line);
+        let kept = (self.used, line, self.place);
         Ok(outward(answer.map(|body| streamed(body, kept)), false))
     }
 }
@@ -216,7 +220,7 @@ async fn in_time<T>(
 }
 
 /// The bytes of an answer. What they need is kept for as long as they come, and trailers are left out.
-fn streamed(body: Incoming, kept: (Used, Line)) -> Body {
+fn streamed(body: Incoming, kept: (Used, Line, StreamPlace)) -> Body {
     Body::from_stream(body.into_data_stream().map(move |piece| {
         let _ = &kept;
         piece
@@ -224,7 +228,7 @@ fn streamed(body: Incoming, kept: (Used, Line)) -> Body {
 }
 
 /// Bytes both ways, until one side ends or the sandbox does. A WebSocket has no half that goes on alone.
-async fn tunnel(client: OnUpgrade, program: OnUpgrade, kept: (Used, Line)) {
+async fn tunnel(client: OnUpgrade, program: OnUpgrade, kept: (Used, Line, StreamPlace)) {
     let talking = async {
         let (client, program) = tokio::try_join!(client, program)?;
         let (mut from_client, mut to_client) = split(TokioIo::new(client));

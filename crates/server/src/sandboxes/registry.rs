@@ -7,81 +7,67 @@ use belljar_store::{SandboxId, TenantName};
 
 use super::open::Open;
 use crate::error::Error;
+use crate::fair_share::{FairShare, ShareRefusal, Tenure};
 use crate::places::Mount;
+use crate::pool::{Hold, Pool, Rivals, ShareKind};
 
 /// All that are alive.
 #[derive(Debug)]
-pub(crate) struct Registry(Arc<Mutex<Table>>);
-
-#[derive(Debug)]
-struct Table {
-    open: HashMap<SandboxId, Arc<Open>>,
+pub(crate) struct Registry {
+    open: Mutex<HashMap<SandboxId, Arc<Open>>>,
     /// Places taken, those of sandboxes that are being made or ended included.
-    taken: HashMap<TenantName, usize>,
-    total: usize,
+    places: Pool<TenantName>,
     most: usize,
 }
 
 /// Room for one sandbox, and the volumes that it sees; given back when dropped.
 #[derive(Debug)]
 pub(super) struct Room {
-    table: Arc<Mutex<Table>>,
-    tenant: TenantName,
+    _place: Hold<TenantName>,
     pub(super) mounts: Vec<Mount>,
 }
 
 impl Registry {
-    /// So many at one time.
-    pub(crate) fn new(most: usize) -> Self {
-        let (open, taken) = (HashMap::new(), HashMap::new());
-        Self(Arc::new(Mutex::new(Table { open, taken, total: 0, most })))
+    /// Creates a registry for so many at one time, and a quarter more as a reserve.
+    pub(crate) fn new(most: usize, rivals: &Rivals) -> Self {
+        let shares = FairShare::with_reserve_on_top(most as u64);
+        Self { open: Mutex::default(), places: Pool::new(ShareKind::Sandboxes, shares, rivals), most }
     }
 
     /// Takes room for one of a tenant that may have `quota`.
     pub(super) fn reserve(&self, tenant: &TenantName, quota: Option<u32>) -> Result<Room, Error> {
-        let mut table = lock(&self.0);
-        let own = table.taken.get(tenant).copied().unwrap_or_default();
-        if let Some(quota) = quota.map(|quota| quota as usize).filter(|quota| own >= *quota) {
-            return Err(Error::SandboxesFull(quota));
-        }
-        if table.total >= table.most {
-            return Err(Error::SandboxesFull(table.most));
-        }
-        table.total += 1;
-        *table.taken.entry(tenant.clone()).or_default() += 1;
-        Ok(Room { table: Arc::clone(&self.0), tenant: tenant.clone(), mounts: Vec::new() })
+        let taken = self.places.take(tenant, 1, quota.map(u64::from), Tenure::Lasting);
+        let place = taken.map_err(|refusal| match refusal {
+            ShareRefusal::Cap(most) => Error::SandboxesFull(most as usize),
+            ShareRefusal::Share(most) if most < self.most as u64 => self.places.error(refusal),
+            ShareRefusal::Share(_) | ShareRefusal::Full => Error::SandboxesFull(self.most),
+        })?;
+        Ok(Room { _place: place, mounts: Vec::new() })
+    }
+
+    pub(crate) fn refused(&self) -> (&'static str, u64) {
+        self.places.refused()
     }
 
     pub(super) fn insert(&self, open: &Arc<Open>) {
-        lock(&self.0).open.insert(open.id.clone(), Arc::clone(open));
+        lock(&self.open).insert(open.id.clone(), Arc::clone(open));
     }
 
     pub(super) fn remove(&self, id: &SandboxId) {
-        lock(&self.0).open.remove(id);
+        lock(&self.open).remove(id);
     }
 
     /// A tenant's own; another's is not there.
     pub(crate) fn find(&self, tenant: &TenantName, id: &SandboxId) -> Option<Arc<Open>> {
-        lock(&self.0).open.get(id).filter(|open| open.tenant == *tenant).cloned()
+        lock(&self.open).get(id).filter(|open| open.tenant == *tenant).cloned()
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Open>> {
-        lock(&self.0).open.values().cloned().collect()
+        lock(&self.open).values().cloned().collect()
     }
 }
 
-impl Drop for Room {
-    fn drop(&mut self) {
-        let mut table = lock(&self.table);
-        table.total -= 1;
-        if let Some(own) = table.taken.get_mut(&self.tenant) {
-            *own -= 1;
-            if *own == 0 {
-                table.taken.remove(&self.tenant);
-            }
-        }
-    }
-}
+type Table = HashMap<SandboxId, Arc<Open>>;
 
 fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
@@ -93,15 +79,24 @@ mod tests {
 
     #[test]
     fn there_is_room_for_so_many() {
-        let registry = Registry::new(2);
+        let rivals = Rivals::default();
+        let registry = Registry::new(4, &rivals);
         let (a, b): (TenantName, TenantName) = ("a".parse().unwrap(), "b".parse().unwrap());
-        let first = registry.reserve(&a, Some(1)).unwrap();
         let refused = |tenant, quota| registry.reserve(tenant, quota).unwrap_err().to_string();
+        let all: Vec<_> = (0..4).map(|_| registry.reserve(&a, None).unwrap()).collect();
+        assert_eq!(refused(&a, None), "Maximum number of sandboxes (4) reached");
+        drop(all);
+        rivals.set(true);
+        let half: Vec<_> = (0..2).map(|_| registry.reserve(&a, None).unwrap()).collect();
+        assert_eq!(
+            refused(&a, None),
+            "this tenant holds its share of the sandboxes (2); close one, or ask an administrator for a quota: \
+             belljar tenant quotas TENANT --sandboxes N"
+        );
         assert_eq!(refused(&a, Some(1)), "Maximum number of sandboxes (1) reached");
-        let second = registry.reserve(&b, None).unwrap();
-        assert_eq!(refused(&b, Some(9)), "Maximum number of sandboxes (2) reached");
-        drop(first);
-        drop((registry.reserve(&a, Some(1)).unwrap(), second));
-        assert!(lock(&registry.0).taken.is_empty() && lock(&registry.0).total == 0);
+        let third = registry.reserve(&a, Some(4)).unwrap();
+        let theirs: Vec<_> = (0..2).map(|_| registry.reserve(&b, None).unwrap()).collect();
+        drop((half, third, theirs));
+        assert_eq!(registry.places.used(), 0);
     }
 }

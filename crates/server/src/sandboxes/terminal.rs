@@ -64,6 +64,7 @@ pub(crate) async fn terminal(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Error> {
     let from = Query::parse(query, &["from"])?.parsed("from")?.unwrap_or(0);
+    let place = world.streams.open(&used.tenant)?;
     let look = Look::at(used, &number, from).await?;
     let refused = |field, message: &str| Error::Invalid { field, message: message.to_owned() };
     if !look.info().terminal {
@@ -71,7 +72,10 @@ pub(crate) async fn terminal(
     }
     let upgrade = upgrade.map_err(|_| refused("upgrade", "only a WebSocket can be opened here"))?;
     let upgrade = upgrade.max_message_size(MESSAGE).max_frame_size(MESSAGE);
-    Ok(upgrade.on_upgrade(move |socket| serve(world, look, socket)))
+    Ok(upgrade.on_upgrade(async move |socket| {
+        let _place = place;
+        serve(world, look, socket).await;
+    }))
 }
 
 async fn serve(world: Arc<World>, mut look: Look, socket: WebSocket) {

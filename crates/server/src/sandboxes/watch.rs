@@ -6,9 +6,10 @@
 //! ```
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::extract::RawQuery;
+use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use belljar_engine::living::{Change, ChangeKind, Changes};
 use futures_util::stream;
@@ -21,6 +22,7 @@ use crate::error::Error;
 use crate::events::{self, HEARTBEAT};
 use crate::query::Query;
 use crate::schema;
+use crate::world::World;
 
 /// Tells of changes in a folder, or in all below it, from when it answers.
 #[utoipa::path(
@@ -36,7 +38,12 @@ use crate::schema;
         (status = 429, description = "There are as many as there may be in one sandbox", body = schema::Problem),
     )
 )]
-pub(crate) async fn start(used: Used, query: RawQuery) -> Result<Response, Error> {
+pub(crate) async fn start(
+    State(world): State<Arc<World>>,
+    used: Used,
+    query: RawQuery,
+) -> Result<Response, Error> {
+    let place = world.streams.open(&used.tenant)?;
     let query = Query::parse(query, &["path", "recursive"])?;
     let recursive = query.parsed("recursive")?.unwrap_or(false);
     let changes = used.living.files().watch(paths::of(&query)?, recursive).await?;
@@ -45,7 +52,7 @@ pub(crate) async fn start(used: Used, query: RawQuery) -> Result<Response, Error
         let event = watching.next().await?;
         Some((Ok::<_, Infallible>(event), watching))
     });
-    Ok(events::as_events(Body::from_stream(events)))
+    Ok(place.within(events::as_events(Body::from_stream(events))))
 }
 
 struct Watching {

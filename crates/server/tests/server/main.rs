@@ -11,6 +11,7 @@ mod client;
 mod docs;
 mod drain;
 mod executions;
+mod fair_shares;
 mod fairness;
 mod log;
 mod metrics;

@@ -1,0 +1,247 @@
+//! Who holds the connections. One that has not shown a key counts for its client's address, any other for its tenant.
+//!
+//! ```text
+//! accepted ─▶ counts for the address ─▶ a key is known ─▶ counts for the tenant ─▶ closed
+//!          └▶ the address is at its share: its oldest connection without a key is closed for the new one
+//!                                          └▶ the tenant is at its share: 429, and closed
+//! ```
+//!
+//! Nothing here waits, so no client can keep the server from accepting another.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+use belljar_store::TenantName;
+
+use crate::bearers::Bearer;
+use crate::error::Error;
+use crate::fair_share::{FairShare, ShareRefusal, Tenure, Terms};
+use crate::pool::{Rivals, ShareKind};
+
+/// For whom a connection counts.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Holder {
+    Address(IpAddr),
+    Tenant(TenantName),
+}
+
+/// All connections of one listener.
+#[derive(Debug, Clone)]
+pub(crate) struct Connections(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    table: Mutex<Table>,
+    rivals: Rivals,
+    refused_tenants: AtomicU64,
+    refused_addresses: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Table {
+    shares: FairShare<Holder>,
+    /// Connections without a key, by address, oldest first.
+    keyless: HashMap<IpAddr, BTreeMap<u64, Weak<Bearer>>>,
+    /// For whom each open connection counts.
+    holders: HashMap<u64, Holder>,
+    next_number: u64,
+}
+
+/// The place of one connection; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Connections {
+    pub(crate) fn new(total: usize, rivals: &Rivals) -> Self {
+        let table = Table {
+            shares: FairShare::with_reserve_within(total as u64),
+            keyless: HashMap::new(),
+            holders: HashMap::new(),
+            next_number: 0,
+        };
+        Self(Arc::new(Shared {
+            table: Mutex::new(table),
+            rivals: rivals.clone(),
+            refused_tenants: AtomicU64::new(0),
+            refused_addresses: AtomicU64::new(0),
+        }))
+    }
+
+    /// Takes a place for a new connection from an address; none where there is no room and nobody gives way.
+    pub(crate) fn admit(&self, address: IpAddr, bearer: &Arc<Bearer>) -> Option<Arc<Place>> {
+        let (address, now) = (client(address), Instant::now());
+        let (holder, terms) = (Holder::Address(address), self.0.terms(Tenure::Brief));
+        let mut table = self.0.lock();
+        if let Err(refusal) = table.shares.take(&holder, 1, terms, now) {
+            self.0.refused_addresses.fetch_add(1, Ordering::Relaxed);
+            table.close_one(address, refusal);
+            table.shares.take(&holder, 1, terms, now).ok()?;
+        }
+        let number = table.next_number;
+        table.next_number += 1;
+        table.holders.insert(number, holder);
+        table.keyless.entry(address).or_default().insert(number, Arc::downgrade(bearer));
+        Some(Arc::new(Place { shared: Arc::clone(&self.0), number }))
+    }
+
+    /// How often a tenant or an address was refused because of its share.
+    pub(crate) fn refused(&self) -> [(&'static str, u64); 2] {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        [
+            (ShareKind::Connections.label(), count(&self.0.refused_tenants)),
+            ("keyless_connections", count(&self.0.refused_addresses)),
+        ]
+    }
+}
+
+impl Shared {
+    fn terms(&self, tenure: Tenure) -> Terms {
+        Terms { cap: None, tenure, has_rivals: self.rivals.exist() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Closes the oldest connection without a key: of this address where that is at its share, and otherwise of the
+    /// address that has most of them.
+    fn close_one(&mut self, address: IpAddr, refusal: ShareRefusal) {
+        let crowded = match refusal {
+            ShareRefusal::Share(_) | ShareRefusal::Cap(_) if self.keyless.contains_key(&address) => {
+                Some(address)
+            }
+            _ => self.keyless.iter().max_by_key(|(_, theirs)| theirs.len()).map(|(address, _)| *address),
+        };
+        let Some(theirs) = crowded.and_then(|address| self.keyless.get(&address)) else { return };
+        let oldest = theirs.first_key_value().map(|(number, bearer)| (*number, bearer.upgrade()));
+        if let Some((number, bearer)) = oldest {
+            self.release(number);
+            if let Some(bearer) = bearer {
+                bearer.cut();
+            }
+        }
+    }
+
+    fn release(&mut self, number: u64) {
+        let Some(holder) = self.holders.remove(&number) else { return };
+        self.shares.give_back(&holder, 1);
+        self.has_key(&holder, number);
+    }
+
+    /// A connection no longer counts for an address.
+    fn has_key(&mut self, before: &Holder, number: u64) {
+        let Holder::Address(address) = before else { return };
+        if let Some(theirs) = self.keyless.get_mut(address) {
+            theirs.remove(&number);
+            if theirs.is_empty() {
+                self.keyless.remove(address);
+            }
+        }
+    }
+}
+
+impl Place {
+    /// Counts the connection for a tenant from now on.
+    pub(crate) fn belongs_to(&self, tenant: &TenantName) -> Result<(), Error> {
+        let terms = self.shared.terms(Tenure::Lasting);
+        let mut table = self.shared.lock();
+        let holder = Holder::Tenant(tenant.clone());
+        // One that was closed for another is about to end.
+        let Some(before) = table.holders.get(&self.number).cloned().filter(|before| *before != holder) else {
+            return Ok(());
+        };
+        match table.shares.pass_on(&before, &holder, terms, Instant::now()) {
+            Ok(()) => {
+                table.has_key(&before, self.number);
+                table.holders.insert(self.number, holder);
+                Ok(())
+            }
+            Err(ShareRefusal::Full) => Err(Error::Overloaded),
+            Err(ShareRefusal::Cap(most) | ShareRefusal::Share(most)) => {
+                self.shared.refused_tenants.fetch_add(1, Ordering::Relaxed);
+                Err(Error::ShareTaken { kind: ShareKind::Connections, most })
+            }
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.lock().release(self.number);
+    }
+}
+
+/// One client: an IPv4 address, or the network of 64 bits that one subscriber has.
+fn client(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connections(total: usize) -> Connections {
+        let rivals = Rivals::default();
+        rivals.set(true);
+        Connections::new(total, &rivals)
+    }
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn an_address_without_a_key_makes_room_by_its_own_oldest() {
+        let (all, bearer) = (connections(32), Arc::new(Bearer::default()));
+        let other = all.admit(address("192.0.2.2"), &bearer).unwrap();
+        let first = Arc::new(Bearer::default());
+        let mut places = vec![all.admit(address("192.0.2.1"), &first).unwrap()];
+        places.extend((1..12).map(|_| all.admit(address("192.0.2.1"), &bearer).unwrap()));
+        assert!(!first.is_closed());
+        places.push(all.admit(address("192.0.2.1"), &bearer).unwrap());
+        assert!(first.is_closed());
+        assert_eq!(all.0.lock().shares.used(), 13);
+        drop((places, other));
+        let table = all.0.lock();
+        assert!(table.shares.used() == 0 && table.keyless.is_empty() && table.holders.is_empty());
+    }
+
+    #[test]
+    fn a_tenant_at_its_share_is_refused_and_others_come_in() {
+        let (all, bearer) = (connections(32), Arc::new(Bearer::default()));
+        let (mallory, bob): (TenantName, TenantName) = ("mallory".parse().unwrap(), "bob".parse().unwrap());
+        let admit = || all.admit(address("192.0.2.1"), &bearer).unwrap();
+        let mut places = Vec::new();
+        for number in 0..32 {
+            places.push(admit());
+            let counted = places[number].belongs_to(&mallory);
+            assert_eq!(counted.is_ok(), number < 12, "{number}");
+        }
+        let bobs = admit();
+        bobs.belongs_to(&bob).unwrap();
+        bobs.belongs_to(&bob).unwrap();
+        assert_eq!(all.refused()[0], ("connections", 20));
+        drop((places, bobs));
+        assert_eq!(all.0.lock().shares.used(), 0);
+    }
+
+    #[test]
+    fn one_subscriber_is_one_address() {
+        assert_eq!(client(address("2001:db8:1:2:3::4")), address("2001:db8:1:2::"));
+        assert_eq!(client(address("::ffff:192.0.2.1")), address("192.0.2.1"));
+    }
+}

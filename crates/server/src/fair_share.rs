@@ -1,0 +1,212 @@
+//! Fair shares: who may take how much of something that all tenants use together.
+//!
+//! One rule for turns, queue places, sandboxes, connections, streams and bytes. Of `total` units the last `reserve` are
+//! kept back; `ordinary` is the rest. A party that holds `own` units and asks for `amount` more
+//!
+//! 1. never gets more than its cap (a quota that an administrator set);
+//! 2. without a cap, gets at most half of `ordinary`. It may *borrow* beyond that half, up to `ordinary`, for a
+//!    [`Tenure::Brief`] while no other party holds or recently wanted some, and for a [`Tenure::Lasting`] only where
+//!    there is no other tenant at all;
+//! 3. gets units of the reserve only while it stays within its fair share: `ordinary` divided by the number of active
+//!    parties, at least by two.
+//!
+//! So the sum never exceeds `total`, a party within its fair share is refused only when nothing is left, and a party
+//! that is alone can use everything except the reserve.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+/// A party that asked for something within this time counts as wanting some.
+pub(crate) const RECENT: Duration = Duration::from_secs(5);
+/// How often parties that hold and want nothing are forgotten.
+const PURGE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a party keeps what it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tenure {
+    /// Given back within a minute.
+    Brief,
+    /// Kept for as long as the party likes.
+    Lasting,
+}
+
+/// On which terms a party takes units.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    /// The most that the party may hold, where an administrator set that.
+    pub(crate) cap: Option<u64>,
+    pub(crate) tenure: Tenure,
+    /// Whether the server has other tenants, active or not.
+    pub(crate) has_rivals: bool,
+}
+
+/// Why nothing was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ShareRefusal {
+    /// The party's cap.
+    Cap(u64),
+    /// The party's share; the number is what it may hold at the moment.
+    Share(u64),
+    /// Nothing is left.
+    Full,
+}
+
+#[derive(Debug)]
+struct Party {
+    held: u64,
+    wanted: Instant,
+}
+
+/// The units of one kind, and who holds them.
+#[derive(Debug)]
+pub(crate) struct FairShare<P> {
+    total: u64,
+    ordinary: u64,
+    used: u64,
+    parties: HashMap<P, Party>,
+    next_purge: Option<Instant>,
+}
+
+/// A quarter, and at least one.
+fn quarter(units: u64) -> u64 {
+    (units / 4).max(1)
+}
+
+impl<P: Eq + Hash + Clone> FairShare<P> {
+    /// Creates a pool of `ordinary` units and a reserve of a quarter on top of them.
+    pub(crate) fn with_reserve_on_top(ordinary: u64) -> Self {
+        Self::new(ordinary.saturating_add(quarter(ordinary)), ordinary)
+    }
+
+    /// Creates a pool of `total` units, a quarter of which is the reserve.
+    pub(crate) fn with_reserve_within(total: u64) -> Self {
+        Self::new(total, total.saturating_sub(quarter(total)).max(1))
+    }
+
+    fn new(total: u64, ordinary: u64) -> Self {
+        Self { total, ordinary, used: 0, parties: HashMap::new(), next_purge: None }
+    }
+
+    /// Returns what `party` holds.
+    pub(crate) fn held(&self, party: &P) -> u64 {
+        self.parties.get(party).map_or(0, |party| party.held)
+    }
+
+    /// Returns what all parties hold together.
+    #[cfg(test)]
+    pub(crate) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Records that a party wants some.
+    pub(crate) fn want(&mut self, party: &P, now: Instant) {
+        self.purge(now);
+        match self.parties.get_mut(party) {
+            Some(known) => known.wanted = now,
+            None => drop(self.parties.insert(party.clone(), Party { held: 0, wanted: now })),
+        }
+    }
+
+    /// Takes units for a party, or says why not; either way the party wanted some.
+    pub(crate) fn take(
+        &mut self,
+        party: &P,
+        amount: u64,
+        terms: Terms,
+        now: Instant,
+    ) -> Result<(), ShareRefusal> {
+        self.want(party, now);
+        self.check(party, amount, terms)?;
+        self.used += amount;
+        if let Some(party) = self.parties.get_mut(party) {
+            party.held += amount;
+        }
+        Ok(())
+    }
+
+    /// Returns whether a party could take so much now.
+    pub(crate) fn check(&self, party: &P, amount: u64, terms: Terms) -> Result<(), ShareRefusal> {
+        let wanted = self.held(party).saturating_add(amount);
+        let limit = self.limit(party, terms);
+        if wanted > limit {
+            let capped = terms.cap == Some(limit);
+            return Err(if capped { ShareRefusal::Cap(limit) } else { ShareRefusal::Share(limit) });
+        }
+        let used = self.used.saturating_add(amount);
+        if used > self.total {
+            return Err(ShareRefusal::Full);
+        }
+        let share = self.fair_share(party);
+        if used > self.ordinary && wanted > share {
+            // A party that is alone has all there is for it.
+            let alone = self.used == self.held(party);
+            return Err(if alone { ShareRefusal::Full } else { ShareRefusal::Share(share) });
+        }
+        Ok(())
+    }
+
+    /// The most that a party may hold, whatever is left.
+    fn limit(&self, party: &P, terms: Terms) -> u64 {
+        if let Some(cap) = terms.cap {
+            return cap.min(self.ordinary);
+        }
+        let may_borrow = match terms.tenure {
+            Tenure::Brief => !self.is_contested(party),
+            Tenure::Lasting => !terms.has_rivals,
+        };
+        if may_borrow { self.ordinary } else { (self.ordinary / 2).max(1) }
+    }
+
+    /// What a party may hold although only the reserve is left.
+    fn fair_share(&self, party: &P) -> u64 {
+        let active = self.parties.len() + usize::from(!self.parties.contains_key(party));
+        (self.ordinary / (active as u64).max(2)).max(1)
+    }
+
+    fn is_contested(&self, party: &P) -> bool {
+        self.parties.len() > usize::from(self.parties.contains_key(party))
+    }
+
+    /// Gives units back.
+    pub(crate) fn give_back(&mut self, party: &P, amount: u64) {
+        if let Some(known) = self.parties.get_mut(party) {
+            let amount = amount.min(known.held);
+            known.held -= amount;
+            self.used -= amount;
+        }
+    }
+
+    /// Has one unit of `from` count for `to`; where that is refused, all stays as it is.
+    pub(crate) fn pass_on(
+        &mut self,
+        from: &P,
+        to: &P,
+        terms: Terms,
+        now: Instant,
+    ) -> Result<(), ShareRefusal> {
+        let held = self.held(from).min(1);
+        self.give_back(from, held);
+        let taken = self.take(to, 1, terms, now);
+        if taken.is_err() && held > 0 {
+            let kept = self.parties.entry(from.clone()).or_insert(Party { held: 0, wanted: now });
+            kept.held += held;
+            self.used += held;
+        }
+        taken
+    }
+
+    /// Forgets parties that hold nothing and have not asked recently.
+    fn purge(&mut self, now: Instant) {
+        if self.next_purge.is_some_and(|next| now < next) {
+            return;
+        }
+        self.parties
+            .retain(|_, party| party.held > 0 || now.saturating_duration_since(party.wanted) < RECENT);
+        self.next_purge = Some(now + PURGE_INTERVAL);
+    }
+}
+
+#[cfg(test)]
+#[path = "fair_share_tests.rs"]
+mod tests;

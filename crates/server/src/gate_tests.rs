@@ -1,0 +1,180 @@
+//! Turns between tenants, without a server.
+
+use std::time::Duration;
+
+use super::*;
+use crate::need::BRIEF;
+
+const ANY: Quotas = Quotas {
+    concurrency: None,
+    sandboxes: None,
+    cpu_seconds_per_day: None,
+    memory_bytes: None,
+    disk_bytes: None,
+};
+const ONE: Quotas = Quotas { concurrency: Some(1), ..ANY };
+
+fn name(text: &str) -> TenantName {
+    text.parse().unwrap()
+}
+
+fn gate(turns: usize, queue: usize, queue_total: usize) -> Gate {
+    let rivals = Rivals::default();
+    rivals.set(true);
+    Gate::new(turns, queue, queue_total, &rivals)
+}
+
+fn brief(memory: u64) -> Need {
+    Need::new(memory, Duration::from_secs(1))
+}
+
+fn now(entry: Result<Entry, Error>) -> Turn {
+    match entry.unwrap() {
+        Entry::Now(turn) => turn,
+        Entry::Later(_) => panic!("waits"),
+    }
+}
+
+fn later(entry: Result<Entry, Error>) -> Waiting {
+    match entry.unwrap() {
+        Entry::Now(_) => panic!("runs"),
+        Entry::Later(waiting) => waiting,
+    }
+}
+
+fn is_empty(gate: &Gate) -> bool {
+    let table = lock(&gate.0);
+    table.tenants.is_empty() && table.ring.is_empty() && table.turns.used() == 0 && table.places.used() == 0
+}
+
+#[tokio::test]
+async fn tenants_take_turns() {
+    let gate = gate(1, 100, 1_000);
+    let (greedy, other, modest) = (name("greedy"), name("other"), name("modest"));
+    let first = now(gate.enter(&greedy, &ANY, brief(0)));
+    // The reserve is taken as well.
+    let _second = now(gate.enter(&other, &ANY, brief(0)));
+    let mut many: Vec<_> = (0..50).map(|_| later(gate.enter(&greedy, &ANY, brief(0)))).collect();
+    let mut one = later(gate.enter(&modest, &ANY, brief(0)));
+    drop(first);
+    let second = many.remove(0).turn().await.unwrap();
+    assert!(one.turn.try_recv().is_err());
+    drop(second);
+    let theirs = one.turn().await.unwrap();
+    assert!(many[0].turn.try_recv().is_err());
+    drop((theirs, one, many, _second));
+    assert_eq!(gate.waiting(), 0);
+    assert!(is_empty(&gate));
+}
+
+#[tokio::test]
+async fn another_tenant_is_served_at_once_although_one_took_all_turns() {
+    let gate = gate(8, 100, 1_000);
+    let (mallory, bob) = (name("mallory"), name("bob"));
+    let mut turns: Vec<_> = (0..8).map(|_| now(gate.enter(&mallory, &ANY, brief(0)))).collect();
+    let mut ninth = later(gate.enter(&mallory, &ANY, brief(0)));
+    let bobs = (now(gate.enter(&bob, &ANY, brief(0))), now(gate.enter(&bob, &ANY, brief(0))));
+    // Turns that come back go to nobody above half while bob has some.
+    turns.truncate(4);
+    assert!(ninth.turn.try_recv().is_err());
+    assert_eq!(gate.refusals().turns, 1);
+    turns.truncate(3);
+    let ninth_turn = ninth.turn().await.unwrap();
+    drop((turns, ninth_turn, ninth, bobs));
+    assert!(is_empty(&gate));
+}
+
+#[tokio::test]
+async fn long_executions_never_take_more_than_half() {
+    let gate = gate(8, 100, 1_000);
+    let (mallory, bob) = (name("mallory"), name("bob"));
+    let long = Need::new(0, BRIEF + Duration::from_secs(1));
+    let turns: Vec<_> = (0..4).map(|_| now(gate.enter(&mallory, &ANY, long))).collect();
+    let waits = later(gate.enter(&mallory, &ANY, long));
+    let bobs: Vec<_> = (0..4).map(|_| now(gate.enter(&bob, &ANY, long))).collect();
+    drop((turns, waits, bobs));
+    assert!(is_empty(&gate));
+    let raised = Quotas { concurrency: Some(6), ..ANY };
+    let turns: Vec<_> = (0..6).map(|_| now(gate.enter(&mallory, &raised, long))).collect();
+    drop((later(gate.enter(&mallory, &raised, long)), turns));
+}
+
+#[tokio::test]
+async fn what_others_leave_is_borrowed_when_they_have_not_asked_for_a_while() {
+    let gate = gate(2, 100, 1_000);
+    let (ada, bob) = (name("ada"), name("bob"));
+    drop(now(gate.enter(&bob, &ANY, brief(0))));
+    let first = now(gate.enter(&ada, &ANY, brief(0)));
+    let mut second = later(gate.enter(&ada, &ANY, brief(0)));
+    // As if bob's wish were old.
+    lock(&gate.0).turns = FairShare::with_reserve_on_top(2);
+    drop(second.turn().await.unwrap());
+    drop((first, second));
+}
+
+#[tokio::test]
+async fn the_queue_of_all_has_shares_too() {
+    let gate = gate(1, 100, 8);
+    let (mallory, bob) = (name("mallory"), name("bob"));
+    let _turns = (now(gate.enter(&mallory, &ANY, brief(0))), now(gate.enter(&bob, &ANY, brief(0))));
+    let waits: Vec<_> = (0..4).map(|_| later(gate.enter(&mallory, &ANY, brief(0)))).collect();
+    let refused = gate.enter(&mallory, &ANY, brief(0)).unwrap_err();
+    assert!(matches!(refused, Error::ShareTaken { kind: ShareKind::Queue, most: 4 }), "{refused}");
+    assert!(gate.has_room(&bob) && !gate.has_room(&mallory));
+    drop((later(gate.enter(&bob, &ANY, brief(0))), waits));
+    assert_eq!(lock(&gate.0).places.used(), 0);
+}
+
+#[tokio::test]
+async fn a_tenants_own_limit_leaves_turns_to_others() {
+    let gate = gate(3, 1, 10);
+    let (small, other) = (name("small"), name("other"));
+    let running = now(gate.enter(&small, &ONE, brief(0)));
+    let mut waits = later(gate.enter(&small, &ONE, brief(0)));
+    assert!(matches!(gate.enter(&small, &ONE, brief(0)), Err(Error::QueueFull)));
+    let theirs = now(gate.enter(&other, &ANY, brief(0)));
+    drop(theirs);
+    assert!(waits.turn.try_recv().is_err());
+    drop(running);
+    drop(waits.turn().await.unwrap());
+    drop(waits);
+    assert!(is_empty(&gate));
+}
+
+#[tokio::test]
+async fn memory_is_counted_over_executions_and_sandboxes() {
+    let gate = gate(9, 9, 9);
+    let (tenant, quotas) = (name("a"), Quotas { memory_bytes: Some(10), ..ANY });
+    let refused = gate.enter(&tenant, &quotas, brief(11)).unwrap_err().to_string();
+    assert!(refused.starts_with("limits.memory_bytes: 11 bytes is more than the 10 bytes"), "{refused}");
+    let sandbox = gate.hold(&tenant, &quotas, 6).unwrap();
+    assert!(matches!(gate.hold(&tenant, &quotas, 5), Err(Error::MemoryTaken)));
+    let running = now(gate.enter(&tenant, &quotas, brief(4)));
+    let large = later(gate.enter(&tenant, &quotas, brief(5)));
+    let mut small = later(gate.enter(&tenant, &quotas, brief(3)));
+    drop(running);
+    // The large one still does not fit, and is the first; when it leaves, the small one's turn has come.
+    assert!(small.turn.try_recv().is_err());
+    drop(large);
+    let running = small.turn().await.unwrap();
+    let mut next = later(gate.enter(&tenant, &quotas, brief(7)));
+    drop(sandbox);
+    drop(next.turn().await.unwrap());
+    drop((running, small, next));
+    assert!(is_empty(&gate));
+}
+
+#[tokio::test]
+async fn who_leaves_the_queue_loses_nothing_for_others() {
+    let gate = gate(1, 2, 4);
+    let tenant = name("a");
+    let running = now(gate.enter(&tenant, &ANY, brief(0)));
+    let gone = later(gate.enter(&tenant, &ANY, brief(0)));
+    let mut stays = later(gate.enter(&tenant, &ANY, brief(0)));
+    drop(running);
+    // The turn was sent to the one that leaves without having taken it.
+    drop(gone);
+    drop(stays.turn().await.unwrap());
+    drop(stays);
+    assert!(is_empty(&gate));
+}

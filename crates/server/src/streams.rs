@@ -1,0 +1,78 @@
+//! Responses that last: event streams, WebSockets, batches and MCP streams. Each tenant has a bound and a share.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes};
+use axum::response::Response;
+use belljar_store::TenantName;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+
+use crate::error::Error;
+use crate::fair_share::{FairShare, Tenure};
+use crate::pool::{Hold, Pool, Rivals, ShareKind};
+use crate::settings::Settings;
+
+/// The places for streams.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    places: Pool<TenantName>,
+    most_of_one: u64,
+}
+
+/// The place of one stream; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct StreamPlace {
+    _hold: Hold<TenantName>,
+}
+
+impl Streams {
+    pub(crate) fn new(settings: &Settings, rivals: &Rivals) -> Self {
+        let total = settings.streams.min(settings.connections / 2).max(2) as u64;
+        let places = Pool::new(ShareKind::Streams, FairShare::with_reserve_within(total), rivals);
+        Self { places, most_of_one: settings.tenant_streams as u64 }
+    }
+
+    /// Takes a place for a stream of a tenant.
+    pub(crate) fn open(&self, tenant: &TenantName) -> Result<StreamPlace, Error> {
+        let taken = self.places.take_at_most(tenant, self.most_of_one, Tenure::Lasting);
+        taken.map(|hold| StreamPlace { _hold: hold }).map_err(|refusal| self.places.error(refusal))
+    }
+
+    pub(crate) fn refused(&self) -> (&'static str, u64) {
+        self.places.refused()
+    }
+}
+
+impl StreamPlace {
+    /// Keeps the place for as long as a response is sent.
+    pub(crate) fn within(self, response: Response) -> Response {
+        response.map(|body| Body::new(Placed { body, _place: self }))
+    }
+}
+
+/// A body with its place.
+struct Placed {
+    body: Body,
+    _place: StreamPlace,
+}
+
+impl HttpBody for Placed {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
