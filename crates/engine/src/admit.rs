@@ -160,6 +160,7 @@ pub(crate) fn resolve(
         require,
         tenant: DEFAULT_TENANT.to_owned(),
         preimports: profile.preimports.clone(),
+        frequent_imports: Vec::new(),
         package_layers: Vec::new(),
         held: None,
     };

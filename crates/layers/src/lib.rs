@@ -24,6 +24,7 @@ mod python;
 mod question;
 mod registries;
 pub mod shelf;
+mod site;
 mod sources;
 mod tally;
 mod tools;

@@ -22,6 +22,7 @@ use crate::shelf::{
     Bounds, Caches, Digest, Flights, Held, Obtained, Origin, Package, Scope, SharedCache, Shelf, ShelfError,
     Tell, Weight,
 };
+use crate::site;
 use crate::tally::Tally;
 use crate::tools::Tools;
 use crate::workshop::Workshop;
@@ -78,6 +79,8 @@ impl std::fmt::Debug for Library {
 struct Ready {
     prepared: Prepared,
     habit: Option<Habit>,
+    /// How many layers of packages it has.
+    held: usize,
 }
 
 impl Ready {
@@ -110,7 +113,7 @@ impl Packages for Library {
             let question = asked(&needs);
             let (prepared, ready) = match self.memo.get(&question) {
                 Some(ready) => {
-                    self.tally.known(ready.prepared.layers.len());
+                    self.tally.known(ready.held);
                     (ready.prepared.clone(), ready)
                 }
                 None => {
@@ -118,8 +121,8 @@ impl Packages for Library {
                     (ready.prepared.clone(), self.memo.put(question, ready.known()))
                 }
             };
-            let preimports = ready.habit.as_ref().map(|habit| self.popular.used(habit));
-            Ok(Prepared { preimports: preimports.unwrap_or_default(), ..prepared })
+            let frequent = ready.habit.as_ref().map(|habit| self.popular.used(habit));
+            Ok(Prepared { frequent_imports: frequent.unwrap_or_default(), ..prepared })
         })
     }
 
@@ -224,7 +227,7 @@ impl Library {
         standing: bool,
         progress: &mut dyn Progress,
     ) -> Result<Ready, PackagesError> {
-        let mut ready = Ready { prepared: Prepared::default(), habit: None };
+        let mut ready = Ready { prepared: Prepared::default(), habit: None, held: 0 };
         let mut held = Vec::new();
         let named = question::named(&needs, standing)?;
         let found = question::found(&needs).unwrap_or_else(|finding| {
@@ -259,6 +262,10 @@ impl Library {
             ready.habit = ready.habit.map(|habit| habit.with(&layer.key()));
             held.push(layer);
         }
+        if ready.prepared.layers.iter().any(|layer| layer.destination != packages::NODE) {
+            ready.prepared.layers.push(site::layer(&self.settings.folder)?);
+        }
+        ready.held = held.len();
         ready.prepared.held = Some(Arc::new(held));
         Ok(ready)
     }
