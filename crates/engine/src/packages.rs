@@ -126,6 +126,8 @@ pub struct Prepared {
     pub findings: Vec<Finding>,
     /// Modules that programs like this one often import, for waiting interpreters to import once they are confined.
     pub frequent_imports: Vec<String>,
+    /// The profile's packages are not there as they are locked, so nothing may be imported ahead of time.
+    pub profile_replaced: bool,
     /// Keeps the layers from being removed for as long as somebody uses them.
     pub held: Option<Arc<dyn Any + Send + Sync>>,
 }

@@ -308,6 +308,9 @@ impl Engine {
         plan.package_layers.clone_from(&prepared.layers);
         plan.held.clone_from(&prepared.held);
         plan.frequent_imports.clone_from(&prepared.frequent_imports);
+        if prepared.profile_replaced {
+            plan.preimports.clear();
+        }
         let mut outcome = run(&chosen, &plan, &task, &mut recorder, cancel).await?;
         let (stdout, stderr) = recorder.finish();
         outcome.findings.extend(not_limited(chosen.capabilities(), &outcome.receipt.isolation));

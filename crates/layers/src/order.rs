@@ -35,6 +35,8 @@ pub(crate) struct Order<'a> {
     pub(crate) interpreter: &'a Interpreter,
     pub(crate) question: &'a Question,
     pub(crate) scope: Scope,
+    /// Versions that packages of Python must have where they are needed.
+    pub(crate) constraints: &'a [Package],
 }
 
 impl Order<'_> {
@@ -93,6 +95,7 @@ impl Order<'_> {
             parts.extend(lock.pins.iter().map(|pin| format!("{pin} {}", pin.hashes.join(" "))));
             parts.push(Value::from(lock.tree.clone()).to_string());
         }
+        parts.extend(self.constraints.iter().map(|one| format!("constraint {}=={}", one.name, one.version)));
         Ok(Digest::of("belljar question 1", parts))
     }
 
