@@ -204,7 +204,7 @@ pub(crate) fn check_names(field: &'static str, names: &[String]) -> Result<(), E
 
 /// What a sandbox that stays is opened with.
 pub(crate) fn admit_standing(
-    given: Dependencies,
+    mut given: Dependencies,
     profile: &crate::profile::Profile,
 ) -> Result<Wanted, Error> {
     if given.detect == Some(true) {
@@ -212,10 +212,11 @@ pub(crate) fn admit_standing(
         return Err(Error::Unsupported { field: "dependencies.detect", message });
     }
     check_names("dependencies.packages", &given.packages)?;
+    profile.add_packages_to(&mut given.packages);
     Ok(Wanted {
         detect: false,
         packages: given.packages,
-        standing: profile.packages.clone(),
+        standing: profile.operators_packages().to_vec(),
         build: profile.build_packages,
         code: None,
     })

@@ -45,7 +45,7 @@ impl Library {
             scope,
             constraints,
         };
-        let mut together = order(&all, self.scope(needs.tenant), &[]);
+        let together = order(&all, self.scope(needs.tenant), &[]);
         if own.requirements.is_empty() {
             return self.one_layer(&together, progress, ready).await;
         }
@@ -61,7 +61,6 @@ impl Library {
                     Err(PackagesError::Unresolvable(why)) => {
                         ready.prepared.profile_replaced = true;
                         ready.prepared.findings.push(replaced(&why));
-                        together.constraints = &[];
                         return self.one_layer(&together, progress, ready).await;
                     }
                     Err(error) => return Err(error),
