@@ -7,9 +7,7 @@ use std::time::Duration;
 use belljar_analysis::imports::{Found, Registry, Requirement, Resolver, Settings as NameSettings};
 use belljar_engine::Fault;
 use belljar_engine::language::Language;
-use belljar_engine::packages::{
-    self, Cache, Needs, Packages, PackagesError, Prepared, Progress, Stock,
-};
+use belljar_engine::packages::{self, Cache, Needs, Packages, PackagesError, Prepared, Progress, Stock};
 use belljar_engine::provider::{BoxFuture, Provider};
 
 use crate::interpreter::{Interpreter, Interpreters};

@@ -29,7 +29,8 @@ fn written(layers: &Path) -> Result<PathBuf, ShelfError> {
     }
     // Programs run as another user than this one.
     for (path, mode) in [(".", 0o755), (FILE, 0o644)] {
-        let changed = rustix::fs::chmodat(&folder, path, Mode::from_raw_mode(mode), rustix::fs::AtFlags::empty());
+        let changed =
+            rustix::fs::chmodat(&folder, path, Mode::from_raw_mode(mode), rustix::fs::AtFlags::empty());
         changed.map_err(|errno| folder.failed("change the mode of", path, errno))?;
     }
     Ok(folder.path().to_owned())

@@ -163,7 +163,8 @@ pub(crate) fn prepare(
 pub(crate) fn add_packages(env: &mut BTreeMap<String, String>, layers: &[PackageLayer]) {
     if layers.iter().any(|layer| layer.destination == packages::PYTHON_SITE) {
         let given = env.remove("PYTHONPATH").filter(|path| !path.is_empty());
-        let path = std::iter::once(packages::PYTHON_SITE.to_owned()).chain(given).collect::<Vec<_>>().join(":");
+        let path =
+            std::iter::once(packages::PYTHON_SITE.to_owned()).chain(given).collect::<Vec<_>>().join(":");
         env.insert("PYTHONPATH".to_owned(), path);
     }
 }

@@ -79,7 +79,10 @@ pub(super) fn run(args: &LockArgs, environment: &Environment, config: &Config) -
 /// The profiles that were asked for. One that came with the code has no lock: its packages are a request's.
 fn chosen(args: &LockArgs, config: &Config) -> Result<Vec<(String, Profile)>, Failure> {
     let Some(name) = &args.profile else {
-        let all = config.profiles.iter().filter(|(_, profile)| !profile.came_with_code && !profile.packages.is_empty());
+        let all = config
+            .profiles
+            .iter()
+            .filter(|(_, profile)| !profile.came_with_code && !profile.packages.is_empty());
         return Ok(all.map(|(name, profile)| (name.to_owned(), profile.clone())).collect());
     };
     let profile = config.profiles.named(name)?.clone();
