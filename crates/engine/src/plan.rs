@@ -202,3 +202,21 @@ pub struct Task {
     /// Where it starts, absolute.
     pub workdir: String,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machines_own_programs_are_the_operators() {
+        let stored = |sealed| {
+            let held: Arc<dyn Any + Send + Sync> = Arc::new(());
+            let (env, path) = (BTreeMap::new(), None);
+            Image::Stored(Arc::new(Stored { folder: "/i".into(), env, path, sealed, held }))
+        };
+        assert!(Image::Host.is_operators() && stored(true).is_operators());
+        for image in [stored(false), Image::Folder("/i".into()), Image::Named("i".to_owned())] {
+            assert!(!image.is_operators(), "{image:?}");
+        }
+    }
+}

@@ -12,7 +12,6 @@ use std::path::Path;
 
 use belljar_analysis::imports::Registry;
 use belljar_engine::packages::{Needs, PYTHON_PROFILE, PackagesError, Progress};
-use belljar_engine::plan::Image;
 use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 
@@ -124,17 +123,11 @@ impl Library {
 }
 
 fn lock_digest(library: &Library, order: &Order<'_>) -> Digest {
-    // What is built fits where it was built.
-    let build = match order.needs.image {
-        _ if !order.needs.build => String::new(),
-        Image::Host => "build".to_owned(),
-        image => format!("build in {}", image.identity()),
-    };
     let mut parts = vec![
         library.workshop().registries.python().to_owned(),
         order.interpreter.name.clone(),
         order.interpreter.platform.clone(),
-        build,
+        order.whereabouts().join("\n"),
     ];
     for (requirement, hashes) in &order.question.requirements {
         parts.extend([requirement.clone(), hashes.join(" ")]);

@@ -167,3 +167,39 @@ fn a_file_that_came_with_the_code_is_no_operator() {
     assert_eq!(refused.code, Some(125), "{}", refused.json);
     assert!(refused.error_message().contains("are not locked"), "{}", refused.json);
 }
+
+/// A proxy that notes the first line of whatever it is asked, and has nothing to give.
+fn noting_proxy() -> (String, std::sync::Arc<std::sync::Mutex<Vec<String>>>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = format!("http://{}", listener.local_addr().expect("an address"));
+    let heard = std::sync::Arc::<std::sync::Mutex<Vec<String>>>::default();
+    let noted = std::sync::Arc::clone(&heard);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut line = String::new();
+            let _read = std::io::BufRead::read_line(&mut std::io::BufReader::new(&stream), &mut line);
+            noted.lock().expect("nobody panics with it").push(line);
+            let _told = std::io::Write::write_all(&mut stream, b"HTTP/1.1 404 Not Found\r\n\r\n");
+        }
+    });
+    (address, heard)
+}
+
+/// What a package says that it needs is a stranger's word, and a proxy reaches more than strangers should.
+#[test]
+fn a_package_cannot_send_an_installer_to_addresses_near_the_proxy() {
+    let world = world!(Kit::Usual);
+    let needs = ["bell-near @ http://169.254.169.254/latest/bell_near-1.0-py3-none-any.whl"];
+    world.make_wheel("bell_far", "1.0", &needs, &[("bell_far.py", "")]);
+    let (proxy, heard) = noting_proxy();
+    let mut command = world.with_only_links();
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
+        command.env(name, &proxy);
+    }
+    command.env("PIP_RETRIES", "0").env("NO_PROXY", "").env("no_proxy", "");
+    let answer = finish(command.args(["run", "--json", "--dep", "bell-far", "-c", "1"]));
+    assert_eq!(answer.code, Some(125), "{}", answer.json);
+    assert!(answer.error_message().contains("169.254.169.254"), "{}", answer.json);
+    let heard = heard.lock().expect("nobody panics with it").clone();
+    assert!(!heard.iter().any(|line| line.contains("169.254")), "{heard:?}");
+}
