@@ -112,7 +112,7 @@ impl World {
             wheel, name, version, needs, files = sys.argv[1], sys.argv[2], sys.argv[3], *map(json.loads, sys.argv[4:])\n\
             info = f'{name}-{version}.dist-info/'\n\
             files = dict(files)\n\
-            files[info + 'METADATA'] = f'Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n' + ''.join(f'Requires-Dist: {one}\\n' for one in needs)\n\
+            files[info + 'METADATA'] = f'Metadata-Version: 2.1\\nName: {name.replace(chr(95), chr(45))}\\nVersion: {version}\\n' + ''.join(f'Requires-Dist: {one}\\n' for one in needs)\n\
             files[info + 'WHEEL'] = 'Wheel-Version: 1.0\\nGenerator: x\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n'\n\
             files[info + 'RECORD'] = ''.join(one + ',,\\n' for one in [*files, info + 'RECORD'])\n\
             with zipfile.ZipFile(wheel, 'w') as file:\n\
