@@ -19,6 +19,7 @@ use crate::question::{self, Listed, Question};
 use crate::shelf::{Package, Scope};
 
 impl Library {
+    /// Mounts the profile's and the request's layer, or one with both where they do not fit together.
     pub(crate) async fn python_layers(
         &self,
         needs: &Needs<'_>,
@@ -52,25 +53,35 @@ impl Library {
         let profile = order(&own, Scope::Shared, &[]);
         let locked = self.locked(&profile, progress).await?;
         let more = beside(&all, &own, &locked.packages);
-        let resolved = match more.requirements.is_empty() {
-            true => None,
-            false => {
-                let order = order(&more, self.scope(needs.tenant), &locked.packages);
-                match self.resolve(&order, progress).await {
-                    Ok(resolved) => Some((order, without(resolved, &locked.packages))),
-                    Err(PackagesError::Unresolvable(why)) => {
-                        ready.prepared.profile_replaced = true;
-                        ready.prepared.findings.push(replaced(&why));
-                        return self.one_layer(&together, progress, ready).await;
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
+        let more = order(&more, self.scope(needs.tenant), &locked.packages);
+        let Some(resolved) = self.constrained(&more, progress, ready).await? else {
+            return self.one_layer(&together, progress, ready).await;
         };
         self.layer(&profile, &locked, PYTHON_PROFILE, progress, ready).await?;
-        match resolved.filter(|(_, resolved)| !resolved.packages.is_empty()) {
-            Some((order, resolved)) => self.layer(&order, &resolved, PYTHON, progress, ready).await,
-            None => Ok(()),
+        match resolved.packages.is_empty() {
+            true => Ok(()),
+            false => self.layer(&more, &resolved, PYTHON, progress, ready).await,
+        }
+    }
+
+    /// Returns what a request needs beside its profile's locked packages, or nothing where it cannot have both.
+    async fn constrained(
+        &self,
+        order: &Order<'_>,
+        progress: &mut dyn Progress,
+        ready: &mut Ready,
+    ) -> Result<Option<Resolved>, PackagesError> {
+        if order.question.requirements.is_empty() {
+            return Ok(Some(Resolved { packages: Vec::new(), lock: None, built: Vec::new() }));
+        }
+        match self.resolve(order, progress).await {
+            Ok(resolved) => Ok(Some(without(resolved, order.constraints))),
+            Err(PackagesError::Unresolvable(why)) => {
+                ready.prepared.profile_replaced = true;
+                ready.prepared.findings.push(replaced(&why));
+                Ok(None)
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -104,8 +115,10 @@ impl Library {
 fn beside(all: &Question, profile: &Question, locked: &[Package]) -> Question {
     let is_there = |text: &str| locked.iter().any(|one| name_of(&one.name).is_some_and(|name| name == text));
     let mut more = all.clone();
-    more.requirements
-        .retain(|one| !profile.requirements.contains(one) && !(one.1.is_empty() && is_there(&one.0)));
+    let is_known = |one: &(String, Vec<String>)| {
+        profile.requirements.contains(one) || one.1.is_empty() && is_there(&one.0)
+    };
+    more.requirements.retain(|one| !is_known(one));
     more
 }
 
