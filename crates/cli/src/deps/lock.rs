@@ -25,6 +25,7 @@ Examples:
   belljar deps lock                                     locks every profile that is not locked yet
   belljar deps lock --profile data --upgrade            newest versions for profile 'data'
   belljar deps lock --folder /var/lib/belljar/layers    for a server, whose layers are in its data folder
+  belljar deps lock --dep numpy --dep pandas            the list of a profile that only the server knows
 
 Exit status: 0; 125 when there is no such set of packages. A lock that cannot be renewed stays as it is.";
 
@@ -33,6 +34,9 @@ pub(super) struct LockArgs {
     /// Profile whose packages are locked [default: every profile with Python packages]
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
+    /// Package of a profile that is set on a server and not in belljar.toml; name all of its Python packages
+    #[arg(long = "dep", value_name = "NAME", conflicts_with = "profile")]
+    packages: Vec<String>,
     /// Resolves anew where there is a lock already
     #[arg(long)]
     upgrade: bool,
@@ -78,6 +82,10 @@ pub(super) fn run(args: &LockArgs, environment: &Environment, config: &Config) -
 
 /// The profiles that were asked for. One that came with the code has no lock: its packages are a request's.
 fn chosen(args: &LockArgs, config: &Config) -> Result<Vec<(String, Profile)>, Failure> {
+    if !args.packages.is_empty() {
+        let profile = Profile { packages: args.packages.clone(), ..Profile::default() };
+        return Ok(vec![("(named)".to_owned(), profile)]);
+    }
     let Some(name) = &args.profile else {
         let all = config
             .profiles

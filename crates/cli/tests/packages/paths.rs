@@ -113,6 +113,9 @@ fn a_profile_keeps_its_versions_until_its_lock_is_renewed() {
         assert_eq!(lock(&[]), row(json!("1.0"), "1.0"));
         assert_eq!(lock(&["--upgrade"]), row(json!("1.0"), "2.0"));
         assert_eq!(profile(&["-c", SHOW]).lines(), [locked.replace("1.0", "2.0")]);
+        // A lock goes by the list, so that of a profile which is set elsewhere can be renewed as well.
+        let named = finish(command(&world, "").args(["deps", "lock", "--dep", "bell-a", "--json"]));
+        assert_eq!(named.json["profiles"]["(named)"], row(json!("2.0"), "2.0"), "{}", named.json);
     }
 }
 
@@ -166,6 +169,24 @@ fn a_file_that_came_with_the_code_is_no_operator() {
     let refused = finish(&mut lock);
     assert_eq!(refused.code, Some(125), "{}", refused.json);
     assert!(refused.error_message().contains("are not locked"), "{}", refused.json);
+}
+
+/// Everything in a sandbox that stays finds its packages at the same place: commands and code, at any time.
+#[test]
+fn a_living_sandbox_has_the_same_path() {
+    let world = world!(Kit::Fast);
+    make_hooks(&world);
+    let mut command = world.with_only_links();
+    command.args(["serve", "--allow-degraded"]);
+    let server = crate::common::server::Server::by(command, &world.folder().join("data"));
+    let opened = server.sandbox(&json!({"dependencies": {"packages": ["bell-hooks"]}}));
+    let body = json!({"language": "python", "code": SHOW_PATH});
+    let reply = server.post(&format!("{opened}/executions"), &body);
+    let answer = reply.json();
+    let stdout = answer["stdout"].as_str().unwrap_or_default();
+    let expected = "/workspace stdlib stdlib /opt/belljar/python /opt/belljar/python/bell_more site";
+    let lines: Vec<_> = stdout.lines().collect();
+    assert_eq!(lines, ["pth ran", "sitecustomize ran", "True True", expected], "{answer}");
 }
 
 /// A proxy that notes the first line of whatever it is asked, and has nothing to give.
