@@ -472,3 +472,7 @@ impl Sink for Recorder<'_> {
         possible
     }
 }
+
+#[cfg(test)]
+#[path = "pipeline_tests.rs"]
+mod tests;
