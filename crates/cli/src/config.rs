@@ -6,8 +6,9 @@
 //! A `belljar.toml` in the current folder is different. It may have come with the very code that is to be run, and its
 //! owner says nothing about that: a clone belongs to whoever cloned it. So, unless `--config` or `BELLJAR_CONFIG` named
 //! a file, it is read on top and may only *add* profiles, which do nothing until somebody names them; it replaces none
-//! and cannot show host folders, choose a root, open the network, move the ceiling, keep anything warm, or decide about packages and policies. Where it tries to, that is an
-//! error that says so. Naming it (`--config belljar.toml`) trusts it like any other.
+//! and cannot show host folders, choose a root, open the network, move the ceiling, keep anything warm, or decide about
+//! packages and policies. Where it tries to, that is an error that says so. Packages and variables of its profiles count
+//! as a request's own, and their preimports are left out. Naming it (`--config belljar.toml`) trusts it like any other.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -27,6 +28,7 @@ use crate::env::Environment;
 use crate::failure::{Failure, shown};
 use crate::fleet::{ProviderSpec, is_secret};
 use crate::image::{ImageSettings, ImageSpec};
+use crate::say;
 use crate::serve::ServerSpec;
 
 const NAME: &str = "belljar.toml";
@@ -176,7 +178,15 @@ impl Config {
                     name.escape_debug()
                 ));
             }
-            self.profiles.insert(name, profile);
+            if !profile.preimports.is_empty() {
+                say::warning(&format!(
+                    "{} in the current folder sets preimports in profile '{}', which are left out: the file may have come \
+                     with the code; put them into your own configuration, or give --config {NAME} if you trust the file",
+                    shown(path),
+                    name.escape_debug()
+                ));
+            }
+            self.profiles.insert(name, Profile { came_with_code: true, ..profile });
         }
         self.note(path, text);
         Ok(self)
@@ -302,6 +312,8 @@ mod tests {
     fn a_file_that_came_with_the_code_only_adds_profiles() {
         let config = adding("[profiles.slow.limits]\ntimeout_ms = 60000\n").unwrap();
         assert_eq!(config.profiles.named("slow").unwrap().limits.timeout_ms, Some(60_000));
+        assert!(config.profiles.named("slow").unwrap().came_with_code);
+        assert!(!trusting("[profiles.slow]\n").unwrap().profiles.named("slow").unwrap().came_with_code);
         for (text, why) in [
             ("[ceiling]\nprocesses = 9\n", "sets [ceiling]"),
             ("[warm]\nmode = \"off\"\n", "sets [warm]"),

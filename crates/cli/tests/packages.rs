@@ -28,6 +28,8 @@ macro_rules! world {
 
 #[path = "packages/locks.rs"]
 mod locks;
+#[path = "packages/paths.rs"]
+mod paths;
 #[path = "packages/shared_cache.rs"]
 mod shared_cache;
 #[path = "packages/tenants.rs"]

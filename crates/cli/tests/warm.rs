@@ -154,6 +154,28 @@ fn what_an_interpreter_reads_as_it_starts_makes_a_run_cold() {
     }
 }
 
+/// An interpreter that waits was started before it was confined, so no variable may bring code into it.
+#[test]
+fn a_profile_whose_variables_load_code_is_run_cold() {
+    let names = ["PYTHONPATH", "PYTHONUSERBASE", "PYTHONSTARTUP", "LD_LIBRARY_PATH", "NODE_PATH"];
+    let tables = names.map(|name| format!("[profiles.{name}.env]\n{name} = \"/nowhere\"\n")).concat();
+    let settings = format!("mode = \"pool\"\n[profiles.plain.env]\nA = \"b\"\n{tables}");
+    let mut conversation = Conversation::start(&settings, "", ["--language", "python", "-c", "0"]);
+    let mut ask = |profile: &str| {
+        let result =
+            conversation.ask(&json!({"code": "import os; print(len(os.environ) > 1)", "profile": profile}));
+        assert_eq!(result["stdout"], "True\n", "{profile} {result}");
+        result["receipt"]["warm"].clone()
+    };
+    let is_warm = (0..500).any(|_| {
+        for name in names {
+            assert_eq!(ask(name), json!(false), "{name}");
+        }
+        ask("plain") != json!(false)
+    });
+    assert!(is_warm, "another profile's interpreters did wait");
+}
+
 #[test]
 fn one_run_starts_nothing_for_a_second() {
     let answer = run(["-c", "print(1)"]);

@@ -87,6 +87,10 @@ impl Guard {
         if !self.rules.borrow().allow(target, port) {
             return Err(Unreached::Refused(self.refuse(Refusal::Host(target.clone(), port))));
         }
+        let proxy = self.rules.borrow().proxy_for(target);
+        if let Some(proxy) = proxy {
+            return self.reach_through(&proxy, target, port).await;
+        }
         let failed = |error: &dyn std::fmt::Display| Unreached::Failed(format!("{target}:{port}: {error}"));
         let found = self.addresses(target).await.map_err(|error| failed(&error))?;
         let rules = self.rules.borrow().clone();
@@ -95,13 +99,18 @@ impl Guard {
         if let ([], Some(near)) = (addresses.as_slice(), found.first()) {
             return Err(Unreached::Refused(self.refuse(Refusal::Near(target.clone(), port, *near))));
         }
-        let mut why = failed(&"has no address");
-        for address in addresses {
-            let connecting = TcpStream::connect(SocketAddr::new(address, port));
+        self.connect(&addresses, port).await.map_err(|error| failed(&error))
+    }
+
+    /// Connects to the first of these addresses that answers.
+    pub(crate) async fn connect(&self, addresses: &[IpAddr], port: u16) -> io::Result<(TcpStream, IpAddr)> {
+        let mut why = io::Error::other("has no address");
+        for address in addresses.iter().take(TRIED) {
+            let connecting = TcpStream::connect(SocketAddr::new(*address, port));
             match timeout(self.bounds.connect_time, connecting).await {
-                Ok(Ok(stream)) => return Ok((stream, address)),
-                Ok(Err(error)) => why = failed(&error),
-                Err(_) => why = failed(&"does not answer"),
+                Ok(Ok(stream)) => return Ok((stream, *address)),
+                Ok(Err(error)) => why = error,
+                Err(_) => why = io::Error::other("does not answer"),
             }
         }
         Err(why)

@@ -22,6 +22,7 @@ mod refusals;
 mod relay;
 mod resolve;
 mod socks;
+mod upstream;
 
 pub use bounds::Bounds;
 pub use egress::{Doors, Egress, Traffic};

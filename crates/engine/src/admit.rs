@@ -151,7 +151,7 @@ pub(crate) fn resolve(
     refuse_name_clash(&program, &files)?;
     admit_metadata(&request.metadata)?;
     let plan = Plan {
-        env: over_image(&image, profile.env.clone()),
+        env: over_image(&image, profile.operators_env()),
         image,
         playground: paths.playground,
         mounts,
@@ -159,7 +159,8 @@ pub(crate) fn resolve(
         network,
         require,
         tenant: DEFAULT_TENANT.to_owned(),
-        preimports: profile.preimports.clone(),
+        preimports: profile.operators_preimports().to_vec(),
+        frequent_imports: Vec::new(),
         package_layers: Vec::new(),
         held: None,
     };
@@ -170,17 +171,18 @@ pub(crate) fn resolve(
 }
 
 fn admit_packages(
-    given: Dependencies,
+    mut given: Dependencies,
     profile: &Profile,
     paths: &HostPaths,
     code: Option<&[u8]>,
 ) -> Result<Wanted, Error> {
     check_names("dependencies.packages", &given.packages)?;
+    profile.add_packages_to(&mut given.packages);
     let elsewhere = paths.source_in_playground.as_ref().and(code);
     Ok(Wanted {
         detect: given.detect.unwrap_or(true),
         packages: given.packages,
-        standing: profile.packages.clone(),
+        standing: profile.operators_packages().to_vec(),
         build: profile.build_packages,
         code: elsewhere.map(|code| String::from_utf8_lossy(code).into_owned()),
     })

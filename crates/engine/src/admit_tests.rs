@@ -28,9 +28,17 @@ fn check_by(
     paths: HostPaths,
 ) -> Result<Admitted, Error> {
     let request: Request = serde_json::from_value(json).unwrap();
-    let profiles = Profiles::shipped();
+    check_among(&Profiles::shipped(), capabilities, request, paths)
+}
+
+fn check_among(
+    profiles: &Profiles,
+    capabilities: Capabilities,
+    request: Request,
+    paths: HostPaths,
+) -> Result<Admitted, Error> {
     let rules = Rules {
-        profiles: &profiles,
+        profiles,
         ceiling: &Limits::CEILING,
         chosen: &Chosen::claiming(capabilities),
         policies: &Policies::default(),
@@ -235,4 +243,26 @@ fn images_of_a_providers_own_are_those_that_may_be_named() {
     for bad in ["--privileged", "a b", "/etc", "", "é", &"a".repeat(600)] {
         assert!(image(&["*"], json!(bad)).unwrap_err().contains("is no name of an image"), "{bad}");
     }
+}
+
+/// A `belljar.toml` of the current folder may have come with the code, and its profiles are not the operator's.
+#[test]
+fn nothing_of_a_profile_that_came_with_the_code_reaches_a_warm_interpreter() {
+    let written: crate::profile::Profile = serde_json::from_value(json!({
+        "packages": ["six"], "preimports": ["six"], "env": {"PYTHONWARNINGS": "error", "A": "b"},
+    }))
+    .unwrap();
+    for came_with_code in [false, true] {
+        let mut profiles = Profiles::shipped();
+        profiles.insert("p".to_owned(), crate::profile::Profile { came_with_code, ..written.clone() });
+        let request = serde_json::from_value(json!({"profile": "p", "language": "py", "code": "1"})).unwrap();
+        let capabilities = Capabilities { package_layers: true, ..Capabilities::default() };
+        let admitted = check_among(&profiles, capabilities, request, HostPaths::default()).unwrap();
+        let (mine, theirs) = if came_with_code { (0, 1) } else { (1, 0) };
+        assert_eq!((admitted.wanted.standing.len(), admitted.wanted.packages.len()), (mine, theirs));
+        assert_eq!((admitted.plan.preimports.len(), admitted.plan.env.len()), (mine, 2 * mine));
+        assert_eq!(admitted.task.env["A"], "b", "programs have the variables all the same");
+    }
+    let unknown = serde_json::from_value::<crate::profile::Profile>(json!({"came_with_code": false}));
+    assert!(unknown.is_err(), "no file says it of itself");
 }

@@ -10,6 +10,7 @@
 //! be listed itself, or a name could be made to point at whatever is near this host.
 
 mod address;
+mod proxy;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,6 +18,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use address::{Block, is_public};
+pub use proxy::Proxy;
 use serde::Deserialize;
 
 use crate::Error;
@@ -240,6 +242,8 @@ pub struct HostRules {
     rules: Arc<[HostRule]>,
     /// Whether listed names may lead to addresses that are not public.
     trusted: bool,
+    /// The proxy through which they are reached, where there is one.
+    proxy: Option<Arc<Proxy>>,
 }
 
 impl HostRules {
@@ -261,7 +265,7 @@ impl HostRules {
                 format!("'{}' {why}", shown.escape_debug())
             })
         };
-        Ok(Self { rules: hosts.iter().map(rule).collect::<Result<_, _>>()?, trusted: false })
+        Ok(Self { rules: hosts.iter().map(rule).collect::<Result<_, _>>()?, trusted: false, proxy: None })
     }
 
     /// The same, with names that may lead to private addresses as well, as those of a company's mirror do. For what an
@@ -269,6 +273,18 @@ impl HostRules {
     #[must_use]
     pub fn trusting(self) -> Self {
         Self { trusted: true, ..self }
+    }
+
+    /// Returns the same rules for hosts that are reached through a proxy, which then looks their names up. For what an
+    /// administrator configured, and never for what a request says.
+    #[must_use]
+    pub fn through(self, proxy: Proxy) -> Self {
+        Self { proxy: Some(Arc::new(proxy)), ..self.trusting() }
+    }
+
+    /// Returns the proxy through which a host is reached.
+    pub fn proxy_for(&self, target: &Target) -> Option<Arc<Proxy>> {
+        self.proxy.clone().filter(|proxy| !proxy.is_bypassed_for(target))
     }
 
     /// Whether a host may be asked for at all, before anything is looked up.

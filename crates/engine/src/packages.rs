@@ -27,8 +27,14 @@ pub const MAX_PACKAGES: usize = 200;
 /// The longest name, with version, extras and marker.
 pub const MAX_NAME: usize = 1_000;
 
-/// Where layers with packages of Python are seen.
+/// Where the layer with a request's Python packages is mounted.
 pub const PYTHON: &str = "/opt/belljar/python";
+/// Where the layer with a profile's own Python packages is mounted.
+pub const PYTHON_PROFILE: &str = "/opt/belljar/python-profile";
+/// Where the folder with [`PYTHON_BOOTSTRAP`] is mounted; the only entry on `PYTHONPATH` that is not the user's.
+pub const PYTHON_SITE: &str = "/opt/belljar/site";
+/// The `sitecustomize.py` that puts both layers on `sys.path`, behind the standard library.
+pub const PYTHON_BOOTSTRAP: &str = include_str!("runners/site.py");
 /// Where layers with packages of JavaScript are seen: every module finds it by going up.
 pub const NODE: &str = "/node_modules";
 
@@ -77,8 +83,19 @@ pub struct Needs<'a> {
 pub struct PackageLayer {
     /// On the host; nobody writes there any more.
     pub source: PathBuf,
-    /// Inside: [`PYTHON`] or [`NODE`].
+    /// Inside: [`PYTHON`], [`PYTHON_PROFILE`], [`PYTHON_SITE`] or [`NODE`].
     pub destination: &'static str,
+}
+
+impl PackageLayer {
+    /// Returns where the layer has programs, as `PATH` has it.
+    pub fn programs(&self) -> Option<String> {
+        match self.destination {
+            PYTHON_SITE => None,
+            NODE => Some(format!("{NODE}/.bin")),
+            folder => Some(format!("{folder}/bin")),
+        }
+    }
 }
 
 /// Where packages came from.
@@ -107,8 +124,10 @@ pub struct Prepared {
     pub install: Duration,
     /// What could not be made available, and is not known to be needed.
     pub findings: Vec<Finding>,
-    /// Modules of the layers worth having in an interpreter that waits.
-    pub preimports: Vec<String>,
+    /// Modules that programs like this one often import, for waiting interpreters to import once they are confined.
+    pub frequent_imports: Vec<String>,
+    /// The profile's packages are not there as they are locked, so nothing may be imported ahead of time.
+    pub profile_replaced: bool,
     /// Keeps the layers from being removed for as long as somebody uses them.
     pub held: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -185,7 +204,7 @@ pub(crate) fn check_names(field: &'static str, names: &[String]) -> Result<(), E
 
 /// What a sandbox that stays is opened with.
 pub(crate) fn admit_standing(
-    given: Dependencies,
+    mut given: Dependencies,
     profile: &crate::profile::Profile,
 ) -> Result<Wanted, Error> {
     if given.detect == Some(true) {
@@ -193,10 +212,11 @@ pub(crate) fn admit_standing(
         return Err(Error::Unsupported { field: "dependencies.detect", message });
     }
     check_names("dependencies.packages", &given.packages)?;
+    profile.add_packages_to(&mut given.packages);
     Ok(Wanted {
         detect: false,
         packages: given.packages,
-        standing: profile.packages.clone(),
+        standing: profile.operators_packages().to_vec(),
         build: profile.build_packages,
         code: None,
     })

@@ -307,9 +307,10 @@ impl Engine {
         };
         plan.package_layers.clone_from(&prepared.layers);
         plan.held.clone_from(&prepared.held);
-        let more: Vec<_> =
-            prepared.preimports.iter().filter(|one| !plan.preimports.contains(one)).cloned().collect();
-        plan.preimports.extend(more);
+        plan.frequent_imports.clone_from(&prepared.frequent_imports);
+        if prepared.profile_replaced {
+            plan.preimports.clear();
+        }
         let mut outcome = run(&chosen, &plan, &task, &mut recorder, cancel).await?;
         let (stdout, stderr) = recorder.finish();
         outcome.findings.extend(not_limited(chosen.capabilities(), &outcome.receipt.isolation));
@@ -471,3 +472,7 @@ impl Sink for Recorder<'_> {
         possible
     }
 }
+
+#[cfg(test)]
+#[path = "pipeline_tests.rs"]
+mod tests;

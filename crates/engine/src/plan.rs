@@ -40,6 +40,15 @@ impl Image {
         }
     }
 
+    /// Returns whether its programs are the operator's own. Only these may be started outside a sandbox's full confinement.
+    pub fn is_operators(&self) -> bool {
+        match self {
+            Self::Host => true,
+            Self::Stored(stored) => stored.sealed,
+            Self::Folder(_) | Self::Named(_) => false,
+        }
+    }
+
     /// What tells it from others.
     pub fn identity(&self) -> Cow<'_, str> {
         match self {
@@ -60,6 +69,8 @@ pub struct Stored {
     pub env: BTreeMap<String, String>,
     /// Where it has its programs, as `PATH` has it.
     pub path: Option<String>,
+    /// Whether it is a copy of this machine's own files, and not an image that came from elsewhere.
+    pub sealed: bool,
     /// Keeps it from being removed.
     pub held: Arc<dyn Any + Send + Sync>,
 }
@@ -136,8 +147,10 @@ pub struct Plan {
     pub tenant: String,
     /// What the profile puts into the environment of every run.
     pub env: BTreeMap<String, String>,
-    /// Modules that a warm interpreter has imported already.
+    /// Modules that a warm interpreter has imported already: the operator's choice, never a tenant's.
     pub preimports: Vec<String>,
+    /// Modules that waiting interpreters import once they are confined.
+    pub frequent_imports: Vec<String>,
     /// Packages, read-only beside the image.
     pub package_layers: Vec<PackageLayer>,
     /// Keeps these layers from being removed while the place is there.
@@ -188,4 +201,22 @@ pub struct Task {
     pub files: Vec<InputFile>,
     /// Where it starts, absolute.
     pub workdir: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machines_own_programs_are_the_operators() {
+        let stored = |sealed| {
+            let held: Arc<dyn Any + Send + Sync> = Arc::new(());
+            let (env, path) = (BTreeMap::new(), None);
+            Image::Stored(Arc::new(Stored { folder: "/i".into(), env, path, sealed, held }))
+        };
+        assert!(Image::Host.is_operators() && stored(true).is_operators());
+        for image in [stored(false), Image::Folder("/i".into()), Image::Named("i".to_owned())] {
+            assert!(!image.is_operators(), "{image:?}");
+        }
+    }
 }

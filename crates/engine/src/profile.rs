@@ -37,9 +37,35 @@ pub struct Profile {
     pub provider: Option<String>,
     /// The policy that holds, above which no request can go.
     pub policy: Option<String>,
+    /// Whether it came with the code, from a `belljar.toml` of the current folder. The operator did not write it, so
+    /// nothing of it reaches a warm interpreter: its packages and variables count as a request's own.
+    #[serde(skip)]
+    pub came_with_code: bool,
 }
 
 impl Profile {
+    /// Returns the packages that the operator chose for every run.
+    pub(crate) fn operators_packages(&self) -> &[String] {
+        if self.came_with_code { &[] } else { &self.packages }
+    }
+
+    /// Adds the packages that count as a request's own.
+    pub(crate) fn add_packages_to(&self, request: &mut Vec<String>) {
+        if self.came_with_code {
+            request.extend(self.packages.iter().cloned());
+        }
+    }
+
+    /// Returns the modules that the operator has warm interpreters import.
+    pub(crate) fn operators_preimports(&self) -> &[String] {
+        if self.came_with_code { &[] } else { &self.preimports }
+    }
+
+    /// Returns the variables with which a warm interpreter may be started.
+    pub(crate) fn operators_env(&self) -> BTreeMap<String, String> {
+        if self.came_with_code { BTreeMap::new() } else { self.env.clone() }
+    }
+
     /// Finds what no request could have with it. The ceiling of this host is checked by every request.
     ///
     /// # Errors
@@ -82,6 +108,11 @@ impl Profiles {
     /// Adds or replaces.
     pub fn insert(&mut self, name: String, profile: Profile) {
         self.0.insert(name, profile);
+    }
+
+    /// Returns all of them, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Profile)> {
+        self.0.iter().map(|(name, profile)| (name.as_str(), profile))
     }
 
     /// Finds one.

@@ -170,6 +170,7 @@ pub fn admit_sandbox(request: SandboxRequest, rules: &Rules<'_>) -> Result<Admit
         require: admit_layers(&request.require, rules.chosen.capabilities())?,
         tenant: DEFAULT_TENANT.to_owned(),
         preimports: Vec::new(),
+        frequent_imports: Vec::new(),
         package_layers: Vec::new(),
         held: None,
     };

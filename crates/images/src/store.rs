@@ -265,7 +265,8 @@ impl Images for Store {
         let held = Self::find(self, &name).map_err(unknown)?;
         let held = held.ok_or_else(|| unknown(ImageError::NotFound(name.to_string())))?;
         let Record { env, path, .. } = held.record.clone();
-        Ok(Stored { folder: held.folder.clone(), env, path, held: Arc::new(held) })
+        let sealed = name.as_str() == Name::SEALED;
+        Ok(Stored { folder: held.folder.clone(), env, path, sealed, held: Arc::new(held) })
     }
 }
 

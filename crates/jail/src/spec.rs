@@ -157,6 +157,8 @@ pub struct Interpreter {
     pub env: Vec<String>,
     /// Modules to import ahead of time.
     pub preimports: Vec<String>,
+    /// Modules that waiting children import after confinement, as idle work.
+    pub frequent_imports: Vec<String>,
     /// Whose it is. Forks share secrets of the process they come from, so never two tenants.
     pub tenant: String,
 }

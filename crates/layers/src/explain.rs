@@ -106,6 +106,9 @@ pub(crate) fn is_unreachable(output: &str) -> bool {
         "newconnectionerror",
         "no such host",
         "unable to connect",
+        "cannot connect to proxy",
+        "tunnel connection failed",
+        "tunneling socket could not be established",
         "certificate",
     ];
     signs.iter().any(|sign| lower.contains(sign))

@@ -2,26 +2,24 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use belljar_analysis::imports::{Found, Registry, Requirement, Resolver, Settings as NameSettings};
 use belljar_engine::Fault;
 use belljar_engine::language::Language;
-use belljar_engine::packages::{
-    self, Cache, Needs, PackageLayer, Packages, PackagesError, Prepared, Progress, Stock,
-};
+use belljar_engine::packages::{self, Cache, Needs, Packages, PackagesError, Prepared, Progress, Stock};
 use belljar_engine::provider::{BoxFuture, Provider};
 
 use crate::interpreter::{Interpreter, Interpreters};
 use crate::memo::Memo;
 use crate::order::{Order, Resolved};
 use crate::popular::{Habit, Popular};
-use crate::question;
+use crate::question::{self, Listed};
 use crate::registries::Registries;
 use crate::shelf::{
-    Bounds, Caches, Digest, Flights, Held, Obtained, Origin, Package, Scope, SharedCache, Shelf, ShelfError,
-    Tell, Weight,
+    Bounds, Caches, Digest, Flights, Held, Obtained, Scope, SharedCache, Shelf, ShelfError, Tell, Weight,
 };
+use crate::site;
 use crate::tally::Tally;
 use crate::tools::Tools;
 use crate::workshop::Workshop;
@@ -53,7 +51,7 @@ pub type Equip = Box<dyn Fn() -> (Registries, Tools) + Send + Sync>;
 
 /// Makes packages available.
 pub struct Library {
-    settings: Settings,
+    pub(crate) settings: Settings,
     provider: Arc<dyn Provider>,
     equip: Equip,
     workshop: OnceLock<Workshop>,
@@ -61,10 +59,10 @@ pub struct Library {
     shelf: OnceLock<Result<Shelf, ShelfError>>,
     interpreters: Interpreters,
     memo: Memo<Ready>,
-    resolving: Flights<Result<Resolved, PackagesError>>,
+    pub(crate) resolving: Flights<Result<Resolved, PackagesError>>,
     pub(crate) layers: Flights<Result<Obtained, PackagesError>>,
     popular: Popular,
-    tally: Tally,
+    pub(crate) tally: Tally,
 }
 
 impl std::fmt::Debug for Library {
@@ -74,10 +72,34 @@ impl std::fmt::Debug for Library {
 }
 
 /// An answer, and what it was given for.
+#[derive(Debug, Default)]
+pub(crate) struct Ready {
+    pub(crate) prepared: Prepared,
+    pub(crate) habit: Option<Habit>,
+    /// Layers while they are collected; the answer keeps them.
+    pub(crate) held: Vec<Held>,
+    /// How many layers of packages it has.
+    count: usize,
+}
+
+/// What is asked of one registry.
 #[derive(Debug)]
-struct Ready {
-    prepared: Prepared,
-    habit: Option<Habit>,
+pub(crate) struct Asked {
+    /// Imports of the code.
+    pub(crate) found: Found,
+    /// What the request names.
+    pub(crate) given: Listed,
+    /// What the profile names, where that has a layer of its own.
+    pub(crate) profile: Vec<Requirement>,
+}
+
+impl Asked {
+    fn is_empty(&self) -> bool {
+        self.given.requirements.is_empty()
+            && self.profile.is_empty()
+            && self.found.imports.is_empty()
+            && self.found.declared.is_empty()
+    }
 }
 
 impl Ready {
@@ -110,7 +132,7 @@ impl Packages for Library {
             let question = asked(&needs);
             let (prepared, ready) = match self.memo.get(&question) {
                 Some(ready) => {
-                    self.tally.known(ready.prepared.layers.len());
+                    self.tally.known(ready.count);
                     (ready.prepared.clone(), ready)
                 }
                 None => {
@@ -118,8 +140,8 @@ impl Packages for Library {
                     (ready.prepared.clone(), self.memo.put(question, ready.known()))
                 }
             };
-            let preimports = ready.habit.as_ref().map(|habit| self.popular.used(habit));
-            Ok(Prepared { preimports: preimports.unwrap_or_default(), ..prepared })
+            let frequent = ready.habit.as_ref().map(|habit| self.popular.used(habit));
+            Ok(Prepared { frequent_imports: frequent.unwrap_or_default(), ..prepared })
         })
     }
 
@@ -199,7 +221,7 @@ impl Library {
         })
     }
 
-    fn shelf(&self) -> Result<&Shelf, PackagesError> {
+    pub(crate) fn shelf(&self) -> Result<&Shelf, PackagesError> {
         let opened = self.shelf.get_or_init(|| {
             let Settings { folder, bounds, shared_cache, .. } = &self.settings;
             let shelf = Shelf::open(folder, *bounds, Arc::clone(&self.tell))?;
@@ -216,6 +238,7 @@ impl Library {
         match self.find(needs, true, progress).await {
             Err(PackagesError::Host(why)) if !needs.standing.is_empty() => {
                 let mut ready = self.find(needs, false, progress).await?;
+                ready.prepared.profile_replaced = true;
                 let message = format!("the profile's packages are not there: {why}");
                 ready.prepared.findings.push(question::finding(
                     message,
@@ -234,8 +257,7 @@ impl Library {
         standing: bool,
         progress: &mut dyn Progress,
     ) -> Result<Ready, PackagesError> {
-        let mut ready = Ready { prepared: Prepared::default(), habit: None };
-        let mut held = Vec::new();
+        let mut ready = Ready::default();
         let (named, found) = off_the_runtime(|| (question::named(&needs, standing), question::found(&needs)));
         let named = named?;
         let found = found.unwrap_or_else(|finding| {
@@ -243,42 +265,55 @@ impl Library {
             Found::default()
         });
         let own = question::registry(&needs);
-        for (registry, given) in [(Registry::Pypi, named.python), (Registry::Npm, named.npm)] {
-            let found = if own == Some(registry) { found.clone() } else { Found::default() };
-            if given.requirements.is_empty() && found.imports.is_empty() && found.declared.is_empty() {
-                continue;
-            }
-            let interpreter = self.interpreter(&needs, registry).await?;
-            let resolver = Resolver::new(registry, &self.settings.names);
-            let question = question::question(&needs, &resolver, found, given, &interpreter)?;
-            ready.prepared.findings.extend(question.findings.iter().cloned());
-            // In a folder of somebody's own, any name may be that of a module there.
-            if registry == Registry::Pypi && !needs.playground {
-                ready.habit = Habit::new(&needs, &question.modules);
-            }
-            if question.requirements.is_empty() {
-                continue;
-            }
-            let order = Order {
-                needs: &needs,
-                registry,
-                interpreter: &interpreter,
-                question: &question,
-                scope: self.scope(needs.tenant),
-            };
-            let layer = self.layer(&order, progress, &mut ready.prepared).await?;
-            ready.habit = ready.habit.map(|habit| habit.with(&layer.key()));
-            held.push(layer);
+        let found_of = |registry| if own == Some(registry) { found.clone() } else { Found::default() };
+        let python = Asked { found: found_of(Registry::Pypi), given: named.python, profile: named.profile };
+        if !python.is_empty() {
+            Box::pin(self.python_layers(&needs, python, progress, &mut ready)).await?;
         }
+        let npm = Asked { found: found_of(Registry::Npm), given: named.npm, profile: Vec::new() };
+        if !npm.is_empty() {
+            Box::pin(self.npm_layer(&needs, npm, progress, &mut ready)).await?;
+        }
+        if ready.prepared.layers.iter().any(|layer| layer.destination != packages::NODE) {
+            ready.prepared.layers.push(site::layer(&self.settings.folder)?);
+        }
+        let held = std::mem::take(&mut ready.held);
+        ready.count = held.len();
         ready.prepared.held = Some(Arc::new(held));
         Ok(ready)
     }
 
-    fn scope(&self, tenant: &str) -> Scope {
+    async fn npm_layer(
+        &self,
+        needs: &Needs<'_>,
+        asked: Asked,
+        progress: &mut dyn Progress,
+        ready: &mut Ready,
+    ) -> Result<(), PackagesError> {
+        let interpreter = self.interpreter(needs, Registry::Npm).await?;
+        let resolver = Resolver::new(Registry::Npm, &self.settings.names);
+        let question = question::question(needs, &resolver, asked.found, asked.given, &interpreter)?;
+        ready.prepared.findings.extend(question.findings.iter().cloned());
+        if question.requirements.is_empty() {
+            return Ok(());
+        }
+        let order = Order {
+            needs,
+            registry: Registry::Npm,
+            interpreter: &interpreter,
+            question: &question,
+            scope: self.scope(needs.tenant),
+            constraints: &[],
+        };
+        let resolved = self.resolve(&order, progress).await?;
+        self.layer(&order, &resolved, packages::NODE, progress, ready).await
+    }
+
+    pub(crate) fn scope(&self, tenant: &str) -> Scope {
         if self.settings.shared { Scope::Shared } else { Scope::Tenant(tenant.to_owned()) }
     }
 
-    async fn interpreter(
+    pub(crate) async fn interpreter(
         &self,
         needs: &Needs<'_>,
         registry: Registry,
@@ -290,107 +325,8 @@ impl Library {
         };
         self.interpreters.of(self.workshop(), language, needs.image).await
     }
-
-    async fn layer(
-        &self,
-        order: &Order<'_>,
-        progress: &mut dyn Progress,
-        prepared: &mut Prepared,
-    ) -> Result<Held, PackagesError> {
-        let (shelf, started) = (self.shelf()?, Instant::now());
-        let resolved = self.resolve(shelf, order, progress).await?;
-        let recipe = order.recipe(self.workshop(), resolved.packages.clone())?;
-        let obtained = shelf
-            .obtain(&self.layers, &recipe.key(), async {
-                progress.at(&format!("installing {}", names(&resolved.packages)));
-                let stage = shelf.stage()?;
-                match order.registry {
-                    Registry::Pypi => {
-                        let install = self.install_python(shelf, order, &resolved, stage.files(), progress);
-                        Box::pin(install).await?;
-                    }
-                    Registry::Npm => {
-                        order.install_npm(self.workshop(), &resolved, stage.files()).await?;
-                    }
-                }
-                Ok(shelf.publish(stage, recipe.clone()).await?)
-            })
-            .await?;
-        let (separator, destination, below) = match order.registry {
-            Registry::Pypi => ("==", packages::PYTHON, None),
-            Registry::Npm => ("@", packages::NODE, Some("node_modules")),
-        };
-        let files = obtained.held.files();
-        let source = below.map_or_else(|| files.to_owned(), |below| files.join(below));
-        prepared.layers.push(PackageLayer { source, destination });
-        prepared
-            .packages
-            .extend(resolved.packages.iter().map(|one| format!("{}{separator}{}", one.name, one.version)));
-        self.tally.had(obtained.origin, started.elapsed());
-        if obtained.origin == Origin::Built {
-            self.workshop().tidy().await;
-            (prepared.cache, prepared.install) = (Cache::Miss, prepared.install + started.elapsed());
-        } else if prepared.cache == Cache::None {
-            prepared.cache = Cache::Hit;
-        }
-        Ok(obtained.held)
-    }
-
-    /// Exact versions: as remembered, else as the registry says now. Whoever asks meanwhile gets the same.
-    async fn resolve(
-        &self,
-        shelf: &Shelf,
-        order: &Order<'_>,
-        progress: &mut dyn Progress,
-    ) -> Result<Resolved, PackagesError> {
-        let (question, ttl) = (order.digest(self.workshop())?, self.settings.ttl);
-        if let Some(known) = shelf.resolution::<Resolved>(&question, ttl).await.filter(|known| known.fresh) {
-            return Ok(known.value);
-        }
-        let work = async {
-            let _turn = shelf.turn(&question).await?;
-            let before = shelf.resolution::<Resolved>(&question, ttl).await;
-            if let Some(known) = before.as_ref().filter(|known| known.fresh) {
-                return Ok(known.value.clone());
-            }
-            progress.at(&format!(
-                "resolving {}",
-                order
-                    .question
-                    .requirements
-                    .iter()
-                    .map(|(one, _)| one.as_str())
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            ));
-            let resolved = match order.registry {
-                Registry::Pypi => Box::pin(self.resolve_python(shelf, order, progress)).await,
-                Registry::Npm => order.resolve_npm(self.workshop(), shelf).await,
-            };
-            match (resolved, before) {
-                (Ok(resolved), _) => {
-                    shelf.remember(&question, &resolved).await?;
-                    Ok(resolved)
-                }
-                // What it meant before will do where nobody can be asked.
-                (Err(PackagesError::Host(_)), Some(old)) => Ok(old.value),
-                (Err(error), _) => Err(error),
-            }
-        };
-        self.resolving.once(&question, work).await
-    }
 }
 
 fn named(name: &str) -> Result<&'static Language, PackagesError> {
     Language::named(name).map_err(|error| PackagesError::Host(error.to_string()))
-}
-
-fn names(packages: &[Package]) -> String {
-    const SHOWN: usize = 6;
-    let mut shown: Vec<_> =
-        packages.iter().take(SHOWN).map(|one| format!("{} {}", one.name, one.version)).collect();
-    if packages.len() > SHOWN {
-        shown.push(format!("and {} more", packages.len() - SHOWN));
-    }
-    shown.join(", ")
 }

@@ -45,13 +45,13 @@ fn version(text: &str) -> &str {
     text.trim_start_matches('=').trim_end_matches(".0")
 }
 
-/// Lines that hold Python's installers to the lock's versions.
-pub(crate) fn constraints(lock: Option<&Lock>) -> String {
+/// Returns lines that hold Python's installers to the versions of a lock file that came along, and to these packages.
+pub(crate) fn constraints(lock: Option<&Lock>, packages: &[Package]) -> String {
     let lines = lock.into_iter().flat_map(|lock| &lock.pins).map(|pin| {
         let marker = pin.marker.as_ref().map_or(String::new(), |marker| format!(" ; {marker}"));
         format!("{}{}{marker}\n", pin.name, pin.version)
     });
-    lines.collect()
+    lines.chain(packages.iter().map(|one| format!("{}=={}\n", one.name, one.version))).collect()
 }
 
 /// A `package-lock.json` that npm and bun start from.
@@ -88,7 +88,8 @@ mod tests {
         let why = |packages| hold(&lock, packages).unwrap_err().to_string();
         assert!(why(vec![package("pyyaml", "6.0", &[&bad])]).contains("other files"));
         assert!(why(vec![package("pyyaml", "6.1", &[&good])]).contains("version of Pipfile.lock"));
-        assert_eq!(constraints(Some(&lock)), "pyyaml==6.0\nsix==1.17.0\n");
+        let profile = [package("numpy", "2.0", &[])];
+        assert_eq!(constraints(Some(&lock), &profile), "pyyaml==6.0\nsix==1.17.0\nnumpy==2.0\n");
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub(crate) struct Order<'a> {
     pub(crate) interpreter: &'a Interpreter,
     pub(crate) question: &'a Question,
     pub(crate) scope: Scope,
+    /// Versions that packages of Python must have where they are needed.
+    pub(crate) constraints: &'a [Package],
 }
 
 impl Order<'_> {
@@ -65,20 +67,27 @@ impl Order<'_> {
             Registry::Pypi => (workshop.registries.python(), self.python(workshop, None).installer()?),
             Registry::Npm => (workshop.registries.npm(), self.javascript(workshop).installer()),
         };
-        // What is built fits where it was built.
-        let build = match self.needs.image {
-            _ if !self.needs.build => None,
-            Image::Host => Some("build".to_owned()),
-            image => Some(format!("build in {}", image.identity())),
-        };
         Ok(Recipe {
             registry: registry.to_owned(),
             packages,
             interpreter: self.interpreter.name.clone(),
             platform: self.interpreter.platform.clone(),
-            options: std::iter::once(installer.to_owned()).chain(build).collect(),
+            options: std::iter::once(installer.to_owned()).chain(self.whereabouts()).collect(),
             scope: self.scope.clone(),
         })
+    }
+
+    /// Returns what ties a layer or a lock to the image for which it is made. What is built fits where it was built; and
+    /// programs of an image that is not the operator's have a hand in it, so nobody outside that image may have it.
+    pub(crate) fn whereabouts(&self) -> Vec<String> {
+        let image = self.needs.image;
+        let build = match image {
+            _ if !self.needs.build => None,
+            Image::Host => Some("build".to_owned()),
+            image => Some(format!("build in {}", image.identity())),
+        };
+        let image = (!image.is_operators()).then(|| format!("image {}", image.identity()));
+        build.into_iter().chain(image).collect()
     }
 
     /// The same question has the same answer for a while.
@@ -93,6 +102,7 @@ impl Order<'_> {
             parts.extend(lock.pins.iter().map(|pin| format!("{pin} {}", pin.hashes.join(" "))));
             parts.push(Value::from(lock.tree.clone()).to_string());
         }
+        parts.extend(self.constraints.iter().map(|one| format!("constraint {}=={}", one.name, one.version)));
         Ok(Digest::of("belljar question 1", parts))
     }
 
@@ -158,4 +168,41 @@ fn unstated(name: &str) -> PackagesError {
 /// The name in a requirement of Python.
 pub(crate) fn name_of(text: &str) -> Option<String> {
     Requirement::parse(Registry::Pypi, text).ok().map(|requirement| requirement.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_image_had_a_hand_in_is_that_images_alone() {
+        let (interpreter, question) = (Interpreter::default(), Question::default());
+        let of = |image: &Image, build| {
+            let needs = Needs {
+                tenant: "t",
+                image,
+                language: None,
+                detect: false,
+                code: None,
+                files: &[],
+                playground: false,
+                packages: &[],
+                standing: &[],
+                build,
+            };
+            let order = Order {
+                needs: &needs,
+                registry: Registry::Pypi,
+                interpreter: &interpreter,
+                question: &question,
+                scope: Scope::Shared,
+                constraints: &[],
+            };
+            order.whereabouts()
+        };
+        assert_eq!(of(&Image::Host, false), Vec::<String>::new());
+        assert_eq!(of(&Image::Host, true), ["build"]);
+        assert_eq!(of(&Image::Folder("/i".into()), false), ["image /i"]);
+        assert_ne!(of(&Image::Named("a".to_owned()), false), of(&Image::Named("b".to_owned()), false));
+    }
 }

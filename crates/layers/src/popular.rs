@@ -1,4 +1,4 @@
-//! Which modules are worth having in interpreters that wait: those that programs keep coming for.
+//! Which modules waiting interpreters should import once they are confined: those that programs often import.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +7,7 @@ use belljar_engine::packages::Needs;
 
 use crate::shelf::{Digest, Key};
 
-/// How often programs with the same modules come before interpreters wait with these imported.
+/// How often programs with the same modules come before waiting interpreters import these.
 const OFTEN: u32 = 8;
 /// Kinds of programs that are counted.
 const MAX_COUNTED: usize = 1_024;

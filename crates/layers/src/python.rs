@@ -3,14 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
-use belljar_analysis::imports::{Lock, Registry, Requirement};
+use belljar_analysis::imports::{Registry, Requirement};
 use belljar_engine::packages::PackagesError;
 use belljar_engine::plan::{Image, Mount};
 use serde::Deserialize;
 
 use crate::explain::{is_unreachable, shortened};
 use crate::interpreter::Interpreter;
-use crate::locked::constraints;
 use crate::shelf::{Package, Scope};
 use crate::workshop::{Done, Job, Kept, Workshop};
 
@@ -81,10 +80,9 @@ impl Python<'_> {
     pub(crate) async fn resolve(
         &self,
         requirements: &[(String, Vec<String>)],
-        lock: Option<&Lock>,
+        constraints: &str,
     ) -> Result<Answer, PackagesError> {
-        let lines: Vec<String> = requirements.iter().map(line).collect();
-        let (text, constraints) = (lines.join("\n"), constraints(lock));
+        let text = requirements.iter().map(line).collect::<Vec<_>>().join("\n");
         let by_uv = self.installer()? == "uv";
         let done = match by_uv {
             true => {
@@ -97,11 +95,11 @@ impl Python<'_> {
                     "--no-annotate",
                     "--no-strip-extras",
                 ];
-                self.uv(&words, text, &constraints, None).await?
+                self.uv(&words, text, constraints, None).await?
             }
             false => {
                 let words = ["install", "--dry-run", "--ignore-installed", "--report", "/tmp/report.json"];
-                self.pip(&words, text, &constraints, None).await?
+                self.pip(&words, text, constraints, None).await?
             }
         };
         let names = lacking(&done.stderr);

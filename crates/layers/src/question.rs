@@ -46,6 +46,8 @@ fn manifests<'a>(needs: &Needs<'a>) -> impl Iterator<Item = (&'a str, &'a [u8])>
 #[derive(Debug, Default)]
 pub(crate) struct Named {
     pub(crate) python: Listed,
+    /// Python packages that the profile names.
+    pub(crate) profile: Vec<Requirement>,
     pub(crate) npm: Listed,
 }
 
@@ -88,24 +90,26 @@ pub(crate) fn named(needs: &Needs<'_>, with_standing: bool) -> Result<Named, Pac
     let refuse = |error: imports::Error| PackagesError::Unresolvable(error.to_string());
     let own = registry(needs);
     let mut named = Named::default();
-    let mut add = |text: &str, usual: Registry, only: Option<Registry>| {
+    let parse = |text: &str, usual: Registry| {
         let (registry, text) = match text.split_once(':') {
             Some(("npm", rest)) => (Registry::Npm, rest),
             Some(("pypi", rest)) => (Registry::Pypi, rest),
             _ => (usual, text),
         };
-        let requirement = Requirement::parse(registry, text).map_err(refuse)?;
-        if only.is_none_or(|only| only == registry) {
-            named.of(registry).requirements.push(requirement);
-        }
-        Ok::<(), PackagesError>(())
+        Requirement::parse(registry, text).map_err(refuse)
     };
     for text in needs.packages {
-        add(text, own.unwrap_or(Registry::Pypi), None)?;
+        let requirement = parse(text, own.unwrap_or(Registry::Pypi))?;
+        named.of(requirement.registry).requirements.push(requirement);
     }
     // A profile serves every language, and each takes what it can use; a shell and a sandbox that stays take all.
     for text in needs.standing.iter().filter(|_| with_standing) {
-        add(text, Registry::Pypi, own)?;
+        let requirement = parse(text, Registry::Pypi)?;
+        match requirement.registry {
+            registry if own.is_some_and(|own| own != registry) => {}
+            Registry::Pypi => named.profile.push(requirement),
+            Registry::Npm => named.npm.requirements.push(requirement),
+        }
     }
     let mut locks = Vec::new();
     for (path, content) in manifests(needs).filter(|_| needs.detect) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use belljar_engine::network::HostRules;
+use belljar_engine::network::{HostRules, Proxy};
 use belljar_engine::packages::PackagesError;
 use belljar_engine::plan::Mount;
 
@@ -32,17 +32,13 @@ const PASSED_ON: &[&str] = &[
     "UV_INSECURE_HOST",
     "NPM_CONFIG_REGISTRY",
     "npm_config_registry",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "ALL_PROXY",
-    "NO_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "all_proxy",
-    "no_proxy",
 ];
+/// Variables that name a proxy, the most telling first. Downloads are not told: the gate of their sandbox speaks to it.
 const PROXIES: &[&str] =
-    &["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
+    &["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy"];
+/// Files that may hold credentials: where they are inside, and the variables that say so.
+const WITH_CREDENTIALS: [(&str, &str); 2] =
+    [("uv.toml", "UV_CONFIG_FILE"), (".npmrc", "NPM_CONFIG_USERCONFIG")];
 /// Variables that name a file with certificates.
 const CERTIFICATES: &[&str] = &[
     "SSL_CERT_FILE",
@@ -63,6 +59,8 @@ pub struct Registries {
     python: String,
     npm: String,
     hosts: Vec<String>,
+    /// The proxy that is configured here, or why it cannot be used.
+    proxy: Option<Result<Proxy, String>>,
 }
 
 impl Registries {
@@ -74,6 +72,10 @@ impl Registries {
             this.env.insert(name, value);
         }
         this.env.extend(PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), given(name)?))));
+        let no_proxy = given("NO_PROXY").or_else(|| given("no_proxy")).unwrap_or_default();
+        let proxy = PROXIES.iter().find_map(|name| Some((name, given(name)?)));
+        this.proxy =
+            proxy.map(|(name, url)| Proxy::parse(&url, &no_proxy).map_err(|why| format!("{name}: {why}")));
         this.lend_pip_to_uv();
         let certificates = CERTIFICATES.iter().find_map(|name| given(name)).or(this.env.remove("PIP_CERT"));
         if let Some(inside) = certificates.and_then(|path| this.show(Path::new(&path), "certificates.pem")) {
@@ -97,14 +99,31 @@ impl Registries {
         &self.npm
     }
 
-    /// All that downloads may reach, such as `pypi.org:443`; nothing is said where a proxy of this machine's decides that,
-    /// because the sandbox's own way out could not lead through it.
-    pub(crate) fn reached(&self) -> Result<Option<HostRules>, PackagesError> {
-        if PROXIES.iter().any(|name| self.env.contains_key(*name)) {
-            return Ok(None);
-        }
+    /// All that downloads may reach, such as `pypi.org:443`: directly, or through the proxy that is configured here.
+    pub(crate) fn reached(&self) -> Result<HostRules, PackagesError> {
         let wrong = |why| PackagesError::Host(format!("a registry that is configured here: {why}"));
-        HostRules::parse(&self.hosts).map(Some).map_err(wrong)
+        let hosts = HostRules::parse(&self.hosts).map_err(wrong)?;
+        match &self.proxy {
+            None => Ok(hosts.trusting()),
+            Some(Ok(proxy)) => Ok(hosts.through(proxy.clone())),
+            Some(Err(why)) => Err(PackagesError::Host(why.clone())),
+        }
+    }
+
+    /// What downloads are told in which programs of an image run that is not the operator's: no credentials, neither in
+    /// addresses nor in files.
+    pub(crate) fn without_credentials(&self) -> (BTreeMap<String, String>, Vec<Mount>) {
+        let is_file = |mount: &Mount| {
+            WITH_CREDENTIALS.iter().any(|(file, _)| mount.destination == format!("{TOOLS}/{file}"))
+        };
+        let mounts = self.mounts.iter().filter(|mount| !is_file(mount)).cloned().collect();
+        let told = |name: &str| WITH_CREDENTIALS.iter().all(|(_, variable)| *variable != name);
+        let env = self.env.iter().filter(|(name, _)| told(name));
+        let mut env: BTreeMap<_, _> =
+            env.map(|(name, value)| (name.clone(), without_secrets(value))).collect();
+        // The file that said so is not there.
+        env.insert("NPM_CONFIG_REGISTRY".to_owned(), self.npm.clone());
+        (env, mounts)
     }
 
     /// Whoever configured pip meant all of Python's packages.
@@ -276,8 +295,48 @@ mod tests {
         let registries = Registries::read(get, None);
         assert_eq!(registries.env["UV_DEFAULT_INDEX"], "https://ann:pw@pypi.example:8443/simple");
         assert_eq!(registries.python(), "https://pypi.example:8443/simple");
-        let hosts = registries.reached().unwrap().unwrap().hosts();
+        let hosts = registries.reached().unwrap().hosts();
         assert_eq!(hosts, ["pypi.example:8443", "registry.npmjs.org:443"]);
+    }
+
+    #[test]
+    fn an_image_is_told_no_credentials() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(
+            home.path().join(".npmrc"),
+            "//npm.example/:_authToken=secret\nregistry=https://npm.example/\n",
+        )
+        .unwrap();
+        let get = |name: &str| match name {
+            "PIP_INDEX_URL" => Some("https://ann:secret@pypi.example/simple".to_owned()),
+            "PIP_EXTRA_INDEX_URL" => {
+                Some("https://a:secret@b.example/ https://c:secret@d.example/".to_owned())
+            }
+            "HTTPS_PROXY" => Some("http://ann:secret@proxy.example:1".to_owned()),
+            _ => None,
+        };
+        let registries = Registries::read(get, Some(home.path()));
+        assert!(registries.env.values().any(|value| value.contains("secret")));
+        assert!(
+            !registries.env.keys().any(|name| name.to_uppercase().ends_with("_PROXY")),
+            "the gate's alone"
+        );
+        let (env, mounts) = registries.without_credentials();
+        assert!(!format!("{env:?}").contains("secret"), "{env:?}");
+        assert!(!mounts.iter().any(|mount| mount.destination.ends_with(".npmrc")), "{mounts:?}");
+        assert_eq!(env["UV_DEFAULT_INDEX"], "https://pypi.example/simple");
+        assert_eq!(env["NPM_CONFIG_REGISTRY"], "https://npm.example/");
+    }
+
+    #[test]
+    fn a_proxy_that_cannot_be_used_is_refused() {
+        let get =
+            |name: &str| (name == "HTTPS_PROXY").then(|| "socks5://ann:secret@proxy.example".to_owned());
+        let why = Registries::read(get, None).reached().unwrap_err().to_string();
+        assert!(
+            why.contains("HTTPS_PROXY: a proxy by 'socks5' is not supported") && !why.contains("secret"),
+            "{why}"
+        );
     }
 
     #[test]
@@ -288,7 +347,7 @@ mod tests {
         std::fs::write(home.path().join(".npmrc"), text).unwrap();
         let registries = Registries::read(|_| None, Some(home.path()));
         assert_eq!(registries.npm(), "https://all.example/");
-        let hosts = registries.reached().unwrap().unwrap().hosts();
+        let hosts = registries.reached().unwrap().hosts();
         for host in ["npm.team.example:443", "127.0.0.1:4873", "all.example:443"] {
             assert!(hosts.iter().any(|known| known == host), "{host} {hosts:?}");
         }

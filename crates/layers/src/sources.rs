@@ -14,6 +14,7 @@ use belljar_engine::packages::{Needs, PackagesError, Progress};
 
 use crate::build::{Sources, failed};
 use crate::library::Library;
+use crate::locked::constraints;
 use crate::order::{Order, Resolved};
 use crate::python::{Answer, Lack, Offer};
 use crate::shelf::{Held, Package, Recipe, Shelf, Stage};
@@ -85,7 +86,8 @@ impl Library {
         // Each round but the last builds something, or has something more to choose from.
         for _ in 0..=2 * MAX_BUILT {
             let python = order.python(self.workshop(), offer.as_ref());
-            match python.resolve(&beside.asked(order), order.question.lock.as_ref()).await? {
+            let constraints = constraints(order.question.lock.as_ref(), order.constraints);
+            match python.resolve(&beside.asked(order), &constraints).await? {
                 Answer::Found(packages) => {
                     let chosen = beside.chosen(&packages);
                     if chosen.is_empty() {
@@ -217,7 +219,7 @@ impl Library {
             return Ok(None);
         }
         let needs = Needs { build: false, ..*order.needs };
-        let order = Order { needs: &needs, scope: order.scope.clone(), ..*order };
+        let order = Order { needs: &needs, scope: order.scope.clone(), constraints: &[], ..*order };
         let python = order.python(self.workshop(), None);
         let asked: Vec<_> = requires.iter().map(|one| (one.clone(), Vec::new())).collect();
         let needed = |why: &PackagesError| {
@@ -225,7 +227,7 @@ impl Library {
             let why = why.strip_prefix("dependencies: ").unwrap_or(&why);
             failed(sources, &format!("what it needs for that cannot be had: {why}"))
         };
-        let packages = match python.resolve(&asked, None).await {
+        let packages = match python.resolve(&asked, "").await {
             Ok(Answer::Found(packages)) => packages,
             Ok(Answer::Lacking { why, .. }) | Err(why @ PackagesError::Unresolvable(_)) => {
                 return Err(needed(&why));
@@ -322,6 +324,7 @@ mod tests {
             interpreter: &Interpreter::default(),
             question: &Question { requirements, ..Question::default() },
             scope: Scope::Shared,
+            constraints: &[],
         };
         let resolved = |hashes: &[&str]| {
             let choice = Choice { sources: Vec::new(), stage: shelf.stage().unwrap() };

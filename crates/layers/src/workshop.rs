@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 
 use crate::explain::end_of;
 use crate::registries::Registries;
-use crate::shelf::{Caches, Scope};
+use crate::shelf::{Caches, Digest, Scope};
 use crate::tools::{TOOLS, Tool, Tools};
 
 /// How many steps are under way at one time; others wait for their turn.
@@ -134,8 +134,13 @@ impl Workshop {
         }
         let mut env = job.env;
         if job.download {
-            mounts.extend(self.registries.mounts.iter().cloned());
-            env.extend(self.registries.env.clone());
+            // An image's own interpreter or npm may be in it, which has no business with credentials.
+            let (variables, files) = match image.is_operators() {
+                true => (self.registries.env.clone(), self.registries.mounts.clone()),
+                false => self.registries.without_credentials(),
+            };
+            mounts.extend(files);
+            env.extend(variables);
             // Whatever is configured there, bun looks for its settings in its home.
             env.insert("HOME".to_owned(), TOOLS.to_owned());
         }
@@ -182,10 +187,7 @@ impl Workshop {
 
     /// With a way to the registries.
     fn let_out(&self, admitted: Admitted) -> Result<Admitted, PackagesError> {
-        Ok(admitted.reaching(match self.registries.reached()? {
-            Some(hosts) => Network::Hosts(hosts.trusting()),
-            None => Network::Full,
-        }))
+        Ok(admitted.reaching(Network::Hosts(self.registries.reached()?)))
     }
 
     async fn execute(&self, admitted: Admitted) -> Result<Report, PackagesError> {
@@ -225,11 +227,14 @@ fn in_image(image: &Image) -> Request {
     Request { image, ..Request::default() }
 }
 
-/// The name of a cache on this machine. Who has images of its own may have to write there as somebody else.
+/// The name of a cache on this machine. An image's own programs write to it, so no two images share one.
 fn kept_as(name: &str, image: &Image) -> String {
     match image {
-        Image::Named(_) => format!("{name}-named"),
-        Image::Host | Image::Folder(_) | Image::Stored(_) => name.to_owned(),
+        Image::Host => name.to_owned(),
+        Image::Folder(_) | Image::Stored(_) | Image::Named(_) => {
+            let identity = Digest::of("belljar image caches", [image.identity().as_bytes()]).to_string();
+            format!("{name}-{}", &identity[..32])
+        }
     }
 }
 
@@ -262,6 +267,20 @@ fn done(report: Report) -> Result<Done, PackagesError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_shares_no_cache_with_the_host_or_another_image() {
+        let images = [
+            Image::Host,
+            Image::Folder("/a".into()),
+            Image::Folder("/b".into()),
+            Image::Named("a".to_owned()),
+            Image::Named("b".to_owned()),
+        ];
+        let names: std::collections::BTreeSet<_> = images.iter().map(|image| kept_as("uv", image)).collect();
+        assert_eq!(names.len(), images.len(), "{names:?}");
+        assert_eq!(kept_as("uv", &Image::Host), "uv");
+    }
 
     #[tokio::test]
     async fn a_step_ends_when_it_takes_too_much_of_the_disk() {

@@ -137,10 +137,8 @@ pub(crate) fn prepare(
                 place_source(source, language, arguments.is_some(), spots, &mut files, &mut prepared);
             prepared.commands = commands(found, &source, &spots.compiled, &plan.limits);
             env.extend(plan.env.clone());
-            prepared.warm = warm_task(task, language, found, &env, &source, &prepared);
-            if let Some(warm) = &mut prepared.warm {
-                add_packages(&mut warm.env, &plan.package_layers);
-            }
+            prepared.warm = warm_task(task, plan, language, found, &env, &source)
+                .filter(|_| prepared.temporary.is_none());
             if let Some(arguments) = arguments {
                 let called = Called { language, arguments, source: &source, found, inbox: &spots.inbox };
                 add_arguments(&called, &mut env, &mut files, &mut prepared);
@@ -160,29 +158,51 @@ pub(crate) fn prepare(
     prepared
 }
 
-/// Has Python look for packages, after whatever else somebody wants it to look at. Node.js finds its own by where they are.
+/// Has Python find the bootstrap that adds package layers to `sys.path`. Layers themselves are never on `PYTHONPATH`, where
+/// they would come before the standard library. Node.js finds its packages by where they are.
 pub(crate) fn add_packages(env: &mut BTreeMap<String, String>, layers: &[PackageLayer]) {
-    if layers.iter().any(|layer| layer.destination == packages::PYTHON) {
-        let path = env.entry("PYTHONPATH".to_owned()).or_default();
-        let separator = if path.is_empty() { "" } else { ":" };
-        *path = format!("{path}{separator}{}", packages::PYTHON);
+    if layers.iter().any(|layer| layer.destination == packages::PYTHON_SITE) {
+        let given = env.remove("PYTHONPATH").filter(|path| !path.is_empty());
+        let path =
+            std::iter::once(packages::PYTHON_SITE.to_owned()).chain(given).collect::<Vec<_>>().join(":");
+        env.insert("PYTHONPATH".to_owned(), path);
     }
 }
 
-/// Where the code is a file of its own, and no variable has to be there before the interpreter.
+/// Variables by which code is loaded into an interpreter that is only starting. A warm interpreter starts outside full
+/// confinement, so none is started with one of these.
+const LOADS_CODE: &[&str] = &[
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONSTARTUP",
+    "PYTHONINSPECT",
+    "PYTHONPLATLIBDIR",
+    "PYTHONUSERBASE",
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "LD_AUDIT",
+    "NODE_PATH",
+    "NODE_OPTIONS",
+];
+
+/// Returns a task for a warm interpreter, unless a variable has to be there before the interpreter, or the interpreter is
+/// not the operator's own.
 fn warm_task(
     task: &Task,
+    plan: &Plan,
     language: &'static Language,
     found: &Found,
     env: &BTreeMap<String, String>,
     source: &str,
-    prepared: &Prepared,
 ) -> Option<WarmTask> {
+    if !plan.image.is_operators() || LOADS_CODE.iter().any(|name| env.contains_key(*name)) {
+        return None;
+    }
     let read_early = language.warm?;
     let is_early = |name: &String| read_early.iter().any(|start| name.starts_with(start));
     let changed = |(name, value): &(&String, &String)| env.get(*name) != Some(*value);
     let given = task.env.iter().filter(changed).map(|(name, _)| name);
-    if prepared.temporary.is_some() || given.into_iter().any(is_early) {
+    if given.into_iter().any(is_early) {
         return None;
     }
     let (program, source) = (found.program.clone(), source.to_owned());

@@ -146,7 +146,17 @@ pub(crate) fn own_library(
     environment: &Environment,
 ) -> Result<Arc<Library>, Failure> {
     let folder = config.layers.folder(None, environment)?;
-    Ok(library(provider, folder, config, environment, warnings()))
+    Ok(library_in(folder, provider, config, environment))
+}
+
+/// What makes packages available, with layers in this folder and notices as warnings.
+pub(super) fn library_in(
+    folder: PathBuf,
+    provider: Arc<dyn Provider>,
+    config: &Config,
+    environment: &Environment,
+) -> Arc<Library> {
+    library(provider, folder, config, environment, warnings())
 }
 
 fn warnings() -> Tell {

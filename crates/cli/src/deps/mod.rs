@@ -2,6 +2,7 @@
 //! nothing is run, and nothing is installed.
 
 mod library;
+mod lock;
 mod prepare;
 mod shelf;
 mod show;
@@ -53,6 +54,9 @@ enum DepsCommand {
     /// Makes the packages of a piece of code ready, so that running it does not have to
     #[command(after_help = prepare::EXAMPLES)]
     Prepare(prepare::PrepareArgs),
+    /// Locks the Python packages of profiles to exact versions and hashes, and installs them
+    #[command(after_help = lock::EXAMPLES)]
+    Lock(lock::LockArgs),
     #[command(flatten)]
     Shelf(ShelfCommand),
 }
@@ -62,6 +66,7 @@ impl DepsArgs {
         match &self.command {
             DepsCommand::Detect(args) => args.json,
             DepsCommand::Prepare(args) => args.json(),
+            DepsCommand::Lock(args) => args.json(),
             DepsCommand::Shelf(command) => command.json(),
         }
     }
@@ -110,6 +115,7 @@ pub(crate) fn run(args: DepsArgs, environment: &Environment, config: Config) -> 
     match args.command {
         DepsCommand::Detect(args) => run_detect(&args, &config.dependencies),
         DepsCommand::Prepare(args) => prepare::run(args, environment, config),
+        DepsCommand::Lock(args) => lock::run(&args, environment, &config),
         DepsCommand::Shelf(command) => shelf::run(&command, &config.layers, environment),
     }
 }

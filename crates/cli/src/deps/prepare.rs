@@ -55,7 +55,7 @@ impl PrepareArgs {
 }
 
 /// Shows how far things are.
-struct Shown(Installing);
+pub(super) struct Shown(pub(super) Installing);
 
 impl Progress for Shown {
     fn at(&mut self, what: &str) {
@@ -79,6 +79,15 @@ pub(super) fn run(args: PrepareArgs, environment: &Environment, config: Config) 
     let prepared: Result<Prepared, Failure> = os::runtime()?.block_on(async {
         let host = started.connect(config.warm).await?;
         let library = own_library(host.provider(), &config, environment)?;
+        let mut packages = wanted.packages.clone();
+        // What came with the code is never the profile's own layer.
+        let standing: &[String] = match profile.came_with_code {
+            true => {
+                packages.extend(profile.packages.iter().cloned());
+                &[]
+            }
+            false => &profile.packages,
+        };
         let needs = Needs {
             tenant: belljar_engine::admit::DEFAULT_TENANT,
             image: &Image::Host,
@@ -87,8 +96,8 @@ pub(super) fn run(args: PrepareArgs, environment: &Environment, config: Config) 
             code: wanted.code.as_deref(),
             files: &wanted.files,
             playground: false,
-            packages: &wanted.packages,
-            standing: &profile.packages,
+            packages: &packages,
+            standing,
             build: profile.build_packages,
         };
         let prepared = library.prepare(needs, &mut Shown(Installing::new(json))).await;

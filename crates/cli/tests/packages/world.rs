@@ -89,6 +89,44 @@ impl World {
         finish(command.args(["run", "--json"]).args(arguments))
     }
 
+    /// The binary with packages of ours and no registry; what they come to is asked anew by every run.
+    pub(crate) fn with_only_links(&self) -> Command {
+        let mut command = self.command();
+        for name in ["PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX"] {
+            command.env_remove(name);
+        }
+        let links = self.home.path().join("links");
+        command
+            .env("PIP_NO_INDEX", "1")
+            .env("UV_NO_INDEX", "1")
+            .env("DEPENDENCY_CACHE_TTL_HOURS", "0.000001");
+        command.env("PIP_FIND_LINKS", &links).env("UV_FIND_LINKS", links);
+        command
+    }
+
+    /// A wheel in `links`, with these files and needs.
+    pub(crate) fn make_wheel(&self, name: &str, version: &str, needs: &[&str], files: &[(&str, &str)]) {
+        let links = self.home.path().join("links");
+        std::fs::create_dir_all(&links).expect("a folder");
+        let script = "import json, sys, zipfile\n\
+            wheel, name, version, needs, files = sys.argv[1], sys.argv[2], sys.argv[3], *map(json.loads, sys.argv[4:])\n\
+            info = f'{name}-{version}.dist-info/'\n\
+            files = dict(files)\n\
+            files[info + 'METADATA'] = f'Metadata-Version: 2.1\\nName: {name.replace(chr(95), chr(45))}\\nVersion: {version}\\n' + ''.join(f'Requires-Dist: {one}\\n' for one in needs)\n\
+            files[info + 'WHEEL'] = 'Wheel-Version: 1.0\\nGenerator: x\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n'\n\
+            files[info + 'RECORD'] = ''.join(one + ',,\\n' for one in [*files, info + 'RECORD'])\n\
+            with zipfile.ZipFile(wheel, 'w') as file:\n\
+            \x20   for path, text in files.items(): file.writestr(path, text)\n";
+        let wheel = links.join(format!("{name}-{version}-py3-none-any.whl"));
+        let (needs, files) = (serde_json::json!(needs).to_string(), serde_json::json!(files).to_string());
+        let made = Command::new("python3")
+            .args(["-c", script])
+            .arg(wheel)
+            .args([name, version, &needs, &files])
+            .status();
+        assert!(made.is_ok_and(|status| status.success()));
+    }
+
     /// With the usual registries and packages of ours, where packages may be built.
     pub(crate) fn building(&self, index: &Index, arguments: &[&str]) -> Answer {
         let mut command = self.command();

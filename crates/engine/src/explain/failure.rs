@@ -255,6 +255,7 @@ mod tests {
             tenant: String::new(),
             env: Default::default(),
             preimports: Vec::new(),
+            frequent_imports: Vec::new(),
         }
     }
 

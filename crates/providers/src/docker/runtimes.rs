@@ -5,12 +5,12 @@ use std::sync::{Mutex, PoisonError};
 
 use belljar_engine::language::{Language, Runtime};
 use belljar_engine::living::{Attach, FileKind, OutputEvent, StartCommand};
+use belljar_engine::packages::PackageLayer;
 use belljar_engine::plan::Plan;
 use belljar_engine::provider::ProviderError;
 use belljar_guest::Guest;
 
 use super::image::DockerImage;
-use crate::native::image::programs_of;
 use crate::program::{Found, IMAGE_FOLDERS, image_folders, version};
 
 /// Images times languages.
@@ -22,7 +22,7 @@ const ASKING_MS: u64 = 10_000;
 
 /// The search path inside, where the image has this one.
 pub(super) fn search_path(plan: &Plan, own: Option<&str>) -> String {
-    let packages = plan.package_layers.iter().map(programs_of);
+    let packages = plan.package_layers.iter().filter_map(PackageLayer::programs);
     let own = own.map_or_else(|| IMAGE_FOLDERS.join(":"), str::to_owned);
     packages.chain([own]).collect::<Vec<_>>().join(":")
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_engine::language::{LANGUAGES, Language};
-use belljar_engine::packages::{self, PackageLayer};
+use belljar_engine::packages::PackageLayer;
 use belljar_engine::plan::{Image, Network, Plan};
 use belljar_engine::provider::ProviderError;
 use belljar_jail::spec::{HOME, HostBind, INBOX, RootEntry, RootTree, WORKSPACE};
@@ -41,6 +41,8 @@ const HOST_ETC: &[&str] = &[
 const HOST_ETC_PREFIXES: &[&str] = &["R", "java", "lua", "perl", "php", "python"];
 /// Folders of an image that are ours instead.
 const OUR_FOLDERS: &[&str] = &["dev", "home", "proc", "run", "sys", "tmp", "workspace"];
+/// The folder of an image's `/opt` that is ours instead: packages are mounted below it.
+const OUR_OPT: &str = "belljar";
 
 const PASSWD: &str = "root:x:0:0:root:/root:/usr/sbin/nologin\n\
     sandbox:x:1000:1000:sandbox:/home/sandbox:/bin/bash\n\
@@ -188,7 +190,7 @@ impl Roots {
         for layer in &plan.package_layers {
             let source = paths::text("dependencies", &layer.source)?;
             tree.push(RootEntry::Bind { source, path: layer.destination.to_owned() });
-            path.push(programs_of(layer));
+            path.extend(layer.programs());
         }
         path.push(standard.to_owned());
         tree.extend(binds.iter().filter_map(mount_point));
@@ -200,12 +202,6 @@ impl Roots {
 fn not_here(name: &str) -> ProviderError {
     let message = format!("'{}' is another provider's", name.escape_debug());
     ProviderError::Unsupported { field: "image", message }
-}
-
-/// Where a layer has its programs.
-pub(crate) fn programs_of(layer: &PackageLayer) -> String {
-    let folder = if layer.destination == packages::NODE { ".bin" } else { "bin" };
-    format!("{}/{folder}", layer.destination)
 }
 
 /// An empty place on which a host folder will be mounted. Below the workspace it is made later, inside.
@@ -333,6 +329,7 @@ fn folder_tree(folder: &Path) -> Result<RootTree, ProviderError> {
             let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
             let mut names: Vec<_> =
                 entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+            names.retain(|name| name != OUR_OPT);
             names.sort();
             tree.extend(names.iter().filter_map(|name| shown_below(&path, &inside, name)));
         } else if metadata.is_dir() {

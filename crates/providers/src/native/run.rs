@@ -167,11 +167,13 @@ fn interpreter(place: &Place, warm: WarmTask) -> Option<Interpreter> {
         "javascript" => Tongue::Node,
         _ => return None,
     };
+    let of_python = |names: &[String]| if tongue == Tongue::Python { names.to_vec() } else { Vec::new() };
     Some(Interpreter {
         tongue,
         program: warm.program,
         env: warm.env.iter().map(|(name, value)| format!("{name}={value}")).collect(),
-        preimports: if tongue == Tongue::Python { place.plan.preimports.clone() } else { Vec::new() },
+        preimports: of_python(&place.plan.preimports),
+        frequent_imports: of_python(&place.plan.frequent_imports),
         tenant: place.plan.tenant.clone(),
     })
 }

@@ -9,7 +9,8 @@ use belljar_engine::admit::parse_mount;
 use belljar_engine::layer::Layer;
 use belljar_engine::limits::Limits;
 use belljar_engine::packages::{
-    Needs, PYTHON, PackageLayer, Packages, PackagesError, Prepared, Progress, Stock,
+    Needs, PYTHON, PYTHON_BOOTSTRAP, PYTHON_SITE, PackageLayer, Packages, PackagesError, Prepared, Progress,
+    Stock,
 };
 use belljar_engine::profile::Profiles;
 use belljar_engine::provider::{BoxFuture, Flow, Sink, Stream};
@@ -140,9 +141,9 @@ fn roots_own(daemon: &mut Dockerd) -> Verdict {
     Ok(())
 }
 
-/// Has one layer for everybody.
+/// Has these layers for everybody.
 #[derive(Debug)]
-struct Shelf(PackageLayer);
+struct Shelf(Vec<PackageLayer>);
 
 impl Packages for Shelf {
     fn prepare<'a>(
@@ -150,7 +151,7 @@ impl Packages for Shelf {
         _: Needs<'a>,
         _: &'a mut dyn Progress,
     ) -> BoxFuture<'a, Result<Prepared, PackagesError>> {
-        let prepared = Prepared { layers: vec![self.0.clone()], ..Prepared::default() };
+        let prepared = Prepared { layers: self.0.clone(), ..Prepared::default() };
         Box::pin(std::future::ready(Ok(prepared)))
     }
 
@@ -165,13 +166,17 @@ fn packages(daemon: &mut Dockerd) -> Verdict {
     let program = folder.path().join("bin/tool");
     std::fs::write(&program, "#!/bin/sh\necho $PYTHONPATH\n").map_err(text)?;
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).map_err(text)?;
-    let shelf = Shelf(PackageLayer { source: folder.path().to_owned(), destination: PYTHON });
+    let site = self::folder()?;
+    std::fs::write(site.path().join("sitecustomize.py"), PYTHON_BOOTSTRAP).map_err(text)?;
+    let layer =
+        |source: &std::path::Path, destination| PackageLayer { source: source.to_owned(), destination };
+    let shelf = Shelf(vec![layer(folder.path(), PYTHON), layer(site.path(), PYTHON_SITE)]);
     let provider = Arc::new(Docker::new(settings(daemon)));
     let engine = Engine::new(provider, Profiles::shipped(), Limits::CEILING).with_packages(Arc::new(shelf));
     let world = World::of_engine(engine);
     let code = format!("tool; echo x > {PYTHON}/bin/tool || echo no");
     let report = world.run(json!({"command": ["sh", "-c", code]}))?;
-    check!(report.stdout == format!("{PYTHON}\nno\n"), report);
+    check!(report.stdout == format!("{PYTHON_SITE}\nno\n"), report);
     check!(report.isolation().contains(&Layer::DiskQuota), report);
     world.shut_down();
     Ok(())

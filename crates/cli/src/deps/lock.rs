@@ -1,0 +1,162 @@
+//! `belljar deps lock`: resolves profiles' Python packages to exact versions and hashes, which then hold for every run.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use belljar_engine::Error;
+use belljar_engine::packages::Needs;
+use belljar_engine::plan::Image;
+use belljar_engine::profile::Profile;
+use belljar_layers::{Library, LockChange};
+use clap::Args;
+use comfy_table::{Table, presets};
+use serde_json::{Value, json};
+
+use super::library::library_in;
+use super::prepare::Shown;
+use crate::config::Config;
+use crate::env::Environment;
+use crate::failure::Failure;
+use crate::view::Installing;
+use crate::{os, say};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  belljar deps lock                                     locks every profile that is not locked yet
+  belljar deps lock --profile data --upgrade            newest versions for profile 'data'
+  belljar deps lock --folder /var/lib/belljar/layers    for a server, whose layers are in its data folder
+  belljar deps lock --dep numpy --dep pandas            the list of a profile that only the server knows
+
+Exit status: 0; 125 when there is no such set of packages. A lock that cannot be renewed stays as it is.";
+
+#[derive(Debug, Args)]
+pub(super) struct LockArgs {
+    /// Profile whose packages are locked [default: every profile with Python packages]
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
+    /// Package of a profile that is set on a server and not in belljar.toml; name all of its Python packages
+    #[arg(long = "dep", value_name = "NAME", conflicts_with = "profile")]
+    packages: Vec<String>,
+    /// Resolves anew where there is a lock already
+    #[arg(long)]
+    upgrade: bool,
+    /// Folder with the layers; a server's is 'layers' in its data folder [default: dependencies.folder]
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl LockArgs {
+    pub(super) fn json(&self) -> bool {
+        self.json
+    }
+}
+
+pub(super) fn run(args: &LockArgs, environment: &Environment, config: &Config) -> Result<u8, Failure> {
+    let profiles = chosen(args, config)?;
+    let folder = config.layers.folder(args.folder.as_deref(), environment)?;
+    let started = os::launch()?;
+    let changes: Result<BTreeMap<String, LockChange>, Failure> = os::runtime()?.block_on(async {
+        let host = started.connect(config.warm).await?;
+        let library = library_in(folder, host.provider(), config, environment);
+        let mut changes = BTreeMap::new();
+        let mut locked = Ok(());
+        for (name, profile) in profiles {
+            match lock(&library, &profile, args).await {
+                Ok(change) => drop(changes.insert(name, change)),
+                Err(error) => {
+                    locked = Err(error);
+                    break;
+                }
+            }
+        }
+        library.settle().await;
+        host.provider().shut_down().await;
+        Ok(locked.map(|()| changes)?)
+    });
+    show(&changes?, args.json);
+    Ok(0)
+}
+
+/// The profiles that were asked for. One that came with the code has no lock: its packages are a request's.
+fn chosen(args: &LockArgs, config: &Config) -> Result<Vec<(String, Profile)>, Failure> {
+    if !args.packages.is_empty() {
+        let profile = Profile { packages: args.packages.clone(), ..Profile::default() };
+        return Ok(vec![("(named)".to_owned(), profile)]);
+    }
+    let Some(name) = &args.profile else {
+        let all = config
+            .profiles
+            .iter()
+            .filter(|(_, profile)| !profile.came_with_code && !profile.packages.is_empty());
+        return Ok(all.map(|(name, profile)| (name.to_owned(), profile.clone())).collect());
+    };
+    let profile = config.profiles.named(name)?.clone();
+    if profile.came_with_code {
+        return Err(Failure::invalid(format!(
+            "profile '{}' is from a belljar.toml of the current folder, whose packages are not locked; give --config \
+             belljar.toml if you trust that file",
+            name.escape_debug()
+        )));
+    }
+    Ok(vec![(name.clone(), profile)])
+}
+
+async fn lock(library: &Library, profile: &Profile, args: &LockArgs) -> Result<LockChange, Error> {
+    let needs = Needs {
+        tenant: belljar_engine::admit::DEFAULT_TENANT,
+        image: &Image::Host,
+        language: None,
+        detect: false,
+        code: None,
+        files: &[],
+        playground: false,
+        packages: &[],
+        standing: &profile.packages,
+        build: profile.build_packages,
+    };
+    Ok(library.lock_profile(needs, args.upgrade, &mut Shown(Installing::new(args.json))).await?)
+}
+
+/// Every package of either lock, with its version before and now.
+fn rows(change: &LockChange) -> BTreeMap<&str, (Option<&str>, Option<&str>)> {
+    let mut rows: BTreeMap<&str, (Option<&str>, Option<&str>)> = BTreeMap::new();
+    for one in &change.before {
+        rows.entry(&one.name).or_default().0 = Some(&one.version);
+    }
+    for one in &change.now {
+        rows.entry(&one.name).or_default().1 = Some(&one.version);
+    }
+    rows
+}
+
+fn show(changes: &BTreeMap<String, LockChange>, json: bool) {
+    if json {
+        let of = |change: &LockChange| {
+            let row = |(name, (before, now))| json!({"name": name, "before": before, "now": now});
+            Value::from(rows(change).into_iter().map(row).collect::<Vec<_>>())
+        };
+        let profiles: BTreeMap<_, _> = changes.iter().map(|(name, change)| (name, of(change))).collect();
+        return say::answer(&json!({"profiles": profiles}).to_string());
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(["PROFILE", "PACKAGE", "BEFORE", "NOW", "CHANGE"]);
+    for (profile, change) in changes {
+        for (name, (before, now)) in rows(change) {
+            let what = match (before, now) {
+                (None, _) => "added",
+                (_, None) => "removed",
+                (before, now) if before == now => "same",
+                _ => "changed",
+            };
+            let cells = [Some(profile.as_str()), Some(name), before, now, Some(what)];
+            table.add_row(cells.map(|cell| cell.unwrap_or("-").escape_debug().to_string()));
+        }
+    }
+    match table.row_count() {
+        0 => say::answer("No profile names Python packages that its image does not have."),
+        _ => say::answer(&table.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>().join("\n")),
+    }
+}

@@ -1,0 +1,226 @@
+//! Where packages are on `sys.path`: behind the standard library, a profile's own before a request's; and what of them a
+//! profile's lock decides.
+
+use serde_json::{Value, json};
+
+use crate::common::{Answer, finish};
+use crate::world::{Kit, World, all_tests};
+
+const SHOW_PATH: &str = "import json, random, sys, sysconfig\n\
+    stdlib = sysconfig.get_paths()['stdlib']\n\
+    print(json.__file__.startswith(stdlib), random.__file__.startswith(stdlib))\n\
+    kinds = {stdlib: 'stdlib', stdlib + '/lib-dynload': 'stdlib'}\n\
+    print(*[kinds.get(one, 'site' if 'site-packages' in one else one) for one in sys.path if '.zip' not in one])\n";
+
+/// Both kits where there is time; the fast one always.
+fn kits() -> &'static [Kit] {
+    if all_tests() { &[Kit::Fast, Kit::Usual] } else { &[Kit::Fast] }
+}
+
+/// Runs with packages of ours and no others.
+fn run(world: &World, config: &str, arguments: &[&str]) -> Answer {
+    finish(command(world, config).args(["run", "--json"]).args(arguments))
+}
+
+fn command(world: &World, config: &str) -> std::process::Command {
+    let file = world.folder().join("paths.toml");
+    std::fs::write(&file, config).expect("a file of the test's own");
+    let mut command = world.with_only_links();
+    command.env("BELLJAR_CONFIG", file);
+    command
+}
+
+/// A wheel that would take over an interpreter in every way that a wheel can.
+fn make_hooks(world: &World) {
+    let hook = |name: &str| format!("print('{name} ran')\n");
+    let files = [
+        ("sitecustomize.py", hook("sitecustomize")),
+        ("usercustomize.py", hook("usercustomize")),
+        ("json.py", hook("json")),
+        ("random.py", hook("random")),
+        ("bell_hooks.py", String::new()),
+        ("bell.pth", "bell_more\nimport sys; print('pth ran')\n".to_owned()),
+        ("bell_more/bell_below.py", String::new()),
+    ];
+    let files: Vec<_> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    world.make_wheel("bell_hooks", "1.0", &[], &files);
+}
+
+fn make_module(world: &World, name: &str, version: &str, needs: &[&str]) {
+    let text = format!("version = '{version}'\n");
+    world.make_wheel(name, version, needs, &[(&format!("{name}.py"), text.as_str())]);
+}
+
+#[test]
+fn the_standard_library_wins_and_hooks_run_once() {
+    for kit in kits() {
+        let world = world!(*kit);
+        make_hooks(&world);
+        let expected = "/workspace stdlib stdlib /opt/belljar/python /opt/belljar/python/bell_more site";
+        let lines = ["pth ran", "sitecustomize ran", "True True", expected];
+        let cold = run(&world, "", &["--dep", "bell-hooks", "-c", SHOW_PATH]);
+        assert_eq!(cold.lines(), lines, "{kit:?} {}", cold.json);
+        // A child of the program's, with variables of the user's.
+        let code = format!(
+            "import os, subprocess, sys\nopen('child.py', 'w').write({SHOW_PATH:?})\n\
+             os.environ['PYTHONPATH'] = '/a:' + os.environ['PYTHONPATH'] + ':/b'\n\
+             subprocess.run([sys.executable, 'child.py'])"
+        );
+        let child = run(&world, "", &["--dep", "bell-hooks", "-c", &code]);
+        let with_users = expected.replace("/workspace ", "/workspace /a /b ");
+        assert_eq!(child.lines()[2..], ["pth ran", "sitecustomize ran", "True True", &with_users]);
+        // A request's own path stays in front.
+        let own = run(&world, "", &["--dep", "bell-hooks", "--env", "PYTHONPATH=/a:/b", "-c", SHOW_PATH]);
+        assert_eq!(own.lines()[3], with_users, "{}", own.json);
+        // Nothing of a layer is needed by an interpreter that is told to be alone.
+        let alone = "import subprocess, sys\n\
+            subprocess.run([sys.executable, '-I', '-c', \"import sys; print(*[x for x in sys.path if 'belljar' in x])\"])";
+        let alone = run(&world, "", &["--dep", "bell-hooks", "-c", alone]);
+        assert_eq!(alone.lines()[2..], [""], "{}", alone.json);
+    }
+}
+
+#[test]
+fn a_program_without_hooks_sees_no_sitecustomize() {
+    let world = world!(Kit::Fast);
+    make_module(&world, "bell_a", "1.0", &[]);
+    let code = "import bell_a, sys\nprint('sitecustomize' in sys.modules)\n\
+        try: import sitecustomize\nexcept ImportError as error: print(error.name)";
+    let answer = run(&world, "", &["--dep", "bell-a", "-c", code]);
+    assert_eq!(answer.lines(), ["False", "sitecustomize"], "{}", answer.json);
+}
+
+const TEAM: &str = "[profiles.team]\npackages = [\"bell-a\"]\n";
+const SHOW: &str = "import bell_a, os\n\
+    print(bell_a.version, bell_a.__file__, os.path.isdir('/opt/belljar/python'))";
+
+#[test]
+fn a_profile_keeps_its_versions_until_its_lock_is_renewed() {
+    for kit in kits() {
+        let world = world!(*kit);
+        make_module(&world, "bell_a", "1.0", &[]);
+        let profile = |arguments: &[&str]| run(&world, TEAM, &[&["--profile", "team"], arguments].concat());
+        let locked = "1.0 /opt/belljar/python-profile/bell_a.py False";
+        assert_eq!(profile(&["-c", SHOW]).lines(), [locked], "{kit:?}");
+        make_module(&world, "bell_a", "2.0", &[]);
+        // Answers age at once here, and a lock does not.
+        assert_eq!(profile(&["-c", SHOW]).lines(), [locked]);
+        let lock = |more: &[&str]| {
+            let arguments = [&["deps", "lock", "--profile", "team", "--json"], more].concat();
+            finish(command(&world, TEAM).args(arguments)).json["profiles"]["team"].clone()
+        };
+        let row = |before: Value, now: &str| json!([{"name": "bell-a", "before": before, "now": now}]);
+        assert_eq!(lock(&[]), row(json!("1.0"), "1.0"));
+        assert_eq!(lock(&["--upgrade"]), row(json!("1.0"), "2.0"));
+        assert_eq!(profile(&["-c", SHOW]).lines(), [locked.replace("1.0", "2.0")]);
+        // A lock goes by the list, so that of a profile which is set elsewhere can be renewed as well.
+        let named = finish(command(&world, "").args(["deps", "lock", "--dep", "bell-a", "--json"]));
+        assert_eq!(named.json["profiles"]["(named)"], row(json!("2.0"), "2.0"), "{}", named.json);
+    }
+}
+
+#[test]
+fn a_request_keeps_to_its_profiles_versions_where_it_can() {
+    for kit in kits() {
+        let world = world!(*kit);
+        make_module(&world, "bell_a", "1.0", &[]);
+        let locked = run(&world, TEAM, &["--profile", "team", "-c", SHOW]);
+        assert_eq!(locked.lines().len(), 1, "{}", locked.json);
+        make_module(&world, "bell_a", "2.0", &[]);
+        make_module(&world, "bell_b", "1.0", &["bell-a"]);
+        let both = "import bell_a, bell_b\nprint(bell_a.version, bell_a.__file__, bell_b.__file__)";
+        let fits = run(&world, TEAM, &["--profile", "team", "--dep", "bell-b", "-c", both]);
+        let files = "/opt/belljar/python-profile/bell_a.py /opt/belljar/python/bell_b.py";
+        assert_eq!(fits.lines(), [format!("1.0 {files}")], "{kit:?} {}", fits.json);
+        assert_eq!(fits.json["dependencies"]["packages"], json!(["bell-a==1.0", "bell-b==1.0"]));
+        // One that cannot: both lists are one set, in one layer, and the profile's own is not there.
+        let not = run(&world, TEAM, &["--profile", "team", "--dep", "bell-a==2.0", "-c", SHOW]);
+        assert_eq!(not.lines(), ["2.0 /opt/belljar/python/bell_a.py True"], "{kit:?} {}", not.json);
+        let rules: Vec<_> =
+            not.json["findings"].as_array().expect("a list").iter().map(|one| &one["rule"]).collect();
+        assert_eq!(rules, ["dependency-profile-replaced"], "{}", not.json);
+        // And nobody else is any the worse for it.
+        assert_eq!(run(&world, TEAM, &["--profile", "team", "-c", SHOW]).lines(), locked.lines());
+    }
+}
+
+#[test]
+fn a_file_that_came_with_the_code_is_no_operator() {
+    let world = world!(Kit::Fast);
+    make_module(&world, "bell_a", "1.0", &[]);
+    let project = world.folder().join("project");
+    std::fs::create_dir(&project).expect("a folder");
+    let text = "[profiles.theirs]\npackages = [\"bell-a\"]\npreimports = [\"bell_a\"]\n";
+    std::fs::write(project.join("belljar.toml"), text).expect("a file");
+    let code = "import bell_a, os\nprint(bell_a.__file__, os.path.exists('/opt/belljar/python-profile'))";
+    let mut command = world.with_only_links();
+    command.current_dir(&project).args(["run", "--json", "--profile", "theirs", "-c", code]);
+    let output = command.output().expect("the binary starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("preimports in profile 'theirs'") && said.contains("--config belljar.toml"),
+        "{said}"
+    );
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(answer["stdout"], "/opt/belljar/python/bell_a.py False\n", "{answer}");
+    // Nor is there a lock of it.
+    let mut lock = world.with_only_links();
+    lock.current_dir(&project).args(["deps", "lock", "--profile", "theirs", "--json"]);
+    let refused = finish(&mut lock);
+    assert_eq!(refused.code, Some(125), "{}", refused.json);
+    assert!(refused.error_message().contains("are not locked"), "{}", refused.json);
+}
+
+/// Everything in a sandbox that stays finds its packages at the same place: commands and code, at any time.
+#[test]
+fn a_living_sandbox_has_the_same_path() {
+    let world = world!(Kit::Fast);
+    make_hooks(&world);
+    let mut command = world.with_only_links();
+    command.args(["serve", "--allow-degraded"]);
+    let server = crate::common::server::Server::by(command, &world.folder().join("data"));
+    let opened = server.sandbox(&json!({"dependencies": {"packages": ["bell-hooks"]}}));
+    let body = json!({"language": "python", "code": SHOW_PATH});
+    let reply = server.post(&format!("{opened}/executions"), &body);
+    let answer = reply.json();
+    let stdout = answer["stdout"].as_str().unwrap_or_default();
+    let expected = "/workspace stdlib stdlib /opt/belljar/python /opt/belljar/python/bell_more site";
+    let lines: Vec<_> = stdout.lines().collect();
+    assert_eq!(lines, ["pth ran", "sitecustomize ran", "True True", expected], "{answer}");
+}
+
+/// A proxy that notes the first line of whatever it is asked, and has nothing to give.
+fn noting_proxy() -> (String, std::sync::Arc<std::sync::Mutex<Vec<String>>>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = format!("http://{}", listener.local_addr().expect("an address"));
+    let heard = std::sync::Arc::<std::sync::Mutex<Vec<String>>>::default();
+    let noted = std::sync::Arc::clone(&heard);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut line = String::new();
+            let _read = std::io::BufRead::read_line(&mut std::io::BufReader::new(&stream), &mut line);
+            noted.lock().expect("nobody panics with it").push(line);
+            let _told = std::io::Write::write_all(&mut stream, b"HTTP/1.1 404 Not Found\r\n\r\n");
+        }
+    });
+    (address, heard)
+}
+
+/// What a package says that it needs is a stranger's word, and a proxy reaches more than strangers should.
+#[test]
+fn a_package_cannot_send_an_installer_to_addresses_near_the_proxy() {
+    let world = world!(Kit::Usual);
+    let needs = ["bell-near @ http://169.254.169.254/latest/bell_near-1.0-py3-none-any.whl"];
+    world.make_wheel("bell_far", "1.0", &needs, &[("bell_far.py", "")]);
+    let (proxy, heard) = noting_proxy();
+    let mut command = world.with_only_links();
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
+        command.env(name, &proxy);
+    }
+    command.env("PIP_RETRIES", "0").env("NO_PROXY", "").env("no_proxy", "");
+    let answer = finish(command.args(["run", "--json", "--dep", "bell-far", "-c", "1"]));
+    assert_eq!(answer.code, Some(125), "{}", answer.json);
+    assert!(answer.error_message().contains("169.254.169.254"), "{}", answer.json);
+    let heard = heard.lock().expect("nobody panics with it").clone();
+    assert!(!heard.iter().any(|line| line.contains("169.254")), "{heard:?}");
+}

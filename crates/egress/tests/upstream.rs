@@ -1,0 +1,87 @@
+//! Hosts that are reached through the operator's proxy: the rules decide before the proxy hears of anything.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[expect(dead_code, reason = "other tests use the rest")]
+mod place;
+
+use std::sync::{Arc, Mutex};
+
+use belljar_engine::network::{HostRules, Proxy};
+use place::{Place, Upstream, connect};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+type Heard = Arc<Mutex<Vec<String>>>;
+
+async fn head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(_) => break,
+        }
+    }
+    String::from_utf8(head).unwrap()
+}
+
+/// A proxy that notes what it is asked for, refuses one host, and is itself what is behind all the others.
+async fn proxy() -> (u16, Heard) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (port, heard) = (listener.local_addr().unwrap().port(), Heard::default());
+    let noted = Arc::clone(&heard);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let noted = Arc::clone(&noted);
+            tokio::spawn(async move {
+                let asked = head(&mut stream).await;
+                let refused = asked.contains("busy.test");
+                noted.lock().unwrap().push(asked);
+                let answer = if refused { "503 No" } else { "200 Yes" };
+                let _told =
+                    stream.write_all(format!("HTTP/1.1 {answer}\r\nVia: x\r\n\r\nhello").as_bytes()).await;
+                let _gone = stream.read_u8().await;
+            });
+        }
+    });
+    (port, heard)
+}
+
+async fn tunnel(place: &Place, authority: &str) -> (TcpStream, String) {
+    let mut client = connect(place.proxy).await;
+    client.write_all(format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
+    let answer = head(&mut client).await;
+    (client, answer)
+}
+
+#[tokio::test]
+async fn a_proxy_is_asked_for_listed_hosts_and_for_nothing_else() {
+    let (port, heard) = proxy().await;
+    let direct = Upstream::web().await;
+    let place = Place::open(&["a.test"]);
+    let hosts = ["registry.test:443", "busy.test:443", &format!("mirror.test:{}", direct.port())];
+    let proxy = Proxy::parse(&format!("http://ann:pw@127.0.0.1:{port}"), "mirror.test").unwrap();
+    place.egress.set_rules(HostRules::parse(&hosts).unwrap().through(proxy));
+    let (mut client, answer) = tunnel(&place, "registry.test:443").await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let mut hello = [0; 5];
+    client.read_exact(&mut hello).await.unwrap();
+    assert_eq!(&hello, b"hello", "what follows the proxy's answer is the host's");
+    let request = "CONNECT registry.test:443 HTTP/1.1\r\nHost: registry.test:443\r\nProxy-Authorization: Basic YW5uOnB3\r\n\r\n";
+    assert_eq!(*heard.lock().unwrap(), [request]);
+    assert_eq!(place.names.asked(), 0, "the proxy looks names up");
+    // Addresses that a package's metadata could name, and a host that the proxy would reach.
+    for near in ["169.254.169.254:80", "127.0.0.1:80", "[::1]:80", "elsewhere.test:443", "registry.test:22"] {
+        let (_, answer) = tunnel(&place, near).await;
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{near} {answer}");
+    }
+    let answer = place.ask(b"GET http://169.254.169.254/latest/ HTTP/1.1\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    assert_eq!(heard.lock().unwrap().len(), 1, "the proxy heard of none of them");
+    let (mut client, _) = tunnel(&place, "busy.test:443").await;
+    let mut rest = String::new();
+    client.read_to_string(&mut rest).await.unwrap();
+    assert!(rest.contains("the configured proxy: it answered 503") && !rest.contains("ann"), "{rest}");
+    let (_, answer) = tunnel(&place, hosts[2]).await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert_eq!(heard.lock().unwrap().len(), 2, "what needs no proxy is reached directly");
+}

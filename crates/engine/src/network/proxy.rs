@@ -1,0 +1,120 @@
+//! A proxy of the operator's, through which a gate reaches the hosts that it allows. Programs inside never speak to it.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::{Target, parse_port};
+
+/// An HTTP proxy that is asked by `CONNECT`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Proxy {
+    target: Target,
+    port: u16,
+    /// The value of `Proxy-Authorization`.
+    authorization: Option<String>,
+    /// Hosts that are reached without it, as `NO_PROXY` lists them.
+    direct: Vec<String>,
+}
+
+/// Shows no credentials.
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Proxy({}:{})", self.target, self.port)
+    }
+}
+
+impl Proxy {
+    /// Reads `http://[USER:PASSWORD@]HOST[:PORT]`, and a list of hosts that are reached without it.
+    ///
+    /// # Errors
+    /// Says what is wrong, without the credentials.
+    pub fn parse(url: &str, no_proxy: &str) -> Result<Self, String> {
+        let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+        if !scheme.eq_ignore_ascii_case("http") {
+            let scheme = scheme.escape_debug();
+            return Err(format!("a proxy by '{scheme}' is not supported; give one by http://"));
+        }
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let (login, place) = match authority.rsplit_once('@') {
+            Some((login, place)) => (Some(login), place),
+            None => (None, authority),
+        };
+        let split = place.rfind(':').filter(|at| !place[*at..].contains(']'));
+        let (host, port) = split.map_or((place, None), |at| (&place[..at], Some(&place[at + 1..])));
+        let target = host.parse().map_err(|why| format!("the proxy's host {why}"))?;
+        let port = port.map_or(Ok(80), parse_port)?;
+        let authorization = login.map(|login| format!("Basic {}", STANDARD.encode(decoded(login))));
+        let direct = no_proxy.split(',').map(|one| one.trim().to_ascii_lowercase());
+        let direct = direct.filter(|one| !one.is_empty()).collect();
+        Ok(Self { target, port, authorization, direct })
+    }
+
+    /// Where it is.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// At which port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns whether a host is reached without it.
+    pub fn is_bypassed_for(&self, target: &Target) -> bool {
+        let host = target.to_string();
+        self.direct.iter().any(|one| {
+            let name = one.trim_start_matches("*.").trim_start_matches('.');
+            one == "*" || host == name || host.strip_suffix(name).is_some_and(|rest| rest.ends_with('.'))
+        })
+    }
+
+    /// Returns what asks it for a connection to a host.
+    pub fn request(&self, target: &Target, port: u16) -> String {
+        let login = self.authorization.iter().map(|value| format!("Proxy-Authorization: {value}\r\n"));
+        let login: String = login.collect();
+        format!("CONNECT {target}:{port} HTTP/1.1\r\nHost: {target}:{port}\r\n{login}\r\n")
+    }
+}
+
+/// Resolves `%40` and the like, as in every part of a URL.
+fn decoded(text: &str) -> Vec<u8> {
+    let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
+    while let Some(byte) = bytes.get(at) {
+        let digits = text.get(at + 1..at + 3).filter(|_| *byte == b'%');
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(value) => {
+                out.push(value);
+                at += 3;
+            }
+            None => {
+                out.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_is_asked_with_its_login_and_shows_none() {
+        let proxy =
+            Proxy::parse("http://ann:p%40w@proxy.example:3128/", "internal.example,.corp, 10.0.0.1").unwrap();
+        let asked = proxy.request(&"pypi.org".parse().unwrap(), 443);
+        let login = STANDARD.encode("ann:p@w");
+        let head = "CONNECT pypi.org:443 HTTP/1.1\r\nHost: pypi.org:443\r\n";
+        assert_eq!(asked, format!("{head}Proxy-Authorization: Basic {login}\r\n\r\n"));
+        assert_eq!(format!("{proxy:?}"), "Proxy(proxy.example:3128)");
+        let bypassed = |host: &str| proxy.is_bypassed_for(&host.parse().unwrap());
+        assert!(bypassed("internal.example") && bypassed("a.corp") && bypassed("10.0.0.1"));
+        assert!(!bypassed("pypi.org") && !bypassed("notinternal.example"));
+        for wrong in ["socks5://a.example:1", "https://a.example", "http://:1", "http://a.example:x"] {
+            assert!(Proxy::parse(wrong, "").is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The folder with the bootstrap that puts Python layers on `sys.path`. It is mounted beside them, and holds nothing else.
+
+use std::path::{Path, PathBuf};
+
+use belljar_engine::packages::{PYTHON_BOOTSTRAP, PYTHON_SITE, PackageLayer, PackagesError};
+use rustix::fs::Mode;
+
+use crate::shelf::{Digest, Folder, ShelfError, random_name};
+
+/// Python imports a module of this name when it starts.
+const FILE: &str = "sitecustomize.py";
+/// More than the bootstrap will ever be.
+const MAX_BYTES: u64 = 64 << 10;
+
+/// Returns the bootstrap's folder as a layer, and writes it where it is missing or was changed.
+pub(crate) fn layer(layers: &Path) -> Result<PackageLayer, PackagesError> {
+    Ok(PackageLayer { source: written(layers)?, destination: PYTHON_SITE })
+}
+
+fn written(layers: &Path) -> Result<PathBuf, ShelfError> {
+    let name = Digest::of("belljar bootstrap 1", [PYTHON_BOOTSTRAP]).to_string();
+    let folder = Folder::top(layers)?.child("site")?.child(&name)?;
+    if folder.read(FILE, MAX_BYTES)?.as_deref() != Some(PYTHON_BOOTSTRAP.as_bytes()) {
+        // Under its name it is there as a whole or not at all: another process may mount the folder at any time.
+        let half = random_name()?;
+        folder.write(&half, PYTHON_BOOTSTRAP.as_bytes(), Mode::from_raw_mode(0o644))?;
+        let moved = rustix::fs::renameat(&folder, &half, &folder, FILE);
+        moved.map_err(|errno| folder.failed("write", FILE, errno))?;
+    }
+    // Programs run as another user than this one.
+    for (path, mode) in [(".", 0o755), (FILE, 0o644)] {
+        let changed =
+            rustix::fs::chmodat(&folder, path, Mode::from_raw_mode(mode), rustix::fs::AtFlags::empty());
+        changed.map_err(|errno| folder.failed("change the mode of", path, errno))?;
+    }
+    Ok(folder.path().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_bootstrap_is_written_once_and_again_where_it_was_changed() {
+        let top = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(top.path(), PermissionsExt::from_mode(0o700)).unwrap();
+        let first = layer(top.path()).unwrap();
+        let file = first.source.join(FILE);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), PYTHON_BOOTSTRAP);
+        assert_eq!(std::fs::metadata(&first.source).unwrap().permissions().mode() & 0o777, 0o755);
+        std::fs::write(&file, "import evil\n").unwrap();
+        assert_eq!(layer(top.path()).unwrap(), first);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), PYTHON_BOOTSTRAP);
+        assert_eq!(std::fs::read_dir(&first.source).unwrap().count(), 1);
+    }
+}
