@@ -36,6 +36,7 @@ fn check_by(
         policies: &Policies::default(),
         floor: None,
         reach: crate::network::Reach::Full,
+        private_ranges: &crate::network::PrivateRanges::default(),
         images: None,
     };
     admit(request, paths, &rules)

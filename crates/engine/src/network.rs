@@ -16,6 +16,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
+pub use address::PrivateRanges;
 use address::{Block, is_public};
 use serde::Deserialize;
 
@@ -240,6 +241,8 @@ pub struct HostRules {
     rules: Arc<[HostRule]>,
     /// Whether listed names may lead to addresses that are not public.
     trusted: bool,
+    /// Addresses that the operator treats as private.
+    private: PrivateRanges,
 }
 
 impl HostRules {
@@ -261,7 +264,14 @@ impl HostRules {
                 format!("'{}' {why}", shown.escape_debug())
             })
         };
-        Ok(Self { rules: hosts.iter().map(rule).collect::<Result<_, _>>()?, trusted: false })
+        let rules = hosts.iter().map(rule).collect::<Result<_, _>>()?;
+        Ok(Self { rules, trusted: false, private: PrivateRanges::default() })
+    }
+
+    /// Treats these addresses as private, too: a listed name does not lead to them.
+    #[must_use]
+    pub fn with_private_ranges(self, private: &PrivateRanges) -> Self {
+        Self { private: private.clone(), ..self }
     }
 
     /// The same, with names that may lead to private addresses as well, as those of a company's mirror do. For what an
@@ -269,6 +279,11 @@ impl HostRules {
     #[must_use]
     pub fn trusting(self) -> Self {
         Self { trusted: true, ..self }
+    }
+
+    /// Returns whether names may lead to private addresses, so that there is nothing to hide about what they resolve to.
+    pub fn may_reach_private(&self) -> bool {
+        self.trusted
     }
 
     /// Whether a host may be asked for at all, before anything is looked up.
@@ -302,7 +317,7 @@ impl HostRules {
         listed: impl Fn(&HostRule) -> bool,
     ) -> bool {
         let address = address.to_canonical();
-        (is_public(address) && !near)
+        (is_public(address, &self.private) && !near)
             || self.trusted
             || (target.is_localhost() && address.is_loopback())
             || self.rules.iter().any(listed)
