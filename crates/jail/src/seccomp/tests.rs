@@ -265,8 +265,8 @@ fn socket_options_beyond_the_list_are_refused() {
         (tcp, libc::TCP_REPAIR),
         (tcp, libc::TCP_REPAIR_OPTIONS),
         (tcp, libc::TCP_MD5SIG),
-        (tcp, 35), // TCP_ZEROCOPY_RECEIVE
-        (tcp, 38), // TCP_AO_ADD_KEY
+        (tcp, 35),  // TCP_ZEROCOPY_RECEIVE
+        (tcp, 38),  // TCP_AO_ADD_KEY
         (udp, 100), // UDP_ENCAP
         (ip, libc::IP_OPTIONS),
         (ip, libc::IP_TRANSPARENT),
@@ -283,13 +283,13 @@ fn socket_options_beyond_the_list_are_refused() {
         (v6, libc::MCAST_JOIN_SOURCE_GROUP),
         (v6, 64), // IP6T_SO_SET_REPLACE
         (v6, 65),
-        (58, 1),      // ICMPv6
-        (132, 1),     // SCTP
-        (255, 1),     // raw sockets
-        (263, 1),     // packet sockets
-        (279, 1),     // AF_ALG
-        (282, 1),     // TLS
-        (284, 1),     // MPTCP
+        (58, 1),  // ICMPv6
+        (132, 1), // SCTP
+        (255, 1), // raw sockets
+        (263, 1), // packet sockets
+        (279, 1), // AF_ALG
+        (282, 1), // TLS
+        (284, 1), // MPTCP
         (0xffff, 1),
     ];
     for (level, name) in refused {
@@ -591,7 +591,21 @@ fn container_runtimes_are_told_the_same_table() {
     let interesting =
         [0, 1, 2, 3, 6, 8, 16, 17, 22, 38, 0o100, 0o644, 0o4755, 0o2755, 0o20_000_000, 0o100_644, 0o020_644]
             .into_iter()
-            .chain([0x5401, 0x5412, 0x541b, 0x8946, 0x11, 41, 31, 103, 270, 0x1000_0011, 0x003d_0f00, 0x4000_0000, 0xffff_ffff])
+            .chain([
+                0x5401,
+                0x5412,
+                0x541b,
+                0x8946,
+                0x11,
+                41,
+                31,
+                103,
+                270,
+                0x1000_0011,
+                0x003d_0f00,
+                0x4000_0000,
+                0xffff_ffff,
+            ])
             .chain([0x8, 0x2_0000, 0x4_0000, 0x5356_4d41, 0x1_0000_5412, 0xdead_0000_0000_0002]);
     let interesting: Vec<u64> = interesting.collect();
     for arch in ARCHES {
