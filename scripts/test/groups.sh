@@ -116,8 +116,8 @@ group_hangups() {
 
 group_fuzz() {
     local crate
-    for crate in belljar-guest belljar-images belljar-server; do
-        tests "fuzz, $crate" full_size cargo test -p "$crate" -- --show-output fuzz_
+    for crate in belljar-guest belljar-engine belljar-analysis; do
+        tests "fuzz, $crate" full_size cargo test -p "$crate" --lib -- --show-output fuzz_
     done
 }
 

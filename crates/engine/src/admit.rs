@@ -458,5 +458,8 @@ fn text_or_base64(
 }
 
 #[cfg(test)]
+#[path = "fuzz_tests.rs"]
+mod fuzz_tests;
+#[cfg(test)]
 #[path = "admit_tests.rs"]
 mod tests;
