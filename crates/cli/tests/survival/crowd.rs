@@ -31,5 +31,5 @@ pub(crate) fn waits() {
     }
     server.signal("-TERM");
     server.child.wait().unwrap();
-    assert_eq!(left_after(&before, Duration::from_secs(20)), Vec::<String>::new());
+    assert_eq!(left_after(&before, Duration::from_secs(60)), Vec::<String>::new());
 }
