@@ -19,6 +19,7 @@ use std::time::Duration;
 use belljar_analysis::imports::Settings as DependencySettings;
 use belljar_analysis::policy::{Policies, PolicyError, PolicySpec};
 use belljar_engine::limits::{Limits, LimitsSpec};
+use belljar_engine::network::PrivateRanges;
 use belljar_engine::profile::{Profile, Profiles};
 use belljar_engine::warm::{WarmSettings, WarmSpec};
 use serde::Deserialize;
@@ -47,6 +48,7 @@ pub(crate) struct Config {
     pub(crate) layers: LayerSettings,
     pub(crate) providers: ProviderSpec,
     pub(crate) images: ImageSettings,
+    pub(crate) private_ranges: PrivateRanges,
     /// Every value that a file set, in the order in which they count.
     pub(crate) written: Vec<Written>,
 }
@@ -71,6 +73,15 @@ struct ConfigFile {
     dependencies: DependencySpec,
     providers: ProviderSpec,
     images: ImageSpec,
+    network: NetworkSection,
+}
+
+/// `[network]`: what holds for every sandbox that reaches single hosts.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct NetworkSection {
+    /// Addresses and ranges that no listed name may lead to, in addition to the built-in ones.
+    not_public: Vec<String>,
 }
 
 /// Finds and reads the configuration.
@@ -105,6 +116,7 @@ impl Config {
             layers: LayerSettings::default(),
             providers: ProviderSpec::default(),
             images: ImageSettings::default(),
+            private_ranges: PrivateRanges::default(),
             written: Vec::new(),
         }
     }
@@ -132,6 +144,8 @@ impl Config {
             file.dependencies.layers().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
         self.dependencies = file.dependencies.settings();
         self.providers = file.providers;
+        self.private_ranges = PrivateRanges::parse(&file.network.not_public)
+            .map_err(|why| Failure::invalid(format!("{}: [network] not_public: {why}", shown(path))))?;
         self.images =
             file.images.settings().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
         Ok(self)
@@ -162,6 +176,9 @@ impl Config {
         }
         if file.images != ImageSpec::default() {
             return refuse("sets [images]".to_owned());
+        }
+        if file.network != NetworkSection::default() {
+            return refuse("sets [network]".to_owned());
         }
         if !file.policies.is_empty() {
             return refuse("sets [policies]".to_owned());
@@ -306,6 +323,11 @@ mod tests {
         assert_eq!(wrong("[ceiling]\nprocesses = 0\n"), "'t.toml': [ceiling] processes: must be above zero");
         assert!(wrong("[ceiling]\ncpus = -1.0\n").contains("cpus: must be above zero"));
         assert!(wrong("[ceiling]\nprocesses = 99999999999\n").contains("is too much"));
+        assert_eq!(
+            wrong("[network]\nnot_public = [\"10.1.0.0/16\", \"db.corp\"]\n"),
+            "'t.toml': [network] not_public: 'db.corp' is not an address range such as 10.1.0.0/16"
+        );
+        assert!(wrong("[network]\nnot_public = [\"203.0.113.9/24\"]\n").contains("beyond its block"));
     }
 
     #[test]
@@ -322,6 +344,7 @@ mod tests {
             ("[policies.balanced]\n", "sets [policies]"),
             ("[providers.docker]\nimage = \"x\"\n", "sets [providers]"),
             ("[images]\nallow = [\"sealed\"]\n", "sets [images]"),
+            ("[network]\nnot_public = [\"203.0.113.0/24\"]\n", "sets [network]"),
             ("[dependencies]\nfolder = \"/tmp\"\n", "sets [dependencies]"),
             ("[profiles.default]\n", "replaces profile 'default'"),
             (

@@ -86,6 +86,7 @@ pub(crate) fn on_engine(
         let fleet = fleet::usual(&host.provider(), &config.providers)?;
         let engine = Engine::over(fleet, config.profiles, config.ceiling)
             .with_policies(config.policies)
+            .with_private_ranges(config.private_ranges)
             .with_packages(Arc::clone(&libraries) as _)
             .with_images(Own::of(&config.images, None, environment));
         let engine = Arc::new(engine);
@@ -117,6 +118,7 @@ fn on_alone(
         let library = deps::own_library(Arc::clone(&provider), &config, environment)?;
         let engine = Engine::new(provider, config.profiles, config.ceiling)
             .with_policies(config.policies)
+            .with_private_ranges(config.private_ranges)
             .with_packages(Arc::clone(&library) as _);
         let engine = Arc::new(engine);
         let status = work(&engine).await;

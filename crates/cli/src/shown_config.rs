@@ -116,6 +116,7 @@ fn usual(environment: &Environment) -> Vec<(&'static str, String)> {
         ("dependencies.shared_cache", String::new()),
         ("dependencies.shared_cache_read_only", false.to_string()),
         ("dependencies.shared_cache_wait", show_duration(SHARED_CACHE_WAIT)),
+        ("network.not_public", String::new()),
         ("server.listen", "127.0.0.1:7117".to_owned()),
         ("server.data_dir", folder(&environment.state_home)),
         ("server.metrics_listen", String::new()),

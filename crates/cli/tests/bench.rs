@@ -150,3 +150,41 @@ fn missing_modules_are_named_with_what_to_install() {
     assert!(message.starts_with("nothing to measure: python+pandas: ModuleNotFoundError"), "{message}");
     assert!(message.contains("-m pip install numpy pandas"), "{message}");
 }
+
+/// This binary against itself: every way has figures of both, and a change.
+#[test]
+fn two_binaries_are_compared_in_one_run() {
+    if let Some(why) = unusable() {
+        return skip("the comparison", &why);
+    }
+    let this = env!("CARGO_BIN_EXE_belljar");
+    let arguments = [
+        "bench",
+        "--json",
+        "--rounds",
+        "2",
+        "--slices",
+        "2",
+        "--pause",
+        "1",
+        "--only",
+        "bash",
+        "--against",
+        this,
+    ];
+    let answer = finish(belljar().args(arguments));
+    let rows = answer.json["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 1, "{}", answer.json);
+    let row = &rows[0];
+    assert_eq!((row["workload"].as_str(), row["way"].as_str()), (Some("bash"), Some("cold")), "{row}");
+    for figure in
+        [&row["bare_p50_ms"], &row["other"]["p50_ms"], &row["other"]["ratio"], &row["this"]["ratio"]]
+    {
+        assert!(figure.as_f64().is_some_and(|value| value > 0.0), "{row}");
+    }
+    assert!(row["change_percent"].is_f64(), "{row}");
+    let missing =
+        belljar().args(["bench", "--against", "/nonexistent/belljar"]).output().expect("the binary starts");
+    let said = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(said.contains("--against '/nonexistent/belljar'"), "{said}");
+}

@@ -88,7 +88,7 @@ fn fail_at(step: Step) -> Vec<String> {
     if !planted.iter().all(|name| name == "copied.txt") {
         wrong.push(format!("the playground holds {planted:?}"));
     }
-    let left = left_after(&before, Duration::from_secs(20));
+    let left = left_after(&before, Duration::from_secs(60));
     if !left.is_empty() {
         wrong.push(format!("left behind: {left:?}"));
     }
@@ -120,5 +120,5 @@ fn a_real_failure_is_named_too() {
     let answer = run_with_fault("", &["--workdir", "/nowhere", "--", "true"]);
     assert_eq!((answer.code, answer.error_code()), (Some(125), "invalid_request"), "{}", answer.json);
     assert!(answer.error_message().contains("enter folder /nowhere: ENOENT"), "{}", answer.json);
-    assert_eq!(left_after(&before, Duration::from_secs(20)), Vec::<String>::new());
+    assert_eq!(left_after(&before, Duration::from_secs(60)), Vec::<String>::new());
 }

@@ -61,6 +61,10 @@ try:
     socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)
 except PermissionError as error:
     print(error.errno)
+try:
+    socket.socket().setsockopt(6, 31, b'tls')
+except PermissionError as error:
+    print(error.errno)
 ";
 
 /// The same call is refused everywhere, with the same errno, and told of in the same words.
@@ -73,18 +77,19 @@ fn refused_calls_are_named() {
         let result = if mode == "off" { conversation.ask(&line) } else { conversation.ask_warm(mode, &line) };
         assert_eq!(
             (&result["status"], &result["stdout"]),
-            (&json!("succeeded"), &json!("1\n")),
+            (&json!("succeeded"), &json!("1\n1\n")),
             "{result:#}"
         );
         let told = told(&result);
         let lines: Vec<_> = told.lines().collect();
-        assert_eq!(lines.len(), 3, "{mode}: {told}");
+        assert_eq!(lines.len(), 4, "{mode}: {told}");
         let expected = [
             "sandbox-syscall | process | the call unshare() was refused: sandboxes cannot make namespaces or enter \
              others (3 times) | no setting allows it",
             "sandbox-syscall | introspection | the call ptrace() was refused: no process may look into another | no \
              setting allows it; debuggers",
             "sandbox-syscall | network | the call socket(SOCK_RAW) was refused: sockets are TCP, UDP or UNIX",
+            "sandbox-syscall | network | the call setsockopt(TCP_ULP) was refused: that socket option is not among",
         ];
         for (line, start) in lines.iter().zip(expected) {
             assert!(line.starts_with(start), "{mode}: {line}");

@@ -426,7 +426,7 @@ fn sandboxes_of_one_image_share_no_lock_and_keep_it_from_being_removed() {
     let root = roots(&world).remove(0);
     assert!(root.join("bin/busybox").exists());
     drop(holder);
-    assert_eq!(alive_with("lock 25", Duration::from_secs(20)), Vec::<String>::new());
+    assert_eq!(alive_with("lock 25", Duration::from_secs(60)), Vec::<String>::new());
     // Whoever comes next tidies up.
     assert_eq!(world.pull(&image).code, Some(0));
     assert_eq!(world.image(&["rm", &image]).code, Some(0));

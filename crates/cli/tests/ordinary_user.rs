@@ -264,7 +264,7 @@ fn time_ends_a_run_and_nothing_is_left() {
     let code = format!("setsid {token} & nohup {token} & {token}");
     let answer = person.run(&["--timeout", "500ms", "--language", "bash", "-c", &code]);
     assert_eq!((answer.status(), answer.code), ("timed_out", Some(124)), "{answer:#?}");
-    assert_eq!(host::alive_with(&token, Duration::from_secs(10)), Vec::<String>::new());
+    assert_eq!(host::alive_with(&token, Duration::from_secs(60)), Vec::<String>::new());
     let mut left: Vec<_> =
         fs::read_dir(person.home.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     left.retain(|name| name != ".cache");

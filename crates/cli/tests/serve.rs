@@ -70,10 +70,8 @@ fn a_killed_server_loses_nothing_that_it_acknowledged() {
         let ids: Vec<_> = (0..6).map(|_| server.run(&long).1["id"].as_str().unwrap().to_owned()).collect();
         server.signal("-KILL");
         server.child.wait().unwrap();
-        assert_eq!(alive_with(&token, Duration::from_secs(20)), Vec::<String>::new());
-        let started = Instant::now();
+        assert_eq!(alive_with(&token, Duration::from_secs(60)), Vec::<String>::new());
         let server = Server::start(folder.path(), Some(KEY), &[]);
-        assert!(started.elapsed() < Duration::from_secs(20), "round {round}: {:?}", started.elapsed());
         let (status, kept) = server.curl(&[], &format!("/v1/executions/{}", done["id"].as_str().unwrap()));
         assert_eq!((status.as_str(), serde_json::from_str::<Value>(&kept).unwrap()), ("200", done));
         for id in ids {
@@ -119,7 +117,7 @@ fn a_temporary_server_ends_with_its_input_and_keeps_nothing() {
     assert_eq!(status, "202");
     drop(server.child.stdin.take());
     assert!(server.child.wait().unwrap().success());
-    assert_eq!(alive_with(&token, Duration::from_secs(20)), Vec::<String>::new());
+    assert_eq!(alive_with(&token, Duration::from_secs(60)), Vec::<String>::new());
     assert_eq!(kept(), 0);
 }
 
@@ -249,7 +247,7 @@ fn a_batch_on_a_server_ends_with_its_client_and_with_its_server() {
     let (mut client, _lines) = under_way(&server, &token);
     signal(&client, "-INT");
     assert_eq!(client.wait().unwrap().code(), Some(130));
-    assert_eq!(alive_with(&format!("sleep {token}"), Duration::from_secs(20)), Vec::<String>::new());
+    assert_eq!(alive_with(&format!("sleep {token}"), Duration::from_secs(60)), Vec::<String>::new());
 
     let (client, _lines) = under_way(&server, &format!("67.{}", std::process::id()));
     server.signal("-KILL");
@@ -264,7 +262,7 @@ fn signal(child: &Child, name: &str) {
 }
 
 fn until(condition: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     while !condition() {
         assert!(Instant::now() < end, "it never came to that");
         std::thread::sleep(Duration::from_millis(20));

@@ -12,17 +12,39 @@ mod common;
 #[path = "survival"]
 mod suite {
     pub(crate) mod crowd;
+    pub(crate) mod hangups;
     pub(crate) mod killed;
+    pub(crate) mod neighbors;
     pub(crate) mod soak;
+    pub(crate) mod timeouts;
 }
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// Whether there is time for everything.
-pub(crate) fn everything() -> bool {
-    std::env::var("BELLJAR_TEST_ALL").is_ok_and(|all| all == "1")
+/// How long something may take on a busy machine. What it took is printed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A number for the first tier, for `./test --all`, and for the groups of the second tier.
+pub(crate) fn sized<T>(small: T, all: T, full: T) -> T {
+    let is = |name: &str, wanted: &str| std::env::var(name).is_ok_and(|value| value == wanted);
+    if is("BELLJAR_TEST_SIZE", "full") {
+        full
+    } else if is("BELLJAR_TEST_ALL", "1") {
+        all
+    } else {
+        small
+    }
+}
+
+/// The sample below which this share of all lies.
+pub(crate) fn percentile(samples: &[f64], share: f64) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(rank.max(1) - 1).copied().unwrap_or_default()
 }
 
 fn main() -> ExitCode {
@@ -32,6 +54,7 @@ fn main() -> ExitCode {
         eprintln!("skipped: {why}");
         return if common::is_root() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
+    let own_world = common::own_world::enter();
     let case = |name: &str, run: fn()| {
         Trial::test(name, move || {
             run();
@@ -42,6 +65,11 @@ fn main() -> ExitCode {
         case("a_server_killed_amid_much_work_loses_nothing", suite::killed::amid_much_work),
         case("executions_of_every_kind_leave_nothing", suite::soak::of_every_kind),
         case("many_sandboxes_wait_in_little_memory", suite::crowd::waits),
+        case("time_outs_of_a_crowd_are_kept", suite::timeouts::of_a_crowd),
+        case("clients_that_hang_up_leave_nothing", suite::hangups::leave_nothing),
+        case("an_honest_tenant_is_served_beside_a_hostile_one", suite::neighbors::are_served),
     ];
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let ended = libtest_mimic::run(&arguments, trials);
+    drop(own_world);
+    ended.exit_code()
 }

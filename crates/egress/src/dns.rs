@@ -6,7 +6,7 @@ use belljar_engine::network::Target;
 
 pub(crate) const OK: u8 = 0;
 pub(crate) const MALFORMED: u8 = 1;
-pub(crate) const FAILED: u8 = 2;
+pub(crate) const NO_SUCH_NAME: u8 = 3;
 pub(crate) const NOT_DONE: u8 = 4;
 pub(crate) const REFUSED: u8 = 5;
 

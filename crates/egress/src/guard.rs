@@ -73,6 +73,16 @@ impl Guard {
         message
     }
 
+    /// Refuses a name without a public address. What it resolved to goes to the operator's log only, once for each name.
+    fn refuse_private(&self, target: &Target, port: u16, found: &io::Result<Vec<IpAddr>>) -> String {
+        let refusal = Refusal::NotPublic(target.clone(), port);
+        let message = refusal.message();
+        if self.refusals().note(refusal) {
+            tracing::info!(host = %target, port, resolved = ?found, "egress: not a public address, refused");
+        }
+        message
+    }
+
     /// Counts one more; whether there may be so many.
     pub(crate) fn count(&self, counted: &AtomicU64, bound: u64, what: &'static str) -> bool {
         let within = counted.fetch_add(1, Ordering::Relaxed) < bound;
@@ -92,12 +102,15 @@ impl Guard {
             return self.reach_through(&proxy, target, port).await;
         }
         let failed = |error: &dyn std::fmt::Display| Unreached::Failed(format!("{target}:{port}: {error}"));
-        let found = self.addresses(target).await.map_err(|error| failed(&error))?;
+        let found = self.addresses(target).await;
         let rules = self.rules.borrow().clone();
+        if let (true, Err(error)) = (rules.may_reach_private(), &found) {
+            return Err(failed(error));
+        }
         let allowed = |address: &&IpAddr| rules.allow_address(target, port, **address, is_own(**address));
-        let addresses: Vec<IpAddr> = found.iter().filter(allowed).take(TRIED).copied().collect();
-        if let ([], Some(near)) = (addresses.as_slice(), found.first()) {
-            return Err(Unreached::Refused(self.refuse(Refusal::Near(target.clone(), port, *near))));
+        let addresses: Vec<IpAddr> = found.iter().flatten().filter(allowed).take(TRIED).copied().collect();
+        if addresses.is_empty() {
+            return Err(Unreached::Refused(self.refuse_private(target, port, &found)));
         }
         self.connect(&addresses, port).await.map_err(|error| failed(&error))
     }

@@ -75,10 +75,13 @@ async fn answer(guard: &Guard, message: &[u8]) -> Option<Vec<u8>> {
     if !guard.count(&guard.counts.lookups, guard.bounds.lookups, "lookups by DNS") {
         return Some(question.answer(dns::REFUSED, &[]));
     }
-    let Ok(mut addresses) = guard.addresses(&question.target).await else {
-        return Some(question.answer(dns::FAILED, &[]));
-    };
+    let mut addresses = guard.addresses(&question.target).await.unwrap_or_default();
     let rules = guard.rules.borrow().clone();
-    addresses.retain(|address| question.kind.is(*address) && rules.allow_answer(&question.target, *address));
+    addresses.retain(|address| rules.allow_answer(&question.target, *address));
+    if addresses.is_empty() {
+        // The same answer for private addresses, a failed lookup and a name that does not exist.
+        return Some(question.answer(dns::NO_SUCH_NAME, &[]));
+    }
+    addresses.retain(|address| question.kind.is(*address));
     Some(question.answer(dns::OK, &addresses))
 }

@@ -1,7 +1,5 @@
 //! What was refused: each host once, with how often, and never more than a result can show.
 
-use std::net::IpAddr;
-
 use belljar_engine::finding::{Finding, MAX_FINDINGS};
 use belljar_engine::network::Target;
 
@@ -12,8 +10,9 @@ pub(crate) enum Refusal {
     Host(Target, u16),
     /// No rule is about that name, which was looked up.
     Lookup(Target),
-    /// What it came to is near this host, and not listed itself.
-    Near(Target, u16, IpAddr),
+    /// The name is listed, but does not resolve to a public address. One answer for private addresses and for names that do
+    /// not exist: whoever may list names must not learn an internal network by them.
+    NotPublic(Target, u16),
     /// There were as many as there may be.
     TooMany(&'static str),
 }
@@ -26,8 +25,8 @@ impl Refusal {
                 format!("connection to {target}:{port} was refused: not in network.hosts")
             }
             Self::Lookup(target) => format!("looking up {target} was refused: not in network.hosts"),
-            Self::Near(target, port, address) => format!(
-                "connection to {target}:{port} was refused: {address} is near this host, and not in network.hosts"
+            Self::NotPublic(target, port) => format!(
+                "connection to {target}:{port} was refused: the name does not resolve to a public address"
             ),
             Self::TooMany(what) => format!("a connection was refused or ended: too many {what}"),
         }
@@ -40,7 +39,10 @@ impl Refusal {
         match self {
             Self::Host(target, port) => allow(&format!("{target}:{port}")),
             Self::Lookup(target) => allow(&target.to_string()),
-            Self::Near(_, port, address) => allow(&format!("{}:{port}", Target::Address(*address))),
+            Self::NotPublic(_, port) => format!(
+                "check the name; if it has a private address, an administrator can list it: \"ADDRESS:{port}\" in \
+                 network.hosts of a profile"
+            ),
             Self::TooMany(_) => "do with fewer, or use network mode 'full'".to_owned(),
         }
     }
@@ -48,7 +50,7 @@ impl Refusal {
     fn finding(&self, count: u64) -> Finding {
         let rule = match self {
             Self::Host(..) | Self::Lookup(_) => "network-host",
-            Self::Near(..) => "network-address",
+            Self::NotPublic(..) => "network-address",
             Self::TooMany(_) => "network-limit",
         };
         let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
@@ -87,13 +89,14 @@ pub struct Mark {
 }
 
 impl Refusals {
-    pub(crate) fn note(&mut self, refusal: Refusal) {
+    /// Counts a refusal; returns whether it is the first of its kind that is remembered.
+    pub(crate) fn note(&mut self, refusal: Refusal) -> bool {
         self.seen += 1;
         let latest = self.seen;
         if let Some(known) = self.entries.iter_mut().find(|entry| entry.refusal == refusal) {
             known.count += 1;
             known.latest = latest;
-            return;
+            return false;
         }
         if self.entries.len() == MAX_FINDINGS
             && let Some(oldest) = (0..MAX_FINDINGS).min_by_key(|at| self.entries[*at].latest)
@@ -101,6 +104,7 @@ impl Refusals {
             self.entries.remove(oldest);
         }
         self.entries.push(Entry { refusal, count: 1, latest });
+        true
     }
 
     pub(crate) fn mark(&self) -> Mark {

@@ -108,18 +108,27 @@ async fn another_host_is_refused_and_told() {
 }
 
 #[tokio::test]
-async fn a_name_that_points_at_what_is_near_is_refused() {
+async fn a_private_address_is_refused_like_a_name_that_does_not_exist() {
     let web = Upstream::web().await;
     let port = web.port();
-    let place = Place::open(&[&format!("a.test:{port}"), &format!("*.b.test:{port}")]);
-    for name in ["a.test", "mapped.b.test", "v6.b.test"] {
+    let place = Place::open(&[&format!("*.b.test:{port}")]);
+    let told = async |name: &str| {
         let answer = place.ask(format!("GET http://{name}:{port}/ HTTP/1.1\r\n\r\n").as_bytes()).await;
-        assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("is near this host"), "{answer}");
+        let (_, head) = tunnel(&place, &format!("{name}:{port}")).await;
+        let (_, code) = socks(&place, &by_name(name), port).await;
+        let findings = place.egress.findings();
+        let finding = findings.iter().find(|finding| finding.message.contains(name)).unwrap();
+        format!("{answer}{head}{code}{finding:?}").replace(name, "NAME")
+    };
+    // As long as each other, so that not even a Content-Length differs.
+    let (private, missing) = (told("private.b.test").await, told("nowhere.b.test").await);
+    assert_eq!(private, missing);
+    for name in ["mapped.b.test", "v6.b.test"] {
+        let told = told(name).await;
+        assert!(told.contains("NAME:") && !told.contains("127.0.0.1") && !told.contains("::1"), "{told}");
+        assert!(told.contains("the name does not resolve to a public address (3 times)"), "{told}");
     }
     assert_eq!(web.connections(), 0);
-    let finding = &place.egress.findings()[0];
-    assert_eq!(finding.rule, "network-address");
-    assert!(finding.suggestion.contains(&format!("--network 127.0.0.1:{port}")), "{}", finding.suggestion);
 }
 
 #[tokio::test]
@@ -131,7 +140,7 @@ async fn this_machines_own_address_is_near_public_or_not() {
     let place = Place::open(&[&format!("own.b.test:{port}")]);
     let asked = format!("GET http://own.b.test:{port}/ HTTP/1.1\r\n\r\n");
     let answer = place.ask(asked.as_bytes()).await;
-    assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("is near this host"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("not resolve to a public"), "{answer}");
     assert_eq!(web.connections(), 0);
     place.set_rules(&[&format!("own.b.test:{port}"), &format!("{own}:{port}")]);
     assert!(place.ask(asked.as_bytes()).await.ends_with("hello"));

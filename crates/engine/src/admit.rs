@@ -16,7 +16,7 @@ use crate::fleet::Chosen;
 use crate::images::Images;
 use crate::layer::Layer;
 use crate::limits::Limits;
-use crate::network::{HostRules, Reach};
+use crate::network::{HostRules, PrivateRanges, Reach};
 use crate::packages::{Wanted, check_names};
 use crate::plan::{Image, InputFile, Mount, Network, Overflow, Plan, Task, WORKSPACE};
 use crate::policy::{self, Verdict};
@@ -102,6 +102,8 @@ pub struct Rules<'a> {
     pub floor: Option<&'a str>,
     /// The most of the network that requests may ask for.
     pub reach: Reach,
+    /// Addresses that are not public, in addition to the built-in ones.
+    pub private_ranges: &'a PrivateRanges,
     /// Images beside the host's own.
     pub images: Option<&'a dyn Images>,
 }
@@ -332,7 +334,10 @@ pub(crate) fn choose_network(
         _ => admit_network(profile.network.as_ref())?,
     };
     match network {
-        Network::Hosts(_) => rules.chosen.demand(Capability::SingleHosts, "network").map(|()| network),
+        Network::Hosts(hosts) => {
+            rules.chosen.demand(Capability::SingleHosts, "network")?;
+            Ok(Network::Hosts(hosts.with_private_ranges(rules.private_ranges)))
+        }
         _ => Ok(network),
     }
 }
@@ -454,6 +459,9 @@ fn text_or_base64(
     }
 }
 
+#[cfg(test)]
+#[path = "fuzz_tests.rs"]
+mod fuzz_tests;
 #[cfg(test)]
 #[path = "admit_tests.rs"]
 mod tests;

@@ -44,6 +44,7 @@ fn check_among(
         policies: &Policies::default(),
         floor: None,
         reach: crate::network::Reach::Full,
+        private_ranges: &crate::network::PrivateRanges::default(),
         images: None,
     };
     admit(request, paths, &rules)

@@ -17,6 +17,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
+pub use address::PrivateRanges;
 use address::{Block, is_public};
 pub use proxy::Proxy;
 use serde::Deserialize;
@@ -244,6 +245,8 @@ pub struct HostRules {
     trusted: bool,
     /// The proxy through which they are reached, where there is one.
     proxy: Option<Arc<Proxy>>,
+    /// Addresses that the operator treats as private.
+    private: PrivateRanges,
 }
 
 impl HostRules {
@@ -265,7 +268,14 @@ impl HostRules {
                 format!("'{}' {why}", shown.escape_debug())
             })
         };
-        Ok(Self { rules: hosts.iter().map(rule).collect::<Result<_, _>>()?, trusted: false, proxy: None })
+        let rules = hosts.iter().map(rule).collect::<Result<_, _>>()?;
+        Ok(Self { rules, trusted: false, proxy: None, private: PrivateRanges::default() })
+    }
+
+    /// Treats these addresses as private, too: a listed name does not lead to them.
+    #[must_use]
+    pub fn with_private_ranges(self, private: &PrivateRanges) -> Self {
+        Self { private: private.clone(), ..self }
     }
 
     /// The same, with names that may lead to private addresses as well, as those of a company's mirror do. For what an
@@ -285,6 +295,11 @@ impl HostRules {
     /// Returns the proxy through which a host is reached.
     pub fn proxy_for(&self, target: &Target) -> Option<Arc<Proxy>> {
         self.proxy.clone().filter(|proxy| !proxy.is_bypassed_for(target))
+    }
+
+    /// Returns whether names may lead to private addresses, so that there is nothing to hide about what they resolve to.
+    pub fn may_reach_private(&self) -> bool {
+        self.trusted
     }
 
     /// Whether a host may be asked for at all, before anything is looked up.
@@ -318,7 +333,7 @@ impl HostRules {
         listed: impl Fn(&HostRule) -> bool,
     ) -> bool {
         let address = address.to_canonical();
-        (is_public(address) && !near)
+        (is_public(address, &self.private) && !near)
             || self.trusted
             || (target.is_localhost() && address.is_loopback())
             || self.rules.iter().any(listed)

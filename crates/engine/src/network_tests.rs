@@ -137,14 +137,33 @@ fn a_name_does_not_lead_to_what_is_near() {
         "2002:7f00:1::",
         "2002:a9fe:a9fe::1",
         "2001:0:1:2:3:4:80ff:fffe",
+        // Clouds' own services: Azure, IBM, Alibaba, Oracle, AWS and Google by IPv6, Azure through NAT64 and 6to4.
+        "168.63.129.16",
+        "161.26.0.10",
+        "166.8.0.1",
+        "166.11.255.255",
+        "100.100.100.200",
+        "192.0.0.192",
+        "fd00:ec2::254",
+        "fd20:ce::254",
+        "64:ff9b::a83f:8110",
+        "2002:a83f:8110::1",
     ];
     for near in near {
         assert!(!open.allow_address(&target("a.com"), 80, address(near), false), "{near}");
         assert!(!open.allow_answer(&target("a.com"), address(near)), "{near}");
         assert!(open.clone().trusting().allow_address(&target("a.com"), 80, address(near), false), "{near}");
     }
-    for public in ["203.0.113.80", "198.51.100.1", "192.0.2.1", "8.8.8.8", "2606:4700::1", "64:ff9b::808:808"]
-    {
+    for public in [
+        "203.0.113.80",
+        "198.51.100.1",
+        "192.0.2.1",
+        "8.8.8.8",
+        "2606:4700::1",
+        "64:ff9b::808:808",
+        "168.63.129.17",
+        "166.12.0.1",
+    ] {
         assert!(open.allow_address(&target("a.com"), 80, address(public), false), "{public}");
         assert!(!open.allow_address(&target("a.com"), 80, address(public), true), "{public} is this machine");
     }
@@ -164,4 +183,26 @@ fn what_is_near_can_be_listed_itself() {
     let other_port = rules(&["a.com:80", "10.0.0.5:81"]);
     assert!(!other_port.allow_address(&target("a.com"), 80, address("10.0.0.5"), false));
     assert!(open.open_loopback() && !other_port.open_loopback());
+}
+
+#[test]
+fn an_operator_adds_ranges_that_no_name_leads_to() {
+    let ranges = PrivateRanges::parse(&["203.0.113.0/24", " 198.51.100.7 ", "2606:4700::/32"]).unwrap();
+    let open = rules(&["a.com", "203.0.113.80:80"]).with_private_ranges(&ranges);
+    let reaches = |text| open.allow_address(&target("a.com"), 80, address(text), false);
+    for private in ["203.0.113.9", "198.51.100.7", "2606:4700::1", "64:ff9b::cb00:7109", "::ffff:203.0.113.9"]
+    {
+        assert!(!reaches(private), "{private}");
+        assert!(!open.allow_answer(&target("a.com"), address(private)), "{private}");
+    }
+    for public in ["198.51.100.8", "192.0.2.1", "2606:4701::1", "203.0.113.80"] {
+        assert!(reaches(public), "{public}");
+    }
+    for (wrong, why) in
+        [("db.corp", "not an address range"), ("203.0.113.9/24", "beyond"), ("0.0.0.0/0", "is every")]
+    {
+        let message = PrivateRanges::parse(&[wrong]).unwrap_err();
+        assert!(message.contains(wrong) && message.contains(why), "{message}");
+    }
+    assert!(PrivateRanges::parse(&["192.0.2.1"; 1_001]).unwrap_err().contains("more than 1000"));
 }

@@ -13,7 +13,7 @@ use crate::fleet::{Chosen, Fleet};
 use crate::images::Images;
 use crate::limits::Limits;
 use crate::living::{Living, LivingError};
-use crate::network::{HostRules, Reach};
+use crate::network::{HostRules, PrivateRanges, Reach};
 use crate::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
 use crate::packages::{Needs, Packages, Prepared, Progress, Stock, Wanted};
 use crate::plan::{Network, Overflow, Plan, Program, Source, Task};
@@ -46,6 +46,7 @@ pub struct Engine {
     packages: Option<Arc<dyn Packages>>,
     images: Option<Arc<dyn Images>>,
     reach: Reach,
+    private_ranges: PrivateRanges,
 }
 
 impl Engine {
@@ -57,8 +58,8 @@ impl Engine {
     /// An engine over several providers.
     pub fn over(fleet: Arc<Fleet>, profiles: Profiles, ceiling: Limits) -> Self {
         let (profiles, policies) = (RwLock::new(Arc::new(profiles)), Policies::default());
-        let reach = Reach::default();
-        Self { fleet, profiles, ceiling, policies, packages: None, images: None, reach }
+        let (reach, private_ranges) = (Reach::default(), PrivateRanges::default());
+        Self { fleet, profiles, ceiling, policies, packages: None, images: None, reach, private_ranges }
     }
 
     /// The same with other policies than the ones that are built in.
@@ -71,6 +72,12 @@ impl Engine {
     #[must_use]
     pub fn with_reach(self, reach: Reach) -> Self {
         Self { reach, ..self }
+    }
+
+    /// Sets addresses that are not public, in addition to the built-in ones.
+    #[must_use]
+    pub fn with_private_ranges(self, private_ranges: PrivateRanges) -> Self {
+        Self { private_ranges, ..self }
     }
 
     /// Policies by name.
@@ -145,9 +152,9 @@ impl Engine {
     }
 
     fn rules<'a>(&'a self, profiles: &'a Profiles, chosen: &'a Chosen, floor: Option<&'a str>) -> Rules<'a> {
-        let Self { ceiling, policies, reach, .. } = self;
+        let Self { ceiling, policies, reach, private_ranges, .. } = self;
         let images = self.images.as_deref();
-        Rules { profiles, ceiling, chosen, policies, floor, reach: *reach, images }
+        Rules { profiles, ceiling, chosen, policies, floor, reach: *reach, private_ranges, images }
     }
 
     /// Checks a request for a living sandbox without opening it.
@@ -179,7 +186,8 @@ impl Engine {
     /// Names the one that is wrong.
     pub fn admit_hosts(&self, hosts: &[String]) -> Result<HostRules, Error> {
         let rules = HostRules::parse(hosts).map_err(|message| Error::Invalid { field: "hosts", message })?;
-        self.reach.hold(Network::Hosts(rules.clone())).map(|_| rules)
+        self.reach.hold(Network::Hosts(rules.clone()))?;
+        Ok(rules.with_private_ranges(&self.private_ranges))
     }
 
     /// Opens a living sandbox; `progress` hears of its packages.

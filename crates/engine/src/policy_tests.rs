@@ -22,6 +22,7 @@ fn judged_with(request: Value, paths: HostPaths, floor: Option<&str>) -> Verdict
         policies: &policies,
         floor,
         reach: crate::network::Reach::Full,
+        private_ranges: &crate::network::PrivateRanges::default(),
         images: None,
     };
     admit(request, paths, &rules).unwrap().verdict

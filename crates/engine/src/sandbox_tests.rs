@@ -25,6 +25,7 @@ fn with<T>(cannot_pause: Option<&str>, act: impl FnOnce(&Rules<'_>) -> T) -> T {
         policies: &Policies::default(),
         floor: None,
         reach: crate::network::Reach::Full,
+        private_ranges: &crate::network::PrivateRanges::default(),
         images: None,
     })
 }
@@ -131,6 +132,7 @@ fn volumes_need_somebody_who_can_show_them() {
         policies: &policies,
         floor: None,
         reach: crate::network::Reach::Full,
+        private_ranges: &crate::network::PrivateRanges::default(),
         images: None,
     };
     let refused = |request: Value| {

@@ -1,5 +1,7 @@
 //! What `belljar bench` was told.
 
+use std::path::PathBuf;
+
 use clap::builder::PossibleValuesParser;
 use clap::{Args, value_parser};
 
@@ -13,6 +15,7 @@ Examples:
   belljar bench --http --only python                    a server, over kept connections
   belljar bench --docker --only python                  provider 'docker' beside Docker itself
   belljar bench --packages --only python                packages as layers, beside pip install
+  belljar bench --against ./belljar-0.1                 another binary and this one, in turns
   belljar bench --pause 0                               a client that never waits
   belljar bench --json > bench.json                     for programs
 
@@ -44,6 +47,12 @@ pub(crate) struct BenchArgs {
     /// Also packages: until they are ready, beside pip, and what an import costs (needs a registry)
     #[arg(long)]
     pub(super) packages: bool,
+    /// Compare with another belljar binary: both are measured in short slices, in turns
+    #[arg(long, value_name = "BINARY", conflicts_with_all = ["docker", "packages"])]
+    pub(super) against: Option<PathBuf>,
+    /// Slices of each binary and workload
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "against", value_parser = value_parser!(u32).range(1..=1_000))]
+    pub(super) slices: u32,
     /// No progress on standard error
     #[arg(long)]
     pub(super) quiet: bool,

@@ -170,6 +170,8 @@ mod tests {
             http: false,
             docker: false,
             packages: false,
+            against: None,
+            slices: 5,
             quiet: true,
             json: true,
         };

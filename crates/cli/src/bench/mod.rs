@@ -7,6 +7,7 @@
 //!
 //! Runs are measured at the engine: in this process, from the request to the report. Nothing is asserted about time.
 
+mod against;
 mod args;
 mod docker;
 mod figures;
@@ -24,6 +25,7 @@ mod rivals;
 mod sample;
 mod served;
 mod show;
+mod show_against;
 #[cfg(test)]
 mod tests;
 mod workload;
@@ -62,6 +64,13 @@ const CANCELLED: u8 = 130;
 
 /// Measures, and shows the table.
 pub(crate) fn run(args: &BenchArgs, environment: &Environment, config: &Config) -> Result<u8, Failure> {
+    if let Some(other) = &args.against {
+        let comparison = against::compare(args, other)?;
+        return print(|out| match args.json {
+            true => show_against::json(&comparison, out),
+            false => show_against::text(&comparison, out),
+        });
+    }
     let place = Place::make()?;
     let layers = Layers::default();
     let mut bench = Bench {
@@ -94,13 +103,17 @@ pub(crate) fn run(args: &BenchArgs, environment: &Environment, config: &Config) 
         return Err(Failure::host(format!("nothing to measure: {}", reasons.join("; "))));
     }
     findings.layers = layers.get().cloned().unwrap_or_default();
-    print(&findings, args.json)
+    print(|out| match args.json {
+        true => show::json(&findings, out),
+        false => show::text(&findings, out),
+    })
 }
 
-fn print(findings: &Findings, json: bool) -> Result<u8, Failure> {
-    let mut stdout = anstream::stdout().lock();
-    let written = if json { show::json(findings, &mut stdout) } else { show::text(findings, &mut stdout) };
-    match written {
+/// Writes to standard output; a reader that has gone is no failure.
+fn print(
+    write: impl FnOnce(&mut anstream::AutoStream<io::StdoutLock<'static>>) -> io::Result<()>,
+) -> Result<u8, Failure> {
+    match write(&mut anstream::stdout().lock()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::host(format!("write to standard output: {error}")))
         }

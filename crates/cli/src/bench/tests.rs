@@ -104,6 +104,8 @@ fn args() -> BenchArgs {
         http: false,
         docker: false,
         packages: false,
+        against: None,
+        slices: 5,
         quiet: true,
         json: false,
     }

@@ -124,6 +124,7 @@ async fn serve(
         config.ceiling,
     );
     let engine = engine.with_policies(config.policies).with_packages(libraries).with_reach(service.reach);
+    let engine = engine.with_private_ranges(config.private_ranges.clone());
     let images = image::Listed::of(&config.images, &service.data_dir.join("images"), environment);
     let engine = Arc::new(match images {
         Some(images) => engine.with_images(images),

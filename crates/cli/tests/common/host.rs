@@ -5,6 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::own_world::is_own_group;
+
 /// What runs of this binary could leave behind. Other people's runs on the same machine are told apart: by the binary
 /// that is executed, and by the living launcher whose name a control group bears.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +24,7 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     pub(crate) fn take() -> Self {
         let processes = processes().into_iter().filter(|(pid, _)| is_ours(*pid)).collect();
-        let groups = groups().into_iter().filter(|path| owner_is_gone(path)).collect();
+        let groups = groups().into_iter().filter(|path| is_own_group(path) && owner_is_gone(path)).collect();
         Self { processes, groups, mounts: mounts(), entries: entries() }
     }
 
@@ -45,7 +47,8 @@ fn is_ours(pid: u32) -> bool {
         return true;
     }
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    in_sandbox_range(pid) && groups.lines().any(|line| line.contains("/belljar-") && owner_is_gone(line))
+    let ours = |line: &str| line.contains("/belljar-") && is_own_group(line) && owner_is_gone(line);
+    in_sandbox_range(pid) && groups.lines().any(ours)
 }
 
 /// Whether the launcher in a name like `…/belljar-PID-START/…` is no more.

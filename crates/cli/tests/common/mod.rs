@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub(crate) mod host;
+pub(crate) mod own_world;
 pub(crate) mod server;
 pub(crate) mod warm;
 

@@ -63,8 +63,9 @@ const IN_GVISOR: &[(&str, &[&str])] = &[
 const NOT_TRIED: &[&str] =
     &["host_files", "disk_bytes", "memory_across_processes", "x32_numbers", "javascript"];
 /// They need what gVisor's `/proc` does not show, take longer than they may with its `ptrace` platform, or use the 32-bit entry,
-/// which leads to gVisor's own kernel as every other one does.
-const NOT_TRIED_IN_GVISOR: &[&str] = &["own_world", "other_processes", "refused_calls", "old_entry"];
+/// which leads to gVisor's own kernel as every other one does; socket options are answered by that kernel, too.
+const NOT_TRIED_IN_GVISOR: &[&str] =
+    &["own_world", "other_processes", "refused_calls", "old_entry", "socket_options"];
 
 /// A daemon, and how each of its runtimes is configured.
 pub(crate) struct Daemon {

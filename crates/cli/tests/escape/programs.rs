@@ -104,7 +104,7 @@ fn judged_from_outside(program: PathBuf) -> Trial {
         arguments.extend(["--", interpreter, "program", &token].map(str::to_owned));
         let answer = common::run(arguments);
         header.judge(&answer)?;
-        let alive = common::host::alive_with(&token, std::time::Duration::from_secs(10));
+        let alive = common::host::alive_with(&token, std::time::Duration::from_secs(60));
         if alive.is_empty() { Ok(()) } else { Err(format!("alive long after: {alive:?}").into()) }
     })
 }

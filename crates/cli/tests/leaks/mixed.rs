@@ -12,10 +12,11 @@ use super::{resident, warm};
 use crate::common;
 use crate::common::host::{Snapshot, alive_with, left_after};
 
-const RUNS: usize = 500;
+/// Runs of the first tier, and of the group `soak`.
+const RUNS: [usize; 2] = [500, 5_000];
 const AT_A_TIME: usize = 4;
 /// How long something may take to go away.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn main() -> ExitCode {
     // This binary is its own launcher in the second case.
@@ -27,6 +28,7 @@ pub(crate) fn main() -> ExitCode {
         println!("skipped: {why}");
         return if common::is_root() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
+    let own_world = common::own_world::enter();
     let trials = vec![
         Trial::test("mixed_runs_leave_nothing", || mixed_runs().map_err(Failed::from)),
         Trial::test("warm_runs_leave_nothing", || warm::warm_runs().map_err(Failed::from)),
@@ -34,7 +36,9 @@ pub(crate) fn main() -> ExitCode {
             resident::descriptors().map_err(Failed::from)
         }),
     ];
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let ended = libtest_mimic::run(&arguments, trials);
+    drop(own_world);
+    ended.exit_code()
 }
 
 /// One kind of run: its name, flags, what a shell is to do, and how it must end.
@@ -111,6 +115,7 @@ const KINDS: &[Kind] = &[
 fn mixed_runs() -> Result<(), String> {
     // What is made once and stays, such as the file of user ids, is made now.
     common::run(["--", "true"]);
+    let runs = RUNS[usize::from(std::env::var("BELLJAR_TEST_SIZE").is_ok_and(|size| size == "full"))];
     let before = Snapshot::take();
     let token = format!("leaktest{}", std::process::id());
     let counts = Mutex::new(BTreeMap::<String, usize>::new());
@@ -121,7 +126,7 @@ fn mixed_runs() -> Result<(), String> {
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= RUNS {
+                    if number >= runs {
                         return;
                     }
                     let kind = &KINDS[number % KINDS.len()];
@@ -138,7 +143,7 @@ fn mixed_runs() -> Result<(), String> {
             });
         }
     });
-    println!("{RUNS} runs: {:?}", counts.into_inner().expect("nobody panicked"));
+    println!("{runs} runs: {:?}", counts.into_inner().expect("nobody panicked"));
     let wrong = wrong.into_inner().expect("nobody panicked");
     if !wrong.is_empty() {
         return Err(wrong.join("\n"));

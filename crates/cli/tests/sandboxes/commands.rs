@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::common::host::alive_with;
 use crate::common::server::{KEY, Server};
 use crate::terminal::mute;
-use crate::wait_for;
+use crate::{own_sleep, wait_for};
 
 const JSON: &str = "Content-Type: application/json\r\n";
 const EVENTS: &str = "Content-Type: application/json\r\nAccept: text/event-stream\r\n";
@@ -309,19 +309,20 @@ fn a_signal_reaches_the_whole_group() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = format!("{}/commands", server.sandbox(&json!({"policy": "off"})));
+    let sleep = own_sleep(97_651);
     for (signal, name) in [(json!("SIGTERM"), "SIGTERM"), (json!("INT"), "SIGINT"), (json!(9), "SIGKILL")] {
-        let request = json!({"shell": "sleep 97651 & sleep 97651; wait", "background": true});
+        let request = json!({"shell": format!("{sleep} & {sleep}; wait"), "background": true});
         let own = format!("{place}/{}", server.post(&place, &request).json()["id"]);
         // They themselves: an interrupt between a shell's fork and its child's own program is lost on both.
         let sleeps = |line: &String| line.starts_with("sleep");
         wait_for("both run", || {
-            alive_with("sleep 97651", Duration::ZERO).iter().filter(|line| sleeps(line)).count() == 2
+            alive_with(&sleep, Duration::ZERO).iter().filter(|line| sleeps(line)).count() == 2
         });
         assert_eq!(server.post(&format!("{own}/signal"), &json!({"signal": signal})).status, 204);
         wait_for("its end", || server.get(&own).json()["state"] == "ended");
         // A shell in the background ignores interrupts for those that it starts in the background.
         if name != "SIGINT" {
-            assert!(alive_with("sleep 97651", Duration::from_secs(10)).is_empty(), "{name}");
+            assert!(alive_with(&sleep, Duration::from_secs(60)).is_empty(), "{name}");
         }
         assert_eq!(server.get(&own).json()["signal"], name);
         server.post(&place, &json!({"shell": "kill -9 -1"}));
@@ -333,12 +334,12 @@ fn a_client_that_goes_away_takes_its_command_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = format!("{}/commands", server.sandbox(&json!({})));
-    for (headers, mark) in [(JSON, "sleep 97652"), (EVENTS, "sleep 97653")] {
+    for (headers, mark) in [(JSON, own_sleep(97_652)), (EVENTS, own_sleep(97_653))] {
         let body = json!({"shell": format!("{mark} & {mark}; wait")}).to_string();
         let stream = server.send_as(KEY, "POST", &place, headers, body.as_bytes());
-        wait_for("it runs", || alive_with(mark, Duration::ZERO).len() >= 2);
+        wait_for("it runs", || alive_with(&mark, Duration::ZERO).len() >= 2);
         drop(stream);
-        assert!(alive_with(mark, Duration::from_secs(10)).is_empty(), "{mark}");
+        assert!(alive_with(&mark, Duration::from_secs(60)).is_empty(), "{mark}");
     }
     // One in the background goes on, whoever looks at it and goes.
     let request = json!({"command": ["sleep", "97654"], "background": true});
@@ -413,14 +414,15 @@ fn a_sandbox_that_is_paused_or_has_ended_says_so() {
         verbs(409, "sandbox_paused");
         // One whose client goes away meanwhile does not survive.
         assert_eq!(server.post(&format!("{sandbox}/resume"), &json!({})).status, 200);
-        let body = json!({"command": ["sleep", "97655"]}).to_string();
+        let sleep = own_sleep(97_655);
+        let body = json!({"shell": format!("exec {sleep}")}).to_string();
         let stream = server.send_as(KEY, "POST", &place, JSON, body.as_bytes());
-        wait_for("it runs", || !alive_with("sleep 97655", Duration::ZERO).is_empty());
+        wait_for("it runs", || !alive_with(&sleep, Duration::ZERO).is_empty());
         assert_eq!(server.post(&format!("{sandbox}/pause"), &json!({})).status, 200);
         drop(stream);
         std::thread::sleep(Duration::from_millis(300));
         assert_eq!(server.post(&format!("{sandbox}/resume"), &json!({})).status, 200);
-        assert!(alive_with("sleep 97655", Duration::from_secs(10)).is_empty());
+        assert!(alive_with(&sleep, Duration::from_secs(60)).is_empty());
     } else {
         eprintln!("skipped: nothing can be paused here");
     }
@@ -428,8 +430,10 @@ fn a_sandbox_that_is_paused_or_has_ended_says_so() {
     let mut head = String::new();
     watching.0.read_line(&mut head).unwrap();
     assert!(head.contains("200"), "{head}");
-    let mut waiting = server.send_as(KEY, "POST", &place, JSON, br#"{"command":["sleep","97656"]}"#);
-    wait_for("it runs", || !alive_with("sleep 97656", Duration::ZERO).is_empty());
+    let sleep = own_sleep(97_656);
+    let body = json!({"shell": format!("exec {sleep}")}).to_string();
+    let mut waiting = server.send_as(KEY, "POST", &place, JSON, body.as_bytes());
+    wait_for("it runs", || !alive_with(&sleep, Duration::ZERO).is_empty());
     assert_eq!(server.delete(&sandbox).status, 200);
     let (name, data) = watching.last().unwrap();
     assert_eq!((name.as_str(), &data["error"]["code"]), ("error", &json!("sandbox_ended")));

@@ -17,6 +17,11 @@ mod terminal;
 
 use std::time::{Duration, Instant};
 
+/// A sleeping program that no other test of this machine has, not even the same one of another checkout.
+fn own_sleep(number: u32) -> String {
+    format!("sleep {number}.{}", std::process::id())
+}
+
 /// Waits for what is about to be.
 fn wait_for(what: &str, mut seen: impl FnMut() -> bool) {
     let started = Instant::now();

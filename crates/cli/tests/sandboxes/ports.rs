@@ -97,7 +97,7 @@ fn get(place: &Place<'_>, rest: &str) -> Reply {
 fn listening(place: &Place<'_>, port: u16) {
     let started = Instant::now();
     while place.server.get(&format!("{}/ports/{port}/", place.path)).status == 409 {
-        assert!(started.elapsed() < Duration::from_secs(20), "nobody listens on {port}");
+        assert!(started.elapsed() < Duration::from_secs(60), "nobody listens on {port}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -14,9 +14,9 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
 use crate::common::host::alive_with;
 use crate::common::server::{KEY, Server};
-use crate::wait_for;
+use crate::{own_sleep, wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A client's end of a terminal.
 struct Terminal {
@@ -121,10 +121,11 @@ async fn a_shell_has_a_terminal_of_its_own() {
     terminal.type_in("stty size\n").await;
     terminal.shows("50 120").await;
 
-    terminal.type_in("sleep 97661\n").await;
-    wait_for("it runs", || !alive_with("sleep 97661", Duration::ZERO).is_empty());
+    let sleep = own_sleep(97_661);
+    terminal.type_in(&format!("{sleep}\n")).await;
+    wait_for("it runs", || !alive_with(&sleep, Duration::ZERO).is_empty());
     terminal.type_in("\x03").await;
-    assert!(alive_with("sleep 97661", Duration::from_secs(10)).is_empty());
+    assert!(alive_with(&sleep, Duration::from_secs(60)).is_empty());
     terminal.type_in("echo still al''ive\n").await;
     terminal.shows("still alive").await;
 

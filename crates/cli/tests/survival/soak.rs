@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 use crate::common::host::{Snapshot, alive_with, left_after};
 use crate::common::server::Server;
-use crate::everything;
+use crate::{PATIENCE, percentile, sized};
 
 const CLIENTS: usize = 8;
-/// What C3 allows is 64 MB, over five times as many.
+/// How much the server may grow.
 const GROWTH: u64 = 64 << 20;
 
 pub(crate) fn of_every_kind() {
-    let (warm_up, runs) = if everything() { (2_000, 20_000) } else { (200, 600) };
+    let (warm_up, runs) = sized((200, 600), (2_000, 20_000), (10_000, 100_000));
     let folder = tempfile::tempdir().unwrap();
     let before = Snapshot::take();
     let mut server = Server::new(folder.path());
@@ -24,14 +24,18 @@ pub(crate) fn of_every_kind() {
     let kinds = kinds(&token);
     many(&server, &kinds, warm_up);
     let (resident, files) = (resident(server.child.id()), files(server.child.id()));
-    let counts = many(&server, &kinds, runs);
+    let (counts, millis) = many(&server, &kinds, runs);
     println!("{runs} executions: {counts:?}");
-    assert_eq!(alive_with(&token, Duration::from_secs(20)), Vec::<String>::new());
+    let tenth = millis.len() / 10;
+    for (which, part) in [("first", &millis[..tenth]), ("last", &millis[millis.len() - tenth..])] {
+        println!("{which} tenth: p50 {:.1} ms, p99 {:.1} ms", percentile(part, 0.5), percentile(part, 0.99));
+    }
+    assert_eq!(alive_with(&token, PATIENCE), Vec::<String>::new());
     let grown = resident_now(&server).saturating_sub(resident);
     println!("the server grew by {} kB from {} kB", grown >> 10, resident >> 10);
     assert!(grown < GROWTH, "the server grew by {grown} bytes");
     // The last of them are taken down behind their answers.
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + PATIENCE;
     let more = || self::files(server.child.id()).saturating_sub(files);
     while more() > 8 {
         assert!(Instant::now() < end, "{} more descriptors than before", more());
@@ -39,7 +43,7 @@ pub(crate) fn of_every_kind() {
     }
     server.signal("-TERM");
     server.child.wait().unwrap();
-    assert_eq!(left_after(&before, Duration::from_secs(20)), Vec::<String>::new());
+    assert_eq!(left_after(&before, PATIENCE), Vec::<String>::new());
 }
 
 /// What to send, and how it may end.
@@ -51,7 +55,7 @@ struct Kind {
 
 fn kinds(token: &str) -> Vec<Kind> {
     let kind = |name, endings, request| Kind { name, request, endings };
-    let bash = |code: String| json!({"language": "bash", "code": code, "limits": {"timeout_ms": 5000}});
+    let bash = |code: String| json!({"language": "bash", "code": code, "limits": {"timeout_ms": 60_000}});
     let python = |code: &str| json!({"language": "python", "code": code});
     let mut short = bash(format!("sleep {token}"));
     short["limits"] = json!({"timeout_ms": 60});
@@ -77,8 +81,10 @@ fn kinds(token: &str) -> Vec<Kind> {
     ]
 }
 
-fn many(server: &Server, kinds: &[Kind], runs: usize) -> BTreeMap<&'static str, usize> {
+/// How many of each kind there were, and how long each answer took, in their order.
+fn many(server: &Server, kinds: &[Kind], runs: usize) -> (BTreeMap<&'static str, usize>, Vec<f64>) {
     let (next, counts) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let millis = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {
             scope.spawn(|| {
@@ -88,7 +94,9 @@ fn many(server: &Server, kinds: &[Kind], runs: usize) -> BTreeMap<&'static str, 
                         return;
                     }
                     let kind = &kinds[number % kinds.len()];
+                    let started = Instant::now();
                     let answer = server.post("/v1/executions", &kind.request);
+                    millis.lock().unwrap().push(started.elapsed().as_secs_f64() * 1e3);
                     assert_eq!(answer.status, 200, "{}: {}", kind.name, answer.text());
                     let status = answer.json()["status"].as_str().unwrap_or_default().to_owned();
                     assert!(kind.endings.contains(&status.as_str()), "{}: {}", kind.name, answer.text());
@@ -97,7 +105,7 @@ fn many(server: &Server, kinds: &[Kind], runs: usize) -> BTreeMap<&'static str, 
             });
         }
     });
-    counts.into_inner().unwrap()
+    (counts.into_inner().unwrap(), millis.into_inner().unwrap())
 }
 
 fn resident_now(server: &Server) -> u64 {
@@ -105,12 +113,12 @@ fn resident_now(server: &Server) -> u64 {
 }
 
 /// What a process has in memory.
-fn resident(pid: u32) -> u64 {
+pub(super) fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-fn files(pid: u32) -> usize {
+pub(super) fn files(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }

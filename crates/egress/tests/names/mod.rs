@@ -63,9 +63,17 @@ async fn listed_names_are_answered() {
     assert_eq!(by_datagram(&place, "PUBLIC.B.test", A).await, (0, address.clone()));
     assert_eq!(by_stream(&place, "public.b.test", A).await, (0, address));
     assert_eq!(by_datagram(&place, "public.b.test", AAAA).await, (0, vec![]));
-    assert_eq!(by_datagram(&place, "nowhere.b.test", A).await, (2, vec![]));
-    // What is near is not told, even if the name is listed.
-    assert_eq!(by_datagram(&place, "a.b.test", A).await, (0, vec![]));
+}
+
+#[tokio::test]
+async fn a_private_address_is_answered_like_a_name_that_does_not_exist() {
+    let place = Place::open(&["*.b.test"]);
+    for name in ["nowhere.b.test", "a.b.test", "mapped.b.test", "v6.b.test"] {
+        for kind in [A, AAAA] {
+            assert_eq!(by_datagram(&place, name, kind).await, (3, vec![]), "{name}");
+            assert_eq!(by_stream(&place, name, kind).await, (3, vec![]), "{name}");
+        }
+    }
 }
 
 #[tokio::test]

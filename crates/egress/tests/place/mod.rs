@@ -93,7 +93,7 @@ pub(crate) async fn connect(to: SocketAddr) -> TcpStream {
 /// Everything until the end, which a reset is as well; it has to come.
 pub(crate) async fn read_all(client: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
-    let reading = tokio::time::timeout(Duration::from_secs(10), client.read_to_end(&mut bytes)).await;
+    let reading = tokio::time::timeout(Duration::from_secs(60), client.read_to_end(&mut bytes)).await;
     let _end = reading.expect("it ends");
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -179,7 +179,7 @@ impl Upstream {
                 closed.await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("every connection is closed");
+        tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("every connection is closed");
     }
 }
 

@@ -78,6 +78,12 @@ pub(super) const CALLS: &[Calls] = &[
         instead: "no setting allows raw sockets, ping's for one; connect over TCP or UDP, with --network where it is outside",
     },
     Calls {
+        names: &["setsockopt", "getsockopt"],
+        category: "network",
+        reason: "that socket option is not among those that programs commonly use",
+        instead: "no setting allows it; leave the option out, or turn off the feature that needs it",
+    },
+    Calls {
         names: &["chmod", "fchmod", "fchmodat", "creat", "open", "openat"],
         category: "filesystem",
         reason: "no file may get a set-uid or set-gid bit",

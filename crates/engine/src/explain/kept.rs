@@ -99,9 +99,31 @@ fn detail(call: &RefusedCall) -> String {
     const RAW: u64 = 3;
     match (call.name.as_str(), call.arguments) {
         ("ioctl", [_, request, _]) => format!("{:#x}", request as u32),
+        ("setsockopt" | "getsockopt", [_, level, name]) => option_name(level as u32, name as u32),
         ("socket", [_, kind, _]) if kind & 0xf == RAW => "SOCK_RAW".to_owned(),
         _ => String::new(),
     }
+}
+
+/// A socket option as the manuals write it, or as two numbers.
+fn option_name(level: u32, name: u32) -> String {
+    let known = match (level, name) {
+        (1, 26) => "SO_ATTACH_FILTER",
+        (1, 50) => "SO_ATTACH_BPF",
+        (1, 51) => "SO_ATTACH_REUSEPORT_CBPF",
+        (1, 52) => "SO_ATTACH_REUSEPORT_EBPF",
+        (1, 36) => "SO_MARK",
+        (1, 37) => "SO_TIMESTAMPING",
+        (1, 60) => "SO_ZEROCOPY",
+        (1, 61) => "SO_TXTIME",
+        (6, 14) => "TCP_MD5SIG",
+        (6, 19) => "TCP_REPAIR",
+        (6, 31) => "TCP_ULP",
+        (6, 35) => "TCP_ZEROCOPY_RECEIVE",
+        (0, 4) => "IP_OPTIONS",
+        _ => return format!("level {level}, option {name}"),
+    };
+    known.to_owned()
 }
 
 pub(super) fn processes(refused: Option<u64>, limits: &Limits) -> Finding {

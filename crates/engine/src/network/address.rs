@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 /// So many leading bits in common, of IPv4 or IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,17 +101,66 @@ const NOT_PUBLIC: &[Block] = &[
     Block::v6(0xff00, 0, 0, 8),     // multicast
 ];
 
-/// Whether an address is anybody's on the internet.
-pub(super) fn is_public(address: IpAddr) -> bool {
-    let address = address.to_canonical();
-    let near = |address: IpAddr| NOT_PUBLIC.iter().any(|block| block.contains(address));
-    match address {
-        IpAddr::V4(_) => !near(address),
-        IpAddr::V6(six) => match translated(six) {
-            Some(four) => !near(IpAddr::V4(four)),
-            None => !near(address),
-        },
+/// Services of clouds for their own machines, at addresses that the registries count as public.
+const CLOUD_SERVICES: &[Block] = &[
+    // Azure's WireServer: configuration and certificates of the virtual machine.
+    Block { base: IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)), bits: 32 },
+    Block::v4(161, 26, 16), // IBM Cloud: name servers, mirrors, infrastructure
+    Block::v4(166, 8, 14),  // IBM Cloud: service endpoints
+];
+
+/// The most ranges that a configuration may add.
+const MAX_RANGES: usize = 1_000;
+
+/// Address ranges that the operator treats as private, in addition to the built-in ones. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrivateRanges(Arc<[Block]>);
+
+impl Default for PrivateRanges {
+    fn default() -> Self {
+        Self(Arc::from([]))
     }
+}
+
+impl PrivateRanges {
+    /// Parses `ADDRESS` and `ADDRESS/BITS` entries.
+    ///
+    /// # Errors
+    /// Names the first entry that is not an address range, and why.
+    pub fn parse<T: AsRef<str>>(ranges: &[T]) -> Result<Self, String> {
+        if ranges.len() > MAX_RANGES {
+            return Err(format!("has more than {MAX_RANGES} ranges; write fewer, larger ones"));
+        }
+        let parse = |text: &T| {
+            let text = text.as_ref().trim();
+            let shown = || text.chars().take(80).collect::<String>().escape_debug().to_string();
+            match Block::parse(text) {
+                Ok(Some(block)) => Ok(block),
+                Ok(None) => Err(format!("'{}' is not an address range such as 10.1.0.0/16", shown())),
+                Err(why) => Err(format!("'{}' {why}", shown())),
+            }
+        };
+        ranges.iter().map(parse).collect::<Result<_, _>>().map(Self)
+    }
+
+    fn contain(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|block| block.contains(address))
+    }
+}
+
+/// Returns whether an address belongs to the public internet.
+pub(super) fn is_public(address: IpAddr, private: &PrivateRanges) -> bool {
+    let address = address.to_canonical();
+    let translated = match address {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(six) => translated(six).map(IpAddr::V4),
+    };
+    // An IPv6 address that wraps an IPv4 one leads to that one; the operator's ranges hold for both.
+    let destination = translated.unwrap_or(address);
+    let mut built_in = NOT_PUBLIC.iter().chain(CLOUD_SERVICES);
+    !built_in.any(|block| block.contains(destination))
+        && !private.contain(destination)
+        && !private.contain(address)
 }
 
 /// The IPv4 address that an IPv6 one is a way to: NAT64, 6to4 and Teredo.

@@ -21,6 +21,7 @@ fn admitted_in(sandbox: Value, request: Value) -> Result<AdmittedCommand, String
         policies: &Policies::default(),
         floor: None,
         reach: crate::network::Reach::Full,
+        private_ranges: &crate::network::PrivateRanges::default(),
         images: None,
     };
     let sandbox = serde_json::from_value(sandbox).unwrap();

@@ -7,6 +7,8 @@
 //! The formats are read and written by the `tar` and `zip` crates: both are widely used and kept up, and neither needs
 //! more than a reader or a writer. Where files go is decided here, not there.
 
+#[cfg(test)]
+mod fuzz_tests;
 mod ground;
 mod pack;
 mod path;

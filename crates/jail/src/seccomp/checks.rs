@@ -4,6 +4,7 @@
 //! upper half of a register is ignored there, so it is ignored here. Comparing all 64 bits would let
 //! `0x1_0000_5412` pass for something that is not TIOCSTI.
 
+use super::options;
 use crate::bare::hop;
 use crate::bare::message::LEAVING;
 
@@ -16,6 +17,10 @@ pub(super) enum Check {
     Socket,
     /// `socketpair` of UNIX sockets.
     SocketPair,
+    /// `setsockopt` of a listed option.
+    SetOption,
+    /// `getsockopt` of a listed option.
+    GetOption,
     /// `ioctl` with a listed request.
     Ioctl,
     /// `prctl` with a listed option.
@@ -192,6 +197,8 @@ impl Check {
             Check::SocketPair => {
                 load(0, ALL, one_of(&[AF_UNIX], Tree::Allow, Tree::Refuse(libc::EAFNOSUPPORT)))
             }
+            Check::SetOption => options::settable(),
+            Check::GetOption => options::readable(),
             // psutil takes "not supported" for an answer about link speed, but not EPERM.
             Check::Ioctl => {
                 let link_speed = one_of(&[SIOCETHTOOL], Tree::Refuse(libc::EOPNOTSUPP), eperm());
@@ -240,7 +247,7 @@ fn socket() -> Tree {
     load(0, ALL, one_of(&[AF_UNIX], Tree::Allow, one_of(INTERNET, internet, other)))
 }
 
-fn load(argument: u8, mask: u32, then: Tree) -> Tree {
+pub(super) fn load(argument: u8, mask: u32, then: Tree) -> Tree {
     Tree::Load(argument, mask, Box::new(then))
 }
 
@@ -248,6 +255,6 @@ fn any_bit(bits: u32, then: Tree, otherwise: Tree) -> Tree {
     Tree::AnyBit(bits, Box::new(then), Box::new(otherwise))
 }
 
-fn one_of(values: &'static [u32], then: Tree, otherwise: Tree) -> Tree {
+pub(super) fn one_of(values: &'static [u32], then: Tree, otherwise: Tree) -> Tree {
     Tree::OneOf(values, Box::new(then), Box::new(otherwise))
 }

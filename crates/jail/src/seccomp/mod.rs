@@ -16,6 +16,7 @@ mod checks;
 pub mod listing;
 mod numbers_aarch64;
 mod numbers_x86_64;
+mod options;
 mod policy;
 #[cfg(test)]
 mod tests;

@@ -211,8 +211,11 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
     (check(Check::SocketPair), &["socketpair"]),
     (Allow, &[
         "bind", "listen", "accept", "accept4", "connect", "shutdown", "getsockname", "getpeername",
-        "getsockopt", "setsockopt", "sendto", "recvfrom", "sendmsg", "recvmsg", "sendmmsg",
+        "sendto", "recvfrom", "sendmsg", "recvmsg", "sendmmsg",
     ]),
+    // Most options are machinery that programs do without, and some have a record of kernel holes.
+    (check(Check::SetOption), &["setsockopt"]),
+    (check(Check::GetOption), &["getsockopt"]),
     // Terminals, a few file and interface queries; everything else a driver understands is out of reach.
     (check(Check::Ioctl), &["ioctl"]),
     // The ipc namespace holds these; PHP and PostgreSQL use them, none with a time-out.

@@ -182,6 +182,125 @@ fn sockets_of_harmless_families_only() {
 }
 
 #[test]
+fn socket_options_that_programs_need_are_let_through() {
+    const HIGH: u64 = 0xdead_0000_0000;
+    let (socket, ip, tcp, udp, v6, lite, netlink) = (1, 0, 6, 17, 41, 136, 270);
+    let set = [
+        (socket, libc::SO_REUSEADDR),
+        (socket, libc::SO_REUSEPORT),
+        (socket, libc::SO_KEEPALIVE),
+        (socket, libc::SO_RCVTIMEO),
+        (socket, libc::SO_SNDBUF),
+        (socket, libc::SO_LINGER),
+        (socket, libc::SO_BROADCAST),
+        (socket, libc::SO_PASSCRED),
+        (socket, libc::SO_TIMESTAMP),
+        (ip, libc::IP_TOS),
+        (ip, libc::IP_TTL),
+        (ip, libc::IP_RECVERR),
+        (ip, libc::IP_MTU_DISCOVER),
+        (ip, libc::IP_ADD_MEMBERSHIP),
+        (ip, libc::IP_MULTICAST_ALL),
+        (v6, libc::IPV6_V6ONLY),
+        (v6, libc::IPV6_RECVPKTINFO),
+        (v6, libc::IPV6_TCLASS),
+        (v6, 29), // IPV6_MULTICAST_ALL
+        (tcp, libc::TCP_NODELAY),
+        (tcp, libc::TCP_KEEPIDLE),
+        (tcp, libc::TCP_KEEPCNT),
+        (tcp, libc::TCP_USER_TIMEOUT),
+        (tcp, libc::TCP_CORK),
+        (tcp, libc::TCP_FASTOPEN_CONNECT),
+        (udp, 1),
+        (lite, 10),
+        (netlink, libc::NETLINK_EXT_ACK),
+    ];
+    for (level, name) in set {
+        passes("setsockopt", &[3, level, name as u64]);
+        passes("setsockopt", &[3, HIGH | level, HIGH | name as u64]);
+    }
+    let read = [
+        (socket, libc::SO_ERROR),
+        (socket, libc::SO_TYPE),
+        (socket, libc::SO_DOMAIN),
+        (socket, libc::SO_PROTOCOL),
+        (socket, libc::SO_ACCEPTCONN),
+        (socket, libc::SO_PEERCRED),
+        (tcp, libc::TCP_INFO),
+        (tcp, libc::TCP_CONGESTION),
+        (ip, libc::IP_MTU),
+        (v6, libc::IPV6_MTU),
+    ];
+    let membership = |(level, name): &(u64, i32)| (*level, *name) == (ip, libc::IP_ADD_MEMBERSHIP);
+    for (level, name) in read.into_iter().chain(set.into_iter().filter(|option| !membership(option))) {
+        passes("getsockopt", &[3, level, name as u64]);
+        passes("getsockopt", &[3, HIGH | level, HIGH | name as u64]);
+    }
+    for call in ["setsockopt", "getsockopt"] {
+        fails(call, &[3, udp, 103], libc::ENOPROTOOPT);
+        fails(call, &[3, udp, HIGH | 104], libc::ENOPROTOOPT);
+    }
+}
+
+#[test]
+fn socket_options_beyond_the_list_are_refused() {
+    const HIGH: u64 = 0xdead_0000_0000;
+    let (socket, ip, tcp, udp, v6) = (1, 0, 6, 17, 41);
+    let refused = [
+        (socket, libc::SO_ATTACH_FILTER),
+        (socket, libc::SO_ATTACH_BPF),
+        (socket, libc::SO_ATTACH_REUSEPORT_CBPF),
+        (socket, libc::SO_ATTACH_REUSEPORT_EBPF),
+        (socket, libc::SO_DETACH_FILTER),
+        (socket, libc::SO_LOCK_FILTER),
+        (socket, libc::SO_BPF_EXTENSIONS),
+        (socket, libc::SO_ZEROCOPY),
+        (socket, libc::SO_TXTIME),
+        (socket, libc::SO_TIMESTAMPING),
+        (socket, libc::SO_PEEK_OFF),
+        (socket, libc::SO_BUSY_POLL),
+        (socket, libc::SO_MARK),
+        (socket, libc::SO_RCVBUFFORCE),
+        (tcp, 31), // TCP_ULP
+        (tcp, libc::TCP_REPAIR),
+        (tcp, libc::TCP_REPAIR_OPTIONS),
+        (tcp, libc::TCP_MD5SIG),
+        (tcp, 35),  // TCP_ZEROCOPY_RECEIVE
+        (tcp, 38),  // TCP_AO_ADD_KEY
+        (udp, 100), // UDP_ENCAP
+        (ip, libc::IP_OPTIONS),
+        (ip, libc::IP_TRANSPARENT),
+        (ip, libc::IP_XFRM_POLICY),
+        (ip, libc::IP_MSFILTER),
+        (ip, libc::MCAST_JOIN_GROUP),
+        (ip, libc::MCAST_MSFILTER),
+        (ip, 64), // IPT_SO_SET_REPLACE, IPT_SO_GET_INFO
+        (ip, 65),
+        (v6, 1),  // IPV6_ADDRFORM
+        (v6, 32), // IPV6_FLOWLABEL_MGR
+        (v6, libc::IPV6_RTHDR),
+        (v6, libc::IPV6_HOPOPTS),
+        (v6, libc::MCAST_JOIN_SOURCE_GROUP),
+        (v6, 64), // IP6T_SO_SET_REPLACE
+        (v6, 65),
+        (58, 1),  // ICMPv6
+        (132, 1), // SCTP
+        (255, 1), // raw sockets
+        (263, 1), // packet sockets
+        (279, 1), // AF_ALG
+        (282, 1), // TLS
+        (284, 1), // MPTCP
+        (0xffff, 1),
+    ];
+    for (level, name) in refused {
+        for call in ["setsockopt", "getsockopt"] {
+            fails(call, &[3, level, name as u64], libc::EPERM);
+            fails(call, &[3, HIGH | level, HIGH | name as u64], libc::EPERM);
+        }
+    }
+}
+
+#[test]
 fn requests_are_compared_by_their_low_half() {
     let good = [
         libc::TCGETS,
@@ -389,6 +508,10 @@ fn under_the_filter(filter: &Filter) -> i32 {
             failed(libc::socket(libc::AF_ALG, libc::SOCK_SEQPACKET, 0).into(), libc::EAFNOSUPPORT),
             libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) >= 0,
             failed(libc::syscall(libc::SYS_ioctl, 0, 0x1_0000_5412_u64, 0), libc::EPERM),
+            // TCP_NODELAY is asked of the kernel, TCP_ULP is not.
+            failed(libc::syscall(libc::SYS_setsockopt, -1, 6, 1, 0, 0), libc::EBADF),
+            failed(libc::syscall(libc::SYS_setsockopt, -1, 6, 0x1_0000_001f_u64, 0, 0), libc::EPERM),
+            failed(libc::syscall(libc::SYS_getsockopt, -1, 6, 35, 0, 0), libc::EPERM),
             failed(libc::chmod(c"/nonexistent".as_ptr(), 0o4755).into(), libc::EPERM),
             failed(libc::chmod(c"/nonexistent".as_ptr(), 0o755).into(), libc::ENOENT),
             failed(libc::syscall(0x3fff_0000), libc::ENOSYS),
@@ -468,7 +591,21 @@ fn container_runtimes_are_told_the_same_table() {
     let interesting =
         [0, 1, 2, 3, 6, 8, 16, 17, 22, 38, 0o100, 0o644, 0o4755, 0o2755, 0o20_000_000, 0o100_644, 0o020_644]
             .into_iter()
-            .chain([0x5401, 0x5412, 0x541b, 0x8946, 0x11, 0x1000_0011, 0x003d_0f00, 0x4000_0000, 0xffff_ffff])
+            .chain([
+                0x5401,
+                0x5412,
+                0x541b,
+                0x8946,
+                0x11,
+                41,
+                31,
+                103,
+                270,
+                0x1000_0011,
+                0x003d_0f00,
+                0x4000_0000,
+                0xffff_ffff,
+            ])
             .chain([0x8, 0x2_0000, 0x4_0000, 0x5356_4d41, 0x1_0000_5412, 0xdead_0000_0000_0002]);
     let interesting: Vec<u64> = interesting.collect();
     for arch in ARCHES {

@@ -93,7 +93,7 @@ impl Played {
 
     /// Waits until every machine was given back.
     fn nothing_left(&self) -> Verdict {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let state = self.state(None)?;
             if state["machines"] == json!([]) {

@@ -99,7 +99,7 @@ async fn who_is_slow_is_let_go() {
     let mut rest = Vec::new();
     slow_head.read_to_end(&mut rest).await.unwrap();
     assert_eq!(idle.read_to_end(&mut rest).await.unwrap(), 0);
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
 }
 
 #[tokio::test]
@@ -110,7 +110,7 @@ async fn who_does_not_read_is_let_go() {
     body["limits"] = json!({"output_bytes": 64 << 20});
     let headers = format!("{JSON}Accept: text/event-stream\r\n");
     let _silent = client.start("POST", "/v1/executions", &headers, body.to_string().as_bytes()).await;
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     while client.get("/v1/executions?status=cancelled").await.json()["executions"] == json!([]) {
         assert!(Instant::now() < end);
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -12,7 +12,7 @@ use crate::client::{Client, request};
 use crate::place::Place;
 
 const JSON: &str = "Content-Type: application/json\r\n";
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn two_tenants_cannot_see_each_other() {

@@ -37,7 +37,7 @@ async fn what_takes_too_long_is_cancelled_and_recorded() {
     place.stop();
     assert_eq!(answer(&mut running).await.json()["status"], "cancelled");
     let folder = place.ended().await;
-    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
     let again = Place::serve(reopened(folder.path()).await, folder).await;
     let kept = again.client().get(&format!("/v1/executions/{detached}")).await.json();
     assert_eq!(kept["status"], "cancelled");

@@ -19,7 +19,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::place::{Place, world};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A certificate that vouches for itself, and its key.
 struct Pair {

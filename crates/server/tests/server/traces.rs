@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::client::request;
 use crate::place::{ADMIN, Place};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const ABOVE: &str = "b7ad6b7169203331";
 

@@ -204,7 +204,7 @@ pub(crate) async fn collect(mut output: Box<dyn Output>) -> Result<Ran, LivingEr
 pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> Result<bool, String>) -> Verdict {
     let start = Instant::now();
     while !holds().await? {
-        if start.elapsed() > Duration::from_secs(20) {
+        if start.elapsed() > Duration::from_secs(60) {
             return Err(format!("never: {what}"));
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

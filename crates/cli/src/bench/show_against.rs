@@ -1,0 +1,93 @@
+//! The comparison of two binaries, for people and for programs.
+
+use std::io::{self, Write};
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::against::{ComparedRow, Comparison};
+use super::figures::{NONE, millis, ratio, wrapped};
+use crate::failure::shown;
+
+const WIDTH: usize = 100;
+const HEADER: [&str; 8] = ["", "", "bare", "other", "to bare", "this", "to bare", "change"];
+
+/// Writes one object, on one line.
+pub(super) fn json(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, comparison)?;
+    writeln!(out)
+}
+
+/// Writes the table and how it was taken.
+pub(super) fn text(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(HEADER);
+    let mut last = "";
+    for row in &comparison.rows {
+        table.add_row(cells(if row.workload == last { "" } else { row.workload }, row));
+        last = row.workload;
+    }
+    for column in table.column_iter_mut().skip(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    for line in table.lines() {
+        writeln!(out, "{}", line.strip_prefix(' ').unwrap_or(&line).trim_end())?;
+    }
+    writeln!(out)?;
+    for note in notes(comparison) {
+        writeln!(out, "{}", wrapped(&note, WIDTH))?;
+    }
+    Ok(())
+}
+
+fn cells(workload: &str, row: &ComparedRow) -> [String; 8] {
+    let figure = |value: Option<f64>, show: fn(f64) -> String| value.map_or_else(|| NONE.to_owned(), show);
+    [
+        workload.to_owned(),
+        row.way.to_owned(),
+        figure(row.bare_p50_ms, millis),
+        figure(row.other.p50_ms, millis),
+        figure(row.other.ratio, ratio),
+        figure(row.this.p50_ms, millis),
+        figure(row.this.ratio, ratio),
+        figure(row.change_percent, |change| format!("{change:+.1}%")),
+    ]
+}
+
+fn notes(comparison: &Comparison) -> Vec<String> {
+    let mut notes = vec![
+        format!("other: {}. this: {}.", shown(&comparison.other), shown(&comparison.this)),
+        format!(
+            "p50s and ratios are medians over {} slices of {} rounds each, in turns. change: this ratio to bare beside the \
+             other one; above zero, this binary is slower.",
+            comparison.slices, comparison.rounds
+        ),
+    ];
+    if comparison.debug_build {
+        notes.push("This is a debug build, which is slow by itself; compare release builds.".to_owned());
+    }
+    notes.extend(comparison.left_out.iter().map(|reason| format!("Left out: {reason}.")));
+    notes.push(format!("{}, {} processors", comparison.date, comparison.machine.cpus));
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::against::Figure;
+    use super::*;
+
+    #[test]
+    fn a_row_has_both_binaries_and_what_is_missing_is_a_dash() {
+        let row = ComparedRow {
+            workload: "python",
+            way: "pool",
+            bare_p50_ms: Some(12.0),
+            other: Figure { p50_ms: Some(2.0), ratio: Some(1.0 / 6.0) },
+            this: Figure { p50_ms: Some(2.2), ratio: Some(1.1 / 6.0) },
+            change_percent: Some(10.0),
+        };
+        let expected = ["python", "pool", "12.00 ms", "2.00 ms", "1/6.0", "2.20 ms", "1/5.5", "+10.0%"];
+        assert_eq!(cells("python", &row), expected);
+        let empty = ComparedRow { this: Figure::default(), change_percent: None, ..row };
+        assert_eq!(cells("", &empty)[5..], [NONE, NONE, NONE]);
+    }
+}

@@ -1,0 +1,135 @@
+# The second tier, in groups that can be run one by one. Sourced by `./test`.
+#
+# Tests of these groups have a small form in the first tier. BELLJAR_TEST_SIZE=full asks for the whole size.
+
+# NAME|what it does. The order is that of `./test --all`.
+GROUPS_OF_TESTS=(
+    "lint|clippy, without and with fault injection"
+    "docs|rustdoc without warnings"
+    "cross|compiles for another processor and another system"
+    "frameworks|agents' frameworks drive the Python package"
+    "mcp|real MCP clients"
+    "clone|from a clone of the repository to a working agent"
+    "survival|kill -9 of the server amid 1,000 executions, 50 times"
+    "soak|100,000 mixed runs, 30 % of them abusive; nothing is left"
+    "timeouts|10,000 time-outs at 4 times as many as processors"
+    "neighbors|an honest tenant beside a hostile one, for each abuse"
+    "hangups|10,000 clients that hang up in the middle"
+    "fuzz|wire frames, paths, archives and bodies, 5 minutes each"
+    "vm|a virtual machine with cgroup v2, and clock jumps"
+    "licenses|licenses and sources of dependencies"
+)
+
+list_groups() {
+    local entry
+    for entry in "${GROUPS_OF_TESTS[@]}"; do
+        printf '  %-12s %s\n' "${entry%%|*}" "${entry#*|}"
+    done
+}
+
+group_names() {
+    printf '%s\n' "${GROUPS_OF_TESTS[@]%%|*}"
+}
+
+# Refuses a name that is no group.
+check_groups() {
+    local name
+    for name in "$@"; do
+        if ! group_names | grep -qxF -- "$name"; then
+            echo "there is no group '$name'; ./test --groups lists them" >&2
+            exit 2
+        fi
+    done
+}
+
+# Groups that drive the debug build without having cargo make it.
+build_for_groups() {
+    step "build" cargo build --quiet -p belljar
+}
+
+full_size() {
+    env BELLJAR_TEST_SIZE=full "$@"
+}
+
+group_lint() {
+    step "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
+    step "clippy, fault injection" cargo clippy --quiet -p belljar --features faults --all-targets -- -D warnings
+}
+
+group_docs() {
+    RUSTDOCFLAGS="-D warnings" step "documentation" cargo doc --quiet --workspace --no-deps
+}
+
+group_cross() {
+    compiles_for aarch64-unknown-linux-gnu
+    compiles_for aarch64-apple-darwin
+}
+
+# Everything compiles for the other processor; every crate but the jail for another system.
+compiles_for() {
+    if rustup target add "$1" >/dev/null 2>&1; then
+        step "compiles for $1" check_for "$1"
+    else
+        skip "compiles for $1" "its standard library cannot be had: rustup target add $1"
+    fi
+}
+
+# SQLite is C, and nothing is linked here: a compiler that does nothing will do.
+check_for() {
+    local name=${1//-/_}
+    env "CC_$name=true" "AR_$name=true" "RANLIB_$name=true" cargo check --quiet -p belljar --target "$1"
+}
+
+group_frameworks() {
+    tests "agents' frameworks" scripts/test/python frameworks "$BELLJAR_TEST_PACKAGES" "$TARGET/debug/belljar"
+}
+
+group_mcp() {
+    step "MCP clients" scripts/test/mcp run "$BELLJAR_TEST_PACKAGES" "$TARGET/debug/belljar"
+}
+
+group_clone() {
+    tests "from a clone to an agent" env CARGO_TARGET_DIR="$TARGET" \
+        scripts/test/python clone "$BELLJAR_TEST_PACKAGES" "$TARGET/debug/belljar"
+}
+
+group_survival() {
+    tests "survival" full_size cargo test -p belljar --test survival -- --show-output killed many_sandboxes
+}
+
+group_soak() {
+    tests "soak, server" full_size cargo test -p belljar --test survival -- --show-output executions_of_every_kind
+    tests "soak, command line" full_size cargo test -p belljar --test leaks -- --show-output
+}
+
+group_timeouts() {
+    tests "time-outs" full_size cargo test -p belljar --test survival -- --show-output time_outs
+}
+
+group_neighbors() {
+    tests "neighbors" full_size cargo test -p belljar --test survival -- --show-output an_honest_tenant
+}
+
+group_hangups() {
+    tests "clients that hang up" full_size cargo test -p belljar --test survival -- --show-output clients_that_hang_up
+}
+
+group_fuzz() {
+    local crate
+    for crate in belljar-guest belljar-engine belljar-analysis; do
+        tests "fuzz, $crate" full_size cargo test -p "$crate" --lib -- --show-output fuzz_
+    done
+}
+
+group_vm() {
+    if [[ -x scripts/vm/run ]]; then
+        step "virtual machine" scripts/vm/run
+    else
+        skip "virtual machine" "scripts/vm/run is not there"
+    fi
+}
+
+group_licenses() {
+    step "cargo-deny" install_cargo_deny
+    licenses
+}
