@@ -85,6 +85,11 @@ impl Group {
         Ok(())
     }
 
+    /// Whether a single thread is in it that is not ours. Where nothing counts them the answer is no.
+    pub fn has_one_thread(&self) -> bool {
+        self.processes() == Some(u64::from(self.ours) + 1)
+    }
+
     /// Processes and threads now.
     pub fn processes(&self) -> Option<u64> {
         self.with(Controller::Pids).and_then(|place| place.slot(self).number_in("pids.current"))

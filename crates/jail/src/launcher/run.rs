@@ -143,6 +143,12 @@ impl Run {
         }
     }
 
+    /// Whether its group has a single thread, so that nothing changes that thread's memory while it is held. Where nothing
+    /// is counted the answer is no.
+    pub(super) fn is_alone(&self) -> bool {
+        self.group().is_some_and(Group::has_one_thread)
+    }
+
     pub(super) fn kill(&self) {
         let collector = match &self.collecting {
             Collecting::Now(_, collector) => Some(collector),

@@ -220,7 +220,7 @@ impl Runs {
     pub(super) fn end_doomed(&mut self) {
         for (_, run) in self.running.iter_mut().filter(|(_, run)| run.doomed) {
             run.doomed = false;
-            if let Some((plot, child)) = run.spent_child() {
+            if let Some((plot, child)) = run.spent_child().filter(|_| run.is_alone()) {
                 self.nursery.look_at(&self.home, plot, child);
             }
             run.kill();

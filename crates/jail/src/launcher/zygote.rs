@@ -15,7 +15,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{Signal, WaitId, WaitIdOptions};
 
 use super::child::{self, Born, Process};
-use super::habits::{self, Habits};
+use super::habits::Habits;
 use super::home::Home;
 use super::ids::Taken;
 use super::plot::Plot;
@@ -219,10 +219,7 @@ impl Zygote {
 
     /// Looks at the memory of a child whose run is over, where there is something to learn from it.
     pub(super) fn look_at(&mut self, home: &Home, child: i32) {
-        if !self.habits.wants_a_look() {
-            return;
-        }
-        let common = habits::look_at(home, child).and_then(|used| self.habits.learn(used));
+        let common = self.habits.look_at(home, self.pid, child);
         if let Some(common) = common.filter(|common| !common.is_empty()) {
             let packet: Vec<u8> = common.iter().flat_map(bytes_of).copied().collect();
             // Where it is gone already, that is noticed when its line is looked at.
