@@ -2,39 +2,35 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Instant;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
 use super::home::Home;
+use super::pausing::Pausing;
 use super::run::Run;
-use super::start::group_failed;
 use crate::cgroup::Group;
 use crate::spec::{Answer, Ask, Ending, Stats};
 
 /// What a run has that is a living jail.
-#[derive(Default)]
 pub(super) struct Life {
     /// Its disk, once there is a guest.
     disk: Option<OwnedFd>,
-    paused: bool,
+    pub(super) pausing: Pausing,
     /// Why it was killed.
     pub(super) doom: Option<Ending>,
 }
 
 impl Life {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { disk: None, pausing: Pausing::new(now), doom: None }
+    }
+
     /// The guest runs: its disk is looked at from here. Whatever the tenant does, `/tmp` is that mount of ours.
     pub(super) fn settle(&mut self, home: &Home, pid: i32) {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         self.disk = rustix::fs::openat(&home.proc, format!("{pid}/root/tmp"), flags, Mode::empty()).ok();
-    }
-
-    /// A process that stands still does not die before it goes on.
-    pub(super) fn let_die(&self, group: Option<&Group>) {
-        if self.paused {
-            // Where there is no group any more nothing stands still.
-            let _thawed = group.map(|group| group.freeze(false));
-        }
     }
 
     /// How it ended, by the status of its PID 1.
@@ -44,17 +40,6 @@ impl Life {
             None if libc::WIFEXITED(status) => Ending::Exited(libc::WEXITSTATUS(status) as u8),
             None if out_of_memory => Ending::Memory,
             None => Ending::Signalled(libc::WTERMSIG(status)),
-        }
-    }
-
-    fn pause(&mut self, group: Option<&Group>, paused: bool) -> Answer {
-        let Some(group) = group else { return Answer::Refused("there is no control group here".to_owned()) };
-        match group.freeze(paused) {
-            Ok(()) => {
-                self.paused = paused;
-                Answer::Done
-            }
-            Err(error) => Answer::Refused(group_failed(error).to_string()),
         }
     }
 
@@ -76,18 +61,18 @@ impl Life {
     }
 }
 
-/// Answers a question.
-pub(super) fn answer(run: Option<&mut Run>, what: Ask) -> Answer {
-    let Some(run) = run.filter(|run| run.is_living()) else { return Answer::Gone };
-    let asked = |run: &mut Run, ask: fn(&mut Life, Option<&Group>) -> Answer| {
-        run.life().map_or(Answer::Gone, |(life, group)| ask(life, group))
+/// Answers a question, where that can be done at once.
+pub(super) fn answer(run: Option<&mut Run>, question: u64, what: Ask) -> Option<Answer> {
+    let Some(run) = run.filter(|run| run.is_living()) else { return Some(Answer::Gone) };
+    let asked = |run: &mut Run, ask: fn(&mut Life, u64, Option<&Group>) -> Option<Answer>| {
+        run.life().map_or(Some(Answer::Gone), |(life, group)| ask(life, question, group))
     };
     match what {
-        Ask::Layers => Answer::Layers(run.layers().to_vec()),
-        Ask::Calls => Answer::Calls(run.ear.refused().to_vec()),
-        Ask::Stats => asked(run, |life, group| Answer::Stats(life.stats(group))),
-        Ask::Pause => asked(run, |life, group| life.pause(group, true)),
-        Ask::Resume => asked(run, |life, group| life.pause(group, false)),
+        Ask::Layers => Some(Answer::Layers(run.layers().to_vec())),
+        Ask::Calls => Some(Answer::Calls(run.ear.refused().to_vec())),
+        Ask::Stats => asked(run, |life, _, group| Some(Answer::Stats(life.stats(group)))),
+        Ask::Pause => asked(run, |life, question, _| life.pausing.ask(question, true)),
+        Ask::Resume => asked(run, |life, question, _| life.pausing.ask(question, false)),
     }
 }
 
@@ -136,11 +121,11 @@ mod tests {
 
     #[test]
     fn how_it_ended_is_told_by_its_first_process() {
-        let life = Life::default();
+        let life = Life::new(Instant::now());
         assert_eq!(life.ending(3 << 8, true), Ending::Exited(3));
         assert_eq!(life.ending(libc::SIGKILL, true), Ending::Memory);
         assert_eq!(life.ending(libc::SIGKILL, false), Ending::Signalled(libc::SIGKILL));
-        let closed = Life { doom: Some(Ending::Killed), ..Life::default() };
+        let closed = Life { doom: Some(Ending::Killed), ..Life::new(Instant::now()) };
         assert_eq!(closed.ending(libc::SIGKILL, true), Ending::Killed);
     }
 }

@@ -12,6 +12,8 @@ mod keeper;
 mod living;
 mod nursery;
 mod owner;
+mod pace;
+mod pausing;
 mod plot;
 mod run;
 mod runs;
@@ -150,7 +152,8 @@ fn work(control: &OwnedFd, runs: &mut Runs) {
             rustix::thread::sched_yield();
             runs.end_doomed();
         }
-        for notice in runs.expire(Instant::now()) {
+        let now = Instant::now();
+        for notice in runs.expire(now).into_iter().chain(runs.proceed_pausing(now)) {
             notify(control, &notice);
         }
         if idle_work && quiet {
@@ -171,7 +174,9 @@ fn obey(control: &OwnedFd, runs: &mut Runs, order: Order, fds: Vec<OwnedFd>) {
             }
         }
         Order::Ask { run, of, what } => {
-            notify(control, &Notice::Answered { run, answer: living::answer(runs.find(of), what) });
+            if let Some(answer) = runs.answer(run, of, what) {
+                notify(control, &Notice::Answered { run, answer });
+            }
         }
         Order::Kill { run } => {
             if let Some(notice) = runs.kill(run) {

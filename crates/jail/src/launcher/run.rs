@@ -88,7 +88,7 @@ impl Run {
 
     /// The same as a jail that stays.
     pub(super) fn living(self) -> Self {
-        Self { life: Some(Life::default()), ..self }
+        Self { life: Some(Life::new(Instant::now())), ..self }
     }
 
     pub(super) fn layers(&self) -> &[Layer] {
@@ -102,6 +102,11 @@ impl Run {
     /// What it has where it stays, and its group.
     pub(super) fn life(&mut self) -> Option<(&mut Life, Option<&Group>)> {
         Some((self.life.as_mut()?, self.remains.group.as_ref()))
+    }
+
+    /// When there is something to do about pausing or resuming it.
+    pub(super) fn pausing_due(&self, now: Instant) -> Option<Instant> {
+        self.life.as_ref().and_then(|life| life.pausing.due(now))
     }
 
     /// PID 1 of one that stays says no more: it has become the guest, or is gone.
@@ -149,7 +154,7 @@ impl Run {
         self.group().is_some_and(Group::has_one_thread)
     }
 
-    pub(super) fn kill(&self) {
+    pub(super) fn kill(&mut self) {
         let collector = match &self.collecting {
             Collecting::Now(_, collector) => Some(collector),
             Collecting::No | Collecting::Due(_) => None,
@@ -158,8 +163,8 @@ impl Run {
             // Only a process that is gone already cannot be killed, and that is what is wanted.
             let _killed = rustix::process::pidfd_send_signal(process, Signal::KILL);
         }
-        if let Some(life) = &self.life {
-            life.let_die(self.group());
+        if let Some(life) = &mut self.life {
+            life.pausing.let_die(self.remains.group.as_ref());
         }
     }
 

@@ -7,13 +7,14 @@ use rustix::io::Errno;
 
 use super::child::{Dying, Pending};
 use super::home::Home;
+use super::living;
 use super::nursery::{Crib, News, Nursery, Served};
 use super::run::{Collecting, Run};
 use super::spares::Spares;
 use super::start::{self, Filters, Lodging, Remains, Wanted};
 use crate::cgroup::Group;
 use crate::inside::Told;
-use crate::spec::{Ending, Jail, Kept, Network, PoolState, RootTree, Settings, Usage, Warmth};
+use crate::spec::{Answer, Ask, Ending, Jail, Kept, Network, PoolState, RootTree, Settings, Usage, Warmth};
 use crate::step::{Step, StepFailed};
 use crate::sys;
 use crate::template::Templates;
@@ -21,6 +22,8 @@ use crate::wire::Notice;
 
 const QUIET: Duration = Duration::from_millis(3);
 const BREATH: Duration = Duration::from_micros(300);
+/// How many groups are paused, resumed or looked at for that in one turn of the loop.
+const MAX_FREEZER_STEPS: usize = 8;
 /// How often groups that could not be removed yet are tried again.
 const SWEEP: Duration = Duration::from_millis(20);
 
@@ -196,11 +199,33 @@ impl Runs {
         self.running.iter_mut().find(|(found, _)| *found == number).map(|(_, run)| run)
     }
 
+    /// Answers a question about a living jail, where that can be done at once.
+    pub(super) fn answer(&mut self, question: u64, of: u64, what: Ask) -> Option<Answer> {
+        living::answer(self.find(of), question, what)
+    }
+
+    /// Proceeds with the pausing and resuming that is due, the longest due first, a few in each turn.
+    pub(super) fn proceed_pausing(&mut self, now: Instant) -> Vec<Notice> {
+        let mut due: Vec<(Instant, usize)> = Vec::new();
+        for (at, (_, run)) in self.running.iter().enumerate() {
+            let when = run.pausing_due(now).filter(|when| *when <= now);
+            due.extend(when.map(|when| (when, at)));
+        }
+        due.sort_unstable();
+        due.truncate(MAX_FREEZER_STEPS);
+        let running = &mut self.running;
+        let proceeded = due.into_iter().filter_map(|(_, at)| {
+            let (life, group) = running[at].1.life()?;
+            life.pausing.proceed(group, now)
+        });
+        proceeded.map(|(run, answer)| Notice::Answered { run, answer }).collect()
+    }
+
     pub(super) fn handle(&mut self, watched: Watched) -> Vec<Notice> {
         let notice = match watched {
             Watched::Report(number) => self.read_report(number),
             Watched::Memory(number) => self.out_of_memory(number),
-            Watched::Gone(number) => self.bury(number),
+            Watched::Gone(number) => return self.bury_answering(number),
             Watched::Told(number) => self.hear(number),
             Watched::Ended(number) => self.child_ended(number),
             Watched::Collected(number) => self.collected(number),
@@ -294,6 +319,14 @@ impl Runs {
         }
     }
 
+    /// Buries a run, and answers everyone who still waits for it to be paused or resumed.
+    fn bury_answering(&mut self, number: u64) -> Vec<Notice> {
+        let life = self.find(number).and_then(|run| run.life());
+        let questions = life.map(|(life, _)| life.pausing.abandon()).unwrap_or_default();
+        let gone = questions.into_iter().map(|run| Notice::Answered { run, answer: Answer::Gone });
+        self.bury(number).into_iter().chain(gone).collect()
+    }
+
     /// PID 1 has gone, and with it every process of the jail.
     fn bury(&mut self, number: u64) -> Option<Notice> {
         let last_words = self.read_report(number);
@@ -371,8 +404,10 @@ impl Runs {
         let deadline =
             self.running.iter().filter(|(_, run)| !run.answered).filter_map(|(_, run)| run.deadline);
         let turns = self.running.iter().filter_map(|(_, run)| run.ear.next_turn());
-        let deadline = deadline.chain(turns).chain(self.nursery.next_deadline()).min();
-        let deadline = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let now = Instant::now();
+        let pausing = self.running.iter().filter_map(|(_, run)| run.pausing_due(now));
+        let deadline = deadline.chain(turns).chain(pausing).chain(self.nursery.next_deadline()).min();
+        let deadline = deadline.map(|at| at.saturating_duration_since(now));
         match (deadline, self.leftover.is_empty() && self.nursery.dying.is_empty()) {
             (deadline, true) => deadline,
             (None, false) => Some(SWEEP),
@@ -436,7 +471,7 @@ impl Runs {
 
     /// Kills everything and waits until it is gone.
     pub(super) fn end_all(mut self) {
-        for (_, run) in &self.running {
+        for (_, run) in &mut self.running {
             run.kill();
         }
         for (_, mut run) in self.running.drain(..) {
