@@ -266,7 +266,8 @@ mod tests {
 
     #[test]
     fn a_look_is_bounded_by_time_and_by_what_it_finds() {
-        let map = rustix::fs::open("/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let map =
+            rustix::fs::open("/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
         // Far more than a look may read, all of it ours to ask for.
         let places: Vec<Mapping> =
             (0..10_000).map(|at| Mapping { start: at << 30, end: (at + 1) << 30, write: false }).collect();

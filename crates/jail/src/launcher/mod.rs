@@ -5,6 +5,7 @@
 mod child;
 mod ear;
 mod habits;
+mod hearing;
 mod home;
 mod idmap;
 mod ids;
@@ -135,8 +136,9 @@ fn work(control: &OwnedFd, runs: &mut Runs) {
             runs.next_deadline()
         };
         let ready = poll(control.as_fd(), &runs.watched(), wait);
-        let Ok((order_ready, ready)) = ready else { return };
+        let Ok((order_ready, mut ready)) = ready else { return };
         let quiet = !order_ready && ready.is_empty();
+        runs.begin_turn(&mut ready);
         if order_ready {
             match wire::receive::<Order>(control.as_fd(), &mut buffer) {
                 Ok(Some((order, fds))) => obey(control, runs, order, fds),

@@ -14,9 +14,10 @@ use rustix::process::Signal;
 
 use super::child::RunningChild;
 use super::ear::Ear;
+use super::hearing::Hearing;
 use super::home::Home;
 use super::living::Life;
-use super::owner;
+use super::owner::Owners;
 use super::plot::Plot;
 use super::start::{Lodging, Parts, Remains};
 use crate::cgroup::{Controller, Group};
@@ -42,6 +43,8 @@ pub(super) struct Run {
     pub(super) child: Option<RunningChild>,
     /// Where its filter tells.
     pub(super) ear: Ear,
+    /// Whose its processes are, where it stays.
+    owners: Owners,
     /// Whether its disk was full at the end.
     pub(super) disk_full: bool,
     /// How many processes and threads it may have.
@@ -77,6 +80,7 @@ impl Run {
             doomed: false,
             child: None,
             ear: Ear::default(),
+            owners: Owners::new(started),
             disk_full: false,
             processes: limits.processes.into(),
             collecting: Collecting::No,
@@ -213,10 +217,13 @@ impl Run {
     }
 
     /// Hears what its filters tell; the status of a child that is about to end.
-    pub(super) fn hear(&mut self, home: &Home) -> Option<i32> {
+    pub(super) fn hear(&mut self, home: &Home, hearing: &mut Hearing) -> Option<i32> {
         let main = self.child.as_ref().map(RunningChild::pid);
-        let (guest, living) = (self.pid, self.is_living());
-        self.ear.hear(main, |caller| if living { owner::of(&home.proc, guest, caller) } else { 0 })
+        let (guest, living, jails) = (self.pid, self.is_living(), hearing.jails());
+        let owners = &mut self.owners;
+        let now = Instant::now();
+        let mut owner = |caller| if living { owners.of(&home.proc, guest, caller, jails, now) } else { 0 };
+        self.ear.hear(main, hearing, &mut owner)
     }
 
     /// What it was kept from. Most programs never come near to the number of processes that they may have, and then nobody

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::child::{Dying, Pending};
+use super::hearing::{Hearing, MAX_IN_A_TURN};
 use super::home::Home;
 use super::living;
 use super::nursery::{Crib, News, Nursery, Served};
@@ -53,6 +54,8 @@ pub(super) struct Runs {
     leftover: Vec<Group>,
     nursery: Nursery,
     processors: usize,
+    /// How many refused calls of living jails are still heard.
+    hearing: Hearing,
 }
 
 impl Runs {
@@ -65,6 +68,7 @@ impl Runs {
             running: Vec::new(),
             leftover: Vec::new(),
             nursery: Nursery::new(),
+            hearing: Hearing::new(Instant::now()),
             processors: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         }
     }
@@ -165,6 +169,7 @@ impl Runs {
     /// Everything to poll.
     pub(super) fn watched(&self) -> Vec<(BorrowedFd<'_>, Watched)> {
         let mut watched = Vec::new();
+        let now = Instant::now();
         for (number, run) in &self.running {
             if let Collecting::Now(_, collector) = &run.collecting {
                 watched.push((collector.as_fd(), Watched::Collected(*number)));
@@ -174,7 +179,7 @@ impl Runs {
             if let Some(report) = run.report.as_ref().filter(|_| !quiet) {
                 watched.push((report.as_fd(), Watched::Report(*number)));
             }
-            let ears = run.ear.watched().filter(|_| !quiet);
+            let ears = run.ear.watched(&self.hearing, now).filter(|_| !quiet);
             watched.extend(ears.map(|fd| (fd, Watched::Told(*number))));
             if let Some(child) = &run.child {
                 let ended = (!child.is_reaped()).then_some((child.pidfd.as_fd(), Watched::Ended(*number)));
@@ -202,6 +207,27 @@ impl Runs {
     /// Answers a question about a living jail, where that can be done at once.
     pub(super) fn answer(&mut self, question: u64, of: u64, what: Ask) -> Option<Answer> {
         living::answer(self.find(of), question, what)
+    }
+
+    /// Begins a turn of the loop: of the living jails that were refused something, those are heard that were not for
+    /// longest, as many as a turn has room for. The others stay ready for the next one.
+    pub(super) fn begin_turn(&mut self, ready: &mut Vec<Watched>) {
+        let living = self.running.iter().filter(|(_, run)| run.is_living()).count();
+        self.hearing.begin_turn(living, Instant::now());
+        let running = &self.running;
+        let last_heard = |watched: &Watched| {
+            let Watched::Told(number) = watched else { return None };
+            let (_, run) = running.iter().find(|(found, run)| found == number && run.is_living())?;
+            Some(run.ear.last_heard())
+        };
+        let mut heard: Vec<_> =
+            ready.iter().filter_map(|watched| Some((last_heard(watched)?, *watched))).collect();
+        if heard.len() > 1 {
+            heard.sort_by_key(|(last, _)| *last);
+            heard.truncate(MAX_IN_A_TURN as usize);
+            ready.retain(|watched| last_heard(watched).is_none());
+            ready.extend(heard.into_iter().map(|(_, watched)| watched));
+        }
     }
 
     /// Proceeds with the pausing and resuming that is due, the longest due first, a few in each turn.
@@ -265,8 +291,9 @@ impl Runs {
     /// A program was refused something; or a zygote's child says that it is about to end: that is its ending, whatever the
     /// tearing down of its memory takes.
     fn hear(&mut self, number: u64) -> Option<Notice> {
-        let (run, home) = self.find_at_home(number)?;
-        let status = run.hear(home)?;
+        let run = self.running.iter_mut().find(|(found, _)| *found == number).map(|(_, run)| run)?;
+        let home = &self.home;
+        let status = run.hear(home, &mut self.hearing)?;
         let seen = run.usage_where_uncounted(home);
         run.conclude(number, status, seen)
     }
@@ -403,8 +430,8 @@ impl Runs {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let deadline =
             self.running.iter().filter(|(_, run)| !run.answered).filter_map(|(_, run)| run.deadline);
-        let turns = self.running.iter().filter_map(|(_, run)| run.ear.next_turn());
         let now = Instant::now();
+        let turns = self.running.iter().filter_map(|(_, run)| run.ear.next_turn(&self.hearing, now));
         let pausing = self.running.iter().filter_map(|(_, run)| run.pausing_due(now));
         let deadline = deadline.chain(turns).chain(pausing).chain(self.nursery.next_deadline()).min();
         let deadline = deadline.map(|at| at.saturating_duration_since(now));
