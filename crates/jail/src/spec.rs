@@ -381,3 +381,14 @@ pub struct PoolState {
     pub processes: Vec<u32>,
     pub obstacle: Option<String>,
 }
+
+/// The longest turns of a launcher's loop of which one of its handlers took most. While a turn lasts nobody else is served.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Turns {
+    /// A word of a closed list.
+    pub handler: String,
+    /// The most CPU time that the loop's thread used in one turn.
+    pub longest_cpu: Duration,
+    /// The longest time from one poll to the next.
+    pub longest_wall: Duration,
+}

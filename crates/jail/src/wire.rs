@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::{
-    Answer, Ask, Ending, Jail, Kept, Layer, MissingLayer, PoolState, RootTree, Settings, Usage, Warmth,
+    Answer, Ask, Ending, Jail, Kept, Layer, MissingLayer, PoolState, RootTree, Settings, Turns, Usage, Warmth,
 };
 use crate::step::StepFailed;
 
@@ -99,6 +99,8 @@ pub enum Notice {
         run: u64,
         /// Each pool.
         pools: Vec<PoolState>,
+        /// The longest turns of the loop.
+        turns: Vec<Turns>,
     },
     /// What came of a question.
     Answered {
@@ -119,12 +121,12 @@ pub enum Notice {
 /// Sends a message.
 ///
 /// # Errors
-/// `E2BIG` where it is larger than a packet may be, or the socket's own error.
+/// `E2BIG` where it is larger than a packet may be, `EAGAIN` where there is no room for it now, or the socket's own error.
 pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     send_bytes(socket, &postcard::to_allocvec(message).map_err(|_| Errno::INVAL)?, fds)
 }
 
-/// Sends a packet of other making.
+/// Sends a packet of other making; never waits for room.
 pub(crate) fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     if bytes.len() > MAX_PACKET {
         return Err(Errno::TOOBIG);
@@ -134,7 +136,12 @@ pub(crate) fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd
     if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(Errno::TOOBIG);
     }
-    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    rustix::net::sendmsg(
+        socket,
+        &[IoSlice::new(bytes)],
+        &mut ancillary,
+        SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+    )?;
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use super::living;
 use super::nursery::{Crib, News, Nursery, Served};
 use super::run::{Collecting, Run};
 use super::spares::Spares;
-use super::start::{self, Filters, Lodging, Remains, Wanted};
+use super::start::{self, Discarded, Filters, Lodging, Remains, Waiting, Wanted};
 use crate::cgroup::Group;
 use crate::inside::Told;
 use crate::spec::{Answer, Ask, Ending, Jail, Kept, Network, PoolState, RootTree, Settings, Usage, Warmth};
@@ -25,6 +25,8 @@ const QUIET: Duration = Duration::from_millis(3);
 const BREATH: Duration = Duration::from_micros(300);
 /// How many groups are paused, resumed or looked at for that in one turn of the loop.
 const MAX_FREEZER_STEPS: usize = 8;
+/// How many groups that could not be removed yet are tried again at a time.
+const MAX_REMOVED: usize = 32;
 /// How often groups that could not be removed yet are tried again.
 const SWEEP: Duration = Duration::from_millis(20);
 
@@ -52,6 +54,10 @@ pub(super) struct Runs {
     filters: Filters,
     running: Vec<(u64, Run)>,
     leftover: Vec<Group>,
+    /// When those were tried last.
+    swept: Instant,
+    /// Shells that were killed.
+    discarded: Vec<Discarded>,
     nursery: Nursery,
     processors: usize,
     /// How many refused calls of living jails are still heard.
@@ -67,6 +73,8 @@ impl Runs {
             filters: Filters::new(),
             running: Vec::new(),
             leftover: Vec::new(),
+            swept: Instant::now(),
+            discarded: Vec::new(),
             nursery: Nursery::new(),
             hearing: Hearing::new(Instant::now()),
             processors: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
@@ -114,7 +122,7 @@ impl Runs {
         };
         let waiting = if jail.network == Network::Own && binds.is_empty() && jail.commands.len() == 1 {
             let (taken, useless) = self.spares.take(jail, &root);
-            useless.into_iter().for_each(|waiting| self.tidy(waiting.discard()));
+            self.discarded.extend(useless.into_iter().map(Waiting::discard));
             taken
         } else {
             None
@@ -135,7 +143,7 @@ impl Runs {
             }
             Err(failed) => {
                 let (failed, waiting) = *failed;
-                self.tidy(waiting.discard());
+                self.discarded.push(waiting.discard());
                 Err(failed)
             }
         }
@@ -435,7 +443,8 @@ impl Runs {
         let pausing = self.running.iter().filter_map(|(_, run)| run.pausing_due(now));
         let deadline = deadline.chain(turns).chain(pausing).chain(self.nursery.next_deadline()).min();
         let deadline = deadline.map(|at| at.saturating_duration_since(now));
-        match (deadline, self.leftover.is_empty() && self.nursery.dying.is_empty()) {
+        let nothing_dies = self.nursery.dying.is_empty() && self.discarded.is_empty();
+        match (deadline, self.leftover.is_empty() && nothing_dies) {
             (deadline, true) => deadline,
             (None, false) => Some(SWEEP),
             (Some(deadline), false) => Some(deadline.min(SWEEP)),
@@ -477,8 +486,24 @@ impl Runs {
                 None => self.nursery.dying.push(dying),
             }
         }
-        self.leftover =
-            std::mem::take(&mut self.leftover).into_iter().filter_map(|group| group.remove().err()).collect();
+        for discarded in std::mem::take(&mut self.discarded) {
+            match discarded.bury() {
+                Ok(remains) => self.tidy(remains),
+                Err(discarded) => self.discarded.push(discarded),
+            }
+        }
+        if self.swept.elapsed() >= SWEEP {
+            self.swept = Instant::now();
+            self.remove_leftover();
+        }
+    }
+
+    /// Tries again to remove groups that were busy, some at a time: those that are not tried now come first next time.
+    fn remove_leftover(&mut self) {
+        let tried = self.leftover.len().min(MAX_REMOVED);
+        let busy: Vec<Group> =
+            self.leftover.drain(..tried).filter_map(|group| group.remove().err()).collect();
+        self.leftover.extend(busy);
         self.home.groups.sweep();
     }
 
@@ -488,6 +513,7 @@ impl Runs {
         let Some(pid) = sys::dead_child() else { return };
         let known = self.nursery.knows(pid as u32)
             || self.spares.knows(pid)
+            || self.discarded.iter().any(|discarded| discarded.knows(pid))
             || self.nursery.dying.iter().any(|dying| dying.knows(pid))
             || self.running.iter().any(|(_, run)| run.knows(pid));
         if !known {
@@ -516,9 +542,13 @@ impl Runs {
         self.leftover.extend(groups.into_iter().filter_map(|group| group.remove().err()));
         self.home.groups.forget_free();
         let patience = Instant::now() + Duration::from_secs(1);
-        while !(self.leftover.is_empty() && self.nursery.dying.is_empty()) && Instant::now() < patience {
+        let is_over = |runs: &Self| {
+            runs.leftover.is_empty() && runs.nursery.dying.is_empty() && runs.discarded.is_empty()
+        };
+        while !is_over(&self) && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(2));
             self.sweep();
+            self.remove_leftover();
         }
     }
 }

@@ -76,6 +76,6 @@ impl Spares {
 
     /// Ends all of them; gives their groups.
     pub(super) fn end_all(&mut self) -> Vec<Group> {
-        self.waiting.drain(..).filter_map(|waiting| waiting.discard().group).collect()
+        self.waiting.drain(..).filter_map(|waiting| waiting.discard().wait().group).collect()
     }
 }

@@ -8,7 +8,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
-use rustix::process::{Signal, WaitId, WaitIdOptions};
+use rustix::process::Signal;
 
 use super::ear::Ear;
 use super::home::{Home, controller_layer};
@@ -97,6 +97,31 @@ pub(super) enum Lodging {
     Plot(Box<Plot>),
 }
 
+/// A shell that was killed and is not yet gone.
+pub(super) struct Discarded {
+    pid: i32,
+    pidfd: OwnedFd,
+    remains: Remains,
+}
+
+impl Discarded {
+    /// Gives what is left to tidy up, once the shell is gone.
+    pub(super) fn bury(self) -> Result<Remains, Self> {
+        if is_readable(self.pidfd.as_fd()) { Ok(self.wait()) } else { Err(self) }
+    }
+
+    /// Waits until it is gone. Not for the loop, unless nothing of a tenant's has run in it.
+    pub(super) fn wait(self) -> Remains {
+        let _reaped = sys::wait_for(self.pidfd.as_fd());
+        self.remains
+    }
+
+    /// Whether a process is its PID 1.
+    pub(super) fn knows(&self, pid: i32) -> bool {
+        self.pid == pid
+    }
+}
+
 /// Makes a shell.
 pub(super) fn prepare(
     home: &mut Home,
@@ -179,7 +204,8 @@ fn prepare_as(
     match let_in(home, &waiting, &let_go) {
         Ok(()) => Ok(waiting),
         Err(failed) => {
-            waiting.discard();
+            // It has done nothing yet.
+            waiting.discard().wait();
             Err(failed)
         }
     }
@@ -296,12 +322,12 @@ impl Waiting {
         self.pid
     }
 
-    /// Ends it; gives back what the launcher has to tidy up.
-    pub(super) fn discard(self) -> Remains {
+    /// Kills it.
+    pub(super) fn discard(self) -> Discarded {
         // Only a process that is gone already cannot be killed, and that is what is wanted.
         let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
-        let _reaped = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
-        Remains { group: self.group, lodging: Lodging::Ids(self.taken) }
+        let remains = Remains { group: self.group, lodging: Lodging::Ids(self.taken) };
+        Discarded { pid: self.pid, pidfd: self.pidfd, remains }
     }
 
     /// Tells it what to run. On failure it is of no further use.
