@@ -1,11 +1,9 @@
 //! Living jails: what the launcher keeps for one, and what can be asked of it.
 
-use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
-use rustix::io::Errno;
+use rustix::fs::{Mode, OFlags};
 
 use super::home::Home;
 use super::pausing::Pausing;
@@ -76,48 +74,9 @@ pub(super) fn answer(run: Option<&mut Run>, question: u64, what: Ask) -> Option<
     }
 }
 
-/// This binary as a memory file that nobody can write to, and that has no path anywhere. It can be executed and not read,
-/// so whoever executes it is from its first instruction on a process that nobody may look into.
-pub(super) fn sealed_binary(proc: &OwnedFd) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let mut own = File::from(rustix::fs::openat(proc, "self/exe", flags, Mode::empty())?);
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let made = match rustix::fs::memfd_create("belljar", flags | MemfdFlags::EXEC) {
-        // A kernel that does not know that flag needs none.
-        Err(Errno::INVAL) => rustix::fs::memfd_create("belljar", flags)?,
-        made => made?,
-    };
-    let mut memory = File::from(made);
-    std::io::copy(&mut own, &mut memory)
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    rustix::fs::fchmod(&memory, Mode::from_raw_mode(0o111))?;
-    let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
-    rustix::fs::fcntl_add_seals(&memory, seals)?;
-    // What is open for writing cannot be executed.
-    let path = format!("self/fd/{}", memory.as_raw_fd());
-    rustix::fs::openat(proc, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nobody_can_write_to_what_guests_execute() {
-        let proc = rustix::fs::open("/proc", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        let binary = sealed_binary(&proc).unwrap();
-        let mode = rustix::fs::fstat(&binary).unwrap().st_mode & 0o7777;
-        assert_eq!(mode, 0o111, "it can be executed and not read");
-        let path = format!("/proc/self/fd/{}", binary.as_raw_fd());
-        // Root may open anything; even then nothing can be changed.
-        if let Ok(file) = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
-            assert_eq!(rustix::io::write(&file, b"x"), Err(Errno::PERM));
-            assert_eq!(rustix::fs::ftruncate(&file, 0), Err(Errno::PERM));
-            assert_eq!(rustix::fs::fcntl_add_seals(&file, SealFlags::empty()), Err(Errno::PERM));
-        }
-        let ran = std::process::Command::new(path).arg("--list").output().unwrap();
-        assert!(ran.status.success(), "it is this program");
-    }
 
     #[test]
     fn how_it_ended_is_told_by_its_first_process() {

@@ -4,6 +4,7 @@
 
 mod child;
 mod ear;
+mod guests;
 mod habits;
 mod hearing;
 mod home;
@@ -19,6 +20,7 @@ mod pausing;
 mod plot;
 mod run;
 mod runs;
+mod sealing;
 mod spares;
 mod start;
 mod turns;

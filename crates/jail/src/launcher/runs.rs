@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::child::{Dying, Pending};
-use super::hearing::{Hearing, MAX_IN_A_TURN};
+use super::hearing::Hearing;
 use super::home::Home;
-use super::living;
 use super::nursery::{Crib, News, Nursery, Served};
 use super::run::{Collecting, Run};
+use super::sealing::Sealing;
 use super::spares::Spares;
 use super::start::{self, Discarded, Filters, Lodging, Remains, Waiting, Wanted};
 use crate::cgroup::Group;
 use crate::inside::Told;
-use crate::spec::{Answer, Ask, Ending, Jail, Kept, Network, PoolState, RootTree, Settings, Usage, Warmth};
+use crate::spec::{Ending, Jail, Kept, Network, PoolState, RootTree, Settings, Usage, Warmth};
 use crate::step::{Step, StepFailed};
 use crate::sys;
 use crate::template::Templates;
@@ -23,8 +23,6 @@ use crate::wire::Notice;
 
 const QUIET: Duration = Duration::from_millis(3);
 const BREATH: Duration = Duration::from_micros(300);
-/// How many groups are paused, resumed or looked at for that in one turn of the loop.
-const MAX_FREEZER_STEPS: usize = 8;
 /// How many groups that could not be removed yet are tried again at a time.
 const MAX_REMOVED: usize = 32;
 /// How often groups that could not be removed yet are tried again.
@@ -42,17 +40,19 @@ pub(super) enum Watched {
     Ended(u64),
     /// The artifacts of one have been collected.
     Collected(u64),
+    /// The binary that guests become has been copied.
+    Sealed,
     /// Something that is kept warm.
     Warm(Crib),
 }
 
 /// All runs, and everything the launcher keeps between them.
 pub(super) struct Runs {
-    home: Home,
+    pub(super) home: Home,
     spares: Spares,
     templates: Templates,
     filters: Filters,
-    running: Vec<(u64, Run)>,
+    pub(super) running: Vec<(u64, Run)>,
     leftover: Vec<Group>,
     /// When those were tried last.
     swept: Instant,
@@ -61,7 +61,9 @@ pub(super) struct Runs {
     nursery: Nursery,
     processors: usize,
     /// How many refused calls of living jails are still heard.
-    hearing: Hearing,
+    pub(super) hearing: Hearing,
+    /// The copying of the binary that guests become, while it lasts.
+    pub(super) sealing: Option<Sealing>,
 }
 
 impl Runs {
@@ -77,6 +79,7 @@ impl Runs {
             discarded: Vec::new(),
             nursery: Nursery::new(),
             hearing: Hearing::new(Instant::now()),
+            sealing: None,
             processors: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         }
     }
@@ -100,7 +103,7 @@ impl Runs {
     pub(super) fn start(&mut self, run: u64, jail: Box<Jail>, fds: Vec<OwnedFd>) -> Result<(), StepFailed> {
         let started = Instant::now();
         if jail.living {
-            return self.start_cold(&Pending { run, jail, fds, started });
+            return self.start_living(Pending { run, jail, fds, started });
         }
         let root = self.templates.place(jail.root)?;
         let pending = Pending { run, jail, fds, started };
@@ -112,7 +115,7 @@ impl Runs {
         Ok(())
     }
 
-    fn start_cold(&mut self, pending: &Pending) -> Result<(), StepFailed> {
+    pub(super) fn start_cold(&mut self, pending: &Pending) -> Result<(), StepFailed> {
         let jail = &*pending.jail;
         let root = self.templates.place(jail.root)?;
         let binds = start::wanted_binds(jail);
@@ -199,6 +202,7 @@ impl Runs {
             }
             watched.push((run.pidfd.as_fd(), Watched::Gone(*number)));
         }
+        watched.extend(self.sealing.iter().map(|sealing| (sealing.copier.as_fd(), Watched::Sealed)));
         watched.extend(self.nursery.watched().map(|(fd, crib)| (fd, Watched::Warm(crib))));
         watched
     }
@@ -212,49 +216,6 @@ impl Runs {
         self.running.iter_mut().find(|(found, _)| *found == number).map(|(_, run)| run)
     }
 
-    /// Answers a question about a living jail, where that can be done at once.
-    pub(super) fn answer(&mut self, question: u64, of: u64, what: Ask) -> Option<Answer> {
-        living::answer(self.find(of), question, what)
-    }
-
-    /// Begins a turn of the loop: of the living jails that were refused something, those are heard that were not for
-    /// longest, as many as a turn has room for. The others stay ready for the next one.
-    pub(super) fn begin_turn(&mut self, ready: &mut Vec<Watched>) {
-        let living = self.running.iter().filter(|(_, run)| run.is_living()).count();
-        self.hearing.begin_turn(living, Instant::now());
-        let running = &self.running;
-        let last_heard = |watched: &Watched| {
-            let Watched::Told(number) = watched else { return None };
-            let (_, run) = running.iter().find(|(found, run)| found == number && run.is_living())?;
-            Some(run.ear.last_heard())
-        };
-        let mut heard: Vec<_> =
-            ready.iter().filter_map(|watched| Some((last_heard(watched)?, *watched))).collect();
-        if heard.len() > 1 {
-            heard.sort_by_key(|(last, _)| *last);
-            heard.truncate(MAX_IN_A_TURN as usize);
-            ready.retain(|watched| last_heard(watched).is_none());
-            ready.extend(heard.into_iter().map(|(_, watched)| watched));
-        }
-    }
-
-    /// Proceeds with the pausing and resuming that is due, the longest due first, a few in each turn.
-    pub(super) fn proceed_pausing(&mut self, now: Instant) -> Vec<Notice> {
-        let mut due: Vec<(Instant, usize)> = Vec::new();
-        for (at, (_, run)) in self.running.iter().enumerate() {
-            let when = run.pausing_due(now).filter(|when| *when <= now);
-            due.extend(when.map(|when| (when, at)));
-        }
-        due.sort_unstable();
-        due.truncate(MAX_FREEZER_STEPS);
-        let running = &mut self.running;
-        let proceeded = due.into_iter().filter_map(|(_, at)| {
-            let (life, group) = running[at].1.life()?;
-            life.pausing.proceed(group, now)
-        });
-        proceeded.map(|(run, answer)| Notice::Answered { run, answer }).collect()
-    }
-
     pub(super) fn handle(&mut self, watched: Watched) -> Vec<Notice> {
         let notice = match watched {
             Watched::Report(number) => self.read_report(number),
@@ -263,6 +224,7 @@ impl Runs {
             Watched::Told(number) => self.hear(number),
             Watched::Ended(number) => self.child_ended(number),
             Watched::Collected(number) => self.collected(number),
+            Watched::Sealed => return self.sealed(),
             Watched::Warm(crib) => {
                 self.nursery.handle(&mut self.home, crib);
                 return self.take_news();
@@ -354,16 +316,8 @@ impl Runs {
         }
     }
 
-    /// Buries a run, and answers everyone who still waits for it to be paused or resumed.
-    fn bury_answering(&mut self, number: u64) -> Vec<Notice> {
-        let life = self.find(number).and_then(|run| run.life());
-        let questions = life.map(|(life, _)| life.pausing.abandon()).unwrap_or_default();
-        let gone = questions.into_iter().map(|run| Notice::Answered { run, answer: Answer::Gone });
-        self.bury(number).into_iter().chain(gone).collect()
-    }
-
     /// PID 1 has gone, and with it every process of the jail.
-    fn bury(&mut self, number: u64) -> Option<Notice> {
+    pub(super) fn bury(&mut self, number: u64) -> Option<Notice> {
         let last_words = self.read_report(number);
         let at = self.running.iter().position(|(found, _)| *found == number)?;
         let run = &mut self.running[at].1;
@@ -404,6 +358,11 @@ impl Runs {
     pub(super) fn kill(&mut self, number: u64) -> Option<Notice> {
         if let Some(pending) = self.nursery.cancel(number) {
             return Some(never_started(&pending, Ending::Killed));
+        }
+        let waiting = self.sealing.iter_mut().flat_map(|sealing| &mut sealing.pending);
+        if let Some(at) = waiting.map(|pending| pending.run).position(|run| run == number) {
+            let pending = self.sealing.as_mut().map(|sealing| sealing.pending.swap_remove(at));
+            return pending.map(|pending| never_started(&pending, Ending::Killed));
         }
         let run = self.find(number)?;
         if let Some((life, _)) = run.life() {
@@ -513,6 +472,7 @@ impl Runs {
         let Some(pid) = sys::dead_child() else { return };
         let known = self.nursery.knows(pid as u32)
             || self.spares.knows(pid)
+            || self.sealing.as_ref().is_some_and(|sealing| sealing.pid == pid)
             || self.discarded.iter().any(|discarded| discarded.knows(pid))
             || self.nursery.dying.iter().any(|dying| dying.knows(pid))
             || self.running.iter().any(|(_, run)| run.knows(pid));
@@ -534,6 +494,9 @@ impl Runs {
             let _reaped = sys::wait_for(run.pidfd.as_fd());
             let _collected = run.collected(0);
             self.leftover.extend(run.into_remains().group.and_then(|group| group.remove().err()));
+        }
+        if let Some(sealing) = self.sealing.take() {
+            let _ended = sys::put_an_end_to(sealing.copier.as_fd());
         }
         self.nursery.end_all(&self.home);
         let unfinished = self.take_news();
