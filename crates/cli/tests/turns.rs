@@ -91,7 +91,8 @@ fn flood_from_living_sandboxes(server: &Server) {
         }
         for place in &slow {
             scope.spawn(move || {
-                let busy = json!({"command": ["sh", "-c", "while :; do :; done"], "limits": {"timeout_ms": 4000}});
+                let busy =
+                    json!({"command": ["sh", "-c", "while :; do :; done"], "limits": {"timeout_ms": 4000}});
                 let running = server.send_as(
                     KEY,
                     "POST",

@@ -204,6 +204,8 @@ pub enum Ending {
     TimedOut,
     /// The group's memory was used up.
     Memory,
+    /// It was killed because the memory for all jails together was used up, and not its own.
+    MachineMemory,
     /// It failed, with this status, after a fork was refused.
     Processes(u8),
     /// It failed with its disk full; without a status where the kernel ended it for writing too long a file.

@@ -11,6 +11,7 @@
 //! | `obstacle` | why a controller cannot be used, and what mends it |
 //! | `place` | this launcher's folder in one hierarchy |
 //! | `owner` | telling a living launcher's folder from an abandoned one |
+//! | `together` | what all groups together may have |
 //! | `freezer` | groups that can be made to stand still |
 //! | `v1`, `v2` | the files of each interface |
 
@@ -23,6 +24,7 @@ mod parse;
 mod place;
 #[cfg(test)]
 mod tests;
+mod together;
 mod v1;
 mod v2;
 

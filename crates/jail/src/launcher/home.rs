@@ -103,6 +103,7 @@ fn errno_of(error: cgroup::Error) -> Errno {
 pub(super) fn set_up() -> Result<Home, StepFailed> {
     // Control groups and the lock on ids are found by host paths, so before those paths move.
     let (groups, missing_groups) = Hierarchy::discover();
+    groups.leave_room_for_others();
     let mut missing: Vec<MissingLayer> = missing_groups
         .into_iter()
         .map(|m| MissingLayer { layer: controller_layer(m.controller), reason: m.reason, remedy: m.remedy })

@@ -32,12 +32,11 @@ impl Life {
     }
 
     /// How it ended, by the status of its PID 1.
-    pub(super) fn ending(&self, status: i32, out_of_memory: bool) -> Ending {
+    pub(super) fn ending(&self, status: i32, out_of_memory: Option<Ending>) -> Ending {
         match self.doom {
             Some(ending) => ending,
             None if libc::WIFEXITED(status) => Ending::Exited(libc::WEXITSTATUS(status) as u8),
-            None if out_of_memory => Ending::Memory,
-            None => Ending::Signalled(libc::WTERMSIG(status)),
+            None => out_of_memory.unwrap_or(Ending::Signalled(libc::WTERMSIG(status))),
         }
     }
 
@@ -81,10 +80,10 @@ mod tests {
     #[test]
     fn how_it_ended_is_told_by_its_first_process() {
         let life = Life::new(Instant::now());
-        assert_eq!(life.ending(3 << 8, true), Ending::Exited(3));
-        assert_eq!(life.ending(libc::SIGKILL, true), Ending::Memory);
-        assert_eq!(life.ending(libc::SIGKILL, false), Ending::Signalled(libc::SIGKILL));
+        assert_eq!(life.ending(3 << 8, Some(Ending::Memory)), Ending::Exited(3));
+        assert_eq!(life.ending(libc::SIGKILL, Some(Ending::Memory)), Ending::Memory);
+        assert_eq!(life.ending(libc::SIGKILL, None), Ending::Signalled(libc::SIGKILL));
         let closed = Life { doom: Some(Ending::Killed), ..Life::new(Instant::now()) };
-        assert_eq!(closed.ending(libc::SIGKILL, true), Ending::Killed);
+        assert_eq!(closed.ending(libc::SIGKILL, Some(Ending::Memory)), Ending::Killed);
     }
 }

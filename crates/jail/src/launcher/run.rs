@@ -122,7 +122,8 @@ impl Run {
 
     /// How one that stays has ended.
     pub(super) fn fate(&self, status: i32) -> Option<Ending> {
-        self.life.as_ref().map(|life| life.ending(status, self.out_of_memory()))
+        let memory = self.out_of_memory().then(|| self.memory_ending());
+        self.life.as_ref().map(|life| life.ending(status, memory))
     }
 
     /// The same, with a zygote's child for a program.
@@ -180,11 +181,17 @@ impl Run {
         self.group().is_some_and(|group| group.oom_kills() > 0)
     }
 
+    /// Whose memory was used up, where a process was killed for want of it.
+    pub(super) fn memory_ending(&self) -> Ending {
+        let from_above = self.group().is_some_and(Group::was_killed_from_above);
+        if from_above { Ending::MachineMemory } else { Ending::Memory }
+    }
+
     /// What ended the program, given what was seen of it.
     pub(super) fn judge(&self, status: i32, disk_full: bool) -> Ending {
         let forks_refused = || self.group().is_some_and(|group| group.forks_refused() > 0);
         if self.out_of_memory() {
-            return Ending::Memory;
+            return self.memory_ending();
         }
         if libc::WIFSIGNALED(status) {
             return match libc::WTERMSIG(status) {

@@ -255,7 +255,8 @@ impl Runs {
             return None;
         }
         run.kill();
-        Some(run.ended(number, Ending::Memory, Usage::default()))
+        let ending = run.memory_ending();
+        Some(run.ended(number, ending, Usage::default()))
     }
 
     /// A program was refused something; or a zygote's child says that it is about to end: that is its ending, whatever the
@@ -337,7 +338,7 @@ impl Runs {
             Some(if let Some(ending) = ending.filter(|_| run.is_living() || !run.out_of_memory()) {
                 run.ended(number, ending, Usage::default())
             } else if run.out_of_memory() {
-                run.ended(number, Ending::Memory, Usage::default())
+                run.ended(number, run.memory_ending(), Usage::default())
             } else {
                 run.failed(number, StepFailed::new(Step::Init, "(it was killed)", Errno::CHILD))
             })

@@ -195,6 +195,7 @@ fn prepare_as(
         limits: None,
         taken,
     };
+    set_oom_score(home, waiting.pid, if wanted.living { GUEST_OOM_SCORE } else { PROGRAM_OOM_SCORE });
     if wanted.living {
         // Now it still is what this process may change. Where it is not, everybody inside has the same score.
         let path = format!("{}/oom_score_adj", waiting.pid);
@@ -209,6 +210,19 @@ fn prepare_as(
             Err(failed)
         }
     }
+}
+
+/// How soon the kernel ends a program when memory runs out: before everything else on the machine.
+pub(super) const PROGRAM_OOM_SCORE: u32 = 1_000;
+/// The same for a guest, which gives its programs a higher one.
+const GUEST_OOM_SCORE: u32 = 500;
+
+/// Sets how soon the kernel ends a process, and everything that it starts, when memory runs out.
+pub(super) fn set_oom_score(home: &Home, pid: i32, score: u32) {
+    let path = format!("{pid}/oom_score_adj");
+    let file = rustix::fs::openat(&home.proc, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+    // Where this is refused the process has what the launcher has, which then is the usual one.
+    let _set = file.and_then(|file| rustix::io::write(&file, score.to_string().as_bytes()));
 }
 
 /// Gives PID 1 its ids and lets it go on.

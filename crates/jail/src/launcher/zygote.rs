@@ -169,6 +169,7 @@ impl Zygote {
         };
         let pidfd = pidfd.map_err(|errno| StepFailed::new(Step::Namespaces, "", errno))?;
         drop(nest);
+        start::set_oom_score(home, pid, start::PROGRAM_OOM_SCORE);
         let now = Instant::now();
         let zygote = Self {
             number,
