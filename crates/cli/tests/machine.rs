@@ -22,6 +22,13 @@ fn child_named(parent: u32, name: &str) -> Option<String> {
     })
 }
 
+fn may_lower_scores() -> bool {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    u64::from_str_radix(effective.trim(), 16).unwrap() >> CAP_SYS_RESOURCE & 1 == 1
+}
+
 #[test]
 fn more_than_the_machine_has_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -57,10 +64,10 @@ fn sandboxes_go_first_when_memory_runs_out() {
         server.post(&format!("{place}/executions"), &json!({"language": "python", "code": code})).json();
     assert_eq!(ran["stdout"], "1000\n", "{ran}");
     let launcher = child_named(server.child.id(), "belljar-launcher").unwrap();
-    if rustix::process::geteuid().is_root() {
+    if may_lower_scores() {
         assert_eq!(score(&server.child.id().to_string()), -900);
         assert_eq!(score(&launcher), -900);
     } else {
-        println!("skipped: only root may lower a score");
+        println!("skipped: this user has no CAP_SYS_RESOURCE, which lowering a score takes");
     }
 }

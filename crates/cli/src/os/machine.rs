@@ -12,7 +12,7 @@ pub(crate) fn machine() -> Machine {
 
 /// Has the kernel end this process last when memory runs out, where this user may ask for that.
 pub(crate) fn outlive_sandboxes() {
-    // Only root may; everybody else is as before.
+    // That takes CAP_SYS_RESOURCE; whoever has it not is as before.
     let _lowered = std::fs::write("/proc/self/oom_score_adj", "-900");
 }
 
