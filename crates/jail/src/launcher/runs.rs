@@ -447,9 +447,10 @@ impl Runs {
             }
         }
         for discarded in std::mem::take(&mut self.discarded) {
-            match discarded.bury() {
-                Ok(remains) => self.tidy(remains),
-                Err(discarded) => self.discarded.push(discarded),
+            if discarded.is_gone() {
+                self.tidy(discarded.wait());
+            } else {
+                self.discarded.push(discarded);
             }
         }
         if self.swept.elapsed() >= SWEEP {

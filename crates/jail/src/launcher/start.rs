@@ -105,12 +105,12 @@ pub(super) struct Discarded {
 }
 
 impl Discarded {
-    /// Gives what is left to tidy up, once the shell is gone.
-    pub(super) fn bury(self) -> Result<Remains, Self> {
-        if is_readable(self.pidfd.as_fd()) { Ok(self.wait()) } else { Err(self) }
+    /// Whether waiting for it takes no time.
+    pub(super) fn is_gone(&self) -> bool {
+        is_readable(self.pidfd.as_fd())
     }
 
-    /// Waits until it is gone. Not for the loop, unless nothing of a tenant's has run in it.
+    /// Waits until it is gone; gives what is left to tidy up. In the loop only where it is gone, or has done nothing yet.
     pub(super) fn wait(self) -> Remains {
         let _reaped = sys::wait_for(self.pidfd.as_fd());
         self.remains
