@@ -18,9 +18,10 @@ use std::time::Duration;
 
 use belljar_analysis::imports::Settings as DependencySettings;
 use belljar_analysis::policy::{Policies, PolicyError, PolicySpec};
-use belljar_engine::limits::{Limits, LimitsSpec};
+use belljar_engine::limits::{Limits, LimitsSpec, Machine};
 use belljar_engine::network::PrivateRanges;
 use belljar_engine::profile::{Profile, Profiles};
+use belljar_engine::quantity::show_bytes;
 use belljar_engine::warm::{WarmSettings, WarmSpec};
 use serde::Deserialize;
 
@@ -41,6 +42,8 @@ const MAX_BYTES: u64 = 1 << 20;
 pub(crate) struct Config {
     pub(crate) profiles: Profiles,
     pub(crate) ceiling: Limits,
+    /// What the machine has, which no ceiling may exceed.
+    pub(crate) machine: Machine,
     pub(crate) warm: WarmSettings,
     pub(crate) server: ServerSpec,
     pub(crate) dependencies: DependencySettings,
@@ -106,9 +109,15 @@ pub(crate) fn load(flag: Option<&Path>, environment: &Environment) -> Result<Con
 impl Config {
     /// What holds without any file.
     pub(crate) fn usual() -> Self {
+        Self::on(crate::os::machine())
+    }
+
+    /// What holds on a machine without any file.
+    fn on(machine: Machine) -> Self {
         Self {
             profiles: Profiles::shipped(),
-            ceiling: Limits::CEILING,
+            ceiling: Limits::ceiling_on(&machine),
+            machine,
             warm: WarmSettings::default(),
             server: ServerSpec::default(),
             dependencies: DependencySettings::default(),
@@ -135,6 +144,7 @@ impl Config {
             self.profiles.insert(name, profile);
         }
         self.ceiling = raise(self.ceiling, &file.ceiling)
+            .and_then(|ceiling| within(ceiling, &self.machine))
             .map_err(|why| Failure::invalid(format!("{}: [ceiling] {why}", shown(path))))?;
         self.warm = file.warm.admit().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
         self.server = file.server;
@@ -280,6 +290,29 @@ fn raise(ceiling: Limits, spec: &LimitsSpec) -> Result<Limits, String> {
     })
 }
 
+/// Refuses a ceiling above what the machine has: what is promised must be there.
+fn within(ceiling: Limits, machine: &Machine) -> Result<Limits, String> {
+    let memory = machine.memory_bytes.unwrap_or(u64::MAX);
+    for (name, value) in [("memory_bytes", ceiling.memory_bytes), ("disk_bytes", ceiling.disk_bytes)] {
+        if value > memory {
+            let (value, memory) = (show_bytes(value), show_bytes(memory));
+            return Err(format!(
+                "{name}: {value} is more than the {memory} that this machine has for sandboxes"
+            ));
+        }
+    }
+    let counts = [
+        ("cpus", ceiling.cpu_millis / 1_000, machine.cpu_millis.map(|millis| millis / 1_000)),
+        ("processes", ceiling.processes, machine.processes),
+    ];
+    for (name, value, most) in counts {
+        if let Some(most) = most.filter(|most| value > *most) {
+            return Err(format!("{name}: {value} is more than the {most} that this machine has"));
+        }
+    }
+    Ok(ceiling)
+}
+
 fn positive(name: &str, given: Option<i64>) -> Result<Option<u64>, String> {
     match given.map(u64::try_from) {
         None => Ok(None),
@@ -293,7 +326,22 @@ mod tests {
     use super::*;
 
     fn shipped() -> Config {
-        Config::usual()
+        Config::on(Machine::default())
+    }
+
+    #[test]
+    fn a_ceiling_above_the_machine_is_refused() {
+        let machine = Machine { memory_bytes: Some(4 << 30), cpu_millis: Some(2_000), processes: Some(500) };
+        let set = |text: &str| Config::on(machine).trusting(Path::new("t.toml"), text);
+        let wrong = |text| set(text).unwrap_err().message;
+        assert_eq!(
+            wrong("[ceiling]\nmemory_bytes = 68719476736\n"),
+            "'t.toml': [ceiling] memory_bytes: 64 GB is more than the 4 GB that this machine has for sandboxes"
+        );
+        assert!(wrong("[ceiling]\ndisk_bytes = 68719476736\n").contains("disk_bytes: 64 GB"));
+        assert!(wrong("[ceiling]\ncpus = 3.0\n").contains("cpus: 3 is more than the 2"));
+        assert!(wrong("[ceiling]\nprocesses = 501\n").contains("processes: 501 is more than the 500"));
+        assert_eq!(set("[ceiling]\nmemory_bytes = 1073741824\n").unwrap().ceiling.memory_bytes, 1 << 30);
     }
 
     fn trusting(text: &str) -> Result<Config, Failure> {

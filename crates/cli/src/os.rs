@@ -1,5 +1,6 @@
 //! What differs between operating systems, and the only place that asks on which one we are.
 
+mod machine;
 mod room;
 mod terminal;
 
@@ -11,6 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::failure::Failure;
 
+pub(crate) use machine::{machine, outlive_sandboxes};
 pub(crate) use room::Room;
 pub(crate) use terminal::{RawTerminal, TerminalEvent, TerminalEvents, hide_typing, window_size};
 

@@ -82,7 +82,7 @@ fn put(settings: &mut Vec<Setting>, name: &str, value: &str, origin: &str) {
 
 /// What holds where nobody says anything.
 fn usual(environment: &Environment) -> Vec<(&'static str, String)> {
-    let (limits, ceiling) = (Limits::DEFAULT, Limits::CEILING);
+    let (limits, ceiling) = (Limits::DEFAULT, Limits::ceiling_on(&crate::os::machine()));
     let (warm, server) = (WarmSettings::default(), Settings::default());
     let cores = |millis: u32| format!("{}", f64::from(millis) / 1_000.0);
     let folder = |path: &Option<PathBuf>| {

@@ -61,6 +61,26 @@ pub struct Limits {
     pub output_bytes: u64,
 }
 
+/// What a machine has for all sandboxes together; what is not known is absent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// Memory, without what is kept for the server.
+    pub memory_bytes: Option<u64>,
+    /// Thousandths of a core.
+    pub cpu_millis: Option<u32>,
+    /// Processes and threads.
+    pub processes: Option<u32>,
+}
+
+impl Machine {
+    /// Returns how much of a machine's memory sandboxes may have: all but a tenth, and no less than 512 MiB is kept for the
+    /// server where the machine has twice that.
+    #[must_use]
+    pub fn share_of(total_bytes: u64) -> u64 {
+        total_bytes - (total_bytes / 10).max((512 << 20).min(total_bytes / 2))
+    }
+}
+
 impl Limits {
     /// What holds where nobody says anything.
     pub const DEFAULT: Limits = Limits {
@@ -81,6 +101,24 @@ impl Limits {
         processes: 4_096,
         output_bytes: 64 << 20,
     };
+
+    /// Returns the highest that may be asked for on a machine, unless the configuration says otherwise. The disk of a sandbox
+    /// is memory, so it has the same ceiling.
+    #[must_use]
+    pub fn ceiling_on(machine: &Machine) -> Limits {
+        let usual = Limits::CEILING;
+        let memory = machine.memory_bytes.unwrap_or(u64::MAX).max(Self::FLOOR.memory_bytes);
+        Limits {
+            memory_bytes: usual.memory_bytes.min(memory),
+            disk_bytes: usual.disk_bytes.min(memory),
+            cpu_millis: usual
+                .cpu_millis
+                .min(machine.cpu_millis.unwrap_or(u32::MAX))
+                .max(Self::FLOOR.cpu_millis),
+            processes: usual.processes.min(machine.processes.unwrap_or(u32::MAX)).max(1),
+            ..usual
+        }
+    }
 
     /// The least with which an interpreter can start at all; less is a mistake and would only fail obscurely.
     const FLOOR: Limits = Limits {
@@ -214,6 +252,27 @@ mod tests {
         assert!(refused(LimitsSpec { processes: Some(1 << 40), ..spec() }).contains("ceiling of 4096"));
         assert!(refused(LimitsSpec { disk_bytes: Some(0), ..spec() }).contains("above zero"));
         assert!(refused(LimitsSpec { output_bytes: Some(0), ..spec() }).contains("above zero"));
+    }
+
+    #[test]
+    fn the_ceiling_follows_the_machine() {
+        let machine = Machine {
+            memory_bytes: Some(Machine::share_of(24 << 30)),
+            cpu_millis: Some(2_000),
+            processes: Some(1_000),
+        };
+        let ceiling = Limits::ceiling_on(&machine);
+        assert_eq!(ceiling.memory_bytes, (24 << 30) - (24 << 30) / 10);
+        assert_eq!(
+            (ceiling.disk_bytes, ceiling.cpu_millis, ceiling.processes),
+            (ceiling.memory_bytes, 2_000, 1_000)
+        );
+        let spec = LimitsSpec { memory_bytes: Some(64 << 30), ..LimitsSpec::default() };
+        let refused = Limits::admit(&spec, &ceiling).unwrap_err().to_string();
+        assert!(refused.contains(&format!("ceiling of {}", show_bytes(ceiling.memory_bytes))), "{refused}");
+        assert_eq!(Limits::ceiling_on(&Machine::default()), Limits::CEILING, "where nothing is known");
+        assert_eq!(Machine::share_of(1 << 30), 512 << 20);
+        assert_eq!(Machine::share_of(512 << 20), 256 << 20, "a small machine keeps half");
     }
 
     #[test]

@@ -18,7 +18,9 @@ use crate::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
 use crate::packages::{Needs, Packages, Prepared, Progress, Stock, Wanted};
 use crate::plan::{Network, Overflow, Plan, Program, Source, Task};
 use crate::profile::Profiles;
-use crate::provider::{BoxFuture, Capabilities, Flow, PoolMetrics, Provider, ProviderError, Sink, Stream};
+use crate::provider::{
+    BoxFuture, Capabilities, Flow, LoopTurns, PoolMetrics, Provider, ProviderError, Sink, Stream,
+};
 use crate::report::Report;
 use crate::request::{HostPaths, Request};
 use crate::sandbox::{
@@ -334,6 +336,15 @@ impl Engine {
             pools.extend(post.provider.pools().await);
         }
         pools
+    }
+
+    /// The longest turns of the providers' loops.
+    pub async fn turns(&self) -> Vec<LoopTurns> {
+        let mut turns = Vec::new();
+        for post in self.fleet.all() {
+            turns.extend(post.provider.turns().await);
+        }
+        turns
     }
 
     /// What was made available of packages; `None` where nobody does that.

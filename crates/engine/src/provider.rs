@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -225,6 +226,18 @@ pub struct PoolMetrics {
     pub obstacle: Option<String>,
 }
 
+/// The longest turns of the loop that serves all sandboxes of a provider on this machine, of which one of its handlers took
+/// most. While a turn lasts nobody else is served.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LoopTurns {
+    /// A word of a closed list.
+    pub handler: String,
+    /// The most CPU time in one turn.
+    pub longest_cpu: Duration,
+    /// The longest time from one poll to the next.
+    pub longest_wall: Duration,
+}
+
 /// A way to make sandboxes.
 pub trait Provider: Debug + Send + Sync {
     /// Its name in requests and receipts.
@@ -252,6 +265,10 @@ pub trait Provider: Debug + Send + Sync {
     }
     /// What it keeps ready, and how often that was of use.
     fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>>;
+    /// The longest turns of its loop, where one loop serves all its sandboxes.
+    fn turns(&self) -> BoxFuture<'_, Vec<LoopTurns>> {
+        Box::pin(std::future::ready(Vec::new()))
+    }
     /// Ends everything and waits until nothing is left.
     fn shut_down(&self) -> BoxFuture<'_, ()>;
 }

@@ -206,6 +206,8 @@ pub enum Ending {
     TimedOut,
     /// The group's memory was used up.
     Memory,
+    /// It was killed because the memory for all jails together was used up, and not its own.
+    MachineMemory,
     /// It failed, with this status, after a fork was refused.
     Processes(u8),
     /// It failed with its disk full; without a status where the kernel ended it for writing too long a file.
@@ -383,4 +385,15 @@ pub struct PoolState {
     pub mismatches: u64,
     pub processes: Vec<u32>,
     pub obstacle: Option<String>,
+}
+
+/// The longest turns of a launcher's loop of which one of its handlers took most. While a turn lasts nobody else is served.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Turns {
+    /// A word of a closed list.
+    pub handler: String,
+    /// The most CPU time that the loop's thread used in one turn.
+    pub longest_cpu: Duration,
+    /// The longest time from one poll to the next.
+    pub longest_wall: Duration,
 }

@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -156,6 +157,12 @@ pub(crate) fn execve(program: &CStr, argv: &[*const libc::c_char], env: &[*const
 pub(crate) fn exit_now(status: i32) -> ! {
     // SAFETY: ends the process and touches no memory.
     unsafe { libc::_exit(status) }
+}
+
+/// How much CPU time this thread has used.
+pub(crate) fn thread_cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// A child that ended.

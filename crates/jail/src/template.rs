@@ -21,6 +21,8 @@ pub(crate) const HOST: &str = "/host";
 const TREES: &str = "/trees";
 /// More different roots than this at one time are rebuilt rather than kept.
 const MAX_TREES: usize = 16;
+/// A tree takes a mount for each entry, and all others wait meanwhile.
+const MAX_ENTRIES: usize = 256;
 /// More than one that gives orders keeps at a time.
 const MAX_KNOWN: usize = 256;
 
@@ -65,6 +67,10 @@ impl Templates {
         }
         let unknown = || StepFailed::new(Step::Root, "that nobody told of", Errno::NOENT);
         let tree = self.known.get(&number).ok_or_else(unknown)?.clone();
+        if tree.len() > MAX_ENTRIES {
+            let what = format!("with {} entries; the most is {MAX_ENTRIES}", tree.len());
+            return Err(StepFailed::new(Step::Root, what, Errno::TOOBIG));
+        }
         if self.built.len() >= MAX_TREES {
             self.clear();
         }

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::{
-    Answer, Ask, Ending, Jail, Kept, Layer, MissingLayer, PoolState, RootTree, Settings, Usage, Warmth,
+    Answer, Ask, Ending, Jail, Kept, Layer, MissingLayer, PoolState, RootTree, Settings, Turns, Usage, Warmth,
 };
 use crate::step::StepFailed;
 
@@ -99,6 +99,8 @@ pub enum Notice {
         run: u64,
         /// Each pool.
         pools: Vec<PoolState>,
+        /// The longest turns of the loop.
+        turns: Vec<Turns>,
     },
     /// What came of a question.
     Answered {
@@ -119,19 +121,19 @@ pub enum Notice {
 /// Sends a message.
 ///
 /// # Errors
-/// `E2BIG` where it is larger than a packet may be, or the socket's own error.
+/// `E2BIG` where it is larger than a packet may be, `EAGAIN` where there is no room for it now, or the socket's own error.
 pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     send_bytes(socket, &postcard::to_allocvec(message).map_err(|_| Errno::INVAL)?, fds)
 }
 
-/// Sends a message, or fails with `EAGAIN` where the other side has not taken what was sent before.
-pub(crate) fn send_now<T: Serialize>(
+/// Sends a message, and waits for room where the other side has not taken what was sent before.
+pub(crate) fn send_patiently<T: Serialize>(
     socket: BorrowedFd<'_>,
     message: &T,
     fds: &[BorrowedFd<'_>],
 ) -> Result<(), Errno> {
     let bytes = postcard::to_allocvec(message).map_err(|_| Errno::INVAL)?;
-    send_as(socket, &bytes, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    send_as(socket, &bytes, fds, SendFlags::NOSIGNAL)
 }
 
 /// Receives a message of at most a few kilobytes, and fails with `EAGAIN` where none is there yet.
@@ -147,9 +149,9 @@ pub(crate) fn receive_now<T: DeserializeOwned>(
     Ok(Some((message, fds)))
 }
 
-/// Sends a packet of other making.
+/// Sends a packet of other making; never waits for room.
 pub(crate) fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    send_as(socket, bytes, fds, SendFlags::NOSIGNAL)
+    send_as(socket, bytes, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
 }
 
 fn send_as(

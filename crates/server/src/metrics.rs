@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderName, Method, StatusCode, header};
@@ -9,7 +10,7 @@ use axum::response::IntoResponse;
 use belljar_engine::living::State as Life;
 use belljar_engine::outcome::Warmth;
 use belljar_engine::packages::Stock;
-use belljar_engine::provider::PoolMetrics;
+use belljar_engine::provider::{LoopTurns, PoolMetrics};
 use belljar_engine::report::Report;
 use belljar_store::SandboxEnd;
 use belljar_store::executions::Status;
@@ -46,6 +47,14 @@ const MEANINGS: &[(&str, &str)] = &[
     ("belljar_pool_misses", "Runs that found none, and started cold"),
     ("belljar_pool_interpreters", "Interpreters that were started to fork from"),
     ("belljar_pool_refill_seconds", "How long making the last sandbox took, in the slowest pool"),
+    (
+        "belljar_launcher_longest_turn_cpu_seconds",
+        "The most CPU time in one turn of the launcher's loop, by the handler that took most of it",
+    ),
+    (
+        "belljar_launcher_longest_turn_wall_seconds",
+        "The longest turn of the launcher's loop, by the handler that took most of it",
+    ),
     ("belljar_layers_total", "Layers of packages that were asked for, by where they came from"),
     ("belljar_layers_install_seconds", "How long installing took, of all layers that were built"),
     ("belljar_layers", "Layers that lie ready"),
@@ -135,6 +144,16 @@ impl Meters {
         }
     }
 
+    /// Sets the longest turns of the loops that serve all sandboxes.
+    fn turns(&self, turns: &[LoopTurns]) {
+        for turn in turns {
+            let labels = || vec![Label::new("handler", turn.handler.clone())];
+            let seconds = |name, longest: Duration| self.level(name, labels(), longest.as_secs_f64());
+            seconds("belljar_launcher_longest_turn_cpu_seconds", turn.longest_cpu);
+            seconds("belljar_launcher_longest_turn_wall_seconds", turn.longest_wall);
+        }
+    }
+
     /// What became of packages since the start. Everything that is counted elsewhere comes as a whole.
     fn stock(&self, stock: &Stock) {
         let Stock { hits, fetched, built, failed, install, layers, bytes } = *stock;
@@ -198,6 +217,7 @@ async fn text(world: &World) -> ([(HeaderName, &'static str); 1], String) {
         meters.0.register_counter(&key, &METADATA).absolute(count);
     }
     meters.pools(&world.engine.pools().await);
+    meters.turns(&world.engine.turns().await);
     if let Some(stock) = world.engine.stock().await {
         meters.stock(&stock);
     }

@@ -102,6 +102,7 @@ async fn serve(
     environment: &Environment,
     config: Config,
 ) -> Result<(), Failure> {
+    crate::os::outlive_sandboxes();
     let mut interrupts = Interrupts::listen()?;
     let mut impatience = Interrupts::listen()?;
     let hangups = Hangups::listen()?;

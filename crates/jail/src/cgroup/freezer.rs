@@ -2,18 +2,12 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::thread::sleep;
-use std::time::Duration;
 
 use rustix::io::Errno;
 
 use super::parse::Version;
 use super::place::Place;
 use super::{Controller, Error, Group, Hierarchy, owner, v2};
-
-/// How often it is looked whether a group stands still, and how long between two looks.
-const LOOKS: u32 = 100;
-const BETWEEN: Duration = Duration::from_micros(200);
 
 /// Where groups can be made to stand still, where that is none of the places that limit.
 #[derive(Debug, Default)]
@@ -70,19 +64,20 @@ impl Group {
         }
     }
 
-    /// Has all its processes stand still, or go on. They do when this returns, but for one that is deep in the kernel,
-    /// which does as soon as it comes out.
-    pub fn freeze(&self, frozen: bool) -> Result<(), Error> {
+    /// Tells all its processes to stand still, or to go on. They do so in their own time: see [`Group::is_frozen`].
+    pub fn set_frozen(&self, frozen: bool) -> Result<(), Error> {
         let unable = Error::Open { file: "freezer", errno: Errno::NOSYS };
-        let place = self.everywhere().find(|place| place.can_freeze()).ok_or(unable)?;
-        place.freeze(self, frozen)?;
-        for _ in 0..if frozen { LOOKS } else { 0 } {
-            if place.is_frozen(self) {
-                break;
-            }
-            sleep(BETWEEN);
-        }
-        Ok(())
+        self.everywhere().find(|place| place.can_freeze()).ok_or(unable)?.freeze(self, frozen)
+    }
+
+    /// Whether all its processes stand still.
+    pub fn is_frozen(&self) -> bool {
+        self.everywhere().find(|place| place.can_freeze()).is_some_and(|place| place.is_frozen(self))
+    }
+
+    /// Whether a single thread is in it that is not ours. Where nothing counts them the answer is no.
+    pub fn has_one_thread(&self) -> bool {
+        self.processes() == Some(u64::from(self.ours) + 1)
     }
 
     /// Processes and threads now.

@@ -11,6 +11,7 @@
 //! | `obstacle` | why a controller cannot be used, and what mends it |
 //! | `place` | this launcher's folder in one hierarchy |
 //! | `owner` | telling a living launcher's folder from an abandoned one |
+//! | `together` | what all groups together may have |
 //! | `kill` | ends whoever is left in a group |
 //! | `freezer` | groups that can be made to stand still |
 //! | `v1`, `v2` | the files of each interface |
@@ -25,6 +26,7 @@ mod parse;
 mod place;
 #[cfg(test)]
 mod tests;
+mod together;
 mod v1;
 mod v2;
 

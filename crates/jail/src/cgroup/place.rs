@@ -14,6 +14,9 @@ use super::{Controller, Error, Group, Limits, v1, v2};
 /// How many hierarchies one process may hold at a time; a launcher has one, a test program a few.
 const MOST_HOMES: u32 = 64;
 
+/// The kernel charges memory in portions, for each processor: a group at its limit may lack so much of it.
+const CHARGED_AHEAD: u64 = 4 << 20;
+
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) version: Version,
@@ -78,6 +81,35 @@ impl Place {
             Version::V2 => v2::limit,
         };
         self.controllers.iter().try_for_each(|controller| limit(self.slot(group), *controller, limits))
+    }
+
+    /// Limits the memory of all groups in this place together.
+    pub(super) fn limit_all(&self, memory_bytes: u64) -> rustix::io::Result<()> {
+        let file = match self.version {
+            Version::V1 => v1::limit_file(Controller::Memory),
+            Version::V2 => v2::MEMORY_LIMIT,
+        };
+        files::write(self.home.as_fd(), file, &memory_bytes.to_string())
+    }
+
+    /// What the group above this place may have, where that is limited.
+    pub(super) fn memory_above(&self) -> Option<u64> {
+        let file = match self.version {
+            Version::V1 => v1::limit_file(Controller::Memory),
+            Version::V2 => v2::MEMORY_LIMIT,
+        };
+        files::read(self.base.as_fd(), file).ok()?.trim().parse().ok()
+    }
+
+    /// Whether a group in which a process was killed for want of memory had not reached its own limit.
+    pub(super) fn was_killed_from_above(&self, group: &Group) -> bool {
+        match self.version {
+            Version::V1 => {
+                let limit = group.limits.get().map(|limits| limits.memory_bytes);
+                limit.zip(self.peak_memory(group)).is_some_and(|(limit, peak)| peak + CHARGED_AHEAD < limit)
+            }
+            Version::V2 => self.slot(group).value_in("memory.events", "oom") == Some(0),
+        }
     }
 
     pub(super) fn oom_kills(&self, group: &Group) -> Option<u64> {

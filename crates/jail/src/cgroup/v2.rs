@@ -16,6 +16,7 @@ use super::owner::remove_folder;
 use super::{CPU_PERIOD_US, Controller, Error, Limits};
 
 const SWITCHES: &str = "cgroup.subtree_control";
+pub(super) const MEMORY_LIMIT: &str = "memory.max";
 pub(super) const MEMBERS: &str = "cgroup.procs";
 
 /// Settings that are the same for every run, made ahead of time.
@@ -32,7 +33,7 @@ pub(super) fn furnish(slot: Slot<'_>, controller: Controller) -> Result<(), Erro
 
 pub(super) fn limit(slot: Slot<'_>, controller: Controller, limits: &Limits) -> Result<(), Error> {
     match controller {
-        Controller::Memory => slot.write("memory.max", &limits.memory_bytes.to_string()),
+        Controller::Memory => slot.write(MEMORY_LIMIT, &limits.memory_bytes.to_string()),
         Controller::Cpu => slot.write("cpu.max", &format!("{} {CPU_PERIOD_US}", limits.cpu_quota_us())),
         Controller::Pids => slot.write("pids.max", &limits.pids.to_string()),
     }

@@ -123,7 +123,7 @@ fn handle(builder: &Builder<'_>, order: BuilderOrder, fds: Vec<OwnedFd>) {
     };
     let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
     // A launcher that is gone is noticed by the next receive.
-    let _sent = wire::send(builder.line.as_fd(), &notice, &fds);
+    let _sent = wire::send_patiently(builder.line.as_fd(), &notice, &fds);
 }
 
 fn build(

@@ -86,7 +86,7 @@ impl JailBuilder {
 
     /// Asks for something.
     pub(super) fn ask(&self, order: &BuilderOrder, fds: &[BorrowedFd<'_>]) -> Result<(), StepFailed> {
-        step(Step::Order, "", || wire::send_now(self.line.as_fd(), order, fds))
+        step(Step::Order, "", || wire::send(self.line.as_fd(), order, fds))
     }
 
     /// An answer, where there is one; `ESRCH` where the builder is gone.

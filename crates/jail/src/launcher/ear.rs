@@ -5,11 +5,13 @@
 //! jail that stays is heard for as long as it does, at a pace: who is refused more than that waits for his answers.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
+use super::hearing::Hearing;
+use super::pace::Bucket;
 use crate::seccomp;
 use crate::spec::RefusedCall;
 use crate::sys::{self, HeldCall};
@@ -21,8 +23,6 @@ const MOST_HEARD: u32 = 256;
 const MOST_NAMES: usize = 16;
 /// So many are remembered of a jail that stays; the oldest go first.
 const MOST_KEPT: usize = 256;
-/// How long a jail that stays waits for another call to be heard, when it has used up what is heard at once.
-const PACE: Duration = Duration::from_millis(10);
 
 /// The launcher's ear at the filters of one run.
 #[derive(Default)]
@@ -33,8 +33,10 @@ pub(super) struct Ear {
     heard: u32,
     /// Beside each, whose it was.
     refused: Vec<(u32, RefusedCall)>,
-    /// Of a jail that stays, since when it may have more heard.
-    pace: Option<Instant>,
+    /// Of a jail that stays, how many calls may be heard.
+    budget: Option<Bucket>,
+    /// When one was heard last.
+    last: Option<Instant>,
 }
 
 impl Ear {
@@ -50,18 +52,25 @@ impl Ear {
 
     /// At a guest whose listener is yet to come, and so at everything that it starts.
     pub(super) fn staying(line: OwnedFd) -> Self {
-        Self { pace: Some(Instant::now()), ..Self::at(vec![line]) }
+        Self { budget: Some(Bucket::new(MOST_HEARD, Instant::now())), ..Self::at(vec![line]) }
     }
 
-    pub(super) fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let listeners = self.listeners.iter().filter(|_| self.next_turn().is_none());
+    pub(super) fn watched(&self, hearing: &Hearing, now: Instant) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let deaf = self.next_turn(hearing, now).is_some();
+        let listeners = self.listeners.iter().filter(move |_| !deaf);
         self.lines.iter().chain(listeners).map(AsFd::as_fd)
     }
 
-    /// When the next call is heard, where that is not at once.
-    pub(super) fn next_turn(&self) -> Option<Instant> {
-        let turn = self.pace? + PACE;
-        (self.heard >= MOST_HEARD && turn > Instant::now()).then_some(turn)
+    /// When the next call of a jail that stays is heard, where that is not at once.
+    pub(super) fn next_turn(&self, hearing: &Hearing, now: Instant) -> Option<Instant> {
+        let budget = self.budget.as_ref().filter(|_| !self.listeners.is_empty())?;
+        let own = Some(budget.next(hearing.pace(), now)).filter(|at| *at > now);
+        own.max(hearing.closed_until(now))
+    }
+
+    /// When a call was heard last.
+    pub(super) fn last_heard(&self) -> Option<Instant> {
+        self.last
     }
 
     /// What was refused so far, and to whom.
@@ -78,19 +87,28 @@ impl Ear {
 
     /// Takes what has come, and hears the next call at each filter; the status with which the `main` process says that it
     /// is about to end, as `wait` would give it. `owner` says whose a process is.
-    pub(super) fn hear(&mut self, main: Option<i32>, owner: impl Fn(i32) -> u32) -> Option<i32> {
+    pub(super) fn hear(
+        &mut self,
+        main: Option<i32>,
+        hearing: &mut Hearing,
+        mut owner: impl FnMut(i32) -> u32,
+    ) -> Option<i32> {
         self.take_listeners();
-        self.take_breath();
+        let now = Instant::now();
         let mut leaving = None;
         for listener in std::mem::take(&mut self.listeners) {
-            match next_call(&listener) {
-                Next::Call(call) => leaving = self.answer(&listener, &call, main, &owner).or(leaving),
+            let next = if self.may_hear(hearing, now) { next_call(&listener) } else { Next::None };
+            match next {
+                Next::Call(call) => {
+                    self.spend(hearing, now);
+                    leaving = self.answer(&listener, &call, main, &mut owner).or(leaving);
+                }
                 Next::None => {}
                 Next::Never => continue,
             }
             self.listeners.push(listener);
         }
-        if self.heard >= MOST_HEARD && self.pace.is_none() {
+        if self.heard >= MOST_HEARD && self.budget.is_none() {
             // Whoever waits for an answer has it with this: there is no such call.
             self.listeners.clear();
             self.lines.clear();
@@ -99,13 +117,23 @@ impl Ear {
     }
 
     /// With the time that has passed, more of a jail that stays may be heard.
-    fn take_breath(&mut self) {
-        let Some(since) = &mut self.pace else { return };
-        let passed = since.elapsed().as_millis() / PACE.as_millis();
-        let turns = u32::try_from(passed).unwrap_or(u32::MAX);
-        if turns > 0 {
-            self.heard = self.heard.saturating_sub(turns);
-            *since = Instant::now();
+    fn may_hear(&mut self, hearing: &Hearing, now: Instant) -> bool {
+        match &mut self.budget {
+            Some(budget) => {
+                budget.refill(hearing.pace(), MOST_HEARD, now);
+                budget.left() > 0 && hearing.closed_until(now).is_none()
+            }
+            None => true,
+        }
+    }
+
+    fn spend(&mut self, hearing: &mut Hearing, now: Instant) {
+        self.last = Some(now);
+        match &mut self.budget {
+            Some(budget) => {
+                let _taken = budget.take() && hearing.take();
+            }
+            None => self.heard += 1,
         }
     }
 
@@ -125,9 +153,8 @@ impl Ear {
         listener: &OwnedFd,
         call: &HeldCall,
         main: Option<i32>,
-        owner: &impl Fn(i32) -> u32,
+        owner: &mut impl FnMut(i32) -> u32,
     ) -> Option<i32> {
-        self.heard += 1;
         if i64::from(call.number) != libc::SYS_exit_group {
             let owner = owner(call.pid);
             // Its number may be somebody else's by now.

@@ -3,20 +3,35 @@
 //! A fork shares its memory with the one it comes from until it is written to, page by page, and has the files that are
 //! mapped only when it looks at them. For a short program most of its time goes into that. So the memory of a run that is
 //! over is looked at now and then, and what two of them in a row have used is got ready in those that wait.
+//!
+//! The run's program decides what its address space looks like, so its mappings are never enumerated. Only addresses that
+//! the zygote itself had mapped are looked up, once found, and their number, the CPU time of a look and its result are
+//! bounded.
 
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
 use super::home::Home;
 use crate::bare::message::{Habit, MAX_HABITS};
+use crate::sys;
 
 const PAGE: u64 = 4_096;
 /// Most pages that are got ready of each kind: eight megabytes.
 const MOST_PAGES: u64 = 2_048;
 /// Mappings beyond this are reserved rather than used.
-const LARGEST: u64 = 1 << 30;
-const MOST_TEXT: usize = 1 << 20;
+const LARGEST_MAPPING_BYTES: u64 = 64 << 20;
+/// How much of a zygote's `maps` is read.
+const MAX_MAPS_BYTES: usize = 256 << 10;
+/// How many entries of `pagemap` one look reads at most.
+const MAX_ENTRIES: u64 = 64 << 10;
+/// How many entries are read at a time; the CPU time is checked in between.
+const CHUNK_ENTRIES: u64 = 4 << 10;
+/// How many separate stretches of used memory one look remembers.
+const MAX_STRETCHES: usize = 4 * MAX_HABITS;
+/// How much CPU time one look may take.
+const MAX_CPU: Duration = Duration::from_millis(1);
 /// Bits of an entry in `pagemap`.
 const PRESENT: u64 = 1 << 63;
 const EXCLUSIVE: u64 = 1 << 56;
@@ -27,17 +42,36 @@ pub(super) struct Habits {
     looked_at: u64,
     /// What the last one used.
     last: Option<Vec<Habit>>,
+    /// Where the zygote has private memory, once that was read.
+    inherited: Option<Vec<Mapping>>,
 }
 
 impl Habits {
+    /// Looks at the memory of a zygote's child whose run is over, where its turn has come; gives what it had in common with
+    /// the one before it.
+    ///
+    /// The caller makes sure that nothing else shares that memory, because a thread that changes its mappings meanwhile
+    /// would have the launcher wait for a lock.
+    pub(super) fn look_at(&mut self, home: &Home, zygote: i32, child: i32) -> Option<Vec<Habit>> {
+        if !self.wants_a_look() {
+            return None;
+        }
+        let inherited = match &mut self.inherited {
+            Some(inherited) => inherited,
+            unread => unread.insert(private_mappings(&read_start(&open(home, zygote, "maps")?)?)),
+        };
+        let used = used_pages(&open(home, child, "pagemap")?, inherited);
+        self.learn(used)
+    }
+
     /// Whether the memory of a child is worth a look: that of two in a row, early, and then ever less often.
-    pub(super) fn wants_a_look(&mut self) -> bool {
+    fn wants_a_look(&mut self) -> bool {
         self.looked_at += 1;
         [3, 10, 100, 1_000].iter().any(|first| self.looked_at == *first || self.looked_at == first + 1)
     }
 
     /// Takes note of what a child used; gives what it had in common with the one before it.
-    pub(super) fn learn(&mut self, used: Vec<Habit>) -> Option<Vec<Habit>> {
+    fn learn(&mut self, used: Vec<Habit>) -> Option<Vec<Habit>> {
         match self.last.take() {
             None => {
                 self.last = Some(used);
@@ -69,33 +103,60 @@ fn common(one: &[Habit], other: &[Habit]) -> Vec<Habit> {
     both
 }
 
-/// What a process has of its own by now: pages that were written to, and files that were looked at.
-pub(super) fn look_at(home: &Home, pid: i32) -> Option<Vec<Habit>> {
-    let open = |name: &str| {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        rustix::fs::openat(&home.proc, format!("{pid}/{name}"), flags, Mode::empty()).ok()
-    };
-    let (text, map) = (read_all(&open("maps")?)?, open("pagemap")?);
-    let mut used = Vec::new();
-    for mapping in text.lines().filter_map(Mapping::parse) {
-        mapping.used(&map, &mut used)?;
-    }
-    Some(used)
+fn open(home: &Home, pid: i32, name: &str) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    rustix::fs::openat(&home.proc, format!("{pid}/{name}"), flags, Mode::empty()).ok()
 }
 
-fn read_all(file: &OwnedFd) -> Option<String> {
+/// The whole lines at the start of a file, as far as they are read.
+fn read_start(file: &OwnedFd) -> Option<String> {
     let mut text = Vec::new();
     let mut buffer = [0; 16 << 10];
-    loop {
+    while text.len() < MAX_MAPS_BYTES {
         match rustix::io::read(file, &mut buffer).ok()? {
-            0 => return String::from_utf8(text).ok(),
-            read if text.len() + read <= MOST_TEXT => text.extend_from_slice(&buffer[..read]),
-            _ => return None,
+            0 => break,
+            read => text.extend_from_slice(&buffer[..read]),
         }
     }
+    text.truncate(text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1));
+    String::from_utf8(text).ok()
 }
 
-/// A mapping that is this process's own.
+/// The private mappings in a `maps` file, in order, as many as one look reads.
+fn private_mappings(maps: &str) -> Vec<Mapping> {
+    let mut left = MAX_ENTRIES;
+    let mut fits = |mapping: &Mapping| {
+        let pages = (mapping.end - mapping.start) / PAGE;
+        let fits = pages <= left;
+        left -= if fits { pages } else { 0 };
+        fits
+    };
+    maps.lines().filter_map(Mapping::parse).filter(|mapping| fits(mapping)).collect()
+}
+
+/// What a process has of its own by now in these places: pages that were written to, and files that were looked at. Stops
+/// where that takes too long or becomes too much, and gives what was found until then.
+fn used_pages(map: &OwnedFd, places: &[Mapping]) -> Vec<Habit> {
+    let started = sys::thread_cpu_time();
+    let mut used = Vec::new();
+    let mut entries = vec![0; (CHUNK_ENTRIES * 8) as usize];
+    for mapping in places {
+        let mut at = mapping.start;
+        while at < mapping.end {
+            if used.len() >= MAX_STRETCHES || sys::thread_cpu_time().saturating_sub(started) >= MAX_CPU {
+                return used;
+            }
+            let len = entries.len().min(((mapping.end - at) / PAGE * 8) as usize);
+            match rustix::io::pread(map, &mut entries[..len], at / PAGE * 8) {
+                Ok(read) if read >= 8 => at = mapping.note(at, &entries[..read], &mut used),
+                _ => break,
+            }
+        }
+    }
+    used
+}
+
+/// A mapping that is a process's own.
 #[derive(Debug, PartialEq, Eq)]
 struct Mapping {
     start: u64,
@@ -112,29 +173,27 @@ impl Mapping {
         let number = |text| u64::from_str_radix(text, 16).ok();
         let (start, end) = (number(start)?, number(end)?);
         let kernels = ["[vvar", "[vdso", "[vsyscall"].iter().any(|name| line.contains(name));
-        let own = rights.starts_with('r') && rights.ends_with('p') && !kernels && end - start <= LARGEST;
-        own.then_some(Self { start, end, write: rights.as_bytes().get(1) == Some(&b'w') })
+        let bytes = end.checked_sub(start)?;
+        let own = rights.starts_with('r') && rights.ends_with('p') && !kernels;
+        (own && bytes <= LARGEST_MAPPING_BYTES).then_some(Self {
+            start,
+            end,
+            write: rights.as_bytes().get(1) == Some(&b'w'),
+        })
     }
 
-    fn used(&self, map: &OwnedFd, used: &mut Vec<Habit>) -> Option<()> {
+    /// Notes which of the pages from `at` on are used; gives where those end.
+    fn note(&self, at: u64, entries: &[u8], used: &mut Vec<Habit>) -> u64 {
         let wanted = if self.write { PRESENT | EXCLUSIVE } else { PRESENT };
-        let mut entries = vec![0; 32 << 10];
-        let mut at = self.start;
-        while at < self.end {
-            let len = entries.len().min(((self.end - at) / PAGE * 8) as usize);
-            let read = rustix::io::pread(map, &mut entries[..len], at / PAGE * 8).ok()?;
-            if read == 0 {
-                return None;
+        let mut at = at;
+        for entry in entries.chunks_exact(8) {
+            let bits = entry.try_into().map_or(0, u64::from_le_bytes);
+            if bits & wanted == wanted {
+                self.add(at, used);
             }
-            for entry in entries[..read].chunks_exact(8) {
-                let bits = entry.try_into().map_or(0, u64::from_le_bytes);
-                if bits & wanted == wanted {
-                    self.add(at, used);
-                }
-                at += PAGE;
-            }
+            at += PAGE;
         }
-        Some(())
+        at
     }
 
     /// One more page, which may follow on the one before it.
@@ -180,6 +239,42 @@ mod tests {
         ] {
             assert_eq!(parse(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_zygotes_mappings_are_bounded() {
+        let line = |at: u64, bytes: u64| format!("{:x}-{:x} r--p 00000000 00:00 0\n", at, at + bytes);
+        let large: String = (1..=1_000).map(|at| line(at << 30, 1 << 30)).collect();
+        assert_eq!(private_mappings(&large), [], "reserved rather than used");
+        let many: String = (1..=1_000).map(|at| line(at << 30, LARGEST_MAPPING_BYTES)).collect();
+        let kept = private_mappings(&many);
+        assert_eq!(kept.len() as u64, MAX_ENTRIES * PAGE / LARGEST_MAPPING_BYTES);
+    }
+
+    #[test]
+    fn only_the_beginning_of_maps_is_read() {
+        let (file, mut end) = std::io::pipe().unwrap();
+        let writer = std::thread::spawn(move || {
+            let line = [b"7f00-9f00 r--p 0 00:00 0\n".as_slice(); 1_000].concat();
+            // Until nobody reads any more.
+            while std::io::Write::write_all(&mut end, &line).is_ok() {}
+        });
+        let text = read_start(&file.into()).unwrap();
+        assert!(text.len() <= MAX_MAPS_BYTES + (16 << 10) && text.ends_with('\n'), "{}", text.len());
+        writer.join().unwrap();
+    }
+
+    #[test]
+    fn a_look_is_bounded_by_time_and_by_what_it_finds() {
+        let map =
+            rustix::fs::open("/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        // Far more than a look may read, all of it ours to ask for.
+        let places: Vec<Mapping> =
+            (0..10_000).map(|at| Mapping { start: at << 30, end: (at + 1) << 30, write: false }).collect();
+        let before = sys::thread_cpu_time();
+        used_pages(&map, &places);
+        let took = sys::thread_cpu_time() - before;
+        assert!(took < 20 * MAX_CPU, "it stopped by its own CPU time: {took:?}");
     }
 
     #[test]

@@ -11,7 +11,6 @@ use rustix::thread::CapabilitySet;
 
 use super::idmap::{self, Existing, Range};
 use super::ids::Ids;
-use super::living::sealed_binary;
 use crate::cgroup::{self, Controller, Group, Hierarchy};
 use crate::fault;
 use crate::inside;
@@ -49,12 +48,18 @@ impl Home {
         step(Step::Cgroup, "", || self.groups.create_living().map_err(errno_of))
     }
 
+    /// Whether there is something that PID 1 of a living jail can become.
+    pub(super) fn has_guest(&self) -> bool {
+        self.guest.get().is_some()
+    }
+
+    /// Keeps what PID 1 of living jails becomes.
+    pub(super) fn keep_guest(&self, binary: OwnedFd) {
+        let _first = self.guest.set(binary);
+    }
+
     /// What PID 1 of a living jail becomes.
     pub(super) fn guest(&self) -> Result<&OwnedFd, StepFailed> {
-        if self.guest.get().is_none() {
-            let binary = step(Step::Guest, "", || sealed_binary(&self.proc))?;
-            let _first = self.guest.set(binary);
-        }
         self.guest.get().ok_or_else(|| StepFailed::new(Step::Guest, "", Errno::NOENT))
     }
 
@@ -91,6 +96,7 @@ fn errno_of(error: cgroup::Error) -> Errno {
 pub(super) fn set_up() -> Result<Home, StepFailed> {
     // Control groups and the lock on ids are found by host paths, so before those paths move.
     let (groups, missing_groups) = Hierarchy::discover();
+    groups.leave_room_for_others();
     let mut missing: Vec<MissingLayer> = missing_groups
         .into_iter()
         .map(|m| MissingLayer { layer: controller_layer(m.controller), reason: m.reason, remedy: m.remedy })

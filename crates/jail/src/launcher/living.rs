@@ -1,60 +1,42 @@
 //! Living jails: what the launcher keeps for one, and what can be asked of it.
 
-use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::time::Instant;
 
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
-use rustix::io::Errno;
+use rustix::fs::{Mode, OFlags};
 
 use super::home::Home;
+use super::pausing::Pausing;
 use super::run::Run;
-use super::start::group_failed;
 use crate::cgroup::Group;
 use crate::spec::{Answer, Ask, Ending, Stats};
 
 /// What a run has that is a living jail.
-#[derive(Default)]
 pub(super) struct Life {
     /// Its disk, once there is a guest.
     disk: Option<OwnedFd>,
-    paused: bool,
+    pub(super) pausing: Pausing,
     /// Why it was killed.
     pub(super) doom: Option<Ending>,
 }
 
 impl Life {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { disk: None, pausing: Pausing::new(now), doom: None }
+    }
+
     /// The guest runs: its disk is looked at from here. Whatever the tenant does, `/tmp` is that mount of ours.
     pub(super) fn settle(&mut self, home: &Home, pid: i32) {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         self.disk = rustix::fs::openat(&home.proc, format!("{pid}/root/tmp"), flags, Mode::empty()).ok();
     }
 
-    /// A process that stands still does not die before it goes on.
-    pub(super) fn let_die(&self, group: Option<&Group>) {
-        if self.paused {
-            // Where there is no group any more nothing stands still.
-            let _thawed = group.map(|group| group.freeze(false));
-        }
-    }
-
     /// How it ended, by the status of its PID 1.
-    pub(super) fn ending(&self, status: i32, out_of_memory: bool) -> Ending {
+    pub(super) fn ending(&self, status: i32, out_of_memory: Option<Ending>) -> Ending {
         match self.doom {
             Some(ending) => ending,
             None if libc::WIFEXITED(status) => Ending::Exited(libc::WEXITSTATUS(status) as u8),
-            None if out_of_memory => Ending::Memory,
-            None => Ending::Signalled(libc::WTERMSIG(status)),
-        }
-    }
-
-    fn pause(&mut self, group: Option<&Group>, paused: bool) -> Answer {
-        let Some(group) = group else { return Answer::Refused("there is no control group here".to_owned()) };
-        match group.freeze(paused) {
-            Ok(()) => {
-                self.paused = paused;
-                Answer::Done
-            }
-            Err(error) => Answer::Refused(group_failed(error).to_string()),
+            None => out_of_memory.unwrap_or(Ending::Signalled(libc::WTERMSIG(status))),
         }
     }
 
@@ -76,41 +58,19 @@ impl Life {
     }
 }
 
-/// Answers a question.
-pub(super) fn answer(run: Option<&mut Run>, what: Ask) -> Answer {
-    let Some(run) = run.filter(|run| run.is_living()) else { return Answer::Gone };
-    let asked = |run: &mut Run, ask: fn(&mut Life, Option<&Group>) -> Answer| {
-        run.life().map_or(Answer::Gone, |(life, group)| ask(life, group))
+/// Answers a question, where that can be done at once.
+pub(super) fn answer(run: Option<&mut Run>, question: u64, what: Ask) -> Option<Answer> {
+    let Some(run) = run.filter(|run| run.is_living()) else { return Some(Answer::Gone) };
+    let asked = |run: &mut Run, ask: fn(&mut Life, u64, Option<&Group>) -> Option<Answer>| {
+        run.life().map_or(Some(Answer::Gone), |(life, group)| ask(life, question, group))
     };
     match what {
-        Ask::Layers => Answer::Layers(run.layers().to_vec()),
-        Ask::Calls => Answer::Calls(run.ear.refused().to_vec()),
-        Ask::Stats => asked(run, |life, group| Answer::Stats(life.stats(group))),
-        Ask::Pause => asked(run, |life, group| life.pause(group, true)),
-        Ask::Resume => asked(run, |life, group| life.pause(group, false)),
+        Ask::Layers => Some(Answer::Layers(run.layers().to_vec())),
+        Ask::Calls => Some(Answer::Calls(run.ear.refused().to_vec())),
+        Ask::Stats => asked(run, |life, _, group| Some(Answer::Stats(life.stats(group)))),
+        Ask::Pause => asked(run, |life, question, _| life.pausing.ask(question, true)),
+        Ask::Resume => asked(run, |life, question, _| life.pausing.ask(question, false)),
     }
-}
-
-/// This binary as a memory file that nobody can write to, and that has no path anywhere. It can be executed and not read,
-/// so whoever executes it is from its first instruction on a process that nobody may look into.
-pub(super) fn sealed_binary(proc: &OwnedFd) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let mut own = File::from(rustix::fs::openat(proc, "self/exe", flags, Mode::empty())?);
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let made = match rustix::fs::memfd_create("belljar", flags | MemfdFlags::EXEC) {
-        // A kernel that does not know that flag needs none.
-        Err(Errno::INVAL) => rustix::fs::memfd_create("belljar", flags)?,
-        made => made?,
-    };
-    let mut memory = File::from(made);
-    std::io::copy(&mut own, &mut memory)
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    rustix::fs::fchmod(&memory, Mode::from_raw_mode(0o111))?;
-    let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
-    rustix::fs::fcntl_add_seals(&memory, seals)?;
-    // What is open for writing cannot be executed.
-    let path = format!("self/fd/{}", memory.as_raw_fd());
-    rustix::fs::openat(proc, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
 #[cfg(test)]
@@ -118,29 +78,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_can_write_to_what_guests_execute() {
-        let proc = rustix::fs::open("/proc", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        let binary = sealed_binary(&proc).unwrap();
-        let mode = rustix::fs::fstat(&binary).unwrap().st_mode & 0o7777;
-        assert_eq!(mode, 0o111, "it can be executed and not read");
-        let path = format!("/proc/self/fd/{}", binary.as_raw_fd());
-        // Root may open anything; even then nothing can be changed.
-        if let Ok(file) = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
-            assert_eq!(rustix::io::write(&file, b"x"), Err(Errno::PERM));
-            assert_eq!(rustix::fs::ftruncate(&file, 0), Err(Errno::PERM));
-            assert_eq!(rustix::fs::fcntl_add_seals(&file, SealFlags::empty()), Err(Errno::PERM));
-        }
-        let ran = std::process::Command::new(path).arg("--list").output().unwrap();
-        assert!(ran.status.success(), "it is this program");
-    }
-
-    #[test]
     fn how_it_ended_is_told_by_its_first_process() {
-        let life = Life::default();
-        assert_eq!(life.ending(3 << 8, true), Ending::Exited(3));
-        assert_eq!(life.ending(libc::SIGKILL, true), Ending::Memory);
-        assert_eq!(life.ending(libc::SIGKILL, false), Ending::Signalled(libc::SIGKILL));
-        let closed = Life { doom: Some(Ending::Killed), ..Life::default() };
-        assert_eq!(closed.ending(libc::SIGKILL, true), Ending::Killed);
+        let life = Life::new(Instant::now());
+        assert_eq!(life.ending(3 << 8, Some(Ending::Memory)), Ending::Exited(3));
+        assert_eq!(life.ending(libc::SIGKILL, Some(Ending::Memory)), Ending::Memory);
+        assert_eq!(life.ending(libc::SIGKILL, None), Ending::Signalled(libc::SIGKILL));
+        let closed = Life { doom: Some(Ending::Killed), ..Life::new(Instant::now()) };
+        assert_eq!(closed.ending(libc::SIGKILL, Some(Ending::Memory)), Ending::Killed);
     }
 }

@@ -5,7 +5,9 @@
 mod builder;
 mod child;
 mod ear;
+mod guests;
 mod habits;
+mod hearing;
 mod home;
 pub(crate) mod idmap;
 mod ids;
@@ -13,12 +15,17 @@ mod keeper;
 mod lineage;
 mod living;
 mod nursery;
+mod outbox;
 mod owner;
+mod pace;
+mod pausing;
 mod plot;
 mod run;
 mod runs;
+mod sealing;
 mod spares;
 mod start;
+mod turns;
 mod zygote;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -31,7 +38,9 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::wire::{self, Notice, Order};
+use outbox::Outbox;
 use runs::{Runs, Watched};
+use turns::{Clock, Handler};
 
 /// How the launcher is told that it is one: its own name. It gets no other argument and no environment.
 const NAME: &str = "belljar-launcher";
@@ -106,6 +115,8 @@ impl Launcher {
 
 fn serve(control: &OwnedFd) {
     crate::sys::default_signals();
+    // When memory runs out the kernel ends sandboxes first, which have a score of their own. Only root may ask for that.
+    let _lowered = std::fs::write("/proc/self/oom_score_adj", "-900");
     // Every run takes a handful of descriptors here; programs get a limit of their own. Where it cannot be raised,
     // fewer fit.
     let _raised = crate::sys::limit(libc::RLIMIT_NOFILE, u64::MAX, u64::MAX);
@@ -124,9 +135,12 @@ fn serve(control: &OwnedFd) {
     }
 }
 
-/// The loop: orders, reports, endings, deadlines; spares are made when there is nothing else to do.
+/// The loop: orders, reports, endings, deadlines; spares are made when there is nothing else to do. Nothing in it waits but
+/// its poll, and no tenant chooses how much there is to do in a turn.
 fn work(control: &OwnedFd, runs: &mut Runs) {
     let mut buffer = Vec::new();
+    let mut outbox = Outbox::new(control);
+    let mut clock = Clock::new();
     loop {
         let idle_work = runs.has_idle_work();
         let wait = if idle_work {
@@ -134,67 +148,79 @@ fn work(control: &OwnedFd, runs: &mut Runs) {
         } else {
             runs.next_deadline()
         };
-        let ready = poll(control.as_fd(), &runs.watched(), wait);
-        let Ok((order_ready, ready)) = ready else { return };
+        let watched = runs.watched();
+        let ready = poll(&outbox, &watched, wait);
+        clock.begin();
+        let Ok((order_ready, mut ready)) = ready else { return };
         let quiet = !order_ready && ready.is_empty();
+        runs.begin_turn(&mut ready);
+        outbox.send();
         if order_ready {
             match wire::receive::<Order>(control.as_fd(), &mut buffer) {
-                Ok(Some((order, fds))) => obey(control, runs, order, fds),
+                Ok(Some((order, fds))) => obey(&mut outbox, &clock, runs, order, fds),
                 Ok(None) | Err(Errno::CONNRESET) => return,
                 Err(_) => {}
             }
+            clock.lap(Handler::Order);
         }
         for notice in ready.into_iter().flat_map(|watched| runs.handle(watched)) {
-            notify(control, &notice);
+            outbox.push(notice);
         }
+        clock.lap(Handler::Event);
         if runs.any_doomed() {
             // Whoever waits for the answer may have to wait for this processor.
             rustix::thread::sched_yield();
             runs.end_doomed();
+            clock.lap(Handler::Ending);
         }
-        for notice in runs.expire(Instant::now()) {
-            notify(control, &notice);
+        let now = Instant::now();
+        for notice in runs.expire(now).into_iter().chain(runs.proceed_pausing(now)) {
+            outbox.push(notice);
         }
+        clock.lap(Handler::Deadline);
         if idle_work && quiet {
             runs.do_idle_work();
+            clock.lap(Handler::Idle);
         }
         runs.sweep();
+        clock.lap(Handler::Sweep);
+        clock.end();
     }
 }
 
-fn obey(control: &OwnedFd, runs: &mut Runs, order: Order, fds: Vec<OwnedFd>) {
+fn obey(outbox: &mut Outbox<'_>, clock: &Clock, runs: &mut Runs, order: Order, fds: Vec<OwnedFd>) {
     match order {
         Order::Keep(settings) => runs.keep(settings),
         Order::Root { number, tree } => runs.learn_root(number, tree),
-        Order::Pools { run } => notify(control, &Notice::Pools { run, pools: runs.pools() }),
+        Order::Pools { run } => {
+            outbox.push(Notice::Pools { run, pools: runs.pools(), turns: clock.longest() });
+        }
         Order::Start { run, jail } => {
             if let Err(failure) = runs.start(run, jail, fds) {
-                notify(control, &Notice::Failed { run, failure });
+                outbox.push(Notice::Failed { run, failure });
             }
         }
         Order::Ask { run, of, what } => {
-            notify(control, &Notice::Answered { run, answer: living::answer(runs.find(of), what) });
+            if let Some(answer) = runs.answer(run, of, what) {
+                outbox.push(Notice::Answered { run, answer });
+            }
         }
         Order::Kill { run } => {
             if let Some(notice) = runs.kill(run) {
-                notify(control, &notice);
+                outbox.push(notice);
             }
         }
     }
-}
-
-fn notify(control: &OwnedFd, notice: &Notice) {
-    // A peer that is gone is noticed by the next receive, which ends the loop.
-    let _sent = wire::send(control.as_fd(), notice, &[]);
 }
 
 /// Which of the descriptors have something to say; the control socket apart.
 fn poll(
-    control: BorrowedFd<'_>,
+    outbox: &Outbox<'_>,
     watched: &[(BorrowedFd<'_>, Watched)],
     wait: Option<Duration>,
 ) -> Result<(bool, Vec<Watched>), Errno> {
-    let mut polled = vec![PollFd::from_borrowed_fd(control, PollFlags::IN)];
+    let out = if outbox.is_full() { PollFlags::OUT } else { PollFlags::empty() };
+    let mut polled = vec![PollFd::from_borrowed_fd(outbox.control(), PollFlags::IN | out)];
     polled.extend(watched.iter().map(|(fd, _)| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
     let timeout = wait.map(|wait| rustix::time::Timespec {
         tv_sec: wait.as_secs() as i64,
@@ -206,5 +232,6 @@ fn poll(
         Err(errno) => return Err(errno),
     }
     let ready = polled[1..].iter().zip(watched).filter(|(fd, _)| !fd.revents().is_empty());
-    Ok((!polled[0].revents().is_empty(), ready.map(|(_, (_, watched))| *watched).collect()))
+    let order_ready = !polled[0].revents().difference(PollFlags::OUT).is_empty();
+    Ok((order_ready, ready.map(|(_, (_, watched))| *watched).collect()))
 }

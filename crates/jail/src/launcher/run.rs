@@ -14,9 +14,10 @@ use rustix::process::Signal;
 
 use super::child::RunningChild;
 use super::ear::Ear;
+use super::hearing::Hearing;
 use super::home::Home;
 use super::living::Life;
-use super::owner;
+use super::owner::Owners;
 use super::plot::Plot;
 use super::start::{Lodging, Parts, Remains};
 use crate::cgroup::{Controller, Group};
@@ -42,6 +43,8 @@ pub(super) struct Run {
     pub(super) child: Option<RunningChild>,
     /// Where its filter tells.
     pub(super) ear: Ear,
+    /// Whose its processes are, where it stays.
+    owners: Owners,
     /// Whether its disk was full at the end.
     pub(super) disk_full: bool,
     /// How many processes and threads it may have.
@@ -77,6 +80,7 @@ impl Run {
             doomed: false,
             child: None,
             ear: Ear::default(),
+            owners: Owners::new(started),
             disk_full: false,
             processes: limits.processes.into(),
             collecting: Collecting::No,
@@ -88,7 +92,7 @@ impl Run {
 
     /// The same as a jail that stays.
     pub(super) fn living(self) -> Self {
-        Self { life: Some(Life::default()), ..self }
+        Self { life: Some(Life::new(Instant::now())), ..self }
     }
 
     pub(super) fn layers(&self) -> &[Layer] {
@@ -104,6 +108,11 @@ impl Run {
         Some((self.life.as_mut()?, self.remains.group.as_ref()))
     }
 
+    /// When there is something to do about pausing or resuming it.
+    pub(super) fn pausing_due(&self, now: Instant) -> Option<Instant> {
+        self.life.as_ref().and_then(|life| life.pausing.due(now))
+    }
+
     /// PID 1 of one that stays says no more: it has become the guest, or is gone.
     pub(super) fn settle(&mut self, home: &Home) {
         if let Some(life) = &mut self.life {
@@ -113,7 +122,8 @@ impl Run {
 
     /// How one that stays has ended.
     pub(super) fn fate(&self, status: i32) -> Option<Ending> {
-        self.life.as_ref().map(|life| life.ending(status, self.out_of_memory()))
+        let memory = self.out_of_memory().then(|| self.memory_ending());
+        self.life.as_ref().map(|life| life.ending(status, memory))
     }
 
     /// The same, with a zygote's child for a program.
@@ -151,7 +161,13 @@ impl Run {
         }
     }
 
-    pub(super) fn kill(&self) {
+    /// Whether its group has a single thread, so that nothing changes that thread's memory while it is held. Where nothing
+    /// is counted the answer is no.
+    pub(super) fn is_alone(&self) -> bool {
+        self.group().is_some_and(Group::has_one_thread)
+    }
+
+    pub(super) fn kill(&mut self) {
         let collector = match &self.collecting {
             Collecting::Now(_, collector) => Some(collector),
             Collecting::No | Collecting::Due(_) => None,
@@ -160,8 +176,8 @@ impl Run {
             // Only a process that is gone already cannot be killed, and that is what is wanted.
             let _killed = rustix::process::pidfd_send_signal(process, Signal::KILL);
         }
-        if let Some(life) = &self.life {
-            life.let_die(self.group());
+        if let Some(life) = &mut self.life {
+            life.pausing.let_die(self.remains.group.as_ref());
         }
     }
 
@@ -173,11 +189,17 @@ impl Run {
         self.group().is_some_and(|group| group.oom_kills() > 0)
     }
 
+    /// Whose memory was used up, where a process was killed for want of it.
+    pub(super) fn memory_ending(&self) -> Ending {
+        let from_above = self.group().is_some_and(Group::was_killed_from_above);
+        if from_above { Ending::MachineMemory } else { Ending::Memory }
+    }
+
     /// What ended the program, given what was seen of it.
     pub(super) fn judge(&self, status: i32, disk_full: bool) -> Ending {
         let forks_refused = || self.group().is_some_and(|group| group.forks_refused() > 0);
         if self.out_of_memory() {
-            return Ending::Memory;
+            return self.memory_ending();
         }
         if libc::WIFSIGNALED(status) {
             return match libc::WTERMSIG(status) {
@@ -210,10 +232,13 @@ impl Run {
     }
 
     /// Hears what its filters tell; the status of a child that is about to end.
-    pub(super) fn hear(&mut self, home: &Home) -> Option<i32> {
+    pub(super) fn hear(&mut self, home: &Home, hearing: &mut Hearing) -> Option<i32> {
         let main = self.child.as_ref().map(RunningChild::pid);
-        let (guest, living) = (self.pid, self.is_living());
-        self.ear.hear(main, |caller| if living { owner::of(&home.proc, guest, caller) } else { 0 })
+        let (guest, living, jails) = (self.pid, self.is_living(), hearing.jails());
+        let owners = &mut self.owners;
+        let now = Instant::now();
+        let mut owner = |caller| if living { owners.of(&home.proc, guest, caller, jails, now) } else { 0 };
+        self.ear.hear(main, hearing, &mut owner)
     }
 
     /// What it was kept from. Most programs never come near to the number of processes that they may have, and then nobody

@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::child::Pending;
+use super::hearing::Hearing;
 use super::home::Home;
 use super::nursery::{Crib, News, Nursery, Served};
 use super::run::{Collecting, Run};
+use super::sealing::Sealing;
 use super::spares::Spares;
-use super::start::{self, Filters, Lodging, Remains, Wanted};
+use super::start::{self, Discarded, Filters, Lodging, Remains, Waiting, Wanted};
 use crate::cgroup::Group;
 use crate::inside::Told;
 use crate::spec::{Ending, Jail, Kept, Network, PoolState, RootTree, Settings, Usage, Warmth};
@@ -21,6 +23,8 @@ use crate::wire::Notice;
 
 const QUIET: Duration = Duration::from_millis(3);
 const BREATH: Duration = Duration::from_micros(300);
+/// How many groups that could not be removed yet are tried again at a time.
+const MAX_REMOVED: usize = 32;
 /// How often groups that could not be removed yet are tried again.
 const SWEEP: Duration = Duration::from_millis(20);
 /// How many processes that nobody knows are waited for in one sweep.
@@ -38,21 +42,31 @@ pub(super) enum Watched {
     Ended(u64),
     /// The artifacts of one have been collected.
     Collected(u64),
+    /// The binary that guests become has been copied.
+    Sealed,
     /// Something that is kept warm.
     Warm(Crib),
 }
 
 /// All runs, and everything the launcher keeps between them.
 pub(super) struct Runs {
-    home: Home,
+    pub(super) home: Home,
     spares: Spares,
     templates: Templates,
     filters: Filters,
-    running: Vec<(u64, Run)>,
+    pub(super) running: Vec<(u64, Run)>,
     /// Groups that were not empty yet, and what to give back when they are.
     leftover: Vec<(Group, Lodging)>,
+    /// When those were tried last.
+    swept: Instant,
+    /// Shells that were killed.
+    discarded: Vec<Discarded>,
     nursery: Nursery,
     processors: usize,
+    /// How many refused calls of living jails are still heard.
+    pub(super) hearing: Hearing,
+    /// The copying of the binary that guests become, while it lasts.
+    pub(super) sealing: Option<Sealing>,
 }
 
 impl Runs {
@@ -64,7 +78,11 @@ impl Runs {
             filters: Filters::new(),
             running: Vec::new(),
             leftover: Vec::new(),
+            swept: Instant::now(),
+            discarded: Vec::new(),
             nursery: Nursery::new(),
+            hearing: Hearing::new(Instant::now()),
+            sealing: None,
             processors: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         }
     }
@@ -88,7 +106,7 @@ impl Runs {
     pub(super) fn start(&mut self, run: u64, jail: Box<Jail>, fds: Vec<OwnedFd>) -> Result<(), StepFailed> {
         let started = Instant::now();
         if jail.living {
-            return self.start_cold(&Pending { run, jail, fds, started });
+            return self.start_living(Pending { run, jail, fds, started });
         }
         let root = self.templates.place(jail.root)?;
         let pending = Pending { run, jail, fds, started };
@@ -100,7 +118,7 @@ impl Runs {
         Ok(())
     }
 
-    fn start_cold(&mut self, pending: &Pending) -> Result<(), StepFailed> {
+    pub(super) fn start_cold(&mut self, pending: &Pending) -> Result<(), StepFailed> {
         let jail = &*pending.jail;
         let root = self.templates.place(jail.root)?;
         let binds = start::wanted_binds(jail);
@@ -110,7 +128,7 @@ impl Runs {
         };
         let waiting = if jail.network == Network::Own && binds.is_empty() && jail.commands.len() == 1 {
             let (taken, useless) = self.spares.take(jail, &root);
-            useless.into_iter().for_each(|waiting| self.tidy(waiting.discard()));
+            self.discarded.extend(useless.into_iter().map(Waiting::discard));
             taken
         } else {
             None
@@ -131,7 +149,7 @@ impl Runs {
             }
             Err(failed) => {
                 let (failed, waiting) = *failed;
-                self.tidy(waiting.discard());
+                self.discarded.push(waiting.discard());
                 Err(failed)
             }
         }
@@ -184,6 +202,7 @@ impl Runs {
     /// Everything to poll.
     pub(super) fn watched(&self) -> Vec<(BorrowedFd<'_>, Watched)> {
         let mut watched = Vec::new();
+        let now = Instant::now();
         for (number, run) in &self.running {
             if let Collecting::Now(_, collector) = &run.collecting {
                 watched.push((collector.as_fd(), Watched::Collected(*number)));
@@ -193,7 +212,7 @@ impl Runs {
             if let Some(report) = run.report.as_ref().filter(|_| !quiet) {
                 watched.push((report.as_fd(), Watched::Report(*number)));
             }
-            let ears = run.ear.watched().filter(|_| !quiet);
+            let ears = run.ear.watched(&self.hearing, now).filter(|_| !quiet);
             watched.extend(ears.map(|fd| (fd, Watched::Told(*number))));
             if let Some(child) = &run.child {
                 let ended = (!child.is_reaped()).then_some((child.pidfd.as_fd(), Watched::Ended(*number)));
@@ -205,6 +224,7 @@ impl Runs {
             }
             watched.push((run.pidfd.as_fd(), Watched::Gone(*number)));
         }
+        watched.extend(self.sealing.iter().map(|sealing| (sealing.copier.as_fd(), Watched::Sealed)));
         watched.extend(self.nursery.watched().map(|(fd, crib)| (fd, Watched::Warm(crib))));
         watched
     }
@@ -222,10 +242,11 @@ impl Runs {
         let notice = match watched {
             Watched::Report(number) => self.read_report(number),
             Watched::Memory(number) => self.out_of_memory(number),
-            Watched::Gone(number) => self.bury(number),
+            Watched::Gone(number) => return self.bury_answering(number),
             Watched::Told(number) => self.hear(number),
             Watched::Ended(number) => self.child_ended(number),
             Watched::Collected(number) => self.collected(number),
+            Watched::Sealed => return self.sealed(),
             Watched::Warm(crib) => {
                 self.nursery.handle(&mut self.home, crib);
                 return self.take_news();
@@ -242,7 +263,7 @@ impl Runs {
     pub(super) fn end_doomed(&mut self) {
         for (_, run) in self.running.iter_mut().filter(|(_, run)| run.doomed) {
             run.doomed = false;
-            if let Some((plot, child)) = run.spent_child() {
+            if let Some((plot, child)) = run.spent_child().filter(|_| run.is_alone()) {
                 self.nursery.look_at(&self.home, plot, child);
             }
             run.kill();
@@ -256,14 +277,16 @@ impl Runs {
             return None;
         }
         run.kill();
-        Some(run.ended(number, Ending::Memory, Usage::default()))
+        let ending = run.memory_ending();
+        Some(run.ended(number, ending, Usage::default()))
     }
 
     /// A program was refused something; or a zygote's child says that it is about to end: that is its ending, whatever the
     /// tearing down of its memory takes.
     fn hear(&mut self, number: u64) -> Option<Notice> {
-        let (run, home) = self.find_at_home(number)?;
-        let status = run.hear(home)?;
+        let run = self.running.iter_mut().find(|(found, _)| *found == number).map(|(_, run)| run)?;
+        let home = &self.home;
+        let status = run.hear(home, &mut self.hearing)?;
         let seen = run.usage_where_uncounted(home);
         run.conclude(number, status, seen)
     }
@@ -317,7 +340,7 @@ impl Runs {
     }
 
     /// PID 1 has gone, and with it every process of the jail.
-    fn bury(&mut self, number: u64) -> Option<Notice> {
+    pub(super) fn bury(&mut self, number: u64) -> Option<Notice> {
         let last_words = self.read_report(number);
         let at = self.running.iter().position(|(found, _)| *found == number)?;
         let run = &mut self.running[at].1;
@@ -337,7 +360,7 @@ impl Runs {
             Some(if let Some(ending) = ending.filter(|_| run.is_living() || !run.out_of_memory()) {
                 run.ended(number, ending, Usage::default())
             } else if run.out_of_memory() {
-                run.ended(number, Ending::Memory, Usage::default())
+                run.ended(number, run.memory_ending(), Usage::default())
             } else {
                 run.failed(number, StepFailed::new(Step::Init, "(it was killed)", Errno::CHILD))
             })
@@ -358,6 +381,11 @@ impl Runs {
     pub(super) fn kill(&mut self, number: u64) -> Option<Notice> {
         if let Some(pending) = self.nursery.cancel(number) {
             return Some(never_started(&pending, Ending::Killed));
+        }
+        let waiting = self.sealing.iter_mut().flat_map(|sealing| &mut sealing.pending);
+        if let Some(at) = waiting.map(|pending| pending.run).position(|run| run == number) {
+            let pending = self.sealing.as_mut().map(|sealing| sealing.pending.swap_remove(at));
+            return pending.map(|pending| never_started(&pending, Ending::Killed));
         }
         let run = self.find(number)?;
         if let Some((life, _)) = run.life() {
@@ -392,10 +420,12 @@ impl Runs {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let deadline =
             self.running.iter().filter(|(_, run)| !run.answered).filter_map(|(_, run)| run.deadline);
-        let turns = self.running.iter().filter_map(|(_, run)| run.ear.next_turn());
-        let deadline = deadline.chain(turns).chain(self.nursery.next_deadline()).min();
-        let deadline = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        match (deadline, self.leftover.is_empty() && !self.nursery.is_ending()) {
+        let now = Instant::now();
+        let turns = self.running.iter().filter_map(|(_, run)| run.ear.next_turn(&self.hearing, now));
+        let pausing = self.running.iter().filter_map(|(_, run)| run.pausing_due(now));
+        let deadline = deadline.chain(turns).chain(pausing).chain(self.nursery.next_deadline()).min();
+        let deadline = deadline.map(|at| at.saturating_duration_since(now));
+        match (deadline, self.is_tidy()) {
             (deadline, true) => deadline,
             (None, false) => Some(SWEEP),
             (Some(deadline), false) => Some(deadline.min(SWEEP)),
@@ -437,8 +467,30 @@ impl Runs {
                 None => self.nursery.dying.push(dying),
             }
         }
+        for discarded in std::mem::take(&mut self.discarded) {
+            if discarded.is_gone() {
+                self.tidy(discarded.wait());
+            } else {
+                self.discarded.push(discarded);
+            }
+        }
         self.nursery.sweep(&self.home);
-        for (group, lodging) in std::mem::take(&mut self.leftover) {
+        if self.swept.elapsed() >= SWEEP {
+            self.swept = Instant::now();
+            self.remove_leftover();
+        }
+    }
+
+    /// Whether nothing is left to wait for.
+    fn is_tidy(&self) -> bool {
+        self.leftover.is_empty() && self.discarded.is_empty() && !self.nursery.is_ending()
+    }
+
+    /// Tries again to remove groups that were busy, some at a time: those that are not tried now come first next time.
+    fn remove_leftover(&mut self) {
+        let tried = self.leftover.len().min(MAX_REMOVED);
+        let leftover: Vec<_> = self.leftover.drain(..tried).collect();
+        for (group, lodging) in leftover {
             match group.kill_and_remove() {
                 Ok(()) => self.vacate(lodging),
                 Err(group) => self.leftover.push((group, lodging)),
@@ -454,6 +506,8 @@ impl Runs {
             let Some(pid) = sys::dead_child() else { return };
             let known = self.nursery.knows(pid as u32)
                 || self.spares.knows(pid)
+                || self.sealing.as_ref().is_some_and(|sealing| sealing.pid == pid)
+                || self.discarded.iter().any(|discarded| discarded.knows(pid))
                 || self.nursery.dying.iter().any(|dying| dying.knows(pid))
                 || self.running.iter().any(|(_, run)| run.knows(pid));
             if known {
@@ -466,7 +520,7 @@ impl Runs {
 
     /// Kills everything and waits until it is gone.
     pub(super) fn end_all(mut self) {
-        for (_, run) in &self.running {
+        for (_, run) in &mut self.running {
             run.kill();
         }
         for (_, mut run) in std::mem::take(&mut self.running) {
@@ -477,6 +531,9 @@ impl Runs {
             let _collected = run.collected(0);
             self.tidy(run.into_remains());
         }
+        if let Some(sealing) = self.sealing.take() {
+            let _ended = sys::put_an_end_to(sealing.copier.as_fd());
+        }
         self.nursery.end_all(&self.home);
         let unfinished = self.take_news();
         debug_assert!(unfinished.is_empty(), "nothing waits for what is over");
@@ -485,9 +542,10 @@ impl Runs {
         }
         self.home.groups.forget_free();
         let patience = Instant::now() + Duration::from_secs(1);
-        while !(self.leftover.is_empty() && !self.nursery.is_ending()) && Instant::now() < patience {
+        while !self.is_tidy() && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(2));
             self.sweep();
+            self.remove_leftover();
         }
     }
 }

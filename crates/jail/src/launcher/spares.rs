@@ -76,6 +76,6 @@ impl Spares {
 
     /// Ends all of them; gives what is left of them.
     pub(super) fn end_all(&mut self) -> Vec<Remains> {
-        self.waiting.drain(..).map(Waiting::discard).collect()
+        self.waiting.drain(..).map(|waiting| waiting.discard().wait()).collect()
     }
 }

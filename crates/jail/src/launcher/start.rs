@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
-use rustix::process::{Signal, WaitId, WaitIdOptions};
+use rustix::process::Signal;
 
 use super::ear::Ear;
 use super::home::{Home, controller_layer};
@@ -96,6 +96,31 @@ pub(super) enum Lodging {
     Plot(Box<Plot>),
 }
 
+/// A shell that was killed and is not yet gone.
+pub(super) struct Discarded {
+    pid: i32,
+    pidfd: OwnedFd,
+    remains: Remains,
+}
+
+impl Discarded {
+    /// Whether waiting for it takes no time.
+    pub(super) fn is_gone(&self) -> bool {
+        is_readable(self.pidfd.as_fd())
+    }
+
+    /// Waits until it is gone; gives what is left to tidy up. In the loop only where it is gone, or has done nothing yet.
+    pub(super) fn wait(self) -> Remains {
+        let _reaped = sys::wait_for(self.pidfd.as_fd());
+        self.remains
+    }
+
+    /// Whether a process is its PID 1.
+    pub(super) fn knows(&self, pid: i32) -> bool {
+        self.pid == pid
+    }
+}
+
 /// Makes a shell.
 pub(super) fn prepare(
     home: &mut Home,
@@ -169,6 +194,7 @@ fn prepare_as(
         limits: None,
         taken,
     };
+    set_oom_score(home, waiting.pid, if wanted.living { GUEST_OOM_SCORE } else { PROGRAM_OOM_SCORE });
     if wanted.living {
         // Now it still is what this process may change. Where it is not, everybody inside has the same score.
         let path = format!("{}/oom_score_adj", waiting.pid);
@@ -178,10 +204,24 @@ fn prepare_as(
     match let_in(home, &waiting, &let_go) {
         Ok(()) => Ok(waiting),
         Err(failed) => {
-            waiting.discard();
+            // It has done nothing yet.
+            waiting.discard().wait();
             Err(failed)
         }
     }
+}
+
+/// How soon the kernel ends a program when memory runs out: before everything else on the machine.
+pub(super) const PROGRAM_OOM_SCORE: u32 = 1_000;
+/// The same for a guest, which gives its programs a higher one.
+const GUEST_OOM_SCORE: u32 = 500;
+
+/// Sets how soon the kernel ends a process, and everything that it starts, when memory runs out.
+pub(super) fn set_oom_score(home: &Home, pid: i32, score: u32) {
+    let path = format!("{pid}/oom_score_adj");
+    let file = rustix::fs::openat(&home.proc, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+    // Where this is refused the process has what the launcher has, which then is the usual one.
+    let _set = file.and_then(|file| rustix::io::write(&file, score.to_string().as_bytes()));
 }
 
 /// Gives PID 1 its ids and lets it go on.
@@ -286,12 +326,12 @@ impl Waiting {
         self.pid
     }
 
-    /// Ends it; gives back what the launcher has to tidy up.
-    pub(super) fn discard(self) -> Remains {
+    /// Kills it.
+    pub(super) fn discard(self) -> Discarded {
         // Only a process that is gone already cannot be killed, and that is what is wanted.
         let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
-        let _reaped = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
-        Remains { group: self.group, lodging: Lodging::Ids(self.taken) }
+        let remains = Remains { group: self.group, lodging: Lodging::Ids(self.taken) };
+        Discarded { pid: self.pid, pidfd: self.pidfd, remains }
     }
 
     /// Tells it what to run. On failure it is of no further use.

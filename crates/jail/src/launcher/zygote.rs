@@ -17,7 +17,7 @@ use rustix::process::Signal;
 
 use super::builder::JailBuilder;
 use super::child::Process;
-use super::habits::{self, Habits};
+use super::habits::Habits;
 use super::home::Home;
 use super::ids::Taken;
 use super::lineage::Lineage;
@@ -166,6 +166,7 @@ impl Zygote {
         let pidfd = clone_into_namespace(&builder, &nest, group.as_ref().and_then(Group::clone_into))?;
         drop(nest);
         let pid = step(Step::Namespaces, "", || home.pid_of(&pidfd))?;
+        start::set_oom_score(home, pid, start::PROGRAM_OOM_SCORE);
         let now = Instant::now();
         let zygote = Self {
             number,
@@ -218,10 +219,7 @@ impl Zygote {
 
     /// Looks at the memory of a child whose run is over, where there is something to learn from it.
     pub(super) fn look_at(&mut self, home: &Home, child: i32) {
-        if !self.habits.wants_a_look() {
-            return;
-        }
-        let common = habits::look_at(home, child).and_then(|used| self.habits.learn(used));
+        let common = self.habits.look_at(home, self.pid, child);
         if let Some(common) = common.filter(|common| !common.is_empty()) {
             let packet: Vec<u8> = common.iter().flat_map(bytes_of).copied().collect();
             // Where it is gone already, that is noticed when its line is looked at.

@@ -246,6 +246,9 @@ impl<'a> Attending<'a> {
                 return Err(lost());
             }
         };
+        if ending == spec::Ending::MachineMemory {
+            return Err(out_of_memory());
+        }
         let mut isolation: Vec<Layer> = layers.into_iter().map(engine_layer).collect();
         isolation.sort();
         let ending = ending_of(ending, self.why_killed);
@@ -278,6 +281,13 @@ impl<'a> Attending<'a> {
             },
         })
     }
+}
+
+/// A run that used no more than its own was killed all the same.
+fn out_of_memory() -> ProviderError {
+    let message = "the machine's memory for all sandboxes was used up, and this run was ended for it; run it again \
+                   when less is running, or give sandboxes less memory";
+    ProviderError::Lost { message: message.to_owned() }
 }
 
 fn keep(kept: &mut Vec<u8>, bytes: &[u8], bound: usize) {
@@ -320,7 +330,7 @@ fn ending_of(ending: spec::Ending, why_killed: Option<Ending>) -> Ending {
         spec::Ending::Exited(status) => Ending::Exited(status),
         spec::Ending::Signalled(signal) => Ending::Signalled(signal),
         spec::Ending::TimedOut => Ending::TimedOut,
-        spec::Ending::Memory => Ending::LimitHit(Limit::Memory, None),
+        spec::Ending::Memory | spec::Ending::MachineMemory => Ending::LimitHit(Limit::Memory, None),
         spec::Ending::Processes(status) => Ending::LimitHit(Limit::Processes, Some(status)),
         spec::Ending::Disk(status) => Ending::LimitHit(Limit::Disk, status),
         spec::Ending::Killed => why_killed.unwrap_or(Ending::Cancelled),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_engine::provider::ProviderError;
-use belljar_jail::spec::{self, Answer, Ask, Jail, MissingLayer, PoolState};
+use belljar_jail::spec::{self, Answer, Ask, Jail, MissingLayer, PoolState, Turns};
 use belljar_jail::wire::{self, Notice, Order};
 use rustix::io::Errno;
 use tokio::io::Interest;
@@ -122,16 +122,16 @@ impl Connection {
         self.0.send(&Order::Keep(settings), &[]).await.map_err(|_| lost())
     }
 
-    /// What is kept ready; nothing where the launcher is gone.
-    pub(super) async fn pools(&self) -> Vec<PoolState> {
-        let Some((run, notice)) = self.0.expect() else { return Vec::new() };
+    /// What is kept ready, and the longest turns of the launcher's loop; nothing where the launcher is gone.
+    pub(super) async fn pools(&self) -> (Vec<PoolState>, Vec<Turns>) {
+        let Some((run, notice)) = self.0.expect() else { return Default::default() };
         let mut asked = Ordered { line: self.clone(), run, notice, over: true };
         if self.0.send(&Order::Pools { run }, &[]).await.is_err() {
-            return Vec::new();
+            return Default::default();
         }
         match (&mut asked.notice).await {
-            Ok(Notice::Pools { pools, .. }) => pools,
-            _ => Vec::new(),
+            Ok(Notice::Pools { pools, turns, .. }) => (pools, turns),
+            _ => Default::default(),
         }
     }
 

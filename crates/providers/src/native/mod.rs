@@ -22,7 +22,8 @@ use belljar_engine::living::{Living, LivingCapabilities};
 use belljar_engine::outcome::{Kernel, Outcome};
 use belljar_engine::plan::{Image, Network, Plan, Program, Task};
 use belljar_engine::provider::{
-    BoxFuture, Capabilities, ImageChoice, MissingLayer, PoolMetrics, Provider, ProviderError, Sandbox, Sink,
+    BoxFuture, Capabilities, ImageChoice, LoopTurns, MissingLayer, PoolMetrics, Provider, ProviderError,
+    Sandbox, Sink,
 };
 use belljar_engine::warm::{WarmSettings, Warming};
 use belljar_jail::launcher::Launcher;
@@ -168,7 +169,19 @@ impl Provider for Native {
     fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
         Box::pin(async {
             let Ok(connection) = self.shared.link.connection() else { return Vec::new() };
-            connection.pools().await.into_iter().map(pool_metrics).collect()
+            connection.pools().await.0.into_iter().map(pool_metrics).collect()
+        })
+    }
+
+    fn turns(&self) -> BoxFuture<'_, Vec<LoopTurns>> {
+        Box::pin(async {
+            let Ok(connection) = self.shared.link.connection() else { return Vec::new() };
+            let turns = |turns: spec::Turns| LoopTurns {
+                handler: turns.handler,
+                longest_cpu: turns.longest_cpu,
+                longest_wall: turns.longest_wall,
+            };
+            connection.pools().await.1.into_iter().map(turns).collect()
         })
     }
 

@@ -242,6 +242,9 @@ fn fate_of(notice: Option<Result<Notice, tokio::sync::oneshot::error::RecvError>
         Some(Ok(Notice::Ended { ending, .. })) => match ending {
             Ending::Killed => "it was closed".to_owned(),
             Ending::TimedOut => "its time was over".to_owned(),
+            Ending::MachineMemory => {
+                "the machine's memory for all sandboxes was used up, and it was ended for it".to_owned()
+            }
             Ending::Memory => "its memory ran out, and its first process was killed for it".to_owned(),
             Ending::Signalled(signal) => format!("its first process was ended by signal {signal}"),
             other => format!("its first process ended: {other:?}"),

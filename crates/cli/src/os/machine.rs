@@ -1,0 +1,106 @@
+//! What this machine has for sandboxes: the memory, processors and processes of the machine, or of the control group that this
+//! process runs in, where that has less.
+
+use std::path::{Path, PathBuf};
+
+use belljar_engine::limits::Machine;
+
+/// Looks at this machine.
+pub(crate) fn machine() -> Machine {
+    machine_below(Path::new("/"))
+}
+
+/// Has the kernel end this process last when memory runs out, where this user may ask for that.
+pub(crate) fn outlive_sandboxes() {
+    // That takes CAP_SYS_RESOURCE; whoever has it not is as before.
+    let _lowered = std::fs::write("/proc/self/oom_score_adj", "-900");
+}
+
+fn machine_below(root: &Path) -> Machine {
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).ok();
+    let groups = read("proc/self/cgroup").map(|text| own_groups(&text)).unwrap_or_default();
+    let least = |file: &str| groups.iter().filter_map(|group| lowest(root, group, file)).min();
+    let total = read("proc/meminfo").and_then(|text| total_memory(&text));
+    let memory = [total, least("memory.max"), least("memory.limit_in_bytes")].into_iter().flatten().min();
+    let processes = [
+        read("proc/sys/kernel/pid_max").and_then(|text| text.trim().parse().ok()),
+        read("proc/sys/kernel/threads-max").and_then(|text| text.trim().parse().ok()),
+        least("pids.max"),
+    ];
+    let cpus = std::thread::available_parallelism().ok();
+    Machine {
+        memory_bytes: memory.map(Machine::share_of),
+        cpu_millis: cpus
+            .and_then(|cpus| u32::try_from(cpus.get()).ok())
+            .map(|cpus| cpus.saturating_mul(1_000)),
+        processes: processes.into_iter().flatten().min().map(|most| u32::try_from(most).unwrap_or(u32::MAX)),
+    }
+}
+
+fn total_memory(meminfo: &str) -> Option<u64> {
+    let kilobytes = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    kilobytes.split_whitespace().next()?.parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
+}
+
+/// The folders of the groups that this process is in, below the root of the file system, as they are usually mounted.
+fn own_groups(text: &str) -> Vec<PathBuf> {
+    let folder = |line: &str| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        let mount = Path::new("sys/fs/cgroup");
+        let mount = if controllers.is_empty() { mount.to_owned() } else { mount.join(controllers) };
+        Some(mount.join(path.trim_start_matches('/')))
+    };
+    text.lines().filter_map(folder).collect()
+}
+
+/// The lowest of a group's own limit and those of the groups above it; nothing where none is set.
+fn lowest(root: &Path, group: &Path, file: &str) -> Option<u64> {
+    let above = group.ancestors().take_while(|folder| folder.starts_with("sys/fs/cgroup"));
+    let limit =
+        |folder: &Path| std::fs::read_to_string(root.join(folder).join(file)).ok()?.trim().parse().ok();
+    above.filter_map(limit).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        folder
+    }
+
+    const MEMINFO: (&str, &str) = ("proc/meminfo", "MemTotal:       8388608 kB\nMemFree: 1 kB\n");
+
+    #[test]
+    fn the_machine_or_the_group_whichever_has_less() {
+        let plain = host(&[MEMINFO, ("proc/sys/kernel/pid_max", "32768\n")]);
+        let found = machine_below(plain.path());
+        assert_eq!(found.memory_bytes, Some(Machine::share_of(8 << 30)));
+        assert_eq!(found.processes, Some(32_768));
+        let v2 = host(&[
+            MEMINFO,
+            ("proc/self/cgroup", "0::/system.slice/belljar.service\n"),
+            ("sys/fs/cgroup/system.slice/belljar.service/memory.max", "max\n"),
+            ("sys/fs/cgroup/system.slice/memory.max", "4294967296\n"),
+            ("sys/fs/cgroup/system.slice/pids.max", "500\n"),
+        ]);
+        let found = machine_below(v2.path());
+        assert_eq!(found.memory_bytes, Some(Machine::share_of(4 << 30)), "of a group above");
+        assert_eq!(found.processes, Some(500));
+        let v1 = host(&[
+            MEMINFO,
+            ("proc/self/cgroup", "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n"),
+            ("sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes", "2147483648\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+        ]);
+        assert_eq!(machine_below(v1.path()).memory_bytes, Some(Machine::share_of(2 << 30)));
+        assert_eq!(machine_below(Path::new("/nowhere")).memory_bytes, None);
+    }
+}

@@ -1,0 +1,98 @@
+//! What a launcher does for living jails only: having them wait for the binary that they become, pausing and resuming them,
+//! and hearing each of them in its turn.
+
+use std::time::Instant;
+
+use super::child::Pending;
+use super::hearing::MAX_IN_A_TURN;
+use super::living;
+use super::runs::{Runs, Watched};
+use super::sealing::Sealing;
+use crate::spec::{Answer, Ask};
+use crate::step::{Step, StepFailed, step};
+use crate::wire::Notice;
+
+/// How many groups are paused, resumed or looked at for that in one turn of the loop.
+const MAX_FREEZER_STEPS: usize = 8;
+
+impl Runs {
+    /// Starts a living jail, or has it wait for the binary that it becomes.
+    pub(super) fn start_living(&mut self, pending: Pending) -> Result<(), StepFailed> {
+        if self.home.has_guest() {
+            return self.start_cold(&pending);
+        }
+        let sealing = match &mut self.sealing {
+            Some(sealing) => sealing,
+            none => none.insert(step(Step::Guest, "", || Sealing::begin(&self.home.proc))?),
+        };
+        sealing.pending.push(pending);
+        Ok(())
+    }
+
+    /// Starts the living jails that waited for their binary.
+    pub(super) fn sealed(&mut self) -> Vec<Notice> {
+        let Some(sealing) = self.sealing.take() else { return Vec::new() };
+        let (binary, waiting) = sealing.finish(&self.home.proc);
+        let unsealed = binary.map(|binary| self.home.keep_guest(binary)).err();
+        let mut notices = Vec::new();
+        for pending in waiting {
+            let failed = match unsealed {
+                Some(errno) => Some(StepFailed::new(Step::Guest, "", errno)),
+                None => self.start_cold(&pending).err(),
+            };
+            notices.extend(failed.map(|failure| Notice::Failed { run: pending.run, failure }));
+        }
+        notices
+    }
+
+    /// Answers a question about a living jail, where that can be done at once.
+    pub(super) fn answer(&mut self, question: u64, of: u64, what: Ask) -> Option<Answer> {
+        living::answer(self.find(of), question, what)
+    }
+
+    /// Begins a turn of the loop: of the living jails that were refused something, those are heard that were not for
+    /// longest, as many as a turn has room for. The others stay ready for the next one.
+    pub(super) fn begin_turn(&mut self, ready: &mut Vec<Watched>) {
+        let living = self.running.iter().filter(|(_, run)| run.is_living()).count();
+        self.hearing.begin_turn(living, Instant::now());
+        let running = &self.running;
+        let last_heard = |watched: &Watched| {
+            let Watched::Told(number) = watched else { return None };
+            let (_, run) = running.iter().find(|(found, run)| found == number && run.is_living())?;
+            Some(run.ear.last_heard())
+        };
+        let mut heard: Vec<_> =
+            ready.iter().filter_map(|watched| Some((last_heard(watched)?, *watched))).collect();
+        if heard.len() > 1 {
+            heard.sort_by_key(|(last, _)| *last);
+            heard.truncate(MAX_IN_A_TURN as usize);
+            ready.retain(|watched| last_heard(watched).is_none());
+            ready.extend(heard.into_iter().map(|(_, watched)| watched));
+        }
+    }
+
+    /// Proceeds with the pausing and resuming that is due, the longest due first, a few in each turn.
+    pub(super) fn proceed_pausing(&mut self, now: Instant) -> Vec<Notice> {
+        let mut due: Vec<(Instant, usize)> = Vec::new();
+        for (at, (_, run)) in self.running.iter().enumerate() {
+            let when = run.pausing_due(now).filter(|when| *when <= now);
+            due.extend(when.map(|when| (when, at)));
+        }
+        due.sort_unstable();
+        due.truncate(MAX_FREEZER_STEPS);
+        let running = &mut self.running;
+        let proceeded = due.into_iter().filter_map(|(_, at)| {
+            let (life, group) = running[at].1.life()?;
+            life.pausing.proceed(group, now)
+        });
+        proceeded.map(|(run, answer)| Notice::Answered { run, answer }).collect()
+    }
+
+    /// Buries a run, and answers everyone who still waits for it to be paused or resumed.
+    pub(super) fn bury_answering(&mut self, number: u64) -> Vec<Notice> {
+        let life = self.find(number).and_then(|run| run.life());
+        let questions = life.map(|(life, _)| life.pausing.abandon()).unwrap_or_default();
+        let gone = questions.into_iter().map(|run| Notice::Answered { run, answer: Answer::Gone });
+        self.bury(number).into_iter().chain(gone).collect()
+    }
+}

@@ -1,0 +1,101 @@
+//! How long turns of the launcher's loop take, and which of its handlers took most of that. A turn is everything between
+//! two polls: while it lasts nobody else is served.
+
+use std::time::{Duration, Instant};
+
+use crate::spec::Turns;
+use crate::sys;
+
+/// A part of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Handler {
+    Order,
+    Event,
+    Ending,
+    Deadline,
+    Idle,
+    Sweep,
+}
+
+const HANDLERS: [(Handler, &str); 6] = [
+    (Handler::Order, "order"),
+    (Handler::Event, "event"),
+    (Handler::Ending, "ending"),
+    (Handler::Deadline, "deadline"),
+    (Handler::Idle, "idle"),
+    (Handler::Sweep, "sweep"),
+];
+
+/// Measures turns.
+#[derive(Debug)]
+pub(super) struct Clock {
+    longest: [Turns; HANDLERS.len()],
+    began: Instant,
+    cpu_began: Duration,
+    cpu_before: Duration,
+    /// Which handler took most in this turn, and how much.
+    most: (usize, Duration),
+}
+
+impl Clock {
+    pub(super) fn new() -> Self {
+        let longest = HANDLERS.map(|(_, handler)| Turns { handler: handler.to_owned(), ..Turns::default() });
+        let (began, cpu) = (Instant::now(), sys::thread_cpu_time());
+        Self { longest, began, cpu_began: cpu, cpu_before: cpu, most: (0, Duration::ZERO) }
+    }
+
+    /// Begins a turn: the poll has returned.
+    pub(super) fn begin(&mut self) {
+        let cpu = sys::thread_cpu_time();
+        (self.began, self.cpu_began, self.cpu_before) = (Instant::now(), cpu, cpu);
+        self.most = (0, Duration::ZERO);
+    }
+
+    /// Notes that a handler is done.
+    pub(super) fn lap(&mut self, handler: Handler) {
+        let cpu = sys::thread_cpu_time();
+        let took = cpu.saturating_sub(self.cpu_before);
+        self.cpu_before = cpu;
+        if took > self.most.1 {
+            let at = HANDLERS.iter().position(|(known, _)| *known == handler);
+            self.most = (at.unwrap_or(0), took);
+        }
+    }
+
+    /// Ends a turn: the loop polls again.
+    pub(super) fn end(&mut self) {
+        let (cpu, wall) = (self.cpu_before.saturating_sub(self.cpu_began), self.began.elapsed());
+        let longest = &mut self.longest[self.most.0];
+        longest.longest_cpu = longest.longest_cpu.max(cpu);
+        longest.longest_wall = longest.longest_wall.max(wall);
+    }
+
+    /// The longest turns so far, by the handler that took most of each.
+    pub(super) fn longest(&self) -> Vec<Turns> {
+        self.longest.to_vec()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_told_by_the_handler_that_took_most_of_it() {
+        let mut clock = Clock::new();
+        clock.begin();
+        clock.lap(Handler::Order);
+        let before = sys::thread_cpu_time();
+        while sys::thread_cpu_time() - before < Duration::from_millis(2) {}
+        clock.lap(Handler::Deadline);
+        clock.lap(Handler::Sweep);
+        clock.end();
+        let found = clock.longest();
+        let longest = found.iter().max_by_key(|turns| turns.longest_cpu).unwrap();
+        assert_eq!(longest.handler, "deadline");
+        assert!(longest.longest_cpu >= Duration::from_millis(2), "{longest:?}");
+        assert!(
+            found.iter().filter(|turns| turns.handler != "deadline").all(|turns| turns.longest_cpu.is_zero())
+        );
+    }
+}
