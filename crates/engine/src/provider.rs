@@ -218,6 +218,9 @@ pub struct PoolMetrics {
     pub misses: u64,
     /// Interpreters that were started to fork from, the first one included.
     pub zygotes: u64,
+    /// Forks that were not confined as they said, seen from outside. Nothing ran in them; their interpreter and everything
+    /// that came of it was ended.
+    pub mismatches: u64,
     /// How long making the last one took.
     pub refill_ms: f64,
     /// The process ids of those that wait, on the host.

@@ -159,6 +159,8 @@ pub struct Interpreter {
     pub preimports: Vec<String>,
     /// Modules that waiting children import after confinement, as idle work.
     pub frequent_imports: Vec<String>,
+    /// Folders of the root that the interpreter does not see while it waits, because requests bring what is in them.
+    pub hidden: Vec<String>,
     /// Whose it is. Forks share secrets of the process they come from, so never two tenants.
     pub tenant: String,
 }

@@ -46,6 +46,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("belljar_pool_forks", "Runs that found none, and had one forked"),
     ("belljar_pool_misses", "Runs that found none, and started cold"),
     ("belljar_pool_interpreters", "Interpreters that were started to fork from"),
+    ("belljar_pool_mismatches", "Forks that were not confined as they said; nothing ran in them"),
     ("belljar_pool_refill_seconds", "How long making the last sandbox took, in the slowest pool"),
     (
         "belljar_launcher_longest_turn_cpu_seconds",
@@ -139,6 +140,7 @@ impl Meters {
             self.level("belljar_pool_forks", labels(), sum(|pool| pool.forks as f64));
             self.level("belljar_pool_misses", labels(), sum(|pool| pool.misses as f64));
             self.level("belljar_pool_interpreters", labels(), sum(|pool| pool.zygotes as f64));
+            self.level("belljar_pool_mismatches", labels(), sum(|pool| pool.mismatches as f64));
             let slowest = of().map(|pool| pool.refill_ms / 1_000.0).fold(0.0, f64::max);
             self.level("belljar_pool_refill_seconds", labels(), slowest);
         }

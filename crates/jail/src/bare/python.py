@@ -1,6 +1,8 @@
-"""A warm Python: imports what it was told to, and has children in which code of a tenant's runs.
+"""A warm Python: imports what the operator named, and has children in which code of a tenant's runs.
 
-Everything that confines a child is done by the extension module, before a child comes back from have_children().
+Everything that confines a child is done by the extension module, before a child comes back from have_children(). Until
+then nothing is imported but the standard library, what the image has, and the operator's locked packages: the packages
+of a request are not even visible here.
 """
 import _imp
 import atexit
@@ -14,6 +16,9 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 USUAL = ("collections", "datetime", "functools", "itertools", "json", "math", "random", "re", "time", "typing")
 # Where code is that came without a name.
 USUAL_SOURCE = "/workspace/main.py"
+# Where the operator's packages are, and what puts all packages on sys.path: see site.py of the runners.
+PROFILE_PACKAGES = "/opt/belljar/python-profile"
+SITE = "/opt/belljar/site/sitecustomize.py"
 # What programs do first with what they import.
 REHEARSALS = {
     "numpy": b"import numpy\nx = numpy.arange(6.0).reshape(2, 3)\n(x @ x.T).sum(), str(x)\n",
@@ -31,6 +36,8 @@ def warm_up(names):
         __import__(name)
     # What there is without any module that was asked for.
     line.imported(b"")
+    if names and os.path.isdir(PROFILE_PACKAGES):
+        add_profile_packages()
     for name in names:
         try:
             __import__(name)
@@ -40,6 +47,38 @@ def warm_up(names):
             fork_once()
             line.imported(name.encode())
     return line
+
+
+def add_profile_packages():
+    """Puts the operator's packages behind the standard library, and processes none of their hooks."""
+    library = os.path.dirname(os.__file__)
+    found = [at for at, entry in enumerate(sys.path) if entry == library or entry.endswith("/lib-dynload")]
+    sys.path.insert(max(found, default=-1) + 1, PROFILE_PACKAGES)
+
+
+def add_packages():
+    """Puts all packages on sys.path, as an interpreter that was started for the program would have them from its start."""
+    if PROFILE_PACKAGES in sys.path:
+        sys.path.remove(PROFILE_PACKAGES)
+    try:
+        with open(SITE, "rb") as file:
+            code = compile(file.read(), SITE, "exec")
+        exec(code, {"__name__": "sitecustomize", "__file__": SITE, "__builtins__": builtins})
+    except BaseException as error:
+        # As `site` does with a hook that fails: says so, and goes on.
+        sys.__excepthook__(type(error), error, None)
+
+
+def import_ahead(names):
+    """Imports what programs like this one keep importing; confined, and while nobody waits."""
+    for name in names:
+        try:
+            __import__(name)
+        except BaseException:
+            # The program itself will be told why, if it comes to import it.
+            pass
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
 
 
 def fork_once():
@@ -86,12 +125,14 @@ def rehearse(line, usual_text):
             execute(module, code, None)
 
 
-def run(line, usual_text):
+def run(line, usual_text, packages_are_due):
     """Waits for code and runs it as a script; does not come back."""
     module = main_module(USUAL_SOURCE)
     text, code, arguments = line.await_task()
     if text != usual_text:
         module = main_module(adopt(text, usual_text))
+    if packages_are_due:
+        add_packages()
     status = execute(module, code, arguments)
     try:
         if "threading" in sys.modules:
@@ -199,7 +240,10 @@ def let_go(module, status):
 
 
 def main():
-    line = warm_up(sys.argv[1:])
+    # Modules to import here, and behind two dashes those that waiting children import.
+    split = sys.argv.index("--")
+    frequent = sys.argv[split + 1:]
+    line = warm_up(sys.argv[1:split])
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[:] = [sys.executable, "main.py"]
     variables = b"\0".join(name + b"=" + value for name, value in os.environb.items())
@@ -210,9 +254,14 @@ def main():
     gc.freeze()
     awaited = line.have_children()
     be_different()
+    packages_are_due = os.path.exists(SITE)
+    if frequent and packages_are_due and not line.is_awaited():
+        add_packages()
+        packages_are_due = False
+        import_ahead(frequent)
     if not awaited:
         rehearse(line, usual_text)
-    run(line, usual_text)
+    run(line, usual_text, packages_are_due)
 
 
 main()

@@ -58,6 +58,8 @@ struct State {
     listener: Option<i32>,
     /// Number of the child's process; what it forks has others.
     pid: usize,
+    /// Whether a request waits for this child.
+    awaited: bool,
 }
 
 impl State {
@@ -96,6 +98,7 @@ static STATE: Only = Only(UnsafeCell::new(State {
     robust: (0, 0),
     listener: None,
     pid: 0,
+    awaited: false,
 }));
 
 #[expect(clippy::mut_from_ref, reason = "see `Only`")]
@@ -171,6 +174,7 @@ pub(crate) fn have_children(before: impl Fn(), after: impl Fn()) -> Result<bool,
             Ok(Side::Child) => {
                 be_born(&birth, fds)?;
                 let awaited = birth.awaited != 0;
+                state.awaited = awaited;
                 if !awaited {
                     state.prepare();
                 }
@@ -300,6 +304,12 @@ fn connect(streams: &[i32]) -> Answer<()> {
         close(LINE);
     }
     Ok(())
+}
+
+/// Whether a request waits for this child.
+#[allow(dead_code, reason = "only Python imports ahead of time")]
+pub(crate) fn is_awaited() -> bool {
+    state().awaited
 }
 
 /// The number of the child's process, inside.

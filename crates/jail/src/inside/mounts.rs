@@ -35,9 +35,13 @@ pub(super) fn build(ground: &Ground<'_>) -> Result<OwnedFd, StepFailed> {
     Ok(inbox)
 }
 
-/// The same for a warm interpreter, which runs nobody's code: without `/proc`, which would be the launcher's own.
-pub(super) fn build_nest(ground: &Ground<'_>) -> Result<OwnedFd, StepFailed> {
+/// Builds the root of a warm interpreter, which runs nobody's code: without `/proc`, which would be the launcher's own, and with
+/// nothing in the folders that requests bring.
+pub(super) fn build_nest(ground: &Ground<'_>, hidden: &[String]) -> Result<OwnedFd, StepFailed> {
     let inbox = floor(ground)?;
+    for path in hidden {
+        step(Step::Masks, path, || rustix::mount::mount_bind(EMPTY, format!(".{path}")))?;
+    }
     step(Step::Pivot, "", pivot)?;
     Ok(inbox)
 }

@@ -34,6 +34,8 @@ pub(crate) struct Nest<'a> {
     pub(crate) filter: &'a Filter,
     pub(crate) limits: &'a [ResourceLimit],
     pub(crate) landlock: bool,
+    /// Folders of the root that it does not see.
+    pub(crate) hidden: &'a [String],
     /// What it finds in its inbox.
     pub(crate) files: &'a [(&'a str, &'a [u8])],
     pub(crate) command: &'a [String],
@@ -63,7 +65,7 @@ fn confine(nest: &Nest<'_>) -> Result<(), StepFailed> {
         init::close_all_but(4, own.chain(&nest.streams).chain(nest.groups))
     })?;
     step(Step::JoinCgroup, "", || nest.groups.iter().try_for_each(|tasks| write_once(tasks, "0")))?;
-    let inbox = mounts::build_nest(&nest.ground)?;
+    let inbox = mounts::build_nest(&nest.ground, nest.hidden)?;
     step(Step::Inbox, "", || nest.files.iter().try_for_each(|(name, content)| put(&inbox, name, content)))?;
     step(Step::Stdio, "", || {
         rustix::process::setsid()?;

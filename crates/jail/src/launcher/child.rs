@@ -31,6 +31,9 @@ use crate::step::{Step, StepFailed, step};
 use crate::wire;
 use crate::{fault, sys};
 
+/// How long a child may take to get ready that imports modules ahead of time.
+const READY: Duration = Duration::from_secs(15);
+
 /// What waits for a child to be ready.
 pub(super) struct Pending {
     pub(super) run: u64,
@@ -247,6 +250,11 @@ impl Child {
     /// What to watch while it is due.
     pub(super) fn watched(&self) -> BorrowedFd<'_> {
         self.line.as_fd()
+    }
+
+    /// When it has taken too long to get ready, though nobody waits for it: a module that it imports may never come back.
+    pub(super) fn overdue(&self) -> Instant {
+        self.asked + READY
     }
 
     /// Whether there is something to hear from it yet.

@@ -43,6 +43,8 @@ pub(super) struct Keeper {
     pub(super) successor: Option<Zygote>,
     /// Modules that it goes without.
     pub(super) refused: Vec<String>,
+    /// Whether its children import nothing ahead of time, because one of them did not come back from it.
+    pub(super) imports_nothing_ahead: bool,
     pub(super) shelves: Vec<Shelf>,
     /// Children that are due, and for whom, if for anybody.
     pub(super) due: Vec<(Child, Option<Pending>)>,
@@ -70,6 +72,7 @@ impl Keeper {
             zygote: None,
             successor: None,
             refused: Vec::new(),
+            imports_nothing_ahead: false,
             shelves: Vec::new(),
             due: Vec::new(),
             line: VecDeque::new(),
@@ -185,6 +188,11 @@ impl Keeper {
         waiting + self.due_for_nobody() as u64 * self.memory_of_another()
     }
 
+    /// When the first child that nobody waits for has taken too long to get ready.
+    pub(super) fn overdue(&self) -> Option<Instant> {
+        self.due.iter().filter(|(_, pending)| pending.is_none()).map(|(child, _)| child.overdue()).min()
+    }
+
     fn due_for_nobody(&self) -> usize {
         self.due.iter().filter(|(_, pending)| pending.is_none()).count()
     }
@@ -192,6 +200,9 @@ impl Keeper {
     pub(super) fn interpreter_to_start(&self) -> Interpreter {
         let mut interpreter = self.interpreter.clone();
         interpreter.preimports.retain(|module| !self.refused.contains(module));
+        if self.imports_nothing_ahead {
+            interpreter.frequent_imports.clear();
+        }
         interpreter
     }
 

@@ -490,7 +490,8 @@ impl Nursery {
             .iter()
             .filter(|keeper| keeper.wants_zygote(self.settings.idle))
             .map(|keeper| keeper.not_before);
-        zygotes.chain(pending).chain(season).chain(retry).min()
+        let overdue = self.keepers.iter().filter_map(Keeper::overdue);
+        zygotes.chain(pending).chain(season).chain(retry).chain(overdue).min()
     }
 
     /// Looks at what is late, and at the end of a season at what was not needed.
@@ -499,6 +500,10 @@ impl Nursery {
             let deadline = self.keepers[at].zygote.as_ref().and_then(Zygote::deadline);
             if deadline.is_some_and(|deadline| deadline <= now) {
                 self.give_up(home, at, "it was silent for too long");
+            }
+            if self.keepers[at].overdue().is_some_and(|overdue| overdue <= now) {
+                self.keepers[at].imports_nothing_ahead = true;
+                self.give_up(home, at, "a child took too long to import modules ahead of time");
             }
         }
         if self.season + self.season_length() <= now {

@@ -159,6 +159,7 @@ impl Zygote {
             filter: &filters.zygote,
             limits: &inside::zygote_limits(),
             landlock: home.landlock,
+            hidden: &interpreter.hidden,
             files: &files,
             command: &command,
             env: &env,
@@ -452,6 +453,8 @@ fn equip(interpreter: &Interpreter) -> (Files, Vec<String>, Vec<String>) {
         Tongue::Python => {
             command.push(script);
             command.extend(interpreter.preimports.iter().cloned());
+            command.push("--".to_owned());
+            command.extend(interpreter.frequent_imports.iter().cloned());
             (include_str!("../bare/python.py"), include_bytes!(concat!(env!("OUT_DIR"), "/python.so")))
         }
         Tongue::Node => {

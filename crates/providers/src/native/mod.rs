@@ -329,6 +329,7 @@ fn pool_metrics(pool: spec::PoolState) -> PoolMetrics {
         forks: pool.forks,
         misses: pool.misses,
         zygotes: pool.zygotes,
+        mismatches: pool.mismatches,
         refill_ms: pool.refill.as_secs_f64() * 1e3,
         processes: pool.processes,
         obstacle: pool.obstacle,

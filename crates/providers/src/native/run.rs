@@ -4,7 +4,8 @@ use std::os::fd::OwnedFd;
 
 use belljar_engine::limits::{self, Limits};
 use belljar_engine::outcome::Outcome;
-use belljar_engine::plan::{Network, Task};
+use belljar_engine::packages::PYTHON_PROFILE;
+use belljar_engine::plan::{Network, Plan, Task};
 use belljar_engine::provider::{BoxFuture, Flow, ProviderError, Sink, Stream};
 use belljar_engine::{layer::Layer, report};
 use belljar_jail::Step;
@@ -174,8 +175,17 @@ fn interpreter(place: &Place, warm: WarmTask) -> Option<Interpreter> {
         env: warm.env.iter().map(|(name, value)| format!("{name}={value}")).collect(),
         preimports: of_python(&place.plan.preimports),
         frequent_imports: of_python(&place.plan.frequent_imports),
+        hidden: hidden(&place.plan),
         tenant: place.plan.tenant.clone(),
     })
+}
+
+/// What requests bring is not seen by an interpreter that waits: only the operator's own packages are, where it is to
+/// import some of them.
+fn hidden(plan: &Plan) -> Vec<String> {
+    let is_operators = |destination: &str| destination == PYTHON_PROFILE && !plan.preimports.is_empty();
+    let layers = plan.package_layers.iter().map(|layer| layer.destination);
+    layers.filter(|destination| !is_operators(destination)).map(str::to_owned).collect()
 }
 
 fn jail(shared: &Shared, place: &Place, task: &Task, prepared: Prepared, root: u64) -> Jail {
