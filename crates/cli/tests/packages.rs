@@ -36,6 +36,8 @@ mod shared_cache;
 mod tenants;
 #[path = "packages/warm.rs"]
 mod warm;
+#[path = "packages/zygote.rs"]
+mod zygote;
 
 #[test]
 fn an_import_is_installed_once_and_there_from_then_on() {

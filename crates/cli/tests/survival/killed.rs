@@ -35,7 +35,8 @@ struct Work {
 }
 
 fn server(folder: &Path) -> Server {
-    Server::configured(folder, &format!("concurrency = {0}\nqueue = {0}", how_many()))
+    // What runs in sandboxes takes turns, too.
+    Server::configured(folder, &format!("concurrency = {0}\nqueue = {0}", how_many() + SANDBOXES))
 }
 
 fn begin(folder: &Path, round: usize) -> Work {

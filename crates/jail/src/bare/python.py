@@ -58,6 +58,8 @@ def add_profile_packages():
 
 def add_packages():
     """Puts all packages on sys.path, as an interpreter that was started for the program would have them from its start."""
+    if not os.path.exists(SITE):
+        return
     if PROFILE_PACKAGES in sys.path:
         sys.path.remove(PROFILE_PACKAGES)
     try:
@@ -70,15 +72,20 @@ def add_packages():
 
 
 def import_ahead(names):
-    """Imports what programs like this one keep importing; confined, and while nobody waits."""
+    """Imports what programs like this one keep importing, while nobody waits; gives what that wrote, for the program's streams."""
+    from io import StringIO
+
+    streams = sys.stdout, sys.stderr
+    held = sys.stdout, sys.stderr = StringIO(), StringIO()
+    add_packages()
     for name in names:
         try:
             __import__(name)
         except BaseException:
             # The program itself will be told why, if it comes to import it.
             pass
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    sys.stdout, sys.stderr = streams
+    return [stream.getvalue() for stream in held]
 
 
 def fork_once():
@@ -125,7 +132,7 @@ def rehearse(line, usual_text):
             execute(module, code, None)
 
 
-def run(line, usual_text, packages_are_due):
+def run(line, usual_text, packages_are_due, held):
     """Waits for code and runs it as a script; does not come back."""
     module = main_module(USUAL_SOURCE)
     text, code, arguments = line.await_task()
@@ -133,6 +140,8 @@ def run(line, usual_text, packages_are_due):
         module = main_module(adopt(text, usual_text))
     if packages_are_due:
         add_packages()
+    for stream, text in zip((sys.stdout, sys.stderr), held):
+        stream.write(text)
     status = execute(module, code, arguments)
     try:
         if "threading" in sys.modules:
@@ -254,14 +263,14 @@ def main():
     gc.freeze()
     awaited = line.have_children()
     be_different()
-    packages_are_due = os.path.exists(SITE)
-    if frequent and packages_are_due and not line.is_awaited():
-        add_packages()
-        packages_are_due = False
-        import_ahead(frequent)
+    packages_are_due, held = os.path.exists(SITE), []
+    if frequent and not line.is_awaited():
+        # Not before somebody has seen from outside that this process is confined.
+        line.await_inspection()
+        held, packages_are_due = import_ahead(frequent), False
     if not awaited:
         rehearse(line, usual_text)
-    run(line, usual_text, packages_are_due)
+    run(line, usual_text, packages_are_due, held)
 
 
 main()

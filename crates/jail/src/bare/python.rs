@@ -58,12 +58,13 @@ const fn method(name: *const c_char, function: Function, flags: c_int) -> Method
     Method { name, function: Some(function), flags, doc: null() }
 }
 
-static METHODS: Fixed<[Method; 9]> = Fixed([
+static METHODS: Fixed<[Method; 10]> = Fixed([
     method(c"begin".as_ptr(), begin, NO_ARGUMENTS),
     method(c"imported".as_ptr(), imported, ONE_ARGUMENT),
     method(c"refused".as_ptr(), refused, ONE_ARGUMENT),
     method(c"have_children".as_ptr(), have_children, NO_ARGUMENTS),
     method(c"is_awaited".as_ptr(), is_awaited, NO_ARGUMENTS),
+    method(c"await_inspection".as_ptr(), await_inspection, NO_ARGUMENTS),
     method(c"rehearse".as_ptr(), rehearse, NO_ARGUMENTS),
     method(c"await_task".as_ptr(), await_task, NO_ARGUMENTS),
     method(c"leave".as_ptr(), leave, ONE_ARGUMENT),
@@ -153,6 +154,11 @@ unsafe extern "C" fn have_children(_module: Object, _nothing: Object) -> Object 
 unsafe extern "C" fn is_awaited(_module: Object, _nothing: Object) -> Object {
     // SAFETY: makes a new number.
     unsafe { PyLong_FromLong(zygote::is_awaited().into()) }
+}
+
+unsafe extern "C" fn await_inspection(_module: Object, _nothing: Object) -> Object {
+    or_end(zygote::await_inspection());
+    none()
 }
 
 unsafe extern "C" fn await_task(_module: Object, _nothing: Object) -> Object {

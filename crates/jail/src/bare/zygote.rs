@@ -237,12 +237,25 @@ fn end(status: usize) -> ! {
     }
 }
 
-/// Says that the child is ready, and waits for what to run; what is not to be told any more ends quietly.
-pub(crate) fn await_task() -> Task {
+/// Says that the child is confined, or ready.
+fn say_ready() -> Answer<()> {
     let word = Word { kind: kind::READY, step: 0, errno: 0 };
     let listener = state().listener.take();
     let told = socket::send(LINE, bytes_of(&word), &[], listener.as_slice());
     listener.into_iter().for_each(close);
+    told
+}
+
+/// Says that the child is confined, and waits until the launcher has seen that it is.
+#[allow(dead_code, reason = "only Python imports ahead of time")]
+pub(crate) fn await_inspection() -> Answer<()> {
+    say_ready()?;
+    socket::receive(LINE, &mut [0; 8]).map(drop)
+}
+
+/// Says that the child is ready, and waits for what to run; what is not to be told any more ends quietly.
+pub(crate) fn await_task() -> Task {
+    let told = say_ready();
     let mut workdir = [0; 4_096];
     let order = told.and_then(|()| socket::receive(LINE, &mut workdir));
     match order {

@@ -69,6 +69,8 @@ pub(super) struct Child {
     listener: Option<OwnedFd>,
     inspection: Inspection,
     awaited: bool,
+    /// Whether it imports modules ahead of time, once it has been seen to be confined.
+    prepares: bool,
     asked: Instant,
     /// From being asked for to being ready.
     pub(super) took: Duration,
@@ -85,7 +87,9 @@ enum Inspection {
     Claimed,
     /// The builder looks at it.
     UnderWay,
-    /// It is.
+    /// It is, and imports modules ahead of time.
+    Preparing,
+    /// It is, and waits.
     Passed,
 }
 
@@ -190,6 +194,7 @@ impl Child {
             listener: None,
             inspection: Inspection::NotReady,
             awaited,
+            prepares: !awaited && zygote.children_prepare(),
             asked: Instant::now(),
             took: Duration::ZERO,
             memory_bytes: 0,
@@ -259,7 +264,7 @@ impl Child {
 
     /// Whether there is something to hear from it yet.
     pub(super) fn is_silent(&self) -> bool {
-        self.inspection == Inspection::NotReady && self.childs_line.is_none()
+        matches!(self.inspection, Inspection::NotReady | Inspection::Preparing) && self.childs_line.is_none()
     }
 
     /// Hears whether it is ready.
@@ -272,8 +277,13 @@ impl Child {
         };
         match from_bytes::<Word>(&packet[..len]) {
             Some((word, _)) if word.kind == kind::READY => {
-                self.listener = fds.into_iter().next();
-                self.inspection = Inspection::Claimed;
+                match self.inspection {
+                    Inspection::Preparing => self.inspection = Inspection::Passed,
+                    _ => {
+                        self.listener = fds.into_iter().next();
+                        self.inspection = Inspection::Claimed;
+                    }
+                }
                 Ok(())
             }
             Some((word, detail)) => Err(failure_of(word, detail)),
@@ -300,14 +310,22 @@ impl Child {
         Ok(())
     }
 
-    /// It is what it must be.
-    pub(super) fn passed(&mut self, home: &Home) {
-        self.inspection = Inspection::Passed;
+    /// It is what it must be. One that prepares is told to.
+    pub(super) fn passed(&mut self) -> Result<(), StepFailed> {
+        self.inspection = if self.prepares { Inspection::Preparing } else { Inspection::Passed };
         // What nobody needs any more is not kept open while it waits.
         if let Some(jail) = &mut self.jail {
             jail.namespaces.clear();
             (jail.proc, jail.rules) = (None, None);
         }
+        if self.prepares {
+            step(Step::Order, "", || wire::send_bytes(self.line.as_fd(), b"1", &[]))?;
+        }
+        Ok(())
+    }
+
+    /// It waits from now on: what it took to get there is not its program's.
+    pub(super) fn settle(&mut self, home: &Home) {
         self.took = self.asked.elapsed();
         self.memory_bytes = self.group.as_ref().and_then(Group::memory).unwrap_or(0);
         let counted = self.group.as_ref().and_then(|group| group.usage().cpu);

@@ -292,11 +292,13 @@ impl Nursery {
         let failed = match notice {
             BuilderNotice::Built { has_rules, .. } => child.built(home, zygote, fds, has_rules).err(),
             BuilderNotice::NotBuilt { failure, .. } => Some(failure),
-            BuilderNotice::Inspected { mismatch: None, .. } => {
-                child.passed(home);
-                self.settle(home, at, number);
-                None
-            }
+            BuilderNotice::Inspected { mismatch: None, .. } => match child.passed() {
+                Ok(()) => {
+                    self.settle(home, at, number);
+                    None
+                }
+                Err(failed) => Some(failed),
+            },
             BuilderNotice::Inspected { mismatch: Some(mismatch), .. } => {
                 self.distrust(home, at, &mismatch);
                 None
@@ -368,6 +370,7 @@ impl Nursery {
         let mut due = self.keepers[at].due.iter_mut();
         let Some((child, _)) = due.find(|(child, _)| child.number == number) else { return };
         match child.hear() {
+            Ok(()) if child.is_ready() => self.settle(home, at, number),
             Ok(()) => self.inspect(home, at, number),
             Err(failed) => self.give_up(home, at, &failed.to_string()),
         }
@@ -387,7 +390,8 @@ impl Nursery {
         let keeper = &mut self.keepers[at];
         let ready = |(child, _): &(Child, _)| child.number == number && child.is_ready();
         let Some(found) = keeper.due.iter().position(ready) else { return };
-        let (child, pending) = keeper.due.swap_remove(found);
+        let (mut child, pending) = keeper.due.swap_remove(found);
+        child.settle(home);
         keeper.state.refill = child.took;
         match pending {
             None => keeper.park(child),

@@ -108,6 +108,8 @@ pub(super) struct Zygote {
     /// Where no child is at the moment.
     plots: Vec<Plot>,
     habits: Habits,
+    /// Whether its children import modules ahead of time.
+    children_prepare: bool,
 }
 
 impl Zygote {
@@ -185,6 +187,7 @@ impl Zygote {
             children: 0,
             plots: Vec::new(),
             habits: Habits::default(),
+            children_prepare: !interpreter.frequent_imports.is_empty(),
         };
         // Where it is gone already, that is noticed when its line is looked at.
         let _told = wire::send_bytes(zygote.line.as_fd(), filters.child.bytes(), &[]);
@@ -193,6 +196,10 @@ impl Zygote {
 
     pub(super) fn number(&self) -> u64 {
         self.number
+    }
+
+    pub(super) fn children_prepare(&self) -> bool {
+        self.children_prepare
     }
 
     pub(super) fn builder(&self) -> &Rc<JailBuilder> {

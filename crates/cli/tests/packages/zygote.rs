@@ -1,0 +1,190 @@
+//! Packages and interpreters that wait: what a request brings runs only where everything holds it, and a zygote that is
+//! hostile all the same gets nothing of it.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::common::server::Server;
+use crate::world::{Kit, World};
+
+const HOOK: &str = include_str!("zygote/hook.py");
+
+fn server(world: &World, settings: &str) -> Server {
+    let config = world.folder().join("server.toml");
+    std::fs::write(&config, settings).expect("a file of the test's own");
+    let mut command = world.with_only_links();
+    command.arg("--config").arg(config).args(["serve", "--allow-degraded"]);
+    Server::by(command, &world.folder().join("data"))
+}
+
+fn run(server: &Server, key: &str, body: &Value) -> Value {
+    let head = "Content-Type: application/json\r\n";
+    let reply = server.call_as(key, "POST", "/v1/executions", head, body.to_string().as_bytes());
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    reply.json()
+}
+
+/// Runs it until something was waiting for it; whatever comes until then must be right as well.
+fn until_warm(server: &Server, key: &str, body: &Value, check: &dyn Fn(&Value)) {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let result = run(server, key, body);
+        check(&result);
+        if result["receipt"]["warm"] != json!(false) {
+            return;
+        }
+        assert!(Instant::now() < end, "nothing ever waits: {result}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Processes of that name on this machine.
+fn named(name: &str) -> Vec<PathBuf> {
+    let processes = std::fs::read_dir("/proc").expect("a folder").flatten().map(|entry| entry.path());
+    let is_it =
+        |path: &PathBuf| std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim_end() == name);
+    processes.filter(is_it).collect()
+}
+
+fn none_is_left(name: &str, when: &str) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !named(name).is_empty() {
+        assert!(Instant::now() < end, "{when}: {:?} still run", named(name));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A wheel that takes every way into an interpreter, used twenty times by a tenant of a server.
+#[test]
+fn what_a_request_brings_runs_only_where_everything_holds_it() {
+    let world = world!(Kit::Fast);
+    // Names of processes are short.
+    let name = format!("evil-{}", std::process::id());
+    let hook = HOOK.replace("SURVIVOR", &name);
+    let files = ["sitecustomize.py", "usercustomize.py", "json.py", "random.py"];
+    let mut files: Vec<(&str, &str)> = files.iter().map(|file| (*file, hook.as_str())).collect();
+    files.push(("bell_evil.py", ""));
+    files.push(("bell_evil.pth", "import bell_hook\n"));
+    files.push(("bell_hook.py", hook.as_str()));
+    world.make_wheel("bell_evil", "1.0", &[], &files);
+    let mut server = server(&world, "");
+    let key = server.tenant("mallory", json!({}));
+    let body = json!({"language": "python", "code": "import bell_evil, json, random\nprint(json.dumps(6 * 7))",
+        "dependencies": {"packages": ["bell-evil"]}});
+    let confined = |result: &Value| {
+        assert_eq!(result["stdout"], "42\n", "{result}");
+        let hooks: Vec<&str> = result["stderr"].as_str().unwrap_or_default().lines().collect();
+        assert!(!hooks.is_empty(), "a hook runs in the program's own process: {result}");
+        let expected = "hook 2 CapEff=0000000000000000 CapBnd=0000000000000000 NoNewPrivs=1 Seccomp=2";
+        assert!(hooks.iter().all(|hook| *hook == expected), "{result}");
+    };
+    until_warm(&server, &key, &body, &confined);
+    for _ in 0..20 {
+        confined(&run(&server, &key, &body));
+    }
+    none_is_left(&name, "after the runs");
+    // Limits hold what the receipt names, and usage is what was used.
+    let mut greedy = body.clone();
+    greedy["code"] = json!("import bell_evil\nx = bytearray(200 << 20)\nprint(len(x))");
+    greedy["limits"] = json!({"memory_bytes": 64 << 20});
+    greedy["require"] = json!(["cgroup.memory", "cgroup.pids", "pid_ns", "user_ns", "seccomp", "landlock"]);
+    until_warm(&server, &key, &greedy, &|result| {
+        assert_eq!(
+            (&result["status"], &result["limit"]),
+            (&json!("limit_exceeded"), &json!("memory")),
+            "{result}"
+        );
+        assert!(result["usage"]["cpu_ms"].as_f64().is_some_and(|cpu| cpu > 0.0), "{result}");
+    });
+    // Nothing outlives a server that is killed.
+    let mut forever = body.clone();
+    forever["code"] = json!("import bell_evil, time\ntime.sleep(600)");
+    forever["wait"] = json!(false);
+    let head = "Content-Type: application/json\r\n";
+    server.call_as(&key, "POST", "/v1/executions", head, forever.to_string().as_bytes());
+    let end = Instant::now() + Duration::from_secs(60);
+    while named(&name).is_empty() {
+        assert!(Instant::now() < end, "the last one never began");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    server.child.kill().expect("a server to kill");
+    let _status = server.child.wait();
+    none_is_left(&name, "after kill -9 of the server");
+}
+
+const TEAM: &str = "[profiles.team]\npackages = [\"bell-team\"]\npreimports = [\"bell_team\"]\n";
+
+/// A module of the operator's own that turned bad: it answers for its children, and is not believed.
+#[test]
+fn a_zygote_that_lies_about_its_children_is_caught() {
+    let world = world!(Kit::Fast);
+    if !cfg!(target_arch = "x86_64") {
+        return crate::expect::skip("a forging zygote", "its system calls are those of x86-64");
+    }
+    world.make_wheel("bell_team", "1.0", &[], &[("bell_team.py", include_str!("zygote/forger.py"))]);
+    let server = server(&world, TEAM);
+    let key = server.tenant("mallory", json!({}));
+    let body = json!({"language": "python", "code": "print(6 * 7)", "profile": "team",
+        "require": ["pid_ns", "user_ns", "seccomp", "cgroup.memory"]});
+    let mismatches = || {
+        let metrics = server.call_as(crate::common::server::KEY, "GET", "/metrics", "", b"").text();
+        let line = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("belljar_pool_mismatches{runtime=\"python\"} "))
+            .map(str::to_owned);
+        line.and_then(|count| count.trim().parse::<f64>().ok()).unwrap_or(0.0)
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    while mismatches() < 1.0 {
+        let result = run(&server, &key, &body);
+        assert_eq!(
+            (result["stdout"].as_str(), &result["receipt"]["warm"]),
+            (Some("42\n"), &json!(false)),
+            "{result}"
+        );
+        assert!(Instant::now() < end, "nobody looked");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What a zygote could do if it wanted to.
+#[test]
+fn a_zygote_makes_no_namespace_and_no_mount() {
+    let world = world!(Kit::Fast);
+    if !cfg!(target_arch = "x86_64") {
+        return crate::expect::skip("a probing zygote", "its system calls are those of x86-64");
+    }
+    world.make_wheel("bell_team", "1.0", &[], &[("bell_team.py", include_str!("zygote/probe.py"))]);
+    world.make_wheel("bell_more", "1.0", &[], &[("bell_more.py", "")]);
+    let server = server(&world, TEAM);
+    let key = server.tenant("mallory", json!({}));
+    let body = json!({"language": "python", "profile": "team", "dependencies": {"packages": ["bell-more"]},
+        "code": "import sys\nwas_there = 'bell_team' in sys.modules\nimport bell_team, bell_more, json\n\
+                 print(json.dumps([was_there, bell_team.results]))"});
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let result = run(&server, &key, &body);
+        let said: Value =
+            serde_json::from_str(result["stdout"].as_str().unwrap_or_default()).unwrap_or_default();
+        if said[0] == json!(true) {
+            let results = said[1].as_object().expect("an object");
+            for (attempt, became) in results {
+                let held = became == &json!([])
+                    || ["EPERM", "ENOSYS", "EINVAL", "ESRCH"].iter().any(|errno| became == errno);
+                assert!(held, "{attempt}: {became}");
+            }
+            for attempt in ["unshare user", "clone user", "mount", "open_tree", "setns any"] {
+                assert_eq!(
+                    results[attempt],
+                    json!("ENOSYS"),
+                    "{attempt}: its filter tells, and nobody listens"
+                );
+            }
+            return;
+        }
+        assert!(Instant::now() < end, "nothing ever waits with it: {result}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
