@@ -8,7 +8,7 @@
 //! Both clones have exact flag words, which the zygote's filter compares.
 
 use super::call::{Answer, Refused, call, number, plain};
-use super::message::{BirthStep, NAMESPACES_LEN};
+use super::message::{BirthStep, NAMESPACES_LEN, without};
 use super::vfork::{self, CLONE_PARENT, CLONE_PIDFD};
 
 const CLONE_NEWNS: usize = 0x2_0000;
@@ -32,6 +32,8 @@ pub(crate) const KINDS: [usize; NAMESPACES_LEN] =
 /// What the process in between works with, and what it leaves behind.
 pub(crate) struct Hop<'a> {
     pub(crate) namespaces: &'a [i32],
+    /// For tests: layers to leave out.
+    pub(crate) without: u32,
     /// Where the library keeps the number of its thread.
     pub(crate) tid: usize,
     /// The processes, as descriptors of the zygote's: this one and the child.
@@ -68,7 +70,10 @@ extern "C" fn inside(hop: &mut Hop<'_>) -> isize {
 }
 
 fn cross(hop: &mut Hop<'_>) -> Result<Side, (BirthStep, Refused)> {
-    for (namespace, kind) in hop.namespaces.iter().zip(KINDS) {
+    let is_left_out = |kind: usize| {
+        cfg!(feature = "faults") && kind == CLONE_NEWCGROUP && hop.without & without::CGROUP_NAMESPACE != 0
+    };
+    for (namespace, kind) in hop.namespaces.iter().zip(KINDS).filter(|(_, kind)| !is_left_out(*kind)) {
         plain(number::SETNS, &[*namespace as usize, kind]).map_err(|why| (BirthStep::Namespaces, why))?;
     }
     fork(hop).map_err(|why| (BirthStep::Fork, why))

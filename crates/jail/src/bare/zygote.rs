@@ -169,7 +169,7 @@ pub(crate) fn have_children(before: impl Fn(), after: impl Fn()) -> Result<bool,
         before();
         let fds = &received.fds[..received.fds_len];
         let namespaces = &fds[NAMESPACES..NAMESPACES + NAMESPACES_LEN];
-        let mut hop = Hop { namespaces, tid: state.tid, between: -1, child: -1, failed: None };
+        let mut hop = Hop { namespaces, without: birth.without, tid: state.tid, between: -1, child: -1, failed: None };
         match hop::hop(&mut hop) {
             Ok(Side::Child) => {
                 be_born(&birth, fds)?;

@@ -89,7 +89,9 @@ async fn a_flood_of_refused_calls_slows_nobody_else(world: World) -> Verdict {
     };
     let (flood, answered) = tokio::join!(flood, beside);
     let flood = flood?;
-    check!(has(&flood, &["unshare"]) && flood[0].ends_with("(320 times)"), flood);
+    // Beyond its share of looks, nobody finds out whose a call was: those are the sandbox's.
+    let count = flood.first().and_then(|text| text.rsplit_once('(')?.1.strip_suffix(" times)")?.parse().ok());
+    check!(has(&flood, &["unshare"]) && count.is_some_and(|count: u32| (100..=320).contains(&count)), flood);
     check!(answered? == 20, "its neighbour answers");
     check!(quiet.told_of_all().await?.is_empty(), "it was refused nothing");
     quiet.close().await?;
