@@ -37,9 +37,10 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They look at the processes of this one.
     arguments.test_threads = Some(1);
-    let cases: [(&str, Case); 13] = [
+    let cases: [(&str, Case); 14] = [
         ("a_pool_follows_demand_and_ends_with_it", a_pool_follows_demand_and_ends_with_it),
         ("memory_bounds_a_pool", memory_bounds_a_pool),
+        ("a_tenant_leaves_half_of_what_waits_to_others", a_tenant_leaves_half_of_what_waits_to_others),
         ("no_two_tenants_share_a_zygote", no_two_tenants_share_a_zygote),
         (
             "a_network_is_used_again_by_its_tenant_only_and_only_when_nothing_is_left",
@@ -247,6 +248,22 @@ fn memory_bounds_a_pool() -> Verdict {
 }
 
 /// Children of one zygote share where things are in memory, and how strings are hashed.
+/// A tenant that has filled the pool makes room for one that comes later.
+fn a_tenant_leaves_half_of_what_waits_to_others() -> Verdict {
+    // Long enough that nothing is given up for want of demand.
+    let settings =
+        WarmSettings { memory_bytes: 8 << 20, idle: Duration::from_secs(3_600), ..WarmSettings::default() };
+    let world = World::new(settings, Profiles::shipped());
+    world.until("default", None, Warmth::Pool)?;
+    world.load(60, 12, || {})?;
+    soon("the pool is full", &|| world.pools()[0].size >= 3)?;
+    world.until("late", None, Warmth::Pool)?;
+    let pools = world.pools();
+    let late = pools.iter().find(|pool| pool.tenant == "late");
+    check!(late.is_some_and(|pool| pool.hits >= 1), pools);
+    Ok(())
+}
+
 fn no_two_tenants_share_a_zygote() -> Verdict {
     let world = World::usual();
     let mut seen = Vec::new();

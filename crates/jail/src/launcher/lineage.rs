@@ -25,12 +25,23 @@ pub(super) struct Lineage {
     zygote: Option<OwnedFd>,
     /// Whether the zygote was caught at something: nothing that came of it is to go on.
     condemned: bool,
+    /// Whether the builder's line is at its end, so that there is nothing to hear from it any more.
+    pub(super) builder_is_lost: bool,
     builder_is_gone: bool,
 }
 
 impl Lineage {
     pub(super) fn new(number: u64, builder: Rc<JailBuilder>, group: Option<Group>, taken: Taken) -> Self {
-        Self { number, builder, group, taken, zygote: None, condemned: false, builder_is_gone: false }
+        Self {
+            number,
+            builder,
+            group,
+            taken,
+            zygote: None,
+            condemned: false,
+            builder_is_lost: false,
+            builder_is_gone: false,
+        }
     }
 
     pub(super) fn builder(&self) -> &JailBuilder {

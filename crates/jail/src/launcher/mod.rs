@@ -26,6 +26,7 @@ mod sealing;
 mod spares;
 mod start;
 mod turns;
+mod warm_share;
 mod zygote;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

@@ -24,7 +24,7 @@ use crate::step::{Step, StepFailed};
 use crate::template::Root;
 
 /// How many zygotes there are at most; the one that was not used for longest makes room.
-const MOST_ZYGOTES: usize = 32;
+pub(super) const MOST_ZYGOTES: usize = 32;
 /// How long demand is looked at before fewer are kept, as a part of how long children wait.
 const SEASONS: u32 = 6;
 
@@ -59,9 +59,9 @@ pub(super) enum Crib {
 }
 
 pub(super) struct Nursery {
-    settings: Settings,
+    pub(super) settings: Settings,
     filters: Filters,
-    keepers: Vec<Keeper>,
+    pub(super) keepers: Vec<Keeper>,
     next: u64,
     season: Instant,
     /// Children that were killed.
@@ -192,7 +192,7 @@ impl Nursery {
         let now = Instant::now();
         let known = |keeper: &Keeper| keeper.root.number == root.number && keeper.interpreter == *interpreter;
         let at = self.keepers.iter().position(known).unwrap_or_else(|| {
-            self.make_room();
+            self.make_room(&interpreter.tenant);
             let number = self.next_number();
             self.keepers.push(Keeper::new(number, root, interpreter));
             self.keepers.len() - 1
@@ -203,12 +203,11 @@ impl Nursery {
         Some(at)
     }
 
-    fn make_room(&mut self) {
+    fn make_room(&mut self, tenant: &str) {
         if self.keepers.len() < MOST_ZYGOTES {
             return;
         }
-        let idle = self.keepers.iter().enumerate().filter(|(_, keeper)| keeper.is_idle());
-        if let Some((at, _)) = idle.min_by_key(|(_, keeper)| keeper.used) {
+        if let Some(at) = self.zygote_to_give_up(tenant) {
             // Only one without a zygote can go at once; the others go when they are forgotten.
             if self.keepers[at].zygote.is_none() && self.keepers[at].shelves.is_empty() {
                 self.keepers.swap_remove(at);
@@ -220,7 +219,7 @@ impl Nursery {
 
     /// Everything to poll.
     pub(super) fn watched(&self) -> impl Iterator<Item = (BorrowedFd<'_>, Crib)> {
-        let builders = self.lineages.iter().filter(|lineage| !lineage.builder().is_gone());
+        let builders = self.lineages.iter().filter(|lineage| !lineage.builder_is_lost);
         let builders = builders.map(|lineage| (lineage.builder().watched(), Crib::Builder(lineage.number)));
         let keepers = self.keepers.iter().flat_map(|keeper| {
             let zygote = keeper.zygote.iter().flat_map(Zygote::watched);
@@ -256,12 +255,12 @@ impl Nursery {
 
     /// A builder's answer is about a child that is due, or about one that nobody wants any more.
     fn hear_builder(&mut self, home: &mut Home, zygote: u64) {
-        let lineage = self.lineages.iter().find(|lineage| lineage.number == zygote);
-        let Some(answer) = lineage.map(|lineage| lineage.builder().answer()) else { return };
-        let (notice, fds) = match answer {
+        let Some(lineage) = self.lineages.iter_mut().find(|lineage| lineage.number == zygote) else { return };
+        let (notice, fds) = match lineage.builder().answer() {
             Ok(Some(answer)) => answer,
             Ok(None) => return,
             Err(_) => {
+                lineage.builder_is_lost = true;
                 let is_it =
                     |keeper: &Keeper| keeper.zygote.as_ref().is_some_and(|one| one.number() == zygote);
                 if let Some(at) = self.keepers.iter().position(is_it) {
@@ -566,6 +565,7 @@ impl Nursery {
         let fillable = |keeper: &Keeper| self.shelf_to_fill(keeper);
         let found = self.keepers.iter().enumerate().find_map(|(at, keeper)| Some((at, fillable(keeper)?)));
         let Some((at, limits)) = found else { return };
+        self.make_room_to_wait(at);
         match self.ask(home, at, &limits, false) {
             Ok(child) => self.keepers[at].due.push((child, None)),
             Err(failed) => {
@@ -597,11 +597,7 @@ impl Nursery {
             return None;
         }
         keeper.zygote.as_ref().filter(|zygote| zygote.is_fertile())?;
-        let memory: u64 = self.keepers.iter().map(Keeper::memory).sum();
-        if memory + keeper.memory_of_another() > self.settings.pool_memory_bytes {
-            return None;
-        }
-        keeper.shelf_to_fill()
+        keeper.shelf_to_fill().filter(|_| self.may_fill(keeper))
     }
 
     /// Whether a process is one that will be waited for.
