@@ -57,13 +57,20 @@ pub(crate) fn build(parts: &mut JailParts<'_>) -> Result<(), (BirthStep, Refused
         return Err((BirthStep::Namespaces, Refused(-cloned as i32)));
     }
     close(between);
-    if parts.init >= 0 {
-        // It has the use of `parts` until then.
-        pid1::await_stage(&parts.pid1.stage, pid1::DONE).map_err(|why| (BirthStep::Init, why))?;
+    // PID 1 has the use of `parts` until then. One that is not heard of may use it at any time: that is the end of the
+    // builder, and so of everybody in its namespace.
+    if parts.init >= 0 && pid1::await_stage(&parts.pid1.stage, pid1::DONE).is_err() {
+        end();
     }
     match parts.failed.or(parts.pid1.failed) {
         Some(failed) => Err(failed),
         None => Ok(()),
+    }
+}
+
+fn end() -> ! {
+    loop {
+        let _never = plain(number::EXIT_GROUP, &[1]);
     }
 }
 

@@ -343,9 +343,14 @@ impl Child {
         self.main.iter().chain(self.jail.iter().map(|jail| &jail.init))
     }
 
+    /// Whether one of its processes has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.processes().any(Process::is_gone)
+    }
+
     /// Whether it still waits and is well.
     pub(super) fn is_well(&self) -> bool {
-        self.is_ready() && !self.processes().any(Process::is_gone)
+        self.is_ready() && !self.has_ended()
     }
 
     /// Its number on the host. Its PID 1 has no memory of its own.

@@ -298,6 +298,10 @@ impl Nursery {
                 }
                 Err(failed) => Some(failed),
             },
+            // Nothing can be seen of one that has ended, and nothing will run in it: its memory limit, say, was too low.
+            BuilderNotice::Inspected { mismatch: Some(_), .. } if child.has_ended() => {
+                Some(StepFailed::new(Step::Fork, "(it was killed)", rustix::io::Errno::CHILD))
+            }
             BuilderNotice::Inspected { mismatch: Some(mismatch), .. } => {
                 self.distrust(home, at, &mismatch);
                 None
