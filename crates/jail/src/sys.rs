@@ -216,6 +216,11 @@ pub(crate) fn pid_here(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
     pids_of(proc, pidfd, "NSpid:", |numbers| numbers.iter().rev().nth(1).copied())
 }
 
+/// The number of a process in its own pid namespace.
+pub(crate) fn pid_inside(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
+    pids_of(proc, pidfd, "NSpid:", |numbers| numbers.last().copied())
+}
+
 fn pids_of(
     proc: &OwnedFd,
     pidfd: &OwnedFd,

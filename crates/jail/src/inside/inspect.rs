@@ -47,6 +47,8 @@ pub(super) fn inspect(host_proc: &OwnedFd, expected: &Expected, fds: &[OwnedFd])
     let [proc, rest @ ..] = fds else { return Err("nothing to look at".to_owned()) };
     let (namespaces, rest) = rest.split_at_checked(NAMESPACES_LEN).ok_or("no namespaces to compare")?;
     let (child, groups) = rest.split_first().ok_or("no child to look at")?;
+    // First of all: what is looked at below is process 2 of the jail, and what the launcher waits for is this one.
+    check_child(host_proc, child, &namespaces[NAMESPACES_LEN - 1])?;
     for group in groups {
         join(host_proc, child, group)
             .map_err(|errno| format!("it cannot be put into its control group: {errno}"))?;
@@ -56,6 +58,23 @@ pub(super) fn inspect(host_proc: &OwnedFd, expected: &Expected, fds: &[OwnedFd])
     check_status(&read(proc, "status")?, expected)?;
     check_limits(&read(proc, "limits")?, &expected.rlimits)?;
     check_groups(&read(proc, "cgroup")?, &expected.groups)
+}
+
+/// The process that the zygote named is process 2 of the jail's own pid namespace.
+fn check_child(host_proc: &OwnedFd, child: &OwnedFd, namespace: &OwnedFd) -> Result<(), String> {
+    let seen = || -> Result<bool, Errno> {
+        let path = format!("{}/ns/pid", sys::pid_of(host_proc, child)?);
+        let theirs = rustix::fs::statat(host_proc, path, AtFlags::empty())?;
+        let built = rustix::fs::fstat(namespace)?;
+        let is_inside = (theirs.st_dev, theirs.st_ino) == (built.st_dev, built.st_ino);
+        // Asked last: a process that has ended meanwhile, and whose id another one got, has none.
+        Ok(is_inside && sys::pid_inside(host_proc, child)?.to_string() == CHILD)
+    };
+    match seen() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err("the process that was named is not the one in its jail".to_owned()),
+        Err(errno) => Err(format!("the process that was named cannot be looked at: {errno}")),
+    }
 }
 
 /// Writes the child's id, as this process sees it, to a group's file.

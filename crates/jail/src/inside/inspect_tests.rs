@@ -1,6 +1,10 @@
 //! What differs is found, whatever it is.
 
+use rustix::pipe::{PipeFlags, pipe_with};
+
 use super::*;
+use crate::sys::Cloned;
+use crate::wire;
 
 fn expected() -> Expected {
     Expected {
@@ -68,4 +72,50 @@ fn a_child_outside_its_control_group_is_found() {
     assert_eq!(check_groups(cgroup, &[path(), path()]), Ok(()));
     assert!(check_groups(cgroup, &[path(), path(), path()]).is_err());
     assert!(check_groups(cgroup, &["/belljar-7-9/5".to_owned()]).is_err());
+}
+
+/// Two processes of a new pid namespace, which live until the first of them is killed.
+fn two_inside(keep: &OwnedFd) -> Option<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = sys::line().ok()?;
+    let wait = || -> ! {
+        let _end = rustix::io::read(keep, &mut [0; 1]);
+        sys::exit_now(0)
+    };
+    let maker = match sys::clone(0, None).ok()? {
+        Cloned::Child => {
+            let start = || match sys::clone(0, None) {
+                Ok(Cloned::Child) => wait(),
+                Ok(Cloned::Parent { pidfd, .. }) => pidfd,
+                Err(_) => None,
+            };
+            if let (Ok(()), Some(first), Some(second)) = (sys::unshare(libc::CLONE_NEWPID), start(), start())
+            {
+                let _sent = wire::send_bytes(theirs.as_fd(), b"1", &[first.as_fd(), second.as_fd()]);
+            }
+            sys::exit_now(0)
+        }
+        Cloned::Parent { pid, .. } => pid,
+    };
+    drop(theirs);
+    let received = wire::receive_bytes(ours.as_fd(), &mut [0]);
+    sys::wait(maker).ok()?;
+    let mut fds = received.ok()?.1.into_iter();
+    fds.next().zip(fds.next())
+}
+
+#[test]
+fn only_process_2_of_the_jail_is_its_child() {
+    let (keep, _close) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    let open = |path: &str| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    let Some((first, second)) = two_inside(&keep) else {
+        println!("skipped: this user cannot make a pid namespace");
+        return;
+    };
+    let proc = open("/proc");
+    let namespace = open(&format!("/proc/{}/ns/pid", sys::pid_of(&proc, &first).unwrap()));
+    assert_eq!(check_child(&proc, &second, &namespace), Ok(()));
+    assert!(check_child(&proc, &first, &namespace).is_err(), "PID 1 is ours");
+    assert!(check_child(&proc, &second, &open("/proc/self/ns/pid")).is_err(), "another namespace");
+    // With PID 1 the other one ends, too.
+    rustix::process::pidfd_send_signal(&first, rustix::process::Signal::KILL).unwrap();
 }
