@@ -4,14 +4,16 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::child::{Child, Dying, Pending};
+use super::child::{Child, Pending, READY};
 use super::home::Home;
 use super::run::Run;
+use super::warm_jail::{Dying, WarmJail};
 use super::zygote::Zygote;
 use crate::spec::{Interpreter, Limits, PoolState, Warmth};
+use crate::step::{Step, StepFailed};
 use crate::template::Root;
 
-/// How many children of one zygote may be due at a time; more requests wait in line.
+/// How many children of one zygote, and how many of their jails, are made at a time; more requests wait in line.
 const MOST_DUE: usize = 8;
 /// How many children of a kind wait at most, whatever the demand.
 const MOST_WAITING: usize = 64;
@@ -19,18 +21,53 @@ const MOST_WAITING: usize = 64;
 const PATIENCE: u32 = 10;
 /// What is assumed where no control group counts.
 const USUAL_MEMORY: u64 = 2 << 20;
+/// What a built jail with no child in it holds of the kernel's memory: a process, seven namespaces and their mounts.
+pub(super) const JAIL_MEMORY: u64 = 512 << 10;
 /// After a zygote could not be started, the next try waits: first so long, then twice as long, and so on.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(60);
 
-/// Children with the same limits.
+/// Children and jails with the same limits.
 pub(super) struct Shelf {
     pub(super) limits: Limits,
     pub(super) waiting: Vec<Child>,
+    /// Jails that no child has entered, built or being built.
+    pub(super) jails: Vec<WarmJail>,
+    /// How many children are to wait; in `fork` mode, how many jails.
     pub(super) wanted: usize,
     /// The fewest that waited in this season.
     pub(super) fewest: usize,
     pub(super) used: Instant,
+}
+
+impl Shelf {
+    fn new(limits: Limits) -> Self {
+        let used = Instant::now();
+        Self { limits, waiting: Vec::new(), jails: Vec::new(), wanted: 1, fewest: 0, used }
+    }
+
+    /// Whether nothing on it makes the next request faster.
+    pub(super) fn is_bare(&self) -> bool {
+        self.waiting.is_empty() && self.jails.is_empty()
+    }
+
+    /// Removes a jail that is built and that no child is to wait in.
+    pub(super) fn take_spare(&mut self) -> Option<WarmJail> {
+        let at = self.jails.iter().position(|jail| jail.built.is_some() && !jail.for_pool)?;
+        Some(self.jails.swap_remove(at))
+    }
+
+    /// Removes what is more than wanted.
+    fn shrink(&mut self) -> Vec<Dying> {
+        let kept = self.waiting.len().min(self.wanted);
+        let mut surplus: Vec<Dying> = self.waiting.drain(kept..).map(Child::discard).collect();
+        while self.waiting.len() + self.jails.len() > self.wanted
+            && let Some(spare) = self.take_spare()
+        {
+            surplus.push(spare.discard(None));
+        }
+        surplus
+    }
 }
 
 /// A zygote, or the wish for one.
@@ -86,11 +123,9 @@ impl Keeper {
     }
 
     fn shelf(&mut self, limits: &Limits) -> &mut Shelf {
-        // The time that a run may take is the launcher's own business.
-        let limits = Limits { timeout: None, ..*limits };
+        let limits = without_timeout(limits);
         let at = self.shelves.iter().position(|shelf| shelf.limits == limits).unwrap_or_else(|| {
-            let used = Instant::now();
-            self.shelves.push(Shelf { limits, waiting: Vec::new(), wanted: 1, fewest: 0, used });
+            self.shelves.push(Shelf::new(limits));
             self.shelves.len() - 1
         });
         &mut self.shelves[at]
@@ -124,7 +159,7 @@ impl Keeper {
     }
 
     pub(super) fn park(&mut self, child: Child) {
-        self.shelf(&child.limits.clone()).waiting.push(child);
+        self.shelf(&child.limits().clone()).waiting.push(child);
     }
 
     pub(super) fn room(&self) -> bool {
@@ -133,8 +168,75 @@ impl Keeper {
 
     /// The limits of the request for which a child should be asked next.
     pub(super) fn next_in_line(&self) -> Option<Limits> {
-        let zygote = self.zygote.as_ref()?;
-        self.line.front().filter(|_| zygote.expecting() < MOST_DUE).map(|pending| pending.jail.limits)
+        self.line.front().filter(|_| self.room()).map(|pending| pending.jail.limits)
+    }
+
+    /// Removes a built jail with these limits.
+    pub(super) fn take_jail(&mut self, limits: &Limits, dying: &mut Vec<Dying>) -> Option<WarmJail> {
+        let shelf = self.shelf(limits);
+        while let Some(at) = shelf.jails.iter().position(|jail| jail.built.is_some()) {
+            let jail = shelf.jails.swap_remove(at);
+            if jail.is_ready() {
+                return Some(jail);
+            }
+            dying.push(jail.discard(None));
+        }
+        None
+    }
+
+    /// The limits of a built jail in which a child is to wait, if another child may be asked for.
+    pub(super) fn jail_to_enter(&self) -> Option<Limits> {
+        let mut jails = self.shelves.iter().flat_map(|shelf| &shelf.jails).filter(|_| self.room());
+        jails.find(|jail| jail.for_pool && jail.built.is_some()).map(|jail| jail.limits)
+    }
+
+    /// The limits of a request in line for which no jail is being built yet, if another one may be.
+    pub(super) fn jail_to_build(&self) -> Option<Limits> {
+        let building = self.jails().filter(|jail| jail.built.is_none()).count();
+        let next: Vec<Limits> =
+            self.line.iter().take(MOST_DUE).map(|pending| without_timeout(&pending.jail.limits)).collect();
+        let lacks_one = |(at, limits): &(usize, &Limits)| {
+            let needed = next[..=*at].iter().filter(|other| other == limits).count();
+            self.jails().filter(|jail| without_timeout(&jail.limits) == **limits).count() < needed
+        };
+        next.iter().enumerate().find(lacks_one).filter(|_| building < MOST_DUE).map(|(_, limits)| *limits)
+    }
+
+    /// The jails that no child has entered.
+    pub(super) fn jails(&self) -> impl Iterator<Item = &WarmJail> {
+        self.shelves.iter().flat_map(|shelf| &shelf.jails)
+    }
+
+    pub(super) fn jail_mut(&mut self, number: u64) -> Option<&mut WarmJail> {
+        self.shelves.iter_mut().flat_map(|shelf| &mut shelf.jails).find(|jail| jail.number == number)
+    }
+
+    /// Asks the builder for a jail.
+    pub(super) fn ask_for_jail(
+        &mut self,
+        number: u64,
+        home: &mut Home,
+        limits: &Limits,
+        for_pool: bool,
+    ) -> Result<(), StepFailed> {
+        let gone = || StepFailed::new(Step::Fork, "", rustix::io::Errno::CHILD);
+        let zygote = self.zygote.as_mut().ok_or_else(gone)?;
+        let jail = WarmJail::ask_for(number, home, zygote, limits, for_pool)?;
+        self.shelf(limits).jails.push(jail);
+        Ok(())
+    }
+
+    /// Asks the zygote for a child in a built jail.
+    pub(super) fn ask_for_child(
+        &mut self,
+        home: &Home,
+        jail: WarmJail,
+        awaited: bool,
+    ) -> Result<Child, Box<(StepFailed, WarmJail)>> {
+        match self.zygote.as_mut() {
+            Some(zygote) => Child::ask_for(home, zygote, jail, awaited),
+            None => Err(Box::new((StepFailed::new(Step::Fork, "", rustix::io::Errno::CHILD), jail))),
+        }
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -163,10 +265,19 @@ impl Keeper {
         self.retry = (self.retry * 2).min(LAST_RETRY);
     }
 
-    /// A request found none waiting.
+    /// A request found no child waiting.
     pub(super) fn want_more(&mut self, limits: &Limits) {
         let shelf = self.shelf(limits);
         shelf.wanted = (shelf.wanted + 1).min(MOST_WAITING);
+    }
+
+    /// A request is about to take a jail, in `fork` mode: one more is wanted where none is built.
+    pub(super) fn note_need_of_jail(&mut self, limits: &Limits) {
+        let shelf = self.shelf(limits);
+        match shelf.jails.iter().filter(|jail| jail.built.is_some()).count() {
+            0 => self.want_more(limits),
+            built => shelf.fewest = shelf.fewest.min(built - 1),
+        }
     }
 
     /// What one more that waits would hold, as far as can be told.
@@ -175,26 +286,39 @@ impl Keeper {
         waiting.map(|child| child.memory_bytes).max().unwrap_or(0).max(USUAL_MEMORY)
     }
 
-    /// The limits of a shelf on which more should wait than do.
+    /// The limits of a shelf on which more children should wait than do.
     pub(super) fn shelf_to_fill(&self) -> Option<Limits> {
-        let due = self.due_for_nobody();
+        let due = self.due_for_pool();
         self.shelves.iter().find(|shelf| shelf.waiting.len() + due < shelf.wanted).map(|shelf| shelf.limits)
+    }
+
+    /// The limits of a shelf on which more jails should wait than do; one is built at a time.
+    pub(super) fn spare_to_build(&self) -> Option<Limits> {
+        let one_is_built = self.jails().all(|jail| jail.built.is_some());
+        let lacking = self.shelves.iter().find(|shelf| shelf.jails.len() < shelf.wanted);
+        lacking.filter(|_| one_is_built).map(|shelf| shelf.limits)
     }
 
     /// What those that wait hold, and those that will.
     pub(super) fn memory(&self) -> u64 {
         let waiting = self.shelves.iter().flat_map(|shelf| &shelf.waiting);
         let waiting: u64 = waiting.map(|child| child.memory_bytes.max(USUAL_MEMORY)).sum();
-        waiting + self.due_for_nobody() as u64 * self.memory_of_another()
+        let spare = self.jails().filter(|jail| !jail.for_pool).count() as u64;
+        waiting + spare * JAIL_MEMORY + self.due_for_pool() as u64 * self.memory_of_another()
     }
 
-    /// When the first child that nobody waits for has taken too long to get ready.
+    /// When the first child or jail that no request waits for has taken too long to get ready.
     pub(super) fn overdue(&self) -> Option<Instant> {
-        self.due.iter().filter(|(_, pending)| pending.is_none()).map(|(child, _)| child.overdue()).min()
+        let children =
+            self.due.iter().filter(|(_, pending)| pending.is_none()).map(|(child, _)| child.overdue());
+        let jails = self.jails().filter(|jail| jail.built.is_none()).map(|jail| jail.asked + READY);
+        children.chain(jails).min()
     }
 
-    fn due_for_nobody(&self) -> usize {
-        self.due.iter().filter(|(_, pending)| pending.is_none()).count()
+    /// How many children will wait that do not yet.
+    fn due_for_pool(&self) -> usize {
+        let jails = self.jails().filter(|jail| jail.for_pool).count();
+        jails + self.due.iter().filter(|(_, pending)| pending.is_none()).count()
     }
 
     pub(super) fn interpreter_to_start(&self) -> Interpreter {
@@ -206,8 +330,8 @@ impl Keeper {
         interpreter
     }
 
-    /// Fewer are kept where some were never needed, and none where nobody came; gives those that are too many.
-    pub(super) fn turn_season(&mut self, now: Instant, idle: Duration) -> Vec<Child> {
+    /// Keeps fewer where some were never needed, and none where no request came; gives those that are too many.
+    pub(super) fn turn_season(&mut self, now: Instant, idle: Duration) -> Vec<Dying> {
         let mut surplus = Vec::new();
         for shelf in &mut self.shelves {
             if now - shelf.used >= idle {
@@ -215,12 +339,24 @@ impl Keeper {
             } else if shelf.fewest > 0 {
                 shelf.wanted = shelf.wanted.saturating_sub(shelf.fewest.div_ceil(2)).max(1);
             }
-            let kept = shelf.waiting.len().min(shelf.wanted);
-            surplus.extend(shelf.waiting.drain(kept..));
-            shelf.fewest = shelf.waiting.len();
+            surplus.extend(shelf.shrink());
+            shelf.fewest = shelf.waiting.len() + shelf.jails.len();
         }
-        self.shelves.retain(|shelf| now - shelf.used < idle || !shelf.waiting.is_empty());
+        self.shelves.retain(|shelf| now - shelf.used < idle || !shelf.is_bare());
         surplus
+    }
+
+    /// Removes everything that waits.
+    pub(super) fn clear(&mut self) -> Vec<Dying> {
+        let waiting = self.shelves.iter_mut().flat_map(|shelf| shelf.waiting.drain(..));
+        let waiting: Vec<Dying> = waiting.map(Child::discard).collect();
+        waiting.into_iter().chain(self.clear_jails()).collect()
+    }
+
+    /// Removes every jail that no child has entered: no other zygote can have a child in it.
+    pub(super) fn clear_jails(&mut self) -> Vec<Dying> {
+        let jails = self.shelves.iter_mut().flat_map(|shelf| shelf.jails.drain(..));
+        jails.map(|jail| jail.discard(None)).collect()
     }
 
     pub(super) fn state(&self) -> PoolState {
@@ -233,4 +369,9 @@ impl Keeper {
             ..self.state.clone()
         }
     }
+}
+
+/// The limits that a jail is built with. The time that a run may take is the launcher's own business.
+fn without_timeout(limits: &Limits) -> Limits {
+    Limits { timeout: None, ..*limits }
 }

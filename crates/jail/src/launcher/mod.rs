@@ -26,6 +26,8 @@ mod sealing;
 mod spares;
 mod start;
 mod turns;
+mod warm_events;
+mod warm_jail;
 mod warm_share;
 mod zygote;
 

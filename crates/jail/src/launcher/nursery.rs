@@ -6,21 +6,21 @@
 //! long. Making them is idle work: under full load nobody waits for requests, so each request has its own
 //! child made, which is cheaper for all.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::child::{Child, Dying, Pending};
+use super::child::Pending;
 use super::home::Home;
-use super::keeper::Keeper;
+use super::keeper::{Keeper, Shelf};
 use super::lineage::Lineage;
 use super::plot::Plot;
 use super::run::Run;
-use super::zygote::{Filters, Said, Zygote};
-use crate::inside::BuilderNotice;
+use super::warm_jail::{Dying, WarmJail};
+use super::zygote::{Filters, Zygote};
 use crate::seccomp::Filter;
-use crate::spec::{Jail, Limits, Network, PoolState, Settings, Warming, Warmth};
-use crate::step::{Step, StepFailed};
+use crate::spec::{Jail, Limits, Network, PoolState, Settings, Warming};
+use crate::step::StepFailed;
 use crate::template::Root;
 
 /// How many zygotes there are at most; the one that was not used for longest makes room.
@@ -67,7 +67,7 @@ pub(super) struct Nursery {
     /// Children that were killed.
     pub(super) dying: Vec<Dying>,
     /// Zygotes and what came of them, until all of it is gone.
-    lineages: Vec<Lineage>,
+    pub(super) lineages: Vec<Lineage>,
     /// What the loop has to deal with.
     pub(super) news: Vec<News>,
 }
@@ -107,48 +107,60 @@ impl Nursery {
             return Served::Cold(pending);
         }
         keeper.state.forks += 1;
-        let room = keeper.room();
         if pooling {
             keeper.want_more(&pending.jail.limits);
+        } else {
+            keeper.note_need_of_jail(&pending.jail.limits);
         }
         keeper.line.push_back(pending);
-        if room {
-            self.ask_for_next(home, at);
-        }
+        self.ask_for_next(home, at);
         Served::Expecting
     }
 
-    /// Asks for children for those in line, as many as may be due at a time. Where that fails all of them start cold.
-    fn ask_for_next(&mut self, home: &mut Home, at: usize) {
-        while let Some(limits) = self.keepers[at].next_in_line() {
-            match self.ask(home, at, &limits, true) {
-                Ok(child) => {
-                    let keeper = &mut self.keepers[at];
-                    let pending = keeper.line.pop_front();
-                    keeper.due.push((child, pending));
-                }
-                Err(failed) => {
-                    self.give_up(home, at, &failed.to_string());
-                    return;
-                }
-            }
+    /// Asks for children in the jails that are built, those for requests first, and for jails for the rest of the line, as
+    /// many as may be made at a time. Where that fails all of them start cold.
+    pub(super) fn ask_for_next(&mut self, home: &mut Home, at: usize) {
+        if let Err(failed) = self.try_next(home, at) {
+            self.give_up(home, at, &failed.to_string());
         }
     }
 
-    fn ask(
+    fn try_next(&mut self, home: &mut Home, at: usize) -> Result<(), StepFailed> {
+        while let Some(limits) = self.keepers[at].next_in_line()
+            && self.ask_for_child(home, at, &limits, true)?
+        {}
+        while let Some(limits) = self.keepers[at].jail_to_enter()
+            && self.ask_for_child(home, at, &limits, false)?
+        {}
+        while let Some(limits) = self.keepers[at].jail_to_build() {
+            let number = self.next_number();
+            self.keepers[at].ask_for_jail(number, home, &limits, false)?;
+        }
+        Ok(())
+    }
+
+    /// Asks for a child in a built jail, if there is one: for the first request in line, or to wait.
+    fn ask_for_child(
         &mut self,
         home: &mut Home,
         at: usize,
         limits: &Limits,
         awaited: bool,
-    ) -> Result<Child, StepFailed> {
-        let number = self.next_number();
+    ) -> Result<bool, StepFailed> {
         let keeper = &mut self.keepers[at];
-        let zygote = keeper
-            .zygote
-            .as_mut()
-            .ok_or_else(|| StepFailed::new(Step::Fork, "", rustix::io::Errno::CHILD))?;
-        Child::ask_for(number, home, zygote, limits, awaited)
+        let Some(jail) = keeper.take_jail(limits, &mut self.dying) else { return Ok(false) };
+        match keeper.ask_for_child(home, jail, awaited) {
+            Ok(child) => {
+                let pending = if awaited { keeper.line.pop_front() } else { None };
+                keeper.due.push((child, pending));
+                Ok(true)
+            }
+            Err(failed) => {
+                let (failed, jail) = *failed;
+                self.dying.push(jail.discard(None));
+                Err(failed)
+            }
+        }
     }
 
     /// Takes back what a jail stood on, for the next one of the same zygote; what cannot be used again is given up.
@@ -227,202 +239,27 @@ impl Nursery {
             let successor = keeper.successor.iter().flat_map(Zygote::watched);
             let successor = successor.map(|fd| (fd, Crib::Successor(keeper.number)));
             let due = keeper.due.iter().filter(|(child, _)| child.is_silent());
-            let due = due.map(|(child, _)| (child.watched(), Crib::Child(child.number)));
+            let due = due.map(|(child, _)| (child.watched(), Crib::Child(child.number())));
             zygote.chain(successor).chain(due)
         });
         builders.chain(keepers)
     }
 
-    /// Deals with a descriptor that has something to say.
-    pub(super) fn handle(&mut self, home: &mut Home, crib: Crib) {
-        let is_it = |keeper: &Keeper| match crib {
-            Crib::Zygote(number) | Crib::Successor(number) => keeper.number == number,
-            Crib::Child(number) => keeper.due.iter().any(|(child, _)| child.number == number),
-            Crib::Builder(_) => false,
-        };
-        if let Crib::Builder(number) = crib {
-            self.hear_builder(home, number);
-            return;
-        }
-        let Some(at) = self.keepers.iter().position(is_it) else { return };
-        match crib {
-            Crib::Zygote(_) => self.hear_zygote(home, at),
-            Crib::Successor(_) => self.hear_successor(home, at),
-            Crib::Child(number) => self.hear_child(home, at, number),
-            Crib::Builder(_) => {}
-        }
-    }
-
-    /// A builder's answer is about a child that is due, or about one that nobody wants any more.
-    fn hear_builder(&mut self, home: &mut Home, zygote: u64) {
-        let Some(lineage) = self.lineages.iter_mut().find(|lineage| lineage.number == zygote) else { return };
-        let (notice, fds) = match lineage.builder().answer() {
-            Ok(Some(answer)) => answer,
-            Ok(None) => return,
-            Err(_) => {
-                lineage.builder_is_lost = true;
-                let is_it =
-                    |keeper: &Keeper| keeper.zygote.as_ref().is_some_and(|one| one.number() == zygote);
-                if let Some(at) = self.keepers.iter().position(is_it) {
-                    self.give_up(home, at, "the builder of its jails ended");
-                }
-                return;
-            }
-        };
-        let (BuilderNotice::Built { number, .. }
-        | BuilderNotice::NotBuilt { number, .. }
-        | BuilderNotice::Inspected { number, .. }) = notice;
-        let is_due = |keeper: &Keeper| keeper.due.iter().any(|(child, _)| child.number == number);
-        match self.keepers.iter().position(is_due) {
-            Some(at) => self.go_on(home, at, number, notice, fds),
-            None => {
-                if let Some(dying) = self.dying.iter_mut().find(|dying| dying.number == number) {
-                    dying.built(home, fds.into_iter().next());
-                }
-            }
-        }
-    }
-
-    /// Goes on with a child after what its builder answered.
-    fn go_on(&mut self, home: &mut Home, at: usize, number: u64, notice: BuilderNotice, fds: Vec<OwnedFd>) {
-        let keeper = &mut self.keepers[at];
-        let due = keeper.due.iter_mut().find(|(child, _)| child.number == number);
-        let (Some((child, _)), Some(zygote)) = (due, keeper.zygote.as_mut()) else { return };
-        let failed = match notice {
-            BuilderNotice::Built { has_rules, .. } => child.built(home, zygote, fds, has_rules).err(),
-            BuilderNotice::NotBuilt { failure, .. } => Some(failure),
-            BuilderNotice::Inspected { mismatch: None, .. } => match child.passed() {
-                Ok(()) => {
-                    self.settle(home, at, number);
-                    None
-                }
-                Err(failed) => Some(failed),
-            },
-            // Nothing can be seen of one that has ended, and nothing will run in it: its memory limit, say, was too low.
-            BuilderNotice::Inspected { mismatch: Some(_), .. } if child.has_ended() => {
-                Some(StepFailed::new(Step::Fork, "(it was killed)", rustix::io::Errno::CHILD))
-            }
-            BuilderNotice::Inspected { mismatch: Some(mismatch), .. } => {
-                self.distrust(home, at, &mismatch);
-                None
-            }
-        };
-        if let Some(failed) = failed {
-            self.give_up(home, at, &failed.to_string());
-        }
-    }
-
-    /// A child was not what it said. So its zygote cannot be believed, nor can anything that came of it.
-    fn distrust(&mut self, home: &mut Home, at: usize, mismatch: &str) {
-        let keeper = &mut self.keepers[at];
-        keeper.state.mismatches += 1;
-        let zygote = keeper.zygote.as_ref().map(Zygote::number);
-        let waiting = keeper.shelves.iter_mut().flat_map(|shelf| shelf.waiting.drain(..));
-        self.dying.extend(waiting.map(Child::discard));
-        self.give_up(home, at, &format!("a child was not confined as it said: {mismatch}"));
-        let lineages = self.lineages.iter_mut().filter(|lineage| Some(lineage.number) == zygote);
-        lineages.for_each(Lineage::condemn);
-        self.news.extend(zygote.map(News::Distrusted));
-    }
-
-    fn hear_zygote(&mut self, home: &mut Home, at: usize) {
-        let keeper = &mut self.keepers[at];
-        let Some(zygote) = keeper.zygote.as_mut() else { return };
-        match zygote.hear(home) {
-            Said::Nothing => {}
-            Said::Fertile => keeper.is_well(),
-            Said::CannotImport { module, reason, start_anew } => {
-                keeper.state.obstacle = Some(format!("{module} is not kept warm: {reason}"));
-                if start_anew {
-                    keeper.refused.push(module);
-                    self.end_zygote(home, at);
-                }
-            }
-            Said::Born { number, main } => {
-                if let Some((child, _)) = keeper.due.iter_mut().find(|(child, _)| child.number == number) {
-                    child.born(main);
-                    self.inspect(home, at, number);
-                }
-            }
-            Said::Barren(failed) => self.give_up(home, at, &failed.to_string()),
-            Said::Gone(reason) => self.give_up(home, at, &reason),
-        }
-    }
-
-    /// A successor takes over as soon as it can have children, also those that were asked of the other.
-    fn hear_successor(&mut self, home: &mut Home, at: usize) {
-        let keeper = &mut self.keepers[at];
-        let Some(successor) = keeper.successor.as_mut() else { return };
-        match successor.hear(home) {
-            Said::Fertile => {
-                let successor = keeper.successor.take();
-                self.end_zygote(home, at);
-                self.keepers[at].zygote = successor;
-                self.ask_for_next(home, at);
-            }
-            Said::Gone(_) => {
-                // The other one goes on; at the end of the season the next is tried.
-                let gone = keeper.successor.take();
-                gone.into_iter().for_each(|zygote| self.end(home, zygote));
-            }
-            _ => {}
-        }
-    }
-
-    fn hear_child(&mut self, home: &mut Home, at: usize, number: u64) {
-        let mut due = self.keepers[at].due.iter_mut();
-        let Some((child, _)) = due.find(|(child, _)| child.number == number) else { return };
-        match child.hear() {
-            Ok(()) if child.is_ready() => self.settle(home, at, number),
-            Ok(()) => self.inspect(home, at, number),
-            Err(failed) => self.give_up(home, at, &failed.to_string()),
-        }
-    }
-
-    /// Has a child looked at as soon as it says that it is confined and the zygote has said which it is.
-    fn inspect(&mut self, home: &mut Home, at: usize, number: u64) {
-        let mut due = self.keepers[at].due.iter_mut();
-        let Some((child, _)) = due.find(|(child, _)| child.number == number) else { return };
-        if let Err(failed) = child.have_inspected(home) {
-            self.give_up(home, at, &failed.to_string());
-        }
-    }
-
-    /// A child that is ready runs what it was asked for, or waits.
-    fn settle(&mut self, home: &mut Home, at: usize, number: u64) {
-        let keeper = &mut self.keepers[at];
-        let ready = |(child, _): &(Child, _)| child.number == number && child.is_ready();
-        let Some(found) = keeper.due.iter().position(ready) else { return };
-        let (mut child, pending) = keeper.due.swap_remove(found);
-        child.settle(home);
-        keeper.state.refill = child.took;
-        match pending {
-            None => keeper.park(child),
-            Some(mut pending) => match child.order(home, &mut pending, Warmth::Fork) {
-                Ok(run) => self.news.push(News::Started(pending.run, Box::new(run))),
-                Err(failed) => {
-                    self.dying.push(failed.1.discard());
-                    self.news.push(News::FallBack(pending));
-                }
-            },
-        }
-        self.ask_for_next(home, at);
-    }
-
     /// The zygote is of no use any more: what waited for it starts cold, and another one is started soon.
-    fn give_up(&mut self, home: &mut Home, at: usize, reason: &str) {
+    pub(super) fn give_up(&mut self, home: &mut Home, at: usize, reason: &str) {
         self.end_zygote(home, at);
         let keeper = &mut self.keepers[at];
         keeper.is_unwell(reason);
         self.news.extend(keeper.line.drain(..).map(News::FallBack));
     }
 
-    /// Ends a zygote and the children that are due; those that wait, wait on.
-    fn end_zygote(&mut self, home: &Home, at: usize) {
+    /// Ends a zygote, the children that are due and the jails that no child has entered; children that wait, wait on.
+    pub(super) fn end_zygote(&mut self, home: &Home, at: usize) {
         if let Some(zygote) = self.keepers[at].zygote.take() {
             self.end(home, zygote);
         }
         let keeper = &mut self.keepers[at];
+        self.dying.extend(keeper.clear_jails());
         for (child, pending) in keeper.due.drain(..) {
             self.dying.push(child.discard());
             keeper.line.extend(pending);
@@ -430,7 +267,7 @@ impl Nursery {
     }
 
     /// Ends a zygote; its lineage waits for it, and for what came of it.
-    fn end(&mut self, home: &Home, zygote: Zygote) {
+    pub(super) fn end(&mut self, home: &Home, zygote: Zygote) {
         let number = zygote.number();
         let process = zygote.end(home);
         if let Some(lineage) = self.lineages.iter_mut().find(|lineage| lineage.number == number) {
@@ -525,7 +362,7 @@ impl Nursery {
             let surplus = keeper.turn_season(now, self.settings.idle);
             let forgotten = keeper.is_forgotten(now, self.settings.idle);
             let old = keeper.zygote.as_ref().is_some_and(Zygote::is_old) && keeper.successor.is_none();
-            self.dying.extend(surplus.into_iter().map(Child::discard));
+            self.dying.extend(surplus);
             if now - keeper.used >= self.settings.idle
                 && let Some(zygote) = keeper.zygote.as_mut()
             {
@@ -570,11 +407,9 @@ impl Nursery {
         let found = self.keepers.iter().enumerate().find_map(|(at, keeper)| Some((at, fillable(keeper)?)));
         let Some((at, limits)) = found else { return };
         self.make_room_to_wait(at);
-        match self.ask(home, at, &limits, false) {
-            Ok(child) => self.keepers[at].due.push((child, None)),
-            Err(failed) => {
-                self.give_up(home, at, &failed.to_string());
-            }
+        let (number, for_pool) = (self.next_number(), self.settings.warming == Warming::Pool);
+        if let Err(failed) = self.keepers[at].ask_for_jail(number, home, &limits, for_pool) {
+            self.give_up(home, at, &failed.to_string());
         }
     }
 
@@ -595,13 +430,15 @@ impl Nursery {
         }
     }
 
-    /// The limits of a shelf on which more should wait than do.
+    /// The limits of a shelf on which more children or jails should wait than do.
     fn shelf_to_fill(&self, keeper: &Keeper) -> Option<Limits> {
-        if self.settings.warming != Warming::Pool || !keeper.room() {
-            return None;
-        }
         keeper.zygote.as_ref().filter(|zygote| zygote.is_fertile())?;
-        keeper.shelf_to_fill().filter(|_| self.may_fill(keeper))
+        let lacking = match self.settings.warming {
+            Warming::Pool => keeper.shelf_to_fill().filter(|_| keeper.room()),
+            Warming::Fork => keeper.spare_to_build(),
+            Warming::Off => None,
+        };
+        lacking.filter(|_| self.may_fill(keeper))
     }
 
     /// Whether a process is one that will be waited for.
@@ -610,9 +447,9 @@ impl Nursery {
             || self.keepers.iter().any(|keeper| keeper_knows(keeper, pid))
     }
 
-    /// Whether a child waits for every kind of request that came so far.
+    /// Whether there is a kind of request for which nothing waits.
     pub(super) fn none_waits(&self) -> bool {
-        self.keepers.iter().flat_map(|keeper| &keeper.shelves).any(|shelf| shelf.waiting.is_empty())
+        self.keepers.iter().flat_map(|keeper| &keeper.shelves).any(Shelf::is_bare)
     }
 
     /// What is kept ready.
@@ -626,8 +463,7 @@ impl Nursery {
             self.end_zygote(home, at);
             let successor = self.keepers[at].successor.take();
             successor.into_iter().for_each(|zygote| self.end(home, zygote));
-            let waiting = self.keepers[at].shelves.drain(..).flat_map(|shelf| shelf.waiting);
-            self.dying.extend(waiting.map(Child::discard));
+            self.dying.extend(self.keepers[at].clear());
         }
         self.keepers.clear();
     }
@@ -637,5 +473,8 @@ fn keeper_knows(keeper: &Keeper, pid: u32) -> bool {
     let zygotes = keeper.zygote.iter().chain(&keeper.successor);
     let waiting = keeper.shelves.iter().flat_map(|shelf| &shelf.waiting);
     let mut children = keeper.due.iter().map(|(child, _)| child).chain(waiting);
-    zygotes.map(Zygote::pid).any(|zygote| zygote as u32 == pid) || children.any(|child| child.knows(pid))
+    let mut inits = keeper.jails().filter_map(WarmJail::init);
+    zygotes.map(Zygote::pid).any(|zygote| zygote as u32 == pid)
+        || children.any(|child| child.knows(pid))
+        || inits.any(|init| init.pid as u32 == pid)
 }

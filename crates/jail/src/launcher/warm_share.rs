@@ -4,14 +4,15 @@
 use std::time::Duration;
 
 use super::child::Child;
-use super::keeper::Keeper;
+use super::keeper::{JAIL_MEMORY, Keeper, Shelf};
 use super::nursery::{MOST_ZYGOTES, Nursery};
+use crate::spec::Warming;
 
 impl Nursery {
     /// Whether one more child of this keeper may wait, be it in the place of another tenant's.
     pub(super) fn may_fill(&self, keeper: &Keeper) -> bool {
         let (all, budget) = (self.memory(|_| true), self.settings.pool_memory_bytes);
-        let another = keeper.memory_of_another();
+        let another = self.memory_of_another(keeper);
         let own = self.memory(|other| is_same_tenant(other, keeper)) + another;
         let within_share = own <= budget / 2;
         let fits = all + another <= budget && (within_share || !self.others_come(keeper));
@@ -21,13 +22,20 @@ impl Nursery {
     /// Makes room for one more child of this keeper, where another tenant holds more than its share.
     pub(super) fn make_room_to_wait(&mut self, at: usize) {
         let keeper = &self.keepers[at];
-        let needed = self.memory(|_| true) + keeper.memory_of_another();
+        let needed = self.memory(|_| true) + self.memory_of_another(keeper);
         if needed <= self.settings.pool_memory_bytes {
             return;
         }
         let Some(from) = self.over_share(keeper) else { return };
-        let waiting = self.keepers[from].shelves.iter_mut().find_map(|shelf| shelf.waiting.pop());
-        self.dying.extend(waiting.map(Child::discard));
+        let shelves = &mut self.keepers[from].shelves;
+        let waiting = shelves.iter_mut().find_map(|shelf| shelf.waiting.pop()).map(Child::discard);
+        let spare = || shelves.iter_mut().find_map(Shelf::take_spare).map(|jail| jail.discard(None));
+        self.dying.extend(waiting.or_else(spare));
+    }
+
+    /// What one more that waits would hold: a child, or in `fork` mode a jail.
+    fn memory_of_another(&self, keeper: &Keeper) -> u64 {
+        if self.settings.warming == Warming::Fork { JAIL_MEMORY } else { keeper.memory_of_another() }
     }
 
     /// The idle zygote that makes room for one of this tenant's: its own where it has half of them, and otherwise one of the
@@ -58,7 +66,7 @@ impl Nursery {
     fn over_share(&self, keeper: &Keeper) -> Option<usize> {
         let is_over = |other: &Keeper| {
             !is_same_tenant(other, keeper)
-                && other.shelves.iter().any(|shelf| !shelf.waiting.is_empty())
+                && other.shelves.iter().any(|shelf| !shelf.is_bare())
                 && self.memory(|one| is_same_tenant(one, other)) > self.settings.pool_memory_bytes / 2
         };
         self.keepers.iter().position(is_over)

@@ -1,0 +1,191 @@
+//! What builders, zygotes and children of warm pools say, and what follows from it.
+
+use std::os::fd::OwnedFd;
+
+use super::child::Child;
+use super::home::Home;
+use super::keeper::Keeper;
+use super::lineage::Lineage;
+use super::nursery::{Crib, News, Nursery};
+use super::zygote::{Said, Zygote};
+use crate::inside::BuilderNotice;
+use crate::spec::Warmth;
+use crate::step::{Step, StepFailed};
+
+impl Nursery {
+    /// Deals with a descriptor that has something to say.
+    pub(super) fn handle(&mut self, home: &mut Home, crib: Crib) {
+        let is_it = |keeper: &Keeper| match crib {
+            Crib::Zygote(number) | Crib::Successor(number) => keeper.number == number,
+            Crib::Child(number) => keeper.due.iter().any(|(child, _)| child.number() == number),
+            Crib::Builder(_) => false,
+        };
+        if let Crib::Builder(number) = crib {
+            self.hear_builder(home, number);
+            return;
+        }
+        let Some(at) = self.keepers.iter().position(is_it) else { return };
+        match crib {
+            Crib::Zygote(_) => self.hear_zygote(home, at),
+            Crib::Successor(_) => self.hear_successor(home, at),
+            Crib::Child(number) => self.hear_child(home, at, number),
+            Crib::Builder(_) => {}
+        }
+    }
+
+    fn hear_builder(&mut self, home: &mut Home, zygote: u64) {
+        let Some(lineage) = self.lineages.iter_mut().find(|lineage| lineage.number == zygote) else { return };
+        let (notice, fds) = match lineage.builder().answer() {
+            Ok(Some(answer)) => answer,
+            Ok(None) => return,
+            Err(_) => {
+                lineage.builder_is_lost = true;
+                let is_it =
+                    |keeper: &Keeper| keeper.zygote.as_ref().is_some_and(|one| one.number() == zygote);
+                if let Some(at) = self.keepers.iter().position(is_it) {
+                    self.give_up(home, at, "the builder of its jails ended");
+                }
+                return;
+            }
+        };
+        match notice {
+            BuilderNotice::Built { number, has_rules } => self.hear_built(home, number, Ok((fds, has_rules))),
+            BuilderNotice::NotBuilt { number, failure } => self.hear_built(home, number, Err(failure)),
+            BuilderNotice::Inspected { number, mismatch } => self.hear_inspected(home, number, mismatch),
+        }
+    }
+
+    /// A jail is built or could not be; or it is one that is not wanted any more.
+    fn hear_built(&mut self, home: &mut Home, number: u64, built: Result<(Vec<OwnedFd>, bool), StepFailed>) {
+        let is_it = |keeper: &Keeper| keeper.jails().any(|jail| jail.number == number);
+        let Some(at) = self.keepers.iter().position(is_it) else {
+            if let Some(dying) = self.dying.iter_mut().find(|dying| dying.number == number) {
+                dying.built(home, built.ok().and_then(|(fds, _)| fds.into_iter().next()));
+            }
+            return;
+        };
+        let keeper = &mut self.keepers[at];
+        let zygote = keeper.zygote.as_ref().map_or(0, Zygote::number);
+        let Some(jail) = keeper.jail_mut(number) else { return };
+        match built.and_then(|(fds, has_rules)| jail.take_built(home, zygote, fds, has_rules)) {
+            Ok(()) => self.ask_for_next(home, at),
+            Err(failed) => self.give_up(home, at, &failed.to_string()),
+        }
+    }
+
+    /// Goes on with a child after what its builder saw.
+    fn hear_inspected(&mut self, home: &mut Home, number: u64, mismatch: Option<String>) {
+        let is_due = |keeper: &Keeper| keeper.due.iter().any(|(child, _)| child.number() == number);
+        let Some(at) = self.keepers.iter().position(is_due) else { return };
+        let mut due = self.keepers[at].due.iter_mut();
+        let Some((child, _)) = due.find(|(child, _)| child.number() == number) else { return };
+        match mismatch {
+            None => match child.passed() {
+                Ok(()) => self.settle(home, at, number),
+                Err(failed) => self.give_up(home, at, &failed.to_string()),
+            },
+            // Nothing can be seen of one that has ended, and nothing will run in it: its memory limit, say, was too low.
+            Some(_) if child.has_ended() => {
+                let failed = StepFailed::new(Step::Fork, "(it was killed)", rustix::io::Errno::CHILD);
+                self.give_up(home, at, &failed.to_string());
+            }
+            Some(mismatch) => self.distrust(home, at, &mismatch),
+        }
+    }
+
+    /// A child was not what it said. So its zygote cannot be believed, nor can anything that came of it.
+    fn distrust(&mut self, home: &mut Home, at: usize, mismatch: &str) {
+        let keeper = &mut self.keepers[at];
+        keeper.state.mismatches += 1;
+        let zygote = keeper.zygote.as_ref().map(Zygote::number);
+        self.dying.extend(keeper.clear());
+        self.give_up(home, at, &format!("a child was not confined as it said: {mismatch}"));
+        let lineages = self.lineages.iter_mut().filter(|lineage| Some(lineage.number) == zygote);
+        lineages.for_each(Lineage::condemn);
+        self.news.extend(zygote.map(News::Distrusted));
+    }
+
+    fn hear_zygote(&mut self, home: &mut Home, at: usize) {
+        let keeper = &mut self.keepers[at];
+        let Some(zygote) = keeper.zygote.as_mut() else { return };
+        match zygote.hear(home) {
+            Said::Nothing => {}
+            Said::Fertile => keeper.is_well(),
+            Said::CannotImport { module, reason, start_anew } => {
+                keeper.state.obstacle = Some(format!("{module} is not kept warm: {reason}"));
+                if start_anew {
+                    keeper.refused.push(module);
+                    self.end_zygote(home, at);
+                }
+            }
+            Said::Born { number, main } => {
+                if let Some((child, _)) = keeper.due.iter_mut().find(|(child, _)| child.number() == number) {
+                    child.born(main);
+                    self.inspect(home, at, number);
+                }
+            }
+            Said::Barren(failed) => self.give_up(home, at, &failed.to_string()),
+            Said::Gone(reason) => self.give_up(home, at, &reason),
+        }
+    }
+
+    /// A successor takes over as soon as it can have children, also those that were asked of the other.
+    fn hear_successor(&mut self, home: &mut Home, at: usize) {
+        let keeper = &mut self.keepers[at];
+        let Some(successor) = keeper.successor.as_mut() else { return };
+        match successor.hear(home) {
+            Said::Fertile => {
+                let successor = keeper.successor.take();
+                self.end_zygote(home, at);
+                self.keepers[at].zygote = successor;
+                self.ask_for_next(home, at);
+            }
+            Said::Gone(_) => {
+                // The other one goes on; at the end of the season the next is tried.
+                let gone = keeper.successor.take();
+                gone.into_iter().for_each(|zygote| self.end(home, zygote));
+            }
+            _ => {}
+        }
+    }
+
+    fn hear_child(&mut self, home: &mut Home, at: usize, number: u64) {
+        let mut due = self.keepers[at].due.iter_mut();
+        let Some((child, _)) = due.find(|(child, _)| child.number() == number) else { return };
+        match child.hear() {
+            Ok(()) if child.is_ready() => self.settle(home, at, number),
+            Ok(()) => self.inspect(home, at, number),
+            Err(failed) => self.give_up(home, at, &failed.to_string()),
+        }
+    }
+
+    /// Has a child looked at as soon as it says that it is confined and the zygote has said which it is.
+    fn inspect(&mut self, home: &mut Home, at: usize, number: u64) {
+        let mut due = self.keepers[at].due.iter_mut();
+        let Some((child, _)) = due.find(|(child, _)| child.number() == number) else { return };
+        if let Err(failed) = child.have_inspected(home) {
+            self.give_up(home, at, &failed.to_string());
+        }
+    }
+
+    /// A child that is ready runs what it was asked for, or waits.
+    fn settle(&mut self, home: &mut Home, at: usize, number: u64) {
+        let keeper = &mut self.keepers[at];
+        let ready = |(child, _): &(Child, _)| child.number() == number && child.is_ready();
+        let Some(found) = keeper.due.iter().position(ready) else { return };
+        let (mut child, pending) = keeper.due.swap_remove(found);
+        child.settle(home);
+        keeper.state.refill = child.took;
+        match pending {
+            None => keeper.park(child),
+            Some(mut pending) => match child.order(home, &mut pending, Warmth::Fork) {
+                Ok(run) => self.news.push(News::Started(pending.run, Box::new(run))),
+                Err(failed) => {
+                    self.dying.push(failed.1.discard());
+                    self.news.push(News::FallBack(pending));
+                }
+            },
+        }
+        self.ask_for_next(home, at);
+    }
+}
