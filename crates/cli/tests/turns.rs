@@ -46,6 +46,13 @@ while time.monotonic() < end:
 print(calls)
 ";
 
+/// A large file, which takes long to free for the last process that lets go of the disk.
+const LARGE_FILE: &str = r"
+with open('large', 'wb') as large:
+    for _ in range(600): large.write(bytes(1 << 20))
+print(large.name)
+";
+
 const ABUSES: &[&str] = &[
     "import os\nwhile True:\n    try: os.fork()\n    except OSError: os._exit(1)",
     "import threading, time\ntry:\n    while True: threading.Thread(target=time.sleep, args=(1,), daemon=True).start()\nexcept RuntimeError: pass",
@@ -113,6 +120,15 @@ fn flood_from_living_sandboxes(server: &Server) {
     }
 }
 
+/// Sandboxes that are deleted with a full disk.
+fn delete_full_sandbox(server: &Server) {
+    let large = server.sandbox(&json!({"limits": {"memory_bytes": 1 << 30, "disk_bytes": 1 << 30}}));
+    let fill = json!({"command": ["dd", "if=/dev/zero", "of=large", "bs=1M", "count=600"]});
+    let filled = server.post(&format!("{large}/executions"), &fill).json();
+    assert_eq!(filled["status"], "succeeded", "{filled}");
+    server.delete(&large);
+}
+
 #[test]
 fn no_turn_of_the_loop_is_long_whatever_tenants_do() {
     let folder = tempfile::tempdir().unwrap();
@@ -121,7 +137,12 @@ fn no_turn_of_the_loop_is_long_whatever_tenants_do() {
         let ended = execute(&server, MAPPINGS, &json!({}));
         assert_eq!(ended["stdout"], "15000\n", "round {round}: {ended}");
     }
-    println!("after mappings");
+    for round in 0..6 {
+        let limits = json!({"timeout_ms": 20_000, "memory_bytes": 1 << 30, "disk_bytes": 1 << 30});
+        let ended = execute(&server, LARGE_FILE, &limits);
+        assert_eq!(ended["stdout"], "large\n", "round {round}: {ended}");
+    }
+    println!("after mappings and large files");
     assert!(longest_turn(&server) <= MOST_SECONDS);
     for code in ABUSES.iter().chain(ABUSES) {
         execute(&server, code, &json!({"timeout_ms": 5000, "memory_bytes": 268_435_456}));
@@ -139,6 +160,7 @@ fn no_turn_of_the_loop_is_long_whatever_tenants_do() {
     println!("after the escape suite");
     assert!(longest_turn(&server) <= MOST_SECONDS);
     flood_from_living_sandboxes(&server);
+    delete_full_sandbox(&server);
     println!("after living sandboxes");
     assert!(longest_turn(&server) <= MOST_SECONDS);
 }

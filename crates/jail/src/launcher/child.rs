@@ -267,7 +267,7 @@ impl Child {
             reaped: None,
             line: self.line,
             _leash: self.jail.leash,
-            disk: built.disk,
+            disk: Some(built.disk),
             collector: pending.fds.drain(programs(pending)..).next(),
             rules: wanted.artifacts.clone(),
             cpu_before: self.cpu_before,
@@ -408,7 +408,8 @@ pub(super) struct RunningChild {
     line: OwnedFd,
     /// PID 1 ends when this is closed.
     _leash: OwnedFd,
-    disk: OwnedFd,
+    /// Until it is killed.
+    disk: Option<OwnedFd>,
     /// Where artifacts go.
     collector: Option<OwnedFd>,
     rules: Option<ArtifactRules>,
@@ -443,13 +444,14 @@ impl RunningChild {
 
     /// No block or no inode is left.
     pub(super) fn disk_is_full(&self) -> bool {
-        rustix::fs::fstatfs(&self.disk).is_ok_and(|disk| disk.f_bfree == 0 || disk.f_ffree == 0)
+        let disk = self.disk.as_ref().and_then(|disk| rustix::fs::fstatfs(disk).ok());
+        disk.is_some_and(|disk| disk.f_bfree == 0 || disk.f_ffree == 0)
     }
 
     /// Whether the program left something to collect: one name, looked up without following anything.
     pub(super) fn left_artifacts(&self) -> bool {
-        self.collector.is_some()
-            && rustix::fs::statat(&self.disk, "artifacts", AtFlags::SYMLINK_NOFOLLOW).is_ok()
+        let left = |disk: &OwnedFd| rustix::fs::statat(disk, "artifacts", AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        self.collector.is_some() && self.disk.as_ref().is_some_and(left)
     }
 
     pub(super) fn take_collector_pipe(&mut self) -> Option<OwnedFd> {
@@ -460,7 +462,13 @@ impl RunningChild {
         self.rules.as_ref()
     }
 
-    pub(super) fn disk(&self) -> &OwnedFd {
-        &self.disk
+    pub(super) fn disk(&self) -> Option<&OwnedFd> {
+        self.disk.as_ref()
+    }
+
+    /// Lets go of the disk while another process still holds it: freeing what a program wrote takes as long as that is
+    /// large, and the last process to close it does that.
+    pub(super) fn close_disk(&mut self) {
+        self.disk = None;
     }
 }

@@ -25,6 +25,11 @@ impl Life {
         Self { disk: None, pausing: Pausing::new(now), doom: None }
     }
 
+    /// Lets go of the disk before its processes do, so that the launcher is not the one to free what is on it.
+    pub(super) fn close_disk(&mut self) {
+        self.disk = None;
+    }
+
     /// The guest runs: its disk is looked at from here. Whatever the tenant does, `/tmp` is that mount of ours.
     pub(super) fn settle(&mut self, home: &Home, pid: i32) {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

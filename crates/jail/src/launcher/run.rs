@@ -168,6 +168,12 @@ impl Run {
     }
 
     pub(super) fn kill(&mut self) {
+        if let Some(child) = self.child.as_mut().filter(|_| !matches!(self.collecting, Collecting::Due(_))) {
+            child.close_disk();
+        }
+        if let Some(life) = &mut self.life {
+            life.close_disk();
+        }
         let collector = match &self.collecting {
             Collecting::Now(_, collector) => Some(collector),
             Collecting::No | Collecting::Due(_) => None,
@@ -294,12 +300,14 @@ impl Run {
         // Closed here when this is over: the pipe is at its end when the collector is.
         let pipe = child.take_collector_pipe().ok_or(Errno::BADF)?;
         let rules = child.artifact_rules().ok_or(Errno::INVAL)?;
-        let (user, mounts, disk) = (&plot.user, &plot.mounts, child.disk());
+        let (user, mounts, disk) = (&plot.user, &plot.mounts, child.disk().ok_or(Errno::BADF)?);
         let collector = Collector { rules, user, mounts, disk, pipe: &pipe, filter };
-        match sys::clone(0, None)? {
+        let collector = match sys::clone(0, None)? {
             Cloned::Child => inside::enter_collector(&collector),
-            Cloned::Parent { pidfd, .. } => pidfd.ok_or(Errno::NOSYS),
-        }
+            Cloned::Parent { pidfd, .. } => pidfd.ok_or(Errno::NOSYS)?,
+        };
+        child.close_disk();
+        Ok(collector)
     }
 
     /// Its collector is done.
