@@ -94,7 +94,11 @@ group_clone() {
 }
 
 group_survival() {
-    tests "survival" full_size cargo test -p belljar --test survival -- --show-output killed many_sandboxes
+    local name
+    # The harness takes one filter.
+    for name in killed many_sandboxes; do
+        tests "survival, $name" full_size cargo test -p belljar --test survival -- --show-output "$name"
+    done
 }
 
 group_soak() {
