@@ -28,6 +28,8 @@ macro_rules! world {
 
 #[path = "packages/locks.rs"]
 mod locks;
+#[path = "packages/node.rs"]
+mod node;
 #[path = "packages/paths.rs"]
 mod paths;
 #[path = "packages/shared_cache.rs"]
