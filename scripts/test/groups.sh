@@ -94,7 +94,7 @@ group_clone() {
 }
 
 group_survival() {
-    tests "survival" full_size cargo test -p belljar --test survival -- --show-output killed many_sandboxes
+    tests "survival" full_size cargo test -p belljar --test survival -- --show-output killed many_sandboxes a_process_left
 }
 
 group_soak() {
