@@ -94,7 +94,11 @@ group_clone() {
 }
 
 group_survival() {
-    tests "survival" full_size cargo test -p belljar --test survival -- --show-output killed many_sandboxes a_process_left
+    # This program takes one filter at a time.
+    local filter
+    for filter in killed many_sandboxes a_process_left; do
+        tests "survival, $filter" full_size cargo test -p belljar --test survival -- --show-output "$filter"
+    done
 }
 
 group_soak() {

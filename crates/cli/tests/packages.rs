@@ -26,6 +26,8 @@ macro_rules! world {
     };
 }
 
+#[path = "packages/foreign_image.rs"]
+mod foreign_image;
 #[path = "packages/locks.rs"]
 mod locks;
 #[path = "packages/node.rs"]

@@ -2,14 +2,14 @@
 //! sandbox, as if it had escaped, ends with the run, with the zygote, or with the next start after `kill -9`.
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use crate::PATIENCE;
-use crate::common::host::{Snapshot, left_after, processes};
+use crate::common::host::{Snapshot, children, groups_of, launcher, left_after, processes, sandboxed_with};
 use crate::common::server::Server;
 
 /// A process of the test's own in all groups of a sandbox.
@@ -59,23 +59,11 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The folders of the groups that a launcher made for a process, in every tree.
-fn groups_of(pid: u32) -> Vec<PathBuf> {
-    let memberships = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    let group = |line: &str| {
-        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-        let tree = Path::new("/sys/fs/cgroup").join(controllers);
-        Some(tree.join(path.trim_start_matches('/'))).filter(|_| path.contains("/belljar-"))
-    };
-    memberships.lines().filter_map(group).filter(|group| group.is_dir()).collect()
-}
-
 /// The process in a sandbox's groups whose command line has this word.
 fn find(word: &str) -> u32 {
     let mut found = None;
     eventually(&format!("'{word}' runs in a sandbox"), || {
-        let matching = processes().into_iter().filter(|(_, line)| line.contains(word));
-        found = matching.map(|(pid, _)| pid).find(|pid| !groups_of(*pid).is_empty());
+        found = sandboxed_with(word);
         found.is_some()
     });
     found.unwrap()
@@ -94,20 +82,6 @@ fn start(server: &Server, path: &str, token: &str) -> String {
     started.json()["id"].as_str().unwrap().to_owned()
 }
 
-/// Processes that a thread of this one started.
-fn children(pid: u32) -> Vec<u32> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
-    let children = |path: PathBuf| std::fs::read_to_string(path.join("children")).unwrap_or_default();
-    let text: Vec<String> = tasks.map(|task| children(task.path())).collect();
-    text.join(" ").split_whitespace().map(|pid| pid.parse().unwrap()).collect()
-}
-
-fn launcher(server: &Server) -> u32 {
-    let children = children(server.child.id());
-    assert_eq!(children.len(), 1, "the launcher is the server's only child: {children:?}");
-    children[0]
-}
-
 fn kill(signal: &str, pid: u32) {
     assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
 }
@@ -119,7 +93,7 @@ fn run_python(server: &Server) {
 
 /// Runs Python until there is a zygote for it. Its forks are the launcher's children as well, and come later.
 fn zygote(server: &Server) -> u32 {
-    let launcher = launcher(server);
+    let launcher = launcher(server.child.id());
     let mut found = None;
     eventually("a zygote is started", || {
         run_python(server);
@@ -177,7 +151,7 @@ pub(crate) fn ends_with_the_next_start() {
 
     // Stopped first: a server starts another launcher when its own is gone.
     server.signal("-STOP");
-    kill("-KILL", launcher(&server));
+    kill("-KILL", launcher(server.child.id()));
     server.signal("-KILL");
     server.child.wait().unwrap();
     assert!(escaped.iter_mut().all(Escaped::is_alive), "nothing but the next start ends them");
