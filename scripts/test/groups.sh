@@ -15,7 +15,7 @@ GROUPS_OF_TESTS=(
     "timeouts|10,000 time-outs at 4 times as many as processors"
     "neighbors|an honest tenant beside a hostile one, for each abuse"
     "hangups|10,000 clients that hang up in the middle"
-    "fuzz|wire frames, paths, archives and bodies, 5 minutes each"
+    "fuzz|wire frames, paths, archives, bodies, and messages of launcher and zygotes, 5 minutes each"
     "vm|a virtual machine with cgroup v2, and clock jumps"
     "licenses|licenses and sources of dependencies"
 )
@@ -120,7 +120,7 @@ group_hangups() {
 
 group_fuzz() {
     local crate
-    for crate in belljar-guest belljar-engine belljar-analysis; do
+    for crate in belljar-guest belljar-jail belljar-engine belljar-analysis; do
         tests "fuzz, $crate" full_size cargo test -p "$crate" --lib -- --show-output fuzz_
     done
 }
