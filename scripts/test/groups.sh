@@ -15,7 +15,7 @@ GROUPS_OF_TESTS=(
     "timeouts|10,000 time-outs at 4 times as many as processors"
     "neighbors|an honest tenant beside a hostile one, for each abuse"
     "hangups|10,000 clients that hang up in the middle"
-    "fuzz|wire frames, paths, archives and bodies, 5 minutes each"
+    "fuzz|wire frames, paths, archives, bodies, and messages of launcher and zygotes, 5 minutes each"
     "vm|a virtual machine with cgroup v2, and clock jumps"
     "licenses|licenses and sources of dependencies"
 )
@@ -94,10 +94,10 @@ group_clone() {
 }
 
 group_survival() {
-    local name
-    # The harness takes one filter.
-    for name in killed many_sandboxes; do
-        tests "survival, $name" full_size cargo test -p belljar --test survival -- --show-output "$name"
+    # This program takes one filter at a time.
+    local filter
+    for filter in killed many_sandboxes a_process_left; do
+        tests "survival, $filter" full_size cargo test -p belljar --test survival -- --show-output "$filter"
     done
 }
 
@@ -120,7 +120,7 @@ group_hangups() {
 
 group_fuzz() {
     local crate
-    for crate in belljar-guest belljar-engine belljar-analysis; do
+    for crate in belljar-guest belljar-jail belljar-engine belljar-analysis; do
         tests "fuzz, $crate" full_size cargo test -p "$crate" --lib -- --show-output fuzz_
     done
 }

@@ -5,6 +5,11 @@
 
 mod common;
 
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::host::{groups_of, sandboxed_with};
+use common::is_root;
 use common::server::Server;
 use serde_json::json;
 
@@ -29,25 +34,58 @@ fn may_lower_scores() -> bool {
     u64::from_str_radix(effective.trim(), 16).unwrap() >> CAP_SYS_RESOURCE & 1 == 1
 }
 
+fn machine_bytes() -> u64 {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
+    total.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
+}
+
 #[test]
 fn more_than_the_machine_has_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     for limit in ["memory_bytes", "disk_bytes"] {
-        let request = json!({"language": "python", "code": "", "limits": {limit: 1_u64 << 50}});
-        let refused = server.post("/v1/executions", &request);
-        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
-        let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
-        let total: u64 = total.split_whitespace().next().unwrap().parse().unwrap();
-        if total < 64 << 20 {
-            assert!(!refused.text().contains("ceiling of 64 GB"), "{}", refused.text());
+        for bytes in [machine_bytes(), 1 << 50] {
+            let request = json!({"language": "python", "code": "", "limits": {limit: bytes}});
+            let refused = server.post("/v1/executions", &request);
+            assert!(
+                refused.status == 422 && refused.text().contains("is above the ceiling of"),
+                "{limit} {bytes}: {}",
+                refused.text()
+            );
         }
-        assert!(
-            refused.status == 422 && refused.text().contains("is above the ceiling of"),
-            "{}",
-            refused.text()
-        );
     }
+}
+
+/// Whatever their limits allow, all sandboxes together leave something to the rest of the machine.
+#[test]
+fn sandboxes_together_have_less_memory_than_the_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::new(folder.path());
+    if !is_root() {
+        return println!("skipped: only root's sandboxes are in a group here for certain");
+    }
+    let place = server.sandbox(&json!({}));
+    let word = format!("3700.{}", std::process::id());
+    server.post(&format!("{place}/commands"), &json!({"command": ["sleep", word], "background": true}));
+    let end = Instant::now() + Duration::from_secs(60);
+    let pid = loop {
+        if let Some(pid) = sandboxed_with(&word) {
+            break pid;
+        }
+        assert!(Instant::now() < end, "nothing runs");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let limit = |folder: &Path| {
+        let text = ["memory.limit_in_bytes", "memory.max"]
+            .iter()
+            .find_map(|file| std::fs::read_to_string(folder.join(file)).ok())?;
+        text.trim().parse::<u64>().ok()
+    };
+    let groups = groups_of(pid);
+    let together = groups.iter().filter_map(|group| limit(group.parent()?)).min();
+    let rest = (machine_bytes() / 10).max(512 << 20);
+    assert!(together.is_some_and(|bytes| bytes <= machine_bytes() - rest), "{together:?} {groups:?}");
 }
 
 #[test]

@@ -26,8 +26,12 @@ macro_rules! world {
     };
 }
 
+#[path = "packages/foreign_image.rs"]
+mod foreign_image;
 #[path = "packages/locks.rs"]
 mod locks;
+#[path = "packages/node.rs"]
+mod node;
 #[path = "packages/paths.rs"]
 mod paths;
 #[path = "packages/shared_cache.rs"]

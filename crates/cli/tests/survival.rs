@@ -12,6 +12,7 @@ mod common;
 #[path = "survival"]
 mod suite {
     pub(crate) mod crowd;
+    pub(crate) mod escaped;
     pub(crate) mod hangups;
     pub(crate) mod killed;
     pub(crate) mod neighbors;
@@ -63,6 +64,8 @@ fn main() -> ExitCode {
     };
     let trials = vec![
         case("a_server_killed_amid_much_work_loses_nothing", suite::killed::amid_much_work),
+        case("a_process_left_in_a_group_ends_with_it", suite::escaped::ends_with_what_it_escaped),
+        case("a_process_left_by_a_killed_launcher_is_swept", suite::escaped::ends_with_the_next_start),
         case("executions_of_every_kind_leave_nothing", suite::soak::of_every_kind),
         case("many_sandboxes_wait_in_little_memory", suite::crowd::waits),
         case("time_outs_of_a_crowd_are_kept", suite::timeouts::of_a_crowd),

@@ -16,6 +16,12 @@ fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
     }
 }
 
+/// The error of which another process told by its number. That process may be hostile, and rustix panics at a number that
+/// the kernel does not have.
+pub(crate) fn told_errno(number: i32) -> Errno {
+    if (1..4096).contains(&number) { Errno::from_raw_os_error(number) } else { Errno::IO }
+}
+
 /// The one flag that `libc` gives with too narrow a type.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 

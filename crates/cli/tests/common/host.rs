@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::own_world::is_own_group;
@@ -105,6 +105,21 @@ fn in_sandbox_range(pid: u32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok_and(|found| (0x7000_0000..0x7001_0000).contains(&found.uid()))
 }
 
+/// Processes that a thread of this one started.
+pub(crate) fn children(pid: u32) -> Vec<u32> {
+    let children =
+        |task: &String| fs::read_to_string(format!("/proc/{pid}/task/{task}/children")).unwrap_or_default();
+    let lists: Vec<String> = names(&format!("/proc/{pid}/task")).iter().map(children).collect();
+    lists.join(" ").split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// The launcher of a server, which is its only child.
+pub(crate) fn launcher(server: u32) -> u32 {
+    let children = children(server);
+    assert_eq!(children.len(), 1, "children of the server: {children:?}");
+    children[0]
+}
+
 /// What a process and all below it take: a page that n processes share counts 1/n for each.
 pub(crate) fn memory_below(root: u32) -> u64 {
     let read = |pid: u32, file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
@@ -138,6 +153,23 @@ fn gather_groups(folder: &Path, depth: u32, found: &mut BTreeSet<String>) {
             gather_groups(&path, depth - 1, found);
         }
     }
+}
+
+/// The folders of the groups that a launcher made for a process, in every tree.
+pub(crate) fn groups_of(pid: u32) -> Vec<PathBuf> {
+    let memberships = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let group = |line: &str| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let tree = Path::new("/sys/fs/cgroup").join(controllers);
+        Some(tree.join(path.trim_start_matches('/'))).filter(|_| path.contains("/belljar-"))
+    };
+    memberships.lines().filter_map(group).filter(|group| group.is_dir()).collect()
+}
+
+/// A process in a sandbox whose command line has this word.
+pub(crate) fn sandboxed_with(word: &str) -> Option<u32> {
+    let matching = processes().into_iter().filter(|(_, line)| line.contains(word));
+    matching.map(|(pid, _)| pid).find(|pid| !groups_of(*pid).is_empty())
 }
 
 /// Mount points, without the numbers that change by themselves.

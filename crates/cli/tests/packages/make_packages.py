@@ -44,9 +44,11 @@ PYTHON = [
 WHEELS = [("bell_tool", "1.0", []), ("bell_picky", "1.0", ["bell-other"])]
 POSTINSTALL = "const PORT = %d, HOME = %s;\n" % (PORT, json.dumps(HOME))
 POSTINSTALL += open(os.path.join(HERE, "evil_postinstall.js")).read()
+SCRIPTS = {"postinstall": "node p.js"}
 NPM = [
-    ("bell-evil", POSTINSTALL),
-    ("bell-failing", "console.error('the compiler is not pleased'); process.exit(3)"),
+    ("bell-evil", SCRIPTS, {"p.js": POSTINSTALL, "seen.json": '"it did not run"'}),
+    ("bell-failing", SCRIPTS, {"p.js": "console.error('the compiler is not pleased'); process.exit(3)"}),
+    ("bell-trace", {}, {"index.js": open(os.path.join(HERE, "zygote/trace.js")).read()}),
 ]
 
 
@@ -87,13 +89,11 @@ for name, version, needs in WHEELS:
         digest = hashlib.sha256(wheel.read()).hexdigest()
     link = '<a href="../../files/%s#sha256=%s">%s</a>\n' % (file, digest, file)
     write("%s/simple/%s/index.html" % (OUT, name.replace("_", "-")), link)
-for name, script in NPM:
-    about = {"name": name, "version": "1.0.0", "scripts": {"postinstall": "node p.js"}}
-    packed = archive("%s/files/%s-1.0.0.tgz" % (OUT, name), {
-        "package/package.json": json.dumps(about),
-        "package/seen.json": '"it did not run"',
-        "package/p.js": script,
-    })
+for name, scripts, files in NPM:
+    about = {"name": name, "version": "1.0.0", "scripts": scripts}
+    files = {"package/" + file: text for file, text in files.items()}
+    files["package/package.json"] = json.dumps(about)
+    packed = archive("%s/files/%s-1.0.0.tgz" % (OUT, name), files)
     about["dist"] = {
         "tarball": "%s/files/%s-1.0.0.tgz" % (ADDRESS, name),
         "integrity": "sha512-" + base64.b64encode(hashlib.sha512(packed).digest()).decode(),

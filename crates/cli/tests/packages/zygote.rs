@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::common::host::launcher;
 use crate::common::server::Server;
 use crate::world::{Kit, World};
 
@@ -146,6 +147,40 @@ fn a_zygote_that_lies_about_its_children_is_caught() {
         );
         assert!(Instant::now() < end, "nobody looked");
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Says on the line of a fork that waits, which is open while modules are imported ahead of time, that a step failed for a
+/// reason that the kernel does not have.
+const ON_THE_LINE: &str = "import os, stat, struct\n\
+    if stat.S_ISSOCK(os.fstat(3).st_mode if os.path.exists('/proc/self/fd/3') else 0):\n    \
+    os.write(3, struct.pack('IIi', 2, 1, NUMBER))\n";
+
+/// A tenant's own module that speaks to the launcher ends its own fork, and nothing else.
+#[test]
+fn a_module_that_speaks_to_the_launcher_ends_only_its_own_fork() {
+    let world = world!(Kit::Fast);
+    for (name, number) in [("six", "0"), ("idna", "1 << 20"), ("toml", "-1")] {
+        world.make_wheel(
+            name,
+            "1.0",
+            &[],
+            &[(&format!("{name}.py"), &ON_THE_LINE.replace("NUMBER", number))],
+        );
+    }
+    let server = server(&world, "");
+    let key = server.tenant("mallory", json!({}));
+    let launcher_before = launcher(server.child.id());
+    for name in ["six", "idna", "toml"] {
+        let body = json!({"language": "python", "code": format!("import {name}\nprint(6 * 7)"),
+            "dependencies": {"packages": [name]}});
+        // Modules that come often are imported ahead of time by forks that wait.
+        for _ in 0..40 {
+            let result = run(&server, &key, &body);
+            assert_eq!(result["stdout"], "42\n", "{result}");
+            assert_eq!(launcher(server.child.id()), launcher_before, "the launcher goes on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 

@@ -98,3 +98,36 @@ fn limits_and_hosts_are_told_to_who_was_alone_with_them() {
     let all = server.get(&format!("{sandbox}/stats")).json();
     assert!(rules(&all).contains(&"sandbox-memory") && rules(&all).contains(&"sandbox-processes"), "{all:#}");
 }
+
+/// Makes refused calls for a second, and says how many were answered between which times.
+const FLOOD: &str = "import ctypes, time\nlibc = ctypes.CDLL(None)\nstart = time.monotonic()\ncalls = 0\n\
+    while time.monotonic() < start + 1:\n    libc.unshare(0x10000000)\n    calls += 1\n\
+    print(calls, start, time.monotonic())";
+
+/// The launcher looks at every refused call, so it answers no more than so many: of one sandbox 256 and then 10 a second,
+/// of all of them 72 and then 800 a second. A busy machine answers fewer.
+#[test]
+fn refused_calls_of_sandboxes_are_answered_at_a_pace() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::configured(folder.path(), "concurrency = 8");
+    let sandboxes: Vec<String> = (0..8).map(|_| server.sandbox(&json!({}))).collect();
+    let floods: Vec<[f64; 3]> = std::thread::scope(|scope| {
+        let run = |place: &String| {
+            let path = format!("{place}/executions");
+            let request = json!({"language": "python", "code": FLOOD, "policy": "off"});
+            let result = server.post(&path, &request).json();
+            let said = result["stdout"].as_str().unwrap_or_default();
+            let numbers: Vec<f64> = said.split_whitespace().map(|number| number.parse().unwrap()).collect();
+            numbers.try_into().unwrap_or_else(|_| panic!("{result}"))
+        };
+        let running: Vec<_> = sandboxes.iter().map(|place| scope.spawn(move || run(place))).collect();
+        running.into_iter().map(|flood| flood.join().unwrap()).collect()
+    });
+    for [calls, start, end] in &floods {
+        assert!(*calls <= 256.0 + 10.0 * (end - start) + 2.0, "{calls} calls in {} s", end - start);
+    }
+    let calls: f64 = floods.iter().map(|flood| flood[0]).sum();
+    let start = floods.iter().map(|flood| flood[1]).fold(f64::INFINITY, f64::min);
+    let end = floods.iter().map(|flood| flood[2]).fold(0.0, f64::max);
+    assert!(calls <= 72.0 + 800.0 * (end - start) + 16.0, "{calls} calls in {} s", end - start);
+}

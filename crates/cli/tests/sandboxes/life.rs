@@ -1,12 +1,15 @@
 //! How they come to be, what they keep, and how they end.
 
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::common::host::alive_with;
+use crate::common::host::{alive_with, groups_of, launcher, sandboxed_with};
+use crate::common::is_root;
 use crate::common::server::{KEY, Server};
-use crate::wait_for;
+use crate::{own_sleep, wait_for};
 
 fn python(code: &str) -> Value {
     json!({"language": "python", "code": code})
@@ -112,6 +115,91 @@ fn a_paused_sandbox_uses_no_processor_and_goes_on_where_it_was() {
     assert!(resumed["state"] == "running" && resumed["expires"].is_i64(), "{resumed}");
     wait_for("it goes on", || cpu() > still);
     assert_eq!(server.delete(&place).status, 200);
+}
+
+/// Gives the processes of a group a millisecond in a second, so that they take long to do anything, even to stop.
+fn starve(groups: &[PathBuf]) -> bool {
+    let write = |group: &PathBuf, file: &str, text: &str| std::fs::write(group.join(file), text).is_ok();
+    let older = |group: &PathBuf| {
+        write(group, "cpu.cfs_quota_us", "1000") && write(group, "cpu.cfs_period_us", "1000000")
+    };
+    groups.iter().any(|group| older(group) || write(group, "cpu.max", "1000 1000000"))
+}
+
+/// Whether a group has been told to stop and has not done so.
+fn is_stopping(group: &PathBuf) -> bool {
+    let read = |file: &str| std::fs::read_to_string(group.join(file)).unwrap_or_default();
+    let newer = || read("cgroup.freeze").starts_with('1') && read("cgroup.events").contains("frozen 0");
+    read("freezer.state").starts_with("FREEZING") || newer()
+}
+
+/// The calls by which a process sleeps for some time.
+const SLEEPS: [&str; 2] = if cfg!(target_arch = "x86_64") { ["35 ", "230 "] } else { ["101 ", "115 "] };
+
+/// Whether the launcher sleeps now, outside its poll.
+fn is_asleep(launcher: u32) -> bool {
+    let call = std::fs::read_to_string(format!("/proc/{launcher}/syscall")).unwrap_or_default();
+    SLEEPS.iter().any(|number| call.starts_with(number))
+}
+
+/// Pauses a sandbox, and serves others until that is answered. Returns how many were served while it came to a stop.
+fn serve_while_pausing(server: &Server, place: &str, groups: &[PathBuf]) -> u32 {
+    let answered = AtomicBool::new(false);
+    let is_answered = || answered.load(Ordering::SeqCst);
+    let launcher = launcher(server.child.id());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let paused = server.post(&format!("{place}/pause"), &json!({}));
+            assert!(matches!(paused.status, 200 | 429 | 503), "{}", paused.text());
+            answered.store(true, Ordering::SeqCst);
+        });
+        while !is_answered() && !groups.iter().any(is_stopping) {
+            assert!(!is_asleep(launcher), "the launcher sleeps");
+        }
+        let watch = scope.spawn(|| {
+            while !is_answered() {
+                assert!(!is_asleep(launcher), "the launcher sleeps");
+            }
+        });
+        let mut served = 0;
+        while !is_answered() {
+            let echoed = server.post("/v1/executions", &json!({"command": ["echo", "served"]})).json();
+            assert_eq!(echoed["stdout"], "served\n", "{echoed}");
+            served += u32::from(!is_answered());
+        }
+        watch.join().unwrap();
+        served
+    })
+}
+
+/// By what came first, and not by how long it took: a round in which several others were served is enough, and where the
+/// launcher waits for a sandbox to stop there is none.
+#[test]
+fn others_are_served_while_a_sandbox_comes_to_a_stop() {
+    if !is_root() {
+        return eprintln!("skipped: only root may change a sandbox's control group");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::new(folder.path());
+    let place = server.sandbox(&json!({}));
+    let word = own_sleep(3800);
+    let spin = json!({"command": ["sh", "-c", "while :; do :; done", word], "background": true});
+    assert!(server.post(&format!("{place}/commands"), &spin).status < 300);
+    let mut found = None;
+    wait_for("it spins", || {
+        found = sandboxed_with(&word);
+        found.is_some()
+    });
+    let groups = groups_of(found.unwrap());
+    if !starve(&groups) {
+        return eprintln!("skipped: no group here limits processor time");
+    }
+    wait_for("others are served meanwhile", || {
+        let served = serve_while_pausing(&server, &place, &groups);
+        let resumed = server.post(&format!("{place}/resume"), &json!({}));
+        assert!(matches!(resumed.status, 200 | 409 | 429 | 503), "{}", resumed.text());
+        served >= 5
+    });
 }
 
 #[test]

@@ -70,6 +70,26 @@ pub(crate) struct Birth {
     pub(crate) fail: u32,
 }
 
+/// The habits in a packet.
+pub(crate) fn read_habits(packet: &[u8]) -> impl Iterator<Item = Habit> {
+    let (mut rest, next) = (packet, from_bytes::<Habit>);
+    core::iter::from_fn(move || {
+        let (habit, after) = next(rest)?;
+        rest = after;
+        Some(habit)
+    })
+    .take(MAX_HABITS)
+}
+
+/// The birth in a packet beside which so many descriptors came, where it is whole.
+pub(crate) fn read_birth(packet: &[u8], fds_len: usize) -> Option<Birth> {
+    let (birth, _) = from_bytes::<Birth>(packet)?;
+    let is_whole = birth.has_rules <= 1
+        && birth.limits_len as usize <= MAX_LIMITS
+        && fds_len >= REST + birth.has_rules as usize;
+    is_whole.then_some(birth)
+}
+
 /// Zygote to launcher: it has forked a child, or not. Descriptors come along of the process in between and of the child, as
 /// many of them as there are. No process ids: the launcher would have to believe them.
 #[repr(C)]

@@ -32,11 +32,14 @@ pub(crate) mod payload;
 pub(crate) mod pid1;
 pub(crate) mod rights;
 pub(crate) mod seccomp;
+#[cfg(test)]
+#[allow(dead_code, reason = "the shared objects use the rest")]
+pub(crate) mod socket;
 pub(crate) mod vfork;
 
 use rustix::io::Errno;
 
 /// The kernel's answer, in the words of the rest of this crate.
 pub(crate) fn errno(refused: call::Refused) -> Errno {
-    Errno::from_raw_os_error(refused.0)
+    crate::sys::told_errno(refused.0)
 }

@@ -8,7 +8,7 @@ use super::call::{Answer, BAD_MESSAGE, GONE, Refused, call, close, number, plain
 use super::hop::{self, Hop, Side};
 use super::message::{
     Birth, BirthStep, Delivered, Habit, LEAVING, LINE, MAX_HABITS, MAX_INSTRUCTIONS, NAMESPACES, NAMESPACES_LEN,
-    OWN_LINE, REST, Word, bytes_of, from_bytes, kind,
+    OWN_LINE, Word, bytes_of, kind, read_birth, read_habits,
 };
 use super::payload::{Name, Payload};
 use super::seccomp::Program;
@@ -64,12 +64,11 @@ struct State {
 
 impl State {
     /// Learns what its children do.
-    fn learn(&mut self, mut packet: &[u8]) {
+    fn learn(&mut self, packet: &[u8]) {
         self.habits_len = 0;
-        while let Some((habit, rest)) = from_bytes::<Habit>(packet) {
-            self.habits[self.habits_len] = habit;
+        for (place, habit) in self.habits.iter_mut().zip(read_habits(packet)) {
+            *place = habit;
             self.habits_len += 1;
-            packet = rest;
         }
     }
 
@@ -162,10 +161,7 @@ pub(crate) fn have_children(before: impl Fn(), after: impl Fn()) -> Result<bool,
             state.learn(&packet[..received.bytes]);
             continue;
         }
-        let (birth, _) = from_bytes::<Birth>(&packet[..received.bytes]).ok_or(BAD_MESSAGE)?;
-        if received.fds_len < REST + birth.has_rules as usize {
-            return Err(BAD_MESSAGE);
-        }
+        let birth = read_birth(&packet[..received.bytes], received.fds_len).ok_or(BAD_MESSAGE)?;
         before();
         let fds = &received.fds[..received.fds_len];
         let namespaces = &fds[NAMESPACES..NAMESPACES + NAMESPACES_LEN];

@@ -20,12 +20,11 @@ pub(super) struct Freezer {
 }
 
 impl Freezer {
-    /// Removes what dead launchers left; how many folders remain.
-    pub(super) fn sweep(&mut self) -> usize {
+    /// Kills and removes what dead launchers left.
+    pub(super) fn sweep(&mut self) {
         if let Some(place) = &self.place {
             self.abandoned.retain(|name| !owner::remove_abandoned(place.base.as_fd(), name));
         }
-        self.abandoned.len()
     }
 }
 

@@ -157,8 +157,14 @@ pub struct Hierarchy {
     free: RefCell<VecDeque<(Instant, Group)>>,
     /// Folders of dead launchers in which something was still dying, with the place beside which they lie.
     abandoned: Vec<(usize, String)>,
+    /// When those are tried again, and how long after that once more.
+    retry: (Instant, Duration),
     freezer: Freezer,
 }
+
+/// How soon what a dead launcher left is tried again, and how seldom at last: something in it may never die.
+const FIRST_RETRY: Duration = Duration::from_millis(10);
+const LAST_RETRY: Duration = Duration::from_secs(10);
 
 impl Hierarchy {
     /// Finds where groups can be made, and removes what dead launchers left there. Never fails: what cannot be
@@ -170,6 +176,7 @@ impl Hierarchy {
             made: AtomicU64::new(0),
             free: RefCell::default(),
             abandoned,
+            retry: (Instant::now(), FIRST_RETRY),
             freezer,
         };
         hierarchy.sweep();
@@ -182,12 +189,24 @@ impl Hierarchy {
         Controller::ALL.into_iter().filter(usable).collect()
     }
 
-    /// Tries again to remove what dead launchers left, and says how many folders remain because a process in
-    /// them is still dying. Needs no `/proc`: who is dead was established by [`Hierarchy::discover`].
-    pub fn sweep(&mut self) -> usize {
+    /// Kills and removes what dead launchers left, as far as it is time for that: what is killed dies a little later.
+    /// Needs no `/proc`: who is dead was established by [`Hierarchy::discover`].
+    pub fn sweep(&mut self) {
+        let (at, pause) = self.retry;
+        let now = Instant::now();
+        if self.next_sweep().is_none() || now < at {
+            return;
+        }
         let places = &self.places;
         self.abandoned.retain(|(place, name)| !owner::remove_abandoned(places[*place].base.as_fd(), name));
-        self.abandoned.len() + self.freezer.sweep()
+        self.freezer.sweep();
+        self.retry = (now + pause, (pause * 2).min(LAST_RETRY));
+    }
+
+    /// When [`Hierarchy::sweep`] has something to do; `None` when nothing of dead launchers is left.
+    pub fn next_sweep(&self) -> Option<Instant> {
+        let is_clean = self.abandoned.is_empty() && self.freezer.abandoned.is_empty();
+        (!is_clean).then_some(self.retry.0)
     }
 
     /// A group with everything set that does not depend on the run: one that was used before and shows nothing of it,

@@ -189,6 +189,73 @@ fn a_group_in_use_is_given_back() {
     assert!(gone(group));
 }
 
+/// A process in a folder of this name in every place.
+fn sleeper_in(places: &[Place], folder: impl Fn(&Place) -> String) -> std::process::Child {
+    let sleeper = std::process::Command::new("sleep").arg("3600").spawn().unwrap();
+    for place in places {
+        let door = format!("{}/{}", folder(place), v2::MEMBERS);
+        files::write(place.base.as_fd(), &door, &sleeper.id().to_string()).unwrap();
+    }
+    sleeper
+}
+
+fn was_killed(mut sleeper: std::process::Child) -> bool {
+    use std::os::unix::process::ExitStatusExt;
+    let ended = eventually(|| sleeper.try_wait().unwrap().is_some());
+    if !ended {
+        sleeper.kill().unwrap();
+    }
+    sleeper.wait().unwrap().signal() == Some(libc::SIGKILL) && ended
+}
+
+#[test]
+fn processes_left_in_a_group_are_killed() {
+    let Some(hierarchy) = hierarchy() else { return };
+    let group = hierarchy.create(1).unwrap();
+    let sleeper = sleeper_in(&group.places, |place| format!("{}/{}", place.name, group.number));
+    let mut left = group.kill_and_remove().err();
+    assert!(was_killed(sleeper));
+    assert!(eventually(|| {
+        left = left.take().and_then(|group| group.kill_and_remove().err());
+        left.is_none()
+    }));
+}
+
+/// Makes a folder that looks abandoned, and locks it: until then a test beside this one may sweep it.
+fn held(place: &Place, name: &str) -> std::os::fd::OwnedFd {
+    let mut held = None;
+    assert!(eventually(|| {
+        let _ = mkdirat(&place.base, name, Mode::from(0o755));
+        held = files::open_dir(place.base.as_fd(), name).ok().filter(|held| owner::claim(held.as_fd()));
+        held.is_some() && files::exists(place.base.as_fd(), name)
+    }));
+    held.unwrap()
+}
+
+#[test]
+fn processes_left_by_a_dead_launcher_are_killed_and_its_folder_is_removed() {
+    let Some(hierarchy) = hierarchy() else { return };
+    // Below a folder in which no other launcher of this machine looks.
+    let apart = format!("belljarette-{}", std::process::id());
+    let places = &hierarchy.places;
+    for folder in
+        [apart.clone(), format!("{apart}/belljar-4194997-1"), format!("{apart}/belljar-4194997-1/0")]
+    {
+        places.iter().for_each(|place| mkdirat(&place.base, &folder, Mode::from(0o755)).unwrap());
+    }
+    let sleeper = sleeper_in(places, |_| format!("{apart}/belljar-4194997-1/0"));
+    let is_swept = |place: &Place| {
+        let Ok(base) = files::open_dir(place.base.as_fd(), &apart) else { return true };
+        owner::remove_abandoned(base.as_fd(), "belljar-4194997-1")
+            && owner::abandoned(base.as_fd()).is_empty()
+            && owner::remove_folder(place.base.as_fd(), &apart)
+    };
+    // What is killed here dies a little later.
+    let _swept = is_swept(&places[0]);
+    assert!(was_killed(sleeper));
+    assert!(places.iter().all(|place| eventually(|| is_swept(place))));
+}
+
 #[test]
 fn an_ancestor_with_less_cpu_rules_instead_of_refusing() {
     let Some(hierarchy) = hierarchy() else { return };
@@ -219,13 +286,7 @@ fn what_a_dead_launcher_left_is_swept_and_nothing_else() {
     }
     // Held by somebody whose pid we cannot see: the lock alone keeps it.
     let held_name = format!("belljar-4194998-{living}");
-    let mut held = None;
-    // Until it is locked, a test beside this one may sweep it.
-    assert!(eventually(|| {
-        let _ = mkdirat(&base, &held_name, Mode::from(0o755));
-        held = files::open_dir(base.as_fd(), &held_name).ok().filter(|held| owner::claim(held.as_fd()));
-        held.is_some() && files::exists(base.as_fd(), &held_name)
-    }));
+    let held = held(&hierarchy.places[0], &held_name);
     let (again, _) = Hierarchy::discover();
     // And what such a test has begun to sweep, ours leaves to it.
     assert!(eventually(|| dead.iter().all(|name| !files::exists(base.as_fd(), name))));

@@ -43,7 +43,7 @@ const MAX_TEXT: usize = 8 << 10;
 
 /// Puts a child into control groups that it cannot join by itself, and compares what it is with what it must be. Says
 /// what differs.
-pub(super) fn inspect(host_proc: &OwnedFd, expected: &Expected, fds: &[OwnedFd]) -> Result<(), String> {
+pub(crate) fn inspect(host_proc: &OwnedFd, expected: &Expected, fds: &[OwnedFd]) -> Result<(), String> {
     let [proc, rest @ ..] = fds else { return Err("nothing to look at".to_owned()) };
     let (namespaces, rest) = rest.split_at_checked(NAMESPACES_LEN).ok_or("no namespaces to compare")?;
     let (child, groups) = rest.split_first().ok_or("no child to look at")?;

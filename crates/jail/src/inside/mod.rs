@@ -41,6 +41,8 @@ pub(crate) use builder::{
 };
 pub(crate) use collector::{Collector, enter_collector};
 pub(crate) use inspect::Expected;
+#[cfg(test)]
+pub(crate) use inspect::inspect;
 pub(crate) use landlock::{
     apply_here as landlock_here, guard as landlock_guard, supported as landlock_supported,
 };

@@ -51,6 +51,12 @@ impl JailBuilder {
         Ok(Self { line, pid, pidfd, namespace })
     }
 
+    /// Stands for a builder whose process has ended already.
+    #[cfg(test)]
+    pub(super) fn stand_in(line: OwnedFd, ended: OwnedFd, namespace: OwnedFd) -> Self {
+        Self { line, pid: 0, pidfd: ended, namespace }
+    }
+
     /// Ends everything that came of this builder's zygote, and the zygote.
     pub(super) fn kill(&self) {
         // Only a process that is gone already cannot be killed, and that is what is wanted.

@@ -365,9 +365,10 @@ pub(super) fn faults() -> (u32, u32) {
     (without, failing.map_or(0, |step| step as u32))
 }
 
-fn failure_of(word: Word, detail: &[u8]) -> StepFailed {
+/// A step of a child that failed, as the child told it.
+pub(super) fn failure_of(word: Word, detail: &[u8]) -> StepFailed {
     let step = BirthStep::of(word.step).map_or(Step::Fork, inside::step_of);
-    StepFailed::new(step, String::from_utf8_lossy(detail), Errno::from_raw_os_error(word.errno))
+    StepFailed::new(step, String::from_utf8_lossy(detail), sys::told_errno(word.errno))
 }
 
 /// What a process has used so far, and the children that it waited for, where no control group counts.

@@ -423,7 +423,8 @@ impl Runs {
         let now = Instant::now();
         let turns = self.running.iter().filter_map(|(_, run)| run.ear.next_turn(&self.hearing, now));
         let pausing = self.running.iter().filter_map(|(_, run)| run.pausing_due(now));
-        let deadline = deadline.chain(turns).chain(pausing).chain(self.nursery.next_deadline()).min();
+        let deadline = deadline.chain(turns).chain(pausing).chain(self.nursery.next_deadline());
+        let deadline = deadline.chain(self.home.groups.next_sweep()).min();
         let deadline = deadline.map(|at| at.saturating_duration_since(now));
         match (deadline, self.is_tidy()) {
             (deadline, true) => deadline,
@@ -475,6 +476,7 @@ impl Runs {
             }
         }
         self.nursery.sweep(&self.home);
+        self.home.groups.sweep();
         if self.swept.elapsed() >= SWEEP {
             self.swept = Instant::now();
             self.remove_leftover();
@@ -496,7 +498,6 @@ impl Runs {
                 Err(group) => self.leftover.push((group, lodging)),
             }
         }
-        self.home.groups.sweep();
     }
 
     /// A zygote that ended may have had children that it could not tell of, or did not. They are dead with their namespace,

@@ -108,7 +108,7 @@ impl Nursery {
     fn hear_zygote(&mut self, home: &mut Home, at: usize) {
         let keeper = &mut self.keepers[at];
         let Some(zygote) = keeper.zygote.as_mut() else { return };
-        match zygote.hear(home) {
+        match zygote.hear(&home.proc) {
             Said::Nothing => {}
             Said::Fertile => keeper.is_well(),
             Said::CannotImport { module, reason, start_anew } => {
@@ -133,7 +133,7 @@ impl Nursery {
     fn hear_successor(&mut self, home: &mut Home, at: usize) {
         let keeper = &mut self.keepers[at];
         let Some(successor) = keeper.successor.as_mut() else { return };
-        match successor.hear(home) {
+        match successor.hear(&home.proc) {
             Said::Fertile => {
                 let successor = keeper.successor.take();
                 self.end_zygote(home, at);

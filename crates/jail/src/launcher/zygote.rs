@@ -288,8 +288,8 @@ impl Zygote {
         Ok(())
     }
 
-    /// Hears what it has to say.
-    pub(super) fn hear(&mut self, home: &Home) -> Said {
+    /// Hears what it has to say. `proc` is the host's.
+    pub(super) fn hear(&mut self, proc: &OwnedFd) -> Said {
         let mut packet = [0; 2 << 10];
         let heard = match wire::receive_bytes_now(self.line.as_fd(), &mut packet) {
             Ok((0, _)) => return Said::Gone(self.last_words()),
@@ -299,7 +299,7 @@ impl Zygote {
         };
         let (len, fds) = heard;
         if self.fertile {
-            return self.delivered(home, &packet[..len], fds);
+            return self.delivered(proc, &packet[..len], fds);
         }
         let Some((word, text)) = from_bytes::<Word>(&packet[..len]) else { return Said::Nothing };
         let text = String::from_utf8_lossy(text).into_owned();
@@ -308,7 +308,7 @@ impl Zygote {
                 self.fertile = true;
                 Said::Fertile
             }
-            kind::IMPORTED => self.imported(home, text),
+            kind::IMPORTED => self.imported(proc, text),
             _ => {
                 let (module, reason) = text.split_once(": ").unwrap_or((&text, "it cannot be imported"));
                 Said::CannotImport { module: module.into(), reason: reason.into(), start_anew: false }
@@ -316,7 +316,7 @@ impl Zygote {
         }
     }
 
-    fn delivered(&mut self, home: &Home, packet: &[u8], fds: Vec<OwnedFd>) -> Said {
+    fn delivered(&mut self, proc: &OwnedFd, packet: &[u8], fds: Vec<OwnedFd>) -> Said {
         let (Some((delivered, _)), Some(child)) = (from_bytes::<Delivered>(packet), self.due.pop_front())
         else {
             return Said::Gone("it said something that nobody understands".to_owned());
@@ -331,23 +331,23 @@ impl Zygote {
                 let _reaped = sys::put_an_end_to(process.as_fd());
             }
             let step = BirthStep::of(delivered.step).unwrap_or(BirthStep::Fork);
-            return Said::Barren(inside::failure_of(step, Errno::from_raw_os_error(delivered.errno)));
+            return Said::Barren(inside::failure_of(step, sys::told_errno(delivered.errno)));
         }
         let Some(main) = fds.next() else {
             return Said::Gone("it said something that nobody understands".to_owned());
         };
-        match home.pid_of(&main) {
+        match sys::pid_of(proc, &main) {
             Ok(pid) => Said::Born { number: child, main: Process { pid, pidfd: main } },
             Err(_) => Said::Barren(StepFailed::new(Step::Fork, "(it was killed)", Errno::CHILD)),
         }
     }
 
     /// A module that has threads or open descriptors would not survive a fork, or would share them with every child.
-    fn imported(&mut self, home: &Home, module: String) -> Said {
+    fn imported(&mut self, proc: &OwnedFd, module: String) -> Said {
         let count = |what: &str| {
             let path = format!("{}/{what}", self.pid);
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let folder = rustix::fs::openat(&home.proc, path, flags, Mode::empty()).ok()?;
+            let folder = rustix::fs::openat(proc, path, flags, Mode::empty()).ok()?;
             // `.` and `..` are no threads.
             Some(Dir::read_from(&folder).ok()?.flatten().count().saturating_sub(2))
         };
@@ -434,7 +434,7 @@ fn clone_into_namespace(
     match received.ok().and_then(|(_, fds)| fds.into_iter().next()) {
         Some(pidfd) => Ok(pidfd),
         None => {
-            let errno = Errno::from_raw_os_error(libc::WEXITSTATUS(status).max(1));
+            let errno = sys::told_errno(libc::WEXITSTATUS(status));
             Err(StepFailed::new(Step::Namespaces, "of a zygote", errno))
         }
     }
@@ -474,3 +474,7 @@ fn equip(interpreter: &Interpreter) -> (Files, Vec<String>, Vec<String>) {
     };
     ([("zygote", text.as_bytes()), ("zygote.so", object)], command, env)
 }
+
+#[cfg(test)]
+#[path = "zygote_fuzz_tests.rs"]
+mod fuzz_tests;

@@ -1,0 +1,166 @@
+//! Control groups are killed, and not only removed: a process that is in a sandbox's group and in nothing else of the
+//! sandbox, as if it had escaped, ends with the run, with the zygote, or with the next start after `kill -9`.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::PATIENCE;
+use crate::common::host::{Snapshot, children, groups_of, launcher, left_after, processes, sandboxed_with};
+use crate::common::server::Server;
+
+/// A process of the test's own in all groups of a sandbox.
+struct Escaped {
+    process: Child,
+    groups: Vec<PathBuf>,
+}
+
+impl Escaped {
+    /// Puts a process into the groups of another.
+    fn beside(pid: u32) -> Self {
+        let groups = groups_of(pid);
+        assert!(!groups.is_empty(), "process {pid} is in no group of a launcher");
+        let process = Command::new("sleep").arg("3600").spawn().unwrap();
+        for group in &groups {
+            std::fs::write(group.join("cgroup.procs"), process.id().to_string()).unwrap();
+        }
+        Self { process, groups }
+    }
+
+    fn is_alive(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_none()
+    }
+
+    /// Waits until the process has been killed and its groups are gone.
+    fn ends(mut self, when: &str) {
+        eventually(&format!("{when}: the process in the group is killed"), || !self.is_alive());
+        assert_eq!(self.process.wait().unwrap().signal(), Some(9), "{when}");
+        let left = || self.groups.iter().filter(|group| group.exists()).collect::<Vec<_>>();
+        eventually(&format!("{when}: the group is removed"), || left().is_empty());
+    }
+}
+
+impl Drop for Escaped {
+    fn drop(&mut self) {
+        // One that has ended already is what is wanted.
+        let _killed = self.process.kill();
+        let _waited = self.process.wait();
+    }
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The process in a sandbox's groups whose command line has this word.
+fn find(word: &str) -> u32 {
+    let mut found = None;
+    eventually(&format!("'{word}' runs in a sandbox"), || {
+        found = sandboxed_with(word);
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// A word by which a process of this test is known.
+fn token(number: u32) -> String {
+    format!("36{number}0.{}", std::process::id())
+}
+
+fn start(server: &Server, path: &str, token: &str) -> String {
+    let body = json!({"language": "bash", "code": format!("sleep {token}"), "wait": false,
+        "limits": {"timeout_ms": 3_600_000}});
+    let started = server.post(path, &body);
+    assert_eq!(started.status, 202, "{}", started.text());
+    started.json()["id"].as_str().unwrap().to_owned()
+}
+
+fn kill(signal: &str, pid: u32) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+fn run_python(server: &Server) {
+    let ran = server.post("/v1/executions", &json!({"language": "python", "code": "0"}));
+    assert_eq!(ran.status, 200, "{}", ran.text());
+}
+
+/// Runs Python until there is a zygote for it. Its forks are the launcher's children as well, and come later.
+fn zygote(server: &Server) -> u32 {
+    let launcher = launcher(server.child.id());
+    let mut found = None;
+    eventually("a zygote is started", || {
+        run_python(server);
+        let lines = processes();
+        let is_zygote = |pid: &u32| lines.get(pid).is_some_and(|line| line.contains("/run/belljar/zygote"));
+        found = children(launcher).into_iter().find(is_zygote);
+        found.is_some_and(|pid| !groups_of(pid).is_empty())
+    });
+    found.unwrap()
+}
+
+pub(crate) fn ends_with_what_it_escaped() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = Snapshot::take();
+    let mut server = Server::new(folder.path());
+
+    let run = start(&server, "/v1/executions", &token(1));
+    let escaped = Escaped::beside(find(&token(1)));
+    assert!(server.delete(&format!("/v1/executions/{run}")).status < 300);
+    escaped.ends("at the end of a run");
+
+    let sandbox = server.sandbox(&json!({}));
+    start(&server, &format!("{sandbox}/executions"), &token(2));
+    let escaped = Escaped::beside(find(&token(2)));
+    assert!(server.delete(&sandbox).status < 300);
+    escaped.ends("at the end of a sandbox");
+
+    let zygote = zygote(&server);
+    let mut escaped = Escaped::beside(zygote);
+    kill("-KILL", zygote);
+    // The group stays until the last fork of the zygote is over, and some of them wait for a run.
+    eventually("at the end of a zygote: the process in the group is killed", || {
+        run_python(&server);
+        !escaped.is_alive()
+    });
+    escaped.ends("at the end of a zygote");
+
+    server.signal("-TERM");
+    server.child.wait().unwrap();
+    assert_eq!(left_after(&before, PATIENCE), Vec::<String>::new());
+}
+
+/// `kill -9` of server and launcher, so that neither ends anything; one of the two sandboxes is frozen.
+pub(crate) fn ends_with_the_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = Snapshot::take();
+    let mut server = Server::new(folder.path());
+    start(&server, "/v1/executions", &token(3));
+    let sandbox = server.sandbox(&json!({}));
+    start(&server, &format!("{sandbox}/executions"), &token(4));
+    let mut escaped = [Escaped::beside(find(&token(3))), Escaped::beside(find(&token(4)))];
+    let paused = server.post(&format!("{sandbox}/pause"), &json!({}));
+    // Where nothing can be frozen, the sweep has a running process to kill.
+    assert!(paused.status == 200 || paused.status == 422, "{}", paused.text());
+
+    // Stopped first: a server starts another launcher when its own is gone.
+    server.signal("-STOP");
+    kill("-KILL", launcher(server.child.id()));
+    server.signal("-KILL");
+    server.child.wait().unwrap();
+    assert!(escaped.iter_mut().all(Escaped::is_alive), "nothing but the next start ends them");
+
+    let mut next = Server::new(folder.path());
+    for one in escaped {
+        one.ends("at the start after kill -9");
+    }
+    next.signal("-TERM");
+    next.child.wait().unwrap();
+    assert_eq!(left_after(&before, PATIENCE), Vec::<String>::new());
+}

@@ -1,0 +1,396 @@
+//! Fuzz targets for what the launcher, its builders, zygotes and their children say to each other. `cargo test` tries each for a
+//! second, the group `fuzz` of `./test --all` for five minutes, and
+//! `cargo bolero test -p belljar-jail launcher::zygote::fuzz_tests::fuzz_zygote_messages` goes on, guided by what each input
+//! reaches.
+
+use std::process::{Child, Command, Stdio};
+
+use bolero::{TypeGenerator, check, produce};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::*;
+use crate::bare::message::{Guard, Habit, MAX_FDS, MAX_HABITS, MAX_LIMITS, REST, read_birth, read_habits};
+use crate::bare::payload::Payload;
+use crate::bare::socket;
+use crate::inside::{BuilderNotice, BuilderOrder, Expected, JailPlan};
+use crate::launcher::child;
+
+fn test_time() -> Duration {
+    let full = std::env::var("BELLJAR_TEST_SIZE").is_ok_and(|size| size == "full");
+    Duration::from_secs(if full { 300 } else { 1 })
+}
+
+/// Descriptors to send along, none of which leads to a process that could be hurt.
+struct Props {
+    proc: OwnedFd,
+    ended: OwnedFd,
+    null: OwnedFd,
+    pipe: (OwnedFd, OwnedFd),
+    /// What the zygote's process is taken to be: it has one thread and few descriptors.
+    sleeper: Child,
+}
+
+impl Props {
+    fn new() -> Self {
+        let open =
+            |path: &str| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let start = |program: &str| {
+            let mut command = Command::new(program);
+            command.arg("3600").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            command.spawn().unwrap()
+        };
+        let mut short = start("true");
+        let ended = pidfd_open(Pid::from_child(&short), PidfdFlags::empty()).unwrap();
+        short.wait().unwrap();
+        let pipe = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+        Self { proc: open("/proc"), ended, null: open("/dev/null"), pipe, sleeper: start("sleep") }
+    }
+
+    fn fd(&self, choice: u8) -> BorrowedFd<'_> {
+        let fds = [&self.ended, &self.null, &self.pipe.0, &self.proc];
+        fds[usize::from(choice) % fds.len()].as_fd()
+    }
+
+    fn fds(&self, choices: &[u8]) -> Vec<BorrowedFd<'_>> {
+        choices.iter().take(MAX_FDS).map(|choice| self.fd(*choice)).collect()
+    }
+
+    fn own(&self, choices: &[u8]) -> Vec<OwnedFd> {
+        self.fds(choices).into_iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect()
+    }
+
+    /// A zygote at the end of a line that has just been started.
+    fn zygote(&self, line: OwnedFd) -> Zygote {
+        let copy = |fd: &OwnedFd| fd.try_clone().unwrap();
+        let (builders, _gone) = sys::line().unwrap();
+        let builder = JailBuilder::stand_in(builders, copy(&self.ended), copy(&self.null));
+        Zygote {
+            number: 1,
+            // Nothing comes out of it, so the process counts as alive.
+            pidfd: copy(&self.pipe.0),
+            pid: self.sleeper.id() as i32,
+            line,
+            complaints: copy(&self.pipe.0),
+            told: copy(&self.null),
+            builder: Rc::new(builder),
+            fertile: false,
+            started: Instant::now(),
+            due: VecDeque::new(),
+            open_before: 0,
+            heard: Instant::now(),
+            children: 0,
+            plots: Vec::new(),
+            habits: Habits::default(),
+            children_prepare: false,
+        }
+    }
+}
+
+impl Drop for Props {
+    fn drop(&mut self) {
+        self.sleeper.kill().unwrap();
+        self.sleeper.wait().unwrap();
+    }
+}
+
+/// Changes some bytes, and cuts the packet short or leaves it.
+#[derive(Debug, Clone, TypeGenerator)]
+struct Damage {
+    changes: Vec<(u16, u8)>,
+    cut: Option<u16>,
+}
+
+impl Damage {
+    fn apply(&self, mut packet: Vec<u8>) -> Vec<u8> {
+        let len = packet.len();
+        self.changes.iter().filter(|_| len > 0).for_each(|(at, byte)| packet[usize::from(*at) % len] = *byte);
+        packet.truncate(self.cut.map_or(len, usize::from));
+        packet
+    }
+}
+
+/// What happens between a zygote and the launcher.
+#[derive(Debug, Clone, TypeGenerator)]
+enum Move {
+    /// The launcher asks for a child.
+    Ask(u64),
+    /// Words in the order and form in which a zygote says them, or nearly.
+    Word {
+        kind: u8,
+        step: u32,
+        errno: i32,
+        text: Vec<u8>,
+        damage: Damage,
+    },
+    Fertile,
+    Delivered {
+        step: u32,
+        errno: i32,
+        fds: Vec<u8>,
+        damage: Damage,
+    },
+    /// Anything else.
+    Bytes {
+        bytes: Vec<u8>,
+        fds: Vec<u8>,
+    },
+}
+
+impl Move {
+    fn packet(&self) -> Option<(Vec<u8>, &[u8])> {
+        Some(match self {
+            Move::Ask(_) => return None,
+            Move::Word { kind, step, errno, text, damage } => {
+                let word = Word { kind: u32::from(*kind % 7), step: *step, errno: *errno };
+                (damage.apply([bytes_of(&word), text].concat()), &[])
+            }
+            Move::Fertile => (bytes_of(&Word { kind: kind::FERTILE, step: 0, errno: 0 }).to_vec(), &[]),
+            Move::Delivered { step, errno, fds, damage } => {
+                let delivered = Delivered { step: *step % 32, errno: *errno };
+                (damage.apply(bytes_of(&delivered).to_vec()), fds)
+            }
+            Move::Bytes { bytes, fds } => (bytes.clone(), fds),
+        })
+    }
+}
+
+/// Checks what the launcher made of a packet. Returns whether it goes on with the zygote.
+fn check_said(said: Said, first_due: Option<u64>) -> bool {
+    // A packet has at most 2 KiB, of which every byte may become a replacement character.
+    let is_short = |text: &str| text.len() <= 3 * (2 << 10) + MAX_COMPLAINT;
+    match said {
+        Said::Nothing | Said::Fertile => true,
+        Said::CannotImport { module, reason, .. } => {
+            assert!(is_short(&module) && is_short(&reason));
+            true
+        }
+        Said::Born { number, main } => {
+            assert_eq!(Some(number), first_due, "the one that was asked for first");
+            assert!(main.pid > 0);
+            true
+        }
+        Said::Barren(failed) => {
+            assert!(first_due.is_some() && is_short(&failed.to_string()));
+            true
+        }
+        Said::Gone(why) => {
+            assert!(is_short(&why));
+            false
+        }
+    }
+}
+
+#[test]
+fn fuzz_zygote_messages() {
+    let props = Props::new();
+    check!().with_test_time(test_time()).with_generator(produce::<Vec<Move>>()).for_each(|moves| {
+        let (line, theirs) = sys::line().unwrap();
+        let mut zygote = props.zygote(line);
+        for one in moves {
+            let Some((packet, fds)) = one.packet() else {
+                if let Move::Ask(number) = one {
+                    zygote.due.push_back(*number);
+                }
+                continue;
+            };
+            let (first_due, due) = (zygote.due.front().copied(), zygote.due.len());
+            let was_fertile = zygote.fertile;
+            wire::send_bytes(theirs.as_fd(), &packet, &props.fds(fds)).unwrap();
+            let goes_on = check_said(zygote.hear(&props.proc), first_due);
+            assert!(zygote.fertile || !was_fertile, "it never has to start again");
+            assert!(due - zygote.due.len() <= usize::from(was_fertile), "a packet answers for one child");
+            // What it was told in return has to be taken, as a zygote would.
+            while wire::receive_bytes_now(theirs.as_fd(), &mut [0; 8]).is_ok_and(|(len, _)| len > 0) {}
+            if !goes_on {
+                break;
+            }
+        }
+    });
+}
+
+#[test]
+fn fuzz_child_messages() {
+    let inputs = produce::<(u8, u32, i32, Vec<u8>, Damage)>();
+    check!().with_test_time(test_time()).with_generator(inputs).for_each(
+        |(kind, step, errno, text, damage)| {
+            let word = Word { kind: u32::from(*kind % 7), step: *step, errno: *errno };
+            let packet = damage.apply([bytes_of(&word), text].concat());
+            match from_bytes::<Word>(&packet) {
+                Some((word, detail)) => {
+                    let failed = child::failure_of(word, detail);
+                    assert!(failed.to_string().len() <= 3 * detail.len() + 256);
+                    let (_what, _cause) = (failed.what(), failed.cause());
+                }
+                None => assert!(packet.len() < size_of::<Word>()),
+            }
+        },
+    );
+}
+
+/// Messages of a builder as they are, for the fuzzer to change.
+#[derive(Debug, Clone, TypeGenerator)]
+enum Notice {
+    Built { number: u64, has_rules: bool },
+    NotBuilt { number: u64, step: u32, errno: i32 },
+    Inspected { number: u64, mismatch: Option<String> },
+    Bytes(Vec<u8>),
+}
+
+impl Notice {
+    fn packet(&self) -> Vec<u8> {
+        let notice = match self.clone() {
+            Notice::Built { number, has_rules } => BuilderNotice::Built { number, has_rules },
+            Notice::NotBuilt { number, step, errno } => {
+                let word = Word { kind: kind::FAILED, step, errno };
+                BuilderNotice::NotBuilt { number, failure: child::failure_of(word, b"") }
+            }
+            Notice::Inspected { number, mismatch } => BuilderNotice::Inspected { number, mismatch },
+            Notice::Bytes(bytes) => return bytes,
+        };
+        postcard::to_allocvec(&notice).unwrap()
+    }
+}
+
+#[test]
+fn fuzz_builder_notices() {
+    let props = Props::new();
+    let inputs = produce::<Vec<(Notice, Damage, Vec<u8>)>>();
+    check!().with_test_time(test_time()).with_generator(inputs).for_each(|notices| {
+        let (line, theirs) = sys::line().unwrap();
+        let copy = |fd: &OwnedFd| fd.try_clone().unwrap();
+        let builder = JailBuilder::stand_in(line, copy(&props.ended), copy(&props.null));
+        for (notice, damage, fds) in notices {
+            let whole = notice.packet();
+            let packet = damage.apply(whole.clone());
+            wire::send_bytes(theirs.as_fd(), &packet, &props.fds(fds)).unwrap();
+            match builder.answer() {
+                Ok(answer) => assert!(answer.is_some_and(|(_, fds)| fds.len() <= MAX_FDS)),
+                Err(_) => assert!(
+                    packet != whole || matches!(notice, Notice::Bytes(_)) || whole.len() > 4 << 10,
+                    "what is whole is understood: {notice:?}"
+                ),
+            }
+        }
+    });
+}
+
+/// Orders of a builder as they are.
+#[derive(Debug, Clone, TypeGenerator)]
+struct Orders {
+    number: u64,
+    ids: (u32, u32),
+    limits: Vec<(u64, u64)>,
+    groups: Vec<String>,
+    filters: u32,
+    options: String,
+    builds: bool,
+}
+
+impl Orders {
+    fn packet(&self) -> Vec<u8> {
+        let order = match self.builds {
+            true => BuilderOrder::Build(JailPlan {
+                number: self.number,
+                new_plot: None,
+                own_init_uid: true,
+                disk_options: self.options.clone(),
+                without: 0,
+                fail: 0,
+            }),
+            false => BuilderOrder::Inspect(Box::new(Expected {
+                number: self.number,
+                uid: self.ids.0,
+                gid: self.ids.1,
+                no_groups: true,
+                rlimits: self.limits.clone(),
+                groups: self.groups.clone(),
+                no_new_privs: true,
+                no_capabilities: true,
+                filters: self.filters,
+            })),
+        };
+        postcard::to_allocvec(&order).unwrap()
+    }
+}
+
+#[test]
+fn fuzz_builder_orders() {
+    let props = Props::new();
+    let inputs = produce::<(Orders, Damage, Vec<u8>)>();
+    check!().with_test_time(test_time()).with_generator(inputs).for_each(|(orders, damage, fds)| {
+        let packet = damage.apply(orders.packet());
+        let Ok(BuilderOrder::Inspect(expected)) = postcard::from_bytes(&packet) else { return };
+        let seen = crate::inside::inspect(&props.proc, &expected, &props.own(fds));
+        assert!(seen.is_err(), "no process was named that is in a jail");
+    });
+}
+
+#[test]
+fn fuzz_launcher_messages() {
+    let inputs = produce::<(u32, u32, u32, Vec<u8>, Damage, u8)>();
+    check!().with_test_time(test_time()).with_generator(inputs).for_each(
+        |(uid, has_rules, limits_len, more, damage, fds)| {
+            let birth = Birth {
+                uid: *uid,
+                awaited: 0,
+                has_rules: *has_rules % 3,
+                limits_len: *limits_len % 16,
+                limits: [crate::bare::rights::ResourceLimit::default(); MAX_LIMITS],
+                without: 0,
+                fail: 0,
+            };
+            let packet = damage.apply([bytes_of(&birth), more].concat());
+            let fds = vec![0; usize::from(*fds) % (MAX_FDS + 1)];
+            if let Some(birth) = read_birth(&packet, fds.len()) {
+                // What a child does with it.
+                assert!(birth.limits[..birth.limits_len as usize].len() <= MAX_LIMITS);
+                let (rules, doors) = fds[REST..].split_at(birth.has_rules as usize);
+                assert!(rules.len() <= 1 && doors.len() <= MAX_FDS);
+            }
+            let habits = read_habits(&packet).count();
+            assert_eq!(habits, (packet.len() / size_of::<Habit>()).min(MAX_HABITS));
+            let _any = from_bytes::<Guard>(&packet);
+        },
+    );
+}
+
+/// Packets as they arrive in a zygote, with descriptors beside them.
+#[test]
+fn fuzz_received_packets() {
+    let props = Props::new();
+    let inputs = produce::<(Vec<u8>, Vec<u8>, u8)>();
+    check!().with_test_time(test_time()).with_generator(inputs).for_each(|(bytes, fds, room)| {
+        let (ours, theirs) = sys::line().unwrap();
+        let fds = props.fds(fds);
+        wire::send_bytes(ours.as_fd(), bytes, &fds).unwrap();
+        let mut buffer = vec![0; usize::from(*room) + 1];
+        let received = socket::receive(std::os::fd::AsRawFd::as_raw_fd(&theirs), &mut buffer);
+        let Ok(received) = received else { return assert!(bytes.is_empty(), "only the end is empty") };
+        assert_eq!(received.bytes, bytes.len().min(buffer.len()));
+        assert_eq!((received.fds_len, &buffer[..received.bytes]), (fds.len(), &bytes[..received.bytes]));
+        // SAFETY: the kernel has just made these for this process, and nobody else owns them.
+        let own = |fd: &i32| unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(*fd) };
+        received.fds[..received.fds_len].iter().map(own).for_each(drop);
+    });
+}
+
+#[test]
+fn fuzz_payloads() {
+    let inputs = produce::<(Vec<(u32, u32, u64, Vec<u8>)>, Vec<u8>, Damage)>();
+    check!().with_test_time(test_time()).with_generator(inputs).for_each(|(files, rest, damage)| {
+        let mut bytes = [(files.len() as u32).to_le_bytes(), 3_u32.to_le_bytes()].concat();
+        for (place, mode, len, path) in files {
+            bytes.extend([place.to_le_bytes(), mode.to_le_bytes()].concat());
+            bytes.extend((len % 64).to_le_bytes());
+            bytes.extend((path.len() as u32).to_le_bytes());
+            bytes.extend(path);
+        }
+        bytes.extend(rest);
+        let bytes = damage.apply(bytes);
+        if let Some(payload) = Payload::parse(&bytes) {
+            let entries: Vec<_> = payload.entries().collect();
+            let total: usize = entries.iter().map(|entry| entry.path.len() + entry.content.len()).sum();
+            assert!(total + payload.text.len() <= bytes.len());
+        }
+    });
+}
