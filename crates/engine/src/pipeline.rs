@@ -64,6 +64,11 @@ impl Engine {
         Self { fleet, profiles, ceiling, policies, packages: None, images: None, reach, private_ranges }
     }
 
+    /// Returns the highest limits that may be asked for.
+    pub fn ceiling(&self) -> &Limits {
+        &self.ceiling
+    }
+
     /// The same with other policies than the ones that are built in.
     #[must_use]
     pub fn with_policies(self, policies: Policies) -> Self {

@@ -189,6 +189,12 @@ pub enum ProviderError {
         /// The cause, and what may mend it.
         cause: String,
     },
+    /// All sandboxes together used up the memory that they may have, and this one was ended for it. It may have run.
+    #[error(
+        "the memory for all sandboxes together is used up, and this one was ended to free some, not for a limit of its own; \
+         run it again when less is running, or raise sandbox_memory in [server] of belljar.toml"
+    )]
+    SandboxMemoryExhausted,
     /// The machinery went away under a run.
     #[error("the sandbox was lost: {message}")]
     Lost {

@@ -49,7 +49,8 @@ impl Life {
         let disk = self.disk.as_ref().and_then(|disk| rustix::fs::fstatfs(disk).ok());
         let usage = group.map(Group::usage).unwrap_or_default();
         let memory = group.map(Group::memory_events).unwrap_or_default();
-        let before = self.memory.replace(memory).or(group.map(Group::memory_events_before)).unwrap_or_default();
+        let before =
+            self.memory.replace(memory).or(group.map(Group::memory_events_before)).unwrap_or_default();
         self.machine_memory_kills += memory.machine_kills_since(&before);
         Stats {
             cpu: usage.cpu,

@@ -43,16 +43,20 @@ struct Account {
 }
 
 /// What all tenants hold.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct MemoryShares {
     tenants: BTreeMap<String, Account>,
     /// Where in the list of jails the next look begins.
     next: usize,
-    looked: Option<Instant>,
+    looked: Instant,
     short: bool,
 }
 
 impl MemoryShares {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { tenants: BTreeMap::new(), next: 0, looked: now, short: false }
+    }
+
     /// Counts a jail; `total_bytes` is what all of them may have.
     fn claim(&mut self, total_bytes: u64, tenant: &str, limit_bytes: u64) -> Claim {
         let others = self.tenants.keys().filter(|other| *other != tenant).count() as u64;
@@ -98,7 +102,7 @@ impl MemoryShares {
     /// When to look next. A tenant that is alone takes nothing from others.
     fn due(&self) -> Option<Instant> {
         let pause = if self.short { SHORT } else { AMPLE };
-        (self.tenants.len() > 1).then(|| self.looked.map_or_else(Instant::now, |looked| looked + pause))
+        (self.tenants.len() > 1).then_some(self.looked + pause)
     }
 }
 
@@ -135,7 +139,7 @@ impl Runs {
         if self.shares.due().is_none_or(|due| due > now) {
             return;
         }
-        self.shares.looked = Some(now);
+        self.shares.looked = now;
         self.shares.short = self.home.groups.memory_of_all().is_some_and(|used| used > total / 2);
         if !self.shares.short {
             return;
@@ -157,7 +161,9 @@ impl Runs {
             let Some(claim) = &mut run.claim else { continue };
             let standing = self.shares.standing(total, claim);
             // Above the share, what has been started in the meantime is looked at again.
-            if standing != std::mem::replace(&mut claim.standing, standing) || standing == Standing::AboveShare {
+            if standing != std::mem::replace(&mut claim.standing, standing)
+                || standing == Standing::AboveShare
+            {
                 changed += run.set_oom_scores(&self.home, standing);
             }
             if changed > MOST_PROCESSES {
@@ -173,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_into_half_is_above_the_share_from_its_start() {
-        let mut shares = MemoryShares::default();
+        let mut shares = MemoryShares::new(Instant::now());
         let alone: Vec<_> = (0..3).map(|_| shares.claim(100, "a", 20).standing).collect();
         assert_eq!(alone, [Standing::WithinShare, Standing::WithinShare, Standing::AboveShare]);
         assert_eq!(shares.claim(100, "b", 50).standing, Standing::WithinShare);
@@ -183,7 +189,7 @@ mod tests {
 
     #[test]
     fn what_is_used_decides_while_memory_is_short() {
-        let mut shares = MemoryShares::default();
+        let mut shares = MemoryShares::new(Instant::now());
         let mut many: Vec<_> = (0..4).map(|_| shares.claim(100, "a", 20)).collect();
         let mut one = shares.claim(100, "b", 90);
         assert_eq!(one.standing, Standing::AboveShare, "by its limit");
@@ -197,7 +203,7 @@ mod tests {
 
     #[test]
     fn nothing_is_left_of_a_jail_that_is_over() {
-        let mut shares = MemoryShares::default();
+        let mut shares = MemoryShares::new(Instant::now());
         let mut claims: Vec<_> = ["a", "a", "b"].iter().map(|tenant| shares.claim(100, tenant, 40)).collect();
         claims.iter_mut().for_each(|claim| shares.note(claim, 30));
         assert!(shares.due().is_some());

@@ -89,7 +89,7 @@ impl Runs {
             nursery: Nursery::new(),
             hearing: Hearing::new(Instant::now()),
             sealing: None,
-            shares: MemoryShares::default(),
+            shares: MemoryShares::new(Instant::now()),
             processors: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         }
     }
@@ -436,7 +436,8 @@ impl Runs {
         let now = Instant::now();
         let turns = self.running.iter().filter_map(|(_, run)| run.ear.next_turn(&self.hearing, now));
         let pausing = self.running.iter().filter_map(|(_, run)| run.pausing_due(now));
-        let deadline = deadline.chain(turns).chain(pausing).chain(self.nursery.next_deadline()).chain(self.shares_due());
+        let deadline =
+            deadline.chain(turns).chain(pausing).chain(self.nursery.next_deadline()).chain(self.shares_due());
         let doubts = self.running.iter().filter_map(|(_, run)| run.memory_doubt).map(|(at, _)| at);
         let deadline = deadline.chain(doubts).min();
         let deadline = deadline.map(|at| at.saturating_duration_since(now));

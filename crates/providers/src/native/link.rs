@@ -68,7 +68,7 @@ impl Link {
 }
 
 async fn connect(launched: Launched, settings: spec::Settings) -> Result<(Connected, Host), ProviderError> {
-    let (control, launcher) = launched.0.into_parts();
+    let (control, launcher) = launched.launcher.into_parts();
     let (connection, host) = Connection::open(control).await?;
     connection.configure(settings).await?;
     Ok((Connected { connection, launcher }, host))
