@@ -19,7 +19,7 @@ use crate::packages::{Needs, Packages, Prepared, Progress, Stock, Wanted};
 use crate::plan::{Network, Overflow, Plan, Program, Source, Task};
 use crate::profile::Profiles;
 use crate::provider::{
-    BoxFuture, Capabilities, Flow, LoopTurns, PoolMetrics, Provider, ProviderError, Sink, Stream,
+    BoxFuture, Capabilities, Flow, LoopTurns, Mismatch, PoolMetrics, Provider, ProviderError, Sink, Stream,
 };
 use crate::report::Report;
 use crate::request::{HostPaths, Request};
@@ -341,6 +341,11 @@ impl Engine {
             pools.extend(post.provider.pools().await);
         }
         pools
+    }
+
+    /// Takes what was seen of forks that were not confined as they said; each is given once.
+    pub fn take_mismatches(&self) -> Vec<Mismatch> {
+        self.fleet.all().iter().flat_map(|post| post.provider.take_mismatches()).collect()
     }
 
     /// The longest turns of the providers' loops.

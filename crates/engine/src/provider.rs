@@ -235,6 +235,18 @@ pub struct PoolMetrics {
     pub obstacle: Option<String>,
 }
 
+/// A fork of a warm interpreter that was not confined as it said, seen from outside. Nothing ran in it; its interpreter and
+/// everything that came of it was ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The name of its pool: the language, and what is imported ahead of time.
+    pub pool: String,
+    /// Whose the pool is.
+    pub tenant: String,
+    /// What did not match.
+    pub what: String,
+}
+
 /// The longest turns of the loop that serves all sandboxes of a provider on this machine, of which one of its handlers took
 /// most. While a turn lasts nobody else is served.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -274,6 +286,10 @@ pub trait Provider: Debug + Send + Sync {
     }
     /// What it keeps ready, and how often that was of use.
     fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>>;
+    /// Takes what was seen of forks that were not confined as they said, since the last time; each is given once.
+    fn take_mismatches(&self) -> Vec<Mismatch> {
+        Vec::new()
+    }
     /// The longest turns of its loop, where one loop serves all its sandboxes.
     fn turns(&self) -> BoxFuture<'_, Vec<LoopTurns>> {
         Box::pin(std::future::ready(Vec::new()))

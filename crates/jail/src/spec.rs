@@ -394,6 +394,17 @@ pub struct PoolState {
     pub obstacle: Option<String>,
 }
 
+/// A zygote's child that was not confined as it said, seen from outside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mismatch {
+    /// The name of its pool: the language, and what is imported ahead of time.
+    pub pool: String,
+    /// Whose the pool is.
+    pub tenant: String,
+    /// What did not match.
+    pub what: String,
+}
+
 /// The longest turns of a launcher's loop of which one of its handlers took most. While a turn lasts nobody else is served.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Turns {

@@ -19,7 +19,7 @@ use super::run::Run;
 use super::zygote::{Filters, Said, Zygote};
 use crate::inside::BuilderNotice;
 use crate::seccomp::Filter;
-use crate::spec::{Jail, Limits, Network, PoolState, Settings, Warming, Warmth};
+use crate::spec::{Jail, Limits, Mismatch, Network, PoolState, Settings, Warming, Warmth};
 use crate::step::{Step, StepFailed};
 use crate::template::Root;
 
@@ -46,6 +46,8 @@ pub(super) enum News {
     FallBack(Pending),
     /// What runs and came of this zygote is not to be believed: one of its children was not what it said.
     Distrusted(u64),
+    /// What was seen of that child.
+    Mismatch(Mismatch),
 }
 
 /// Where a descriptor belongs.
@@ -316,6 +318,8 @@ impl Nursery {
     fn distrust(&mut self, home: &mut Home, at: usize, mismatch: &str) {
         let keeper = &mut self.keepers[at];
         keeper.state.mismatches += 1;
+        let (pool, tenant) = (keeper.state.name.clone(), keeper.state.tenant.clone());
+        self.news.push(News::Mismatch(Mismatch { pool, tenant, what: mismatch.to_owned() }));
         let zygote = keeper.zygote.as_ref().map(Zygote::number);
         let waiting = keeper.shelves.iter_mut().flat_map(|shelf| shelf.waiting.drain(..));
         self.dying.extend(waiting.map(Child::discard));

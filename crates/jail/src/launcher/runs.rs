@@ -175,6 +175,7 @@ impl Runs {
                     let failed = self.start_cold(&pending).err();
                     notices.extend(failed.map(|failure| Notice::Failed { run: pending.run, failure }));
                 }
+                News::Mismatch(mismatch) => notices.push(Notice::Mismatch(mismatch)),
                 News::Distrusted(zygote) => notices.extend(self.fail_children_of(zygote)),
             }
         }

@@ -242,7 +242,11 @@ impl<'a> Attending<'a> {
                 (ending, usage, duration, layers, warmth, kept)
             }
             Notice::Failed { failure, .. } => return Err(refusal_of(&failure)),
-            Notice::Ready { .. } | Notice::Broken(_) | Notice::Pools { .. } | Notice::Answered { .. } => {
+            Notice::Ready { .. }
+            | Notice::Broken(_)
+            | Notice::Pools { .. }
+            | Notice::Answered { .. }
+            | Notice::Mismatch(_) => {
                 return Err(lost());
             }
         };

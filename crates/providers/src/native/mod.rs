@@ -6,6 +6,7 @@ pub(crate) mod gate;
 pub(crate) mod image;
 mod link;
 mod living;
+mod mismatches;
 pub(crate) mod paths;
 pub mod places;
 pub(crate) mod run;
@@ -22,8 +23,8 @@ use belljar_engine::living::{Living, LivingCapabilities};
 use belljar_engine::outcome::{Kernel, Outcome};
 use belljar_engine::plan::{Image, Network, Plan, Program, Task};
 use belljar_engine::provider::{
-    BoxFuture, Capabilities, ImageChoice, LoopTurns, MissingLayer, PoolMetrics, Provider, ProviderError,
-    Sandbox, Sink,
+    BoxFuture, Capabilities, ImageChoice, LoopTurns, Mismatch, MissingLayer, PoolMetrics, Provider,
+    ProviderError, Sandbox, Sink,
 };
 use belljar_engine::warm::{WarmSettings, Warming};
 use belljar_jail::launcher::Launcher;
@@ -194,6 +195,10 @@ impl Provider for Native {
             };
             connection.pools().await.1.into_iter().map(turns).collect()
         })
+    }
+
+    fn take_mismatches(&self) -> Vec<Mismatch> {
+        self.shared.link.mismatches.take()
     }
 
     fn runtime<'a>(&'a self, language: &'static Language, image: &'a Image) -> BoxFuture<'a, Option<String>> {
