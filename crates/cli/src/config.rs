@@ -44,6 +44,8 @@ pub(crate) struct Config {
     pub(crate) ceiling: Limits,
     /// What the machine has, which no ceiling may exceed.
     pub(crate) machine: Machine,
+    /// What all sandboxes together may use, where that is less than the machine has for them.
+    pub(crate) sandbox_memory: Option<u64>,
     pub(crate) warm: WarmSettings,
     pub(crate) server: ServerSpec,
     pub(crate) dependencies: DependencySettings,
@@ -118,6 +120,7 @@ impl Config {
             profiles: Profiles::shipped(),
             ceiling: Limits::ceiling_on(&machine),
             machine,
+            sandbox_memory: None,
             warm: WarmSettings::default(),
             server: ServerSpec::default(),
             dependencies: DependencySettings::default(),
@@ -142,6 +145,13 @@ impl Config {
         self.note(path, text);
         for (name, profile) in file.profiles {
             self.profiles.insert(name, profile);
+        }
+        let wrong = |failure: Failure| Failure::invalid(format!("{}: {}", shown(path), failure.message));
+        self.sandbox_memory = file.server.sandbox_memory(self.machine.memory_bytes).map_err(wrong)?;
+        if self.sandbox_memory.is_some() {
+            // What one sandbox may ask for is there only where all of them together may have it.
+            self.machine.memory_bytes = self.sandbox_memory;
+            self.ceiling = Limits::ceiling_on(&self.machine);
         }
         self.ceiling = raise(self.ceiling, &file.ceiling)
             .and_then(|ceiling| within(ceiling, &self.machine))
@@ -342,6 +352,20 @@ mod tests {
         assert!(wrong("[ceiling]\ncpus = 3.0\n").contains("cpus: 3 is more than the 2"));
         assert!(wrong("[ceiling]\nprocesses = 501\n").contains("processes: 501 is more than the 500"));
         assert_eq!(set("[ceiling]\nmemory_bytes = 1073741824\n").unwrap().ceiling.memory_bytes, 1 << 30);
+    }
+
+    #[test]
+    fn no_sandbox_may_ask_for_more_than_all_of_them_have() {
+        let machine = Machine { memory_bytes: Some(4 << 30), ..Machine::default() };
+        let set = |text: &str| Config::on(machine).trusting(Path::new("t.toml"), text);
+        let config = set("[server]\nsandbox_memory = \"1G\"\n").unwrap();
+        assert_eq!((config.sandbox_memory, config.ceiling.memory_bytes), (Some(1 << 30), 1 << 30));
+        assert_eq!(config.ceiling.disk_bytes, 1 << 30);
+        let both = "[server]\nsandbox_memory = \"1G\"\n[ceiling]\nmemory_bytes = 2147483648\n";
+        assert!(set(both).unwrap_err().message.contains("2 GB is more than the 1 GB"));
+        assert!(
+            set("[server]\nsandbox_memory = \"8G\"\n").unwrap_err().message.starts_with("'t.toml': [server]")
+        );
     }
 
     fn trusting(text: &str) -> Result<Config, Failure> {

@@ -118,8 +118,13 @@ mod native {
 
     impl Started {
         /// Connects to it, inside a runtime, and says what to keep ready.
-        pub(crate) async fn connect(self, warm: WarmSettings) -> Result<Host, Failure> {
-            Ok(Host(Arc::new(Native::connect(self.0, warm).await.map_err(Error::from)?)))
+        pub(crate) async fn connect(
+            self,
+            warm: WarmSettings,
+            sandbox_memory: Option<u64>,
+        ) -> Result<Host, Failure> {
+            let launched = self.0.with_memory_for_all(sandbox_memory);
+            Ok(Host(Arc::new(Native::connect(launched, warm).await.map_err(Error::from)?)))
         }
     }
 
@@ -228,7 +233,11 @@ mod nowhere {
     pub(crate) struct Started(Infallible);
 
     impl Started {
-        pub(crate) async fn connect(self, _warm: WarmSettings) -> Result<Host, Failure> {
+        pub(crate) async fn connect(
+            self,
+            _warm: WarmSettings,
+            _memory: Option<u64>,
+        ) -> Result<Host, Failure> {
             match self.0 {}
         }
     }

@@ -81,7 +81,7 @@ pub(crate) fn on_engine(
 ) -> Result<u8, Failure> {
     let started = os::launch()?;
     os::runtime()?.block_on(async {
-        let host = started.connect(config.warm).await?;
+        let host = started.connect(config.warm, config.sandbox_memory).await?;
         let libraries = deps::Libraries::own(host.provider(), &config, environment)?;
         let fleet = fleet::usual(&host.provider(), &config.providers)?;
         let engine = Engine::over(fleet, config.profiles, config.ceiling)

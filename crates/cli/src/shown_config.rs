@@ -59,7 +59,7 @@ pub(crate) fn run(args: &ConfigArgs, environment: &Environment, config: &Config)
 }
 
 fn settings(environment: &Environment, config: &Config) -> Vec<Setting> {
-    let mut settings: Vec<Setting> = usual(environment)
+    let mut settings: Vec<Setting> = usual(environment, config)
         .into_iter()
         .map(|(name, value)| Setting { name: name.to_owned(), value, origin: "default".to_owned() })
         .collect();
@@ -81,8 +81,9 @@ fn put(settings: &mut Vec<Setting>, name: &str, value: &str, origin: &str) {
 }
 
 /// What holds where nobody says anything.
-fn usual(environment: &Environment) -> Vec<(&'static str, String)> {
-    let (limits, ceiling) = (Limits::DEFAULT, Limits::ceiling_on(&crate::os::machine()));
+fn usual(environment: &Environment, config: &Config) -> Vec<(&'static str, String)> {
+    let (limits, machine) = (Limits::DEFAULT, config.machine);
+    let ceiling = Limits::ceiling_on(&machine);
     let (warm, server) = (WarmSettings::default(), Settings::default());
     let cores = |millis: u32| format!("{}", f64::from(millis) / 1_000.0);
     let folder = |path: &Option<PathBuf>| {
@@ -126,6 +127,7 @@ fn usual(environment: &Environment) -> Vec<(&'static str, String)> {
         ("server.secrets_key", String::new()),
         ("server.concurrency", server.concurrency.to_string()),
         ("server.queue", server.queue.to_string()),
+        ("server.sandbox_memory", machine.memory_bytes.map_or_else(String::new, show_bytes)),
         ("server.max_body", show_bytes(server.max_body as u64)),
         ("server.drain", show_duration(server.drain)),
         ("server.keep", kept.max_age.map_or_else(String::new, show_duration)),

@@ -5,13 +5,15 @@
 
 mod common;
 
+use std::io::Read;
+use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::host::{groups_of, sandboxed_with};
 use common::is_root;
-use common::server::Server;
-use serde_json::json;
+use common::server::{Reply, Server};
+use serde_json::{Value, json};
 
 fn score(pid: &str) -> i32 {
     std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim().parse().unwrap()
@@ -95,12 +97,12 @@ fn sandboxes_go_first_when_memory_runs_out() {
     let code = "print(open('/proc/self/oom_score_adj').read().strip())";
     for round in 0..4 {
         let ran = server.post("/v1/executions", &json!({"language": "python", "code": code})).json();
-        assert_eq!(ran["stdout"], "1000\n", "round {round}: {ran}");
+        assert_eq!(ran["stdout"], "400\n", "round {round}: {ran}");
     }
     let place = server.sandbox(&json!({}));
     let ran =
         server.post(&format!("{place}/executions"), &json!({"language": "python", "code": code})).json();
-    assert_eq!(ran["stdout"], "1000\n", "{ran}");
+    assert_eq!(ran["stdout"], "400\n", "{ran}");
     let launcher = child_named(server.child.id(), "belljar-launcher").unwrap();
     if may_lower_scores() {
         assert_eq!(score(&server.child.id().to_string()), -900);
@@ -108,4 +110,146 @@ fn sandboxes_go_first_when_memory_runs_out() {
     } else {
         println!("skipped: this user has no CAP_SYS_RESOURCE, which lowering a score takes");
     }
+}
+
+/// All sandboxes together have 512 MB. So a tenant's share is 256 MB while another one has something running.
+const CROWDED: &str = "concurrency = 16\nqueue = 64\nsandbox_memory = \"512M\"";
+const MB: u64 = 1 << 20;
+
+/// Takes memory in small pieces, so that nobody's share is used up within a moment; says so, and holds it for a while.
+fn hold(megabytes: u32, pause: f64, seconds: u32) -> String {
+    format!(
+        "import time\nkept = []\nfor _ in range({megabytes}):\n    kept.append(b'x' * (1 << 20))\n    time.sleep({pause})\n\
+         print('holding', flush=True)\ntime.sleep({seconds})\nprint(len(kept))"
+    )
+}
+
+fn request(code: &str, memory_bytes: u64) -> Value {
+    json!({"language": "python", "code": code, "limits": {"memory_bytes": memory_bytes, "timeout_ms": 60_000}})
+}
+
+fn post_as(server: &Server, key: &str, path: &str, body: &Value) -> Reply {
+    let headers = "Content-Type: application/json\r\n";
+    server.call_as(key, "POST", path, headers, body.to_string().as_bytes())
+}
+
+/// Starts an honest run and waits until it holds its memory.
+fn honest(server: &Server, key: &str, memory_bytes: u64) -> (TcpStream, String) {
+    let headers = "Content-Type: application/json\r\nAccept: text/event-stream\r\n";
+    let body = request(&hold(150, 0.0, 12), memory_bytes).to_string();
+    let mut stream = server.send_as(key, "POST", "/v1/executions", headers, body.as_bytes());
+    let mut said = String::new();
+    while !said.contains("holding") {
+        let mut bytes = [0; 4096];
+        let read = stream.read(&mut bytes).unwrap();
+        assert!(read > 0, "{said}");
+        said.push_str(&String::from_utf8_lossy(&bytes[..read]));
+    }
+    (stream, said)
+}
+
+fn end_of((mut stream, mut said): (TcpStream, String)) -> String {
+    let mut rest = Vec::new();
+    let _ended = stream.read_to_end(&mut rest);
+    said.push_str(&String::from_utf8_lossy(&rest));
+    said
+}
+
+/// One tenant has a run within its share, the largest of all; another has many smaller ones that take more than theirs.
+fn only_the_greedy_one_is_hit(
+    honest_limit: u64,
+    greedy_pause: f64,
+    greedy_path: impl Fn(&Server, &str) -> String + Sync,
+) {
+    if rustix::process::geteuid().as_raw() != 0 {
+        println!("skipped: only root has control groups of memory everywhere");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::configured(folder.path(), CROWDED);
+    let (greedy_key, honest_key) = (server.tenant("greedy", json!({})), server.tenant("modest", json!({})));
+    let honest = honest(&server, &honest_key, honest_limit);
+    let code = hold(90, greedy_pause, 3);
+    let greedy: Vec<Reply> = std::thread::scope(|scope| {
+        let run = || {
+            let path = greedy_path(&server, &greedy_key);
+            let mut body = request(&code, 128 * MB);
+            if path != "/v1/executions" {
+                body["limits"] = json!({"timeout_ms": 60_000});
+            }
+            post_as(&server, &greedy_key, &path, &body)
+        };
+        let runs: Vec<_> = (0..8).map(|_| scope.spawn(run)).collect();
+        runs.into_iter().map(|run| run.join().unwrap()).collect()
+    });
+    let said = end_of(honest);
+    assert!(said.contains("\"succeeded\""), "the tenant within its share was hit: {said}");
+    let (ended, lasted): (Vec<_>, Vec<_>) = greedy.iter().partition(|reply| reply.status != 200);
+    assert!(!ended.is_empty(), "nobody was hit");
+    for reply in lasted {
+        assert_eq!(reply.json()["status"], "succeeded", "no limit of its own: {}", reply.text());
+    }
+    for reply in ended {
+        assert_eq!(
+            (reply.status, reply.code().as_str()),
+            (503, "sandbox_memory_exhausted"),
+            "{}",
+            reply.text()
+        );
+        assert!(reply.text().contains("sandbox_memory in [server]"), "{}", reply.text());
+        assert!(reply.header("retry-after").is_some(), "{}", reply.head);
+    }
+}
+
+fn own_run(_: &Server, _: &str) -> String {
+    "/v1/executions".to_owned()
+}
+
+#[test]
+fn a_tenant_above_its_share_is_hit_first() {
+    only_the_greedy_one_is_hit(200 * MB, 0.0, own_run);
+}
+
+#[test]
+fn a_tenant_above_its_share_is_hit_first_whatever_limits_say() {
+    only_the_greedy_one_is_hit(400 * MB, 0.05, own_run);
+}
+
+#[test]
+fn a_tenant_above_its_share_in_sandboxes_is_hit_first() {
+    only_the_greedy_one_is_hit(200 * MB, 0.0, |server, key| {
+        let opened = post_as(server, key, "/v1/sandboxes", &json!({"limits": {"memory_bytes": 128 * MB}}));
+        assert!(opened.status < 300, "{}", opened.text());
+        format!("/v1/sandboxes/{}/executions", opened.json()["id"].as_str().unwrap())
+    });
+}
+
+/// Before it could have used anything, so that no tenant is quick enough to come before another.
+#[test]
+fn what_does_not_fit_into_its_tenants_share_has_a_high_score_from_its_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::configured(folder.path(), CROWDED);
+    // The launcher sets it while the program starts.
+    let code = "import time\nscore = ''\nwhile score != '1000':\n    time.sleep(0.01)\n    \
+                score = open('/proc/self/oom_score_adj').read().strip()\nprint(score)";
+    for round in 0..4 {
+        let ran = server.post("/v1/executions", &request(code, 257 * MB)).json();
+        assert_eq!(ran["stdout"], "1000\n", "round {round}: {ran}");
+    }
+    let place = server.sandbox(&json!({"limits": {"memory_bytes": 257 * MB}}));
+    let ran =
+        server.post(&format!("{place}/executions"), &json!({"language": "python", "code": code})).json();
+    assert_eq!(ran["stdout"], "1000\n", "{ran}");
+}
+
+#[test]
+fn what_all_sandboxes_have_is_the_most_that_one_may_ask_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::configured(folder.path(), CROWDED);
+    let refused = server.post("/v1/executions", &request("", 513 * MB));
+    assert!(refused.status == 422 && refused.text().contains("ceiling of 512 MB"), "{}", refused.text());
+    let profile = json!({"limits": {"memory_bytes": 513 * MB}});
+    let headers = "Content-Type: application/json\r\n";
+    let refused = server.call("PUT", "/v1/profiles/large", headers, profile.to_string().as_bytes());
+    assert!(refused.status == 422 && refused.text().contains("ceiling of 512 MB"), "{}", refused.text());
 }

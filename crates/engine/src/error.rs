@@ -39,6 +39,8 @@ pub enum ErrorCode {
     LayerUnavailable,
     /// The sandbox could not be set up; nothing ran.
     SetupFailed,
+    /// All sandboxes together used up their memory, and this one was ended for it; the same request may succeed later.
+    SandboxMemoryExhausted,
     /// A policy does not let it run.
     Refused,
     /// There is no such set of packages, or none that may be installed; nothing ran.
@@ -138,6 +140,7 @@ impl Error {
             Self::Provider(ProviderError::Setup { .. } | ProviderError::Lost { .. }) => {
                 ErrorCode::SetupFailed
             }
+            Self::Provider(ProviderError::SandboxMemoryExhausted) => ErrorCode::SandboxMemoryExhausted,
             Self::Packages(PackagesError::Unresolvable(_)) => ErrorCode::DependencyUnresolvable,
             Self::Packages(PackagesError::BuildFailed(_)) => ErrorCode::DependencyBuildFailed,
             Self::Packages(PackagesError::Host(_)) | Self::Images(ImagesError::Host(_)) => {
@@ -153,6 +156,7 @@ impl Error {
             ErrorCode::SetupFailed | ErrorCode::LanguageUnavailable | ErrorCode::LayerUnavailable => {
                 Fault::Host
             }
+            ErrorCode::SandboxMemoryExhausted => Fault::Capacity,
             _ => Fault::Caller,
         }
     }

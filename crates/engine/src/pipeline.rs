@@ -19,7 +19,7 @@ use crate::packages::{Needs, Packages, Prepared, Progress, Stock, Wanted};
 use crate::plan::{Network, Overflow, Plan, Program, Source, Task};
 use crate::profile::Profiles;
 use crate::provider::{
-    BoxFuture, Capabilities, Flow, LoopTurns, PoolMetrics, Provider, ProviderError, Sink, Stream,
+    BoxFuture, Capabilities, Flow, LoopTurns, Mismatch, PoolMetrics, Provider, ProviderError, Sink, Stream,
 };
 use crate::report::Report;
 use crate::request::{HostPaths, Request};
@@ -62,6 +62,11 @@ impl Engine {
         let (profiles, policies) = (RwLock::new(Arc::new(profiles)), Policies::default());
         let (reach, private_ranges) = (Reach::default(), PrivateRanges::default());
         Self { fleet, profiles, ceiling, policies, packages: None, images: None, reach, private_ranges }
+    }
+
+    /// Returns the highest limits that may be asked for.
+    pub fn ceiling(&self) -> &Limits {
+        &self.ceiling
     }
 
     /// The same with other policies than the ones that are built in.
@@ -336,6 +341,11 @@ impl Engine {
             pools.extend(post.provider.pools().await);
         }
         pools
+    }
+
+    /// Takes what was seen of forks that were not confined as they said; each is given once.
+    pub fn take_mismatches(&self) -> Vec<Mismatch> {
+        self.fleet.all().iter().flat_map(|post| post.provider.take_mismatches()).collect()
     }
 
     /// The longest turns of the providers' loops.

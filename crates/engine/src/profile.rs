@@ -66,12 +66,12 @@ impl Profile {
         if self.came_with_code { BTreeMap::new() } else { self.env.clone() }
     }
 
-    /// Finds what no request could have with it. The ceiling of this host is checked by every request.
+    /// Finds what no request could have with it, on a host with this ceiling.
     ///
     /// # Errors
     /// Names the field that is wrong.
-    pub fn check(&self) -> Result<(), Error> {
-        Limits::admit(&self.limits, &Limits::CEILING)?;
+    pub fn check(&self, ceiling: &Limits) -> Result<(), Error> {
+        Limits::admit(&self.limits, ceiling)?;
         admit_network(self.network.as_ref())?;
         check_names("packages", &self.packages)?;
         admit_env(&BTreeMap::new(), self).map(drop)
@@ -130,6 +130,18 @@ impl Profiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_profile_above_the_ceiling_of_the_host_is_refused() {
+        let ceiling = Limits { memory_bytes: 1 << 30, ..Limits::CEILING };
+        let wants = |memory_bytes| Profile {
+            limits: LimitsSpec { memory_bytes: Some(memory_bytes), ..LimitsSpec::default() },
+            ..Profile::default()
+        };
+        assert!(wants(1 << 30).check(&ceiling).is_ok());
+        let refused = wants(2 << 30).check(&ceiling).unwrap_err().to_string();
+        assert!(refused.contains("above the ceiling of 1 GB"), "{refused}");
+    }
 
     #[test]
     fn shipped_profiles_pass_admission() {

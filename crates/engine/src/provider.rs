@@ -189,6 +189,12 @@ pub enum ProviderError {
         /// The cause, and what may mend it.
         cause: String,
     },
+    /// All sandboxes together used up the memory that they may have, and this one was ended for it. It may have run.
+    #[error(
+        "the memory for all sandboxes together is used up, and this one was ended to free some, not for a limit of its own; \
+         run it again when less is running, or raise sandbox_memory in [server] of belljar.toml"
+    )]
+    SandboxMemoryExhausted,
     /// The machinery went away under a run.
     #[error("the sandbox was lost: {message}")]
     Lost {
@@ -227,6 +233,18 @@ pub struct PoolMetrics {
     pub processes: Vec<u32>,
     /// Why nothing is warm here, where something stands in the way.
     pub obstacle: Option<String>,
+}
+
+/// A fork of a warm interpreter that was not confined as it said, seen from outside. Nothing ran in it; its interpreter and
+/// everything that came of it was ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The name of its pool: the language, and what is imported ahead of time.
+    pub pool: String,
+    /// Whose the pool is.
+    pub tenant: String,
+    /// What did not match.
+    pub what: String,
 }
 
 /// The longest turns of the loop that serves all sandboxes of a provider on this machine, of which one of its handlers took
@@ -268,6 +286,10 @@ pub trait Provider: Debug + Send + Sync {
     }
     /// What it keeps ready, and how often that was of use.
     fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>>;
+    /// Takes what was seen of forks that were not confined as they said, since the last time; each is given once.
+    fn take_mismatches(&self) -> Vec<Mismatch> {
+        Vec::new()
+    }
     /// The longest turns of its loop, where one loop serves all its sandboxes.
     fn turns(&self) -> BoxFuture<'_, Vec<LoopTurns>> {
         Box::pin(std::future::ready(Vec::new()))

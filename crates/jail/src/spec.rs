@@ -133,6 +133,8 @@ pub struct Jail {
     pub artifacts: Option<ArtifactRules>,
     /// Refuse to run where an own host user id cannot be given.
     pub require_separate_uid: bool,
+    /// Whose it is.
+    pub tenant: String,
     /// What could have been started ahead of time to run this; the payload then has a text for it.
     pub interpreter: Option<Interpreter>,
 }
@@ -264,6 +266,7 @@ pub struct Stats {
     pub peak_processes: Option<u64>,
     pub disk_bytes: Option<u64>,
     pub memory_kills: u64,
+    pub machine_memory_kills: u64,
     pub forks_refused: u64,
     pub disk_full: bool,
 }
@@ -357,6 +360,8 @@ pub struct Settings {
     pub pool_memory_bytes: u64,
     /// When nobody asked for so long, none waits any longer; ten times that, and no interpreter does.
     pub idle: Duration,
+    /// What all jails may use together, where that is less than the machine has for them.
+    pub memory_for_all: Option<u64>,
 }
 
 /// Whether an interpreter was waiting for a run.
@@ -387,6 +392,17 @@ pub struct PoolState {
     pub mismatches: u64,
     pub processes: Vec<u32>,
     pub obstacle: Option<String>,
+}
+
+/// A zygote's child that was not confined as it said, seen from outside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mismatch {
+    /// The name of its pool: the language, and what is imported ahead of time.
+    pub pool: String,
+    /// Whose the pool is.
+    pub tenant: String,
+    /// What did not match.
+    pub what: String,
 }
 
 /// The longest turns of a launcher's loop of which one of its handlers took most. While a turn lasts nobody else is served.

@@ -14,7 +14,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::{
-    Answer, Ask, Ending, Jail, Kept, Layer, MissingLayer, PoolState, RootTree, Settings, Turns, Usage, Warmth,
+    Answer, Ask, Ending, Jail, Kept, Layer, Mismatch, MissingLayer, PoolState, RootTree, Settings, Turns,
+    Usage, Warmth,
 };
 use crate::step::StepFailed;
 
@@ -109,6 +110,8 @@ pub enum Notice {
         /// The answer.
         answer: Answer,
     },
+    /// A child of a zygote was not confined as it said; it and its zygote were ended.
+    Mismatch(Mismatch),
     /// A run could not be set up; nothing of it ran.
     Failed {
         /// Number of the run.

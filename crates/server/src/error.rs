@@ -38,6 +38,8 @@ pub enum Code {
     LayerUnavailable,
     /// The sandbox could not be set up; nothing ran.
     SetupFailed,
+    /// All sandboxes together used up their memory, and this one was ended for it; try again later.
+    SandboxMemoryExhausted,
     /// There is no such set of packages, or none that may be installed; nothing ran.
     DependencyUnresolvable,
     /// A package could not be built; nothing ran.
@@ -344,7 +346,10 @@ impl Error {
             _ => match self.code() {
                 Code::TooManyRequests | Code::Overloaded => Some(1),
                 Code::TooManySandboxes | Code::QuotaExceeded => Some(10),
-                Code::ShuttingDown | Code::StorageFull | Code::StorageUnavailable => Some(5),
+                Code::ShuttingDown
+                | Code::StorageFull
+                | Code::StorageUnavailable
+                | Code::SandboxMemoryExhausted => Some(5),
                 _ => None,
             },
         }
@@ -361,6 +366,7 @@ fn engine_code(code: Engine) -> Code {
         Engine::Unsupported => Code::Unsupported,
         Engine::LayerUnavailable => Code::LayerUnavailable,
         Engine::SetupFailed => Code::SetupFailed,
+        Engine::SandboxMemoryExhausted => Code::SandboxMemoryExhausted,
         Engine::Refused => Code::Refused,
         Engine::DependencyUnresolvable => Code::DependencyUnresolvable,
         Engine::DependencyBuildFailed => Code::DependencyBuildFailed,
@@ -469,9 +475,11 @@ impl Code {
             Self::TooManyRequests | Self::QuotaExceeded | Self::TooManySandboxes => {
                 StatusCode::TOO_MANY_REQUESTS
             }
-            Self::SetupFailed | Self::Overloaded | Self::ShuttingDown | Self::StorageUnavailable => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::SetupFailed
+            | Self::SandboxMemoryExhausted
+            | Self::Overloaded
+            | Self::ShuttingDown
+            | Self::StorageUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::StorageFull => StatusCode::INSUFFICIENT_STORAGE,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }

@@ -33,6 +33,7 @@ mod health;
 mod live;
 mod mcp;
 mod metrics;
+mod mismatches;
 mod need;
 mod object;
 mod openapi;

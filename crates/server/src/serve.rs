@@ -20,7 +20,7 @@ use crate::connections::Connections;
 use crate::doors::Doors;
 use crate::tls::Tls;
 use crate::world::World;
-use crate::{bearers, connection, roster, routes, sandboxes};
+use crate::{bearers, connection, mismatches, roster, routes, sandboxes};
 
 /// How long cancelled work has to be recorded, and answers to be sent.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -45,6 +45,7 @@ pub async fn run(doors: impl Into<Doors>, world: Arc<World>, shutdown: impl Futu
         tokio::spawn(sandboxes::sweep(Arc::clone(&world))),
         tokio::spawn(bearers::watch(Arc::clone(&world))),
         tokio::spawn(roster::watch(Arc::clone(&world))),
+        tokio::spawn(mismatches::watch(Arc::clone(&world))),
     ];
     let mut accepting = JoinSet::new();
     for door in open(doors, &world) {
@@ -64,6 +65,7 @@ pub async fn run(doors: impl Into<Doors>, world: Arc<World>, shutdown: impl Futu
     sandboxes::end_all(&world).await;
     let _ = timeout(LAST_WORDS, connections.recv()).await;
     sweepers.iter().for_each(JoinHandle::abort);
+    let _ = timeout(LAST_WORDS, mismatches::enter(&world)).await;
     if let Some(tracer) = &world.tracer {
         tracer.close().await;
     }

@@ -17,6 +17,7 @@ use crate::health::Readiness;
 use crate::live::Live;
 use crate::mcp::Sessions;
 use crate::metrics::Meters;
+use crate::mismatches::Unwritten;
 use crate::places::Mounts;
 use crate::pool::Rivals;
 use crate::readers::Readers;
@@ -43,6 +44,7 @@ pub struct World {
     pub(crate) places: Arc<dyn Places>,
     pub(crate) mounts: Mounts,
     pub(crate) meters: Meters,
+    pub(crate) mismatches: Unwritten,
     pub(crate) written: Written,
     pub(crate) tracer: Option<Tracer>,
     pub(crate) readiness: Readiness,
@@ -81,6 +83,7 @@ impl World {
             mcp: Sessions::default(),
             mounts: Mounts::default(),
             meters: Meters::new(),
+            mismatches: Unwritten::default(),
             tracer: settings.collector.clone().map(Tracer::new),
             readiness: Readiness::default(),
             engine,

@@ -166,7 +166,14 @@ _KINDS: dict[type[RequestFailed], tuple[str, ...]] = {
     PortUnavailable: ("port_closed", "port_failed", "port_timeout"),
     CommandRefused: ("refused",),
     DependencyFailed: ("dependency_unresolvable", "dependency_build_failed"),
-    Busy: ("too_many_requests", "quota_exceeded", "overloaded", "shutting_down", "too_many_sandboxes"),
+    Busy: (
+        "too_many_requests",
+        "quota_exceeded",
+        "overloaded",
+        "shutting_down",
+        "too_many_sandboxes",
+        "sandbox_memory_exhausted",
+    ),
     ServerFailed: ("setup_failed", "request_timeout", "storage_full", "storage_unavailable", "internal"),
 }
 
@@ -176,4 +183,4 @@ BY_CODE: dict[str, type[RequestFailed]] = {code: kind for kind, codes in _KINDS.
 #: After this nothing has run, so the same request may be sent again.
 NOTHING_RAN = frozenset({"too_many_requests"})
 #: After these it is worth another try, but something may have run: a result that cannot be kept is answered so, too.
-TRY_LATER = frozenset({"overloaded", "shutting_down", "storage_unavailable"})
+TRY_LATER = frozenset({"overloaded", "shutting_down", "storage_unavailable", "sandbox_memory_exhausted"})

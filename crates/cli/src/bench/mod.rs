@@ -275,7 +275,7 @@ async fn connect(
             Warmth::Fork => Warming::Fork,
             Warmth::Cold => Warming::Off,
         };
-        let host = started.connect(WarmSettings::default().with_mode(warming)).await?;
+        let host = started.connect(WarmSettings::default().with_mode(warming), None).await?;
         if languages.is_empty() {
             languages = host.languages();
         }

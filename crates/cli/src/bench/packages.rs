@@ -70,7 +70,7 @@ pub(super) fn look(
 ) -> Result<PackagesFinding, Failure> {
     let started = os::launch()?;
     os::runtime()?.block_on(async {
-        let host = started.connect(WarmSettings::default().with_mode(Warming::Pool)).await?;
+        let host = started.connect(WarmSettings::default().with_mode(Warming::Pool), None).await?;
         let maker = Maker { provider: host.provider(), environment, folder };
         let found = measure(&maker, python(&host.languages()), pause, progress).await;
         host.provider().shut_down().await;

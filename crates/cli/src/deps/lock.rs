@@ -59,7 +59,7 @@ pub(super) fn run(args: &LockArgs, environment: &Environment, config: &Config) -
     let folder = config.layers.folder(args.folder.as_deref(), environment)?;
     let started = os::launch()?;
     let changes: Result<BTreeMap<String, LockChange>, Failure> = os::runtime()?.block_on(async {
-        let host = started.connect(config.warm).await?;
+        let host = started.connect(config.warm, config.sandbox_memory).await?;
         let library = library_in(folder, host.provider(), config, environment);
         let mut changes = BTreeMap::new();
         let mut locked = Ok(());

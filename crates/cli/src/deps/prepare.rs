@@ -77,7 +77,7 @@ pub(super) fn run(args: PrepareArgs, environment: &Environment, config: Config) 
     let wanted = wanted(args)?;
     let started = os::launch()?;
     let prepared: Result<Prepared, Failure> = os::runtime()?.block_on(async {
-        let host = started.connect(config.warm).await?;
+        let host = started.connect(config.warm, config.sandbox_memory).await?;
         let library = own_library(host.provider(), &config, environment)?;
         let mut packages = wanted.packages.clone();
         // What came with the code is never the profile's own layer.

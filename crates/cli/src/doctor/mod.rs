@@ -100,7 +100,7 @@ pub(crate) fn run(args: DoctorArgs, environment: &Environment, config: Config) -
 }
 
 async fn examine(started: Started, config: Config) -> Findings {
-    let host = match started.connect(config.warm).await {
+    let host = match started.connect(config.warm, config.sandbox_memory).await {
         Ok(host) => host,
         Err(failure) => return Findings::new(Err(failure.message), &Capabilities::default(), Vec::new()),
     };

@@ -115,7 +115,7 @@ async fn serve(
         None => None,
     };
     let doors = Doors { api: listen(service.listen).await?, tls, metrics };
-    let host = started.connect(config.warm).await?;
+    let host = started.connect(config.warm, config.sandbox_memory).await?;
     let folder = config.layers.folder(Some(&service.data_dir.join("layers")), environment)?;
     let tell = Arc::new(|notice: &Notice| tracing::warn!(%notice, "packages"));
     let libraries = deps::Libraries::new(host.provider(), folder, &config, environment, tell);

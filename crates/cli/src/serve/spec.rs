@@ -6,13 +6,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use belljar_engine::network::Reach;
-use belljar_engine::quantity::{parse_bytes, parse_millis};
+use belljar_engine::quantity::{parse_bytes, parse_millis, show_bytes};
 use belljar_engine::sandbox::is_volume_name;
 use belljar_server::Settings;
 use belljar_store::Durability;
 use serde::Deserialize;
 
 use crate::failure::Failure;
+
+/// With less not even the interpreters that wait have room.
+const LEAST_SANDBOX_MEMORY: u64 = 64 << 20;
 
 /// What an administrator may set about the service; what is absent is as usual.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -41,6 +44,8 @@ pub(crate) struct ServerSpec {
     sandbox_sweep: Option<String>,
     /// How long any sandbox may live.
     sandbox_life: Option<String>,
+    /// What all sandboxes together may use, such as `8G`; all but a tenth of the machine's memory where it is absent.
+    sandbox_memory: Option<String>,
     /// How long a terminal's client may say nothing, not even to a ping.
     terminal_silence: Option<String>,
     /// Such as `32M`.
@@ -118,6 +123,25 @@ impl ServerSpec {
             settings.retention.max_bytes = Some(bytes);
         }
         Ok(settings)
+    }
+
+    /// Checks what all sandboxes together may use; `most` is what the machine has for them.
+    pub(crate) fn sandbox_memory(&self, most: Option<u64>) -> Result<Option<u64>, Failure> {
+        let given = bytes("sandbox_memory", self.sandbox_memory.as_deref())?;
+        let wrong = |why: String| Err(refused("sandbox_memory", &why));
+        match (given, most) {
+            (Some(bytes), _) if bytes < LEAST_SANDBOX_MEMORY => wrong(format!(
+                "{} is too little; the least is {}",
+                show_bytes(bytes),
+                show_bytes(LEAST_SANDBOX_MEMORY)
+            )),
+            (Some(bytes), Some(most)) if bytes > most => wrong(format!(
+                "{} is more than the {} that this machine has for sandboxes",
+                show_bytes(bytes),
+                show_bytes(most)
+            )),
+            (given, _) => Ok(given),
+        }
     }
 
     /// Names as requests can have them.
@@ -209,6 +233,17 @@ mod tests {
             assert!(settings(wrong).unwrap_err().message.starts_with("[server] "), "{wrong}");
         }
         assert!(toml::from_str::<ServerSpec>("port = 1").is_err());
+        let memory = |text: &str| toml::from_str::<ServerSpec>(text).unwrap().sandbox_memory(Some(4 << 30));
+        assert_eq!(memory("").unwrap(), None);
+        assert_eq!(memory("sandbox_memory = \"1G\"").unwrap(), Some(1 << 30));
+        for (wrong, why) in [
+            ("\"0\"", "must be above zero"),
+            ("\"1M\"", "1 MB is too little; the least is 64 MB"),
+            ("\"5G\"", "5 GB is more than the 4 GB that this machine has for sandboxes"),
+        ] {
+            let refused = memory(&format!("sandbox_memory = {wrong}")).unwrap_err().message;
+            assert_eq!(refused, format!("[server] sandbox_memory: {why}"));
+        }
         let folders = |text| toml::from_str::<ServerSpec>(text).unwrap().host_folders();
         assert!(!folders("host_folders.sets = { path = \"/srv/sets\" }").unwrap()["sets"].writable);
         assert!(

@@ -148,6 +148,30 @@ fn a_zygote_that_lies_about_its_children_is_caught() {
         assert!(Instant::now() < end, "nobody looked");
         std::thread::sleep(Duration::from_millis(20));
     }
+    // Each is in the audit log, once.
+    let entered = || {
+        let log = server.get("/v1/audit?limit=200").json();
+        let entries = log["entries"].as_array().cloned().unwrap_or_default();
+        entries.into_iter().filter(|entry| entry["action"] == "isolation.mismatch").collect::<Vec<_>>()
+    };
+    while (entered().len() as f64) < mismatches() {
+        assert!(Instant::now() < end, "{:?} of {}", entered(), mismatches());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Whatever was to be entered has been by the next round.
+    std::thread::sleep(Duration::from_secs(1));
+    let (entries, counted) = (entered(), mismatches());
+    assert!(entries.len() as f64 <= counted, "{entries:?} of {counted}");
+    for entry in entries {
+        assert_eq!((&entry["actor"], &entry["outcome"]), (&json!("server"), &json!("failed")), "{entry}");
+        assert_eq!(
+            (&entry["tenant"], &entry["target"]),
+            (&json!("mallory"), &json!("python+bell_team")),
+            "{entry}"
+        );
+        let detail = entry["detail"].as_str().expect("what did not match");
+        assert!(detail.starts_with("a fork was not confined as it said: "), "{entry}");
+    }
 }
 
 /// Says on the line of a fork that waits, which is open while modules are imported ahead of time, that a step failed for a

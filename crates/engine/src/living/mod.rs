@@ -78,8 +78,10 @@ pub struct Stats {
     pub peak_processes: Option<u64>,
     /// Bytes on its disk.
     pub disk_bytes: Option<u64>,
-    /// How many processes were killed because memory ran out.
+    /// How many processes were killed because its memory ran out.
     pub memory_kills: u64,
+    /// How many were killed because the memory for all sandboxes together ran out, and not its own.
+    pub machine_memory_kills: u64,
     /// How many times a new process or thread was refused.
     pub forks_refused: u64,
     /// Whether no block or no inode is left.

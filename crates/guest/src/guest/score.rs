@@ -6,12 +6,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
 const OWN: &str = "/proc/self/oom_score_adj";
-const RAISE: i32 = 500;
+const RAISE: i32 = 300;
 const MOST: i32 = 1000;
 
 /// This process's own score, which its children start with.
 #[derive(Debug)]
-pub(super) struct OomScore(Option<(File, i32)>);
+pub(super) struct OomScore(Option<File>);
 
 impl OomScore {
     /// Where it cannot be written, everybody has the same.
@@ -19,27 +19,30 @@ impl OomScore {
         Self(try_open(inherited))
     }
 
-    /// Children of this moment have a higher one. Lowering it again needs no right: it is what it was.
+    /// Children of this moment have a higher one. Lowering it again needs no right: it is what it was. The host may have
+    /// changed it since the last time.
     pub(super) fn while_raised<T>(&self, start: impl FnOnce() -> T) -> T {
-        self.set(RAISE);
+        let own = own();
+        self.set(own.map(|own| (own + RAISE).min(MOST).max(own)));
         let started = start();
-        self.set(0);
+        self.set(own);
         started
     }
 
-    fn set(&self, raise: i32) {
-        if let Some((file, own)) = &self.0 {
-            let score = (own + raise).min(MOST).max(*own).to_string();
-            let _best_effort = file.write_at(score.as_bytes(), 0);
+    fn set(&self, score: Option<i32>) {
+        if let Some((file, score)) = self.0.as_ref().zip(score) {
+            let _best_effort = file.write_at(score.to_string().as_bytes(), 0);
         }
     }
 }
 
-fn try_open(inherited: Option<OwnedFd>) -> Option<(File, i32)> {
-    let own = std::fs::read_to_string(OWN).ok()?.trim().parse().ok()?;
-    let file = match inherited {
-        Some(inherited) => File::from(inherited),
-        None => File::options().write(true).open(OWN).ok()?,
-    };
-    Some((file, own))
+fn own() -> Option<i32> {
+    std::fs::read_to_string(OWN).ok()?.trim().parse().ok()
+}
+
+fn try_open(inherited: Option<OwnedFd>) -> Option<File> {
+    match inherited {
+        Some(inherited) => Some(File::from(inherited)),
+        None => File::options().write(true).open(OWN).ok(),
+    }
 }

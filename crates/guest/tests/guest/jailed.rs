@@ -63,6 +63,7 @@ fn jail() -> Jail {
     Jail {
         root: 1,
         living: false,
+        tenant: String::new(),
         commands: vec![vec![GUEST.into()]],
         env: Vec::new(),
         workdir: WORKSPACE.into(),

@@ -64,7 +64,7 @@ async fn programs_are_killed_before_it(world: World) {
         std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
     };
     // While it starts a program, its own is that of the program.
-    until("programs go before it", async || score == (own().await + 500).min(1000)).await;
+    until("programs go before it", async || score == (own().await + 300).min(1000)).await;
 }
 
 async fn a_killed_guest_is_told(mut world: World) {

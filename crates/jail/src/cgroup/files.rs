@@ -137,6 +137,15 @@ pub(super) fn read(dir: BorrowedFd<'_>, path: &str) -> Result<String> {
     }
 }
 
+/// How often an event happened since it was asked for last.
+pub(super) fn drain_event(event: &OwnedFd) -> u64 {
+    let mut count = [0; 8];
+    match retry_on_intr(|| rustix::io::read(event, &mut count)) {
+        Ok(8) => u64::from_ne_bytes(count),
+        _ => 0,
+    }
+}
+
 pub(super) fn exists(dir: BorrowedFd<'_>, path: &str) -> bool {
     accessat(dir, path, Access::EXISTS, AtFlags::empty()).is_ok()
 }

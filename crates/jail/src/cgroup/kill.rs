@@ -43,6 +43,12 @@ fn members(home: BorrowedFd<'_>, group: &str) -> Vec<i32> {
 }
 
 impl Group {
+    /// The processes in it.
+    pub fn members(&self) -> Vec<i32> {
+        let home = self.everywhere().next().map(|place| std::os::fd::AsFd::as_fd(&place.home));
+        home.map(|home| members(home, &self.number)).unwrap_or_default()
+    }
+
     /// Kills whoever is left in the group and removes it, or gives it back while somebody in it is still dying.
     ///
     /// # Errors

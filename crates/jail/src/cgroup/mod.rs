@@ -43,6 +43,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 pub use owner::started;
+pub use together::MemoryEvents;
 
 use files::Gauges;
 use freezer::Freezer;
@@ -160,6 +161,8 @@ pub struct Hierarchy {
     /// When those are tried again, and how long after that once more.
     retry: (Instant, Duration),
     freezer: Freezer,
+    /// What all groups together may have.
+    memory_for_all: Cell<Option<u64>>,
 }
 
 /// How soon what a dead launcher left is tried again, and how seldom at last: something in it may never die.
@@ -178,6 +181,7 @@ impl Hierarchy {
             abandoned,
             retry: (Instant::now(), FIRST_RETRY),
             freezer,
+            memory_for_all: Cell::new(None),
         };
         hierarchy.sweep();
         (hierarchy, missing)
@@ -230,10 +234,12 @@ impl Hierarchy {
             newer_doors: Box::default(),
             folder: None,
             oom: None,
+            announced_ooms: Cell::new(0),
             removed: false,
             freezer: None,
             gauges: Box::default(),
             limits: Cell::new(None),
+            events_before: Cell::default(),
         };
         for place in self.places.iter() {
             group.open_in(place)?;
@@ -284,12 +290,15 @@ pub struct Group {
     newer_doors: Box<OnceCell<Vec<OwnedFd>>>,
     folder: Option<OwnedFd>,
     oom: Option<OwnedFd>,
+    announced_ooms: Cell<u64>,
     removed: bool,
     /// A place of its own in which it can be made to stand still.
     freezer: Option<Arc<Place>>,
     gauges: Box<Gauges>,
     /// What it holds its processes to.
     limits: Cell<Option<Limits>>,
+    /// What had happened before the run that it is for.
+    events_before: Cell<MemoryEvents>,
 }
 
 impl Group {
@@ -314,6 +323,7 @@ impl Group {
 
     /// Sets what this run may have. For a group in which nothing runs.
     pub fn set_limits(&self, limits: &Limits) -> Result<(), Error> {
+        self.begin_memory_events();
         if self.limits.get() == Some(*limits) {
             return Ok(());
         }
@@ -372,16 +382,20 @@ impl Group {
     /// The memory in use now.
     pub fn memory(&self) -> Option<u64> {
         let place = self.with(Controller::Memory)?;
-        place.slot(self).number_in(match place.version {
-            Version::V1 => "memory.usage_in_bytes",
-            Version::V2 => "memory.current",
-        })
+        place.slot(self).number_in(place::memory_file(place.version))
     }
 
     /// v1: becomes readable when the group runs out of memory, so that the rest of it can be ended. `None` on
     /// v2, where the kernel ends the whole group itself.
     pub fn oom_event(&self) -> Option<BorrowedFd<'_>> {
         self.oom.as_ref().map(AsFd::as_fd)
+    }
+
+    /// v1: how often the group, or all groups together, ran out of memory; the next time is announced again.
+    pub fn drain_oom_event(&self) -> Option<u64> {
+        let new = files::drain_event(self.oom.as_ref()?);
+        self.announced_ooms.set(self.announced_ooms.get() + new);
+        Some(self.announced_ooms.get())
     }
 
     /// How many processes were killed because memory ran out.

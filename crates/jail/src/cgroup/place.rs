@@ -1,6 +1,8 @@
 //! A folder of this launcher's own in one hierarchy, in which its groups are made; removed with the launcher.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{Mode, mkdirat};
@@ -31,6 +33,9 @@ pub(super) struct Place {
     pub(super) home: OwnedFd,
     pub(super) name: String,
     maker: u32,
+    /// v1 only: tells when all groups together run out of memory, and how often they did.
+    all_out_of_memory: OnceLock<OwnedFd>,
+    ooms_of_all: AtomicU64,
 }
 
 impl Place {
@@ -51,6 +56,8 @@ impl Place {
             home,
             name,
             maker,
+            all_out_of_memory: OnceLock::new(),
+            ooms_of_all: AtomicU64::new(0),
         })
     }
 
@@ -101,15 +108,46 @@ impl Place {
         files::read(self.base.as_fd(), file).ok()?.trim().parse().ok()
     }
 
-    /// Whether a group in which a process was killed for want of memory had not reached its own limit.
-    pub(super) fn was_killed_from_above(&self, group: &Group) -> bool {
-        match self.version {
-            Version::V1 => {
-                let limit = group.limits.get().map(|limits| limits.memory_bytes);
-                limit.zip(self.peak_memory(group)).is_some_and(|(limit, peak)| peak + CHARGED_AHEAD < limit)
+    /// The memory that all groups in this place together use.
+    pub(super) fn memory_of_all(&self) -> Option<u64> {
+        let file = memory_file(self.version);
+        files::read(self.home.as_fd(), file).ok()?.trim().parse().ok()
+    }
+
+    /// Has the kernel tell when all groups together run out of memory. v2 counts that in the group that did.
+    pub(super) fn watch_all(&self) {
+        if self.version == Version::V1 && self.all_out_of_memory.get().is_none() {
+            let gauges = files::Gauges::default();
+            let slot = Slot { home: self.home.as_fd(), number: ".", gauges: &gauges };
+            // Where the kernel cannot tell, a group's own count has to do.
+            if let Ok(Some(event)) = v1::oom_event(slot) {
+                let _first = self.all_out_of_memory.set(event);
             }
-            Version::V2 => self.slot(group).value_in("memory.events", "oom") == Some(0),
         }
+    }
+
+    /// How often all groups together ran out of memory, where that is told.
+    pub(super) fn ooms_of_all(&self) -> u64 {
+        let new = self.all_out_of_memory.get().map_or(0, files::drain_event);
+        self.ooms_of_all.fetch_add(new, Ordering::Relaxed) + new
+    }
+
+    /// How often a group ran out of its own memory. Below zero, on v1, where all groups together ran out of theirs before it
+    /// was made: only the difference of two counts means something.
+    pub(super) fn own_ooms(&self, group: &Group) -> i64 {
+        match self.version {
+            Version::V1 => match group.drain_oom_event() {
+                // Every group is told of what happens above it, and the one above is told first.
+                Some(announced) => announced as i64 - self.ooms_of_all() as i64,
+                None => self.has_been_full(group).into(),
+            },
+            Version::V2 => self.slot(group).value_in("memory.events", "oom").unwrap_or(0) as i64,
+        }
+    }
+
+    fn has_been_full(&self, group: &Group) -> bool {
+        let limit = group.limits.get().map(|limits| limits.memory_bytes);
+        limit.zip(self.peak_memory(group)).is_some_and(|(limit, peak)| peak + CHARGED_AHEAD >= limit)
     }
 
     pub(super) fn oom_kills(&self, group: &Group) -> Option<u64> {
@@ -160,6 +198,14 @@ impl Place {
             Ok(members) => members.is_empty(),
             Err(errno) => errno == Errno::NOENT,
         }
+    }
+}
+
+/// Which file has the memory in use.
+pub(super) fn memory_file(version: Version) -> &'static str {
+    match version {
+        Version::V1 => "memory.usage_in_bytes",
+        Version::V2 => "memory.current",
     }
 }
 

@@ -118,11 +118,15 @@ fn memory_beyond_the_limit_is_killed_counted_and_announced() {
     assert_eq!((group.oom_kills(), group.is_empty()), (0, true));
     let status = joined(&group, hog);
     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "status {status:#x}");
-    assert!(group.oom_kills() > 0 && !group.was_killed_from_above());
     if let Some(event) = group.oom_event() {
-        let mut polled = [PollFd::from_borrowed_fd(event, PollFlags::IN)];
-        assert_eq!(poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap(), 1);
+        let announced = || {
+            let mut polled = [PollFd::from_borrowed_fd(event, PollFlags::IN)];
+            poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap()
+        };
+        assert_eq!(announced(), 1);
+        assert_eq!((group.drain_oom_event(), announced()), (Some(1), 0));
     }
+    assert!(group.oom_kills() > 0 && !group.was_killed_from_above());
     let usage = group.usage();
     assert!(usage.cpu.is_some_and(|cpu| cpu > Duration::ZERO), "{usage:?}");
     assert!(usage.peak_memory_bytes.is_none_or(|peak| peak > 16 * MIB && peak <= 32 * MIB), "{usage:?}");
@@ -133,12 +137,22 @@ fn memory_beyond_the_limit_is_killed_counted_and_announced() {
 fn a_kill_for_want_of_everybodys_memory_is_told_from_ones_own() {
     let Some(hierarchy) = hierarchy() else { return };
     hierarchy.limit_all(32 * MIB);
+    hierarchy.limit_all(64 * MIB);
+    assert_eq!(hierarchy.memory_for_all(), Some(32 * MIB), "the lower limit stays");
+    // Also where the group was nearly at its own limit.
+    for own in [1024 * MIB, 33 * MIB] {
+        let group = hierarchy.create(1).unwrap();
+        group.set_limits(&Limits { memory_bytes: own, ..LIMITS }).unwrap();
+        assert!(!group.was_killed_from_above());
+        let status = joined(&group, hog);
+        assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "status {status:#x}");
+        assert!(group.oom_kills() > 0 && group.was_killed_from_above(), "{:?}", group.memory_events());
+        assert!(gone(group));
+    }
     let group = hierarchy.create(1).unwrap();
-    group.set_limits(&Limits { memory_bytes: 1024 * MIB, ..LIMITS }).unwrap();
-    assert!(!group.was_killed_from_above());
-    let status = joined(&group, hog);
-    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "status {status:#x}");
-    assert!(group.oom_kills() > 0 && group.was_killed_from_above());
+    group.set_limits(&Limits { memory_bytes: 16 * MIB, ..LIMITS }).unwrap();
+    joined(&group, hog);
+    assert!(group.oom_kills() > 0 && !group.was_killed_from_above(), "{:?}", group.memory_events());
     assert!(gone(group));
 }
 

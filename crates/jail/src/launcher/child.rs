@@ -272,7 +272,7 @@ impl Child {
             rules: wanted.artifacts.clone(),
             cpu_before: self.cpu_before,
         };
-        let run = Run::new(parts, layers, pending.started, &wanted.limits);
+        let run = Run::new(parts, layers, pending.started, wanted);
         Ok(run.with_child(child, warmth).with_ear(Ear::of(self.listener)))
     }
 

@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use super::home::Home;
 use super::pausing::Pausing;
 use super::run::Run;
-use crate::cgroup::Group;
+use crate::cgroup::{Group, MemoryEvents};
 use crate::spec::{Answer, Ask, Ending, Stats};
 
 /// What a run has that is a living jail.
@@ -18,11 +18,16 @@ pub(super) struct Life {
     pub(super) pausing: Pausing,
     /// Why it was killed.
     pub(super) doom: Option<Ending>,
+    /// What had happened for want of memory when that was looked at last, and how many processes have been killed although
+    /// the jail had not used up its own.
+    memory: Option<MemoryEvents>,
+    machine_memory_kills: u64,
 }
 
 impl Life {
     pub(super) fn new(now: Instant) -> Self {
-        Self { disk: None, pausing: Pausing::new(now), doom: None }
+        let pausing = Pausing::new(now);
+        Self { disk: None, pausing, doom: None, memory: None, machine_memory_kills: 0 }
     }
 
     /// Lets go of the disk before its processes do, so that the launcher is not the one to free what is on it.
@@ -45,9 +50,13 @@ impl Life {
         }
     }
 
-    fn stats(&self, group: Option<&Group>) -> Stats {
+    fn stats(&mut self, group: Option<&Group>) -> Stats {
         let disk = self.disk.as_ref().and_then(|disk| rustix::fs::fstatfs(disk).ok());
         let usage = group.map(Group::usage).unwrap_or_default();
+        let memory = group.map(Group::memory_events).unwrap_or_default();
+        let before =
+            self.memory.replace(memory).or(group.map(Group::memory_events_before)).unwrap_or_default();
+        self.machine_memory_kills += memory.machine_kills_since(&before);
         Stats {
             cpu: usage.cpu,
             memory_bytes: group.and_then(Group::memory),
@@ -56,7 +65,8 @@ impl Life {
             processes: group.and_then(Group::processes).map(|all| all.saturating_sub(1)),
             peak_processes: usage.peak_processes.map(|all| all.saturating_sub(1)),
             disk_bytes: disk.map(|disk| (disk.f_blocks - disk.f_bfree) * disk.f_bsize as u64),
-            memory_kills: group.map_or(0, Group::oom_kills),
+            memory_kills: memory.kills.saturating_sub(self.machine_memory_kills),
+            machine_memory_kills: self.machine_memory_kills,
             forks_refused: group.map_or(0, Group::forks_refused),
             disk_full: disk.is_some_and(|disk| disk.f_bfree == 0 || disk.f_ffree == 0),
         }

@@ -14,7 +14,9 @@ mod ids;
 mod keeper;
 mod lineage;
 mod living;
+mod memory_share;
 mod nursery;
+mod oom_score;
 mod outbox;
 mod owner;
 mod pace;
@@ -177,6 +179,7 @@ fn work(control: &OwnedFd, runs: &mut Runs) {
             clock.lap(Handler::Ending);
         }
         let now = Instant::now();
+        runs.look_at_shares(now);
         for notice in runs.expire(now).into_iter().chain(runs.proceed_pausing(now)) {
             outbox.push(notice);
         }

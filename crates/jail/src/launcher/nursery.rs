@@ -19,7 +19,7 @@ use super::run::Run;
 use super::warm_jail::{Dying, WarmJail};
 use super::zygote::{Filters, Zygote};
 use crate::seccomp::Filter;
-use crate::spec::{Jail, Limits, Network, PoolState, Settings, Warming};
+use crate::spec::{Jail, Limits, Mismatch, Network, PoolState, Settings, Warming};
 use crate::step::StepFailed;
 use crate::template::Root;
 
@@ -46,6 +46,8 @@ pub(super) enum News {
     FallBack(Pending),
     /// What runs and came of this zygote is not to be believed: one of its children was not what it said.
     Distrusted(u64),
+    /// What was seen of that child.
+    Mismatch(Mismatch),
 }
 
 /// Where a descriptor belongs.

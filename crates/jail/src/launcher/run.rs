@@ -17,13 +17,15 @@ use super::ear::Ear;
 use super::hearing::Hearing;
 use super::home::Home;
 use super::living::Life;
+use super::memory_share::Claim;
+use super::oom_score::{OomScores, Standing};
 use super::owner::Owners;
 use super::plot::Plot;
 use super::start::{Lodging, Parts, Remains};
 use crate::cgroup::{Controller, Group};
 use crate::inside::{self, Collector};
 use crate::seccomp::Filter;
-use crate::spec::{Ending, Kept, Layer, Limits, Usage, Warmth};
+use crate::spec::{Ending, Jail, Kept, Layer, Usage, Warmth};
 use crate::step::StepFailed;
 use crate::sys::{self, Cloned};
 use crate::wire::Notice;
@@ -55,6 +57,12 @@ pub(super) struct Run {
     warmth: Warmth,
     /// What it has where it stays.
     life: Option<Life>,
+    tenant: String,
+    memory_bytes: u64,
+    /// Its part of what its tenant holds of the memory for all jails.
+    pub(super) claim: Option<Claim>,
+    /// When to look again whether a process was killed for want of memory, and how often still.
+    pub(super) memory_doubt: Option<(Instant, u32)>,
 }
 
 /// How far the artifacts of a child are, and how that had ended.
@@ -67,7 +75,8 @@ pub(super) enum Collecting {
 }
 
 impl Run {
-    pub(super) fn new(parts: Parts, layers: Vec<Layer>, started: Instant, limits: &Limits) -> Self {
+    pub(super) fn new(parts: Parts, layers: Vec<Layer>, started: Instant, jail: &Jail) -> Self {
+        let limits = &jail.limits;
         Self {
             pid: parts.pid,
             pidfd: parts.pidfd,
@@ -87,12 +96,36 @@ impl Run {
             seen: Usage::default(),
             warmth: Warmth::Cold,
             life: None,
+            tenant: jail.tenant.clone(),
+            memory_bytes: limits.memory_bytes,
+            claim: None,
+            memory_doubt: None,
         }
     }
 
     /// The same as a jail that stays.
     pub(super) fn living(self) -> Self {
         Self { life: Some(Life::new(Instant::now())), ..self }
+    }
+
+    pub(super) fn tenant(&self) -> &str {
+        &self.tenant
+    }
+
+    /// What its processes may use.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
+    /// Has the kernel end its processes sooner or later when memory runs out; says how many processes that took.
+    pub(super) fn set_oom_scores(&self, home: &Home, standing: Standing) -> usize {
+        let main = match &self.child {
+            // Its number may be another's.
+            Some(child) if child.is_reaped() => return 0,
+            Some(child) => child.pid(),
+            None => self.pid,
+        };
+        OomScores::of(standing, self.is_living()).apply(home, main, self.group())
     }
 
     pub(super) fn layers(&self) -> &[Layer] {
@@ -193,6 +226,26 @@ impl Run {
 
     pub(super) fn out_of_memory(&self) -> bool {
         self.group().is_some_and(|group| group.oom_kills() > 0)
+    }
+
+    /// Ends it where one of its processes was killed for want of memory.
+    pub(super) fn end_if_out_of_memory(&mut self, number: u64) -> Option<Notice> {
+        if self.answered || !self.out_of_memory() {
+            return None;
+        }
+        self.kill();
+        let ending = self.memory_ending();
+        Some(self.ended(number, ending, Usage::default()))
+    }
+
+    pub(super) fn is_doubt_due(&self, now: Instant) -> bool {
+        self.memory_doubt.is_some_and(|(at, _)| at <= now)
+    }
+
+    /// Looks again at this time, where there are looks left.
+    pub(super) fn doubt_on(&mut self, at: Instant) {
+        let left = self.memory_doubt.filter(|_| !self.answered).and_then(|(_, left)| left.checked_sub(1));
+        self.memory_doubt = left.map(|left| (at, left));
     }
 
     /// Whose memory was used up, where a process was killed for want of it.

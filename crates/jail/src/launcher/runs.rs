@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use super::child::Pending;
 use super::hearing::Hearing;
 use super::home::Home;
+use super::memory_share::MemoryShares;
 use super::nursery::{Crib, News, Nursery, Served};
 use super::run::{Collecting, Run};
 use super::sealing::Sealing;
@@ -29,6 +30,10 @@ const MAX_REMOVED: usize = 32;
 const SWEEP: Duration = Duration::from_millis(20);
 /// How many processes that nobody knows are waited for in one sweep.
 const MOST_STRAYS: usize = 256;
+
+/// When it is looked at again whether a run that ran out of memory lost a process, and how often.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const MOST_LOOKS: u32 = 50;
 
 /// What a descriptor of a run stands for.
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +68,7 @@ pub(super) struct Runs {
     discarded: Vec<Discarded>,
     nursery: Nursery,
     processors: usize,
+    pub(super) shares: MemoryShares,
     /// How many refused calls of living jails are still heard.
     pub(super) hearing: Hearing,
     /// The copying of the binary that guests become, while it lasts.
@@ -83,12 +89,16 @@ impl Runs {
             nursery: Nursery::new(),
             hearing: Hearing::new(Instant::now()),
             sealing: None,
+            shares: MemoryShares::new(Instant::now()),
             processors: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         }
     }
 
     /// What to keep ready from now on.
     pub(super) fn keep(&mut self, settings: Settings) {
+        if let Some(memory_bytes) = settings.memory_for_all {
+            self.home.groups.limit_all(memory_bytes);
+        }
         self.nursery.keep(settings);
     }
 
@@ -111,7 +121,7 @@ impl Runs {
         let root = self.templates.place(jail.root)?;
         let pending = Pending { run, jail, fds, started };
         match self.nursery.serve(&mut self.home, &root, pending) {
-            Served::Started(warm) => self.running.push((run, *warm)),
+            Served::Started(warm) => self.enroll(run, *warm),
             Served::Expecting => {}
             Served::Cold(pending) => return self.start_cold(&pending),
         }
@@ -144,7 +154,7 @@ impl Runs {
         };
         match waiting.order(&self.home, jail, fds, pending.started) {
             Ok(started) => {
-                self.running.push((pending.run, started));
+                self.enroll(pending.run, started);
                 Ok(())
             }
             Err(failed) => {
@@ -160,11 +170,12 @@ impl Runs {
         let mut notices = Vec::new();
         for news in std::mem::take(&mut self.nursery.news) {
             match news {
-                News::Started(run, warm) => self.running.push((run, *warm)),
+                News::Started(run, warm) => self.enroll(run, *warm),
                 News::FallBack(pending) => {
                     let failed = self.start_cold(&pending).err();
                     notices.extend(failed.map(|failure| Notice::Failed { run: pending.run, failure }));
                 }
+                News::Mismatch(mismatch) => notices.push(Notice::Mismatch(mismatch)),
                 News::Distrusted(zygote) => notices.extend(self.fail_children_of(zygote)),
             }
         }
@@ -270,15 +281,13 @@ impl Runs {
         }
     }
 
+    /// The kernel tells this before it kills, and tells every group where all of them together ran out of memory: so a
+    /// run that lost nobody is looked at again for a while.
     fn out_of_memory(&mut self, number: u64) -> Option<Notice> {
         let run = self.find(number)?;
-        // The event also fires when a group is removed.
-        if run.answered || !run.out_of_memory() {
-            return None;
-        }
-        run.kill();
-        let ending = run.memory_ending();
-        Some(run.ended(number, ending, Usage::default()))
+        run.group()?.drain_oom_event();
+        run.memory_doubt = Some((Instant::now() + LOOK_AGAIN, MOST_LOOKS));
+        run.end_if_out_of_memory(number)
     }
 
     /// A program was refused something; or a zygote's child says that it is about to end: that is its ending, whatever the
@@ -352,7 +361,7 @@ impl Runs {
         if let (Collecting::Due(due), false) = (&run.collecting, run.answered) {
             ending = Some(run.collect(*due, self.nursery.collectors_filter())?);
         }
-        let (_, mut run) = self.running.swap_remove(at);
+        let mut run = self.dismiss(at);
         let notice = last_words.or_else(|| {
             if run.answered {
                 return None;
@@ -372,7 +381,7 @@ impl Runs {
     /// What a child left is collected, and with that its run is over.
     fn collected(&mut self, number: u64) -> Option<Notice> {
         let at = self.running.iter().position(|(found, _)| *found == number)?;
-        let (_, mut run) = self.running.swap_remove(at);
+        let mut run = self.dismiss(at);
         let notice = run.collected(number);
         self.tidy(run.into_remains());
         notice
@@ -413,6 +422,11 @@ impl Runs {
             run.kill();
             run.ended(*number, Ending::TimedOut, Usage::default())
         }));
+        let in_doubt = self.running.iter_mut().filter(|(_, run)| run.is_doubt_due(now));
+        notices.extend(in_doubt.filter_map(|(number, run)| {
+            run.doubt_on(now + LOOK_AGAIN);
+            run.end_if_out_of_memory(*number)
+        }));
         notices
     }
 
@@ -423,8 +437,9 @@ impl Runs {
         let now = Instant::now();
         let turns = self.running.iter().filter_map(|(_, run)| run.ear.next_turn(&self.hearing, now));
         let pausing = self.running.iter().filter_map(|(_, run)| run.pausing_due(now));
-        let deadline = deadline.chain(turns).chain(pausing).chain(self.nursery.next_deadline());
-        let deadline = deadline.chain(self.home.groups.next_sweep()).min();
+        let doubts = self.running.iter().filter_map(|(_, run)| run.memory_doubt).map(|(at, _)| at);
+        let own = self.nursery.next_deadline().into_iter().chain(self.shares_due()).chain(self.home.groups.next_sweep());
+        let deadline = deadline.chain(turns).chain(pausing).chain(doubts).chain(own).min();
         let deadline = deadline.map(|at| at.saturating_duration_since(now));
         match (deadline, self.is_tidy()) {
             (deadline, true) => deadline,

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use rustix::process::Signal;
@@ -13,6 +13,7 @@ use super::ear::Ear;
 use super::home::{Home, controller_layer};
 use super::idmap;
 use super::ids::Taken;
+use super::oom_score::{self, OomScores, Standing};
 use super::plot::Plot;
 use super::run::Run;
 use crate::cgroup::{self, Controller, Group};
@@ -194,12 +195,10 @@ fn prepare_as(
         limits: None,
         taken,
     };
-    set_oom_score(home, waiting.pid, if wanted.living { GUEST_OOM_SCORE } else { PROGRAM_OOM_SCORE });
+    oom_score::set_oom_score(home, waiting.pid, OomScores::of(Standing::WithinShare, wanted.living).main);
     if wanted.living {
         // Now it still is what this process may change. Where it is not, everybody inside has the same score.
-        let path = format!("{}/oom_score_adj", waiting.pid);
-        waiting.score =
-            rustix::fs::openat(&home.proc, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).ok();
+        waiting.score = oom_score::open_oom_score(home, waiting.pid).ok();
     }
     match let_in(home, &waiting, &let_go) {
         Ok(()) => Ok(waiting),
@@ -209,19 +208,6 @@ fn prepare_as(
             Err(failed)
         }
     }
-}
-
-/// How soon the kernel ends a program when memory runs out: before everything else on the machine.
-pub(super) const PROGRAM_OOM_SCORE: u32 = 1_000;
-/// The same for a guest, which gives its programs a higher one.
-const GUEST_OOM_SCORE: u32 = 500;
-
-/// Sets how soon the kernel ends a process, and everything that it starts, when memory runs out.
-pub(super) fn set_oom_score(home: &Home, pid: i32, score: u32) {
-    let path = format!("{pid}/oom_score_adj");
-    let file = rustix::fs::openat(&home.proc, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
-    // Where this is refused the process has what the launcher has, which then is the usual one.
-    let _set = file.and_then(|file| rustix::io::write(&file, score.to_string().as_bytes()));
 }
 
 /// Gives PID 1 its ids and lets it go on.
@@ -350,7 +336,7 @@ impl Waiting {
         let parts =
             Parts { pid, pidfd, told: Some(told), remains: Remains { group, lodging: Lodging::Ids(taken) } };
         let ear = if jail.living { Ear::staying(orders) } else { Ear::at(seats) };
-        let run = Run::new(parts, layers, started, &jail.limits).with_ear(ear);
+        let run = Run::new(parts, layers, started, jail).with_ear(ear);
         Ok(if jail.living { run.living() } else { run })
     }
 

@@ -9,7 +9,7 @@ use super::lineage::Lineage;
 use super::nursery::{Crib, News, Nursery};
 use super::zygote::{Said, Zygote};
 use crate::inside::BuilderNotice;
-use crate::spec::Warmth;
+use crate::spec::{Mismatch, Warmth};
 use crate::step::{Step, StepFailed};
 
 impl Nursery {
@@ -97,6 +97,8 @@ impl Nursery {
     fn distrust(&mut self, home: &mut Home, at: usize, mismatch: &str) {
         let keeper = &mut self.keepers[at];
         keeper.state.mismatches += 1;
+        let (pool, tenant) = (keeper.state.name.clone(), keeper.state.tenant.clone());
+        self.news.push(News::Mismatch(Mismatch { pool, tenant, what: mismatch.to_owned() }));
         let zygote = keeper.zygote.as_ref().map(Zygote::number);
         self.dying.extend(keeper.clear());
         self.give_up(home, at, &format!("a child was not confined as it said: {mismatch}"));

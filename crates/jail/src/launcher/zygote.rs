@@ -21,6 +21,7 @@ use super::habits::Habits;
 use super::home::Home;
 use super::ids::Taken;
 use super::lineage::Lineage;
+use super::oom_score::{self, OomScores, Standing};
 use super::plot::Plot;
 use super::start;
 use crate::bare::message::{Birth, BirthStep, Delivered, Word, bytes_of, from_bytes, kind};
@@ -169,7 +170,7 @@ impl Zygote {
         let pidfd = clone_into_namespace(&builder, &nest, group.as_ref().and_then(Group::clone_into))?;
         drop(nest);
         let pid = step(Step::Namespaces, "", || home.pid_of(&pidfd))?;
-        start::set_oom_score(home, pid, start::PROGRAM_OOM_SCORE);
+        oom_score::set_oom_score(home, pid, OomScores::of(Standing::WithinShare, false).main);
         let now = Instant::now();
         let zygote = Self {
             number,

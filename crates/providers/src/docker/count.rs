@@ -25,6 +25,7 @@ pub(super) async fn stats(guest: &Guest, playground: bool) -> Stats {
         memory_bytes: memory.0,
         peak_memory_bytes: memory.1,
         memory_kills: memory.2.unwrap_or(0),
+        machine_memory_kills: 0,
         processes: processes.0.map(|count| count.saturating_sub(OURS)),
         peak_processes: processes.1.map(|count| count.saturating_sub(OURS)),
         forks_refused: processes.2.unwrap_or(0),

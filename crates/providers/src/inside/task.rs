@@ -13,7 +13,7 @@ use belljar_engine::living::{
 };
 use belljar_engine::outcome::{Ending, Limit, Outcome, Usage};
 use belljar_engine::plan::{Plan, Program, Task, WORKSPACE};
-use belljar_engine::provider::{BoxFuture, Flow, Sink};
+use belljar_engine::provider::{BoxFuture, Flow, ProviderError, Sink};
 use belljar_jail::spec::ArtifactRules;
 
 use super::ahead::{Ahead, Order};
@@ -148,6 +148,9 @@ impl Ready<'_> {
             Err(LivingError::Paused) => Left::default(),
             after => after?,
         };
+        if is_killed_from_above(ending, &before, &stats) {
+            return Err(ProviderError::SandboxMemoryExhausted.into());
+        }
         let ending = match judge(ending, &before, &stats, living.halted().is_some()) {
             // Where nobody else has anything, whoever was killed was part of it.
             Ending::Exited(_) if errand.alone && stats.memory_kills > before.memory_kills => {
@@ -202,6 +205,12 @@ async fn clear(files: &dyn Files, prepared: &Prepared, folder: &str) {
     if let Some(temporary) = &prepared.temporary {
         let _removed = files.remove(&format!("{WORKSPACE}/{temporary}"), false).await;
     }
+}
+
+/// Whether a task failed while a process was killed for want of memory that was not the sandbox's own.
+fn is_killed_from_above(ending: Ending, before: &Stats, after: &Stats) -> bool {
+    let killed = after.machine_memory_kills > before.machine_memory_kills;
+    killed && matches!(ending, Ending::Signalled(9) | Ending::Exited(1..))
 }
 
 /// A limit that was reached while the task ran, and that it failed with, is its ending.

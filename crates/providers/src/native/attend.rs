@@ -242,12 +242,16 @@ impl<'a> Attending<'a> {
                 (ending, usage, duration, layers, warmth, kept)
             }
             Notice::Failed { failure, .. } => return Err(refusal_of(&failure)),
-            Notice::Ready { .. } | Notice::Broken(_) | Notice::Pools { .. } | Notice::Answered { .. } => {
+            Notice::Ready { .. }
+            | Notice::Broken(_)
+            | Notice::Pools { .. }
+            | Notice::Answered { .. }
+            | Notice::Mismatch(_) => {
                 return Err(lost());
             }
         };
         if ending == spec::Ending::MachineMemory {
-            return Err(out_of_memory());
+            return Err(ProviderError::SandboxMemoryExhausted);
         }
         let mut isolation: Vec<Layer> = layers.into_iter().map(engine_layer).collect();
         isolation.sort();
@@ -281,13 +285,6 @@ impl<'a> Attending<'a> {
             },
         })
     }
-}
-
-/// A run that used no more than its own was killed all the same.
-fn out_of_memory() -> ProviderError {
-    let message = "the machine's memory for all sandboxes was used up, and this run was ended for it; run it again \
-                   when less is running, or give sandboxes less memory";
-    ProviderError::Lost { message: message.to_owned() }
 }
 
 fn keep(kept: &mut Vec<u8>, bytes: &[u8], bound: usize) {

@@ -14,6 +14,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{oneshot, watch};
 
 use super::image::NumberedRoot;
+use super::mismatches::Mismatches;
 use super::run::failure_of;
 
 #[derive(Debug)]
@@ -52,7 +53,10 @@ pub(super) struct Ordered {
 }
 
 impl Connection {
-    pub(super) async fn open(control: OwnedFd) -> Result<(Self, Host), ProviderError> {
+    pub(super) async fn open(
+        control: OwnedFd,
+        mismatches: Arc<Mismatches>,
+    ) -> Result<(Self, Host), ProviderError> {
         let broken =
             |message: String| ProviderError::Setup { step: "start the launcher".to_owned(), cause: message };
         let control = UnixStream::from_std(control.into()).map_err(|error| broken(error.to_string()))?;
@@ -73,7 +77,7 @@ impl Connection {
             Err(errno) => return Err(broken(errno.to_string())),
         };
         let connection = Self(Arc::new(line));
-        tokio::spawn(listen(Arc::clone(&connection.0), buffer));
+        tokio::spawn(listen(Arc::clone(&connection.0), mismatches, buffer));
         Ok((connection, host))
     }
 
@@ -253,8 +257,12 @@ fn errno(error: &std::io::Error) -> Errno {
 }
 
 /// Passes notices on until the launcher is gone; then every run that still waits learns of it.
-async fn listen(line: Arc<Line>, mut buffer: Vec<u8>) {
+async fn listen(line: Arc<Line>, mismatches: Arc<Mismatches>, mut buffer: Vec<u8>) {
     while let Ok(Some(notice)) = line.receive(&mut buffer).await {
+        if let Notice::Mismatch(mismatch) = notice {
+            mismatches.push(mismatch);
+            continue;
+        }
         let (Notice::Ended { run, .. }
         | Notice::Failed { run, .. }
         | Notice::Pools { run, .. }
@@ -285,7 +293,7 @@ mod tests {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         wire::send(theirs.as_fd(), &Notice::Ready { missing: Vec::new(), no_freezer: None }, &[]).unwrap();
-        let (connection, _) = Connection::open(ours).await.unwrap();
+        let (connection, _) = Connection::open(ours, Arc::default()).await.unwrap();
         drop(theirs);
         assert!(matches!(connection.ask(1, Ask::Stats).await, Answer::Gone));
         assert!(connection.is_lost());

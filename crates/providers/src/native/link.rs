@@ -1,13 +1,14 @@
 //! The launcher, which is started anew when it is gone.
 
 use std::process::Child;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_engine::provider::ProviderError;
 use belljar_jail::spec;
 
 use super::Launched;
 use super::connection::{Connection, Host, lost};
+use super::mismatches::Mismatches;
 
 #[derive(Debug)]
 pub(super) struct Link {
@@ -15,6 +16,8 @@ pub(super) struct Link {
     now: Mutex<Option<Connected>>,
     /// Held while another launcher is started, so that all who need one start one only.
     renewing: tokio::sync::Mutex<()>,
+    /// What launchers told, this one and those before it.
+    pub(super) mismatches: Arc<Mismatches>,
 }
 
 #[derive(Debug)]
@@ -28,9 +31,10 @@ impl Link {
         launched: Launched,
         settings: spec::Settings,
     ) -> Result<(Self, Host), ProviderError> {
-        let (connected, host) = connect(launched, settings).await?;
-        let link = Self { settings, now: Mutex::new(Some(connected)), renewing: tokio::sync::Mutex::new(()) };
-        Ok((link, host))
+        let mismatches = Arc::new(Mismatches::default());
+        let (connected, host) = connect(launched, settings, &mismatches).await?;
+        let now = Mutex::new(Some(connected));
+        Ok((Self { settings, now, renewing: tokio::sync::Mutex::new(()), mismatches }, host))
     }
 
     fn now(&self) -> MutexGuard<'_, Option<Connected>> {
@@ -49,7 +53,7 @@ impl Link {
         if !self.connection()?.is_lost() {
             return Ok(());
         }
-        let (connected, _) = connect(Launched::start()?, self.settings).await?;
+        let (connected, _) = connect(Launched::start()?, self.settings, &self.mismatches).await?;
         let before = self.now().replace(connected);
         if let Some(before) = before {
             wait_for(before.launcher).await;
@@ -67,9 +71,13 @@ impl Link {
     }
 }
 
-async fn connect(launched: Launched, settings: spec::Settings) -> Result<(Connected, Host), ProviderError> {
-    let (control, launcher) = launched.0.into_parts();
-    let (connection, host) = Connection::open(control).await?;
+async fn connect(
+    launched: Launched,
+    settings: spec::Settings,
+    mismatches: &Arc<Mismatches>,
+) -> Result<(Connected, Host), ProviderError> {
+    let (control, launcher) = launched.launcher.into_parts();
+    let (connection, host) = Connection::open(control, Arc::clone(mismatches)).await?;
     connection.configure(settings).await?;
     Ok((Connected { connection, launcher }, host))
 }

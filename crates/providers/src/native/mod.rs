@@ -6,6 +6,7 @@ pub(crate) mod gate;
 pub(crate) mod image;
 mod link;
 mod living;
+mod mismatches;
 pub(crate) mod paths;
 pub mod places;
 pub(crate) mod run;
@@ -22,8 +23,8 @@ use belljar_engine::living::{Living, LivingCapabilities};
 use belljar_engine::outcome::{Kernel, Outcome};
 use belljar_engine::plan::{Image, Network, Plan, Program, Task};
 use belljar_engine::provider::{
-    BoxFuture, Capabilities, ImageChoice, LoopTurns, MissingLayer, PoolMetrics, Provider, ProviderError,
-    Sandbox, Sink,
+    BoxFuture, Capabilities, ImageChoice, LoopTurns, Mismatch, MissingLayer, PoolMetrics, Provider,
+    ProviderError, Sandbox, Sink,
 };
 use belljar_engine::warm::{WarmSettings, Warming};
 use belljar_jail::launcher::Launcher;
@@ -43,7 +44,10 @@ pub fn run_if_asked() {
 
 /// A launcher that was started and not yet spoken to: it sets itself up while this process goes on.
 #[derive(Debug)]
-pub struct Launched(Launcher);
+pub struct Launched {
+    launcher: Launcher,
+    memory_for_all: Option<u64>,
+}
 
 impl Launched {
     /// Starts the launcher: this same binary, executed anew.
@@ -55,17 +59,24 @@ impl Launched {
             step: "start the launcher".to_owned(),
             cause: error.to_string(),
         };
-        Launcher::start().map(Self).map_err(failed)
+        let launcher = Launcher::start().map_err(failed)?;
+        Ok(Self { launcher, memory_for_all: None })
+    }
+
+    /// Limits the memory of all sandboxes together to less than the machine has for them.
+    #[must_use]
+    pub fn with_memory_for_all(self, bytes: Option<u64>) -> Self {
+        Self { memory_for_all: bytes, ..self }
     }
 }
 
-fn settings_of(warm: WarmSettings) -> spec::Settings {
+fn settings_of(warm: WarmSettings, memory_for_all: Option<u64>) -> spec::Settings {
     let warming = match warm.mode {
         Warming::Pool => spec::Warming::Pool,
         Warming::Fork => spec::Warming::Fork,
         Warming::Off => spec::Warming::Off,
     };
-    spec::Settings { warming, pool_memory_bytes: warm.memory_bytes, idle: warm.idle }
+    spec::Settings { warming, pool_memory_bytes: warm.memory_bytes, idle: warm.idle, memory_for_all }
 }
 
 /// What image `host` shows of this machine.
@@ -106,7 +117,8 @@ impl Native {
     pub async fn connect(launched: Launched, warm: WarmSettings) -> Result<Self, ProviderError> {
         // Looked at while the launcher sets itself up.
         let roots = Roots::new();
-        let (link, host) = Link::open(launched, settings_of(warm)).await?;
+        let settings = settings_of(warm, launched.memory_for_all);
+        let (link, host) = Link::open(launched, settings).await?;
         let missing = host.missing.into_iter().map(|gap| MissingLayer {
             layer: engine_layer(gap.layer),
             reason: gap.reason,
@@ -183,6 +195,10 @@ impl Provider for Native {
             };
             connection.pools().await.1.into_iter().map(turns).collect()
         })
+    }
+
+    fn take_mismatches(&self) -> Vec<Mismatch> {
+        self.shared.link.mismatches.take()
     }
 
     fn runtime<'a>(&'a self, language: &'static Language, image: &'a Image) -> BoxFuture<'a, Option<String>> {

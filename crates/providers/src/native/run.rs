@@ -202,6 +202,7 @@ fn jail(shared: &Shared, place: &Place, task: &Task, prepared: Prepared, root: u
         result_pipe: prepared.result,
         artifacts: Some(shared.artifacts.0.clone()),
         require_separate_uid: place.plan.require.contains(&Layer::SeparateUid),
+        tenant: place.plan.tenant.clone(),
         interpreter: prepared.warm.and_then(|warm| interpreter(place, warm)),
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::Path;
 use axum::http::StatusCode;
+use belljar_engine::limits::Limits;
 use belljar_engine::profile::Profile;
 use belljar_store::{ProfileName, StoredProfile, Timestamp};
 use serde_json::{Map, Value, json};
@@ -60,7 +61,7 @@ pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Va
 pub(crate) async fn set(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Value>, Error> {
     let profile: ProfileName = name.parse()?;
     let new: Profile = parse_bytes(&body.bytes)?;
-    check(&new)?;
+    check(&new, desk.world.engine.ceiling())?;
     if let Some(policy) = &new.policy {
         check_policy(&desk, policy)?;
     }
@@ -88,7 +89,7 @@ pub(crate) async fn remove(desk: Desk, Path(name): Path<String>) -> Result<Statu
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn check(profile: &Profile) -> Result<(), Error> {
+fn check(profile: &Profile, ceiling: &Limits) -> Result<(), Error> {
     let refused = |field, message: &str| Err(Error::Invalid { field, message: message.to_owned() });
     if !profile.mounts.is_empty() {
         return refused("mounts", "folders of the host are set in belljar.toml");
@@ -96,7 +97,7 @@ fn check(profile: &Profile) -> Result<(), Error> {
     if profile.image.as_deref().is_some_and(|image| image != "host") {
         return refused("image", "folders of the host are set in belljar.toml");
     }
-    Ok(profile.check()?)
+    Ok(profile.check(ceiling)?)
 }
 
 fn known(name: &str) -> Result<ProfileName, Error> {

@@ -191,7 +191,7 @@ pub(crate) async fn test(desk: Desk, Path(name): Path<String>, body: Whole) -> R
     };
     let work = async move {
         let began = Instant::now();
-        let ran = timeout(TEST, run(Arc::clone(&tested), request)).await;
+        let ran = timeout(TEST, run(Arc::clone(&tested), *world.engine.ceiling(), request)).await;
         let ran = ran.unwrap_or_else(|_| Err("it took too long".to_owned()));
         let duration = began.elapsed().as_secs_f64() * 1_000.0;
         if own {
@@ -202,8 +202,8 @@ pub(crate) async fn test(desk: Desk, Path(name): Path<String>, body: Whole) -> R
     desk.act("provider.test", &name, work).await.map(Json)
 }
 
-async fn run(provider: Arc<dyn Provider>, request: Request) -> Result<Report, String> {
-    let engine = Engine::new(provider, Profiles::shipped(), Limits::CEILING);
+async fn run(provider: Arc<dyn Provider>, ceiling: Limits, request: Request) -> Result<Report, String> {
+    let engine = Engine::new(provider, Profiles::shipped(), ceiling);
     let said = |error: belljar_engine::Error| error.to_string();
     let admitted = engine.admit(request, HostPaths::default()).map_err(said)?;
     let id = ExecutionId::generate().map_err(|error| error.to_string())?.to_string();

@@ -144,6 +144,7 @@ async fn start(
 async fn why_not(ordered: &mut Ordered, error: &GuestError) -> ProviderError {
     match tokio::time::timeout(MOURNING, &mut ordered.notice).await {
         Ok(Ok(Notice::Failed { failure, .. })) => failure_of(&failure),
+        Ok(Ok(Notice::Ended { ending: Ending::MachineMemory, .. })) => ProviderError::SandboxMemoryExhausted,
         Ok(Ok(Notice::Ended { ending: Ending::Memory, .. })) => ProviderError::Setup {
             step: "start the guest".to_owned(),
             cause: "limits.memory_bytes is too little for it".to_owned(),
@@ -169,6 +170,7 @@ fn jail(place: &Place, root: u64) -> Jail {
         result_pipe: false,
         artifacts: None,
         require_separate_uid: place.plan.require.contains(&Layer::SeparateUid),
+        tenant: place.plan.tenant.clone(),
         interpreter: None,
     }
 }
@@ -231,6 +233,7 @@ impl NativeLiving {
             peak_processes: stats.peak_processes,
             disk_bytes: stats.disk_bytes,
             memory_kills: stats.memory_kills,
+            machine_memory_kills: stats.machine_memory_kills,
             forks_refused: stats.forks_refused,
             disk_full: stats.disk_full,
         })
@@ -243,7 +246,7 @@ fn fate_of(notice: Option<Result<Notice, tokio::sync::oneshot::error::RecvError>
             Ending::Killed => "it was closed".to_owned(),
             Ending::TimedOut => "its time was over".to_owned(),
             Ending::MachineMemory => {
-                "the machine's memory for all sandboxes was used up, and it was ended for it".to_owned()
+                "the memory for all sandboxes together was used up, and it was ended for it".to_owned()
             }
             Ending::Memory => "its memory ran out, and its first process was killed for it".to_owned(),
             Ending::Signalled(signal) => format!("its first process was ended by signal {signal}"),
