@@ -4,6 +4,7 @@
 mod common;
 
 use std::collections::HashSet;
+use std::fs;
 
 use common::warm::Conversation;
 use common::{Answer, run};
@@ -79,6 +80,50 @@ fn python_is_a_script_like_any_other() {
         json!({"code": "async def main(n): return n", "arguments": {"n": 1}}),
         json!({"code": "import helper; print(helper.x)", "files": [{"path": "helper.py", "content": "x = 5"}]}),
         json!({"code": "import os; print(os.environ['A'], os.getcwd())", "env": {"A": "b"}, "workdir": "/tmp"}),
+    ]);
+    same("python", &lines);
+}
+
+/// Nothing below a program's own frames, wherever it looks and until its very end; with arguments what calls `main`, and
+/// nothing else.
+#[test]
+fn a_warm_program_has_the_stack_of_a_cold_one() {
+    let inspect = fs::read_to_string(common::beside("warm/stack.py")).expect("a file of the tests");
+    let script = format!("{inspect}\nlook('module')\nlook_elsewhere()\nlook_at_the_end()\n");
+    let main = format!("{inspect}\nlook('module')\ndef main():\n    look('main')\n    look_at_the_end()\n");
+    let failing = "def main(n):\n    try:\n        1 / n\n    except ZeroDivisionError:\n        raise ValueError('no')\n";
+    let traced =
+        "import sys\nsys.settrace(lambda frame, *_: print(frame.f_code.co_filename, frame.f_code.co_name))\n";
+    let mut lines = with_input(&[
+        script.as_str(),
+        &format!("{script}raise ValueError('shown')"),
+        &format!("{script}raise SystemExit('shown')"),
+        &format!("{inspect}\nsys.excepthook = lambda *_: look('hook')\nraise ValueError"),
+        traced,
+        "import sys, atexit\natexit.register(lambda: print(sys.last_value))\nraise ValueError('kept')",
+        "import sys\nprint([name for name in dir(sys) if name.startswith('last_')], sys.excepthook is sys.__excepthook__)",
+        "import sys, warnings\nwarnings.warn('one', stacklevel=1)\nwarnings.warn('above', stacklevel=2)",
+        "import atexit\natexit.register(int, 'no number')\natexit.register(print, 'first')",
+        "import atexit, sys\natexit.register(print, 'still')\nraise KeyboardInterrupt",
+        "class A:\n    def __del__(self): print(f())\ndef f(): return 'gone'\na = A()",
+        "import sys; print(sys.orig_argv)",
+        "globals()[5] = 6\nimport sys; del sys.modules['__main__']; sys.stdout = None; print('nowhere')",
+    ]);
+    let with_arguments = |code: &str, arguments: Value| json!({"code": code, "arguments": arguments});
+    lines.extend([
+        with_arguments(&main, json!({})),
+        with_arguments(failing, json!({"n": 0})),
+        with_arguments(&failing.replace("def", "async def"), json!({"n": 0})),
+        with_arguments("import sys\ndef main(): sys.exit(3)", json!({})),
+        with_arguments("def main(): raise KeyboardInterrupt", json!({})),
+        with_arguments("def main(): return {1}", json!({})),
+        with_arguments("def main(): return", json!({"n": 0})),
+        with_arguments("1 +", json!({})),
+        with_arguments("x = 1", json!({})),
+        with_arguments(
+            "import __main__, sys\ndef main(): return sorted(vars(__main__)), sys.argv, sys.path[0]",
+            json!({}),
+        ),
     ]);
     same("python", &lines);
 }

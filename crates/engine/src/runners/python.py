@@ -4,12 +4,19 @@ import os
 import sys
 
 
+def read(path):
+    """Returns the content of a file; a warm interpreter has it in memory, and puts it into GIVEN."""
+    given = globals().get("GIVEN", {})
+    if path in given:
+        return given[path]
+    with open(path, "rb") as file:
+        return file.read()
+
+
 def run(source, arguments_file):
     os.set_inheritable(3, False)
-    with open(arguments_file, encoding="utf-8") as file:
-        arguments = json.load(file)
-    with open(source, "rb") as file:
-        code = compile(file.read(), source, "exec")
+    arguments = json.loads(read(arguments_file))
+    code = compile(read(source), source, "exec", 0, True)
     sys.argv = [source]
     sys.path[0] = os.path.dirname(source)
     module = type(sys)("__main__")
@@ -22,14 +29,30 @@ def run(source, arguments_file):
         raise NameError("name 'main' is not defined: arguments were given, so the code must define main()")
     value = main(**arguments)
     if hasattr(value, "__await__"):
-        import asyncio
-
-        async def wait():
-            return await value
-
-        value = asyncio.run(wait())
+        value = wait_for(value)
     with os.fdopen(3, "w", encoding="utf-8") as result:
         json.dump(value, result)
 
 
-run(sys.argv[1], sys.argv[2])
+def wait_for(value):
+    import asyncio
+
+    async def wait():
+        return await value
+
+    return asyncio.run(value if asyncio.iscoroutine(value) else wait())
+
+
+def skip_own_frames(trace):
+    """Returns a traceback from the first frame on that is not in this file."""
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace
+
+
+try:
+    run(sys.argv[1], sys.argv[2])
+except BaseException as error:
+    # What is shown begins with the program's own frames. Before Python 3.11 this changes nothing.
+    error.__traceback__ = skip_own_frames(error.__traceback__)
+    raise

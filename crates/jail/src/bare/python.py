@@ -3,11 +3,17 @@
 Everything that confines a child is done by the extension module, before a child comes back from have_children(). Until
 then nothing is imported but the standard library, what the image has, and the operator's locked packages: the packages
 of a request are not even visible here.
+
+This script ends by an exception, so that the interpreter calls drive() of the extension module as its `sys.excepthook`
+with an empty stack. drive() resumes the generator serve(), and runs the program that serve() returns: no frame of this
+file is below those of a program, as none is in an interpreter that was started for it.
 """
 import _imp
 import atexit
 import builtins
+import functools
 import gc
+import linecache
 import os
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -16,9 +22,14 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 USUAL = ("collections", "datetime", "functools", "itertools", "json", "math", "random", "re", "time", "typing")
 # Where code is that came without a name.
 USUAL_SOURCE = "/workspace/main.py"
+# What calls main(), and where it finds the arguments.
+RUNNER = "/run/belljar/runner.py"
+ARGUMENTS = "/run/belljar/arguments.json"
 # Where the operator's packages are, and what puts all packages on sys.path: see site.py of the runners.
 PROFILE_PACKAGES = "/opt/belljar/python-profile"
 SITE = "/opt/belljar/site/sitecustomize.py"
+# What a short program does.
+REHEARSED = b"def main(): return [str(x) for x in range(3)]\nprint(*main()[3:], end='')\n"
 # What programs do first with what they import.
 REHEARSALS = {
     "numpy": b"import numpy\nx = numpy.arange(6.0).reshape(2, 3)\n(x @ x.T).sum(), str(x)\n",
@@ -26,11 +37,17 @@ REHEARSALS = {
 }
 
 
-def warm_up(names):
+def connect():
+    """Loads the extension module, which no program finds."""
+    line = _imp.create_dynamic(ModuleSpec("_belljar", None, origin="/run/belljar/zygote.so"))
+    sys.modules.pop("_belljar", None)
+    return line
+
+
+def warm_up(line, names):
     """Makes this interpreter ready to have children."""
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         sys.exit("this build of Python has no global lock, and cannot be forked safely")
-    line = _imp.create_dynamic(ModuleSpec("_belljar", None, origin="/run/belljar/zygote.so"))
     line.begin()
     for name in USUAL:
         __import__(name)
@@ -46,7 +63,14 @@ def warm_up(names):
         else:
             fork_once()
             line.imported(name.encode())
-    return line
+
+
+def compile_runner():
+    """Compiles what calls main(). Its source is shown in tracebacks although a child does not see the file."""
+    with open(RUNNER, encoding="utf-8") as file:
+        text = file.read()
+    linecache.cache[RUNNER] = (len(text), None, text.splitlines(True), RUNNER)
+    return compile(text, RUNNER, "exec", 0, True)
 
 
 def add_profile_packages():
@@ -62,13 +86,12 @@ def add_packages():
         return
     if PROFILE_PACKAGES in sys.path:
         sys.path.remove(PROFILE_PACKAGES)
-    try:
-        with open(SITE, "rb") as file:
-            code = compile(file.read(), SITE, "exec")
-        exec(code, {"__name__": "sitecustomize", "__file__": SITE, "__builtins__": builtins})
-    except BaseException as error:
+    with open(SITE, "rb") as file:
+        code = compile(file.read(), SITE, "exec")
+    error = yield exec, code, {"__name__": "sitecustomize", "__file__": SITE, "__builtins__": builtins}
+    if error is not None:
         # As `site` does with a hook that fails: says so, and goes on.
-        sys.__excepthook__(type(error), error, None)
+        yield sys.__excepthook__, type(error), error, None
 
 
 def import_ahead(names):
@@ -77,13 +100,10 @@ def import_ahead(names):
 
     streams = sys.stdout, sys.stderr
     held = sys.stdout, sys.stderr = StringIO(), StringIO()
-    add_packages()
+    yield from add_packages()
     for name in names:
-        try:
-            __import__(name)
-        except BaseException:
-            # The program itself will be told why, if it comes to import it.
-            pass
+        # Where that fails, the program itself will be told why, if it comes to import it.
+        yield __import__, name
     sys.stdout, sys.stderr = streams
     return [stream.getvalue() for stream in held]
 
@@ -122,36 +142,48 @@ def rehearse(line, usual_text):
     A page that a child shares with its zygote is copied when it is first written to, and for a short program that takes
     longer than everything else. Here nobody waits for it.
     """
-    line.rehearse()
     adopt(usual_text, None)
+    line.rehearse(script(main_module(USUAL_SOURCE), REHEARSED))
     module = main_module(USUAL_SOURCE)
-    status = execute(module, b"def main(): return [str(x) for x in range(3)]\nprint(*main()[3:], end='')\n", None)
-    let_go(module, status)
     for name, code in REHEARSALS.items():
         if name in sys.modules:
-            execute(module, code, None)
+            exec(compile(code, USUAL_SOURCE, "exec", 0, True), module.__dict__)
 
 
-def run(line, usual_text, packages_are_due, held):
-    """Waits for code and runs it as a script; does not come back."""
+def script(module, code):
+    """Returns a program as drive() takes it: what runs at its end, its variables, and its code or how to compile it."""
+    return atexit._run_exitfuncs, module.__dict__, compile, (code, module.__file__, "exec", 0, True)
+
+
+def receive_program(line, runner, usual_text, packages_are_due, held):
+    """Waits for code; gives what drive() runs."""
     module = main_module(USUAL_SOURCE)
     text, code, arguments = line.await_task()
     if text != usual_text:
         module = main_module(adopt(text, usual_text))
     if packages_are_due:
-        add_packages()
+        yield from add_packages()
     for stream, text in zip((sys.stdout, sys.stderr), held):
         stream.write(text)
-    status = execute(module, code, arguments)
+    source = module.__file__
+    if arguments is None:
+        return script(module, read_source(line, source) if code is None else code)
+    sys.argv[:] = [RUNNER, source, ARGUMENTS]
+    set_command(sys.argv)
+    given = {ARGUMENTS: arguments} if code is None else {ARGUMENTS: arguments, source: code}
+    variables = {"__name__": "__main__", "__file__": RUNNER, "__builtins__": builtins, "GIVEN": given}
+    return atexit._run_exitfuncs, variables, runner
+
+
+def read_source(line, source):
+    """Returns the content of a file that did not come with the task; without one the interpreter ends as it always does."""
     try:
-        if "threading" in sys.modules:
-            sys.modules["threading"]._shutdown()
-        atexit._run_exitfuncs()
-        status = let_go(module, status)
-    except BaseException as error:
-        sys.__excepthook__(type(error), error, error.__traceback__)
-        status = status or 120
-    line.leave(status)
+        with open(source, "rb") as file:
+            return file.read()
+    except OSError as error:
+        print(f"{sys.executable}: can't open file {source!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
+        sys.stderr.flush()
+        line.leave(2)
 
 
 def adopt(text, usual_text):
@@ -162,8 +194,15 @@ def adopt(text, usual_text):
         os.environ.clear()
         os.environ.update(variable.split("=", 1) for variable in os.fsdecode(variables).split("\0"))
     sys.argv[:] = [source]
+    set_command(sys.argv)
     sys.path[0] = os.path.dirname(source)
     return source
+
+
+def set_command(arguments):
+    """Sets what Python 3.10 and later show as the command of this process."""
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv[:] = [sys.executable, *arguments]
 
 
 def main_module(source):
@@ -179,82 +218,25 @@ def main_module(source):
     return module
 
 
-def execute(module, code, arguments):
-    """Runs code, or a file where that is none of ours, as the main module; gives the exit status."""
-    source = module.__file__
-    try:
-        if code is None:
-            with open(source, "rb") as file:
-                code = file.read()
-        exec(compile(code, source, "exec", 0, True), module.__dict__)
-        if arguments is not None:
-            return_value(module, arguments)
-    except BaseException as error:
-        return show(error)
-    return 0
+def forget_exception():
+    """Removes what the interpreter keeps of the exception by which the script ended."""
+    sys.excepthook = sys.__excepthook__
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        vars(sys).pop(name, None)
 
 
-def return_value(module, arguments):
-    """Calls main(**arguments), and sends what it returns by descriptor 3."""
-    import json
+def serve(line):
+    """Warms up, has children, and in each of them returns the program to run.
 
-    main = module.__dict__.get("main")
-    if main is None:
-        raise NameError("name 'main' is not defined: arguments were given, so the code must define main()")
-    value = main(**json.loads(arguments))
-    if hasattr(value, "__await__"):
-        import asyncio
-
-        async def wait():
-            return await value
-
-        value = asyncio.run(wait())
-    with os.fdopen(3, "w", encoding="utf-8") as result:
-        json.dump(value, result)
-
-
-def show(error):
-    """Does with an exception what the interpreter does; gives the exit status."""
-    if isinstance(error, SystemExit):
-        if error.code is None:
-            return 0
-        if isinstance(error.code, int):
-            return error.code & 0xFF
-        print(error.code, file=sys.stderr)
-        return 1
-    # The frame of execute() is none of the reader's business.
-    trace = error.__traceback__ and error.__traceback__.tb_next
-    try:
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
-    except BaseException as worse:
-        sys.__excepthook__(type(worse), worse, worse.__traceback__)
-    if isinstance(error, KeyboardInterrupt):
-        import signal
-
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    return 1
-
-
-def let_go(module, status):
-    """What an interpreter does at its end, as far as a program can tell: destructors, then buffers."""
-    variables = module.__dict__
-    for name in list(variables):
-        if name != "__builtins__":
-            variables[name] = None
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None and not stream.closed:
-            stream.flush()
-    return status
-
-
-def main():
+    For code that is not ours it yields `function, *arguments`, which drive() calls with an empty stack. The value of the
+    yield is the exception that was raised, or None.
+    """
+    forget_exception()
     # Modules to import here, and behind two dashes those that waiting children import.
     split = sys.argv.index("--")
     frequent = sys.argv[split + 1:]
-    line = warm_up(sys.argv[1:split])
-    if hasattr(sys, "orig_argv"):
-        sys.orig_argv[:] = [sys.executable, "main.py"]
+    warm_up(line, sys.argv[1:split])
+    runner = compile_runner()
     variables = b"\0".join(name + b"=" + value for name, value in os.environb.items())
     usual_text = os.fsencode(USUAL_SOURCE) + b"\0" + variables
     # What the interpreter sets up when it is first used, such as the types of syntax trees, it sets up here.
@@ -267,10 +249,16 @@ def main():
     if frequent and not line.is_awaited():
         # Not before somebody has seen from outside that this process is confined.
         line.await_inspection()
-        held, packages_are_due = import_ahead(frequent), False
+        held, packages_are_due = (yield from import_ahead(frequent)), False
     if not awaited:
         rehearse(line, usual_text)
-    run(line, usual_text, packages_are_due, held)
+    return (yield from receive_program(line, runner, usual_text, packages_are_due, held))
+
+
+def main():
+    line = connect()
+    sys.excepthook = functools.partial(line.drive, serve(line))
+    raise RuntimeError("this ends the script, and is never shown")
 
 
 main()

@@ -7,6 +7,7 @@ mod call;
 mod hop;
 mod message;
 mod payload;
+mod python_run;
 mod rights;
 mod seccomp;
 mod socket;
@@ -50,6 +51,7 @@ struct Fixed<T>(T);
 // SAFETY: Python writes to these while it holds its lock, and nobody else does.
 unsafe impl<T> Sync for Fixed<T> {}
 
+const ANY_ARGUMENTS: c_int = 1;
 const NO_ARGUMENTS: c_int = 4;
 const ONE_ARGUMENT: c_int = 8;
 const API_VERSION: c_int = 1013;
@@ -58,15 +60,16 @@ const fn method(name: *const c_char, function: Function, flags: c_int) -> Method
     Method { name, function: Some(function), flags, doc: null() }
 }
 
-static METHODS: Fixed<[Method; 10]> = Fixed([
+static METHODS: Fixed<[Method; 11]> = Fixed([
     method(c"begin".as_ptr(), begin, NO_ARGUMENTS),
     method(c"imported".as_ptr(), imported, ONE_ARGUMENT),
     method(c"refused".as_ptr(), refused, ONE_ARGUMENT),
     method(c"have_children".as_ptr(), have_children, NO_ARGUMENTS),
     method(c"is_awaited".as_ptr(), is_awaited, NO_ARGUMENTS),
     method(c"await_inspection".as_ptr(), await_inspection, NO_ARGUMENTS),
-    method(c"rehearse".as_ptr(), rehearse, NO_ARGUMENTS),
+    method(c"rehearse".as_ptr(), rehearse, ONE_ARGUMENT),
     method(c"await_task".as_ptr(), await_task, NO_ARGUMENTS),
+    method(c"drive".as_ptr(), python_run::drive, ANY_ARGUMENTS),
     method(c"leave".as_ptr(), leave, ONE_ARGUMENT),
     Method { name: null(), function: None, flags: 0, doc: null() },
 ]);
@@ -166,8 +169,9 @@ unsafe extern "C" fn await_task(_module: Object, _nothing: Object) -> Object {
     triple(task.text, task.code, task.arguments)
 }
 
-/// Writes to memory that `await_task` will write to.
-unsafe extern "C" fn rehearse(_module: Object, _nothing: Object) -> Object {
+/// Writes to memory that `await_task` and a short program will write to.
+unsafe extern "C" fn rehearse(_module: Object, program: Object) -> Object {
+    python_run::rehearse(program);
     triple(&[0; 64], Some(&[0; 64]), None)
 }
 

@@ -450,19 +450,24 @@ fn use_up_second_pid() -> Result<(), Errno> {
     }
 }
 
-type Files = [(&'static str, &'static [u8]); 2];
+type Files = Vec<(&'static str, &'static [u8])>;
+
+/// What a cold interpreter is started with to call `main`: a warm one runs the same, and so a program sees the same.
+const PYTHON_RUNNER: &str = include_str!("../../../engine/src/runners/python.py");
 
 /// What an interpreter finds in its inbox, how it is started, and in which environment.
 fn equip(interpreter: &Interpreter) -> (Files, Vec<String>, Vec<String>) {
     let script = format!("{INBOX}/zygote");
     let mut command = vec![interpreter.program.clone()];
     let mut env = interpreter.env.clone();
+    let mut files = Files::new();
     let (text, object): (&str, &[u8]) = match interpreter.tongue {
         Tongue::Python => {
             command.push(script);
             command.extend(interpreter.preimports.iter().cloned());
             command.push("--".to_owned());
             command.extend(interpreter.frequent_imports.iter().cloned());
+            files.push(("runner.py", PYTHON_RUNNER.as_bytes()));
             (include_str!("../bare/python.py"), include_bytes!(concat!(env!("OUT_DIR"), "/python.so")))
         }
         Tongue::Node => {
@@ -473,7 +478,8 @@ fn equip(interpreter: &Interpreter) -> (Files, Vec<String>, Vec<String>) {
             (include_str!("../bare/node.js"), include_bytes!(concat!(env!("OUT_DIR"), "/node.so")))
         }
     };
-    ([("zygote", text.as_bytes()), ("zygote.so", object)], command, env)
+    files.extend([("zygote", text.as_bytes()), ("zygote.so", object)]);
+    (files, command, env)
 }
 
 #[cfg(test)]
