@@ -438,7 +438,12 @@ impl Runs {
         let turns = self.running.iter().filter_map(|(_, run)| run.ear.next_turn(&self.hearing, now));
         let pausing = self.running.iter().filter_map(|(_, run)| run.pausing_due(now));
         let doubts = self.running.iter().filter_map(|(_, run)| run.memory_doubt).map(|(at, _)| at);
-        let own = self.nursery.next_deadline().into_iter().chain(self.shares_due()).chain(self.home.groups.next_sweep());
+        let own = self
+            .nursery
+            .next_deadline()
+            .into_iter()
+            .chain(self.shares_due())
+            .chain(self.home.groups.next_sweep());
         let deadline = deadline.chain(turns).chain(pausing).chain(doubts).chain(own).min();
         let deadline = deadline.map(|at| at.saturating_duration_since(now));
         match (deadline, self.is_tidy()) {
