@@ -339,6 +339,11 @@ fn archives_and_layouts_are_run_as_they_are() {
         look(&world.sh(world.at(place).to_str().unwrap(), LOOK));
     }
     assert_eq!((world.names().len(), count(&world.store("roots"))), (2, 2));
+    // Its mounts do not tell where the image is on the host.
+    let mounts =
+        world.sh(world.at("saved.tar").to_str().unwrap(), "cat /proc/self/mountinfo /proc/self/mounts");
+    let text = mounts.text("stdout");
+    assert!(text.contains(" /bin ") && !text.contains("cache/belljar"), "{text}");
     // A layer that was changed, and an archive that is none.
     let blob = world.at("layout/blobs/sha256").join(sum(&usual.packed[1]));
     fs::write(blob, picture::gzip(b"other")).unwrap();

@@ -52,6 +52,13 @@ pub enum RootEntry {
         /// Absolute, inside.
         path: String,
     },
+    /// A host folder of packages that nobody changes, read-only.
+    Packages {
+        /// On the host, absolute, without symbolic links.
+        source: String,
+        /// Absolute, inside.
+        path: String,
+    },
     /// A host device, checked by its number.
     Device {
         /// On the host.

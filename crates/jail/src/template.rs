@@ -1,9 +1,10 @@
 //! Root trees, built once by the launcher and shared by every jail that has the same one.
 //!
-//! A tree is a small tmpfs of ours with host folders bound into it, all of it read-only. A jail's own mount
-//! namespace starts as a copy, in which its own places are then mounted over the empty folders.
+//! A tree is a small tmpfs of ours with host folders in it, bound or through an overlay, all of it read-only. A jail's own
+//! mount namespace starts as a copy, in which its own places are then mounted over the empty folders.
 
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
@@ -19,6 +20,9 @@ use crate::sys;
 /// Where the launcher sees the host.
 pub(crate) const HOST: &str = "/host";
 const TREES: &str = "/trees";
+/// An empty folder: without anything to write to, an overlay wants two.
+const EMPTY: &str = "/empty";
+const OVERLAY_MAGIC: rustix::fs::FsWord = 0x794c_7630;
 /// More different roots than this at one time are rebuilt rather than kept.
 const MAX_TREES: usize = 16;
 /// A tree takes a mount for each entry, and all others wait meanwhile.
@@ -118,6 +122,7 @@ fn entry_name(entry: &RootEntry) -> &str {
         | RootEntry::File { path, .. }
         | RootEntry::Bind { path, .. }
         | RootEntry::Image { path, .. }
+        | RootEntry::Packages { path, .. }
         | RootEntry::Device { path, .. } => path,
     }
 }
@@ -133,7 +138,12 @@ fn make(root: &str, entry: &RootEntry) -> Result<(), Errno> {
             make_folders(root, parent(path))?;
             write_file(&format!("{root}{path}"), content)
         }
-        RootEntry::Bind { source, path } | RootEntry::Image { source, path } => bind(root, source, path),
+        RootEntry::Bind { source, path } => bind(root, source, path),
+        // Every jail lays an overlay over an image, and the kernel allows two.
+        RootEntry::Image { source, path } if is_overlay(source)? => bind(root, source, path),
+        RootEntry::Image { source, path } | RootEntry::Packages { source, path } => {
+            show_without_source(root, source, path)
+        }
         RootEntry::Device { source, path, number } => bind_device(root, source, path, *number),
     }
 }
@@ -208,6 +218,28 @@ fn bind(root: &str, source: &str, path: &str) -> Result<(), Errno> {
     rustix::mount::move_mount(&tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
+/// Shows a folder through a file system of our own. Of a bound folder everybody inside could read in
+/// `/proc/self/mountinfo` where it is on the host; of this one they read what the launcher called it. A folder that the
+/// kernel does not take like that is bound.
+fn show_without_source(root: &str, source: &str, path: &str) -> Result<(), Errno> {
+    make_folders(root, path)?;
+    rustix::process::fchdir(open_host(source)?)?;
+    let laid = lay_over(&format!("{root}{path}"));
+    rustix::process::chdir("/")?;
+    laid.or_else(|_| bind(root, source, path))
+}
+
+fn is_overlay(source: &str) -> Result<bool, Errno> {
+    Ok(rustix::fs::fstatfs(open_host(source)?)?.f_type == OVERLAY_MAGIC)
+}
+
+/// Mounts the folder in which this process stands, under that name.
+fn lay_over(target: &str) -> Result<(), Errno> {
+    let options = CString::new(format!("userxattr,lowerdir=.:{EMPTY}")).map_err(|_| Errno::INVAL)?;
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount("overlay", target, "overlay", flags, Some(options.as_c_str()))
+}
+
 fn bind_device(root: &str, source: &str, path: &str, number: (u32, u32)) -> Result<(), Errno> {
     let opened = open_host(source)?;
     let stat = rustix::fs::fstat(&opened)?;
@@ -223,7 +255,7 @@ fn bind_device(root: &str, source: &str, path: &str, number: (u32, u32)) -> Resu
     rustix::mount::move_mount(&tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-/// Makes the folder of the launcher's own root.
+/// Makes the folders of the launcher's own root.
 pub(crate) fn prepare() -> Result<(), Errno> {
-    rustix::fs::mkdir(TREES, Mode::from_raw_mode(0o755))
+    [TREES, EMPTY].into_iter().try_for_each(|folder| rustix::fs::mkdir(folder, Mode::from_raw_mode(0o755)))
 }

@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use crate::common::warm::Conversation;
 use crate::common::{Answer, finish};
 use crate::world::{Kit, World, all_tests};
 
@@ -223,4 +224,45 @@ fn a_package_cannot_send_an_installer_to_addresses_near_the_proxy() {
     assert!(answer.error_message().contains("169.254.169.254"), "{}", answer.json);
     let heard = heard.lock().expect("nobody panics with it").clone();
     assert!(!heard.iter().any(|line| line.contains("169.254")), "{heard:?}");
+}
+
+/// Asks until a line is served like this.
+fn ask_until(batch: &mut Conversation, mode: &str, line: &Value) -> Value {
+    let expected = if mode == "off" { json!(false) } else { json!(mode) };
+    for _ in 0..400 {
+        let result = batch.ask(line);
+        if result["receipt"]["warm"] == expected {
+            return result;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("never served by {mode}: {line}");
+}
+
+/// What a program reads of its mounts names no folder of Belljar's on the host.
+#[test]
+fn mounts_do_not_tell_where_packages_are_on_the_host() {
+    let world = world!(Kit::Fast);
+    make_module(&world, "bell_a", "1.0", &[]);
+    make_module(&world, "bell_b", "1.0", &[]);
+    let code = "import os\nfor name in ('mountinfo', 'mounts', 'mountstats'):\n    \
+            print(*[line for line in open('/proc/self/' + name) if 'cache/belljar' in line], end='')\n\
+        print(*sorted(os.listdir('/opt/belljar')) if os.path.exists('/opt/belljar') else '')";
+    let plain = json!({"code": code});
+    let files = json!({"code": code, "files": [{"path": "a.txt", "content": "a"}]});
+    let packages = json!({"code": code, "dependencies": {"packages": ["bell-b"]}});
+    for mode in ["off", "pool", "fork"] {
+        let settings = format!("mode = \"{mode}\"\n{TEAM}");
+        for (profile, alone, with_packages) in [
+            (&[][..], "", "python site"),
+            (&["--profile", "team"], "python-profile site", "python python-profile site"),
+        ] {
+            let arguments = [profile, &["--language", "python", "-c", "0"]].concat();
+            let mut batch = Conversation::by(world.with_only_links(), &settings, &arguments);
+            for (line, expected) in [(&plain, alone), (&files, alone), (&packages, with_packages)] {
+                let result = ask_until(&mut batch, mode, line);
+                assert_eq!(result["stdout"], format!("{expected}\n"), "{mode} {profile:?} {result}");
+            }
+        }
+    }
 }

@@ -57,13 +57,15 @@ fn a_tenant_has_layers_and_caches_of_its_own() {
     let hers = [all_named(&layers.join("layers"), "six.py"), all_named(&layers.join("installers"), "six.py")]
         .concat();
     assert!(hers.len() >= 2, "a layer and an installer's cache: {hers:?}");
-    for file in &hers {
+    let overwrite = |file: &Path, content: &str| {
         Command::new("chmod").arg("u+w").arg(file).status().expect("chmod is there");
-        std::fs::write(file, "poisoned = 'poisoned'\n").expect("a file of the test's own");
-    }
-    // What was compiled before would hide that.
+        std::fs::write(file, content).expect("a file of the test's own");
+    };
+    hers.iter().for_each(|file| overwrite(file, "poisoned = 'poisoned'\n"));
+    // What was compiled before would hide that. Files are overwritten in place: one that is removed below an overlay stays
+    // visible through it.
     for compiled in all_named(&layers.join("layers"), "__pycache__") {
-        Command::new("rm").arg("-rf").arg(compiled).status().expect("rm is there");
+        entries(&compiled).iter().for_each(|file| overwrite(file, ""));
     }
     assert_eq!(run(&server, &ada, CODE)["stdout"], "six poisoned\n");
     let first = run(&server, &bob, CODE);

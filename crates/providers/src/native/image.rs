@@ -189,7 +189,7 @@ impl Roots {
         }
         for layer in &plan.package_layers {
             let source = paths::text("dependencies", &layer.source)?;
-            tree.push(RootEntry::Bind { source, path: layer.destination.to_owned() });
+            tree.push(RootEntry::Packages { source, path: layer.destination.to_owned() });
             path.extend(layer.programs());
         }
         path.push(standard.to_owned());
