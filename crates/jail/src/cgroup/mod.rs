@@ -234,12 +234,10 @@ impl Hierarchy {
             newer_doors: Box::default(),
             folder: None,
             oom: None,
-            announced_ooms: Cell::new(0),
             removed: false,
             freezer: None,
             gauges: Box::default(),
-            limits: Cell::new(None),
-            events_before: Cell::default(),
+            account: Box::default(),
         };
         for place in self.places.iter() {
             group.open_in(place)?;
@@ -290,13 +288,20 @@ pub struct Group {
     newer_doors: Box<OnceCell<Vec<OwnedFd>>>,
     folder: Option<OwnedFd>,
     oom: Option<OwnedFd>,
-    announced_ooms: Cell<u64>,
     removed: bool,
     /// A place of its own in which it can be made to stand still.
     freezer: Option<Arc<Place>>,
     gauges: Box<Gauges>,
+    account: Box<Account>,
+}
+
+/// What is known of a group without asking the kernel.
+#[derive(Debug, Default)]
+struct Account {
     /// What it holds its processes to.
     limits: Cell<Option<Limits>>,
+    /// v1: how often the kernel said that it, or all groups together, ran out of memory.
+    announced_ooms: Cell<u64>,
     /// What had happened before the run that it is for.
     events_before: Cell<MemoryEvents>,
 }
@@ -324,12 +329,12 @@ impl Group {
     /// Sets what this run may have. For a group in which nothing runs.
     pub fn set_limits(&self, limits: &Limits) -> Result<(), Error> {
         self.begin_memory_events();
-        if self.limits.get() == Some(*limits) {
+        if self.account.limits.get() == Some(*limits) {
             return Ok(());
         }
-        self.limits.set(None);
+        self.account.limits.set(None);
         let limited = self.limit(limits);
-        self.limits.set(limited.is_ok().then_some(*limits));
+        self.account.limits.set(limited.is_ok().then_some(*limits));
         limited
     }
 
@@ -394,8 +399,8 @@ impl Group {
     /// v1: how often the group, or all groups together, ran out of memory; the next time is announced again.
     pub fn drain_oom_event(&self) -> Option<u64> {
         let new = files::drain_event(self.oom.as_ref()?);
-        self.announced_ooms.set(self.announced_ooms.get() + new);
-        Some(self.announced_ooms.get())
+        self.account.announced_ooms.set(self.account.announced_ooms.get() + new);
+        Some(self.account.announced_ooms.get())
     }
 
     /// How many processes were killed because memory ran out.

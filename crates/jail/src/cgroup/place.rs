@@ -146,7 +146,7 @@ impl Place {
     }
 
     fn has_been_full(&self, group: &Group) -> bool {
-        let limit = group.limits.get().map(|limits| limits.memory_bytes);
+        let limit = group.account.limits.get().map(|limits| limits.memory_bytes);
         limit.zip(self.peak_memory(group)).is_some_and(|(limit, peak)| peak + CHARGED_AHEAD >= limit)
     }
 

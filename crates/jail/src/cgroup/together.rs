@@ -81,12 +81,12 @@ impl Group {
 
     /// What had happened before the run that the group is for.
     pub fn memory_events_before(&self) -> MemoryEvents {
-        self.events_before.get()
+        self.account.events_before.get()
     }
 
     /// What happens from now on is another run's.
     pub(super) fn begin_memory_events(&self) {
-        self.events_before.set(self.memory_events());
+        self.account.events_before.set(self.memory_events());
     }
 }
 

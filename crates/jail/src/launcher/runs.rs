@@ -32,8 +32,8 @@ const SWEEP: Duration = Duration::from_millis(20);
 const MOST_STRAYS: usize = 256;
 
 /// When it is looked at again whether a run that ran out of memory lost a process, and how often.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
-const MOST_LOOKS: u32 = 50;
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const MOST_LOOKS: u32 = 10;
 
 /// What a descriptor of a run stands for.
 #[derive(Debug, Clone, Copy)]
