@@ -266,3 +266,27 @@ fn mounts_do_not_tell_where_packages_are_on_the_host() {
         }
     }
 }
+
+/// Hooks and modules of packages, which a warm interpreter runs before the program, have nothing of ours below them but
+/// the hook that a cold one has as well.
+#[test]
+fn what_packages_run_first_has_no_frame_of_a_warm_interpreter_below() {
+    let world = world!(Kit::Fast);
+    let module = "import sys\nframe, files = sys._getframe(), set()\n\
+        while frame: files.add(frame.f_code.co_filename); frame = frame.f_back\n";
+    let files = [("bell_hook.py", module), ("bell_import.py", module), ("bell.pth", "import bell_hook\n")];
+    world.make_wheel("bell_frames", "1.0", &[], &files);
+    let code = "import bell_hook, bell_import\n\
+        print([file for file in bell_hook.files | bell_import.files if file.startswith('/run/')])";
+    let line = json!({"code": code, "dependencies": {"packages": ["bell-frames"]}});
+    for mode in ["off", "pool", "fork"] {
+        let arguments = ["--language", "python", "-c", "0"];
+        let settings = format!("mode = \"{mode}\"");
+        let mut batch = Conversation::by(world.with_only_links(), &settings, &arguments);
+        // Often enough for its modules to be imported ahead of time.
+        for _ in 0..20 {
+            let result = ask_until(&mut batch, mode, &line);
+            assert_eq!(result["stdout"], "[]\n", "{mode} {result}");
+        }
+    }
+}
