@@ -174,11 +174,14 @@ fn a_zygote_that_lies_about_its_children_is_caught() {
     }
 }
 
-/// Says on the line of a fork that waits, which is open while modules are imported ahead of time, that a step failed for a
-/// reason that the kernel does not have.
-const ON_THE_LINE: &str = "import os, stat, struct\n\
-    if stat.S_ISSOCK(os.fstat(3).st_mode if os.path.exists('/proc/self/fd/3') else 0):\n    \
-    os.write(3, struct.pack('IIi', 2, 1, NUMBER))\n";
+/// Says to whatever a fork that waits has open, while modules are imported ahead of time, that a step failed for a reason that the
+/// kernel does not have.
+const FORGED_FAILURE: &str = "import os, stat, struct\n\
+    for number in range(3, 64):\n    \
+    try:\n        \
+    mode = os.fstat(number).st_mode\n        \
+    if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode): os.write(number, struct.pack('IIi', 2, 1, NUMBER))\n    \
+    except OSError: pass\n";
 
 /// A tenant's own module that speaks to the launcher ends its own fork, and nothing else.
 #[test]
@@ -187,9 +190,9 @@ fn a_module_that_speaks_to_the_launcher_ends_only_its_own_fork() {
     for (name, number) in [("six", "0"), ("idna", "1 << 20"), ("toml", "-1")] {
         world.make_wheel(
             name,
-            "1.0",
+            "99.0",
             &[],
-            &[(&format!("{name}.py"), &ON_THE_LINE.replace("NUMBER", number))],
+            &[(&format!("{name}.py"), &FORGED_FAILURE.replace("NUMBER", number))],
         );
     }
     let server = server(&world, "");
@@ -205,6 +208,23 @@ fn a_module_that_speaks_to_the_launcher_ends_only_its_own_fork() {
             assert_eq!(launcher(server.child.id()), launcher_before, "the launcher goes on");
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+}
+
+/// What closes a descriptor last may have to wait, or work: the launcher takes none from where a tenant's code is.
+#[test]
+fn the_launcher_takes_no_descriptor_from_a_tenants_module() {
+    let world = world!(Kit::Fast);
+    world.make_wheel("six", "99.0", &[], &[("six.py", include_str!("zygote/linger.py"))]);
+    let server = server(&world, "");
+    let (mallory, ada) = (server.tenant("mallory", json!({})), server.tenant("ada", json!({})));
+    let body = json!({"language": "python", "code": "import six\nprint(6 * 7)",
+        "dependencies": {"packages": ["six"]}});
+    for _ in 0..40 {
+        let result = run(&server, &mallory, &body);
+        assert_eq!(result["stdout"], "42\n", "{result}");
+        let result = run(&server, &ada, &json!({"command": ["echo", "served"]}));
+        assert_eq!(result["stdout"], "served\n", "{result}");
     }
 }
 

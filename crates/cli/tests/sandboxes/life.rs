@@ -1,6 +1,6 @@
 //! How they come to be, what they keep, and how they end.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -127,7 +127,7 @@ fn starve(groups: &[PathBuf]) -> bool {
 }
 
 /// Whether a group has been told to stop and has not done so.
-fn is_stopping(group: &PathBuf) -> bool {
+fn is_stopping(group: &Path) -> bool {
     let read = |file: &str| std::fs::read_to_string(group.join(file)).unwrap_or_default();
     let newer = || read("cgroup.freeze").starts_with('1') && read("cgroup.events").contains("frozen 0");
     read("freezer.state").starts_with("FREEZING") || newer()
@@ -153,7 +153,7 @@ fn serve_while_pausing(server: &Server, place: &str, groups: &[PathBuf]) -> u32 
             assert!(matches!(paused.status, 200 | 429 | 503), "{}", paused.text());
             answered.store(true, Ordering::SeqCst);
         });
-        while !is_answered() && !groups.iter().any(is_stopping) {
+        while !is_answered() && !groups.iter().any(|group| is_stopping(group)) {
             assert!(!is_asleep(launcher), "the launcher sleeps");
         }
         let watch = scope.spawn(|| {

@@ -4,7 +4,7 @@
 use core::cell::UnsafeCell;
 
 use super::born;
-use super::call::{Answer, BAD_MESSAGE, GONE, Refused, call, close, number, plain, prctl};
+use super::call::{Answer, BAD_MESSAGE, GONE, Refused, call, close, number, plain, prctl, write_all};
 use super::hop::{self, Hop, Side};
 use super::message::{
     Birth, BirthStep, Delivered, Habit, LEAVING, LINE, MAX_HABITS, MAX_INSTRUCTIONS, NAMESPACES, NAMESPACES_LEN,
@@ -56,6 +56,8 @@ struct State {
     robust: (usize, usize),
     /// Of a child's filter, until it is sent to the launcher.
     listener: Option<i32>,
+    /// Where a child that prepares says something: a pipe. Any other has its line for that.
+    pipe: Option<i32>,
     /// Number of the child's process; what it forks has others.
     pid: usize,
     /// Whether a request waits for this child.
@@ -96,6 +98,7 @@ static STATE: Only = Only(UnsafeCell::new(State {
     tid: 0,
     robust: (0, 0),
     listener: None,
+    pipe: None,
     pid: 0,
     awaited: false,
 }));
@@ -227,6 +230,20 @@ fn fail(line: i32, step: BirthStep, why: Refused, detail: &[u8]) -> ! {
     end(1)
 }
 
+/// Tells of a step that failed after the child was confined.
+fn fail_task(step: BirthStep, why: Refused, detail: &[u8]) -> ! {
+    let Some(pipe) = state().pipe else { fail(LINE, step, why, detail) };
+    const HEAD: usize = size_of::<Word>();
+    let word = Word { kind: kind::FAILED, step: step as u32, errno: why.0 };
+    let detail = &detail[..detail.len().min(1_024)];
+    let mut packet = [0; HEAD + 1_024];
+    packet[..HEAD].copy_from_slice(bytes_of(&word));
+    packet[HEAD..HEAD + detail.len()].copy_from_slice(detail);
+    // At once, so that it is read at once. Where nobody listens any more, there is nobody to tell.
+    let _told = write_all(pipe, &packet[..HEAD + detail.len()]);
+    end(1)
+}
+
 fn end(status: usize) -> ! {
     loop {
         let _never = plain(number::EXIT_GROUP, &[status, 0]);
@@ -237,16 +254,22 @@ fn end(status: usize) -> ! {
 fn say_ready() -> Answer<()> {
     let word = Word { kind: kind::READY, step: 0, errno: 0 };
     let listener = state().listener.take();
-    let told = socket::send(LINE, bytes_of(&word), &[], listener.as_slice());
+    let told = match state().pipe {
+        Some(pipe) => write_all(pipe, bytes_of(&word)),
+        None => socket::send(LINE, bytes_of(&word), &[], listener.as_slice()),
+    };
     listener.into_iter().for_each(close);
     told
 }
 
-/// Says that the child is confined, and waits until the launcher has seen that it is.
+/// Says that the child is confined, and waits until the launcher has seen that it is. The launcher takes nothing but bytes from
+/// then on, by a pipe that comes along.
 #[allow(dead_code, reason = "only Python imports ahead of time")]
 pub(crate) fn await_inspection() -> Answer<()> {
     say_ready()?;
-    socket::receive(LINE, &mut [0; 8]).map(drop)
+    let received = socket::receive(LINE, &mut [0; 8])?;
+    state().pipe = Some(*received.fds[..received.fds_len].first().ok_or(BAD_MESSAGE)?);
+    Ok(())
 }
 
 /// Says that the child is ready, and waits for what to run; what is not to be told any more ends quietly.
@@ -257,10 +280,10 @@ pub(crate) fn await_task() -> Task {
     match order {
         Ok(order) => match begin_task(&order, &workdir[..order.bytes]) {
             Ok(task) => task,
-            Err((step, why, detail)) => fail(LINE, step, why, detail),
+            Err((step, why, detail)) => fail_task(step, why, detail),
         },
         Err(GONE) => end(0),
-        Err(why) => fail(LINE, BirthStep::Order, why, &[]),
+        Err(why) => fail_task(BirthStep::Order, why, &[]),
     }
 }
 
@@ -276,7 +299,7 @@ fn begin_task(order: &socket::Received, workdir: &[u8]) -> Result<Task, TaskFail
     payload.unpack(WORKSPACE_PLACE, folder).map_err(|file| (BirthStep::Files, file.why, file.path))?;
     change_folder(workdir).map_err(failed(BirthStep::Workdir))?;
     connect(streams).map_err(failed(BirthStep::Stdio))?;
-    fds.iter().chain([&folder]).for_each(|fd| close(*fd));
+    fds.iter().chain([&folder]).chain(&state().pipe.take()).for_each(|fd| close(*fd));
     let inbox = payload.entries().filter(|entry| entry.place == INBOX_PLACE);
     let arguments = inbox.last().map(|entry| entry.content);
     Ok(Task { text: payload.text, code: code_of(payload), arguments })

@@ -13,19 +13,19 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
+use super::child_line::ChildLine;
 use super::ear::Ear;
 use super::home::Home;
 use super::run::Run;
 use super::start::{self, Lodging, Parts, Remains};
 use super::warm_jail::{Dying, WarmJail};
 use super::zygote::Zygote;
-use crate::bare::message::{Birth, BirthStep, MAX_LIMITS, Word, from_bytes, kind, without};
+use crate::bare::message::{Birth, BirthStep, MAX_LIMITS, kind, without};
 use crate::bare::rights::ResourceLimit;
 use crate::cgroup::{Controller, Group};
 use crate::inside::{self, BuilderOrder, Expected};
 use crate::spec::{ArtifactRules, INNER_UID, Jail, Layer, Limits, Usage, Warmth};
 use crate::step::{Step, StepFailed, step};
-use crate::wire;
 use crate::{fault, sys};
 
 /// How long a jail may take to be built, or a child to get ready, that no request waits for.
@@ -49,7 +49,7 @@ impl Pending {
 pub(super) struct Child {
     jail: WarmJail,
     /// Until it runs.
-    line: OwnedFd,
+    line: ChildLine,
     main: Option<Process>,
     listener: Option<OwnedFd>,
     inspection: Inspection,
@@ -105,7 +105,7 @@ impl Child {
             Ok(line) => Ok(Self {
                 prepares: !awaited && zygote.children_prepare(),
                 jail,
-                line,
+                line: ChildLine::new(line),
                 main: None,
                 listener: None,
                 inspection: Inspection::NotReady,
@@ -133,7 +133,7 @@ impl Child {
 
     /// What to watch while it is due.
     pub(super) fn watched(&self) -> BorrowedFd<'_> {
-        self.line.as_fd()
+        self.line.watched()
     }
 
     /// When it has taken too long to get ready, though nobody waits for it: a module that it imports may never come back.
@@ -148,24 +148,22 @@ impl Child {
 
     /// Hears whether it is ready.
     pub(super) fn hear(&mut self) -> Result<(), StepFailed> {
-        let mut packet = [0; 2 << 10];
-        let line = &self.line;
-        let (len, fds) = match wire::receive_bytes_now(line.as_fd(), &mut packet) {
+        let heard = match self.line.hear() {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             heard => heard.map_err(|errno| StepFailed::new(Step::Order, "", errno))?,
         };
-        match from_bytes::<Word>(&packet[..len]) {
-            Some((word, _)) if word.kind == kind::READY => {
+        match heard {
+            Some(heard) if heard.kind == kind::READY => {
                 match self.inspection {
                     Inspection::Preparing => self.inspection = Inspection::Passed,
                     _ => {
-                        self.listener = fds.into_iter().next();
+                        self.listener = heard.fds.into_iter().next();
                         self.inspection = Inspection::Claimed;
                     }
                 }
                 Ok(())
             }
-            Some((word, detail)) => Err(failure_of(word, detail)),
+            Some(heard) => Err(heard.failure),
             None => Err(StepFailed::new(Step::Fork, "(it was killed)", Errno::CHILD)),
         }
     }
@@ -193,7 +191,7 @@ impl Child {
         self.inspection = if self.prepares { Inspection::Preparing } else { Inspection::Passed };
         self.jail.close_unneeded();
         if self.prepares {
-            step(Step::Order, "", || wire::send_bytes(self.line.as_fd(), b"1", &[]))?;
+            step(Step::Order, "", || self.line.have_prepared())?;
         }
         Ok(())
     }
@@ -279,7 +277,7 @@ impl Child {
     fn tell(&mut self, pending: &Pending) -> Result<(), StepFailed> {
         start::hand_over(&pending.fds, self.jail.taken)?;
         let fds: Vec<_> = pending.fds[..programs(pending)].iter().map(AsFd::as_fd).collect();
-        step(Step::Order, "", || wire::send_bytes(self.line.as_fd(), pending.jail.workdir.as_bytes(), &fds))
+        step(Step::Order, "", || self.line.send(pending.jail.workdir.as_bytes(), &fds))
     }
 
     /// Ends it.
@@ -365,12 +363,6 @@ pub(super) fn faults() -> (u32, u32) {
     (without, failing.map_or(0, |step| step as u32))
 }
 
-/// A step of a child that failed, as the child told it.
-pub(super) fn failure_of(word: Word, detail: &[u8]) -> StepFailed {
-    let step = BirthStep::of(word.step).map_or(Step::Fork, inside::step_of);
-    StepFailed::new(step, String::from_utf8_lossy(detail), sys::told_errno(word.errno))
-}
-
 /// What a process has used so far, and the children that it waited for, where no control group counts.
 fn seen(home: &Home, pid: i32) -> Usage {
     let read = |file: &str| -> Option<String> {
@@ -406,7 +398,7 @@ pub(super) struct RunningChild {
     pub(super) pidfd: OwnedFd,
     /// As `wait` gives it, once it was waited for.
     reaped: Option<i32>,
-    line: OwnedFd,
+    line: ChildLine,
     /// PID 1 ends when this is closed.
     _leash: OwnedFd,
     /// Until it is killed.
@@ -438,9 +430,7 @@ impl RunningChild {
 
     /// A step that failed after the order.
     pub(super) fn failure(&self) -> Option<StepFailed> {
-        let mut packet = [0; 2 << 10];
-        let (len, _) = wire::receive_bytes_now(self.line.as_fd(), &mut packet).ok()?;
-        from_bytes::<Word>(&packet[..len]).map(|(word, detail)| failure_of(word, detail))
+        self.line.hear().ok().flatten().map(|heard| heard.failure)
     }
 
     /// No block or no inode is left.

@@ -4,6 +4,7 @@
 
 mod builder;
 mod child;
+mod child_line;
 mod ear;
 mod guests;
 mod habits;

@@ -13,7 +13,7 @@ use crate::bare::message::{Guard, Habit, MAX_FDS, MAX_HABITS, MAX_LIMITS, REST, 
 use crate::bare::payload::Payload;
 use crate::bare::socket;
 use crate::inside::{BuilderNotice, BuilderOrder, Expected, JailPlan};
-use crate::launcher::child;
+use crate::launcher::child_line::failure_of;
 
 fn test_time() -> Duration {
     let full = std::env::var("BELLJAR_TEST_SIZE").is_ok_and(|size| size == "full");
@@ -217,7 +217,7 @@ fn fuzz_child_messages() {
             let packet = damage.apply([bytes_of(&word), text].concat());
             match from_bytes::<Word>(&packet) {
                 Some((word, detail)) => {
-                    let failed = child::failure_of(word, detail);
+                    let failed = failure_of(word, detail);
                     assert!(failed.to_string().len() <= 3 * detail.len() + 256);
                     let (_what, _cause) = (failed.what(), failed.cause());
                 }
@@ -242,7 +242,7 @@ impl Notice {
             Notice::Built { number, has_rules } => BuilderNotice::Built { number, has_rules },
             Notice::NotBuilt { number, step, errno } => {
                 let word = Word { kind: kind::FAILED, step, errno };
-                BuilderNotice::NotBuilt { number, failure: child::failure_of(word, b"") }
+                BuilderNotice::NotBuilt { number, failure: failure_of(word, b"") }
             }
             Notice::Inspected { number, mismatch } => BuilderNotice::Inspected { number, mismatch },
             Notice::Bytes(bytes) => return bytes,
@@ -360,12 +360,16 @@ fn fuzz_received_packets() {
     let props = Props::new();
     let inputs = produce::<(Vec<u8>, Vec<u8>, u8)>();
     check!().with_test_time(test_time()).with_generator(inputs).for_each(|(bytes, fds, room)| {
+        if bytes.is_empty() {
+            // That is the end.
+            return;
+        }
         let (ours, theirs) = sys::line().unwrap();
         let fds = props.fds(fds);
         wire::send_bytes(ours.as_fd(), bytes, &fds).unwrap();
         let mut buffer = vec![0; usize::from(*room) + 1];
         let received = socket::receive(std::os::fd::AsRawFd::as_raw_fd(&theirs), &mut buffer);
-        let Ok(received) = received else { return assert!(bytes.is_empty(), "only the end is empty") };
+        let Ok(received) = received else { panic!("a packet came: {bytes:?}") };
         assert_eq!(received.bytes, bytes.len().min(buffer.len()));
         assert_eq!((received.fds_len, &buffer[..received.bytes]), (fds.len(), &bytes[..received.bytes]));
         // SAFETY: the kernel has just made these for this process, and nobody else owns them.
