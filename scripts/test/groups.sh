@@ -16,6 +16,7 @@ GROUPS_OF_TESTS=(
     "neighbors|an honest tenant beside a hostile one, for each abuse"
     "hangups|10,000 clients that hang up in the middle"
     "fuzz|wire frames, paths, archives, bodies, and messages of launcher and zygotes, 5 minutes each"
+    "docker|containers of Docker and gVisor: conformance and the escape suite"
     "vm|a virtual machine with cgroup v2, and clock jumps"
     "licenses|licenses and sources of dependencies"
 )
@@ -123,6 +124,14 @@ group_fuzz() {
     for crate in belljar-guest belljar-jail belljar-engine belljar-analysis; do
         tests "fuzz, $crate" full_size cargo test -p "$crate" --lib -- --show-output fuzz_
     done
+}
+
+group_docker() {
+    local filter
+    for filter in docker gvisor; do
+        tests "conformance, $filter" cargo test -p belljar-providers --test conformance -- "$filter"
+    done
+    tests "escape suite, docker" cargo test -p belljar --test escape -- docker
 }
 
 group_vm() {

@@ -253,13 +253,14 @@ impl Keeper {
         self.is_idle() && (self.unneeded || now - self.used >= idle * PATIENCE)
     }
 
-    /// Its zygote can have children.
-    pub(super) fn is_well(&mut self) {
+    /// One of its zygote's children passed its inspection. A zygote that merely starts has shown nothing yet: one whose
+    /// children fail would otherwise be started again and again without a pause.
+    pub(super) fn mark_healthy(&mut self) {
         self.retry = FIRST_RETRY;
     }
 
     /// Its zygote is of no use: the next one is not started at once.
-    pub(super) fn is_unwell(&mut self, reason: &str) {
+    pub(super) fn mark_failed(&mut self, reason: &str) {
         self.state.obstacle = Some(reason.to_owned());
         self.not_before = Instant::now() + self.retry;
         self.retry = (self.retry * 2).min(LAST_RETRY);

@@ -251,7 +251,7 @@ impl Nursery {
     pub(super) fn give_up(&mut self, home: &mut Home, at: usize, reason: &str) {
         self.end_zygote(home, at);
         let keeper = &mut self.keepers[at];
-        keeper.is_unwell(reason);
+        keeper.mark_failed(reason);
         self.news.extend(keeper.line.drain(..).map(News::FallBack));
     }
 

@@ -111,8 +111,7 @@ impl Nursery {
         let keeper = &mut self.keepers[at];
         let Some(zygote) = keeper.zygote.as_mut() else { return };
         match zygote.hear(&home.proc) {
-            Said::Nothing => {}
-            Said::Fertile => keeper.is_well(),
+            Said::Nothing | Said::Fertile => {}
             Said::CannotImport { module, reason, start_anew } => {
                 keeper.state.obstacle = Some(format!("{module} is not kept warm: {reason}"));
                 if start_anew {
@@ -178,6 +177,7 @@ impl Nursery {
         let (mut child, pending) = keeper.due.swap_remove(found);
         child.settle(home);
         keeper.state.refill = child.took;
+        keeper.mark_healthy();
         match pending {
             None => keeper.park(child),
             Some(mut pending) => match child.order(home, &mut pending, Warmth::Fork) {
