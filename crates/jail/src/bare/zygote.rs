@@ -275,6 +275,10 @@ pub(crate) fn await_inspection() -> Answer<()> {
 /// Says that the child is ready, and waits for what to run; what is not to be told any more ends quietly.
 pub(crate) fn await_task() -> Task {
     let told = say_ready();
+    if state().awaited {
+        // Meanwhile the launcher has this child inspected; its program would touch these pages one by one.
+        state().prepare();
+    }
     let mut workdir = [0; 4_096];
     let order = told.and_then(|()| socket::receive(LINE, &mut workdir));
     match order {
