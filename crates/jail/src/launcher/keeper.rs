@@ -293,11 +293,12 @@ impl Keeper {
         self.shelves.iter().find(|shelf| shelf.waiting.len() + due < shelf.wanted).map(|shelf| shelf.limits)
     }
 
-    /// The limits of a shelf on which more jails should wait than do; one is built at a time.
+    /// The limits of a shelf on which more jails should wait than do, the one used last first. One is built at a time, and
+    /// no more wait than children can be made at a time: each takes some twenty descriptors of the launcher's.
     pub(super) fn spare_to_build(&self) -> Option<Limits> {
-        let one_is_built = self.jails().all(|jail| jail.built.is_some());
-        let lacking = self.shelves.iter().find(|shelf| shelf.jails.len() < shelf.wanted);
-        lacking.filter(|_| one_is_built).map(|shelf| shelf.limits)
+        let may_build = self.jails().all(|jail| jail.built.is_some()) && self.jails().count() < MOST_DUE;
+        let lacking = self.shelves.iter().filter(|shelf| may_build && shelf.jails.len() < shelf.wanted);
+        lacking.max_by_key(|shelf| shelf.used).map(|shelf| shelf.limits)
     }
 
     /// What those that wait hold, and those that will.
