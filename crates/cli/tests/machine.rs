@@ -116,7 +116,7 @@ fn sandboxes_go_first_when_memory_runs_out() {
 const CROWDED: &str = "concurrency = 16\nqueue = 64\nsandbox_memory = \"512M\"";
 const MB: u64 = 1 << 20;
 
-/// Takes memory in small pieces, so that nobody's share is used up within a moment; says so, and holds it for a while.
+/// Takes memory in small pieces, so that no share is used up within a moment; prints when it has it, and holds it for a while.
 fn hold(megabytes: u32, pause: f64, seconds: u32) -> String {
     format!(
         "import time\nkept = []\nfor _ in range({megabytes}):\n    kept.append(b'x' * (1 << 20))\n    time.sleep({pause})\n\

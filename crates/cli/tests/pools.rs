@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use belljar_engine::Engine;
-use belljar_engine::limits::Limits;
+use belljar_engine::limits::{Limits, LimitsSpec};
 use belljar_engine::outcome::Warmth;
 use belljar_engine::profile::{Profile, Profiles};
 use belljar_engine::provider::{Blind, PoolMetrics};
@@ -37,10 +37,11 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They look at the processes of this one.
     arguments.test_threads = Some(1);
-    let cases: [(&str, Case); 14] = [
+    let cases: [(&str, Case); 15] = [
         ("a_pool_follows_demand_and_ends_with_it", a_pool_follows_demand_and_ends_with_it),
         ("memory_bounds_a_pool", memory_bounds_a_pool),
         ("a_tenant_leaves_half_of_what_waits_to_others", a_tenant_leaves_half_of_what_waits_to_others),
+        ("many_different_limits_are_not_all_kept_warm", many_different_limits_are_not_all_kept_warm),
         ("no_two_tenants_share_a_zygote", no_two_tenants_share_a_zygote),
         (
             "a_network_is_used_again_by_its_tenant_only_and_only_when_nothing_is_left",
@@ -141,6 +142,10 @@ async fn execute(
         profile: profile.map(str::to_owned),
         ..Request::default()
     };
+    execute_request(engine, tenant, request).await
+}
+
+async fn execute_request(engine: Arc<Engine>, tenant: &str, request: Request) -> Result<Report, String> {
     let admitted = engine.admit(request, HostPaths::default()).map_err(|error| error.to_string())?;
     let admitted = admitted.for_tenant(tenant);
     let cancel = Box::pin(std::future::pending());
@@ -247,7 +252,6 @@ fn memory_bounds_a_pool() -> Verdict {
     Ok(())
 }
 
-/// Children of one zygote share where things are in memory, and how strings are hashed.
 /// A tenant that has filled the pool makes room for one that comes later.
 fn a_tenant_leaves_half_of_what_waits_to_others() -> Verdict {
     // Long enough that nothing is given up for want of demand.
@@ -264,6 +268,30 @@ fn a_tenant_leaves_half_of_what_waits_to_others() -> Verdict {
     Ok(())
 }
 
+/// A tenant chooses its limits, and every kind of child that waits costs the launcher's loop time.
+fn many_different_limits_are_not_all_kept_warm() -> Verdict {
+    let idle = Duration::from_secs(3_600);
+    let world = World::new(WarmSettings { idle, ..WarmSettings::default() }, Profiles::shipped());
+    world.until("default", None, Warmth::Pool)?;
+    for number in 0..100 {
+        let limits = LimitsSpec { memory_bytes: Some((64 << 20) + (number << 16)), ..LimitsSpec::default() };
+        let request = Request {
+            language: Some("python".to_owned()),
+            code: Some("0".to_owned()),
+            limits,
+            ..Request::default()
+        };
+        let report =
+            world.runtime.block_on(execute_request(Arc::clone(&world.engine), "default", request))?;
+        check!(report.status == Status::Succeeded, report);
+    }
+    // One is wanted of each kind, and another one because none waited.
+    let pools = world.pools();
+    check!(pools.len() == 1 && pools[0].wanted <= 40, pools);
+    world.until("default", None, Warmth::Pool)
+}
+
+/// Children of one zygote share where things are in memory, and how strings are hashed.
 fn no_two_tenants_share_a_zygote() -> Verdict {
     let world = World::usual();
     let mut seen = Vec::new();

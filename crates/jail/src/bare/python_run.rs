@@ -257,7 +257,7 @@ fn exit_status() -> usize {
     if code.is_none() {
         return 0;
     }
-    // SAFETY: live objects; a number that is too large gives -1 and an exception, which is nobody's.
+    // SAFETY: live objects; a number that is too large gives -1 and sets an exception, which is cleared below.
     unsafe {
         if is_instance(code.0, &raw mut PyLong_Type) {
             let status = PyLong_AsLong(code.0);
@@ -393,7 +393,7 @@ unsafe fn is_instance(object: Object, class: *mut Class) -> bool {
     unsafe { Reference::returned(PyObject_Type(object)).is_some_and(|own| PyType_IsSubtype(own.0, class.cast()) == 1) }
 }
 
-/// Ends as a process does that an interrupt ended: whoever waits for it can tell.
+/// Ends as a process that was interrupted does, so that its parent can tell.
 fn die_of_interrupt() {
     // SAFETY: a null pointer is the default action.
     unsafe { PyOS_setsig(SIGINT, null_mut()) };

@@ -239,7 +239,7 @@ fn fail_task(step: BirthStep, why: Refused, detail: &[u8]) -> ! {
     let mut packet = [0; HEAD + 1_024];
     packet[..HEAD].copy_from_slice(bytes_of(&word));
     packet[HEAD..HEAD + detail.len()].copy_from_slice(detail);
-    // At once, so that it is read at once. Where nobody listens any more, there is nobody to tell.
+    // In one write, so that it is read in one. A launcher that is gone needs no answer.
     let _told = write_all(pipe, &packet[..HEAD + detail.len()]);
     end(1)
 }

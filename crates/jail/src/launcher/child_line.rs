@@ -52,7 +52,7 @@ impl ChildLine {
     pub(super) fn have_prepared(&mut self) -> Result<(), Errno> {
         rustix::net::shutdown(&self.socket, Shutdown::Read)?;
         let (pipe, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-        // Only this end: a child that has nothing to say waits for nobody.
+        // Only the launcher's end: the child's writes may block, the launcher's reads must not.
         rustix::io::ioctl_fionbio(&pipe, true)?;
         self.pipe = Some(pipe);
         self.send(b"1", &[theirs.as_fd()])

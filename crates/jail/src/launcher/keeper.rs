@@ -17,6 +17,8 @@ use crate::template::Root;
 const MOST_DUE: usize = 8;
 /// How many children of a kind wait at most, whatever the demand.
 const MOST_WAITING: usize = 64;
+/// How many kinds of children, by their limits, are kept for one zygote.
+const MOST_SHELVES: usize = 16;
 /// How many times longer than its children a zygote waits.
 const PATIENCE: u32 = 10;
 /// What is assumed where no control group counts.
@@ -55,6 +57,12 @@ impl Shelf {
     pub(super) fn take_spare(&mut self) -> Option<WarmJail> {
         let at = self.jails.iter().position(|jail| jail.built.is_some() && !jail.for_pool)?;
         Some(self.jails.swap_remove(at))
+    }
+
+    /// Removes everything.
+    fn clear(&mut self) -> Vec<Dying> {
+        let waiting = self.waiting.drain(..).map(Child::discard);
+        waiting.chain(self.jails.drain(..).map(|jail| jail.discard(None))).collect()
     }
 
     /// Removes what is more than wanted.
@@ -131,6 +139,20 @@ impl Keeper {
         &mut self.shelves[at]
     }
 
+    /// Makes room for a shelf with these limits: the one that was not used for longest goes. Tenants choose their limits,
+    /// and the launcher's loop looks at every shelf in every turn.
+    fn make_room_for(&mut self, limits: &Limits, dying: &mut Vec<Dying>) {
+        let limits = without_timeout(limits);
+        if self.shelves.len() < MOST_SHELVES || self.shelves.iter().any(|shelf| shelf.limits == limits) {
+            return;
+        }
+        let is_settled = |shelf: &Shelf| shelf.jails.iter().all(|jail| jail.built.is_some());
+        let settled = self.shelves.iter().enumerate().filter(|(_, shelf)| is_settled(shelf));
+        if let Some((at, _)) = settled.min_by_key(|(_, shelf)| shelf.used) {
+            dying.extend(self.shelves.swap_remove(at).clear());
+        }
+    }
+
     /// Runs a request with a child that waits, if one does.
     pub(super) fn take_waiting(
         &mut self,
@@ -138,6 +160,7 @@ impl Keeper {
         mut pending: Pending,
         dying: &mut Vec<Dying>,
     ) -> Result<Run, Pending> {
+        self.make_room_for(&pending.jail.limits, dying);
         let shelf = self.shelf(&pending.jail.limits);
         shelf.used = Instant::now();
         while let Some(child) = shelf.waiting.pop() {
@@ -350,9 +373,7 @@ impl Keeper {
 
     /// Removes everything that waits.
     pub(super) fn clear(&mut self) -> Vec<Dying> {
-        let waiting = self.shelves.iter_mut().flat_map(|shelf| shelf.waiting.drain(..));
-        let waiting: Vec<Dying> = waiting.map(Child::discard).collect();
-        waiting.into_iter().chain(self.clear_jails()).collect()
+        self.shelves.iter_mut().flat_map(Shelf::clear).collect()
     }
 
     /// Removes every jail that no child has entered: no other zygote can have a child in it.

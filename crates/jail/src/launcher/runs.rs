@@ -282,7 +282,7 @@ impl Runs {
     }
 
     /// The kernel tells this before it kills, and tells every group where all of them together ran out of memory: so a
-    /// run that lost nobody is looked at again for a while.
+    /// run that lost no process is looked at again for a while.
     fn out_of_memory(&mut self, number: u64) -> Option<Notice> {
         let run = self.find(number)?;
         run.group()?.drain_oom_event();

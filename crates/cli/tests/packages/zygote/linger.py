@@ -29,10 +29,10 @@ def full_connection():
 if is_line(3):
     line = socket.socket(fileno=os.dup(3))
     (one, its_peer), (other, others_peer) = full_connection(), full_connection()
-    # In either order: the end that lingers must be closed before the one that nobody reads from.
+    # In either order: the end that lingers must be closed before the end that is never read.
     sockets = [one, its_peer, others_peer, other]
     try:
-        # Says that it is ready, and then something that nobody waits for.
+        # Says that it is ready, and then something that the launcher does not expect.
         line.send(struct.pack("IIi", 1, 0, 0))
         socket.send_fds(line, [b"x"], [each.fileno() for each in sockets])
         for each in sockets:
