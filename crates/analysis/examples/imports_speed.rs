@@ -1,8 +1,9 @@
-//! How long it takes to find and name the imports of a file of a thousand lines, and of the worst code that is let through.
+//! Measures finding and resolving imports in a file of a thousand lines, and in the worst code that is
+//! accepted.
 //! `cargo run --release -p belljar-analysis --example imports_speed`
-#![expect(clippy::print_stdout, reason = "printing is what it is for")]
+#![expect(clippy::print_stdout, reason = "prints its measurements")]
 
-// `cargo bolero` has every target of the package watched, by this.
+// `cargo bolero` instruments every target of the package, so every target must link bolero.
 use bolero as _;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

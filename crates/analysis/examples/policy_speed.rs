@@ -1,8 +1,8 @@
-//! How fast code is read as a policy wants it read: small pieces, whole folders, and the worst that is let through.
+//! Measures policy checks of small programs, of whole directories, and of the worst code that is accepted.
 //! `cargo run --release -p belljar-analysis --example policy_speed [FOLDER…]`
-#![expect(clippy::print_stdout, reason = "printing is what it is for")]
+#![expect(clippy::print_stdout, reason = "prints its measurements")]
 
-// `cargo bolero` has every target of the package watched, by this.
+// `cargo bolero` instruments every target of the package, so every target must link bolero.
 use bolero as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ fn main() {
         for language in [Language::Python, Language::JavaScript, Language::TypeScript, Language::Shell] {
             let one = format!("{}1{}\n", open.repeat(150), close.repeat(150));
             let code = one.repeat((250 << 10) / one.len());
-            println!("{open} by the hundred, as {language:?}: {:?}", timed(&code, language, &policies));
+            println!("{open} nested, as {language:?}: {:?}", timed(&code, language, &policies));
         }
     }
 }

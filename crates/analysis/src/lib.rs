@@ -1,4 +1,4 @@
-//! Reads code without running it. Nothing here touches disk, network or processes.
+//! Analyzes code without running it. Nothing here touches disk, network or processes.
 #![forbid(unsafe_code)]
 
 mod budget;

@@ -1,6 +1,6 @@
-//! Where lines begin.
+//! Maps byte offsets to line numbers.
 
-/// Line numbers of offsets.
+/// Start offsets of lines.
 #[derive(Debug)]
 pub(crate) struct Lines(Vec<usize>);
 
@@ -10,13 +10,14 @@ impl Lines {
         Self(std::iter::once(0).chain(ends.map(|(offset, _)| offset + 1)).collect())
     }
 
-    /// From 1.
+    /// Returns the line of an offset, counted from 1.
     pub(crate) fn at(&self, offset: usize) -> u32 {
         let before = self.0.partition_point(|start| *start <= offset);
         u32::try_from(before).unwrap_or(u32::MAX)
     }
 
-    /// The first byte of a line, counted from 1; nothing where there are not so many.
+    /// Returns the offset of a line's first byte, or `None` if there are not that many lines. Lines count
+    /// from 1.
     pub(crate) fn start(&self, line: u32) -> Option<usize> {
         self.0.get(line.checked_sub(1)? as usize).copied()
     }

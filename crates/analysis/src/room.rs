@@ -1,37 +1,40 @@
-//! Room for parsers. They recurse, and so does what walks and drops their trees: a hundred thousand brackets would end the
-//! process. Every level of a tree needs at least one character that can nest, so counting these bounds the depth without
-//! understanding the code, whatever it hides in strings and comments. There is stack for that many and no more: that of
-//! whoever asks where it is enough, as it is for most code, and one made for the purpose where it is not.
+//! Limits on what parsers are given. Parsers recurse, and so does code that walks and drops their trees: a
+//! hundred thousand brackets would overflow the stack and end the process. Every level of a tree needs at
+//! least one character that can nest, so counting these bounds the depth without understanding the code,
+//! whatever it hides in strings and comments. Parsing gets stack for that many levels and no more: the
+//! caller's own stack if it suffices, as it does for most code, else a separately allocated one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Deepest tree that is parsed. Code of some 300 KB has as many such characters.
+/// Deepest tree that is parsed. Reached by code of about 300 KB.
 const MAX_LEVELS: usize = 50_000;
 
-/// The deepest brackets. Parsers try what is in brackets as one thing first and as another second, so that their time can
-/// grow much faster than the depth.
+/// Deepest brackets. Parsers may try the content of brackets in one way and then in another, so their time
+/// can grow much faster than the depth.
 const MAX_DEPTH: usize = 200;
 
-/// Enough for a level of every construct that the tests and the example nest; no exact measure.
+/// Enough for one level of every construct that the tests and the example nest; not an exact measure.
 const BYTES_A_LEVEL: usize = if cfg!(debug_assertions) { 40_000 } else { 5_000 };
 
-/// What everything else takes.
+/// Stack for everything except nesting.
 const BASE: usize = 512 << 10;
 
-/// The JavaScript parser reads what is in brackets as an arrow function first and as an expression second: time and memory grow
-/// with the square of how deep such brackets nest. So many may be in a file; it is then a matter of a second and 150 MB.
+/// Maximum number of brackets that could begin an arrow function. The JavaScript parser reads such brackets
+/// as an arrow function first and as an expression second: time and memory grow with the square of their
+/// nesting depth. This many cost about a second and 150 MB.
 const MAX_GROUPS: usize = 1_000;
 
-/// Misplaced words at each of which the Python parser begins anew; with every two or three of them it takes twice as long.
+/// Maximum number of misplaced words at which the Python parser backtracks; every two or three of them double
+/// its time.
 const MAX_TRIES: usize = 16;
 
-/// The deepest `case` of a shell script, with each of which its parser takes four times as long.
+/// Deepest nesting of `case` in a shell script; each level quadruples the parser's time.
 const MAX_CASES: usize = 6;
 
-/// The deepest round brackets of a shell script, each of which its parser tries as arithmetic and as a script.
+/// Deepest parentheses of a shell script; the parser tries each as arithmetic and as a script.
 const MAX_SUBSHELLS: usize = 16;
 
-/// Words before a bracket that begins an expression instead of a call.
+/// Words before a bracket that begins an expression rather than a call.
 const BEFORE_GROUPS: [&[u8]; 13] = [
     b"async", b"await", b"case", b"default", b"delete", b"do", b"else", b"in", b"of", b"return", b"typeof",
     b"void", b"yield",
@@ -40,24 +43,24 @@ const BEFORE_GROUPS: [&[u8]; 13] = [
 /// Why code is not parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unfit {
-    /// It nests too deep.
+    /// The code nests too deep.
     Deep,
-    /// The parser broke.
+    /// The parser panicked.
     Broke,
 }
 
-/// Runs `work`, which parses this code, with as much stack as that can take.
+/// Runs `work`, which parses `code`, with enough stack for its nesting.
 pub(crate) fn with_room<T>(code: &str, work: impl FnOnce() -> T) -> Result<T, Unfit> {
     let levels = levels(code.as_bytes());
     if levels > MAX_LEVELS || depth(code.as_bytes()) > MAX_DEPTH {
         return Err(Unfit::Deep);
     }
     let stack = BASE + levels * BYTES_A_LEVEL;
-    // A mistake in a parser is no reason to take everybody down; nothing that it worked on is used again.
+    // A bug in a parser must not take down the whole process; nothing that it worked on is used again.
     catch_unwind(AssertUnwindSafe(|| stacker::maybe_grow(stack, stack, work))).map_err(|_| Unfit::Broke)
 }
 
-/// How deep brackets nest, as if none were in a string.
+/// Returns how deep brackets nest, including brackets in strings.
 fn depth(code: &[u8]) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0_usize);
     for byte in code {
@@ -73,14 +76,15 @@ fn depth(code: &[u8]) -> usize {
     deepest
 }
 
-/// Whether so many brackets may begin arrow functions that parsing would take too long.
+/// Returns whether so many brackets may begin arrow functions that parsing would take too long.
 pub(crate) fn is_endless(code: &str) -> bool {
     let code = code.as_bytes();
     let opens = (0..code.len()).filter(|at| code[*at] == b'(');
     opens.filter(|at| begins_group(&code[..*at])).nth(MAX_GROUPS).is_some()
 }
 
-/// Whether `<` opens so often without an end that TypeScript's parser, which tries each as a bracket, would take too long.
+/// Returns whether unclosed `<` nest so deep that TypeScript's parser, which tries each as a bracket, would
+/// take too long.
 pub(crate) fn is_endless_typescript(code: &str) -> bool {
     let step = |depth: usize, byte| match byte {
         b'<' => depth + 1,
@@ -94,21 +98,21 @@ pub(crate) fn is_endless_typescript(code: &str) -> bool {
     })
 }
 
-/// Whether `async` stands so often before a bracket, where it cannot, that the Python parser, which then tries again, would
-/// take too long.
+/// Returns whether `async` precedes a bracket, where it is misplaced, so often that the backtracking Python
+/// parser would take too long.
 pub(crate) fn is_endless_python(code: &str) -> bool {
     let misplaced = |(at, _): &(usize, &str)| code[at + 5..].trim_start().starts_with(['(', '[', '{']);
     code.match_indices("async").filter(misplaced).nth(MAX_TRIES).is_some()
 }
 
-/// Whether `case` or round brackets nest so deep that the shell's parser, which tries again at each that does not end, would
-/// take too long.
+/// Returns whether `case` or parentheses nest so deep that the shell parser, which backtracks at each
+/// unclosed one, would take too long.
 pub(crate) fn is_endless_shell(code: &str) -> bool {
     let words = code.split(|c: char| !c.is_ascii_alphanumeric());
     deepest(words, "case", "esac") > MAX_CASES || deepest(code.bytes(), b'(', b')') > MAX_SUBSHELLS
 }
 
-/// How deep `open` nests.
+/// Returns how deep `open` nests.
 fn deepest<T: PartialEq>(parts: impl Iterator<Item = T>, open: T, close: T) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0_usize);
     for part in parts {
@@ -122,7 +126,8 @@ fn deepest<T: PartialEq>(parts: impl Iterator<Item = T>, open: T, close: T) -> u
     deepest
 }
 
-/// Whether a bracket after this is no call's. A comment may stand between, so its end and a new line count too.
+/// Returns whether a bracket after `before` does not begin a call. A comment may come in between, so its end
+/// and a newline also count.
 fn begins_group(before: &[u8]) -> bool {
     let front = before.trim_ascii_end();
     if before[front.len()..].contains(&b'\n') {
@@ -135,7 +140,8 @@ fn begins_group(before: &[u8]) -> bool {
     }
 }
 
-/// An upper bound of how deep the code nests: signs other than separators and closing ones, and words before words.
+/// Returns an upper bound of the nesting depth: signs other than separators and closing ones, and words after
+/// words.
 fn levels(code: &[u8]) -> usize {
     let mut levels = 0;
     let mut after_word = false;
@@ -149,7 +155,7 @@ fn levels(code: &[u8]) -> usize {
             b' ' | b'\t' | b'\r' | b'\n' | 0x0b | 0x0c => in_word = false,
             b',' | b';' | b')' | b']' | b'}' => (in_word, after_word) = (false, false),
             _ => {
-                // `not (`, `typeof"x"`: a word before a sign can be a level of its own.
+                // `not (`, `typeof"x"`: a word before a sign can be a level by itself.
                 levels +=
                     1 + usize::from(after_word && matches!(byte, b'(' | b'[' | b'{' | b'"' | b'\'' | b'`'));
                 (in_word, after_word) = (false, false);

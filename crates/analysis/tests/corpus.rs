@@ -1,15 +1,15 @@
-//! What people really write is not refused: the standard library of the host's Python and, in the second tier, all of it
-//! with popular packages of PyPI and npm, installed for the test.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Ordinary code is not refused: the standard library of the host's Python and, in the second test tier, all
+//! of it plus popular packages of PyPI and npm, installed for the test.
+#![expect(clippy::unwrap_used, reason = "a test whose setup fails must panic")]
 
-// `cargo bolero` has every target of the package watched, by this.
+// `cargo bolero` instruments every target of the package, so every target must link bolero.
 use bolero as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use belljar_analysis::policy::{Context, Language, Policy, Verdict, check};
 
-/// Files in the first tier, spread over all.
+/// Number of files in the first tier, sampled evenly.
 const FEW: usize = 150;
 
 fn stdlib() -> PathBuf {
@@ -80,9 +80,9 @@ fn balanced_refuses_less_than_one_in_a_hundred() {
         unread += usize::from(verdict.findings.iter().any(|finding| is_unread(finding.rule)));
         refused.extend(verdict.refusal().map(|why| format!("{}: {why}", path.display())));
     }
-    println!("{} files, {unread} not read or not understood, {} refused", files.len(), refused.len());
+    println!("{} files, {unread} not read or not parsed, {} refused", files.len(), refused.len());
     println!("{}", refused.join("\n"));
-    // A folder of this test's own.
+    // A directory that only this test uses.
     let _ = std::fs::remove_dir_all(&installed);
     assert!(refused.len() * 100 < files.len(), "{refused:#?}");
 }

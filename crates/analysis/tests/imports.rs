@@ -1,6 +1,6 @@
-//! What is found in code, and what becomes of it: a table of cases, and code that nobody would write.
+//! Detection and resolution of imports: tables of cases, and hostile code.
 
-// `cargo bolero` has every target of the package watched, by this.
+// `cargo bolero` instruments every target of the package, so every target must link bolero.
 use bolero as _;
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use proptest::prelude::*;
 
 fn found_in(code: &str, language: Language, version: &str) -> Found {
     let local = BTreeSet::from(["helpers.py".to_owned(), "lib".to_owned()]);
-    let python = PythonVersion::parse(version).expect("the table has it");
-    detect(Source { code, language, python, local: &local }).expect("it is read")
+    let python = PythonVersion::parse(version).expect("a version in the table");
+    detect(Source { code, language, python, local: &local }).expect("the code is readable")
 }
 
-/// Names with their lines; `?` marks what is optional.
+/// Formats imports with their lines; `?` marks optional ones.
 fn shown(found: &Found) -> String {
     let shown = found.imports.iter().map(|import| {
         let version = import.version.as_ref().map(|version| format!("@{version}")).unwrap_or_default();
@@ -176,12 +176,12 @@ fn requirements_in_comments() {
     }
 }
 
-/// Packages, and what is not installed with the reason, in short.
+/// Formats the resolved packages, and the unresolved names with their reasons.
 fn resolved(code: &str, language: Language, given: &[&str], settings: &Settings) -> String {
     let found = found_in(code, language, "3.12");
     let registry = language.registry();
     let given: Vec<_> =
-        given.iter().map(|text| Requirement::parse(registry, text).expect("it is one")).collect();
+        given.iter().map(|text| Requirement::parse(registry, text).expect("a valid requirement")).collect();
     let answer = Resolver::new(registry, settings).resolve(&found, &given);
     let packages = answer
         .packages
@@ -262,7 +262,7 @@ fn an_administrator_decides() {
     assert_eq!(Registry::Npm, Language::TypeScript.registry());
 }
 
-/// Nesting of every kind that the parsers recurse on, as deep as their guard lets through and beyond.
+/// Nests every construct that the parsers recurse on, as deep as their limits allow and beyond.
 #[test]
 fn hostile_nesting_ends_nothing() {
     let shapes: &[(&str, &str, &str)] = &[
@@ -364,7 +364,7 @@ proptest! {
     fn no_requirement_makes_it_panic(text in "\\PC{0,60}") {
         for registry in [Registry::Pypi, Registry::Npm] {
             if let Ok(requirement) = Requirement::parse(registry, &text) {
-                // What is passed on to an installer is read the same way again, and is never an option.
+                // A requirement passed to an installer parses to the same value again and is never an option.
                 let again = Requirement::parse(registry, &requirement.to_string());
                 prop_assert_eq!(again.as_ref(), Ok(&requirement), "{}", text);
                 prop_assert!(!requirement.to_string().starts_with('-'));
@@ -374,7 +374,8 @@ proptest! {
     }
 }
 
-/// Each line of code that does not parse is tried by itself and with those behind it; what all attempts parse is bounded.
+/// Code that does not parse is retried line by line, with the lines that follow; the total amount of parsing
+/// is bounded.
 #[test]
 fn broken_code_is_not_parsed_again_and_again() {
     let line = format!("import {{ {}\n", "a, ".repeat(600));

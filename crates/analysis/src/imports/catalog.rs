@@ -1,4 +1,4 @@
-//! The names that ship with this program: which module is installed as which package, and which packages are well known.
+//! Built-in tables of names: the package that provides a module, and the well-known packages.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
@@ -18,12 +18,12 @@ fn rows(text: &'static str) -> impl Iterator<Item = &'static str> {
     text.lines().filter(|line| !line.starts_with('#') && !line.is_empty())
 }
 
-/// Whether a package is well known, by its normalised name.
+/// Returns whether a package is well known, by its normalized name.
 pub(super) fn is_known(registry: Registry, package: &str) -> bool {
     known(registry).contains(package)
 }
 
-/// All well-known packages.
+/// Returns all well-known packages.
 pub(super) fn known(registry: Registry) -> &'static HashSet<&'static str> {
     match registry {
         Registry::Pypi => &PYPI,
@@ -31,13 +31,13 @@ pub(super) fn known(registry: Registry) -> &'static HashSet<&'static str> {
     }
 }
 
-/// Modules whose package has another name.
+/// Returns the modules whose package has another name.
 pub(super) fn modules() -> impl Iterator<Item = (&'static str, &'static str)> {
     MODULES.iter().map(|(module, package)| (*module, *package))
 }
 
-/// The package of a dotted module, by the longest part of it that has a row, else by its first part's own name; and how
-/// many parts of the module that explains.
+/// Returns the package of a dotted module: by its longest prefix in the table, else by its first component if
+/// that is a known package. Also returns how many components the match covers.
 pub(super) fn package_of(module: &str) -> Option<(String, usize)> {
     let of_row = prefixes(module).find_map(|(prefix, parts)| Some((MODULES.get(prefix)?.to_string(), parts)));
     of_row.or_else(|| {
@@ -46,7 +46,7 @@ pub(super) fn package_of(module: &str) -> Option<(String, usize)> {
     })
 }
 
-/// `a.b.c`, `a.b`, `a`, each with the number of its parts.
+/// Returns `a.b.c`, `a.b`, `a`, each with its number of components.
 pub(super) fn prefixes(module: &str) -> impl Iterator<Item = (&str, usize)> {
     let parts = module.split('.').count();
     let mut rest = Some(module);

@@ -1,10 +1,12 @@
-//! Requirements that code states in comments.
+//! Requirements declared in comments.
 //!
-//! - `# /// script` blocks with `dependencies` (PEP 723), as uv, pipx, hatch and pdm run them.
-//! - `# requires: a, b==1`, also `requirements:` and `dependencies:`, one line.
-//! - `# pip install a b==1`, also `pip3`, `python -m pip`, `uv pip`, and the `!pip`, `%pip` lines of notebooks; options end it.
+//! - `# /// script` blocks with `dependencies` (PEP 723), as supported by uv, pipx, hatch and pdm.
+//! - `# requires: a, b==1`, also `requirements:` and `dependencies:`, on one line.
+//! - `# pip install a b==1`, also `pip3`, `python -m pip`, `uv pip`, and `!pip` and `%pip` lines of
+//!   notebooks, up to the first option.
 //!
-//! A comment of the latter two kinds that does not read as a list of requirements is prose, and means nothing.
+//! A comment of the latter two kinds that does not parse as a list of requirements is treated as prose and
+//! ignored.
 
 use ruff_python_ast::token::{TokenKind, Tokens};
 use ruff_text_size::Ranged;
@@ -13,7 +15,7 @@ use serde::Deserialize;
 use super::{Declared, How, Requirement};
 use crate::lines::Lines;
 
-/// A line of requirements is short; what is longer is prose.
+/// Maximum length of a line of requirements; longer lines are prose.
 const MAX_LINE: usize = 1_000;
 
 pub(super) fn declared(code: &str, tokens: &Tokens, lines: &Lines) -> Vec<Declared> {
@@ -35,7 +37,8 @@ struct Script {
     dependencies: Vec<String>,
 }
 
-/// The one `script` block; two of them are an error by the specification, and then there is none.
+/// Returns the dependencies of the only `script` block; the specification makes a second one an error, so
+/// neither counts.
 fn script(code: &str) -> Vec<Declared> {
     let mut blocks = blocks(code);
     let (Some((line, text)), None) = (blocks.next(), blocks.next()) else { return Vec::new() };
@@ -43,13 +46,13 @@ fn script(code: &str) -> Vec<Declared> {
     script.dependencies.into_iter().map(|text| Declared { text, line, how: How::Script }).collect()
 }
 
-/// Script blocks, each with the line on which it begins.
+/// Returns the script blocks, each with its first line.
 fn blocks(code: &str) -> impl Iterator<Item = (u32, String)> {
     let mut lines = (1..).zip(code.lines());
     std::iter::from_fn(move || {
         let (start, _) = lines.by_ref().find(|(_, line)| line.trim_end() == "# /// script")?;
         let mut text = String::new();
-        // A block goes on while lines are comments; it ends with the last `# ///` among them.
+        // A block extends over consecutive comment lines and ends with the last `# ///` among them.
         let mut ended = None;
         for line in code.lines().skip(start as usize) {
             let Some(content) =
@@ -68,7 +71,7 @@ fn blocks(code: &str) -> impl Iterator<Item = (u32, String)> {
     })
 }
 
-/// The requirements of a comment, or nothing where it is prose.
+/// Returns the requirements in a comment, or none if it is prose.
 fn listed(comment: &str) -> Vec<String> {
     let text = comment.trim_start_matches(['#', '!', '%', ' ', '$']).trim();
     if text.len() > MAX_LINE {

@@ -1,4 +1,4 @@
-//! Imports of JavaScript and TypeScript code.
+//! Finds imports in JavaScript and TypeScript code.
 
 use std::collections::BTreeSet;
 
@@ -18,10 +18,10 @@ use super::{Found, How, Import, Language};
 use crate::budget::Budget;
 use crate::lines::Lines;
 
-/// Of code that cannot be parsed as a whole, so many lines are tried by themselves.
+/// Maximum number of lines that are parsed separately if the code as a whole cannot be parsed.
 const MAX_TRIES: usize = 500;
 
-/// So many lines an import statement may go over.
+/// Maximum number of lines of one import statement.
 const MAX_STATEMENT: usize = 40;
 
 pub(super) fn find(code: &str, language: Language, budget: &Budget) -> Found {
@@ -37,9 +37,9 @@ pub(super) fn find(code: &str, language: Language, budget: &Budget) -> Found {
     Found { imports: by_line(code, ways[0], budget), broken: true, ..Found::default() }
 }
 
-/// The imports and whether there were errors; nothing where the parser gave up.
+/// Returns the imports and whether there were syntax errors, or `None` if the parser gave up.
 fn parsed(code: &str, way: SourceType, first_line: u32, budget: &Budget) -> Option<(Vec<Import>, bool)> {
-    // Parsing is a step a byte, and so is every further attempt.
+    // Parsing costs one step per byte, and so does every further attempt.
     if !budget.spend(code.len()) {
         return None;
     }
@@ -52,7 +52,7 @@ fn parsed(code: &str, way: SourceType, first_line: u32, budget: &Budget) -> Opti
     })
 }
 
-/// What single lines, and statements that begin on them, import.
+/// Finds imports in single lines and in statements that begin on them.
 fn by_line(code: &str, way: SourceType, budget: &Budget) -> Vec<Import> {
     let lines: Vec<&str> = code.lines().collect();
     let mut imports = Vec::new();
@@ -78,21 +78,22 @@ struct Finder<'b> {
     lines: Lines,
     first_line: u32,
     imports: Vec<Import>,
-    /// Scopes from the outermost to this one.
+    /// Scopes from the outermost to the current one.
     scopes: Vec<Scope>,
-    /// What is required, if it turns out not to be shadowed further down: each scope's is the end of this.
+    /// Calls of `require` that count unless a later declaration shadows `require`; each scope owns the tail
+    /// of this list.
     required: Vec<Import>,
-    /// How many blocks around this one catch a failed import.
+    /// Number of enclosing blocks that catch a failed import.
     forgiven: u32,
-    /// Names that `createRequire` gave.
+    /// Names bound to results of `createRequire`.
     requires: BTreeSet<String>,
 }
 
 #[derive(Default)]
 struct Scope {
-    /// Whether `require` is something else here.
+    /// Whether `require` is redeclared in this scope.
     shadowed: bool,
-    /// Where what it requires begins.
+    /// Index of its first entry in `required`.
     from: usize,
 }
 
@@ -134,7 +135,7 @@ impl<'b> Finder<'b> {
         self.imports.extend(self.import_of(source.value.as_str(), at, how));
     }
 
-    /// `require("x")` and `require.resolve("x")`.
+    /// Handles `require("x")` and `require.resolve("x")`.
     fn require(&mut self, call: &CallExpression<'_>) {
         let callee = match &call.callee {
             Expression::StaticMemberExpression(member) if member.property.name == "resolve" => &member.object,
@@ -250,7 +251,7 @@ impl<'a> Visit<'a> for Finder<'_> {
 
     fn visit_call_expression(&mut self, call: &CallExpression<'a>) {
         self.require(call);
-        // `import("x").catch(…)` says how to do without.
+        // `import("x").catch(…)` handles the absence of `x`.
         let caught = matches!(&call.callee, Expression::StaticMemberExpression(member)
             if member.property.name == "catch" && !call.arguments.is_empty());
         self.forgiven += u32::from(caught);
@@ -265,14 +266,14 @@ impl<'a> Visit<'a> for Finder<'_> {
         let forgiving = u32::from(attempt.handler.is_some());
         self.forgiven += forgiving;
         self.visit_block_statement(&attempt.block);
-        // A replacement is needed only where the first choice is missing.
+        // A fallback is only needed where the first choice is missing.
         attempt.handler.iter().for_each(|handler| self.visit_catch_clause(handler));
         self.forgiven -= forgiving;
         attempt.finalizer.iter().for_each(|block| self.visit_block_statement(block));
     }
 }
 
-/// `createRequire(import.meta.url)`.
+/// Returns whether this is a call of `createRequire`.
 fn makes_require(init: &Expression<'_>) -> bool {
     let Expression::CallExpression(call) = init else { return false };
     match &call.callee {
@@ -282,7 +283,7 @@ fn makes_require(init: &Expression<'_>) -> bool {
     }
 }
 
-/// The text of a string, or of a template without values in it.
+/// Returns the text of a string literal, or of a template literal without expressions.
 fn literal<'a>(expression: &'a Expression<'_>) -> Option<&'a str> {
     match expression {
         Expression::StringLiteral(literal) => Some(literal.value.as_str()),

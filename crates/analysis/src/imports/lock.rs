@@ -1,8 +1,9 @@
-//! Lock files: the very versions and files that somebody's own tools settled on.
+//! Lock files: exact versions and files that a user's own tools resolved.
 //!
-//! A lock has *roots*, what its owner asked for, and *pins* for everything that comes with them. Roots are requirements like
-//! any others, so every rule about those holds for them too. What comes from an address or a repository is a root as well,
-//! wherever it stands: it is refused or allowed like one that is stated, and never taken from a registry by its name.
+//! A lock has *roots*, the packages that the project requires directly, and *pins* for these and everything
+//! that they depend on. Roots are ordinary requirements, so all rules for requirements apply. A package from
+//! a URL or repository also becomes a root, wherever it occurs in the lock: it is refused or allowed like a
+//! declared one, and never taken from a registry by its name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,29 +15,29 @@ use super::manifest::{broken, is_hash};
 use super::requirement::normalised;
 use super::{Error, Registry, Requirement, lock_npm};
 
-/// Locks list much more than what somebody wrote down.
+/// Larger than the limits of manifests, because locks also list indirect dependencies.
 const MAX_BYTES: usize = 8 << 20;
 const MAX_ENTRIES: usize = 5_000;
 
 type Reader = fn(&'static str, &str) -> Result<Lock, Error>;
 
-/// What a lock file says.
+/// Content of a lock file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lock {
-    /// The file.
+    /// Name of the file.
     pub file: &'static str,
-    /// Whose packages they are.
+    /// Registry of the packages.
     pub registry: Registry,
-    /// What was asked for, each in its exact version.
+    /// Directly required packages, in exact versions.
     pub roots: Vec<Requirement>,
-    /// Exact versions of all that may come with it, with the hashes of their files where the lock has them.
+    /// Exact versions of all packages, with the hashes of their files if the lock has them.
     pub pins: Vec<Requirement>,
-    /// npm's packages by their places below each other, as `package-lock.json` has them, without addresses.
+    /// npm packages by install path, as in `package-lock.json`, but without URLs.
     pub tree: Map<String, Value>,
 }
 
 impl Lock {
-    /// Reads a lock by its file name.
+    /// Parses a lock file by its file name.
     pub fn of_file(file: &str, text: &str) -> Option<Result<Self, Error>> {
         let (file, read): (_, Reader) = match file {
             "uv.lock" => ("uv.lock", uv),
@@ -48,7 +49,7 @@ impl Lock {
             _ => return None,
         };
         if text.len() > MAX_BYTES {
-            return Some(Err(broken(file, "is more than 8 MB")));
+            return Some(Err(broken(file, "is larger than 8 MB")));
         }
         Some(read(file, text).and_then(|lock| match lock.pins.len() + lock.roots.len() > MAX_ENTRIES {
             true => Err(broken(file, "lists more than 5000 packages")),
@@ -60,7 +61,7 @@ impl Lock {
         Self { file, registry, roots: Vec::new(), pins: Vec::new(), tree: Map::new() }
     }
 
-    /// Takes in a package of Python's.
+    /// Adds a Python package.
     fn add(&mut self, package: Locked) -> Result<(), Error> {
         let pin = package.requirement()?;
         if package.root || pin.direct.is_some() {
@@ -73,7 +74,7 @@ impl Lock {
     }
 }
 
-/// A package of Python's as any of these files has it.
+/// A Python package in the common form of all these files.
 #[derive(Default)]
 struct Locked {
     name: String,
@@ -81,7 +82,7 @@ struct Locked {
     version: Option<String>,
     marker: Option<String>,
     hashes: Vec<String>,
-    /// Where it comes from, unless that is a registry.
+    /// Source of the package, unless that is a registry.
     place: Option<String>,
     root: bool,
 }
@@ -98,7 +99,7 @@ impl Locked {
         let marker = self.marker.as_ref().map_or(String::new(), |marker| format!("; {marker}"));
         let mut requirement = Requirement::python(&format!("{}{extras}{which}{marker}", self.name))?;
         if let Some(hash) = self.hashes.iter().find(|hash| !is_hash(hash)) {
-            let why = "is no hash that is understood; make the lock anew";
+            let why = "is not a supported hash; regenerate the lock file";
             return Err(super::requirement::refusal(hash, why));
         }
         requirement.hashes.clone_from(&self.hashes);
@@ -147,13 +148,13 @@ struct UvFile {
 }
 
 impl UvPackage {
-    /// The project itself, which is not a package to install.
+    /// Returns whether this is the project itself, which is not installed as a package.
     fn is_project(&self) -> bool {
         ["virtual", "editable"].iter().any(|kind| self.source.contains_key(*kind))
     }
 
     fn locked(&self) -> Locked {
-        // Where a name has several versions, each says for what it is.
+        // If a package has several versions, markers say which one applies.
         let markers: Vec<_> = self.resolution_markers.iter().map(|one| format!("({one})")).collect();
         let files = self.wheels.iter().chain(&self.sdist);
         let place = self.source.iter().find(|(kind, _)| *kind != "registry");
@@ -170,7 +171,7 @@ impl UvPackage {
     }
 }
 
-/// An address in one word, with a colon as an address has it.
+/// Formats a source as one word with a colon, as a URL has it.
 fn address(place: String) -> String {
     let place: String = place.chars().filter(|c| !c.is_whitespace() && !c.is_control()).collect();
     if place.contains(':') { place } else { format!("file:{place}") }
@@ -183,20 +184,20 @@ fn uv(file: &'static str, text: &str) -> Result<Lock, Error> {
     for package in &packages {
         lock.add(package.locked())?;
     }
-    // Of several, the first counts.
+    // The first of several entries wins.
     let reversed = || packages.iter().rev();
     let names: HashMap<_, _> = reversed().map(|one| (one.name.as_str(), one)).collect();
     let versions: HashMap<_, _> =
         reversed().map(|one| ((one.name.as_str(), one.version.as_deref()), one)).collect();
     for edge in projects.into_iter().flat_map(|project| &project.dependencies) {
-        // Both are looked up: a lock may have thousands of packages, and as many edges.
+        // Maps instead of scans: a lock may have thousands of packages and as many edges.
         let exact = edge.version.as_ref().map(|version| (edge.name.as_str(), Some(version.as_str())));
         let found = match exact {
             Some(exact) => versions.get(&exact),
             None => names.get(edge.name.as_str()),
         };
         let Some(package) = found else { continue };
-        // Those are roots already.
+        // Packages from elsewhere are roots already.
         let Locked { name, version, hashes, place: None, .. } = package.locked() else { continue };
         let UvEdge { marker, extra, .. } = edge.clone();
         let root = Locked { name, version, hashes, marker, extras: extra, ..Locked::default() };
@@ -228,7 +229,7 @@ struct PoetryPackage {
 }
 
 impl PoetryPackage {
-    /// Whether the project itself runs with it, and not only its owner's work.
+    /// Returns whether the project needs the package at run time, not only for development.
     fn is_main(&self) -> bool {
         let grouped = self.groups.as_ref().map(|groups| groups.iter().any(|group| group == "main"));
         let main = grouped.unwrap_or_else(|| self.category.as_ref().is_none_or(|one| one == "main"));
@@ -243,7 +244,8 @@ struct PoetrySource {
     url: String,
 }
 
-/// What the project asks for is not in this file: it is what nothing else in it needs.
+/// Parses a `poetry.lock`. It does not list direct requirements, so the roots are the packages that no other
+/// package needs.
 fn poetry(file: &'static str, text: &str) -> Result<Lock, Error> {
     let read: Poetry = toml(file, text)?;
     let mains = read.package.iter().filter(|one| one.is_main());
@@ -296,7 +298,7 @@ struct PylockFile {
     hashes: BTreeMap<String, String>,
 }
 
-/// Everything in it is to be installed, where its marker holds; what is for groups and extras only is not.
+/// Parses a `pylock.toml`. Every package is a root, with its marker, except those only for groups and extras.
 fn pylock(file: &'static str, text: &str) -> Result<Lock, Error> {
     let read: Pylock = toml(file, text)?;
     let mut lock = Lock::new(file, Registry::Pypi);

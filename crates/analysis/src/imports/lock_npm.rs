@@ -1,7 +1,8 @@
 //! Lock files of JavaScript: `package-lock.json` and `bun.lock`.
 //!
-//! Either becomes the tree that `package-lock.json` has, which npm and bun both take. Only what decides about versions is
-//! carried over. Addresses are not: a package comes from the registry that this machine goes by, with the hash of the lock.
+//! Both are converted to the package tree of a `package-lock.json`, which npm and bun both accept. Only
+//! fields that determine versions are copied. URLs are not: packages come from the registry that this machine
+//! uses, and must match the lock's hash.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use super::specifier::is_name;
 use super::{Error, Registry, Requirement};
 
 const EDGES: [&str; 3] = ["dependencies", "optionalDependencies", "peerDependencies"];
-/// What else decides whether a package is for this machine, or needed at all.
+/// Further fields that decide whether a package is installed on this machine.
 const KEPT: [&str; 6] = ["os", "cpu", "libc", "optional", "peer", "peerDependenciesMeta"];
 
 #[derive(Deserialize)]
@@ -30,22 +31,19 @@ pub(super) fn npm(file: &'static str, text: &str) -> Result<Lock, Error> {
     let read: NpmLock = serde_json::from_str(text).map_err(|error| broken(file, &error.to_string()))?;
     let version = read.lockfile_version.unwrap_or_default();
     let (Some(mut packages), 2 | 3) = (read.packages, version) else {
-        return Err(broken(
-            file,
-            "is of a version that is not read; 'npm install' with npm 7 or later renews it",
-        ));
+        return Err(broken(file, "has an unsupported version; 'npm install' with npm 7 or later updates it"));
     };
     let mut lock = Lock::new(file, Registry::Npm);
     let project = packages.remove("").unwrap_or_default();
     let set = |entry: &Map<String, Value>, name: &str| entry.get(name).and_then(Value::as_bool) == Some(true);
     for (place, entry) in packages {
-        // What only its owner's work needs, and what lies in another package's archive.
+        // Skips development dependencies, and packages bundled in another package's archive.
         if set(&entry, "dev") || set(&entry, "inBundle") {
             continue;
         }
         let name = place.rsplit_once("node_modules/").map(|(_, name)| name.to_owned());
         let name =
-            name.ok_or_else(|| refusal(&place, "is a folder of the project; packages only are taken"))?;
+            name.ok_or_else(|| refusal(&place, "is a folder of the project; only packages are accepted"))?;
         let from = text_of(&entry, "resolved").filter(|from| !from.starts_with("https://"));
         let from =
             from.filter(|from| !from.starts_with("http://")).or(set(&entry, "link").then_some("link:"));
@@ -66,7 +64,7 @@ pub(super) fn bun(file: &'static str, text: &str) -> Result<Lock, Error> {
     let read: BunLock = serde_json::from_str(&without_trailing_commas(text)).map_err(wrong)?;
     let mut lock = Lock::new(file, Registry::Npm);
     for (key, parts) in &read.packages {
-        let short = || refusal(key, "is not as bun writes it; make the lock anew");
+        let short = || refusal(key, "is not an entry that bun writes; regenerate the lock file");
         let exact = parts.first().and_then(Value::as_str).ok_or_else(short)?;
         let (real, version) =
             exact.rsplit_once('@').filter(|(name, _)| !name.is_empty()).ok_or_else(short)?;
@@ -100,7 +98,7 @@ fn text_of<'a>(entry: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
     entry.get(name).and_then(Value::as_str)
 }
 
-/// Takes in one package, checked.
+/// Validates and adds one package.
 fn add(
     lock: &mut Lock,
     place: &str,
@@ -116,15 +114,15 @@ fn add(
     }
     let parts = place.split("node_modules/").map(|part| part.trim_end_matches('/'));
     if !place.starts_with("node_modules/") || !parts.skip(1).all(is_name) {
-        return Err(refusal(place, "is no place of a package"));
+        return Err(refusal(place, "is not an install path of a package"));
     }
     let version = text_of(entry, "version").unwrap_or_default();
     let exact = version.starts_with(|c: char| c.is_ascii_digit()) && !version.contains([' ', '|']);
-    // A package may be installed under another name.
+    // A package may be installed under an alias.
     let real = text_of(entry, "name").unwrap_or(name);
     let mut pin = pair(real, real, if exact { version } else { "" })?;
     if pin.version.is_empty() {
-        return Err(refusal(place, "has no exact version; make the lock anew"));
+        return Err(refusal(place, "has no exact version; regenerate the lock file"));
     }
     let mut kept = Map::from_iter([("version".to_owned(), version.into())]);
     if real != name {
@@ -147,7 +145,7 @@ fn add(
     Ok(())
 }
 
-/// Where bun writes one word, npm writes a list of words.
+/// Wraps a single word in a list: npm writes a list where bun writes one word.
 fn listed(name: &str, value: &Value) -> Value {
     match value {
         Value::String(_) if ["os", "cpu", "libc"].contains(&name) => Value::from(vec![value.clone()]),
@@ -155,20 +153,18 @@ fn listed(name: &str, value: &Value) -> Value {
     }
 }
 
-/// What a package needs: names and versions, but no addresses that an installer would go to.
+/// Returns a package's dependencies: names and versions, but no URLs that an installer would open.
 fn edges_of(place: &str, edges: &Value) -> Result<Value, Error> {
-    let edges: BTreeMap<String, String> = serde_json::from_value(edges.clone())
-        .map_err(|_| refusal(place, "needs something that is no package; make the lock anew"))?;
+    let edges: BTreeMap<String, String> = serde_json::from_value(edges.clone()).map_err(|_| {
+        refusal(place, "depends on something that is not a package; regenerate the lock file")
+    })?;
     for (name, version) in &edges {
         let version = version.strip_prefix("npm:").unwrap_or(version);
         let version = version
             .strip_prefix('@')
             .map_or(version, |rest| rest.split_once('/').map_or(rest, |(_, rest)| rest));
         if !is_name(name) || version.contains([':', '/']) {
-            return Err(refusal(
-                place,
-                "needs something from an address or a repository; packages only are taken",
-            ));
+            return Err(refusal(place, "depends on a URL or repository; only packages are accepted"));
         }
     }
     Ok(edges.into_iter().map(|(name, version)| (name, Value::from(version))).collect::<Map<_, _>>().into())
@@ -181,7 +177,7 @@ fn is_integrity(hash: &str) -> bool {
     })
 }
 
-/// What the project asks for, in the versions that the lock has.
+/// Adds the project's direct dependencies, in the versions of the lock.
 fn roots(lock: &mut Lock, project: &Map<String, Value>) -> Result<(), Error> {
     for kind in ["dependencies", "optionalDependencies"] {
         for (name, stated) in project.get(kind).and_then(Value::as_object).into_iter().flatten() {
@@ -195,7 +191,7 @@ fn roots(lock: &mut Lock, project: &Map<String, Value>) -> Result<(), Error> {
     Ok(())
 }
 
-/// bun's lock is JSON with commas before closing brackets.
+/// Removes commas before closing brackets, which bun's lock has and JSON forbids.
 pub(super) fn without_trailing_commas(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let (mut in_string, mut escaped) = (false, false);

@@ -1,4 +1,4 @@
-//! Locks as tools write them, and what is none.
+//! Lock files as tools write them, and invalid ones.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Files that list requirements.
+//! Manifest files that list requirements.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use serde_json::{Map, Value};
 use super::requirement::refusal;
 use super::{Error, Lock, Requirement, npm};
 
-/// A list longer than this is no list that somebody wrote for a sandbox.
+/// Maximum number of requirements; no list for a sandbox is longer.
 const MAX_ENTRIES: usize = 2_000;
 
 const MAX_BYTES: usize = 1 << 20;
 
-/// Reads a `requirements.txt`, each requirement with its line.
+/// Parses a `requirements.txt`; returns each requirement with its line.
 pub fn requirements_txt(text: &str) -> Result<Vec<(u32, Requirement)>, Error> {
     check_size("requirements.txt", text)?;
     let mut requirements = Vec::new();
@@ -35,7 +35,8 @@ pub fn requirements_txt(text: &str) -> Result<Vec<(u32, Requirement)>, Error> {
     bounded("requirements.txt", requirements)
 }
 
-/// A `#` begins a comment at the margin and after a blank; elsewhere it belongs to an address.
+/// Strips a comment. A `#` begins one at the start of a line and after whitespace; elsewhere it is part of a
+/// URL.
 fn without_comment(line: &str) -> &str {
     let bytes = line.as_bytes();
     let begins = |at: &usize| bytes[*at] == b'#' && (*at == 0 || bytes[*at - 1].is_ascii_whitespace());
@@ -47,13 +48,13 @@ fn entry_of(entry: &str) -> Result<Requirement, Error> {
     let option = entry.split([' ', '=']).next().unwrap_or(entry);
     match option {
         "-r" | "--requirement" | "-c" | "--constraint" => {
-            return Err(refusal(entry, "refers to another file, which is not read; put its lines here"));
+            return Err(refusal(entry, "refers to another file, which is not read; copy its lines here"));
         }
         "-e" | "--editable" => {
-            return Err(refusal(entry, "installs from a folder, which is not done; name packages only"));
+            return Err(refusal(entry, "installs from a folder, which is not supported; list packages only"));
         }
         _ if option.starts_with('-') => {
-            return Err(refusal(entry, "is an option for the installer, which is not passed on; remove it"));
+            return Err(refusal(entry, "is an installer option, which is not supported; remove it"));
         }
         _ => {}
     }
@@ -61,10 +62,7 @@ fn entry_of(entry: &str) -> Result<Requirement, Error> {
     let mut requirement = Requirement::python(parts.next().unwrap_or_default())?;
     for hash in parts.map(str::trim) {
         if !is_hash(hash) {
-            return Err(refusal(
-                entry,
-                "has a hash that is not understood; write for example --hash=sha256:…",
-            ));
+            return Err(refusal(entry, "has an invalid hash; write, for example, --hash=sha256:…"));
         }
         requirement.hashes.push(hash.to_owned());
     }
@@ -89,7 +87,7 @@ struct Project {
     dependencies: Vec<String>,
 }
 
-/// Reads `[project] dependencies` of a `pyproject.toml`.
+/// Parses `[project] dependencies` of a `pyproject.toml`.
 pub fn pyproject(text: &str) -> Result<Vec<Requirement>, Error> {
     const NAME: &str = "pyproject.toml";
     check_size(NAME, text)?;
@@ -99,7 +97,7 @@ pub fn pyproject(text: &str) -> Result<Vec<Requirement>, Error> {
     listed.iter().map(|text| Requirement::python(text)).collect()
 }
 
-/// Reads `dependencies` of a `package.json`.
+/// Parses `dependencies` of a `package.json`.
 pub fn package_json(text: &str) -> Result<Vec<Requirement>, Error> {
     const NAME: &str = "package.json";
     check_size(NAME, text)?;
@@ -112,7 +110,7 @@ pub fn package_json(text: &str) -> Result<Vec<Requirement>, Error> {
 }
 
 impl Requirement {
-    /// Reads a manifest or a lock by its file name; of a lock what its owner asked for.
+    /// Parses a manifest or lock file by its file name; of a lock, returns the direct requirements.
     pub fn of_manifest(file: &str, text: &str) -> Option<Result<Vec<Self>, Error>> {
         match file {
             "pyproject.toml" => Some(pyproject(text)),
@@ -126,7 +124,7 @@ impl Requirement {
 }
 
 fn check_size(name: &'static str, text: &str) -> Result<(), Error> {
-    if text.len() > MAX_BYTES { Err(broken(name, "is more than 1 MB")) } else { Ok(()) }
+    if text.len() > MAX_BYTES { Err(broken(name, "is larger than 1 MB")) } else { Ok(()) }
 }
 
 fn bounded<T>(name: &'static str, entries: Vec<T>) -> Result<Vec<T>, Error> {

@@ -1,14 +1,15 @@
-//! What a piece of code needs that does not come with its language: found in the code, named as packages, and checked
-//! before anything is installed.
+//! Finds the packages that code needs beyond its standard library: finds imports, maps them to packages, and
+//! checks the packages before anything is installed.
 //!
 //! ```text
-//! code ── detect() ──▶ Found { imports, declared }           python.rs, javascript.rs, comments.rs
+//! code ── detect() ──▶ DetectedImports { imports, declared } python.rs, javascript.rs, comments.rs
 //! requirements.txt, uv.lock … ──▶ Requirement                requirement.rs, npm.rs, manifest.rs, lock.rs
-//!                        └── Resolver::resolve() ──▶ Answer { packages, unresolved }
-//!                            curated table, known names, misspellings, an administrator's settings
+//!                        └── Resolver::resolve() ──▶ PackageResolution { packages, unresolved }
+//!                            built-in table, known names, typos, administrator's settings
 //! ```
 //!
-//! A name that is in no table is never guessed: an import that nobody knows is how impostors get installed.
+//! A name that is in no table is never guessed: installing packages for unknown imports is how impostor
+//! packages get in.
 
 mod catalog;
 mod comments;
@@ -38,46 +39,46 @@ pub use resolve::{Answer, Ecosystem, Package, Reason, Resolver, Settings, Unreso
 pub use similar::distance;
 pub use stdlib::PythonVersion;
 
-/// More code than this is not searched.
+/// Maximum size of code that is searched for imports, in bytes.
 pub const MAX_CODE: usize = 1 << 20;
 
-/// More findings than this are no program that somebody wrote.
+/// Maximum number of imports; real programs have far fewer.
 const MAX_IMPORTS: usize = 2_000;
 
-/// Why something could not be read.
+/// Why imports or requirements could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The code is more than [`MAX_CODE`].
-    #[error("the code is more than 1 MB, too much to look for imports in; name its packages yourself")]
+    /// The code is larger than [`MAX_CODE`].
+    #[error("the code is larger than 1 MB, too large to search for imports; list its packages explicitly")]
     TooLarge,
-    /// The code could nest deeper than the parser has room for.
-    #[error("the code is too intricate to look for imports in; name its packages yourself")]
+    /// The code might nest deeper than the parser's stack allows, or takes too many steps to search.
+    #[error("the code is too complex to search for imports; list its packages explicitly")]
     TooIntricate,
-    /// The code has more imports than are looked at.
-    #[error("the code has more than 2000 imports; name its packages yourself")]
+    /// The code has too many imports.
+    #[error("the code has more than 2000 imports; list its packages explicitly")]
     TooMany,
-    /// The parser failed.
-    #[error("the code could not be searched for imports; name its packages yourself")]
+    /// The parser panicked.
+    #[error("the code could not be searched for imports; list its packages explicitly")]
     Unreadable,
-    /// A requirement that is not understood or not allowed.
+    /// A requirement is invalid or not allowed.
     #[error("'{}': {why}", text.escape_debug())]
     Requirement {
-        /// As it was given.
+        /// The requirement as given.
         text: String,
-        /// What is wrong, and what to write instead.
+        /// The problem, and what to write instead.
         why: &'static str,
     },
-    /// A manifest as a whole.
+    /// A manifest file is invalid.
     #[error("{name}: {why}")]
     Manifest {
-        /// Its file name.
+        /// Name of the file.
         name: &'static str,
-        /// What is wrong with it.
+        /// Why it is invalid.
         why: String,
     },
 }
 
-/// Languages whose imports are found.
+/// Languages in which imports can be found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Language {
@@ -85,12 +86,12 @@ pub enum Language {
     Python,
     /// JavaScript, with JSX.
     JavaScript,
-    /// TypeScript, with TSX where it cannot be read otherwise.
+    /// TypeScript; parsed as TSX if it is not valid otherwise.
     TypeScript,
 }
 
 impl Language {
-    /// The language of this name.
+    /// Returns the language with this name.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "python" => Some(Self::Python),
@@ -100,7 +101,7 @@ impl Language {
         }
     }
 
-    /// Where its packages come from.
+    /// Returns the registry of the language's packages.
     pub fn registry(self) -> Registry {
         match self {
             Self::Python => Registry::Pypi,
@@ -109,17 +110,17 @@ impl Language {
     }
 }
 
-/// Where packages come from.
+/// A package registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Registry {
-    /// Python's.
+    /// The Python Package Index.
     Pypi,
-    /// JavaScript's.
+    /// The npm registry.
     Npm,
 }
 
-/// How an import was found.
+/// How an import or requirement was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum How {
@@ -135,65 +136,66 @@ pub enum How {
     Script,
     /// A comment such as `# requires: x`.
     Comment,
-    /// The caller named it.
+    /// A requirement from the caller.
     Given,
 }
 
-/// One import.
+/// An import.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Import {
-    /// The module as imported (`google.cloud`), or the package of a specifier (`lodash` of `lodash/fp`).
+    /// Module as imported (`google.cloud`), or package of a specifier (`lodash` for `lodash/fp`).
     pub name: String,
-    /// What is taken from it, which may be a module of another package (`storage` of `google.cloud`).
+    /// Names imported from the module, which may be modules of other packages (`storage` from
+    /// `google.cloud`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<String>,
-    /// The version that the specifier itself names (`npm:chalk@5`).
+    /// Version in the specifier itself (`npm:chalk@5`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Line of its first occurrence, from 1.
+    /// Line of the first occurrence, from 1.
     pub line: u32,
-    /// Whether the code says how to do without.
+    /// Whether the code handles its absence.
     pub optional: bool,
-    /// How it was found.
+    /// How the import was found.
     pub how: How,
 }
 
-/// A requirement that the code states itself.
+/// A requirement that the code itself declares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Declared {
-    /// As it is written.
+    /// The requirement as written.
     pub text: String,
     /// Line, from 1.
     pub line: u32,
-    /// A block or a comment.
+    /// Whether it was in a script block or a comment.
     pub how: How,
 }
 
-/// What was found.
+/// Imports and requirements found in code.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Imports of neither the standard library nor local modules, in the order of their lines, each once.
+    /// Imports of neither the standard library nor local modules, in line order, without duplicates.
     pub imports: Vec<Import>,
-    /// Requirements that the code states.
+    /// Requirements that the code declares.
     pub declared: Vec<Declared>,
-    /// Whether the code has errors, so that something may have been missed.
+    /// Whether the code has syntax errors, so that imports may have been missed.
     pub broken: bool,
 }
 
-/// Code to search.
+/// Code to search for imports.
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'a> {
     /// The code.
     pub code: &'a str,
-    /// Its language.
+    /// Language of the code.
     pub language: Language,
-    /// The interpreter that will run it, where that is Python.
+    /// Version of Python that will run the code, if it is Python.
     pub python: PythonVersion,
-    /// Names of files and folders that come along, such as `helpers.py` and `lib`.
+    /// Names of accompanying files and directories, such as `helpers.py` and `lib`.
     pub local: &'a BTreeSet<String>,
 }
 
-/// Finds what the code imports. Nothing of it is run.
+/// Finds the imports of code without running it.
 pub fn detect(source: Source<'_>) -> Result<Found, Error> {
     if source.code.len() > MAX_CODE {
         return Err(Error::TooLarge);
@@ -229,7 +231,7 @@ fn find(source: &Source<'_>, budget: &Budget) -> Found {
     }
 }
 
-/// Each import once, at its first line; needed where one of its occurrences is.
+/// Merges duplicates: an import keeps its first line, and is required if any of its occurrences is.
 fn once(mut imports: Vec<Import>) -> Vec<Import> {
     imports.sort_by_key(|import| import.line);
     let (mut kept, mut places): (Vec<Import>, HashMap<_, usize>) = (Vec::new(), HashMap::new());

@@ -1,4 +1,4 @@
-//! Requirements of npm: `lodash@^4`, `@scope/x@1`.
+//! Requirements in npm's syntax: `lodash@^4`, `@scope/x@1`.
 
 use super::requirement::refusal;
 use super::specifier::is_name;
@@ -6,35 +6,35 @@ use super::{Error, Registry, Requirement};
 
 const MAX_VERSION: usize = 256;
 
-/// Reads `name[@version]`.
+/// Parses `name[@version]`.
 pub(super) fn requirement(text: &str) -> Result<Requirement, Error> {
     let text = text.trim();
     if text.starts_with('-') {
-        return Err(refusal(text, "starts with '-', and options are not taken; name packages only"));
+        return Err(refusal(text, "starts with '-', but options are not accepted; list package names only"));
     }
     let at = text.char_indices().skip(1).find(|(_, c)| *c == '@').map(|(at, _)| at);
     let (name, version) = at.map_or((text, None), |at| (&text[..at], Some(&text[at + 1..])));
     pair(text, name, version.unwrap_or_default())
 }
 
-/// A name and a version that came apart, as in `package.json`.
+/// Parses a name and a version that are already separate, as in `package.json`.
 pub(super) fn pair(text: &str, name: &str, version: &str) -> Result<Requirement, Error> {
     if !is_name(name) {
-        return Err(refusal(text, "is no name of a package; write for example lodash@^4 or @scope/name"));
+        return Err(refusal(text, "is not a package name; write, for example, lodash@^4 or @scope/name"));
     }
     let mut requirement = Requirement::any(Registry::Npm, name);
     let version = version.trim();
-    // `npm:other@1`, `file:…`, `git+ssh:…`, `user/repository`: something else than this package of the registry.
+    // `npm:other@1`, `file:…`, `git+ssh:…`, `user/repository`: not this package of the registry.
     if version.contains([':', '/']) {
         if version.chars().any(|c| c.is_control() || c.is_whitespace()) {
-            return Err(refusal(text, "has an address with blanks in it"));
+            return Err(refusal(text, "has a URL with whitespace in it"));
         }
         requirement.direct = Some(version.to_owned());
         return Ok(requirement);
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || "^~<>=|*.- +".contains(c);
     if version.len() > MAX_VERSION || version.starts_with('-') || !version.chars().all(plain) {
-        return Err(refusal(text, "has a version that is not understood; write for example ^4 or 1.2.3"));
+        return Err(refusal(text, "has an invalid version; write, for example, ^4 or 1.2.3"));
     }
     requirement.version = version.to_owned();
     Ok(requirement)

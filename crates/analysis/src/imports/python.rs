@@ -1,4 +1,4 @@
-//! Imports of Python code.
+//! Finds imports in Python code.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +14,13 @@ use super::{Found, How, Import, PythonVersion, Source, comments};
 use crate::budget::Budget;
 use crate::lines::Lines;
 
-/// Whoever catches one of these can do without what was imported.
+/// Exceptions whose handlers make the import in their `try` block optional.
 const FORGIVING: [&str; 4] = ["ImportError", "ModuleNotFoundError", "Exception", "BaseException"];
 
 pub(super) fn find(source: &Source<'_>, budget: &Budget) -> Found {
-    // Parsing is a step a byte.
+    // Parsing costs one step per byte.
     budget.spend(source.code.len());
-    // Notebooks' `!pip` and `%magic` lines are read as what they are.
+    // IPython mode also accepts the `!pip` and `%magic` lines of notebooks.
     let parsed = parse_unchecked(source.code, ParseOptions::from(Mode::Ipython));
     let lines = Lines::of(source.code);
     let declared = comments::declared(source.code, parsed.tokens(), &lines);
@@ -41,7 +41,7 @@ pub(super) fn find(source: &Source<'_>, budget: &Budget) -> Found {
     Found { imports: finder.imports, declared, broken }
 }
 
-/// `helpers.py` and `lib` can be imported as `helpers` and `lib`.
+/// Returns the module names of local files: `helpers.py` and `lib` can be imported as `helpers` and `lib`.
 fn modules_of(files: &BTreeSet<String>) -> BTreeSet<&str> {
     files.iter().map(|name| name.split('.').next().unwrap_or(name)).collect()
 }
@@ -52,11 +52,11 @@ struct Finder<'a> {
     version: PythonVersion,
     lines: Lines,
     imports: Vec<Import>,
-    /// How many blocks around this one catch a failed import.
+    /// Number of enclosing blocks that catch a failed import.
     forgiven: u32,
-    /// Names that stand for `importlib`.
+    /// Names bound to `importlib`.
     modules: BTreeSet<String>,
-    /// Names that stand for `import_module` or `__import__`.
+    /// Names bound to `import_module` or `__import__`.
     functions: BTreeSet<String>,
 }
 
@@ -90,7 +90,7 @@ impl Finder<'_> {
         self.add(module, members.collect(), statement.start(), How::Import);
     }
 
-    /// `importlib.import_module("x")`, also under other names.
+    /// Adds the import of `importlib.import_module("x")`, also under other names.
     fn call(&mut self, call: &ExprCall) {
         let imports = match call.func.as_ref() {
             Expr::Name(name) => self.functions.contains(name.id.as_str()),
@@ -115,7 +115,7 @@ impl Finder<'_> {
         let forgiving = u32::from(statement.handlers.iter().any(forgives));
         self.forgiven += forgiving;
         self.visit_body(&statement.body);
-        // A replacement is needed only where the first choice is missing.
+        // A fallback is only needed where the first choice is missing.
         for handler in &statement.handlers {
             self.visit_except_handler(handler);
         }
@@ -124,7 +124,7 @@ impl Finder<'_> {
         self.visit_body(&statement.finalbody);
     }
 
-    /// Leaves out what is there for type checkers only, and what this version does not run.
+    /// Visits an `if`, except branches only for type checkers or for other Python versions.
     fn choice(&mut self, statement: &StmtIf) {
         self.visit_expr(&statement.test);
         let mut runs = self.truth(&statement.test);
@@ -143,7 +143,7 @@ impl Finder<'_> {
         }
     }
 
-    /// Whether a condition holds, where that is certain.
+    /// Evaluates a condition, or returns `None` if its value is not certain.
     fn truth(&self, test: &Expr) -> Option<bool> {
         match test {
             Expr::Name(name) if name.id.as_str() == "TYPE_CHECKING" => Some(false),
@@ -205,7 +205,7 @@ fn is_forgiving(caught: &Expr) -> bool {
     }
 }
 
-/// `with contextlib.suppress(ImportError):`
+/// Returns whether the item is `contextlib.suppress(ImportError)` or similar.
 fn suppresses(item: &WithItem) -> bool {
     let Expr::Call(call) = &item.context_expr else { return false };
     let named = match call.func.as_ref() {
@@ -224,7 +224,7 @@ fn is_version_info(expression: &Expr) -> bool {
     }
 }
 
-/// `sys.version_info >= (3, 11)`. What is about patch releases or equality is not certain.
+/// Evaluates `sys.version_info >= (3, 11)`. Comparisons with patch releases or for equality are uncertain.
 fn compare_version(version: PythonVersion, op: ruff_python_ast::CmpOp, bound: &[Expr]) -> Option<bool> {
     use ruff_python_ast::CmpOp;
     let mut numbers = bound.iter().map(|part| part.as_number_literal_expr()?.value.as_int()?.as_u8());
@@ -235,14 +235,14 @@ fn compare_version(version: PythonVersion, op: ruff_python_ast::CmpOp, bound: &[
     };
     let ours = (3, version.minor());
     match op {
-        // Ours has a patch number beside, so it is never equal to the bound but above it.
+        // `sys.version_info` also has a patch number, so it is never equal to the bound but above it.
         CmpOp::Lt | CmpOp::LtE => Some(ours < bound),
         CmpOp::Gt | CmpOp::GtE => Some(ours >= bound),
         _ => None,
     }
 }
 
-/// Whether an import statement could name this. A literal may be anything.
+/// Returns whether an import statement could contain this name. A string literal may contain anything.
 fn is_dotted_name(name: &str) -> bool {
     let part = |part: &str| {
         part.starts_with(|first: char| first == '_' || first.is_alphabetic())

@@ -1,36 +1,37 @@
-//! A requirement as somebody states it: `requests[socks]==2.28.0; python_version < "3.12"` (PEP 508) or `lodash@^4`.
+//! A requirement as written by a person: `requests[socks]==2.28.0; python_version < "3.12"` (PEP 508) or
+//! `lodash@^4`.
 
 use std::fmt;
 
 use super::{Error, Registry, npm};
 
-/// Longer ones are no requirements.
+/// Maximum length of a requirement, in bytes.
 const MAX_LENGTH: usize = 1_000;
 
-/// Deepest brackets of a marker.
+/// Deepest parentheses of a marker.
 const MAX_MARKER_DEPTH: u32 = 16;
 
-/// One requirement, checked and normalised.
+/// A validated and normalized requirement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
-    /// Where it comes from.
+    /// Registry of the package.
     pub registry: Registry,
-    /// The package, as its registry spells it.
+    /// Name of the package, in the registry's spelling.
     pub name: String,
     /// Extras, sorted.
     pub extras: Vec<String>,
-    /// Which versions, such as `==2.28.0` or `^4`; empty is any.
+    /// Version specifier, such as `==2.28.0` or `^4`; empty for any version.
     pub version: String,
-    /// A condition on the environment, checked but not evaluated.
+    /// Environment marker, validated but not evaluated.
     pub marker: Option<String>,
-    /// Digests that the files must have, such as `sha256:…`.
+    /// Digests that the files must match, such as `sha256:…`.
     pub hashes: Vec<String>,
-    /// An address instead of a registry.
+    /// URL to install from instead of a registry.
     pub direct: Option<String>,
 }
 
 impl Requirement {
-    /// Reads a requirement of this registry.
+    /// Parses a requirement in the registry's syntax.
     pub fn parse(registry: Registry, text: &str) -> Result<Self, Error> {
         match registry {
             Registry::Pypi => Self::python(text),
@@ -38,7 +39,7 @@ impl Requirement {
         }
     }
 
-    /// A package of which any version will do.
+    /// Returns a requirement for any version of a package.
     pub(super) fn any(registry: Registry, name: &str) -> Self {
         let name = match registry {
             Registry::Pypi => normalised(name),
@@ -48,51 +49,49 @@ impl Requirement {
         Self { registry, name, extras, version: String::new(), marker: None, hashes, direct: None }
     }
 
-    /// Reads a requirement as PEP 508 has it.
+    /// Parses a PEP 508 requirement.
     pub(super) fn python(text: &str) -> Result<Self, Error> {
         let refuse = |why| Err(refusal(text, why));
         if text.len() > MAX_LENGTH || text.chars().any(char::is_control) {
-            return refuse("is no requirement; write for example requests==2.28.0");
+            return refuse("is not a requirement; write, for example, requests==2.28.0");
         }
         if text.trim_start().starts_with('-') {
-            return refuse("starts with '-', and options are not taken; name packages only");
+            return refuse("starts with '-', but options are not accepted; list package names only");
         }
         if is_place(text) {
-            return refuse("is a path, an address or a repository; only packages by name are taken");
+            return refuse("is a path, URL or repository; only package names are accepted");
         }
         let mut rest = Cursor(text.trim());
         let name = rest.take(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
         let ends_well = |name: &str| name.ends_with(|c: char| c.is_ascii_alphanumeric());
         if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !ends_well(name) {
-            return refuse("has no name of a package; write for example requests==2.28.0");
+            return refuse("has no valid package name; write, for example, requests==2.28.0");
         }
         let mut requirement = Self::any(Registry::Pypi, name);
         if rest.eat('[') {
             requirement.extras = extras(&mut rest)
-                .ok_or_else(|| refusal(text, "has extras that are not closed or not names"))?;
+                .ok_or_else(|| refusal(text, "has extras that are unclosed or not valid names"))?;
         }
         if rest.eat('@') {
             let (address, marker) = rest.0.split_once(" ;").map_or((rest.0, None), |(a, m)| (a, Some(m)));
             requirement.direct = Some(address.trim().to_owned()).filter(|address| address.contains(':'));
             if requirement.direct.is_none() {
-                return refuse("has no address after '@'");
+                return refuse("has no URL after '@'");
             }
             rest = Cursor(marker.unwrap_or_default());
         } else {
             requirement.version = versions(&mut rest).ok_or_else(|| {
-                refusal(text, "has a version that is not understood; write for example ==2.28.0 or >=2,<3")
+                refusal(text, "has an invalid version; write, for example, ==2.28.0 or >=2,<3")
             })?;
             rest.skip();
             if !rest.0.is_empty() && !rest.eat(';') {
-                return refuse("has something after its version that is not understood");
+                return refuse("has unexpected text after its version");
             }
         }
         let marker = rest.0.trim();
         if !marker.is_empty() {
             if !is_marker(marker) {
-                return refuse(
-                    "has a marker that is not understood; write for example ; python_version < \"3.12\"",
-                );
+                return refuse("has an invalid marker; write, for example, ; python_version < \"3.12\"");
             }
             requirement.marker = Some(marker.to_owned());
         }
@@ -101,7 +100,7 @@ impl Requirement {
 }
 
 impl fmt::Display for Requirement {
-    /// As an installer takes it.
+    /// Formats the requirement as an installer accepts it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
         if !self.extras.is_empty() {
@@ -117,7 +116,7 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// One name of the many spellings of a Python package (PEP 503).
+/// Normalizes the spelling of a Python package name (PEP 503).
 pub(super) fn normalised(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for c in name.chars() {
@@ -134,7 +133,7 @@ pub(super) fn refusal(text: &str, why: &'static str) -> Error {
     Error::Requirement { text: text.chars().take(200).collect(), why }
 }
 
-/// Whether a requirement without a name is meant: a file, an address, a repository.
+/// Returns whether the text names a file, URL or repository instead of a package.
 fn is_place(text: &str) -> bool {
     let head = text.split(['@', ';', '[', ' ']).next().unwrap_or(text);
     head.contains(['/', '\\', ':'])
@@ -142,7 +141,7 @@ fn is_place(text: &str) -> bool {
         || [".whl", ".tar.gz", ".zip"].iter().any(|end| head.ends_with(end))
 }
 
-/// What is left to read.
+/// The unread rest of the text.
 struct Cursor<'a>(&'a str);
 
 impl<'a> Cursor<'a> {
@@ -179,7 +178,7 @@ fn extras(rest: &mut Cursor<'_>) -> Option<Vec<String>> {
     Some(extras)
 }
 
-/// `>=2, <3` → `>=2,<3`; also in brackets.
+/// `>=2, <3` → `>=2,<3`; also in parentheses.
 fn versions(rest: &mut Cursor<'_>) -> Option<String> {
     let bracketed = rest.eat('(');
     let mut all = Vec::new();
@@ -203,7 +202,7 @@ fn versions(rest: &mut Cursor<'_>) -> Option<String> {
     (!bracketed || rest.eat(')')).then(|| all.join(","))
 }
 
-/// The variables that a marker may ask for (PEP 508).
+/// Variables that a marker may use (PEP 508).
 const VARIABLES: [&str; 12] = [
     "os_name",
     "sys_platform",
@@ -224,7 +223,7 @@ fn is_marker(text: &str) -> bool {
     marker(&mut rest, 0).is_some() && rest.0.trim().is_empty()
 }
 
-/// Comparisons with `and` and `or` between them, and brackets.
+/// Parses comparisons combined with `and`, `or` and parentheses.
 fn marker(rest: &mut Cursor<'_>, depth: u32) -> Option<()> {
     if depth > MAX_MARKER_DEPTH {
         return None;

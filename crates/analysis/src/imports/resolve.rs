@@ -1,8 +1,8 @@
-//! Imports and stated requirements become packages, or reasons why not.
+//! Resolves imports and requirements to packages, or to reasons why not.
 //!
-//! What somebody states counts before what is found, and the first statement before later ones. An import resolves only by
-//! a table: an administrator's, ours, or the list of well-known names. Everything that is to be installed, however it came,
-//! passes [`Resolver::refusal`].
+//! Declared requirements take precedence over detected imports, and earlier declarations over later ones. An
+//! import is resolved only by a table: the administrator's, the built-in one, or the list of well-known
+//! names. Every package to be installed passes [`Resolver::refusal`], wherever its name came from.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,38 +11,38 @@ use serde::{Deserialize, Serialize};
 use super::requirement::normalised;
 use super::{Declared, Found, How, Import, Registry, Requirement, catalog, similar};
 
-/// What an administrator says about packages, `[dependencies]` of the configuration.
+/// The administrator's rules for packages, `[dependencies]` in the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Python's packages.
+    /// Rules for Python packages.
     pub python: Ecosystem,
-    /// JavaScript's packages.
+    /// Rules for JavaScript packages.
     pub npm: Ecosystem,
-    /// Whether addresses, paths and repositories may stand in for packages of a registry.
+    /// Whether URLs, paths and repositories are accepted in place of registry packages.
     pub direct: bool,
 }
 
-/// What holds for the packages of one registry.
+/// Rules for the packages of one registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ecosystem {
-    /// Further modules, and the requirement that each stands for.
+    /// Additional modules, each with the requirement that provides it.
     pub imports: BTreeMap<String, String>,
-    /// Where not empty, the only packages that may be installed.
+    /// If not empty, the only packages that may be installed.
     pub allow: BTreeSet<String>,
     /// Packages that are never installed.
     pub deny: BTreeSet<String>,
-    /// The one version of a package that is installed, such as `==1.26.4`.
+    /// The only version of a package that may be installed, such as `==1.26.4`.
     pub pins: BTreeMap<String, String>,
 }
 
-/// Why something is to be installed, or not.
+/// Why a package was requested.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reason {
-    /// As it is imported or stated.
+    /// Name as imported or declared.
     pub name: String,
-    /// Where in the code.
+    /// Line in the code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
     /// How it was found.
@@ -52,87 +52,87 @@ pub struct Reason {
 /// A package to install.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Package {
-    /// Its name.
+    /// Name of the package.
     pub name: String,
-    /// As an installer takes it.
+    /// Requirement as an installer accepts it.
     pub requirement: String,
-    /// Digests that its files must have.
+    /// Digests that its files must match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hashes: Vec<String>,
-    /// Whether the code says how to do without.
+    /// Whether the code handles its absence.
     pub optional: bool,
-    /// What needs it.
+    /// Imports and declarations that need it.
     pub because: Vec<Reason>,
 }
 
-/// Why something is not installed.
+/// Why an import or requirement is not installed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Why {
-    /// No table knows the module.
+    /// No table contains the module.
     Unknown,
-    /// No table knows the module, but one of these packages, which were stated, may bring it.
+    /// No table contains the module, but one of these declared packages may provide it.
     Covered {
-        /// The packages.
+        /// The declared packages.
         by: Vec<String>,
     },
-    /// Nobody knows the name, and it is nearly a well-known one.
+    /// The name is unknown, and similar to a well-known one.
     Misspelt {
         /// The well-known package.
         likely: &'static str,
     },
-    /// The administrator denies it.
+    /// The administrator denies the package.
     Denied,
-    /// The administrator allows others only.
+    /// The administrator's allow list does not contain the package.
     NotAllowed,
-    /// The administrator has another version installed.
+    /// The administrator pins another version.
     Pinned {
-        /// That version.
+        /// The pinned version.
         version: String,
     },
-    /// It is stated twice, with different versions.
+    /// The package is required in two different versions.
     Conflict {
-        /// What was stated first.
+        /// The earlier requirement.
         with: String,
     },
-    /// It comes from an address, a path or a repository.
+    /// The requirement is a URL, path or repository.
     Direct,
-    /// It is no requirement.
+    /// The requirement is invalid.
     Invalid {
-        /// What is wrong.
+        /// Why it is invalid.
         message: String,
     },
 }
 
-/// Something that is not installed.
+/// An import or requirement that is not installed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unresolved {
-    /// What asked for it.
+    /// The import or requirement.
     #[serde(flatten)]
     pub reason: Reason,
-    /// Whether the code says how to do without.
+    /// Whether the code handles its absence.
     pub optional: bool,
-    /// Why not.
+    /// Why it is not installed.
     pub why: Why,
 }
 
 impl Unresolved {
-    /// Whether the code cannot be expected to run like this.
+    /// Returns whether the code is expected to fail without it.
     pub fn is_fatal(&self) -> bool {
         !self.optional && !matches!(self.why, Why::Covered { .. })
     }
 }
 
-/// What is to be installed, and what is not.
+/// Result of resolving: the packages to install, and everything that is not installed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Answer {
-    /// To be installed, in the order in which they were stated and imported.
+    /// Packages to install, in the order in which they were declared and imported.
     pub packages: Vec<Package>,
-    /// Not to be installed.
+    /// Imports and requirements that are not installed.
     pub unresolved: Vec<Unresolved>,
 }
 
-/// Names packages of one registry.
+/// Resolves the packages of one registry.
 #[derive(Debug, Clone, Copy)]
 pub struct Resolver<'a> {
     registry: Registry,
@@ -141,7 +141,7 @@ pub struct Resolver<'a> {
 }
 
 impl<'a> Resolver<'a> {
-    /// With an administrator's settings.
+    /// Creates a resolver with the administrator's settings.
     pub fn new(registry: Registry, settings: &'a Settings) -> Self {
         let rules = match registry {
             Registry::Pypi => &settings.python,
@@ -150,7 +150,7 @@ impl<'a> Resolver<'a> {
         Self { registry, rules, direct: settings.direct }
     }
 
-    /// Names the packages of what was found and what the caller gave.
+    /// Resolves detected imports and declarations, and the caller's requirements.
     pub fn resolve(&self, found: &Found, given: &[Requirement]) -> Answer {
         let mut draft = Draft::default();
         for requirement in given {
@@ -170,7 +170,7 @@ impl<'a> Resolver<'a> {
         let reason = Reason { name: declared.text.clone(), line: Some(declared.line), how: declared.how };
         match Requirement::parse(self.registry, &declared.text) {
             Err(error) => draft.refuse(reason, false, Why::Invalid { message: error.to_string() }),
-            // A comment may be prose after all, so it names nothing that is not known.
+            // A comment may be prose after all, so only known names in it count.
             Ok(one) if declared.how == How::Comment && !self.is_known(&one.name) => {
                 draft.refuse(reason, false, self.unknown(&one.name));
             }
@@ -191,13 +191,13 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// The packages of a module; several where it is a namespace that packages share.
+    /// Returns the packages of a module; several if it is a namespace that packages share.
     fn of_module(&self, import: &Import) -> Option<Result<Vec<Requirement>, String>> {
         let parts = import.name.split('.').count();
         let members = import.members.iter().map(|member| self.row_of(&format!("{}.{member}", import.name)));
         let members: Vec<_> = members.collect();
         let whole = self.row_of(&import.name);
-        // A row that names the member itself says more than one of the module.
+        // A row for the member itself is more specific than one for the module.
         let deeper =
             |row: &Option<(String, usize)>| row.as_ref().is_some_and(|(_, explained)| *explained > parts);
         let rows: BTreeSet<String> = if members.iter().any(deeper) {
@@ -224,7 +224,7 @@ impl<'a> Resolver<'a> {
             let parsed = Requirement::parse(self.registry, row).map_err(|error| error.to_string());
             return Some(parsed.map(|one| vec![one]));
         }
-        // Whoever writes a version into the specifier states the package.
+        // A version in the specifier declares the package explicitly.
         let stated = import.version.is_some() && similar::likely(self.registry, &import.name).is_none();
         (stated || self.is_known(&import.name)).then(|| {
             let mut requirement = Requirement::any(self.registry, &import.name);
@@ -268,7 +268,7 @@ impl<'a> Resolver<'a> {
         draft.add(requirement, reason, optional);
     }
 
-    /// What speaks against installing this.
+    /// Returns why the package may not be installed.
     fn refusal(&self, requirement: &Requirement) -> Option<Why> {
         let name = &requirement.name;
         if self.lists(&self.rules.deny, name) {
@@ -291,14 +291,14 @@ impl<'a> Resolver<'a> {
         likely.map(|likely| Why::Misspelt { likely })
     }
 
-    /// Whether a row or a pin of the administrator's names the package.
+    /// Returns whether the administrator's import table or pins name the package.
     fn vouches(&self, package: &str) -> bool {
         let rows = self.rules.imports.values().filter_map(|row| Requirement::parse(self.registry, row).ok());
         rows.map(|row| row.name).chain(self.rules.pins.keys().cloned()).any(|name| self.same(&name, package))
     }
 }
 
-/// An answer on its way.
+/// Builder of a resolution.
 #[derive(Default)]
 struct Draft {
     packages: Vec<(Requirement, Package)>,
@@ -338,7 +338,8 @@ impl Draft {
         package.because.push(reason);
     }
 
-    /// An unknown module may come from a package that was stated and that nothing else accounts for.
+    /// Marks unknown modules as covered by declared packages that no import accounts for, since one of those
+    /// may provide them.
     fn finish(mut self) -> Answer {
         let stated = |how: How| matches!(how, How::Given | How::Script);
         let idle = self

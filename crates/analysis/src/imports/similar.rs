@@ -1,10 +1,10 @@
-//! Which well-known name somebody may have meant. Impostors live off such mistakes.
+//! Finds the well-known package name that a misspelled one resembles. Impostor packages rely on such typos.
 
 use super::Registry;
 use super::catalog;
 use super::requirement::normalised;
 
-/// Names differ by so much at most, by length: a short name has too many neighbours for a mistake to be likely.
+/// Returns the largest edit distance that counts as a typo, by length: short names have too many neighbors.
 fn tolerance(length: usize) -> usize {
     match length {
         0..=4 => 0,
@@ -13,7 +13,7 @@ fn tolerance(length: usize) -> usize {
     }
 }
 
-/// The well-known package that this unknown name resembles.
+/// Returns the well-known package that an unknown name resembles.
 pub(super) fn likely(registry: Registry, name: &str) -> Option<&'static str> {
     let name = normalised(name);
     let modules: Vec<_> = match registry {
@@ -25,7 +25,8 @@ pub(super) fn likely(registry: Registry, name: &str) -> Option<&'static str> {
     near.min().map(|(_, package)| package)
 }
 
-/// How near two different names are, where that is near enough to be a mistake. Zero is the same name written differently.
+/// Returns the distance between two different names, or `None` if it is too large for a typo. Zero means
+/// another spelling of the same name.
 fn closeness(name: &str, known: &str) -> Option<usize> {
     let known = known.to_ascii_lowercase();
     if squeezed(name) == squeezed(&known) || undressed(name) == known || undressed(&known) == name {
@@ -40,12 +41,12 @@ fn closeness(name: &str, known: &str) -> Option<usize> {
     Some(distance(name, &known)).filter(|distance| *distance <= bound)
 }
 
-/// Without the signs that people leave out or exchange.
+/// Removes separators, which people often omit or swap.
 fn squeezed(name: &str) -> String {
     name.chars().filter(|c| !"-_./@".contains(*c)).collect()
 }
 
-/// Without what people put before and after names.
+/// Removes prefixes and suffixes that people often add to names.
 fn undressed(name: &str) -> &str {
     let bare = ["python-", "python3-", "py-", "node-"]
         .iter()
@@ -59,7 +60,8 @@ fn is_swap(a: &[char], b: &[char]) -> bool {
     matches!(apart[..], [x, y] if y == x + 1 && a[x] == b[y] && a[y] == b[x])
 }
 
-/// Insertions, deletions, replacements and exchanges of neighbours between two names.
+/// Returns the edit distance of two names, counting insertions, deletions, substitutions and swaps of
+/// neighbors.
 pub fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut before: Vec<usize> = Vec::new();

@@ -1,6 +1,6 @@
-//! What a JavaScript specifier stands for.
+//! Maps JavaScript import specifiers to packages.
 
-/// Modules that come with the runtime, with and without `node:`. Node 20's `module.builtinModules`.
+/// Modules built into the runtime, with and without `node:`. From Node 20's `module.builtinModules`.
 const BUILT_IN: [&str; 43] = [
     "assert",
     "async_hooks",
@@ -47,8 +47,8 @@ const BUILT_IN: [&str; 43] = [
     "zlib",
 ];
 
-/// The package of a specifier, and its version where that is written in it: `npm:@a/b@1/c` → `@a/b`, `1`. Nothing where it is
-/// no package: a path, an address, an alias of the project, or part of the runtime.
+/// Returns the package of a specifier, and its version if the specifier has one: `npm:@a/b@1/c` → `@a/b`,
+/// `1`. Returns `None` for a path, a URL, an alias of the project or a built-in module.
 pub(super) fn package_of(specifier: &str) -> Option<(&str, Option<&str>)> {
     let bare = specifier.strip_prefix("npm:").map_or(specifier, |rest| rest.trim_start_matches('/'));
     let (name, rest) = split(bare)?;
@@ -65,7 +65,7 @@ pub(super) fn package_of(specifier: &str) -> Option<(&str, Option<&str>)> {
     }
 }
 
-/// What follows the name: nothing, `/path`, or `@version/path`.
+/// The part after the name: nothing, `/path`, or `@version/path`.
 struct Rest<'a>(&'a str);
 
 impl Rest<'_> {
@@ -83,7 +83,7 @@ fn split(bare: &str) -> Option<(&str, Rest<'_>)> {
     Some((&bare[..end], Rest(&bare[end..])))
 }
 
-/// A name that a registry takes. Capital letters are of old packages.
+/// Returns whether a registry accepts the name. Only old packages have capital letters.
 pub(super) fn is_name(name: &str) -> bool {
     let part = |part: &str| {
         part.starts_with(|first: char| first.is_ascii_alphanumeric())

@@ -1,38 +1,38 @@
-//! Which modules come with which Python.
+//! Modules of Python's standard library, by version.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// The minor version of a Python 3.
+/// A Python 3 minor version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PythonVersion(u8);
 
 impl PythonVersion {
-    /// The oldest and the newest that the table knows.
+    /// Oldest and newest version in the table.
     pub const KNOWN: (Self, Self) = (Self(8), Self(14));
 
-    /// Reads `3.12` or `3.12.1`; a version outside of the table is none.
+    /// Parses `3.12` or `3.12.1`; returns `None` for a version outside the table.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('.');
         let minor = parts.next().filter(|major| *major == "3").and_then(|_| parts.next()?.parse().ok())?;
         Some(Self(minor)).filter(|version| (Self::KNOWN.0..=Self::KNOWN.1).contains(version))
     }
 
-    /// The `12` of 3.12.
+    /// Returns the minor version: 12 for 3.12.
     pub fn minor(self) -> u8 {
         self.0
     }
 
-    /// Whether a top-level module comes with it.
+    /// Returns whether a top-level module is part of the standard library.
     pub(super) fn has(self, module: &str) -> bool {
-        // Such names are the interpreter's own; no package may have one.
+        // Names with an underscore belong to the interpreter; packages cannot have them.
         module.starts_with('_')
             || MODULES.get(module).is_some_and(|(added, gone)| (*added..*gone).contains(&self.0))
     }
 }
 
 impl Default for PythonVersion {
-    /// The one in most use now.
+    /// Returns the version in most common use.
     fn default() -> Self {
         Self(12)
     }

@@ -1,23 +1,23 @@
-//! Reading is linear in the code: twice the code takes at most about twice the steps, and never more than the budget.
+//! Analysis is linear: twice the code takes at most about twice the steps, and never more than the budget.
 
 use super::guard::{Allowance, facts};
 use super::hostile_tests::findings;
 use super::*;
 use crate::budget::TOO_COMPLEX;
 
-/// Returns the steps that reading takes, and whether they sufficed.
+/// Returns the steps that analysis takes, and whether the budget sufficed.
 pub(super) fn steps(code: &str, language: Language) -> (u64, bool) {
     let allowance = Allowance::for_code(code.len());
     drop(facts(code, language, allowance.clone()));
     let budget = &allowance.budget;
-    // The first step that is refused is the last that is counted.
+    // The first refused step is the last one counted.
     assert!(budget.used() <= budget.limit() + 1);
     (budget.used(), !budget.is_spent())
 }
 
 type Generator = fn(usize) -> String;
 
-/// Code that made a reader fold, copy or look up much more than there is of it.
+/// Code that a naive analysis would fold, copy or look up far more often than its size suggests.
 const PYTHON: &[(&str, Generator)] = &[
     ("chain of calls", |n| format!("x{}", ".a()".repeat(n))),
     ("chain of a module's calls", |n| format!("import os\nos{}", ".a()".repeat(n))),
@@ -56,7 +56,7 @@ const SHELL: &[(&str, Generator)] = &[
     ("wrappers", |n| "env nice nohup env nice nohup ls\n".repeat(n)),
 ];
 
-/// Code whose texts or lookups multiply: its budget, which is linear, ends the reading.
+/// Code whose texts or lookups grow faster than the code; the linear budget stops the analysis.
 const MULTIPLYING: &[(Language, &str, Generator)] = &[
     (Language::Python, "replace that multiplies", |n| {
         format!("x='{}'\n{}", "a".repeat(1_000), "x=x.replace('a',x)\n".repeat(n))
@@ -87,7 +87,7 @@ fn linear(language: Language, generators: &[(&str, Generator)]) {
     for (name, generate) in generators {
         for n in [250, 1_000] {
             let ((one, _), (two, _)) = (steps(&generate(n), language), steps(&generate(2 * n), language));
-            // The parts that do not grow, and rounding, are the little more.
+            // The extra allows for constant parts and rounding.
             assert!(two <= one * 2 + one / 5 + 20_000, "{name} {language:?}: {one} steps, then {two}");
         }
     }
@@ -120,7 +120,7 @@ fn reading_shell_is_linear() {
     linear(Language::Shell, SHELL);
 }
 
-/// Chains need a few steps a link, and none of the budget that is for what grows.
+/// Chains take a few steps per link and do not exhaust the budget.
 #[test]
 fn chains_take_a_few_steps_a_link() {
     for (language, generators) in [(Language::Python, &PYTHON[..6]), (Language::JavaScript, &JAVASCRIPT[..5])]
@@ -151,7 +151,7 @@ fn code_above_its_budget_is_said_to_be_too_complex_every_time() {
     }
 }
 
-/// What is found before the budget ends still counts, and so does what was always folded.
+/// Facts found before the budget is exhausted are kept, and long chains are still folded.
 #[test]
 fn what_is_known_is_still_known() {
     let long = format!("import os\ngetattr(os, {}'m')('ls')", "'s'+'y'+'s'+'t'+'e'+".to_owned());

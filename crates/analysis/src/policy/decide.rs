@@ -1,4 +1,4 @@
-//! Policies: what is done about a finding. A policy is data; nothing here knows a language.
+//! Policies: which action to take for a finding. A policy is data and knows no language.
 
 use std::collections::BTreeMap;
 
@@ -6,45 +6,46 @@ use serde::{Deserialize, Serialize};
 
 use super::{Category, Finding, Rule, rules::Subject, text};
 
-/// What is done about something that a rule found.
+/// Action for something that a rule matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Nothing.
+    /// Allow it silently.
     Allow,
-    /// It is said where this run's settings will make it fail.
+    /// Warn if the run's settings will make it fail.
     WarnIfBlocked,
-    /// It is said.
+    /// Warn.
     Warn,
-    /// The code does not run.
+    /// Refuse to run the code.
     Refuse,
 }
 
-/// How code is judged. The nearest word counts: an allowed module, a rule, its category, the default.
+/// Rules for judging code. The most specific entry applies: an allowed module, a rule, its category, the
+/// default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
-    /// For whatever nothing else is said about.
+    /// Action where nothing more specific applies.
     pub default: Action,
-    /// By category.
+    /// Actions by category.
     pub categories: BTreeMap<Category, Action>,
-    /// By id of a rule.
+    /// Actions by rule id.
     pub rules: BTreeMap<String, Action>,
-    /// Modules about which nothing is said, whatever the rules say.
+    /// Modules that are allowed, whatever the rules say.
     pub allow_modules: Vec<String>,
-    /// Further modules that the rules `*-LISTED-MODULE` match.
+    /// Additional modules that the rules `*-LISTED-MODULE` match.
     pub listed_modules: Vec<String>,
-    /// Further names that the rules `*-LISTED-CALL` match.
+    /// Additional names that the rules `*-LISTED-CALL` match.
     pub listed_calls: Vec<String>,
-    /// For code that cannot be read: too long, nested too deep, or not understood.
+    /// Action for code that cannot be analyzed: too long, nested too deeply, or invalid.
     pub unread: Action,
-    /// Whether `# belljar: allow RULE reason` counts.
+    /// Whether `# belljar: allow RULE reason` suppresses findings.
     pub comments: bool,
 }
 
 impl Default for Policy {
-    /// Allows everything and says nothing.
+    /// Returns the policy `off`, which allows everything.
     fn default() -> Self {
         Self {
             name: "off".to_owned(),
@@ -60,24 +61,24 @@ impl Default for Policy {
     }
 }
 
-/// What a run may reach.
+/// Network access of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Network {
-    /// Nothing.
+    /// No network.
     #[default]
     None,
-    /// Some or all.
+    /// Some or all of the network.
     Open,
 }
 
-/// Settings of the run that is to come.
+/// Settings of the run that affect what will fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Context {
-    /// What it may reach.
+    /// Network access.
     pub network: Network,
-    /// Absolute folders in which it may write.
+    /// Absolute paths of writable directories.
     pub writable: Vec<String>,
-    /// Absolute folders and files, perhaps in such a folder, which it may only read.
+    /// Absolute paths of read-only directories and files, possibly inside writable ones.
     pub read_only: Vec<String>,
 }
 
@@ -89,13 +90,13 @@ impl Default for Context {
 }
 
 impl Context {
-    /// Why these settings will make it fail.
+    /// Returns why these settings will make it fail.
     fn blocks(&self, category: Category, subject: &Subject) -> Option<&'static str> {
         match category {
             Category::Network if self.network == Network::None => Some("this run has no network"),
             Category::Filesystem => {
                 let path = subject.path.as_deref().filter(|path| path.starts_with('/'))?;
-                // The nearest folder counts.
+                // The innermost directory decides.
                 let nearest =
                     |folders: &[String]| folders.iter().filter_map(|folder| depth(folder, path)).max();
                 (nearest(&self.writable) <= nearest(&self.read_only)).then_some("this run cannot write there")
@@ -105,17 +106,17 @@ impl Context {
     }
 }
 
-/// How long the name of a folder is that a path is in.
+/// Returns the length of a directory's path if it contains `path`.
 fn depth(folder: &str, path: &str) -> Option<usize> {
     let rest = path.strip_prefix(folder)?;
     (rest.is_empty() || rest.starts_with('/') || folder.ends_with('/')).then_some(folder.len())
 }
 
 impl Policy {
-    /// Those that are built in.
+    /// Names of the built-in policies.
     pub const NAMES: [&'static str; 5] = ["off", "audit", "balanced", "strict", "ragflow"];
 
-    /// One that is built in.
+    /// Returns a built-in policy.
     pub fn built_in(name: &str) -> Option<Self> {
         match name {
             "off" => Some(Self::default()),
@@ -127,13 +128,13 @@ impl Policy {
         }
     }
 
-    /// Says everything.
+    /// Reports everything, refuses nothing.
     fn audit() -> Self {
         let name = "audit".to_owned();
         Self { name, default: Action::Warn, unread: Action::Warn, ..Self::default() }
     }
 
-    /// Refuses plain attacks; warns of what this run's settings will make fail.
+    /// Refuses obvious attacks; warns where the run's settings will make a call fail.
     fn balanced() -> Self {
         let categories = [
             (Category::DestructiveCommand, Action::Refuse),
@@ -144,7 +145,7 @@ impl Policy {
         Self { name, categories, unread: Action::Warn, ..Self::default() }
     }
 
-    /// Refuses processes, network, native and dynamic code.
+    /// Refuses processes, network access, native and dynamic code.
     fn strict() -> Self {
         use Category as C;
         let refused = [
@@ -157,13 +158,13 @@ impl Policy {
             C::DestructiveCommand,
         ];
         let categories = refused.map(|category| (category, Action::Refuse)).into();
-        // What is written there is read as well, so that the plain ones may pass.
+        // The text passed to these is also analyzed, so harmless uses may pass.
         let rules = [("PY-FRAME-EVAL".to_owned(), Action::Warn)].into();
         let (name, default, unread) = ("strict".to_owned(), Action::Warn, Action::Refuse);
         Self { name, default, categories, rules, unread, ..Self::default() }
     }
 
-    /// RAGFlow's lists, on resolved names.
+    /// Refuses what RAGFlow's lists contain, on resolved names.
     fn ragflow() -> Self {
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let rules = "PY-LISTED-MODULE PY-LISTED-CALL JS-LISTED-MODULE JS-LISTED-CALL";
@@ -183,14 +184,14 @@ impl Policy {
         }
     }
 
-    /// Whether nothing that could be found would be said.
+    /// Returns whether the policy allows everything, so that nothing needs to be analyzed.
     pub fn reads_nothing(&self) -> bool {
         let says = |action: &Action| *action != Action::Allow;
         let named = [&self.default, &self.unread];
         !named.into_iter().chain(self.categories.values()).chain(self.rules.values()).any(says)
     }
 
-    /// Whether it stops code in which the rule finds something.
+    /// Returns whether the policy refuses code that matches the rule.
     pub(crate) fn refuses(&self, rule: &Rule) -> bool {
         let nothing = Subject { kind: "", name: String::new(), path: None };
         self.action(rule, &nothing).0 == Action::Refuse
@@ -199,7 +200,7 @@ impl Policy {
     fn action(&self, rule: &Rule, subject: &Subject) -> (Action, String) {
         let name = &self.name;
         if let Some(module) = self.allow_modules.iter().find(|module| subject.belongs_to(module)) {
-            return (Action::Allow, format!("{name}: allow_modules has '{module}'"));
+            return (Action::Allow, format!("{name}: allow_modules contains '{module}'"));
         }
         if let Some(action) = self.rules.get(rule.id) {
             return (*action, format!("{name}: rules.{} = {}", rule.id, action.word()));
@@ -225,7 +226,7 @@ impl Action {
     }
 }
 
-/// What a policy says of something that a rule found.
+/// A policy's decision about something that a rule matched.
 #[derive(Debug)]
 pub(crate) struct Decision {
     pub(crate) refuses: bool,
@@ -234,7 +235,7 @@ pub(crate) struct Decision {
 }
 
 impl Decision {
-    /// Applies a policy; nothing where it says nothing.
+    /// Applies a policy; returns `None` if nothing is to be reported.
     pub(crate) fn of(policy: &Policy, rule: &Rule, subject: &Subject, context: &Context) -> Option<Self> {
         let (action, decided_by) = policy.action(rule, subject);
         let blocked = context.blocks(rule.category, subject);
@@ -246,7 +247,7 @@ impl Decision {
         said.then_some(Self { refuses: action == Action::Refuse, decided_by, blocked })
     }
 
-    /// The finding, at a line and column where there are any.
+    /// Builds the finding, with a line and column if there are any.
     pub(crate) fn finding(
         self,
         rule: &'static Rule,

@@ -1,46 +1,46 @@
-//! `docs/policy.md`, made from the table of rules.
+//! Generates `docs/policy.md` from the table of rules.
 
 use std::fmt::Write as _;
 
 use super::{Policy, RULES, Rule};
 
 const HEAD: &str = "\
-# Policy: reading code before it runs
+# Policy: checking code before it runs
 
-Belljar reads Python, JavaScript, TypeScript and shell before it runs them, on real syntax trees and with names resolved.
-**This is not what confines code; the jail is.** Whoever wants to hide a call from a reader can. What it gives is an early,
-exact answer: which line will fail here or is not wanted, why, and what to do instead.
+Belljar analyzes Python, JavaScript, TypeScript and shell code before it runs, on real syntax trees and with resolved names.
+**A policy does not confine code; the jail does.** Code can hide a call from static analysis. What a policy gives is an
+early, exact answer: which line will fail or is unwanted, why, and what to do instead.
 
     belljar check script.py
     belljar check src tests --sarif > findings.sarif
     belljar check --policy strict --json -c 'import os; os.system(\"ls\")'
     belljar run --policy strict script.py
 
-Exit status: 0, or 126 where the policy refuses. Every run is read the same way before it starts, wherever it comes from: code,
-files that come along, commands with what they are given (`sh -c`, `python -c`, `node -e`, standard input), and the commands
-of a living sandbox. What a program is sent while it runs is not. What is refused has the status `refused`, one line in
-`error` and all in `findings`; nothing of it ran. Warnings come with the result. `POST /v1/check` takes the same object as
-`POST /v1/executions` and runs nothing.
+The exit status is 0, or 126 if the policy refuses the code. Every run is checked in the same way before it starts: code,
+accompanying files, commands with their arguments and input (`sh -c`, `python -c`, `node -e`, standard input), and the
+commands of a sandbox. Input that a program receives while it runs is not checked. Refused code does not run at all: its
+status is `refused`, with one line in `error` and all details in `findings`. Warnings are returned with the result.
+`POST /v1/check` takes the same object as `POST /v1/executions` and only checks it.
 
 ## Policies
 
 | policy | what it does |
 |---|---|
-| `off` | reads nothing |
-| `audit` | says everything, refuses nothing |
-| `balanced` | refuses plain attacks (fork bombs, wiping `/`, raw disks); warns where this run's settings will make a call fail |
-| `strict` | refuses processes, network, native and dynamic code, and what hides; warns of the rest |
+| `off` | checks nothing |
+| `audit` | reports everything, refuses nothing |
+| `balanced` | refuses obvious attacks (fork bombs, wiping `/`, raw disks); warns where the run's settings will make a call fail |
+| `strict` | refuses processes, network access, native and dynamic code, introspection and obfuscation; warns about the rest |
 | `ragflow` | refuses what RAGFlow's sandbox lists, on resolved names |
 
-A policy is data, and `belljar.toml` may have more of them:
+A policy is data, and `belljar.toml` can define more:
 
     [policies.house]
-    extends = \"strict\"                 # off unless said otherwise
+    extends = \"strict\"                 # default: off
     default = \"warn\"                   # allow, warn_if_blocked, warn or refuse
-    unread = \"refuse\"                  # code that is too long, nested too deep or not understood
-    allow_modules = [\"socket\"]         # nothing is said about these
-    listed_modules = [\"telnetlib\"]     # what *-LISTED-MODULE finds
-    listed_calls = [\"os.getlogin\"]     # what *-LISTED-CALL finds
+    unread = \"refuse\"                  # code that is too long, nested too deeply or invalid
+    allow_modules = [\"socket\"]         # always allowed
+    listed_modules = [\"telnetlib\"]     # matched by *-LISTED-MODULE
+    listed_calls = [\"os.getlogin\"]     # matched by *-LISTED-CALL
     comments = false
     categories.network = \"warn\"
     rules.PY-EVAL = \"refuse\"
@@ -48,21 +48,23 @@ A policy is data, and `belljar.toml` may have more of them:
     [profiles.agents]
     policy = \"house\"
 
-The nearest word counts: an allowed module, the rule, `unread`, its category, the default. A request chooses a policy; else its
-profile does, else it is `balanced`. What a profile names, or an administrator for a tenant (`belljar tenant policy ada strict`),
-is a floor: all of them are applied and the strictest word counts, so a request can ask for more and never for less. Inside a living
-sandbox, the policy with which it was opened is such a floor as well. Where `comments` is set (in none of these: code that nobody trusts must not excuse itself), `# belljar: allow RULE
-reason` on the line or the one above it excuses a finding; without a reason it does not.
+The most specific entry applies: an allowed module, the rule, `unread`, its category, the default. A request chooses a policy;
+otherwise its profile's policy applies, or `balanced`. The policy of a profile, or the one that an administrator sets for a
+tenant (`belljar tenant policy ada strict`), is a minimum: all of them are applied and the strictest action counts, so a
+request can be stricter but never more lenient. In a sandbox, the policy with which it was opened is also a minimum.
 
-Code longer than 256 KB, or nested deeper than 200 brackets, is not read, and a finding says so; `strict` and `ragflow` refuse
-it, `balanced` does not.
+If `comments` is set, `# belljar: allow RULE reason` on the line or the one above it suppresses a finding; the reason is
+required. No built-in policy sets it, because untrusted code must not excuse itself.
 
-Held against real code (the standard library of Python 3.11 with its tests, Django, Flask, Requests, Rich, SymPy, Express, lodash,
-axios, TypeScript), `balanced` refuses none of 16,934 files. Less than one in a hundred of them it does not read or not understand,
-and says so: bundles of more than 256 KB, and files that are wrong on purpose, for tests.
+Code longer than 256 KB, or with brackets nested deeper than 200 levels, is not analyzed, and a finding says so; `strict` and
+`ragflow` refuse such code, `balanced` does not.
+
+On real code (the standard library of Python 3.11 with its tests, Django, Flask, Requests, Rich, SymPy, Express, lodash,
+axios, TypeScript), `balanced` refuses none of 16,934 files. Fewer than one in a hundred of them cannot be analyzed, and a
+finding says so: bundles of more than 256 KB, and test files with intentional errors.
 ";
 
-/// The page.
+/// Returns the page.
 pub fn page() -> String {
     let mut page = HEAD.to_owned();
     for (title, rules) in ["Python", "JavaScript and TypeScript", "Shell"].iter().zip(RULES) {
@@ -84,7 +86,7 @@ fn section(page: &mut String, rule: &Rule) {
     let refused = if refused.is_empty() { "no built-in policy".to_owned() } else { refused.join(", ") };
     let _ = write!(
         page,
-        "\n### {}\n\n{}, {}. {}.\nInstead: {}. Refused by: {refused}.\n",
+        "\n### {}\n\n{}, {}. {}.\nSuggestion: {}. Refused by: {refused}.\n",
         rule.id,
         rule.category.word(),
         rule.severity.word(),
@@ -97,8 +99,8 @@ fn section(page: &mut String, rule: &Rule) {
             let _ = write!(page, "\n{title}:\n\n    {indented}\n");
         }
     };
-    shown(page, "Found", rule.matches);
-    shown(page, "Left alone", rule.leaves);
+    shown(page, "Matched", rule.matches);
+    shown(page, "Not matched", rule.leaves);
 }
 
 fn capital(text: &str) -> String {

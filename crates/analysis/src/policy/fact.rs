@@ -1,55 +1,55 @@
-//! What front ends say about code: resolved names and commands, at a place.
+//! Facts that front ends report about code: resolved names and commands, with positions.
 
 use super::Language;
 
 /// Something that the code does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fact {
-    /// Byte at which it begins.
+    /// Offset of its first byte.
     pub(crate) at: usize,
-    /// Whose rules hold for it: code may have code of another language inside.
+    /// Language whose rules apply to it: code may contain code in another language.
     pub(crate) language: Language,
     pub(crate) kind: Kind,
 }
 
-/// The forms in which it does it.
+/// Kinds of facts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A module is loaded.
+    /// A module is imported.
     Import(String),
-    /// A resolved name is used; called where arguments are there. A keyword argument is `name=value`.
+    /// A resolved name is used; called, if there are arguments. A keyword argument is `name=value`.
     Name { path: String, arguments: Option<Vec<Option<String>>> },
-    /// A method of something unknown is called, or an attribute that is special by itself is read.
+    /// A method of an unknown object is called, or an attribute that is notable by itself is read.
     Member(String),
-    /// A program of the shell, by the last part of its path, and its words as far as they are known.
+    /// A shell command: the last component of its path, and its arguments as far as they are known.
     Command { name: String, words: Vec<Option<String>> },
-    /// A file is written by a redirection.
+    /// A redirection writes to a file.
     Write(String),
-    /// What only the whole shows.
+    /// A pattern that spans several nodes, or a problem with the code as a whole.
     Shape(Shape),
 }
 
-/// What only the whole shows.
+/// Patterns that span several nodes, and problems with the code as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// A function that starts itself twice, or a loop that forks without an end.
+    /// A function that starts itself twice, or a loop that forks without end.
     ForkBomb,
-    /// Something that is not known is executed as code.
+    /// Code that cannot be determined is executed.
     UnknownCode(&'static str),
-    /// A download goes straight into an interpreter.
+    /// A download is piped directly into an interpreter.
     Download,
-    /// Code came out of an encoding.
+    /// Decoded text is executed.
     Decoded,
-    /// A name was put together from parts.
+    /// A name is assembled from parts.
     Assembled(String),
-    /// The parser did not understand.
+    /// The code cannot be parsed.
     Syntax(String),
-    /// It was not read: too long or nested too deep.
+    /// The code was not analyzed: too long, nested too deeply or too complex.
     Unread(&'static str),
 }
 
 impl Kind {
-    /// Returns roughly how many bytes it keeps.
+    /// Returns roughly how many bytes the fact stores.
     pub(crate) fn bytes(&self) -> usize {
         let all = |texts: &[Option<String>]| texts.iter().flatten().map(String::len).sum::<usize>();
         match self {
@@ -62,10 +62,10 @@ impl Kind {
     }
 }
 
-/// The longest text that is folded.
+/// Longest text that is folded, in bytes.
 pub(crate) const MAX_TEXT: usize = 16 << 10;
 
-/// Returns a text with every `from` replaced by `to`; nothing where that would be longer than is folded.
+/// Replaces every `from` with `to`; returns `None` if the result would exceed [`MAX_TEXT`].
 pub(crate) fn replaced(text: &str, from: &str, to: &str) -> Option<String> {
     if from.is_empty() {
         return None;
@@ -75,7 +75,7 @@ pub(crate) fn replaced(text: &str, from: &str, to: &str) -> Option<String> {
     (length <= MAX_TEXT).then(|| text.replace(from, to))
 }
 
-/// Reads base64 as code would.
+/// Decodes base64 text.
 pub(crate) fn base64_text(text: &str) -> Option<String> {
     use base64::Engine as _;
     let packed: String = text.chars().filter(|c| !c.is_whitespace()).collect();

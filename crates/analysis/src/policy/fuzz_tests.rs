@@ -1,7 +1,9 @@
-//! Fuzz targets, one for each front end: whatever the code, no reader fails, takes its time, or names a place outside of it.
+//! Fuzz targets, one per front end: for any code, analysis does not panic, takes bounded time, and reports
+//! valid positions.
 //!
-//! `cargo test` tries a few dozen texts, and names the seed of one that fails: `BOLERO_RANDOM_SEED` tries it again.
-//! `cargo bolero test -p belljar-analysis policy::fuzz_tests::python` goes on and on, guided by what each text reaches.
+//! `cargo test` tries a few dozen inputs and prints the seed of a failing one; `BOLERO_RANDOM_SEED` repeats
+//! it.
+//! `cargo bolero test -p belljar-analysis policy::fuzz_tests::python` runs until stopped, guided by coverage.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -13,7 +15,7 @@ use super::hostile_tests::{NESTS, findings};
 use super::*;
 use crate::imports;
 
-/// Text that no rule's cases have.
+/// Text that does not occur in the cases of rules.
 const ODD: &[&str] = &[
     "\n",
     "\t",
@@ -44,17 +46,17 @@ const ODD: &[&str] = &[
 /// A piece of code.
 #[derive(Debug, TypeGenerator)]
 enum Piece {
-    /// One of the table.
+    /// An entry of the table.
     Whole(u16),
-    /// A part of one, by its ends.
+    /// Part of an entry, by its ends.
     Part(u16, u16, u16),
-    /// One, many times.
+    /// An entry, repeated.
     Often(u16, u8),
-    /// Anything.
+    /// Arbitrary text.
     Text(String),
 }
 
-/// Every rule's cases, what they must find and what they must leave, and what nests: where fuzzing begins.
+/// Seed corpus: the cases of every rule, matching or not, and nesting constructs.
 static TABLE: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let rules = RULES.iter().copied().flatten().copied().flatten();
     let cases = rules.flat_map(|rule| rule.matches.iter().chain(rule.leaves)).copied();
@@ -92,7 +94,7 @@ fn code(pieces: &[Piece]) -> String {
     code
 }
 
-/// Findings are about places that are there, and the budget holds.
+/// Checks that findings are at valid positions, and that the budget holds.
 fn read(code: &str, language: Language) {
     steps(code, language);
     let lines = code.matches('\n').count() + 1;
@@ -101,7 +103,7 @@ fn read(code: &str, language: Language) {
     }
 }
 
-/// So are imports.
+/// Checks that imports are at valid positions.
 fn look_for_imports(code: &str, language: imports::Language) {
     let local = BTreeSet::new();
     let python = imports::PythonVersion::default();

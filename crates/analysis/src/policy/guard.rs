@@ -1,7 +1,8 @@
-//! Bounds before parsing: what is too long or nested too deep is not read, and that is said.
+//! Applies limits before parsing: code that is too long or nested too deeply is not analyzed, and a fact says
+//! so.
 //!
-//! Code inside code (`sh -c`, `os.system`, `python -c`) is read as well. It can be longer and deeper than the text that it
-//! came from, so it has the same bounds, and all of it together has an [`Allowance`].
+//! Code inside code (`sh -c`, `os.system`, `python -c`) is also analyzed. It can be longer and deeper than
+//! the text that contains it, so the same limits apply to each piece, and an [`Allowance`] limits the total.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,14 +12,14 @@ use super::{Language, javascript, python, shell};
 use crate::budget::{Budget, TOO_COMPLEX};
 use crate::room::{self, Unfit};
 
-/// The longest code that is read.
+/// Longest code that is analyzed, in bytes.
 const MAX_CODE: usize = 256 << 10;
-/// How deep code inside code is followed.
+/// Deepest nesting of code inside code.
 const MAX_NESTED: usize = 4;
-/// How much code inside code is read in all.
+/// Total size of code inside code that is analyzed, in bytes.
 const MAX_INSIDE: usize = 256 << 10;
 
-/// What may still be read of code inside code, and the steps that everything together may take.
+/// Remaining depth and size of code inside code, and the steps that the whole analysis may take.
 #[derive(Debug, Clone)]
 pub(crate) struct Allowance {
     levels: usize,
@@ -27,13 +28,13 @@ pub(crate) struct Allowance {
 }
 
 impl Allowance {
-    /// Returns the allowance for a program of this many bytes.
+    /// Returns the allowance for a program of `bytes` bytes.
     pub(crate) fn for_code(bytes: usize) -> Self {
         let budget = Budget::for_code(bytes);
         Self { levels: MAX_NESTED, bytes: Rc::new(Cell::new(MAX_INSIDE)), budget }
     }
 
-    /// For code of so many bytes inside what is being read; nothing where that would be too much.
+    /// Returns the allowance for nested code of `bytes` bytes, or `None` if that exceeds the limits.
     pub(crate) fn inside(&self, bytes: usize) -> Option<Self> {
         let levels = self.levels.checked_sub(1)?;
         self.bytes.set(self.bytes.get().checked_sub(bytes)?);
@@ -41,19 +42,19 @@ impl Allowance {
     }
 }
 
-/// What is said of code that is longer than is read.
+/// Returns the fact for code that is too long.
 pub(crate) fn too_long(language: Language) -> Fact {
     Fact { at: 0, language, kind: Kind::Shape(Shape::Unread("more than 256 KB")) }
 }
 
-/// Reads a whole program, within its budget.
+/// Analyzes a whole program, within its budget.
 pub(crate) fn read(code: &str, language: Language) -> Vec<Fact> {
     let allowance = Allowance::for_code(code.len());
     let facts = facts(code, language, allowance.clone());
     within(facts, language, &allowance)
 }
 
-/// Reads the words of a program that is to be started, and its input, within their budget.
+/// Analyzes the arguments of a program that is to be started, and its input, within their budget.
 pub(crate) fn read_command(words: &[String], input: Option<&str>) -> Vec<Fact> {
     let bytes = words.iter().map(String::len).sum::<usize>() + input.map_or(0, str::len);
     let allowance = Allowance::for_code(bytes);
@@ -61,7 +62,7 @@ pub(crate) fn read_command(words: &[String], input: Option<&str>) -> Vec<Fact> {
     within(facts, Language::Shell, &allowance)
 }
 
-/// Says where the budget did not suffice: facts behind that are missing.
+/// Adds a fact if the budget was exhausted, because further facts may be missing.
 fn within(mut facts: Vec<Fact>, language: Language, allowance: &Allowance) -> Vec<Fact> {
     if allowance.budget.is_spent() {
         facts.push(Fact { at: 0, language, kind: Kind::Shape(Shape::Unread(TOO_COMPLEX)) });
@@ -69,7 +70,7 @@ fn within(mut facts: Vec<Fact>, language: Language, allowance: &Allowance) -> Ve
     facts
 }
 
-/// Reads code that is within its bounds.
+/// Analyzes code, unless it exceeds a limit.
 pub(crate) fn facts(code: &str, language: Language, allowance: Allowance) -> Vec<Fact> {
     let unread = |why| vec![Fact { at: 0, language, kind: Kind::Shape(Shape::Unread(why)) }];
     if code.len() > MAX_CODE {
@@ -82,9 +83,9 @@ pub(crate) fn facts(code: &str, language: Language, allowance: Allowance) -> Vec
         Language::Shell => room::is_endless_shell(code),
     };
     if endless {
-        return unread("nested too deep");
+        return unread("nested too deeply");
     }
-    // Parsing is a step a byte. Whoever is out of steps says so for the whole program.
+    // Parsing costs one step per byte. An exhausted budget is reported once, for the whole program.
     if !allowance.budget.spend(code.len()) {
         return Vec::new();
     }
@@ -95,19 +96,19 @@ pub(crate) fn facts(code: &str, language: Language, allowance: Allowance) -> Vec
         Language::Shell => shell::facts(code, allowance),
     };
     room::with_room(code, read).unwrap_or_else(|unfit| match unfit {
-        Unfit::Deep => unread("nested too deep"),
+        Unfit::Deep => unread("nested too deeply"),
         Unfit::Broke => unread("the parser failed"),
     })
 }
 
-/// Reads code that other code runs; everything is at one place of that.
+/// Analyzes code that other code runs; all its facts get the position of the outer code.
 pub(crate) fn inside(code: &str, language: Language, at: usize, allowance: &Allowance) -> Vec<Fact> {
     let Some(allowance) = allowance.inside(code.len()) else {
-        let kind = Kind::Shape(Shape::Unread("too much code inside code"));
+        let kind = Kind::Shape(Shape::Unread("too much nested code"));
         return vec![Fact { at, language, kind }];
     };
     let mut facts = facts(code, language, allowance);
-    // Whether text that somebody else will run is well written is not said.
+    // Syntax errors in nested code are not reported.
     facts.retain(|fact| !matches!(fact.kind, Kind::Shape(Shape::Syntax(_))));
     for fact in &mut facts {
         fact.at = at;

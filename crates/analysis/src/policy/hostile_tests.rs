@@ -1,4 +1,5 @@
-//! Code that is written to harm its reader: what nests, what is long and what grows. Noise is in `fuzz_tests`.
+//! Code that attacks the analysis itself: deeply nested, very long or growing. Random input is in
+//! `fuzz_tests`.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use super::*;
 const LANGUAGES: [Language; 4] =
     [Language::Python, Language::JavaScript, Language::TypeScript, Language::Shell];
 
-/// Says everything.
+/// Returns a policy that reports everything.
 fn everything() -> [Policy; 1] {
     [Policy {
         default: Action::Warn,
@@ -17,7 +18,7 @@ fn everything() -> [Policy; 1] {
     }]
 }
 
-/// Nothing that is let through takes a parser's time away, and none of it makes one fail.
+/// Analyzes code, and checks that it neither takes too long nor makes a parser fail.
 pub(super) fn findings(code: &str, language: Language) -> Vec<Finding> {
     let findings = check(code, language, &everything(), &Context::default()).findings;
     for bad in ["not read: takes too long", "not read: the parser failed"] {
@@ -30,12 +31,12 @@ fn unread(findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.message.starts_with("not read"))
 }
 
-/// As a thread of a server would.
+/// Runs on a stack as small as a server thread's.
 fn on_a_small_stack(work: impl FnOnce() + Send + 'static) {
     std::thread::Builder::new().stack_size(2 << 20).spawn(work).unwrap().join().unwrap();
 }
 
-/// What opens a level, and what closes it.
+/// Text that opens a level, and text that closes it.
 pub(super) const NESTS: &[(&str, &str)] = &[
     ("(", ")"),
     ("[", "]"),
@@ -133,7 +134,7 @@ fn a_megabyte_of_nesting_and_ten_of_a_line_are_not_read_and_that_is_said() {
     });
 }
 
-/// A few bytes that grow into a deep or long text before they are run.
+/// A few bytes that grow into a deep or long text before they are executed.
 #[test]
 fn what_grows_is_bounded_as_well() {
     on_a_small_stack(|| {
@@ -158,7 +159,7 @@ fn quoted(code: &str) -> String {
     format!("'{}'", code.replace('\'', "'\\''"))
 }
 
-/// So much is found on one line that counting its columns anew each time would take minutes.
+/// Counting columns from the start of the line for each finding would take minutes.
 #[test]
 fn many_findings_on_one_long_line_end_soon() {
     let code = format!("é = 0; {}", "eval(x);".repeat(20_000));
@@ -168,7 +169,7 @@ fn many_findings_on_one_long_line_end_soon() {
     assert!(columns.starts_with(&[8, 8, 16]), "{columns:?}");
 }
 
-/// A parser that tries everything twice at every level shows it where the innermost does not end.
+/// A parser that backtracks at every level shows it when the innermost construct is unclosed.
 #[test]
 fn what_does_not_end_ends_soon() {
     for inner in ["function f() ", "f() ", "case a in a) ", "((", "$(", "if a"] {

@@ -1,8 +1,8 @@
-//! Reads code and says what in it a policy minds, before anything runs.
+//! Checks code against a policy before anything runs.
 //!
-//! This is **not** the boundary. Whoever wants to hide a call from a reader of code can; the jail holds whatever the
-//! code says. What this gives is an early, exact answer: a person or a model learns which line will fail, or is not
-//! wanted, and what to do instead.
+//! This is **not** the security boundary. Code can hide a call from static analysis; the jail confines it
+//! anyway. A check gives an early, exact answer: it tells a person or a model which line will fail or is
+//! unwanted, and what to do instead.
 //!
 //! ```text
 //! code → front end (python, javascript, shell) → facts → rules → policy → findings and a verdict
@@ -43,7 +43,7 @@ pub use rules::{Category, RULES, Rule, Severity};
 pub use spec::{Policies, PolicyError, PolicySpec, USUAL};
 pub use text::is_plain;
 
-/// What can be read.
+/// Languages that can be analyzed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Language {
     /// Python.
@@ -52,12 +52,12 @@ pub enum Language {
     JavaScript,
     /// TypeScript.
     TypeScript,
-    /// Bash and its kin.
+    /// Bash and related shells.
     Shell,
 }
 
 impl Language {
-    /// By the name that requests use; nothing where there is no reader for it.
+    /// Returns the language with this name in requests, or `None` if it cannot be analyzed.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "python" => Some(Self::Python),
@@ -69,42 +69,42 @@ impl Language {
     }
 }
 
-/// Something in the code that the policy minds.
+/// A problem that a rule found in the code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// Id of the rule.
     pub rule: &'static str,
-    /// What it is about.
+    /// Category of the rule.
     pub category: Category,
-    /// How bad it would be.
+    /// Severity of the rule.
     pub severity: Severity,
-    /// What was found.
+    /// Description of the problem.
     pub message: String,
-    /// From 1; nothing where a command was read and no text.
+    /// Line in the code, from 1; `None` if a command was checked instead of code.
     pub line: Option<u32>,
-    /// In characters, from 1.
+    /// Column in characters, from 1.
     pub column: Option<u32>,
-    /// What to do instead.
+    /// Alternative to suggest.
     pub suggestion: String,
-    /// The line of the policy that decided.
+    /// The policy entry that decided.
     pub decided_by: String,
-    /// Whether it stops the code from running.
+    /// Whether it prevents the code from running.
     #[serde(skip)]
     pub refused: bool,
-    /// `call 'os.system'` and its kin, for the one-line summary.
+    /// The finding in a few words, such as `call 'os.system'`, for the one-line summary.
     #[serde(skip)]
     pub subject: String,
 }
 
-/// What came of reading.
+/// Result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// In the order of the code.
+    /// Findings in the order of the code.
     pub findings: Vec<Finding>,
 }
 
 impl Verdict {
-    /// Why the code may not run, in one line; nothing where it may.
+    /// Returns why the code may not run, in one line, or `None` if it may run.
     pub fn refusal(&self) -> Option<String> {
         let first = self.findings.iter().find(|finding| finding.refused)?;
         let line = first.line.map(|line| format!(" (line {line})")).unwrap_or_default();
@@ -112,10 +112,10 @@ impl Verdict {
     }
 }
 
-/// More findings than this help nobody.
+/// Maximum number of findings.
 const MAX_FINDINGS: usize = 200;
 
-/// Reads code as policies want it read. Where there are several, the strictest word counts.
+/// Checks code against policies. If there are several, the strictest action counts.
 pub fn check(code: &str, language: Language, policies: &[impl Borrow<Policy>], context: &Context) -> Verdict {
     if policies.iter().all(|policy| policy.borrow().reads_nothing()) {
         return Verdict::default();
@@ -123,7 +123,7 @@ pub fn check(code: &str, language: Language, policies: &[impl Borrow<Policy>], c
     judge(guard::read(code, language), Some(&Positions::new(code)), policies, context)
 }
 
-/// Reads the words of a program that is to be started, and what it will read, where that is known.
+/// Checks the arguments of a program that is to be started, and its input, if known.
 pub fn check_command(
     words: &[String],
     input: Option<&str>,
@@ -136,7 +136,7 @@ pub fn check_command(
     judge(guard::read_command(words, input), None, policies, context)
 }
 
-/// What is said of code that is too much to be read.
+/// Returns the verdict on code that is too large to be analyzed.
 pub fn unread(language: Language, policies: &[impl Borrow<Policy>], context: &Context) -> Verdict {
     judge(vec![guard::too_long(language)], Some(&Positions::new("")), policies, context)
 }
@@ -147,7 +147,7 @@ fn judge(
     policies: &[impl Borrow<Policy>],
     context: &Context,
 ) -> Verdict {
-    // In the order of the code, so that columns of one long line are counted once.
+    // In the order of the code, so that the columns of a long line are only counted once.
     facts.sort_by_key(|fact| fact.at);
     let mut found = Found::default();
     for (fact, policy) in facts.iter().flat_map(|fact| policies.iter().map(move |policy| (fact, policy))) {
@@ -167,12 +167,12 @@ fn judge(
         }
     }
     let Found { mut findings, .. } = found;
-    // Of what was found in one place, what refuses comes first.
+    // Findings that refuse come first among those at the same position.
     findings.sort_by_key(|finding| (finding.line, finding.column, !finding.refused));
     Verdict { findings }
 }
 
-/// Findings up to a bound. What refuses is not lost behind any number of warnings.
+/// A bounded list of findings. A refusal is never lost behind warnings.
 #[derive(Default)]
 struct Found {
     findings: Vec<Finding>,
@@ -188,7 +188,7 @@ impl Found {
         self.findings.len() < MAX_FINDINGS || (refuses && !self.refused)
     }
 
-    /// Of one thing found twice, what refuses counts.
+    /// Adds a finding. Of two findings of one rule at one position, the one that refuses is kept.
     fn add(&mut self, finding: Finding) {
         self.refused |= finding.refused;
         let same = |other: &&mut Finding| {

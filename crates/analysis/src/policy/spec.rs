@@ -1,4 +1,4 @@
-//! Policies by name: those that are built in, and those that an administrator wrote.
+//! Policies by name: the built-in ones and those that an administrator defines.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,30 +7,30 @@ use serde::Deserialize;
 
 use super::{Action, Category, Policy, rules};
 
-/// What holds where nobody says anything.
+/// The default policy.
 pub const USUAL: &str = "balanced";
 
-/// A policy as `[policies.NAME]` of `belljar.toml` gives it: what differs from the one that it extends.
+/// A policy in `[policies.NAME]` of `belljar.toml`: its differences from the policy that it extends.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicySpec {
-    /// The policy to begin with; `off` unless said otherwise.
+    /// Policy to extend; `off` by default.
     pub extends: Option<String>,
-    /// For whatever nothing else is said about.
+    /// Action where nothing more specific applies.
     pub default: Option<Action>,
-    /// By category.
+    /// Actions by category.
     pub categories: BTreeMap<Category, Action>,
-    /// By id of a rule.
+    /// Actions by rule id.
     pub rules: BTreeMap<String, Action>,
-    /// Modules about which nothing is said.
+    /// Modules that are always allowed.
     pub allow_modules: Vec<String>,
-    /// Further modules that the rules `*-LISTED-MODULE` match.
+    /// Additional modules that the rules `*-LISTED-MODULE` match.
     pub listed_modules: Vec<String>,
-    /// Further names that the rules `*-LISTED-CALL` match.
+    /// Additional names that the rules `*-LISTED-CALL` match.
     pub listed_calls: Vec<String>,
-    /// For code that cannot be read.
+    /// Action for code that cannot be analyzed.
     pub unread: Option<Action>,
-    /// Whether `# belljar: allow RULE reason` counts.
+    /// Whether `# belljar: allow RULE reason` suppresses findings.
     pub comments: Option<bool>,
 }
 
@@ -40,7 +40,7 @@ impl PolicySpec {
             return Err(PolicyError::UnknownRule { policy: name.to_owned(), rule: unknown.clone() });
         }
         let mut policy = Policy { name: name.to_owned(), ..base.clone() };
-        // What a policy says of a whole category is not to be undone by rules of the one that it extends.
+        // An action for a whole category overrides the base policy's rules of that category.
         policy.rules.retain(|id, _| {
             rules::named(id).is_none_or(|rule| !self.categories.contains_key(&rule.category))
         });
@@ -56,41 +56,44 @@ impl PolicySpec {
     }
 }
 
-/// Why there is no such policy.
+/// Why a policy cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// No policy has this name.
-    #[error("unknown policy '{}'; there are {}", .given.escape_debug(), .known)]
+    #[error("unknown policy '{}'; known: {}", .given.escape_debug(), .known)]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         given: String,
         /// All names.
         known: String,
     },
     /// No rule has this id.
-    #[error("policies.{policy}: there is no rule '{}'; docs/policy.md lists them", .rule.escape_debug())]
+    #[error("policies.{policy}: unknown rule '{}'; docs/policy.md lists all rules", .rule.escape_debug())]
     UnknownRule {
-        /// Who speaks of it.
+        /// The policy that names the rule.
         policy: String,
-        /// What there is not.
+        /// The unknown rule.
         rule: String,
     },
-    /// What it extends is not there, or extends it.
-    #[error("policies.{policy}: there is no policy '{}' to extend, or it extends this one", .base.escape_debug())]
+    /// The base policy does not exist, or extends this one.
+    #[error(
+        "policies.{policy}: cannot extend '{}': it is unknown, or it extends this policy",
+        .base.escape_debug()
+    )]
     NoBase {
-        /// The one that extends.
+        /// The extending policy.
         policy: String,
-        /// The one that it extends.
+        /// The policy to extend.
         base: String,
     },
 }
 
-/// All policies by name.
+/// All policies, by name.
 #[derive(Debug, Clone)]
 pub struct Policies(BTreeMap<String, Arc<Policy>>);
 
 impl Default for Policies {
-    /// Those that are built in.
+    /// Returns the built-in policies.
     fn default() -> Self {
         let built_in = Policy::NAMES.into_iter().filter_map(Policy::built_in);
         Self(built_in.map(|policy| (policy.name.clone(), Arc::new(policy))).collect())
@@ -98,16 +101,16 @@ impl Default for Policies {
 }
 
 impl Policies {
-    /// Those that are built in, with these added or put in their place.
+    /// Returns the built-in policies with `specs` added; a spec may replace a built-in policy.
     ///
     /// # Errors
-    /// One extends a policy that there is not, or speaks of a rule that there is not.
+    /// A spec extends an unknown policy, or names an unknown rule.
     pub fn with(mut specs: BTreeMap<String, PolicySpec>) -> Result<Self, PolicyError> {
         let mut all = Self::default();
         while !specs.is_empty() {
             let ready = |(name, spec): (&String, &PolicySpec)| {
                 let base = spec.extends.as_deref().unwrap_or("off");
-                // One that extends its own name extends the built-in one.
+                // A policy that extends its own name extends the built-in one.
                 let waits = base != name && specs.contains_key(base);
                 (!waits && all.0.contains_key(base)).then(|| (name.clone(), base.to_owned()))
             };
@@ -122,10 +125,10 @@ impl Policies {
         Ok(all)
     }
 
-    /// Finds one.
+    /// Returns a policy.
     ///
     /// # Errors
-    /// Lists the names that are known.
+    /// The policy is unknown; the error lists the known names.
     pub fn named(&self, name: &str) -> Result<Arc<Policy>, PolicyError> {
         self.0.get(name).cloned().ok_or_else(|| PolicyError::Unknown {
             given: name.to_owned(),

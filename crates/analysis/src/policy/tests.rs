@@ -1,4 +1,4 @@
-//! Goes over the table: every rule has cases, and they hold.
+//! Checks every rule against its cases.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn language(id: &str) -> Language {
         "PY-" => Language::Python,
         "JS-" => Language::JavaScript,
         "SH-" => Language::Shell,
-        other => panic!("{other} is no language"),
+        other => panic!("{other} is not a language"),
     }
 }
 
@@ -15,7 +15,7 @@ fn rules() -> impl Iterator<Item = &'static Rule> {
     RULES.iter().copied().flatten().copied().flatten()
 }
 
-/// Says everything, and knows the lists of `ragflow`.
+/// Returns a policy that reports everything, with the lists of `ragflow`.
 fn everything() -> Policy {
     Policy {
         default: Action::Warn,
@@ -42,7 +42,7 @@ fn every_rule_finds_its_cases_and_leaves_the_others() {
         }
         for case in rule.leaves {
             if found(case, language(rule.id)).contains(&rule.id) {
-                wrong.push(format!("{} minds {case:.80?}", rule.id));
+                wrong.push(format!("{} matches {case:.80?}", rule.id));
             }
         }
     }
@@ -60,7 +60,7 @@ fn refused(code: &str, language: Language, policy: &str) -> Option<String> {
     check(code, language, &[Policy::built_in(policy).unwrap()], &Context::default()).refusal()
 }
 
-/// The evasions that a reader of words misses.
+/// Evasions that matching on words would miss.
 #[test]
 fn strict_catches_what_hides() {
     use Language::{JavaScript, Python, Shell};
@@ -128,8 +128,8 @@ fn a_refusal_is_one_line_and_has_its_place() {
         finding,
         serde_json::json!({
             "rule": "PY-SHELL", "category": "process", "severity": "high",
-            "message": "`os.system` gives a command to the shell", "line": 3, "column": 12,
-            "suggestion": "do it in Python, or call subprocess.run with a list of words",
+            "message": "`os.system` runs a shell command", "line": 3, "column": 12,
+            "suggestion": "do it in Python, or call subprocess.run with a list of arguments",
             "decided_by": "strict: categories.process = refuse",
         })
     );
@@ -155,7 +155,7 @@ fn every_field_of_a_policy_bites() {
     assert_eq!(count(&Policy { listed_calls: vec!["os.system".to_owned()], ..listed }), 1);
 }
 
-/// Also `extends` and `unread`, which only a written policy has, or only broken code shows.
+/// Includes `extends` and `unread`, which only show in a configured policy or with broken code.
 #[test]
 fn every_field_of_a_written_policy_bites() {
     let refused = |text: &str, code: &str| {
@@ -252,7 +252,7 @@ fn settings_of_the_run_decide_what_will_fail() {
     );
 }
 
-/// What people write every day.
+/// Everyday code.
 #[test]
 fn balanced_lets_everyday_code_pass() {
     use Language::{JavaScript, Python, Shell, TypeScript};
@@ -294,7 +294,7 @@ fn a_refusal_is_not_lost_behind_warnings() {
     assert!(refused(&code, Language::Shell, "balanced").is_some());
 }
 
-/// `BELLJAR_WRITE_DOCS=1 cargo test -p belljar-analysis docs` writes it anew.
+/// `BELLJAR_WRITE_DOCS=1 cargo test -p belljar-analysis docs` regenerates the page.
 #[test]
 fn the_docs_page_is_the_table() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/policy.md");
@@ -303,10 +303,10 @@ fn the_docs_page_is_the_table() {
         std::fs::write(path, docs::page()).unwrap();
     }
     let page = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(page == docs::page(), "docs/policy.md is old; BELLJAR_WRITE_DOCS=1 writes it anew");
+    assert!(page == docs::page(), "docs/policy.md is out of date; BELLJAR_WRITE_DOCS=1 regenerates it");
 }
 
-/// Names come from the code, which may say anything; messages go to terminals.
+/// Names come from the code, which may contain anything, and messages are printed to terminals.
 #[test]
 fn no_message_drives_a_terminal() {
     let hostile = "\u{1b}]0;x\u{7}\u{9b}2J\u{202e}\u{200b}\r\n";

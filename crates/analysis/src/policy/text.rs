@@ -1,18 +1,19 @@
-//! Places in a text, and the comments that may excuse a finding.
+//! Positions in code, and comments that suppress findings.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use crate::lines::Lines;
 
-/// Lines and columns.
+/// Converts offsets to lines and columns.
 pub(crate) struct Positions<'a> {
     code: &'a str,
     lines: Lines,
     ascii: bool,
-    /// A byte and its column, from which to count on: many places of one long line would take a long time otherwise.
+    /// Last offset and its column, to count on from: many positions in one long line would take a long time
+    /// otherwise.
     last: Cell<(usize, u32)>,
-    /// The rule that each line excuses. A long line with many findings is searched once.
+    /// The rule that each line suppresses, cached so that a long line with many findings is searched once.
     excused: RefCell<HashMap<u32, Option<&'a str>>>,
 }
 
@@ -22,7 +23,7 @@ impl<'a> Positions<'a> {
         Self { code, lines, ascii, last, excused: RefCell::default() }
     }
 
-    /// Line and column of a byte, from 1.
+    /// Returns the line and column of an offset, both from 1.
     pub(crate) fn of(&self, at: usize) -> (u32, u32) {
         let at = self.code.floor_char_boundary(at.min(self.code.len()));
         let line = self.lines.at(at);
@@ -40,7 +41,7 @@ impl<'a> Positions<'a> {
         column
     }
 
-    /// Whether `# belljar: allow RULE reason` stands on a line, or on the one above it.
+    /// Returns whether the line or the one above it has `# belljar: allow RULE reason`.
     pub(crate) fn allows(&self, line: u32, rule: &str) -> bool {
         (line.saturating_sub(1).max(1)..=line).any(|number| self.excused(number) == Some(rule))
     }
@@ -60,7 +61,7 @@ fn column(characters: usize) -> u32 {
     u32::try_from(characters).map_or(u32::MAX, |characters| characters.saturating_add(1))
 }
 
-/// Returns the rule that a comment on this line excuses, with a reason.
+/// Returns the rule that a comment on this line suppresses. The comment must give a reason.
 fn excused_rule(text: &str) -> Option<&str> {
     let (before, words) = text.split_once("belljar: allow ")?;
     let mut words = words.split_whitespace();
@@ -68,15 +69,16 @@ fn excused_rule(text: &str) -> Option<&str> {
     (before.trim_end().ends_with(['#', '/']) && words.next().is_some()).then_some(rule)
 }
 
-/// No more of a name is shown.
+/// Maximum number of characters of a name in a message.
 const SHOWN: usize = 200;
 
-/// A name of the code's, which may be anything, as part of a sentence.
+/// Makes a name from the code safe to include in a message.
 pub(super) fn shown(name: &str) -> String {
     name.chars().take(SHOWN).map(|c| if is_plain(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
 }
 
-/// Whether a character is only seen: it neither drives a terminal, nor turns the direction of text, nor hides.
+/// Returns whether a character only displays itself: it does not control a terminal, change the text
+/// direction or hide.
 pub fn is_plain(c: char) -> bool {
     let hides = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');

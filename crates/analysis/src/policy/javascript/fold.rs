@@ -1,4 +1,4 @@
-//! What an expression is, as far as that can be said without running it.
+//! Folds expressions to values without running them, as far as possible.
 
 use std::rc::Rc;
 
@@ -10,27 +10,28 @@ use oxc_ast::ast::{
 use super::super::fact::{MAX_TEXT, base64_text, replaced};
 use super::Reader;
 
-/// How far down a pattern is looked into.
+/// Maximum depth of destructuring patterns.
 pub(super) const MAX_DEPTH: usize = 24;
 
-/// The longest name that is resolved; no rule has one that is nearly as long.
+/// Longest name that is resolved, in bytes; no rule's name is nearly as long.
 const MAX_NAME: usize = 256;
 
-/// What is known of a value.
+/// A value as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {
-    /// A global or something in a module; a call is `name()`.
+    /// A global or a name in a module; a call appends `()`.
     Path(String),
     Text(Rc<String>),
     Other,
 }
 
-/// `node:fs/promises` → `fs/promises`.
+/// Strips the prefix: `node:fs/promises` → `fs/promises`.
 pub(super) fn module(name: &str) -> String {
     name.strip_prefix("node:").unwrap_or(name).to_owned()
 }
 
-/// `globalThis.eval` is `eval`; `fs/promises.rm` and `fs.promises.rm` are `fs.rm`.
+/// Returns the canonical form of a name: `globalThis.eval` is `eval`; `fs/promises.rm` and `fs.promises.rm`
+/// are `fs.rm`.
 pub(super) fn canonical(mut path: String) -> String {
     const SAME: [(&str, &str); 10] = [
         ("globalThis.", ""),
@@ -44,7 +45,7 @@ pub(super) fn canonical(mut path: String) -> String {
         ("child_process.default.", "child_process."),
         ("fs.default.", "fs."),
     ];
-    // Each round makes it shorter; a name that is too long to be resolved is left as it is.
+    // Each iteration shortens the name; a name too long to be resolved is left unchanged.
     while path.len() <= 2 * MAX_NAME
         && let Some((from, to)) = SAME.iter().find(|(from, _)| path.starts_with(from))
     {
@@ -53,12 +54,12 @@ pub(super) fn canonical(mut path: String) -> String {
     path
 }
 
-/// Appends to a text while that is no longer than is folded.
+/// Appends to a text unless it would exceed the maximum length.
 fn append(whole: &mut String, part: &str) -> Option<()> {
     (whole.len() + part.len() <= MAX_TEXT).then(|| whole.push_str(part))
 }
 
-/// A module by a name that was folded.
+/// Returns the path for a module name that was folded from text.
 fn named_module(name: &str) -> Value {
     if name.len() <= MAX_NAME { Value::Path(module(name)) } else { Value::Other }
 }
@@ -71,7 +72,7 @@ impl Reader {
         known.cloned().unwrap_or_else(|| Value::Path(name.to_owned()))
     }
 
-    /// Folds an expression, once for as long as no name changes.
+    /// Folds an expression; the result is cached until a binding changes.
     pub(super) fn value(&self, expr: &Expression<'_>) -> Value {
         let address = std::ptr::from_ref(expr).addr();
         if let Some((generation, value)) = self.folded.borrow().get(&address)
@@ -94,7 +95,7 @@ impl Reader {
         }
     }
 
-    /// A text that folding produced; nothing is known of one that is too long, or for which there are no steps left.
+    /// Returns a folded text, or an unknown value if it is too long or the budget is exhausted.
     fn bounded(&self, text: String) -> Value {
         let fits = text.len() <= MAX_TEXT && self.allowance.budget.spend_bytes(text.len());
         if fits { Value::Text(Rc::new(text)) } else { Value::Other }
@@ -111,7 +112,7 @@ impl Reader {
         Some(whole)
     }
 
-    /// `a + b + c` in one go: the sums in between would be as many texts, each longer than the one before.
+    /// Folds `a + b + c` at once: folding each sum separately would copy ever longer texts.
     fn sum(&self, sum: &BinaryExpression<'_>) -> Option<String> {
         let (mut first, mut others) = (&sum.left, vec![&sum.right]);
         while let Expression::BinaryExpression(inner) = first
@@ -228,7 +229,7 @@ impl Reader {
         }
     }
 
-    /// `["a", "b"].join("")`, and a few methods of text.
+    /// Folds `["a", "b"].join("")` and a few string methods.
     fn fold_method(&self, method: &StaticMemberExpression<'_>, call: &CallExpression<'_>) -> Option<String> {
         let text = |expr: &Expression<'_>| self.text(expr);
         let argument =
@@ -262,13 +263,13 @@ impl Reader {
     }
 }
 
-/// The text of `"…".split("").reverse()`.
+/// Returns the reversed text for `"…".split("").reverse()`.
 fn reversed(expr: &Expression<'_>, text: impl Fn(&Expression<'_>) -> Option<Rc<String>>) -> Option<String> {
     let whole = text(method_of(method_of(expr, "reverse")?, "split")?)?;
     Some(whole.chars().rev().collect())
 }
 
-/// What a method of this name is called on.
+/// Returns the object on which a method with this name is called.
 fn method_of<'a>(expr: &'a Expression<'a>, name: &str) -> Option<&'a Expression<'a>> {
     let Expression::CallExpression(call) = expr else { return None };
     let Expression::StaticMemberExpression(access) = &call.callee else { return None };

@@ -1,4 +1,5 @@
-//! JavaScript and TypeScript: names are resolved through imports, `require`, assignments and scopes, on oxc's tree.
+//! Analyzes JavaScript and TypeScript: resolves names through imports, `require`, assignments and scopes, on
+//! oxc's syntax tree.
 
 mod fold;
 mod visit;
@@ -18,7 +19,7 @@ use super::fact::{Fact, Kind, Shape};
 use super::guard::{self, Allowance};
 use super::shell;
 
-/// What the code does.
+/// Returns the facts about JavaScript or TypeScript code.
 pub(crate) fn facts(code: &str, typescript: bool, allowance: Allowance) -> Vec<Fact> {
     let allocator = Allocator::default();
     let kind = if typescript { SourceType::ts() } else { SourceType::unambiguous().with_jsx(true) };
@@ -49,12 +50,12 @@ struct Reader {
     facts: Vec<Fact>,
     scopes: Vec<HashMap<String, Value>>,
     allowance: Allowance,
-    /// Calls so far that start another process.
+    /// Number of calls so far that start another process.
     forks: usize,
-    /// Counts changes of bindings: a value that was folded before one may be another after it.
+    /// Counts changes of bindings, because a change can invalidate folded values.
     generation: u64,
-    /// Values by the address of their expression, which stays where it is. Each is folded once in a generation, so that folding
-    /// a chain of n calls takes n steps.
+    /// Values by the address of their expression, which does not move. Each expression is folded once per
+    /// generation, so folding a chain of n calls takes n steps.
     folded: RefCell<HashMap<usize, (u64, Value)>>,
 }
 
@@ -65,7 +66,7 @@ impl Reader {
     }
 
     fn say(&mut self, at: u32, kind: Kind) {
-        // What is not said for want of steps is said for the whole program.
+        // Facts lost to an exhausted budget are reported once, for the whole program.
         if !self.allowance.budget.spend_bytes(kind.bytes()) {
             return;
         }
@@ -81,7 +82,7 @@ impl Reader {
         }
     }
 
-    /// Binds what a pattern names to parts of a value.
+    /// Binds the names of a pattern to parts of a value.
     fn bind_pattern(&mut self, pattern: &BindingPattern<'_>, value: &Value, depth: usize) {
         let Some(depth) = depth.checked_sub(1) else { return };
         match pattern {
@@ -112,14 +113,14 @@ impl Reader {
             .collect()
     }
 
-    /// A text that a fact keeps.
+    /// Copies a text to store it in a fact.
     fn copied(&self, expr: &Expression<'_>) -> Option<String> {
         let text = self.text(expr)?;
         self.allowance.budget.spend_bytes(text.len()).then(|| String::clone(&text))
     }
 
     fn called(&mut self, path: String, arguments: &[Argument<'_>], at: u32) {
-        // `f.call(this, …)` calls `f`, and so does `f.apply`, with what cannot be told.
+        // `f.call(this, …)` calls `f`, and so does `f.apply`, with unknown arguments.
         if let Some(function) = path.strip_suffix(".call") {
             return self.called(function.to_owned(), arguments.get(1..).unwrap_or_default(), at);
         }
@@ -193,7 +194,7 @@ impl Reader {
         }
     }
 
-    /// A method of something unknown. A function's `constructor` is `Function`.
+    /// Reports a method of an unknown object. A function's `constructor` is `Function`.
     fn method(&mut self, name: &str, object: &Expression<'_>, at: u32) {
         let function = |expr: &Expression<'_>| match expr.get_inner_expression() {
             Expression::StaticMemberExpression(inner) => inner.property.name == "constructor",
@@ -207,7 +208,7 @@ impl Reader {
         self.say(at, Kind::Member(name.to_owned()));
     }
 
-    /// What a resolved name is made of may hold calls of its own.
+    /// Visits calls inside a resolved name.
     fn inner(&mut self, expr: &Expression<'_>) {
         match expr {
             Expression::Identifier(_) => {}
@@ -223,7 +224,7 @@ impl Reader {
         }
     }
 
-    /// Properties that are special, whatever they are properties of.
+    /// Reports notable properties of any object.
     fn special(&mut self, access: &StaticMemberExpression<'_>) {
         let name = access.property.name.as_str();
         if matches!(name, "__proto__" | "mainModule") {

@@ -1,4 +1,4 @@
-//! The walk: what each node of the tree does and binds.
+//! Visits the syntax tree: reports facts and binds names.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use super::Reader;
 use super::fold::{MAX_DEPTH, Value, canonical, member, module};
 
 impl Reader {
-    /// Binds a name anew in the innermost scope that has it.
+    /// Rebinds a name in the innermost scope that has it.
     fn assign(&mut self, name: &str, value: Value) {
         let budget = &self.allowance.budget;
         let mut scopes = self.scopes.iter_mut().rev().take_while(|_| budget.spend(1));
@@ -125,7 +125,7 @@ impl<'a> Visit<'a> for Reader {
         }
     }
 
-    /// `import x = require("…")`.
+    /// Handles `import x = require("…")`.
     fn visit_ts_import_equals_declaration(&mut self, import: &TSImportEqualsDeclaration<'a>) {
         if let TSModuleReference::ExternalModuleReference(from) = &import.module_reference {
             let name = module(from.expression.value.as_str());
@@ -134,7 +134,7 @@ impl<'a> Visit<'a> for Reader {
         }
     }
 
-    /// What something is called is not handed on: `typeof require`.
+    /// Skips `typeof require`, which does not pass the value on.
     fn visit_unary_expression(&mut self, unary: &UnaryExpression<'a>) {
         if !(unary.operator == UnaryOperator::Typeof && matches!(unary.argument, Expression::Identifier(_))) {
             walk::walk_unary_expression(self, unary);

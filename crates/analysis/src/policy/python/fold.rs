@@ -1,4 +1,4 @@
-//! What an expression is, as far as that can be said without running it.
+//! Folds expressions to values without running them, as far as possible.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use ruff_python_ast::{self as ast, Expr, Operator};
 use super::super::fact::{MAX_TEXT, base64_text, replaced};
 use super::scope::{Scopes, Value, canonical};
 
-/// The longest name that is resolved; no rule has one that is nearly as long.
+/// Longest name that is resolved, in bytes; no rule's name is nearly as long.
 const MAX_NAME: usize = 256;
 
 fn text(expr: &Expr, scopes: &Scopes) -> Option<Rc<String>> {
@@ -17,7 +17,7 @@ fn text(expr: &Expr, scopes: &Scopes) -> Option<Rc<String>> {
     }
 }
 
-/// Folds an expression, once for as long as no name changes.
+/// Folds an expression; the result is cached until a binding changes.
 pub(crate) fn value(expr: &Expr, scopes: &Scopes) -> Value {
     if let Some(value) = scopes.folded(expr) {
         return value;
@@ -52,13 +52,14 @@ fn fold(expr: &Expr, scopes: &Scopes) -> Value {
     }
 }
 
-/// Of several that it may be, the first of which something is known.
+/// Returns the first known value of several alternatives.
 fn first_known<'a>(choices: impl IntoIterator<Item = &'a Expr>, scopes: &Scopes) -> Value {
     let mut values = choices.into_iter().take(8).map(|choice| value(choice, scopes));
     values.find(|value| *value != Value::Other).unwrap_or(Value::Other)
 }
 
-/// Whether a call asks for an attribute of its first argument by a name that is known, and so hands on nothing else.
+/// Returns whether a call looks up an attribute of its first argument by a known name, and so passes nothing
+/// else on.
 pub(crate) fn looks_up(call: &ast::ExprCall, scopes: &Scopes) -> bool {
     let [Expr::Name(_), name, ..] = &*call.arguments.args else { return false };
     let by = matches!(&*call.func, Expr::Name(by) if by.id == "hasattr")
@@ -66,7 +67,8 @@ pub(crate) fn looks_up(call: &ast::ExprCall, scopes: &Scopes) -> bool {
     by && text(name, scopes).is_some()
 }
 
-/// `"sys%s" % "tem"` and `"{}tem".format("sys")`: holes are filled in their order, and nothing else is understood.
+/// Folds `"sys%s" % "tem"` and `"{}tem".format("sys")`. Placeholders are filled in order; no other format is
+/// supported.
 fn filled(pattern: &str, hole: &str, parts: &[Expr], scopes: &Scopes) -> Value {
     let (mut whole, mut rest) = (String::new(), pattern);
     for part in parts.iter().take(64) {
@@ -80,13 +82,13 @@ fn filled(pattern: &str, hole: &str, parts: &[Expr], scopes: &Scopes) -> Value {
     if rest.contains(hole) || !append(&mut whole, rest) { Value::Other } else { bounded(whole, scopes) }
 }
 
-/// A text that folding produced; nothing is known of one that is too long, or for which there are no steps left.
+/// Returns a folded text, or an unknown value if it is too long or the budget is exhausted.
 fn bounded(text: String, scopes: &Scopes) -> Value {
     let fits = text.len() <= MAX_TEXT && scopes.budget.spend_bytes(text.len());
     if fits { Value::Text(Rc::new(text)) } else { Value::Other }
 }
 
-/// Appends to a text while that is no longer than is folded.
+/// Appends to a text unless it would exceed the maximum length.
 fn append(whole: &mut String, part: &str) -> bool {
     let fits = whole.len() + part.len() <= MAX_TEXT;
     if fits {
@@ -95,7 +97,7 @@ fn append(whole: &mut String, part: &str) -> bool {
     fits
 }
 
-/// A name that came out of a text.
+/// Returns the path for a name that was folded from text.
 fn path(text: &str) -> Value {
     if text.len() <= MAX_NAME { Value::Path(text.to_owned()) } else { Value::Other }
 }
@@ -125,7 +127,7 @@ fn f_string(string: &ast::ExprFString, scopes: &Scopes) -> Value {
     bounded(whole, scopes)
 }
 
-/// Appends a part of an f-string, if it is known and there is room for it.
+/// Appends a part of an f-string if it is known and fits.
 fn interpolated(whole: &mut String, element: &ast::InterpolatedStringElement, scopes: &Scopes) -> bool {
     match element {
         ast::InterpolatedStringElement::Literal(literal) => append(whole, &literal.value),
@@ -156,7 +158,7 @@ fn binary(operation: &ast::ExprBinOp, scopes: &Scopes) -> Value {
     }
 }
 
-/// `a + b + c` in one go: the sums in between would be as many texts, each longer than the one before.
+/// Folds `a + b + c` at once: folding each sum separately would copy ever longer texts.
 fn sum(operation: &ast::ExprBinOp, scopes: &Scopes) -> Value {
     let (mut first, mut others) = (&*operation.left, vec![&*operation.right]);
     while let Expr::BinOp(ast::ExprBinOp { left, op: Operator::Add, right, .. }) = first {
@@ -190,7 +192,7 @@ fn number(number: Option<i64>) -> Value {
     number.map_or(Value::Other, Value::Number)
 }
 
-/// `x += "tem"`: the text of a name grows in place.
+/// Folds `x += "tem"` by extending the text in place.
 pub(crate) fn grown(name: &str, assign: &ast::StmtAugAssign, scopes: &mut Scopes) -> Value {
     let more = value(&assign.value, scopes);
     let (Operator::Add, Value::Text(more)) = (assign.op, more) else { return Value::Other };
@@ -278,7 +280,7 @@ fn text_method(of: &Rc<String>, name: &str, arguments: &[Expr], scopes: &Scopes)
     }
 }
 
-/// `"…"[::-1]`, `globals()["eval"]`, `vars(os)["system"]`, `sys.modules["os"]`.
+/// Folds `"…"[::-1]`, `globals()["eval"]`, `vars(os)["system"]`, `sys.modules["os"]`.
 fn subscripted_value(subscript: &ast::ExprSubscript, scopes: &Scopes) -> Value {
     let of = value(&subscript.value, scopes);
     if let (Value::Text(text), Expr::Slice(slice)) = (&of, &*subscript.slice) {
@@ -304,12 +306,12 @@ fn subscripted_value(subscript: &ast::ExprSubscript, scopes: &Scopes) -> Value {
     }
 }
 
-/// Whether a resolved name came out of a dictionary.
+/// Returns whether the expression is a subscript.
 pub(crate) fn subscripted(expr: &Expr) -> bool {
     matches!(expr, Expr::Subscript(_))
 }
 
-/// Whether a call picks something by a name that was put together.
+/// Returns whether a call selects something by a name assembled from parts.
 pub(crate) fn assembled(call: &ast::ExprCall, scopes: &Scopes) -> bool {
     let Value::Path(path) = value(&call.func, scopes) else { return false };
     let name = match path.as_str() {
@@ -325,7 +327,7 @@ pub(crate) fn assembled(call: &ast::ExprCall, scopes: &Scopes) -> bool {
     name.is_some_and(|name| !plain(name) && (subscripted(name) || text(name, scopes).is_some()))
 }
 
-/// Arguments as far as they are known; keywords are `name=value`.
+/// Returns the arguments as far as they are known; keyword arguments are `name=value`.
 pub(crate) fn arguments(arguments: &ast::Arguments, scopes: &Scopes) -> Vec<Option<String>> {
     let positional = arguments.args.iter().take(16).map(|argument| shown(argument, scopes));
     let keywords = arguments.keywords.iter().take(16).map(|keyword| {
@@ -336,7 +338,7 @@ pub(crate) fn arguments(arguments: &ast::Arguments, scopes: &Scopes) -> Vec<Opti
 }
 
 fn shown(expr: &Expr, scopes: &Scopes) -> Option<String> {
-    // Each is a copy that a fact keeps.
+    // A fact stores a copy of each argument.
     let copy = |text: &str| scopes.budget.spend_bytes(text.len()).then(|| text.to_owned());
     match (expr, value(expr, scopes)) {
         (Expr::BooleanLiteral(literal), _) => Some(if literal.value { "True" } else { "False" }.to_owned()),
@@ -346,7 +348,7 @@ fn shown(expr: &Expr, scopes: &Scopes) -> Option<String> {
     }
 }
 
-/// `subprocess.run(["rm", "-rf", "/"])` → the words of the command.
+/// Returns the command of `subprocess.run(["rm", "-rf", "/"])` as words.
 pub(crate) fn words(
     call: &ast::ExprCall,
     path: &str,

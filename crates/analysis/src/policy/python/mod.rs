@@ -1,6 +1,7 @@
-//! Python: names are resolved through imports, assignments and scopes, on ruff's syntax tree.
+//! Analyzes Python: resolves names through imports, assignments and scopes, on ruff's syntax tree.
 //!
-//! Functions are read after the module around them, as they would run, so they see names that are bound further down.
+//! Function bodies are analyzed after the enclosing module, as they would run, so they see names that are
+//! bound later in it.
 
 mod fold;
 mod scope;
@@ -17,7 +18,7 @@ use super::fact::{Fact, Kind, Shape};
 use super::guard::{self, Allowance};
 use super::shell;
 
-/// What the code does.
+/// Returns the facts about Python code.
 pub(crate) fn facts(code: &str, allowance: Allowance) -> Vec<Fact> {
     let parsed = parse_unchecked(code, ParseOptions::from(Mode::Ipython));
     let scopes = Scopes::new(allowance.budget.clone());
@@ -36,7 +37,7 @@ pub(crate) fn facts(code: &str, allowance: Allowance) -> Vec<Fact> {
     reader.facts
 }
 
-/// Calls whose first argument is a command for the shell.
+/// Calls whose first argument is a shell command.
 const SHELLS: &[&str] = &["os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"];
 const PROCESSES: &[&str] = &[
     "subprocess.run",
@@ -55,7 +56,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn say(&mut self, at: usize, kind: Kind) {
-        // What is not said for want of steps is said for the whole program.
+        // Facts lost to an exhausted budget are reported once, for the whole program.
         if !self.allowance.budget.spend_bytes(kind.bytes()) {
             return;
         }
@@ -107,7 +108,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What a function makes a name of the module is used where it cannot be followed.
+    /// Binds an imported name. A name that a function declares global is also reported as a value, because
+    /// its uses elsewhere are not tracked.
     fn bind_import(&mut self, name: &str, path: &str, at: usize) {
         if self.scopes.is_global(name) {
             self.say(at, Kind::Name { path: path.to_owned(), arguments: None });
@@ -115,7 +117,7 @@ impl<'a> Reader<'a> {
         self.scopes.bind(name, Value::Path(path.to_owned()));
     }
 
-    /// Binds whatever a target names; only a plain name takes the value.
+    /// Binds all names of a target; only a plain name gets the value.
     fn bind(&mut self, target: &'a Expr, value: &Value) {
         match target {
             Expr::Name(name) => self.scopes.bind(name.id.as_str(), value.clone()),
@@ -160,7 +162,7 @@ impl<'a> Reader<'a> {
 
     fn call(&mut self, call: &'a ast::ExprCall) {
         let at = call.func.start().to_usize();
-        // `getattr(os, "fork", None)` is followed here, and `hasattr` hands nothing on.
+        // `getattr(os, "fork", None)` is resolved here, and `hasattr` does not pass its argument on.
         let followed = fold::looks_up(call, &self.scopes);
         match fold::value(&call.func, &self.scopes) {
             Value::Path(path) => {
@@ -183,8 +185,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A method of something unknown. Expressions of data frames are text, `model.eval()` and `session.query(User)` are
-    /// something else; and no expression needs what is special.
+    /// Reports a method of an unknown object. `eval` and `query` of data frames take expressions as text,
+    /// unlike `model.eval()` and `session.query(User)`; no ordinary expression contains `__`.
     fn method(&mut self, name: &str, call: &ast::ExprCall, at: usize) {
         if matches!(name, "eval" | "query") {
             let Some(first) = call.arguments.args.first() else { return };
@@ -228,7 +230,7 @@ impl<'a> Reader<'a> {
         self.say(at, Kind::Name { path: path.to_owned(), arguments: Some(arguments) });
     }
 
-    /// What a resolved name is made of may hold calls of its own.
+    /// Visits calls inside a resolved name.
     fn inner(&mut self, func: &'a Expr) {
         match func {
             Expr::Attribute(attribute) => self.inner_value(&attribute.value),
@@ -249,7 +251,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A name that is not called: handed on, perhaps to be called there.
+    /// Reports a name that is not called but passed as a value, possibly to be called elsewhere.
     fn mention(&mut self, expr: &'a Expr) {
         let at = expr.start().to_usize();
         if let Expr::Attribute(attribute) = expr
@@ -269,7 +271,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `while True: os.fork()`.
+    /// Detects `while True: os.fork()`.
     fn forks_forever(&mut self, statement: &'a ast::StmtWhile) {
         let endless = match &*statement.test {
             Expr::BooleanLiteral(literal) => literal.value,
@@ -363,7 +365,7 @@ impl<'a> Visitor<'a> for Reader<'a> {
         }
     }
 
-    // What is written in an annotation is not done.
+    // Annotations do nothing at run time.
     fn visit_annotation(&mut self, _: &'a Expr) {}
 
     fn visit_expr(&mut self, expr: &'a Expr) {

@@ -1,4 +1,4 @@
-//! Which name means what, where.
+//! Scopes and bindings of names.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -8,17 +8,17 @@ use ruff_python_ast::Expr;
 
 use crate::budget::Budget;
 
-/// What is known of a value.
+/// A value as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Value {
-    /// Something with a name that begins at a module or is built in; a call is `name()`.
+    /// A dotted name that starts at a module or built-in; a call appends `()`.
     Path(String),
     Text(Rc<String>),
     Number(i64),
     Other,
 }
 
-/// Names that are there without an import, as far as rules and folding know them.
+/// Built-in names that rules and folding know.
 const BUILT_IN: &[&str] = &[
     "eval",
     "exec",
@@ -51,7 +51,7 @@ const BUILT_IN: &[&str] = &[
     "get_ipython",
 ];
 
-/// Attributes that lead into the interpreter, whatever they are attributes of.
+/// Attributes that expose interpreter internals, on any object.
 pub(crate) const INSIDE: &[&str] = &[
     "__subclasses__",
     "__bases__",
@@ -71,10 +71,11 @@ pub(crate) const INSIDE: &[&str] = &[
     "__reduce_ex__",
 ];
 
-/// Modules that others import for themselves, and so hand out: `pathlib.os`, `random._os`.
+/// Modules that other modules import and so expose: `pathlib.os`, `random._os`.
 const HELD: &[&str] = &["os", "sys", "builtins", "importlib", "subprocess", "ctypes"];
 
-/// `builtins.eval` is `eval`, `posix.system` is `os.system`, and `pathlib.os` is `os`.
+/// Returns the canonical form of a name: `builtins.eval` is `eval`, `posix.system` is `os.system`, and
+/// `pathlib.os` is `os`.
 pub(crate) fn canonical(path: &str) -> String {
     if let Some((of, name)) = path.rsplit_once('.')
         && let Some(held) = HELD.iter().find(|held| **held == name.trim_start_matches('_'))
@@ -96,24 +97,24 @@ pub(crate) fn canonical(path: &str) -> String {
 #[derive(Debug, Default)]
 struct Scope {
     names: HashMap<String, Value>,
-    /// Modules whose names are all here: `from os import *`.
+    /// Modules whose names are all bound here: `from os import *`.
     opened: Vec<String>,
     outer: Option<usize>,
     class: bool,
-    /// Names of the module's own that are bound here.
+    /// Names that this scope declares global.
     globals: HashSet<String>,
 }
 
-/// All scopes of a module, and the values of the expressions that were folded in them.
+/// All scopes of a module, and the values of the expressions folded in them.
 #[derive(Debug)]
 pub(crate) struct Scopes {
     all: Vec<Scope>,
     here: usize,
     pub(super) budget: Budget,
-    /// Counts changes of bindings: a value that was folded before one may be another after it.
+    /// Counts changes of bindings, because a change can invalidate folded values.
     generation: u64,
-    /// Values by the address of their expression, which stays where it is. Each is folded once in a generation, so that folding
-    /// a chain of n calls takes n steps.
+    /// Values by the address of their expression, which does not move. Each expression is folded once per
+    /// generation, so folding a chain of n calls takes n steps.
     folded: RefCell<HashMap<usize, (u64, Value)>>,
 }
 
@@ -123,14 +124,14 @@ impl Scopes {
         Self { all: vec![Scope::default()], here: 0, budget, generation: 0, folded }
     }
 
-    /// Returns what an expression was folded to, if that still holds.
+    /// Returns the cached value of an expression, if it is still valid.
     pub(super) fn folded(&self, expr: &Expr) -> Option<Value> {
         let folded = self.folded.borrow();
         let (generation, value) = folded.get(&address(expr))?;
         (*generation == self.generation).then(|| value.clone())
     }
 
-    /// Keeps what an expression was folded to.
+    /// Caches the value of an expression.
     pub(super) fn keep(&self, expr: &Expr, value: &Value) {
         self.folded.borrow_mut().insert(address(expr), (self.generation, value.clone()));
     }
@@ -143,7 +144,7 @@ impl Scopes {
         self.here = scope;
     }
 
-    /// A scope for a function that is written here. Names of a class are not seen in its methods.
+    /// Adds a scope for a function defined here. Methods do not see the names of their class.
     pub(crate) fn function<'a>(&mut self, parameters: impl Iterator<Item = &'a str>) -> usize {
         let mut outer = self.here;
         while self.all[outer].class {
@@ -154,7 +155,7 @@ impl Scopes {
         self.all.len() - 1
     }
 
-    /// Enters a class, and gives back where it stands.
+    /// Enters a new class scope, and returns the outer one.
     pub(crate) fn class(&mut self) -> usize {
         let outer = self.here;
         self.all.push(Scope { outer: Some(outer), class: true, ..Scope::default() });
@@ -162,8 +163,8 @@ impl Scopes {
         outer
     }
 
-    /// Binds a name. What is known of a name stays known where another branch (`except ImportError: os = None`) binds
-    /// it to something unknown.
+    /// Binds a name. A known value is kept if another branch (`except ImportError: os = None`) binds the name
+    /// to an unknown one.
     pub(crate) fn bind(&mut self, name: &str, value: Value) {
         let known = self.all[self.here].names.get(name);
         if known == Some(&value) || (value == Value::Other && matches!(known, Some(Value::Path(_)))) {
@@ -172,23 +173,23 @@ impl Scopes {
         self.replace(name, value);
     }
 
-    /// From here on, these names are the module's.
+    /// Declares names global in the current scope.
     pub(crate) fn declare_global<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
         self.all[self.here].globals.extend(names.map(str::to_owned));
     }
 
-    /// Whether what is bound here is seen elsewhere, by whatever was read before.
+    /// Returns whether the name is declared global here, so that already analyzed code may use its new value.
     pub(crate) fn is_global(&self, name: &str) -> bool {
         self.all[self.here].globals.contains(name)
     }
 
-    /// Binds a name anew, whatever was known.
+    /// Rebinds a name, discarding its known value.
     pub(crate) fn replace(&mut self, name: &str, value: Value) {
         self.all[self.here].names.insert(name.to_owned(), value);
         self.generation += 1;
     }
 
-    /// Takes a text out of a name that is about to be bound anew, so that it can grow in place.
+    /// Removes a text from a name that is about to be rebound, so that it can grow in place.
     pub(super) fn take_text(&mut self, name: &str) -> Option<Rc<String>> {
         self.generation += 1;
         match self.all[self.here].names.remove(name) {

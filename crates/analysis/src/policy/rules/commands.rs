@@ -1,4 +1,4 @@
-//! What the words of a command mean.
+//! Predicates on the arguments of commands and calls.
 
 type Words<'a> = &'a [Option<String>];
 
@@ -10,14 +10,14 @@ pub(crate) fn has(words: Words<'_>, wanted: &[&str]) -> bool {
     known(words).any(|word| wanted.contains(&word))
 }
 
-/// Whether a short flag is among clusters such as `-rf`, or its long form is there.
+/// Returns whether the arguments contain a short flag, also in a cluster such as `-rf`, or its long form.
 fn flag(words: Words<'_>, short: char, long: &str) -> bool {
     known(words).any(|word| {
         word == long || (word.starts_with('-') && !word.starts_with("--") && word.contains(short))
     })
 }
 
-/// Whether a path is everything, or what a system needs to be one.
+/// Returns whether a path is the root directory or a directory that the system needs.
 pub(crate) fn is_root(path: &str) -> bool {
     let mut parts = Vec::new();
     for part in path.trim_end_matches('*').split('/') {
@@ -110,7 +110,7 @@ pub(crate) fn is_secret(path: &str) -> bool {
         || path.starts_with("/var/run/secrets/")
 }
 
-/// Programs of awk and sed that start others.
+/// Returns whether an awk or sed script starts programs.
 pub(crate) fn starts_from_script(words: Words<'_>) -> bool {
     known(words).any(|word| {
         let line = word.trim_start_matches(|c: char| c.is_ascii_digit() || matches!(c, ',' | '$' | ' '));
@@ -122,7 +122,7 @@ pub(crate) fn starts_from_script(words: Words<'_>) -> bool {
     })
 }
 
-/// Options that name a program to start.
+/// Returns whether an option names a program to start.
 pub(crate) fn names_program(words: Words<'_>) -> bool {
     let options = [
         "--checkpoint-action=exec",
@@ -162,12 +162,12 @@ pub(crate) fn is_network_file(path: &str) -> bool {
     path.starts_with("/dev/tcp/") || path.starts_with("/dev/udp/")
 }
 
-/// A file that the shell writes, and not one of those that swallow.
+/// Returns whether a redirection target is an absolute path outside `/dev`.
 pub(crate) fn is_absolute(path: &str) -> bool {
     path.starts_with('/') && !path.starts_with("/dev/")
 }
 
-/// `open(path, "w")`: the second argument, or `mode=`.
+/// Returns whether `open(path, "w")` writes to an absolute path, by its second argument or `mode=`.
 pub(crate) fn opens_to_write(arguments: Words<'_>) -> bool {
     let writes = |mode: &str| mode.len() <= 4 && mode.contains(['w', 'a', 'x', '+']);
     let second = arguments.get(1).and_then(|mode| mode.as_deref());

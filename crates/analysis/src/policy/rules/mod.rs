@@ -1,5 +1,5 @@
-//! The table of rules. Each has cases that it must and must not match beside it; tests, documentation and checks go over
-//! the same table.
+//! The table of rules. Each rule has cases that it must and must not match; tests, documentation and checks
+//! use the same table.
 
 pub(crate) mod commands;
 mod javascript;
@@ -15,34 +15,34 @@ use serde::{Deserialize, Serialize};
 use super::fact::{Fact, Kind, Shape};
 use super::{Language, Policy};
 
-/// What a rule is about.
+/// Categories of rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Category {
-    /// Other programs.
+    /// Starts or controls other programs.
     Process,
-    /// Files.
+    /// Writes or deletes files.
     Filesystem,
-    /// The network.
+    /// Uses the network.
     Network,
-    /// Text that becomes code.
+    /// Executes text as code.
     CodeExecution,
-    /// Machine code and memory.
+    /// Uses native code or memory.
     Native,
-    /// The interpreter's inside.
+    /// Accesses internals of the interpreter.
     Introspection,
-    /// Memory, time and processes.
+    /// Uses up memory, time or processes.
     Resource,
-    /// What hides.
+    /// Hides what the code does.
     Obfuscation,
-    /// What only destroys.
+    /// Destroys data or systems.
     DestructiveCommand,
-    /// Keys and passwords.
+    /// Reads keys or passwords.
     Secrets,
 }
 
 impl Category {
-    /// Its name in policies and findings.
+    /// Returns the category's name in policies and findings.
     pub fn word(self) -> &'static str {
         match self {
             Self::Process => "process",
@@ -59,24 +59,24 @@ impl Category {
     }
 }
 
-/// How bad it would be without a jail.
+/// Severity of a finding, as if the code ran without a jail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Worth knowing.
     Info,
-    /// Seldom a problem.
+    /// Rarely a problem.
     Low,
     /// A problem with untrusted input.
     Medium,
-    /// A way to do anything.
+    /// Gives the code full control.
     High,
-    /// Nothing but an attack.
+    /// Only useful for an attack.
     Critical,
 }
 
 impl Severity {
-    /// Its name in findings.
+    /// Returns the severity's name in findings.
     pub fn word(self) -> &'static str {
         match self {
             Self::Info => "info",
@@ -88,36 +88,36 @@ impl Severity {
     }
 }
 
-/// One rule.
+/// A rule.
 #[derive(Debug)]
 pub struct Rule {
-    /// Never changes: `PY-…`, `JS-…`, `SH-…`.
+    /// Stable id: `PY-…`, `JS-…`, `SH-…`.
     pub id: &'static str,
-    /// What it is about.
+    /// Category of the rule.
     pub category: Category,
-    /// How bad it would be.
+    /// Severity of its findings.
     pub severity: Severity,
-    /// What was found; `{}` is its name.
+    /// Message of a finding; `{}` is replaced with the name that was found.
     pub message: &'static str,
-    /// What to do instead.
+    /// Alternative to suggest.
     pub suggestion: &'static str,
     pub(crate) when: &'static [When],
-    /// Code that it finds.
+    /// Code that the rule matches.
     pub matches: &'static [&'static str],
-    /// Code with the same words that it leaves alone.
+    /// Similar code that the rule does not match.
     pub leaves: &'static [&'static str],
 }
 
-/// What a rule looks for. A name may begin with `*.` (any method of it) or end with `*` (anything that begins so).
+/// A condition of a rule. A pattern may end with `*` to match any name with that prefix.
 #[derive(Debug)]
 pub(crate) enum When {
     Import(&'static [&'static str]),
-    /// Called, or handed on.
+    /// A name is called or passed as a value.
     Name(&'static [&'static str]),
-    /// Handed on as a value, and not called.
+    /// A name is passed as a value, not called.
     HandedOn(&'static [&'static str]),
     CallWith(&'static [&'static str], fn(&[Option<String>]) -> bool),
-    /// Called with a path as its first argument, in a way that writes.
+    /// Called in a way that writes, with a path as the first argument.
     Writes(&'static [&'static str], fn(&[Option<String>]) -> bool),
     Member(&'static [&'static str]),
     Command(&'static [&'static str]),
@@ -130,17 +130,17 @@ pub(crate) enum When {
     Assembled,
     Syntax,
     Unread,
-    /// What a policy lists.
+    /// Modules and calls that the policy lists.
     ListedModule,
     ListedCall,
 }
 
-/// What a rule found, by name.
+/// The thing that a rule matched.
 #[derive(Debug, Clone)]
 pub(crate) struct Subject {
     pub(crate) kind: &'static str,
     pub(crate) name: String,
-    /// The file concerned, where it is known.
+    /// The affected file, if known.
     pub(crate) path: Option<String>,
 }
 
@@ -149,7 +149,7 @@ impl Subject {
         Self { kind, name: name.to_owned(), path: None }
     }
 
-    /// Whether it is a module, or something in it.
+    /// Returns whether the subject is the module or something in it.
     pub(crate) fn belongs_to(&self, module: &str) -> bool {
         matches!(self.kind, "import" | "call" | "value") && within(&self.name, module)
     }
@@ -159,18 +159,19 @@ fn within(name: &str, module: &str) -> bool {
     name.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '/']))
 }
 
-/// All rules, by the language for which they are, in parts.
+/// All rules, by language and then by topic.
 pub static RULES: &[&[&[Rule]]] = &[python::RULES, javascript::RULES, shell::RULES];
 
-/// The rule of this id.
+/// Returns the rule with this id.
 pub(crate) fn named(id: &str) -> Option<&'static Rule> {
     RULES.iter().copied().flatten().copied().flatten().find(|rule| rule.id == id)
 }
 
-/// Rules of a language by the first part of what they look for, so that a name is held against a few of them only.
+/// Rules of one language, indexed by the first component of their patterns, so that a name is compared with
+/// few rules.
 struct Index {
     named: HashMap<&'static str, Vec<&'static Rule>>,
-    /// Those that look for something else as well.
+    /// Rules that also match something other than names.
     others: Vec<&'static Rule>,
 }
 
@@ -212,7 +213,7 @@ static PYTHON: LazyLock<Index> = LazyLock::new(|| Index::new(python::RULES));
 static JAVASCRIPT: LazyLock<Index> = LazyLock::new(|| Index::new(javascript::RULES));
 static SHELL: LazyLock<Index> = LazyLock::new(|| Index::new(shell::RULES));
 
-/// Rules that find something in a fact.
+/// Returns the rules that match a fact, each with what it matched.
 pub(crate) fn matching<'a>(
     fact: &'a Fact,
     policy: &'a Policy,
@@ -229,14 +230,14 @@ pub(crate) fn matching<'a>(
 }
 
 impl Rule {
-    /// Whether it is about code that could not be read, as a whole or from some place on.
+    /// Returns whether the rule reports that code could not be analyzed, entirely or in part.
     pub(crate) fn is_about_reading(&self) -> bool {
         self.when.iter().any(|when| matches!(when, When::Syntax | When::Unread))
     }
 }
 
 impl When {
-    /// What it looks for by name.
+    /// Returns the names that the condition matches.
     fn words(&self) -> &'static [&'static str] {
         match self {
             Self::Import(names)

@@ -1,10 +1,10 @@
-//! Rules that languages have in common, each with cases of its own.
+//! Rules that several languages share, each with cases of its own.
 
 use super::{Category::*, Rule, Severity::*, When};
 
 type Cases = &'static [&'static str];
 
-/// Nested deeper than anything is read.
+/// Brackets nested deeper than the limit.
 const DEEP: &str = concat!(
     "((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((",
     "((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((",
@@ -16,8 +16,8 @@ pub(super) const fn unknown_import(id: &'static str, matches: Cases, leaves: Cas
         id,
         category: CodeExecution,
         severity: Medium,
-        message: "which module `{}` loads cannot be told",
-        suggestion: "write an import statement",
+        message: "`{}` loads a module whose name cannot be determined",
+        suggestion: "use a plain import statement",
         when: &[When::UnknownCode],
         matches,
         leaves,
@@ -29,7 +29,7 @@ pub(super) const fn fork_bomb(id: &'static str, matches: Cases, leaves: Cases) -
         id,
         category: DestructiveCommand,
         severity: Critical,
-        message: "a {}: processes that multiply without an end",
+        message: "a {} creates processes without limit",
         suggestion: "start a fixed number of workers",
         when: &[When::ForkBomb],
         matches,
@@ -42,8 +42,8 @@ pub(super) const fn assembled(id: &'static str, matches: Cases, leaves: Cases) -
         id,
         category: Obfuscation,
         severity: High,
-        message: "`{}` was put together from parts before it was used",
-        suggestion: "write the name plainly",
+        message: "`{}` is assembled from parts at run time",
+        suggestion: "write the name literally",
         when: &[When::Assembled],
         matches,
         leaves,
@@ -55,7 +55,7 @@ pub(super) const fn listed_module(id: &'static str, matches: Cases, leaves: Case
         id,
         category: CodeExecution,
         severity: Medium,
-        message: "this policy lists the module `{}`",
+        message: "the policy lists the module `{}`",
         suggestion: "use another module",
         when: &[When::ListedModule],
         matches,
@@ -68,8 +68,8 @@ pub(super) const fn listed_call(id: &'static str, matches: Cases, leaves: Cases)
         id,
         category: CodeExecution,
         severity: Medium,
-        message: "this policy lists `{}`",
-        suggestion: "do without it",
+        message: "the policy lists `{}`",
+        suggestion: "avoid this call",
         when: &[When::ListedCall],
         matches,
         leaves,
@@ -81,8 +81,8 @@ pub(super) const fn syntax(id: &'static str, matches: Cases, leaves: Cases) -> R
         id,
         category: CodeExecution,
         severity: Info,
-        message: "not understood: {}",
-        suggestion: "correct the code",
+        message: "cannot be parsed: {}",
+        suggestion: "fix the syntax",
         when: &[When::Syntax],
         matches,
         leaves,

@@ -1,4 +1,4 @@
-//! What a program does with its words: wrappers start others, interpreters take code.
+//! Interprets commands: wrappers start other programs, and interpreters run code.
 
 use brush_parser::ast;
 
@@ -10,7 +10,7 @@ use super::expand::Flow;
 
 type Words = Vec<Option<String>>;
 
-/// The last part of a path. What a shell is itself is a shell.
+/// Returns the last component of a path. `/proc/…/exe` is the shell itself.
 pub(crate) fn base_name(path: &str) -> &str {
     match path.rsplit('/').next().unwrap_or(path) {
         "exe" if path.starts_with("/proc/") => "bash",
@@ -18,10 +18,10 @@ pub(crate) fn base_name(path: &str) -> &str {
     }
 }
 
-/// Interpreters whose code nobody reads here.
+/// Interpreters whose code is not analyzed.
 const OTHERS: &[&str] = &["perl", "ruby", "php"];
 
-/// What a program takes as code; nothing where it takes none, or nobody reads it here.
+/// Returns the language that a program interprets, or `None` if it is not analyzed.
 fn language_of(name: &str) -> Option<Language> {
     match name {
         "sh" | "bash" | "dash" | "zsh" | "ksh" | "ash" => Some(Language::Shell),
@@ -33,7 +33,7 @@ fn language_of(name: &str) -> Option<Language> {
     }
 }
 
-/// Whether the next word after this flag is code.
+/// Returns whether the word after this flag is code.
 fn announces_code(flag: &str, language: Language) -> bool {
     match language {
         Language::JavaScript | Language::TypeScript => {
@@ -43,7 +43,7 @@ fn announces_code(flag: &str, language: Language) -> bool {
     }
 }
 
-/// Text that a here-document hands to an interpreter.
+/// Returns the text that a here-document passes to an interpreter.
 pub(crate) fn here_document(
     simple: &ast::SimpleCommand,
     name: Option<&Option<String>>,
@@ -64,10 +64,10 @@ pub(crate) fn here_document(
 }
 
 impl Reader {
-    /// A program is started with these words.
+    /// Analyzes a program that is started with these words.
     pub(crate) fn started(&mut self, mut words: Words, at: usize) {
         let mut expanded: Vec<String> = Vec::new();
-        // Each wrapper takes a word at least; aliases are expanded once.
+        // Each wrapper takes at least one word, and each alias is expanded once.
         for _ in 0..16 {
             let bytes = words.iter().flatten().map(String::len).sum::<usize>();
             if !self.allowance.budget.spend_bytes(bytes + words.len()) {
@@ -76,7 +76,7 @@ impl Reader {
             let name = match words.first() {
                 None => return,
                 Some(None) => return self.say(at, Kind::Shape(Shape::UnknownCode("$command"))),
-                // A pattern is whatever it finds.
+                // A glob pattern could match any program.
                 Some(Some(name)) if name.contains(['*', '?']) => {
                     return self.say(at, Kind::Shape(Shape::UnknownCode("$command")));
                 }
@@ -100,7 +100,7 @@ impl Reader {
             let found = words.get(1).cloned().flatten().filter(|_| name == "find");
             words.drain(..skipped);
             match words.first() {
-                // `env -S "rm -rf /"`, and `find / -exec rm -rf {} +`.
+                // Handles `env -S "rm -rf /"` and `find / -exec rm -rf {} +`.
                 Some(Some(line)) if name == "env" && line.contains(' ') => {
                     let line: Words = line.split_whitespace().map(|word| Some(word.to_owned())).collect();
                     words.splice(..1, line);
@@ -110,7 +110,7 @@ impl Reader {
         }
     }
 
-    /// `cd / && rm -rf *`.
+    /// Handles `cd / && rm -rf *`.
     fn at_root(&mut self, name: &str, words: &mut Words) {
         if name == "cd" {
             let to = words.get(1).cloned().flatten();
@@ -140,7 +140,7 @@ impl Reader {
                 self.code(rest[0].clone(), "trap", at);
             }
             "let" => rest.iter().flatten().for_each(|sum| self.substituted(sum, at)),
-            // A file that is there is code like any other; what is made for the purpose is not known.
+            // An existing file is code like any other; a process substitution is unknown.
             "source" | "." if rest.first() == Some(&None) => {
                 self.say(at, Kind::Shape(Shape::UnknownCode("source")));
             }
@@ -167,7 +167,7 @@ impl Reader {
         }
     }
 
-    /// `script -c CODE`, `watch CODE`: programs that have a shell run a line.
+    /// Handles programs that run a line in a shell: `script -c CODE`, `watch CODE`.
     fn handed_code(&mut self, name: &str, words: &[Option<String>], at: usize) {
         let behind = |wanted: &str| words.iter().position(|word| word.as_deref() == Some(wanted));
         let line = match name {
@@ -185,7 +185,7 @@ impl Reader {
         }
     }
 
-    /// `sh -c CODE`, `python -c CODE`, `node -e CODE`.
+    /// Handles `sh -c CODE`, `python -c CODE`, `node -e CODE`.
     fn interpreter(&mut self, name: &str, words: &[Option<String>], at: usize) {
         let Some(language) = language_of(name) else { return };
         let announces =
@@ -205,7 +205,7 @@ impl Reader {
         }
     }
 
-    /// Something flows into a program.
+    /// Analyzes a program that reads from a pipe.
     pub(crate) fn fed(&mut self, words: &[Option<String>], flow: &Flow, at: usize) {
         let skipped = match words.first() {
             Some(Some(name)) => inner(base_name(name), words),
@@ -243,7 +243,7 @@ impl Reader {
     }
 }
 
-/// Puts a word in the place of another, where it is known.
+/// Replaces every occurrence of a word, except in the first position.
 fn replace(words: &mut Words, from: &str, to: Option<String>) {
     for word in words.iter_mut().skip(1).filter(|word| word.as_deref() == Some(from)) {
         word.clone_from(&to);
@@ -258,7 +258,7 @@ fn unknown(language: Language) -> &'static str {
     }
 }
 
-/// How many words come before the program that a wrapper starts; 0 where it starts none.
+/// Returns how many words precede the program that a wrapper starts; 0 if it starts none.
 fn inner(name: &str, words: &[Option<String>]) -> usize {
     let word = |index: usize| words.get(index).and_then(|word| word.as_deref());
     let after_flags = |with_value: &[&str], assignments: bool| {
@@ -294,7 +294,7 @@ fn inner(name: &str, words: &[Option<String>]) -> usize {
     }
 }
 
-/// `f() { f | f & }`: a function that starts itself more than once in one go, whatever happens.
+/// Detects `f() { f | f & }`: a function that unconditionally starts itself more than once.
 pub(crate) fn multiplies(name: &str, body: &ast::CompoundCommand) -> bool {
     let list = match body {
         ast::CompoundCommand::BraceGroup(group) => &group.list,

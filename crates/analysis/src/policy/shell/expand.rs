@@ -1,4 +1,4 @@
-//! Words: what they are after quotes, variables and substitutions, as far as that is known.
+//! Expands words with quotes, variables and substitutions, as far as their values are known.
 
 use brush_parser::ast;
 use brush_parser::word::{
@@ -9,17 +9,17 @@ use brush_parser::{Parser, ParserOptions};
 use super::super::fact::{Kind, MAX_TEXT, Shape, base64_text};
 use super::Reader;
 
-/// What flows through a pipe.
+/// Data in a pipe.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Flow {
-    /// Where it is known.
+    /// The text, if known.
     pub(crate) text: Option<String>,
     pub(crate) downloaded: bool,
     pub(crate) decoded: bool,
 }
 
 impl Flow {
-    /// What comes out of a program into which this goes.
+    /// Returns the output of a program that reads this data.
     pub(crate) fn through(self, words: &[Option<String>]) -> Self {
         let name = words.first().and_then(|word| word.as_deref()).map(super::command::base_name);
         let known: Option<Vec<&str>> = words.iter().skip(1).map(|word| word.as_deref()).collect();
@@ -70,7 +70,7 @@ fn unhex(text: &str) -> Option<String> {
     String::from_utf8(digits.chunks(2).map(pair).collect::<Option<Vec<_>>>()?).ok()
 }
 
-/// A name that came out of a variable may be several words.
+/// Splits the expansion of a command name, which may be several words.
 pub(crate) fn split(word: Option<String>) -> Vec<Option<String>> {
     match word {
         Some(text) if text.contains(char::is_whitespace) => {
@@ -85,13 +85,13 @@ pub(crate) fn split(word: Option<String>) -> Vec<Option<String>> {
 }
 
 impl Reader {
-    /// Expands a word, and follows what it substitutes.
+    /// Expands a word, and analyzes its substitutions.
     pub(crate) fn word(&mut self, word: &ast::Word) -> Option<String> {
         let at = self.place(word);
         if !self.allowance.budget.spend_bytes(word.value.len()) {
             return None;
         }
-        // Most words are plain.
+        // Fast path for words without special characters.
         if !word.value.contains(['$', '`', '\'', '"', '\\', '~']) {
             return Some(word.value.clone());
         }
@@ -106,7 +106,7 @@ impl Reader {
     }
 
     fn pieces(&mut self, pieces: &[WordPieceWithSource], at: usize) -> Option<String> {
-        // All are looked at, also after one that is not known: each may run something.
+        // Expands every piece, even after an unknown one, because each may run something.
         let mut whole = Some(String::new());
         for piece in pieces {
             let part = self.piece(&piece.piece, at);
@@ -145,9 +145,9 @@ impl Reader {
         }
     }
 
-    /// Follows what a text substitutes when the shell evaluates it.
+    /// Analyzes the substitutions in a text that the shell evaluates.
     pub(crate) fn substituted(&mut self, text: &str, at: usize) {
-        // What cannot be parsed is not run either.
+        // Text that cannot be parsed does not run either.
         if !self.allowance.budget.spend(text.len()) {
             return;
         }
@@ -160,7 +160,7 @@ impl Reader {
         match expr {
             ParameterExpr::Parameter { parameter: Parameter::Named(name), indirect: false } => {
                 match name.as_str() {
-                    // Blanks by default, and often used for them.
+                    // Whitespace by default, and often used in place of it.
                     "IFS" => Some(" ".to_owned()),
                     "HOME" => Some(self.variables.get(name).cloned().unwrap_or(Some("~".to_owned()))?),
                     _ => self.variables.get(name).cloned().flatten(),
@@ -173,7 +173,7 @@ impl Reader {
                 let known = self.variables.get(name).cloned().flatten();
                 known.or_else(|| default_value.clone())
             }
-            // `${x@P}` runs what the text substitutes.
+            // `${x@P}` runs the substitutions in its text.
             ParameterExpr::Transform { parameter, op: ParameterTransformOp::PromptExpand, .. } => {
                 let text = match parameter {
                     Parameter::Named(name) => self.variables.get(name).cloned().flatten(),
@@ -189,7 +189,7 @@ impl Reader {
         }
     }
 
-    /// What a substituted command prints, where it is a pipe of plain text.
+    /// Computes the output of a substituted command if it is a pipe of plain text.
     fn output(&mut self, code: &str, at: usize) -> Option<String> {
         if self.levels == 0 || !self.allowance.budget.spend(code.len()) {
             return None;
@@ -227,7 +227,7 @@ impl Reader {
     }
 }
 
-/// `$'\x72m'`.
+/// Decodes `$'\x72m'`.
 fn ansi_c(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

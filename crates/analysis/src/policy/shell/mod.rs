@@ -1,5 +1,5 @@
-//! Shell: which programs are started with which words, after quotes, variables, aliases, substitutions, pipes and
-//! wrappers, on brush's syntax tree.
+//! Analyzes shell scripts: which programs start with which arguments, after quotes, variables, aliases,
+//! substitutions, pipes and wrappers, on brush's syntax tree.
 
 mod command;
 mod expand;
@@ -17,7 +17,7 @@ use crate::room;
 
 const MAX_LEVELS: usize = 4;
 
-/// What a script does.
+/// Returns the facts about a shell script.
 pub(crate) fn facts(code: &str, allowance: Allowance) -> Vec<Fact> {
     let mut reader = Reader::new(code, allowance);
     if let Err(why) = reader.script(code) {
@@ -26,14 +26,14 @@ pub(crate) fn facts(code: &str, allowance: Allowance) -> Vec<Fact> {
     reader.facts
 }
 
-/// What a program does that is started without a shell, and with nothing in its input.
+/// Returns the facts about a program that is started without a shell and without known input.
 pub(crate) fn program(words: Vec<Option<String>>, at: usize, allowance: &Allowance) -> Vec<Fact> {
     let mut reader = Reader::new("", allowance.clone());
     reader.started(words, at);
     reader.facts
 }
 
-/// What a program does that is started with these words, and reads this.
+/// Returns the facts about a program that is started with these arguments and reads `input`.
 pub(crate) fn command(words: &[String], input: Option<&str>, allowance: Allowance) -> Vec<Fact> {
     let words: Vec<_> = words.iter().cloned().map(Some).collect();
     let mut reader = Reader::new("", allowance);
@@ -47,14 +47,14 @@ pub(crate) fn command(words: &[String], input: Option<&str>, allowance: Allowanc
 
 pub(crate) struct Reader {
     facts: Vec<Fact>,
-    /// Variables that are known; nothing stands for a value that is not.
+    /// Variables that were set; `None` for an unknown value.
     variables: HashMap<String, Option<String>>,
     aliases: HashMap<String, String>,
-    /// Whether it stands in `/`.
+    /// Whether the working directory is `/`.
     rooted: bool,
-    /// Bytes at which characters begin, where they are not the same.
+    /// Byte offsets of characters; empty for ASCII code, where offsets are equal.
     bytes: Vec<usize>,
-    /// How often what a command prints may still be worked out inside of what another prints.
+    /// Remaining depth to which the output of nested substitutions is computed.
     levels: usize,
     allowance: Allowance,
 }
@@ -68,7 +68,7 @@ impl Reader {
     }
 
     fn say(&mut self, at: usize, kind: Kind) {
-        // What is not said for want of steps is said for the whole program.
+        // Facts lost to an exhausted budget are reported once, for the whole program.
         if !self.allowance.budget.spend_bytes(kind.bytes()) {
             return;
         }
@@ -90,22 +90,22 @@ impl Reader {
         Ok(())
     }
 
-    /// Follows code that another command executes in this shell: it sees and sets the same variables.
+    /// Analyzes code that another command runs in this shell, so that it uses and sets the same variables.
     fn inside(&mut self, code: &str, at: usize) {
         let Some(allowance) = self.allowance.inside(code.len()) else {
-            return self.say(at, Kind::Shape(Shape::Unread("too much code inside code")));
+            return self.say(at, Kind::Shape(Shape::Unread("too much nested code")));
         };
         let outer = std::mem::replace(&mut self.allowance, allowance);
         let before = self.facts.len();
-        // Whether text that somebody else will run is well written is not said.
+        // Syntax errors in nested code are not reported.
         if room::is_endless_shell(code) || room::with_room(code, || self.script(code)).is_err() {
-            self.say(at, Kind::Shape(Shape::Unread("nested too deep")));
+            self.say(at, Kind::Shape(Shape::Unread("nested too deeply")));
         }
         self.facts[before..].iter_mut().for_each(|fact| fact.at = at);
         self.allowance = outer;
     }
 
-    /// Follows code that is given to an interpreter.
+    /// Analyzes code that an interpreter runs.
     fn run(&mut self, code: &str, language: Language, at: usize) {
         match language {
             Language::Shell => self.inside(code, at),
@@ -124,12 +124,12 @@ impl Reader {
     }
 
     fn pipeline(&mut self, pipeline: &ast::Pipeline) {
-        // What flows: its text where that is known, and whether it came from elsewhere.
+        // Tracks the text in the pipe, if known, and where it came from.
         let mut flow = expand::Flow::default();
         for (index, command) in pipeline.seq.iter().enumerate() {
             let words = self.command(command);
             let at = self.place(command);
-            // Each program of a pipe may make another text of what flows.
+            // Each program in a pipe may produce another text.
             if !self.allowance.budget.spend_bytes(flow.text.as_ref().map_or(0, String::len)) {
                 return;
             }
@@ -144,7 +144,7 @@ impl Reader {
         }
     }
 
-    /// Reads a command, and gives back its words where it is a simple one.
+    /// Analyzes a command, and returns its words if it is a simple command.
     fn command(&mut self, command: &ast::Command) -> Option<Vec<Option<String>>> {
         if !self.allowance.budget.spend(1) {
             return None;
@@ -224,7 +224,7 @@ impl Reader {
                 Item::Word(word) | Item::AssignmentWord(_, word) => words.push(self.word(word)),
                 Item::ProcessSubstitution(..) => {
                     self.item(item, at, false);
-                    // A file whose content nobody knows.
+                    // A file with unknown content.
                     words.push(None);
                 }
                 Item::IoRedirect(_) => self.item(item, at, false),
@@ -269,7 +269,7 @@ impl Reader {
         }
     }
 
-    /// `tee >(bash)`: what is written there cannot be told.
+    /// Handles `tee >(bash)`: the text written there is unknown.
     fn written_to(&mut self, list: &ast::CompoundList, at: usize) {
         if let [ast::CompoundListItem(commands, _), ..] = list.0.as_slice()
             && let Some(ast::Command::Simple(simple)) = commands.first.seq.first()
@@ -280,7 +280,7 @@ impl Reader {
         }
     }
 
-    /// Variables that have code run: what is in them, or the libraries that they name.
+    /// Reports variables that cause code to run: as their value, or in libraries that they name.
     fn special_variable(&mut self, name: &str, value: Option<&str>, at: usize) {
         match (name, value) {
             ("PROMPT_COMMAND", Some(code)) => self.inside(code, at),
@@ -306,14 +306,14 @@ impl Reader {
             ast::IoRedirect::File(_, kind, ast::IoFileRedirectTarget::Filename(word)) => {
                 let name = self.word(word);
                 let writes = matches!(kind, K::Write | K::Append | K::Clobber | K::ReadAndWrite);
-                // Whoever reads from these connects.
+                // Reading from one of these also opens a connection.
                 name.filter(|name| writes || commands::is_network_file(name))
             }
             ast::IoRedirect::File(_, _, ast::IoFileRedirectTarget::ProcessSubstitution(_, subshell)) => {
                 self.list(&subshell.list);
                 None
             }
-            // `>& file` is a file as well; a number or `-` is harmless as one.
+            // `>& file` also writes a file; a number or `-` is harmless as a path.
             ast::IoRedirect::File(_, K::DuplicateOutput, ast::IoFileRedirectTarget::Duplicate(word))
             | ast::IoRedirect::OutputAndError(word, _) => self.word(word),
             _ => None,

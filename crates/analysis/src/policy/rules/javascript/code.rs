@@ -1,4 +1,4 @@
-//! Text that becomes code, and machine code.
+//! Text executed as code, and native code.
 
 use super::super::{Category::*, Rule, Severity::*, When};
 
@@ -7,7 +7,7 @@ pub(super) static RULES: &[Rule] = &[
         id: "JS-EVAL",
         category: CodeExecution,
         severity: High,
-        message: "`{}` runs text as code",
+        message: "`{}` executes a string as code",
         suggestion: "parse data with JSON.parse",
         when: &[When::Name(&["eval", "importScripts"])],
         matches: &[
@@ -33,8 +33,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "JS-FUNCTION",
         category: CodeExecution,
         severity: High,
-        message: "`{}` makes a function from text",
-        suggestion: "write the function",
+        message: "`{}` creates a function from a string",
+        suggestion: "write the function directly",
         when: &[
             When::Name(&[
                 "Function",
@@ -58,7 +58,7 @@ pub(super) static RULES: &[Rule] = &[
         id: "JS-VM",
         category: CodeExecution,
         severity: High,
-        message: "`{}` runs text as code; it is no sandbox",
+        message: "`{}` executes a string as code and is not a sandbox",
         suggestion: "parse data with JSON.parse",
         when: &[When::Name(&["vm.runIn*", "vm.Script", "vm.compileFunction", "vm.SourceTextModule"])],
         matches: &["require('vm').runInNewContext('1')", "import { Script } from 'node:vm'; new Script('1')"],
@@ -68,7 +68,7 @@ pub(super) static RULES: &[Rule] = &[
         id: "JS-TIMER-TEXT",
         category: CodeExecution,
         severity: Medium,
-        message: "`{}` was given text, which it runs as code",
+        message: "`{}` gets a string, which it executes as code",
         suggestion: "pass a function",
         when: &[When::CallWith(&["setTimeout", "setInterval"], |arguments| {
             arguments.first().is_some_and(Option::is_some)
@@ -80,7 +80,7 @@ pub(super) static RULES: &[Rule] = &[
         id: "JS-DESERIALIZE",
         category: CodeExecution,
         severity: Medium,
-        message: "`{}` may run what the data says",
+        message: "`{}` can execute code contained in the data",
         suggestion: "use JSON.parse",
         when: &[When::Name(&["v8.deserialize", "node-serialize.unserialize"])],
         matches: &["require('v8').deserialize(b)"],
@@ -90,7 +90,7 @@ pub(super) static RULES: &[Rule] = &[
         id: "JS-BINDING",
         category: Native,
         severity: Critical,
-        message: "`{}` reaches into the runtime's native code",
+        message: "`{}` gives access to the runtime's native code",
         suggestion: "use the public modules",
         when: &[When::Name(&["process.binding", "process._linkedBinding", "process.dlopen"])],
         matches: &[
@@ -105,8 +105,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "JS-FFI",
         category: Native,
         severity: High,
-        message: "`{}` loads machine code",
-        suggestion: "install a package that wraps it",
+        message: "`{}` loads native code",
+        suggestion: "install a package that wraps the library",
         when: &[
             When::Import(&["ffi-napi", "ffi", "bun:ffi", "koffi", "ref-napi"]),
             When::Name(&["Deno.dlopen"]),
@@ -118,8 +118,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "JS-WASM",
         category: Native,
         severity: Low,
-        message: "`{}` runs compiled code",
-        suggestion: "use a JavaScript package where there is one",
+        message: "`{}` runs WebAssembly code",
+        suggestion: "use a JavaScript package, if there is one",
         when: &[When::Name(&["WebAssembly.*"])],
         matches: &["WebAssembly.instantiate(b)", "new WebAssembly.Module(b)"],
         leaves: &["const WebAssembly = {}; WebAssembly.compile"],

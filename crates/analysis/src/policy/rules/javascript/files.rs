@@ -1,4 +1,4 @@
-//! Files: what is written, destroyed and secret.
+//! Files: writing, destruction and secrets.
 
 use super::super::{Category::*, Rule, Severity::*, When, commands};
 
@@ -8,7 +8,7 @@ pub(super) static RULES: &[Rule] = &[
         category: Filesystem,
         severity: Medium,
         message: "`{}` deletes files",
-        suggestion: "write to the workspace, which is removed after the run anyway",
+        suggestion: "keep files in the workspace, which is deleted after the run",
         when: &[When::Writes(
             &[
                 "fs.rm",
@@ -57,7 +57,7 @@ pub(super) static RULES: &[Rule] = &[
         category: Filesystem,
         severity: Info,
         message: "the module `{}` reads and writes files",
-        suggestion: "files are in /workspace",
+        suggestion: "keep files in /workspace",
         when: &[When::Import(&["fs", "fs-extra"])],
         matches: &["import('node:fs')", "require('fs/promises')"],
         leaves: &["require('fsevents')", "import 'memfs'"],
@@ -66,8 +66,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "JS-PERMISSIONS",
         category: Filesystem,
         severity: Low,
-        message: "`{}` changes rights of a file",
-        suggestion: "files that you make are yours already",
+        message: "`{}` changes a file's permissions",
+        suggestion: "leave them: the program owns the files that it creates",
         when: &[When::Name(&["fs.chmod", "fs.chmodSync", "fs.chown", "fs.chownSync"])],
         matches: &["require('fs').chmodSync('a', 0o777)"],
         leaves: &["x.chmod(1)"],
@@ -77,7 +77,7 @@ pub(super) static RULES: &[Rule] = &[
         category: DestructiveCommand,
         severity: Critical,
         message: "`{}` would delete the whole system",
-        suggestion: "name the folder that you mean",
+        suggestion: "name the directory to delete",
         when: &[When::CallWith(
             &["fs.rm", "fs.rmSync", "fs.rmdir", "fs.rmdirSync", "rimraf", "rimraf.sync"],
             commands::first_is_root,
@@ -105,8 +105,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "JS-ENVIRONMENT",
         category: Secrets,
         severity: Info,
-        message: "`{}` reads the environment, which may hold keys",
-        suggestion: "pass what is needed as an argument",
+        message: "`{}` reads environment variables, which may contain secrets",
+        suggestion: "pass the value as an argument",
         when: &[When::Name(&["process.env*", "Deno.env*", "Bun.env*"])],
         matches: &["process.env.HOME", "const { env } = process; env.A"],
         leaves: &["import.meta.env.MODE", "config.env"],
@@ -115,8 +115,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "JS-SECRET-FILE",
         category: Secrets,
         severity: High,
-        message: "`{}` reads a file that holds secrets",
-        suggestion: "pass what is needed as an argument",
+        message: "`{}` reads a file that contains secrets",
+        suggestion: "pass the value as an argument",
         when: &[When::CallWith(
             &["fs.readFile", "fs.readFileSync", "fs.createReadStream", "fs.open", "fs.openSync"],
             commands::first_is_secret,

@@ -1,4 +1,4 @@
-//! The runtime's inside, and what hides.
+//! Runtime internals.
 
 use super::super::{Category::*, Rule, Severity::*, When};
 
@@ -7,7 +7,7 @@ pub(super) static RULES: &[Rule] = &[
         id: "JS-PROTO",
         category: Introspection,
         severity: Medium,
-        message: "`.{}` changes what every object is",
+        message: "`{}` changes the prototype of an object",
         suggestion: "use Object.create or a Map",
         when: &[
             When::Member(&["__proto__"]),
@@ -20,8 +20,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "JS-REQUIRE-VALUE",
         category: Introspection,
         severity: Low,
-        message: "`{}` is handed on as a value, so what is done with it cannot be told",
-        suggestion: "call it by its name, where it is needed",
+        message: "`{}` is passed as a value, so its use cannot be checked",
+        suggestion: "call it by name where it is needed",
         when: &[When::HandedOn(&["require", "child_process", "vm"])],
         matches: &[
             "const o = { r: require }; o.r('child_process')",
@@ -40,7 +40,7 @@ pub(super) static RULES: &[Rule] = &[
         id: "JS-MAIN-MODULE",
         category: Introspection,
         severity: High,
-        message: "`.{}` leads to the runtime's own modules",
+        message: "`{}` gives access to the runtime's internal modules",
         suggestion: "use require or import",
         when: &[
             When::Member(&["mainModule"]),

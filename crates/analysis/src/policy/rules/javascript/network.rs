@@ -1,4 +1,4 @@
-//! The network.
+//! Network access.
 
 use super::super::{Category::*, Rule, Severity::*, When};
 
@@ -7,8 +7,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "JS-FETCH",
         category: Network,
         severity: Low,
-        message: "`{}` makes a request over the network",
-        suggestion: "ask for network (--network full), or pass the data as files",
+        message: "`{}` makes a network request",
+        suggestion: "request network access (--network full), or pass the data as files",
         when: &[When::Name(&[
             "fetch",
             "XMLHttpRequest",
@@ -44,8 +44,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "JS-HTTP",
         category: Network,
         severity: Low,
-        message: "`{}` makes a request over the network",
-        suggestion: "ask for network (--network full), or pass the data as files",
+        message: "`{}` makes a network request",
+        suggestion: "request network access (--network full), or pass the data as files",
         when: &[When::Name(&["http.request", "http.get", "https.request", "https.get", "http2.connect"])],
         matches: &["require('https').get('x')", "import * as h from 'node:http'; h.request('x')"],
         leaves: &["const http = useHttp(); http.get('x')", "import http from 'http'; http.createServer()"],
@@ -54,8 +54,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "JS-SOCKET",
         category: Network,
         severity: Medium,
-        message: "`{}` opens a connection",
-        suggestion: "ask for network (--network full), or pass the data as files",
+        message: "`{}` opens a network connection",
+        suggestion: "request network access (--network full), or pass the data as files",
         when: &[When::Name(&[
             "net.connect",
             "net.createConnection",
@@ -78,7 +78,7 @@ pub(super) static RULES: &[Rule] = &[
         category: Network,
         severity: Info,
         message: "`{}` listens for connections",
-        suggestion: "a living sandbox can open ports; a single run ends with its code",
+        suggestion: "use a sandbox, which can open ports; a single run ends with its code",
         when: &[When::Name(&[
             "http.createServer",
             "https.createServer",

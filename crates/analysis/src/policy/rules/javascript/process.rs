@@ -1,4 +1,4 @@
-//! Other programs.
+//! Other programs and workers.
 
 use super::super::{Category::*, Rule, Severity::*, When};
 
@@ -8,7 +8,7 @@ pub(super) static RULES: &[Rule] = &[
         category: Process,
         severity: High,
         message: "`{}` starts another program",
-        suggestion: "use a package instead of a program where there is one",
+        suggestion: "use a package instead, if there is one",
         when: &[When::Name(&[
             "child_process.exec*",
             "child_process.spawn*",
@@ -37,7 +37,7 @@ pub(super) static RULES: &[Rule] = &[
         category: Process,
         severity: Medium,
         message: "the module `{}` starts programs",
-        suggestion: "use a package instead of a program where there is one",
+        suggestion: "use a package instead, if there is one",
         when: &[When::Import(&["child_process"])],
         matches: &[
             "import 'node:child_process'",
@@ -73,7 +73,7 @@ pub(super) static RULES: &[Rule] = &[
         category: Process,
         severity: Medium,
         message: "`{}` sends a signal to a process",
-        suggestion: "end what you started by its own object",
+        suggestion: "call kill() on the child process that you started",
         when: &[When::Name(&["process.kill", "process.abort"])],
         matches: &["process.kill(1)"],
         leaves: &["child.kill()"],

@@ -1,4 +1,4 @@
-//! Text that becomes code, and machine code.
+//! Text executed as code, and native code.
 
 use super::super::{Category::*, Rule, Severity::*, When};
 
@@ -7,7 +7,7 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-EVAL",
         category: CodeExecution,
         severity: High,
-        message: "`{}` runs text as code",
+        message: "`{}` executes a string as code",
         suggestion: "parse data with json.loads or ast.literal_eval",
         when: &[When::Name(&["eval", "exec"])],
         matches: &[
@@ -36,8 +36,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-FRAME-EVAL",
         category: CodeExecution,
         severity: Low,
-        message: "`.{}` may evaluate text as an expression (pandas, numexpr)",
-        suggestion: "pass only expressions that you wrote yourself",
+        message: "`.{}` may evaluate a string as an expression (pandas, numexpr)",
+        suggestion: "pass only trusted expressions",
         when: &[When::Member(&["eval", "query"])],
         matches: &["df.eval('a + b')", "df.query(f'a > {n}')", "import pandas as pd\npd.eval('a + b')"],
         leaves: &["eval('1')", "model.evaluate(x)", "model.eval()", "session.query(User)"],
@@ -46,7 +46,7 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-COMPILE",
         category: CodeExecution,
         severity: Medium,
-        message: "`{}` makes code from text",
+        message: "`{}` compiles a string to code",
         suggestion: "parse data with json.loads or ast.literal_eval",
         when: &[
             When::Name(&[
@@ -87,8 +87,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-DYNAMIC-IMPORT",
         category: CodeExecution,
         severity: Medium,
-        message: "`{}` loads a module by name",
-        suggestion: "write an import statement",
+        message: "`{}` imports a module by name at run time",
+        suggestion: "use a plain import statement",
         when: &[When::Name(&[
             "__import__",
             "importlib.import_module",
@@ -110,8 +110,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-PICKLE",
         category: CodeExecution,
         severity: Medium,
-        message: "`{}` runs whatever the data says",
-        suggestion: "use json, or only data that you wrote yourself",
+        message: "`{}` can execute code contained in the data",
+        suggestion: "use json, or load only trusted data",
         when: &[
             When::Name(&[
                 "pickle.load",
@@ -144,11 +144,11 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-YAML",
         category: CodeExecution,
         severity: Medium,
-        message: "`{}` builds any object that the text names",
+        message: "`{}` can construct arbitrary Python objects",
         suggestion: "use yaml.safe_load",
         when: &[
             When::Name(&["yaml.unsafe_load", "yaml.full_load", "yaml.UnsafeLoader", "yaml.load_all"]),
-            // Without a loader it is the unsafe one, or an error.
+            // Without a loader, `yaml.load` uses the unsafe one or fails.
             When::CallWith(&["yaml.load"], |arguments| arguments.len() == 1),
         ],
         matches: &["import yaml\nyaml.unsafe_load(s)", "import yaml\nyaml.load(s)"],
@@ -159,7 +159,7 @@ pub(super) static RULES: &[Rule] = &[
         category: CodeExecution,
         severity: Low,
         message: "`{}` evaluates a template",
-        suggestion: "keep templates apart from data",
+        suggestion: "do not build templates from untrusted data",
         when: &[When::Name(&["jinja2.Template", "mako.template.Template"])],
         matches: &["from jinja2 import Template\nTemplate(x)"],
         leaves: &["from string import Template\nTemplate('$a')"],
@@ -168,7 +168,7 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-CTYPES",
         category: Native,
         severity: High,
-        message: "`{}` reaches into native code and memory",
+        message: "`{}` gives access to native code and memory",
         suggestion: "use a package that wraps the library",
         when: &[When::Import(&["ctypes", "_ctypes", "cffi"]), When::Name(&["sys.setdlopenflags"])],
         matches: &["import ctypes", "from ctypes import cdll", "__import__('ctypes')"],
@@ -178,8 +178,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-NATIVE-LOAD",
         category: Native,
         severity: High,
-        message: "`{}` loads machine code",
-        suggestion: "install the package instead",
+        message: "`{}` loads native code",
+        suggestion: "install a package instead",
         when: &[When::Name(&[
             "ctypes.CDLL",
             "ctypes.cdll*",
@@ -199,7 +199,7 @@ pub(super) static RULES: &[Rule] = &[
         category: Native,
         severity: Low,
         message: "`{}` maps memory",
-        suggestion: "read the file in pieces",
+        suggestion: "read the file in chunks",
         when: &[When::Name(&["mmap.mmap", "multiprocessing.shared_memory.SharedMemory"])],
         matches: &["import mmap\nmmap.mmap(-1, 10)"],
         leaves: &["import numpy\nnumpy.memmap('f')"],

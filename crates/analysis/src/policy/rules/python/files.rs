@@ -1,4 +1,4 @@
-//! Files: what is written, destroyed and secret.
+//! Files: writing, destruction and secrets.
 
 use super::super::{Category::*, Rule, Severity::*, When, commands};
 
@@ -8,7 +8,7 @@ pub(super) static RULES: &[Rule] = &[
         category: Filesystem,
         severity: Medium,
         message: "`{}` deletes files",
-        suggestion: "write to the workspace, which is removed after the run anyway",
+        suggestion: "keep files in the workspace, which is deleted after the run",
         when: &[When::Writes(
             &["os.remove", "os.unlink", "os.rmdir", "os.removedirs", "shutil.rmtree", "os.truncate"],
             commands::first_is_absolute,
@@ -40,8 +40,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-PERMISSIONS",
         category: Filesystem,
         severity: Low,
-        message: "`{}` changes rights of a file",
-        suggestion: "files that you make are yours already",
+        message: "`{}` changes a file's permissions",
+        suggestion: "leave them: the program owns the files that it creates",
         when: &[When::Name(&[
             "os.chmod",
             "os.chown",
@@ -58,7 +58,7 @@ pub(super) static RULES: &[Rule] = &[
         category: DestructiveCommand,
         severity: Critical,
         message: "`{}` would delete the whole system",
-        suggestion: "name the folder that you mean",
+        suggestion: "name the directory to delete",
         when: &[When::CallWith(&["shutil.rmtree", "os.removedirs"], commands::first_is_root)],
         matches: &["import shutil\nshutil.rmtree('/')", "from shutil import *\nrmtree('/' + 'etc')"],
         leaves: &["import shutil\nshutil.rmtree('/tmp/x')", "import shutil\nshutil.rmtree('build')"],
@@ -80,8 +80,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-ENVIRON",
         category: Secrets,
         severity: Info,
-        message: "`{}` reads the environment, which may hold keys",
-        suggestion: "pass what is needed as an argument",
+        message: "`{}` reads environment variables, which may contain secrets",
+        suggestion: "pass the value as an argument",
         when: &[When::Name(&["os.environ*", "os.getenv", "os.getenvb"])],
         matches: &["import os\nos.environ['A']", "from os import getenv\ngetenv('A')"],
         leaves: &["env.environ"],
@@ -90,8 +90,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-SECRET-FILE",
         category: Secrets,
         severity: High,
-        message: "`{}` reads a file that holds secrets",
-        suggestion: "pass what is needed as an argument",
+        message: "`{}` reads a file that contains secrets",
+        suggestion: "pass the value as an argument",
         when: &[When::CallWith(&["open", "os.open", "pathlib.Path"], commands::first_is_secret)],
         matches: &["open('/etc/shadow')", "open('/root/.ssh/' + 'id_rsa')"],
         leaves: &["open('/etc/hosts')", "print('/etc/shadow')"],

@@ -1,4 +1,4 @@
-//! The interpreter's inside, and what hides.
+//! Interpreter internals.
 
 use super::super::super::python::INSIDE;
 use super::super::{Category::*, Rule, Severity::*, When};
@@ -8,8 +8,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-INSIDE",
         category: Introspection,
         severity: High,
-        message: "`.{}` leads into the interpreter",
-        suggestion: "use what the object offers by its public names",
+        message: "`.{}` exposes interpreter internals",
+        suggestion: "use the object's public attributes",
         when: &[When::Member(INSIDE)],
         matches: &[
             "().__class__.__bases__[0].__subclasses__()",
@@ -22,7 +22,7 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-MODULE-VALUE",
         category: Introspection,
         severity: Low,
-        message: "the module `{}` is handed on as a value, so what is done with it cannot be told",
+        message: "the module `{}` is passed as a value, so its use cannot be checked",
         suggestion: "import it where it is used, and call its functions by name",
         when: &[When::HandedOn(&[
             "os",
@@ -58,8 +58,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-FRAMES",
         category: Introspection,
         severity: Medium,
-        message: "`{}` looks at other functions' variables",
-        suggestion: "pass what is needed as an argument",
+        message: "`{}` inspects other functions' variables",
+        suggestion: "pass the values as arguments",
         when: &[When::Name(&[
             "sys._getframe",
             "sys._current_frames",
@@ -79,8 +79,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-NAMESPACE",
         category: Introspection,
         severity: Low,
-        message: "`{}` hands out all names",
-        suggestion: "use a dictionary of your own",
+        message: "`{}` returns a namespace as a dictionary",
+        suggestion: "use your own dictionary",
         when: &[When::Name(&["globals", "locals", "vars"])],
         matches: &["globals()['x'] = 1"],
         leaves: &["env.globals['x']", "x = {'globals': 1}"],
@@ -89,7 +89,7 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-DEBUGGER",
         category: Introspection,
         severity: Info,
-        message: "`{}` waits for a person",
+        message: "`{}` starts a debugger that waits for input",
         suggestion: "remove it",
         when: &[When::Name(&["breakpoint", "pdb.set_trace", "ipdb.set_trace"])],
         matches: &["breakpoint()", "import pdb\npdb.set_trace()"],

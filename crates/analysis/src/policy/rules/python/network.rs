@@ -1,4 +1,4 @@
-//! The network.
+//! Network access.
 
 use super::super::{Category::*, Rule, Severity::*, When};
 
@@ -7,8 +7,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-SOCKET",
         category: Network,
         severity: Medium,
-        message: "`{}` opens a connection",
-        suggestion: "ask for network (--network full), or pass the data as files",
+        message: "`{}` opens a network connection",
+        suggestion: "request network access (--network full), or pass the data as files",
         when: &[When::Name(&[
             "socket.socket",
             "socket.create_connection",
@@ -26,8 +26,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-HTTP",
         category: Network,
         severity: Low,
-        message: "`{}` makes a request over the network",
-        suggestion: "ask for network (--network full), or pass the data as files",
+        message: "`{}` makes a network request",
+        suggestion: "request network access (--network full), or pass the data as files",
         when: &[When::Name(&[
             "requests.get",
             "requests.post",
@@ -76,8 +76,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-MAIL-FTP",
         category: Network,
         severity: Medium,
-        message: "`{}` talks to a server",
-        suggestion: "ask for network (--network full), or pass the data as files",
+        message: "`{}` connects to a server",
+        suggestion: "request network access (--network full), or pass the data as files",
         when: &[When::Name(&[
             "smtplib.SMTP*",
             "ftplib.FTP*",
@@ -95,7 +95,7 @@ pub(super) static RULES: &[Rule] = &[
         category: Network,
         severity: Low,
         message: "`{}` listens for connections",
-        suggestion: "a living sandbox can open ports; a single run ends with its code",
+        suggestion: "use a sandbox, which can open ports; a single run ends with its code",
         when: &[When::Name(&[
             "http.server.HTTPServer",
             "http.server.ThreadingHTTPServer",
@@ -111,8 +111,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-CLOUD",
         category: Network,
         severity: Low,
-        message: "`{}` calls a service over the network",
-        suggestion: "ask for network (--network full), or pass the data as files",
+        message: "`{}` calls a network service",
+        suggestion: "request network access (--network full), or pass the data as files",
         when: &[When::Name(&[
             "boto3.client",
             "boto3.resource",

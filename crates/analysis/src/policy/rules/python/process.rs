@@ -1,4 +1,4 @@
-//! Other programs, and what uses up the machine.
+//! Other programs, and exhaustion of resources.
 
 use super::super::{Category::*, Rule, Severity::*, When};
 
@@ -7,8 +7,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-SHELL",
         category: Process,
         severity: High,
-        message: "`{}` gives a command to the shell",
-        suggestion: "do it in Python, or call subprocess.run with a list of words",
+        message: "`{}` runs a shell command",
+        suggestion: "do it in Python, or call subprocess.run with a list of arguments",
         when: &[When::Name(&[
             "os.system",
             "os.popen",
@@ -57,7 +57,7 @@ pub(super) static RULES: &[Rule] = &[
         category: Process,
         severity: Medium,
         message: "`{}` starts another program",
-        suggestion: "use a library instead of a program where there is one",
+        suggestion: "use a library instead, if there is one",
         when: &[When::Name(&[
             "subprocess.run",
             "subprocess.Popen",
@@ -80,7 +80,7 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-EXEC-PROGRAM",
         category: Process,
         severity: High,
-        message: "`{}` replaces this program by another",
+        message: "`{}` replaces this process with another program",
         suggestion: "start it with subprocess.run",
         when: &[When::Name(&["os.exec*", "os.spawn*", "os.posix_spawn*"])],
         matches: &["import os\nos.execv('/bin/sh', ['sh'])", "import os\nos.spawnlp(os.P_WAIT, 'ls', 'ls')"],
@@ -90,8 +90,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-FORK",
         category: Process,
         severity: Medium,
-        message: "`{}` makes a copy of this process",
-        suggestion: "use concurrent.futures or multiprocessing, which wait for what they start",
+        message: "`{}` forks this process",
+        suggestion: "use concurrent.futures or multiprocessing, which wait for their workers",
         when: &[When::Name(&["os.fork", "os.forkpty", "pty.fork"])],
         matches: &["import os\nif os.fork() == 0: pass"],
         leaves: &["repo.fork()"],
@@ -100,7 +100,7 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-MULTIPROCESSING",
         category: Process,
         severity: Low,
-        message: "`{}` starts processes; this run may have few",
+        message: "`{}` starts processes, whose number is limited",
         suggestion: "keep the number of workers small",
         when: &[When::Name(&[
             "multiprocessing.Process",
@@ -115,7 +115,7 @@ pub(super) static RULES: &[Rule] = &[
         category: Process,
         severity: Medium,
         message: "`{}` sends a signal to a process",
-        suggestion: "end what you started by its own object",
+        suggestion: "call kill() on the process object that you started",
         when: &[When::Name(&["os.kill", "os.killpg", "signal.pthread_kill"])],
         matches: &["import os\nos.kill(1, 9)"],
         leaves: &["process.kill()"],
@@ -124,7 +124,7 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-EXIT-HARD",
         category: Process,
         severity: Info,
-        message: "`{}` ends the process without cleaning up",
+        message: "`{}` ends the process without cleanup",
         suggestion: "use sys.exit",
         when: &[When::Name(&["os._exit", "os.abort"])],
         matches: &["import os\nos._exit(1)"],
@@ -134,8 +134,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-LIMITS",
         category: Resource,
         severity: Low,
-        message: "`{}` changes limits of the process",
-        suggestion: "ask for more with the run's own limits",
+        message: "`{}` changes limits or priorities of the process",
+        suggestion: "set the limits of the run instead",
         when: &[When::Name(&[
             "resource.setrlimit",
             "sys.setrecursionlimit",
@@ -150,7 +150,7 @@ pub(super) static RULES: &[Rule] = &[
         id: "PY-THREADS",
         category: Resource,
         severity: Info,
-        message: "`{}` starts threads; this run may have few",
+        message: "`{}` starts threads, whose number is limited",
         suggestion: "keep the number of workers small",
         when: &[When::Name(&[
             "threading.Thread",

@@ -1,4 +1,4 @@
-//! Text that becomes code, and what hides.
+//! Text executed as code, and obfuscation.
 
 use super::super::{Category::*, Rule, Severity::*, When, commands};
 
@@ -7,8 +7,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "SH-PIPE-TO-SHELL",
         category: CodeExecution,
         severity: High,
-        message: "a download goes straight into an interpreter: `{}`",
-        suggestion: "download it, look at it, then run it",
+        message: "a download is piped directly into an interpreter: `{}`",
+        suggestion: "download it, inspect it, then run it",
         when: &[When::Download],
         matches: &["curl -s http://a | sh", "wget -qO- http://a | sudo bash", "curl http://a | python3 -"],
         leaves: &["curl http://a | jq .", "curl http://a > a.sh", "curl http://a | python3 tool.py"],
@@ -17,8 +17,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "SH-EVAL",
         category: CodeExecution,
         severity: Medium,
-        message: "what `{}` runs cannot be told",
-        suggestion: "write the command plainly",
+        message: "`{}` runs code that cannot be determined",
+        suggestion: "write the command literally",
         when: &[When::UnknownCode],
         matches: &[
             "eval \"$x\"",
@@ -49,7 +49,7 @@ pub(super) static RULES: &[Rule] = &[
         category: Obfuscation,
         severity: High,
         message: "{} is run as code",
-        suggestion: "write the command plainly",
+        suggestion: "write the command literally",
         when: &[When::Decoded],
         matches: &["echo bHM= | base64 -d | sh", "$(echo bHM= | base64 -d)", "echo 6c73 | xxd -r -p | bash"],
         leaves: &["echo bHM= | base64 -d", "base64 -d a > b"],
@@ -58,8 +58,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "SH-INTERPRETER-CODE",
         category: CodeExecution,
         severity: Low,
-        message: "`{}` is given code on its command line",
-        suggestion: "put the code into a file",
+        message: "`{}` gets code on its command line",
+        suggestion: "put the code in a file",
         when: &[When::CommandWith(
             &["python", "python3", "node", "perl", "ruby", "php"],
             commands::takes_code,
@@ -71,8 +71,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "SH-RUNS-OTHERS",
         category: CodeExecution,
         severity: Medium,
-        message: "`{}` is told to start another program",
-        suggestion: "start that program by itself",
+        message: "`{}` is used to start another program",
+        suggestion: "start that program directly",
         when: &[
             When::CommandWith(&["awk", "gawk", "mawk", "nawk", "sed"], commands::starts_from_script),
             When::CommandWith(
@@ -105,8 +105,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "SH-HISTORY",
         category: Obfuscation,
         severity: Medium,
-        message: "`{}` removes traces",
-        suggestion: "leave it out",
+        message: "`{}` erases the command history",
+        suggestion: "remove it",
         when: &[When::CommandWith(&["history"], |words| commands::has(words, &["-c"]))],
         matches: &["history -c"],
         leaves: &["history"],

@@ -1,4 +1,4 @@
-//! What only destroys.
+//! Commands that only destroy.
 
 use super::super::{Category::*, Rule, Severity::*, When, commands};
 
@@ -8,7 +8,7 @@ pub(super) static RULES: &[Rule] = &[
         category: DestructiveCommand,
         severity: Critical,
         message: "`{}` would delete the whole system",
-        suggestion: "name the folder that you mean",
+        suggestion: "name the directory to delete",
         when: &[
             When::CommandWith(&["rm"], commands::wipes_root),
             When::CommandWith(&["find"], commands::finds_root),
@@ -98,7 +98,7 @@ pub(super) static RULES: &[Rule] = &[
         id: "SH-MKFS",
         category: DestructiveCommand,
         severity: Critical,
-        message: "`{}` makes a new file system over the old one",
+        message: "`{}` creates a file system over existing data",
         suggestion: "work on files in the workspace",
         when: &[When::Command(&[
             "mkfs",
@@ -118,8 +118,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "SH-CHMOD-ROOT",
         category: DestructiveCommand,
         severity: Critical,
-        message: "`{}` would change the rights of the whole system",
-        suggestion: "name the folder that you mean",
+        message: "`{}` would change the permissions of the whole system",
+        suggestion: "name the directory to change",
         when: &[When::CommandWith(&["chmod", "chown", "chgrp"], commands::recursive_root)],
         matches: &["chmod -R 777 /", "sudo chown -R me /etc"],
         leaves: &["chmod -R 755 build", "chmod 644 a"],
@@ -128,8 +128,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "SH-KILL-ALL",
         category: DestructiveCommand,
         severity: High,
-        message: "`{}` ends every process",
-        suggestion: "end what you started by its own id",
+        message: "`{}` kills every process",
+        suggestion: "kill only processes that you started, by their ids",
         when: &[When::CommandWith(&["kill"], commands::kills_all)],
         matches: &["kill -9 -1"],
         leaves: &["kill -9 $pid", "kill %1", "kill 123"],
@@ -138,7 +138,7 @@ pub(super) static RULES: &[Rule] = &[
         id: "SH-POWER",
         category: DestructiveCommand,
         severity: High,
-        message: "`{}` stops the machine",
+        message: "`{}` shuts down or reboots the machine",
         suggestion: "let the script end",
         when: &[When::Command(&["shutdown", "reboot", "halt", "poweroff"])],
         matches: &["sudo reboot", "shutdown -h now"],

@@ -1,4 +1,4 @@
-//! Rules for the shell, which hold for commands that other languages start as well.
+//! Rules for shell commands, including those that other languages start.
 
 mod code;
 mod destructive;

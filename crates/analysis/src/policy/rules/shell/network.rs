@@ -1,4 +1,4 @@
-//! The network.
+//! Network access.
 
 use super::super::{Category::*, Rule, Severity::*, When, commands};
 
@@ -7,8 +7,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "SH-DOWNLOAD",
         category: Network,
         severity: Low,
-        message: "`{}` makes a request over the network",
-        suggestion: "ask for network (--network full), or pass the data as files",
+        message: "`{}` makes a network request",
+        suggestion: "request network access (--network full), or pass the data as files",
         when: &[When::Command(&["curl", "wget", "aria2c", "http", "https", "lynx"])],
         matches: &["curl http://a", "c\"ur\"l http://a", "timeout 5 wget http://a"],
         leaves: &["echo curl", "man wget"],
@@ -17,8 +17,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "SH-REVERSE-SHELL",
         category: Network,
         severity: Critical,
-        message: "`{}` hands a shell to somebody else",
-        suggestion: "nothing here needs that",
+        message: "`{}` can give a remote host a shell",
+        suggestion: "remove it; nothing in a sandbox needs it",
         when: &[
             When::CommandWith(&["nc", "ncat", "netcat", "socat"], commands::listens),
             When::Redirect(commands::is_network_file),
@@ -34,8 +34,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "SH-CONNECT",
         category: Network,
         severity: Medium,
-        message: "`{}` opens a connection",
-        suggestion: "ask for network (--network full), or pass the data as files",
+        message: "`{}` opens a network connection",
+        suggestion: "request network access (--network full), or pass the data as files",
         when: &[When::Command(&[
             "nc", "ncat", "netcat", "socat", "telnet", "ssh", "scp", "sftp", "rsync", "ftp", "ping", "dig",
             "nslookup", "nmap",
@@ -48,7 +48,7 @@ pub(super) static RULES: &[Rule] = &[
         category: Network,
         severity: Low,
         message: "`{}` downloads packages",
-        suggestion: "name packages with --dep, or use an image that has them",
+        suggestion: "list packages with --dep, or use an image that contains them",
         when: &[When::CommandWith(
             &[
                 "pip", "pip3", "npm", "yarn", "pnpm", "apt", "apt-get", "apk", "dnf", "yum", "brew", "gem",
@@ -63,8 +63,8 @@ pub(super) static RULES: &[Rule] = &[
         id: "SH-GIT",
         category: Network,
         severity: Low,
-        message: "`{}` talks to a server",
-        suggestion: "ask for network (--network full), or pass the data as files",
+        message: "`{}` connects to a server",
+        suggestion: "request network access (--network full), or pass the data as files",
         when: &[When::CommandWith(&["git"], commands::git_remote)],
         matches: &["git clone http://a", "git -q pull"],
         leaves: &["git status", "git log clone"],
