@@ -1,25 +1,25 @@
-//! Everything that has a bound, in one place.
+//! Every limit of one sandbox's egress, in one place.
 
 use std::time::Duration;
 
-/// What one sandbox may have of the way out.
+/// Limits on the egress of one sandbox.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Connections at one time. More wait to be accepted.
+    /// Concurrent connections. Further ones wait to be accepted.
     pub connections_at_once: usize,
-    /// Connections in all.
+    /// Total connections.
     pub connections: u64,
-    /// Lookups by DNS in all.
+    /// Total DNS lookups.
     pub lookups: u64,
-    /// Bytes in all, of each direction.
+    /// Total bytes in each direction.
     pub bytes: u64,
-    /// What comes before the first byte for the host: a head, or a greeting.
+    /// Size of what precedes the first byte for the destination: an HTTP head or a SOCKS5 greeting.
     pub head_bytes: usize,
-    /// How long that may take.
+    /// Time allowed for reading that head or greeting.
     pub head_time: Duration,
-    /// How long a host may take to be found, and again to be connected to.
+    /// Time allowed for resolving a host, and again for connecting to it.
     pub connect_time: Duration,
-    /// How long a connection may be silent.
+    /// Time a connection may stay idle.
     pub idle_time: Duration,
 }
 

@@ -1,4 +1,5 @@
-//! The little of DNS that it takes to answer one question: RFC 1035, without compression, which no question needs.
+//! The subset of DNS (RFC 1035) that answers a single question. Name compression is not parsed: a question
+//! never needs it.
 
 use std::net::IpAddr;
 
@@ -12,22 +13,22 @@ pub(crate) const REFUSED: u8 = 5;
 
 const HEAD: usize = 12;
 const INTERNET: u16 = 1;
-/// How long an answer may be kept, in seconds: rules can change.
+/// TTL of an answer in seconds. Short, because the rules can change.
 const KEPT: u32 = 30;
-/// An answer over UDP has 512 bytes, and so many addresses fit whatever the name.
+/// At most this many addresses fit in the 512 bytes of a UDP answer, however long the name is.
 const MAX_ANSWERS: usize = 8;
 
-/// What is asked for.
+/// A parsed DNS question.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Question<'a> {
     head: &'a [u8],
-    /// As it was asked, to be said back.
+    /// The question section as received, echoed in the answer.
     asked: &'a [u8],
     pub(crate) target: Target,
     pub(crate) kind: Kind,
 }
 
-/// Which records.
+/// The type of the requested records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// IPv4 addresses.
@@ -39,7 +40,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whether an address is such a record.
+    /// Returns whether records of this type hold addresses of this family.
     pub(crate) fn is(self, address: IpAddr) -> bool {
         match self {
             Self::A => address.is_ipv4(),
@@ -49,18 +50,18 @@ impl Kind {
     }
 }
 
-/// Reads a question; or what to answer instead, if anything.
+/// Parses a question. An error holds the answer to send, if one is due.
 pub(crate) fn parse(message: &[u8]) -> Result<Question<'_>, Option<Vec<u8>>> {
     let (head, rest) = message.split_at_checked(HEAD).ok_or(None)?;
     if head[2] & 0x80 != 0 {
-        // An answer to nothing we asked.
+        // A response, although no query was sent: ignore it.
         return Err(None);
     }
     if head[2] & 0x78 != 0 {
         return Err(Some(reply(head, &[], NOT_DONE, &[])));
     }
     let malformed = || Some(reply(head, &[], MALFORMED, &[]));
-    // One question and no answer; what is said besides (EDNS) is not needed.
+    // Exactly one question and no answers. Additional records (EDNS) are ignored.
     if head[4..10] != [0, 1, 0, 0, 0, 0] {
         return Err(malformed());
     }
@@ -78,7 +79,7 @@ pub(crate) fn parse(message: &[u8]) -> Result<Question<'_>, Option<Vec<u8>>> {
     Ok(Question { head, asked, target: Target::Name(name), kind })
 }
 
-/// A name, and how many bytes it takes.
+/// Returns a name and the number of bytes it occupies.
 fn name(bytes: &[u8]) -> Option<(String, usize)> {
     let mut labels = Vec::new();
     let mut at = 0;
@@ -95,7 +96,7 @@ fn name(bytes: &[u8]) -> Option<(String, usize)> {
             return None;
         }
     }
-    // A dot within a label is another name than it looks like.
+    // A dot inside a label would make the joined name ambiguous.
     if labels.iter().any(|label| label.contains('.')) { None } else { Some((labels.join("."), at)) }
 }
 
@@ -108,7 +109,7 @@ impl Question<'_> {
 fn reply(head: &[u8], asked: &[u8], code: u8, addresses: &[IpAddr]) -> Vec<u8> {
     let addresses = &addresses[..addresses.len().min(MAX_ANSWERS)];
     let mut reply = head[..2].to_vec();
-    // An answer, recursion as it was wished for, and available.
+    // A response; the recursion-desired flag is copied, and recursion is available.
     reply.extend([0x80 | head[2] & 0x01, 0x80 | code]);
     reply.extend([0, u8::from(!asked.is_empty()), 0, addresses.len() as u8, 0, 0, 0, 0]);
     reply.extend(asked);
@@ -117,7 +118,7 @@ fn reply(head: &[u8], asked: &[u8], code: u8, addresses: &[IpAddr]) -> Vec<u8> {
             IpAddr::V4(address) => (1, address.octets().to_vec()),
             IpAddr::V6(address) => (28, address.octets().to_vec()),
         };
-        // The name is the one that was asked for.
+        // A compression pointer to the name in the question.
         reply.extend([0xc0, HEAD as u8, 0, kind, 0, INTERNET as u8]);
         reply.extend(KEPT.to_be_bytes());
         reply.extend([0, bytes.len() as u8]);

@@ -1,4 +1,4 @@
-//! The door: one connection from inside, what it asks for, and what it is told.
+//! One proxy connection from the sandbox: reads its request, checks it, and relays or refuses it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,38 +12,39 @@ use crate::guard::{Guard, Unreached};
 use crate::relay::{self, Flow};
 use crate::{http, socks};
 
-/// How long somebody who was refused may take to hear it.
+/// Time allowed for delivering a refusal to the client.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// What is read of somebody who was refused, so that the answer arrives.
+/// How much is read from a refused client so that the answer arrives.
 const UNHEARD: usize = 256 << 10;
 
-/// What a connection asks for.
+/// A request to the proxy.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) target: Target,
     pub(crate) port: u16,
     pub(crate) how: How,
-    /// What it sent already for the host.
+    /// Bytes for the destination that arrived with the request.
     pub(crate) early: Vec<u8>,
 }
 
-/// How it asked.
+/// The protocol of a proxy request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum How {
-    /// By CONNECT: bytes both ways.
+    /// HTTP CONNECT: a tunnel.
     Connect,
-    /// By SOCKS5: bytes both ways.
+    /// SOCKS5: a tunnel.
     Socks,
-    /// One request, with the head as the host is to see it and a body of so many bytes; and all that comes back.
+    /// One plain HTTP request: the rewritten head and the length of the body. Everything the server sends is
+    /// relayed.
     Request { head: Vec<u8>, body: u64 },
 }
 
-/// Serves one connection.
+/// Serves one proxy connection.
 pub(crate) async fn attend(guard: Arc<Guard>, mut client: TcpStream) {
     let asked = timeout(guard.bounds.head_time, ask(&guard, &mut client)).await;
     let answer = match asked {
         Ok(Ok(wanted)) => {
-            // Rules that change from here on are seen.
+            // Subscribe before checking, so that no later rule change is missed.
             let rules = guard.rules.subscribe();
             match guard.reach(&wanted.target, wanted.port).await {
                 Ok((server, address)) => {
@@ -54,13 +55,13 @@ pub(crate) async fn attend(guard: Arc<Guard>, mut client: TcpStream) {
             }
         }
         Ok(Err(answer)) => answer,
-        Err(_) => http::answer("408 Request Timeout", "nothing was asked for in time"),
+        Err(_) => http::answer("408 Request Timeout", "no request arrived in time"),
     };
-    // Whoever does not listen misses it.
+    // A client that does not read in time misses the answer.
     let _heard = timeout(FAREWELL, farewell(&mut client, &answer)).await;
 }
 
-/// What is asked for, or what to answer instead.
+/// Reads the request. An error holds the answer to send instead.
 async fn ask(guard: &Guard, client: &mut TcpStream) -> Result<Wanted, Vec<u8>> {
     let mut first = [0];
     match client.peek(&mut first).await {
@@ -79,7 +80,8 @@ fn refusal(how: &How, why: &Unreached) -> Vec<u8> {
     }
 }
 
-/// Closing while something is unread would take the answer back.
+/// Sends the answer and drains unread input. Closing with unread input resets the connection, which loses the
+/// answer.
 async fn farewell(client: &mut TcpStream, answer: &[u8]) -> std::io::Result<()> {
     client.write_all(answer).await?;
     client.shutdown().await?;

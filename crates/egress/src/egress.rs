@@ -1,4 +1,4 @@
-//! One sandbox's way out, from when its sockets are there until it is dropped.
+//! Egress of one sandbox, from the creation of its sockets until it is dropped.
 
 use std::io;
 use std::net::{TcpListener as StdTcpListener, UdpSocket as StdUdpSocket};
@@ -18,10 +18,10 @@ use crate::refusals::Mark;
 use crate::resolve::Resolve;
 use crate::{door, names};
 
-/// After a failed accept or read, as where this process has too many open files.
+/// Delay after a failed accept or receive, for example when this process has too many open files.
 pub(crate) const PAUSE: Duration = Duration::from_millis(50);
 
-/// Listening sockets of a sandbox.
+/// Listening sockets inside a sandbox.
 #[derive(Debug)]
 pub struct Doors {
     /// For HTTP and SOCKS5.
@@ -32,18 +32,18 @@ pub struct Doors {
     pub datagrams: StdUdpSocket,
 }
 
-/// What went through so far.
+/// Traffic so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traffic {
-    /// Connections that were accepted.
+    /// Accepted connections.
     pub connections: u64,
-    /// Bytes to the world.
+    /// Bytes sent out of the sandbox.
     pub sent_bytes: u64,
-    /// Bytes from the world.
+    /// Bytes received by the sandbox.
     pub received_bytes: u64,
 }
 
-/// A way out. Dropped, it is closed, with everything that goes through it.
+/// Egress of one sandbox. Dropping it closes all listeners and connections.
 #[derive(Debug)]
 pub struct Egress {
     guard: Arc<Guard>,
@@ -51,16 +51,16 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// One that is not open yet.
+    /// Creates the egress without serving any sockets yet.
     pub fn new(rules: HostRules, bounds: Bounds, resolver: Arc<dyn Resolve>) -> Self {
         Self { guard: Arc::new(Guard::new(rules, bounds, resolver)), task: Mutex::default() }
     }
 
-    /// Serves these sockets from now on, as soon as they are there.
+    /// Serves these sockets as soon as they exist, replacing the earlier ones.
     pub fn serve(&self, doors: impl Future<Output = io::Result<Doors>> + Send + 'static) {
         let guard = Arc::clone(&self.guard);
         let task = tokio::spawn(async move {
-            // Where there are none, whoever was to make them says why.
+            // On failure, the code that creates the sockets reports the error.
             if let Ok(doors) = doors.await
                 && let Ok(open) = Open::of(doors)
             {
@@ -76,32 +76,32 @@ impl Egress {
         self.task.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has other rules hold. What goes through and is not allowed by them is ended.
+    /// Replaces the rules. Ends open connections that the new rules do not allow.
     pub fn set_rules(&self, rules: HostRules) {
         self.guard.rules.send_replace(rules);
     }
 
-    /// The rules.
+    /// Returns the current rules.
     pub fn rules(&self) -> HostRules {
         self.guard.rules.borrow().clone()
     }
 
-    /// What was refused.
+    /// Returns a finding for each refusal.
     pub fn findings(&self) -> Vec<Finding> {
         self.guard.refusals().findings()
     }
 
-    /// This moment, for [`Egress::findings_since`].
+    /// Returns the current position, for [`Egress::findings_since`].
     pub fn mark(&self) -> Mark {
         self.guard.refusals().mark()
     }
 
-    /// What was refused since then.
+    /// Returns a finding for each refusal since the mark.
     pub fn findings_since(&self, mark: &Mark) -> Vec<Finding> {
         self.guard.refusals().since(mark)
     }
 
-    /// What went through.
+    /// Returns the traffic so far.
     pub fn traffic(&self) -> Traffic {
         let counts = &self.guard.counts;
         Traffic {
@@ -111,12 +111,12 @@ impl Egress {
         }
     }
 
-    /// Ends it, and waits until nothing of it is open any more.
+    /// Stops serving, and waits until all sockets are closed.
     pub async fn close(&self) {
         let task = self.task().take();
         if let Some(task) = task {
             task.abort();
-            // It was aborted, or had nothing to do.
+            // The result does not matter: the task was aborted or has finished.
             let _ended = task.await;
         }
     }
@@ -130,7 +130,7 @@ impl Drop for Egress {
     }
 }
 
-/// The same sockets, watched by the event loop.
+/// The sockets, registered with the event loop.
 struct Open {
     proxy: TcpListener,
     names: TcpListener,
@@ -149,7 +149,7 @@ impl Open {
         })
     }
 
-    /// Goes on until it is dropped, and everybody who is served with it.
+    /// Serves until dropped, which also ends every open connection.
     async fn serve(self, guard: Arc<Guard>) {
         let seats = Arc::new(Semaphore::new(guard.bounds.connections_at_once));
         tokio::join!(
@@ -173,7 +173,7 @@ async fn accept<F: Future<Output = ()> + Send + 'static>(
         match listener.accept().await {
             Ok((client, _)) => {
                 let bounds = &guard.bounds;
-                if guard.count(&guard.counts.connections, bounds.connections, "connections in all") {
+                if guard.count(&guard.counts.connections, bounds.connections, "connections in total") {
                     let attended = attend(Arc::clone(guard), client);
                     served.spawn(async move {
                         attended.await;

@@ -1,5 +1,5 @@
-//! The guard: whether something may be reached, and the way to it. The address that was looked at is the one that is
-//! connected to.
+//! Access control: decides whether a destination may be reached, and connects to it. The address that was
+//! checked is the address that is connected to.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -15,12 +15,12 @@ use crate::bounds::Bounds;
 use crate::refusals::{Refusal, Refusals};
 use crate::resolve::Resolve;
 
-/// So many lookups of one sandbox at once.
+/// Concurrent lookups of one sandbox.
 const LOOKUPS_AT_ONCE: usize = 8;
-/// So many of a host's addresses are tried.
+/// How many addresses of a host are tried.
 const TRIED: usize = 4;
 
-/// What every connection of one sandbox is held to.
+/// The rules, limits and counters that all connections of one sandbox share.
 #[derive(Debug)]
 pub(crate) struct Guard {
     pub(crate) rules: watch::Sender<HostRules>,
@@ -31,7 +31,7 @@ pub(crate) struct Guard {
     refusals: Mutex<Refusals>,
 }
 
-/// What was counted.
+/// Counters of one sandbox's traffic.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) connections: AtomicU64,
@@ -40,12 +40,12 @@ pub(crate) struct Counts {
     pub(crate) received: AtomicU64,
 }
 
-/// Why there is no connection.
+/// The reason why a connection was not made.
 #[derive(Debug)]
 pub(crate) enum Unreached {
-    /// It may not be.
+    /// The rules do not allow it.
     Refused(String),
-    /// It could not be found, or does not answer.
+    /// The host could not be resolved, or does not answer.
     Failed(String),
 }
 
@@ -62,18 +62,18 @@ impl Guard {
     }
 
     pub(crate) fn refusals(&self) -> MutexGuard<'_, Refusals> {
-        // A list is whole after every statement, so a panic elsewhere does not spoil it.
+        // Each statement leaves the list consistent, so a panic elsewhere does not corrupt it.
         self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a refusal; what is said of it.
+    /// Records a refusal and returns its message.
     pub(crate) fn refuse(&self, refusal: Refusal) -> String {
         let message = refusal.message();
         self.refusals().note(refusal);
         message
     }
 
-    /// Refuses a name without a public address. What it resolved to goes to the operator's log only, once for each name.
+    /// Refuses a name without a public address. The addresses go to the operator's log only, once per name.
     fn refuse_private(&self, target: &Target, port: u16, found: &io::Result<Vec<IpAddr>>) -> String {
         let refusal = Refusal::NotPublic(target.clone(), port);
         let message = refusal.message();
@@ -83,7 +83,7 @@ impl Guard {
         message
     }
 
-    /// Counts one more; whether there may be so many.
+    /// Increments a counter. Returns whether the new value is within its limit.
     pub(crate) fn count(&self, counted: &AtomicU64, bound: u64, what: &'static str) -> bool {
         let within = counted.fetch_add(1, Ordering::Relaxed) < bound;
         if !within {
@@ -92,7 +92,7 @@ impl Guard {
         within
     }
 
-    /// Connects to a host that may be reached; to which address.
+    /// Connects to a host if the rules allow it. Returns the stream and the address.
     pub(crate) async fn reach(&self, target: &Target, port: u16) -> Result<(TcpStream, IpAddr), Unreached> {
         if !self.rules.borrow().allow(target, port) {
             return Err(Unreached::Refused(self.refuse(Refusal::Host(target.clone(), port))));
@@ -117,23 +117,24 @@ impl Guard {
 
     /// Connects to the first of these addresses that answers.
     pub(crate) async fn connect(&self, addresses: &[IpAddr], port: u16) -> io::Result<(TcpStream, IpAddr)> {
-        let mut why = io::Error::other("has no address");
+        let mut why = io::Error::other("no address");
         for address in addresses.iter().take(TRIED) {
             let connecting = TcpStream::connect(SocketAddr::new(*address, port));
             match timeout(self.bounds.connect_time, connecting).await {
                 Ok(Ok(stream)) => return Ok((stream, *address)),
                 Ok(Err(error)) => why = error,
-                Err(_) => why = io::Error::other("does not answer"),
+                Err(_) => why = io::Error::other("connection timed out"),
             }
         }
         Err(why)
     }
 
-    /// Every address of a host, in one form each. The caller has asked whether it may be looked up.
+    /// Returns all addresses of a host in canonical form, without duplicates. The caller has checked that it
+    /// may be looked up.
     pub(crate) async fn addresses(&self, target: &Target) -> io::Result<Vec<IpAddr>> {
         let name = match target {
             Target::Address(address) => return Ok(vec![*address]),
-            // Nobody's resolver has to be asked for that, or can say anything else.
+            // Always loopback: no resolver needs to be asked, and none may answer otherwise.
             localhost if localhost.is_localhost() => {
                 return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
             }
@@ -155,8 +156,9 @@ impl Guard {
     }
 }
 
-/// Whether an address is one of this machine's own, public as it may be: what listens there takes whoever comes from here
-/// for a neighbour. The kernel answers with the same address when asked from where it would go there; nothing is sent.
+/// Returns whether an address belongs to this machine, even if it is public: a service listening on it would
+/// treat the connection as local. For its own address, the kernel selects the same address as the source.
+/// Nothing is sent.
 pub(crate) fn is_own(address: IpAddr) -> bool {
     let any: IpAddr = match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

@@ -1,7 +1,7 @@
-//! HTTP as a proxy is asked by it, read strictly: whatever two readers could take in two ways is refused.
+//! HTTP as sent to a proxy, parsed strictly: a request that two parsers could read differently is refused.
 //!
-//! One request a connection. A plain request goes on with a head that is written anew from what was understood, and with
-//! exactly the body that it announced: nothing after it reaches the host.
+//! One request per connection. A plain request is forwarded with a head rebuilt from the parsed fields and
+//! with exactly the announced body: nothing after it reaches the server.
 
 use belljar_engine::network::{Target, parse_port};
 use tokio::io::AsyncReadExt;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use crate::door::{How, Wanted};
 
 const MAX_FIELDS: usize = 100;
-/// What is between a client and a proxy only, or written anew.
+/// Headers between client and proxy only, and those that are rebuilt.
 const NOT_PASSED_ON: &[&str] = &[
     "connection",
     "host",
@@ -23,7 +23,7 @@ const NOT_PASSED_ON: &[&str] = &[
     "upgrade",
 ];
 
-/// An answer of our own.
+/// Builds a response of the proxy itself.
 pub(crate) fn answer(status: &str, message: &str) -> Vec<u8> {
     let body = format!("belljar: {message}\n");
     format!(
@@ -39,7 +39,7 @@ fn bad(message: &str) -> Vec<u8> {
     answer("400 Bad Request", message)
 }
 
-/// Reads a head and what it asks for; or what to answer instead.
+/// Reads and parses a request head. An error holds the answer to send instead.
 pub(crate) async fn ask(client: &mut TcpStream, bound: usize) -> Result<Wanted, Vec<u8>> {
     let mut bytes = Vec::new();
     let end = loop {
@@ -47,7 +47,7 @@ pub(crate) async fn ask(client: &mut TcpStream, bound: usize) -> Result<Wanted, 
             break end + 4;
         }
         if bytes.len() >= bound {
-            return Err(answer("431 Request Header Fields Too Large", "the head is too long"));
+            return Err(answer("431 Request Header Fields Too Large", "the request head is too long"));
         }
         let room = (bound - bytes.len()).min(4 << 10);
         let mut reader = client.take(room as u64);
@@ -62,29 +62,29 @@ pub(crate) async fn ask(client: &mut TcpStream, bound: usize) -> Result<Wanted, 
     Ok(wanted)
 }
 
-/// What a head asks for.
+/// Parses a request head.
 fn understand(head: &[u8]) -> Result<Wanted, Vec<u8>> {
-    // Lines end in CR LF, and neither is anywhere else.
-    let text = std::str::from_utf8(head).map_err(|_| bad("the head is not text"))?;
+    // Lines end in CR LF, and neither character occurs elsewhere.
+    let text = std::str::from_utf8(head).map_err(|_| bad("the request head is not UTF-8"))?;
     if text.replace("\r\n", "").contains(['\r', '\n', '\0']) {
-        return Err(bad("the head has line ends or NUL where none belong"));
+        return Err(bad("the request head has a stray line break or NUL"));
     }
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut request = httparse::Request::new(&mut fields);
     match request.parse(head) {
         Ok(httparse::Status::Complete(len)) if len == head.len() => {}
-        _ => return Err(bad("this is no HTTP/1.1 request")),
+        _ => return Err(bad("not a valid HTTP/1.1 request")),
     }
     let (Some(method), Some(place)) = (request.method, request.path) else {
-        return Err(bad("this is no HTTP/1.1 request"));
+        return Err(bad("not a valid HTTP/1.1 request"));
     };
     if !place.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(bad("the request's target has characters that belong in none"));
+        return Err(bad("the request target has invalid characters"));
     }
     let body = body_length(request.headers)?;
     if method == "CONNECT" {
         if body != 0 {
-            return Err(bad("CONNECT has no body"));
+            return Err(bad("CONNECT must not have a body"));
         }
         let (target, port) = authority(place)?;
         let port = port.ok_or_else(|| bad("CONNECT needs HOST:PORT"))?;
@@ -98,28 +98,32 @@ fn understand(head: &[u8]) -> Result<Wanted, Vec<u8>> {
     Ok(Wanted { target, port, how: How::Request { head, body }, early: Vec::new() })
 }
 
-/// How long the body is; a body whose length is not said at once is refused.
+/// Returns the length of the body. Refuses a body whose length is not announced.
 fn body_length(fields: &[httparse::Header<'_>]) -> Result<u64, Vec<u8>> {
     let named = |name: &str| fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name)).count();
     if named("transfer-encoding") > 0 {
-        return Err(answer("411 Length Required", "say Content-Length; or use https, where nobody counts"));
+        return Err(answer(
+            "411 Length Required",
+            "send Content-Length instead of Transfer-Encoding, or use https",
+        ));
     }
     if named("content-length") > 1 || named("host") > 1 {
-        return Err(bad("Host or Content-Length is there twice"));
+        return Err(bad("duplicate Host or Content-Length"));
     }
     let Some(field) = fields.iter().find(|field| field.name.eq_ignore_ascii_case("content-length")) else {
         return Ok(0);
     };
     let digits = !field.value.is_empty() && field.value.iter().all(u8::is_ascii_digit);
     let length = std::str::from_utf8(field.value).ok().filter(|_| digits).and_then(|text| text.parse().ok());
-    length.ok_or_else(|| bad("Content-Length is no number"))
+    length.ok_or_else(|| bad("Content-Length is not a number"))
 }
 
-/// Authority and path of `http://AUTHORITY/PATH`.
+/// Splits `http://AUTHORITY/PATH` into authority and path.
 fn absolute(place: &str) -> Result<(&str, String), Vec<u8>> {
-    let (scheme, rest) = place.split_once("://").ok_or_else(|| bad("this is a proxy: ask for http://…"))?;
+    let (scheme, rest) =
+        place.split_once("://").ok_or_else(|| bad("this is a proxy: the request target must be http://…"))?;
     if !scheme.eq_ignore_ascii_case("http") {
-        return Err(bad("only http:// can be asked for; everything else goes by CONNECT"));
+        return Err(bad("only http:// is supported here; use CONNECT for everything else"));
     }
     if rest.contains('#') {
         return Err(bad("the URL has a fragment"));
@@ -129,7 +133,7 @@ fn absolute(place: &str) -> Result<(&str, String), Vec<u8>> {
     Ok((authority, if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }))
 }
 
-/// `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
+/// Parses `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
 fn authority(text: &str) -> Result<(Target, Option<u16>), Vec<u8>> {
     let split = text.rfind(':').filter(|at| !text[*at..].contains(']'));
     let (host, port) = split.map_or((text, None), |at| (&text[..at], Some(&text[at + 1..])));
@@ -147,13 +151,13 @@ fn rewritten(
     host: &str,
     fields: &[httparse::Header<'_>],
 ) -> Result<Vec<u8>, Vec<u8>> {
-    // What the client says is for the next one only is not for the host.
+    // Headers that the client names in Connection are hop-by-hop too.
     let mut dropped: Vec<String> = NOT_PASSED_ON.iter().map(|name| (*name).to_owned()).collect();
     for field in fields.iter().filter(|field| field.name.eq_ignore_ascii_case("connection")) {
-        let names = std::str::from_utf8(field.value).map_err(|_| bad("Connection is not text"))?;
+        let names = std::str::from_utf8(field.value).map_err(|_| bad("Connection is not UTF-8"))?;
         dropped.extend(names.split(',').map(|name| name.trim().to_ascii_lowercase()));
     }
-    // The length of the body is no matter of taste.
+    // Content-Length is always forwarded.
     dropped.retain(|name| name != "content-length");
     let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n").into_bytes();
     for field in fields {
@@ -183,7 +187,7 @@ mod tests {
              Connection: keep-alive, X-B, Content-Length\r\nX-B: 2\r\nContent-Length: 3\r\n\r\n",
         );
         assert_eq!((wanted.target.to_string().as_str(), wanted.port), ("example.com", 8080));
-        let How::Request { head, body } = wanted.how else { panic!("it is a request") };
+        let How::Request { head, body } = wanted.how else { panic!("not a plain request") };
         let expected = "POST /?q=1 HTTP/1.1\r\nHost: example.com:8080\r\nX-A: 1\r\nContent-Length: 3\r\nConnection: close\r\n\r\n";
         assert_eq!((String::from_utf8(head).unwrap().as_str(), body), (expected, 3));
     }

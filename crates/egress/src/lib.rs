@@ -1,15 +1,16 @@
-//! The only way out of a sandbox that may reach single hosts.
+//! Egress for sandboxes that may reach individual hosts: their only way to the network.
 //!
 //! ```text
-//! sandbox's loopback            this process                                              the world
-//!   :3128  HTTP, SOCKS5 ──────▶ door.rs: what is asked for?      http.rs, socks.rs
-//!   :53    DNS ───────────────▶ names.rs ──┐                     dns.rs
-//!                               guard.rs: may it be? looked up, looked at again ─────────▶ connect to that address
-//!                               relay.rs: bytes, counted, until a bound, a silence or another rule ends it
+//! sandbox's loopback         this process                                                 the network
+//!   :3128  HTTP, SOCKS5 ───▶ proxy.rs: reads the request              http.rs, socks.rs
+//!   :53    DNS ────────────▶ dns_server.rs ──┐                        dns.rs
+//!                            access.rs: checks rules, resolves, checks the address ──▶ connects to it
+//!                            relay.rs: counts bytes; ends at a limit, when idle, or on a rule change
 //! ```
 //!
-//! It serves listening sockets that are handed in, and knows no jail: what connects to them is hostile. Every read has a
-//! bound and every wait an end. A name that no rule is about is never looked up, so nothing leaves by asking for one.
+//! The crate serves listening sockets that it is given and knows nothing about jails. Everything that
+//! connects to them is hostile: every read has a size limit and every wait a timeout. A name that no rule
+//! covers is never looked up, so a lookup cannot leak data.
 
 mod bounds;
 mod dns;

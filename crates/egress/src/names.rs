@@ -1,5 +1,5 @@
-//! DNS for a sandbox: addresses of names that a rule is about. Any other name is refused without asking anybody, because a
-//! question is a message to whoever answers for the name.
+//! DNS server for a sandbox: answers for names that a rule covers. Any other name is refused without a
+//! lookup, because a lookup is a message to the name's authoritative server.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::egress::PAUSE;
 use crate::guard::Guard;
 use crate::refusals::Refusal;
 
-/// Questions by UDP that are being answered; others are dropped, and asked again.
+/// Concurrent UDP queries. Further ones are dropped; clients retry.
 const AT_ONCE: usize = 32;
 
-/// Answers datagrams until it is dropped.
+/// Answers UDP queries until dropped.
 pub(crate) async fn datagrams(socket: UdpSocket, guard: &Arc<Guard>) {
     let socket = Arc::new(socket);
     let mut answering = JoinSet::new();
@@ -31,7 +31,7 @@ pub(crate) async fn datagrams(socket: UdpSocket, guard: &Arc<Guard>) {
             let (guard, socket, message) = (Arc::clone(guard), Arc::clone(&socket), buffer[..len].to_vec());
             answering.spawn(async move {
                 if let Some(answer) = answer(&guard, &message).await {
-                    // Whoever asked may be gone.
+                    // The client may be gone.
                     let _sent = socket.send_to(&answer, from).await;
                 }
             });
@@ -39,7 +39,7 @@ pub(crate) async fn datagrams(socket: UdpSocket, guard: &Arc<Guard>) {
     }
 }
 
-/// Answers one connection's questions, one after the other.
+/// Answers the queries of one TCP connection, one at a time.
 pub(crate) async fn attend(guard: Arc<Guard>, mut client: TcpStream) {
     let mut message = Vec::new();
     loop {
@@ -79,7 +79,7 @@ async fn answer(guard: &Guard, message: &[u8]) -> Option<Vec<u8>> {
     let rules = guard.rules.borrow().clone();
     addresses.retain(|address| rules.allow_answer(&question.target, *address));
     if addresses.is_empty() {
-        // The same answer for private addresses, a failed lookup and a name that does not exist.
+        // The same answer for private addresses, failed lookups and names that do not exist.
         return Some(question.answer(dns::NO_SUCH_NAME, &[]));
     }
     addresses.retain(|address| question.kind.is(*address));

@@ -1,24 +1,25 @@
-//! What was refused: each host once, with how often, and never more than a result can show.
+//! Refused connections and lookups: one entry per destination with a count, never more than a result can
+//! show.
 
 use belljar_engine::finding::{Finding, MAX_FINDINGS};
 use belljar_engine::network::Target;
 
-/// What was refused.
+/// A refused connection or lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// No rule is about it.
+    /// No rule covers this host.
     Host(Target, u16),
-    /// No rule is about that name, which was looked up.
+    /// No rule covers this name, which was looked up.
     Lookup(Target),
-    /// The name is listed, but does not resolve to a public address. One answer for private addresses and for names that do
-    /// not exist: whoever may list names must not learn an internal network by them.
+    /// The name is listed, but does not resolve to a public address. Private addresses and names that do not
+    /// exist get the same answer: a user who may list names must not be able to map an internal network.
     NotPublic(Target, u16),
-    /// There were as many as there may be.
+    /// A limit was reached.
     TooMany(&'static str),
 }
 
 impl Refusal {
-    /// What is said of it, to the program as well.
+    /// Returns the message, which the program sees too.
     pub(crate) fn message(&self) -> String {
         match self {
             Self::Host(target, port) => {
@@ -43,7 +44,7 @@ impl Refusal {
                 "check the name; if it has a private address, an administrator can list it: \"ADDRESS:{port}\" in \
                  network.hosts of a profile"
             ),
-            Self::TooMany(_) => "do with fewer, or use network mode 'full'".to_owned(),
+            Self::TooMany(_) => "use fewer, or network mode 'full'".to_owned(),
         }
     }
 
@@ -74,14 +75,14 @@ struct Entry {
     latest: u64,
 }
 
-/// All of them; when there are too many, the one that was longest ago goes.
+/// All refusals. When full, the least recent one is evicted.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     entries: Vec<Entry>,
     seen: u64,
 }
 
-/// A moment, and what had been refused until then.
+/// A position in the log of refusals.
 #[derive(Debug)]
 pub struct Mark {
     seen: u64,
@@ -89,7 +90,7 @@ pub struct Mark {
 }
 
 impl Refusals {
-    /// Counts a refusal; returns whether it is the first of its kind that is remembered.
+    /// Counts a refusal. Returns whether it has no entry yet.
     pub(crate) fn note(&mut self, refusal: Refusal) -> bool {
         self.seen += 1;
         let latest = self.seen;
@@ -111,7 +112,7 @@ impl Refusals {
         Mark { seen: self.seen, entries: self.entries.clone() }
     }
 
-    /// What was refused since then.
+    /// Returns a finding for each refusal since the mark.
     pub(crate) fn since(&self, mark: &Mark) -> Vec<Finding> {
         let before = |refusal: &Refusal| {
             mark.entries.iter().find(|entry| entry.refusal == *refusal).map_or(0, |entry| entry.count)

@@ -1,4 +1,5 @@
-//! Bytes both ways, counted, until both sides are done, or a bound, a long silence or another rule ends it.
+//! Relays and counts bytes in both directions until both sides finish, a limit or the idle timeout is
+//! reached, or a rule change forbids the connection.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,16 +20,16 @@ use crate::{http, socks};
 
 const BUFFER: usize = 16 << 10;
 
-/// What goes on between two sides.
+/// A connection between a client and a server.
 pub(crate) struct Flow<'a> {
     pub(crate) guard: &'a Guard,
     pub(crate) rules: watch::Receiver<HostRules>,
-    /// What the host was found to be.
+    /// The address the host resolved to.
     pub(crate) address: IpAddr,
     pub(crate) wanted: Wanted,
 }
 
-/// When something moved last.
+/// The time of the last transfer.
 struct Pulse(Mutex<Instant>);
 
 impl Pulse {
@@ -36,7 +37,7 @@ impl Pulse {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Waits until nothing has moved for so long.
+    /// Waits until nothing has been transferred for this long.
     async fn stops(&self, bound: Duration) {
         loop {
             let until = *self.0.lock().unwrap_or_else(PoisonError::into_inner) + bound;
@@ -48,7 +49,7 @@ impl Pulse {
     }
 }
 
-/// Passes everything on until it is over; both connections are closed then.
+/// Relays until either side or a rule ends the connection. Both streams are closed afterwards.
 pub(crate) async fn relay(flow: Flow<'_>, mut client: TcpStream, mut server: TcpStream) {
     let Flow { guard, mut rules, address, wanted } = flow;
     let pulse = Pulse(Mutex::new(Instant::now()));
@@ -72,7 +73,7 @@ pub(crate) async fn relay(flow: Flow<'_>, mut client: TcpStream, mut server: Tcp
     let forbidden = async {
         let near = is_own(address);
         let allows = |rules: &HostRules| rules.allow_address(&wanted.target, wanted.port, address, near);
-        // The sender outlives every connection.
+        // The sender outlives every connection, so this cannot fail.
         let _now = rules.wait_for(|rules| !allows(rules)).await;
     };
     tokio::select! {
@@ -84,7 +85,7 @@ pub(crate) async fn relay(flow: Flow<'_>, mut client: TcpStream, mut server: Tcp
 
 type Ends<'a> = (ReadHalf<'a>, WriteHalf<'a>);
 
-/// One request, and all that comes back.
+/// One plain HTTP request and its response.
 struct Request<'a> {
     head: &'a [u8],
     body: u64,
@@ -96,17 +97,17 @@ impl Request<'_> {
         let ((from_client, mut to_client), (mut from_server, mut to_server)) = (client, server);
         let way_out = Way { guard, pulse, counted: &guard.counts.sent };
         let way_in = Way { guard, pulse, counted: &guard.counts.received };
-        // What comes after the body is not for the host.
+        // Bytes after the body are not forwarded.
         let early = &self.early[..self.early.len().min(usize::try_from(self.body).unwrap_or(usize::MAX))];
         way_out.put(&mut to_server, self.head).await?;
         way_out.put(&mut to_server, early).await?;
         let mut rest = from_client.take(self.body - early.len() as u64);
         let asking = async {
             way_out.pass(&mut rest, &mut to_server).await?;
-            // The answer is still to come.
+            // The response is still to come.
             std::future::pending::<Option<()>>().await
         };
-        // The answer's end is the end, and so is a body that breaks off.
+        // The end of the response or a failure to forward the body ends the connection.
         tokio::select! {
             done = asking => done,
             done = way_in.pass(&mut from_server, &mut to_client) => done,
@@ -114,7 +115,7 @@ impl Request<'_> {
     }
 }
 
-/// Bytes both ways; either side may be done before the other.
+/// Relays both directions; either side may finish before the other.
 async fn tunnel(
     guard: &Guard,
     pulse: &Pulse,
@@ -140,7 +141,7 @@ async fn some(passing: impl Future<Output = Option<()>>) -> Result<(), ()> {
     passing.await.ok_or(())
 }
 
-/// One direction.
+/// One direction of a connection.
 struct Way<'a> {
     guard: &'a Guard,
     pulse: &'a Pulse,
@@ -148,7 +149,7 @@ struct Way<'a> {
 }
 
 impl Way<'_> {
-    /// Passes on until the end; nothing where it breaks off.
+    /// Copies until the end of the stream. Returns `None` on failure.
     async fn pass(
         &self,
         from: &mut (impl AsyncRead + Unpin),
@@ -164,7 +165,7 @@ impl Way<'_> {
         }
     }
 
-    /// Writes, within what there may be in all.
+    /// Writes and counts, up to the total byte limit.
     async fn put(&self, to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Option<()> {
         let before = self.counted.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         if before.saturating_add(bytes.len() as u64) > self.guard.bounds.bytes {

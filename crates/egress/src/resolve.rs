@@ -1,4 +1,4 @@
-//! Names become addresses as they do for every other program of this host: its own resolver, its own `/etc/hosts`.
+//! Resolves names like every other program on this host: with its resolver and its `/etc/hosts`.
 
 use std::fmt::Debug;
 use std::io;
@@ -8,9 +8,9 @@ use std::sync::{Arc, LazyLock};
 use belljar_engine::provider::BoxFuture;
 use tokio::sync::Semaphore;
 
-/// Finds addresses.
+/// Resolves names to addresses.
 pub trait Resolve: Debug + Send + Sync {
-    /// All addresses of a name, best first.
+    /// Returns all addresses of a name, preferred ones first.
     fn resolve(&self, name: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>>;
 }
 
@@ -18,8 +18,8 @@ pub trait Resolve: Debug + Send + Sync {
 #[derive(Debug)]
 pub struct System;
 
-/// The resolver cannot be interrupted, so lookups that nobody waits for any more still have a thread each. There are only
-/// so many of those, for all sandboxes together.
+/// Limits lookup threads across all sandboxes. The resolver cannot be interrupted, so an abandoned lookup
+/// still occupies a thread.
 static THREADS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(64)));
 
 impl Resolve for System {

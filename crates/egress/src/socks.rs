@@ -17,14 +17,14 @@ const NO_SUCH_ADDRESS: u8 = 8;
 const NO_AUTHENTICATION: u8 = 0;
 const NO_METHOD: u8 = 0xff;
 
-/// What a request is answered with; nobody needs to know from where we connect.
+/// Builds a reply. The bound address is left empty: clients do not need it.
 pub(crate) fn reply(code: u8) -> Vec<u8> {
     vec![VERSION, code, 0, 1, 0, 0, 0, 0, 0, 0]
 }
 
-/// Greets and reads what is asked for; or what to answer instead.
+/// Performs the handshake and reads the request. An error holds the answer to send instead.
 pub(crate) async fn ask(client: &mut TcpStream) -> Result<Wanted, Vec<u8>> {
-    // Whoever goes away in the middle needs no answer.
+    // A client that disconnects midway gets no answer.
     let gone = |_| Vec::new();
     let [_, methods] = read::<2>(client).await.map_err(gone)?;
     let mut offered = vec![0; usize::from(methods)];

@@ -1,4 +1,4 @@
-//! Hosts that are reached through the operator's proxy: the rules decide by name, and the proxy looks the name up.
+//! Hosts reached through the operator's proxy: the rules decide by name, and the proxy resolves it.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,11 +10,12 @@ use tokio::time::timeout;
 
 use crate::guard::{Guard, Unreached};
 
-/// The longest answer of a proxy.
+/// The longest response head accepted from a proxy.
 const MAX_HEAD: usize = 8 << 10;
 
 impl Guard {
-    /// Connects to a host by way of a proxy; to which address of the proxy's. The caller has asked the rules.
+    /// Connects to a host through a proxy. Returns the stream and the proxy's address. The caller has checked
+    /// the rules.
     pub(crate) async fn reach_through(
         &self,
         proxy: &Proxy,
@@ -34,13 +35,13 @@ impl Guard {
     }
 }
 
-/// Asks for a connection. Of what follows the answer's head nothing is read: it is the host's.
+/// Requests a tunnel. Reads only the response head: what follows comes from the destination.
 async fn ask(stream: &mut TcpStream, request: &str) -> io::Result<()> {
     stream.write_all(request.as_bytes()).await?;
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() >= MAX_HEAD {
-            return Err(io::Error::other("its answer is too long"));
+            return Err(io::Error::other("its response is too long"));
         }
         head.push(stream.read_u8().await?);
     }
@@ -48,6 +49,6 @@ async fn ask(stream: &mut TcpStream, request: &str) -> io::Result<()> {
     let status = line.split_whitespace().nth(1).unwrap_or_default();
     match line.starts_with("HTTP/1.") && status.len() == 3 && status.starts_with('2') {
         true => Ok(()),
-        false => Err(io::Error::other(format!("it answered {}", status.escape_debug()))),
+        false => Err(io::Error::other(format!("it responded with status {}", status.escape_debug()))),
     }
 }

@@ -1,5 +1,5 @@
-//! The way out, with real sockets on loopback on both sides. Names come from a table, so that they can point anywhere.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Egress with real loopback sockets on both sides. Names come from a table, so they can point anywhere.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod names;
 mod place;
@@ -12,7 +12,7 @@ use place::{Place, Upstream, connect, read_all};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Asks for a tunnel; what is answered, up to the end of its head.
+/// Requests a tunnel. Returns the stream and the response head.
 async fn tunnel(place: &Place, authority: &str) -> (TcpStream, String) {
     let mut client = connect(place.proxy).await;
     client.write_all(format!("CONNECT {authority} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
@@ -26,7 +26,7 @@ async fn tunnel(place: &Place, authority: &str) -> (TcpStream, String) {
     (client, String::from_utf8(head).unwrap())
 }
 
-/// Asks by SOCKS5; the code that is answered.
+/// Requests a SOCKS5 connection. Returns the stream and the reply code.
 async fn socks(place: &Place, address: &[u8], port: u16) -> (TcpStream, u8) {
     let mut client = connect(place.proxy).await;
     let asked = [&[5, 1, 0, 5, 1, 0], address, &port.to_be_bytes()].concat();
@@ -90,14 +90,14 @@ async fn another_host_is_refused_and_told() {
     let answer = place.ask(b"GET http://evil.test/ HTTP/1.1\r\n\r\n").await;
     assert!(answer.contains("connection to evil.test:80 was refused: not in network.hosts"), "{answer}");
     assert_eq!(socks(&place, &by_name("evil.test"), 443).await.1, 2);
-    // Another port of a listed host, this machine's own loopback, a cloud's credentials.
+    // Another port of a listed host, this machine's loopback, and a cloud metadata address.
     assert_eq!(socks(&place, &by_name("a.test"), 22).await.1, 2);
     assert_eq!(socks(&place, &[1, 127, 0, 0, 1], web.port()).await.1, 2);
     assert_eq!(socks(&place, &[1, 169, 254, 169, 254], 80).await.1, 2);
     let mapped =
         [&[4_u8][..], &std::net::Ipv6Addr::from([0, 0, 0, 0, 0, 0xffff, 0x7f00, 1]).octets()].concat();
     assert_eq!(socks(&place, &mapped, web.port()).await.1, 2);
-    assert_eq!(place.names.asked(), 0, "nobody was asked for a name that is not listed");
+    assert_eq!(place.names.asked(), 0, "an unlisted name must not be looked up");
     assert_eq!(web.connections(), 0);
     let findings = place.egress.findings();
     let evil = &findings[0];
@@ -120,7 +120,7 @@ async fn a_private_address_is_refused_like_a_name_that_does_not_exist() {
         let finding = findings.iter().find(|finding| finding.message.contains(name)).unwrap();
         format!("{answer}{head}{code}{finding:?}").replace(name, "NAME")
     };
-    // As long as each other, so that not even a Content-Length differs.
+    // Names of equal length, so that Content-Length is equal too.
     let (private, missing) = (told("private.b.test").await, told("nowhere.b.test").await);
     assert_eq!(private, missing);
     for name in ["mapped.b.test", "v6.b.test"] {
@@ -133,7 +133,7 @@ async fn a_private_address_is_refused_like_a_name_that_does_not_exist() {
 
 #[tokio::test]
 async fn this_machines_own_address_is_near_public_or_not() {
-    // A machine without any way out has no such address.
+    // A machine without a route out has no such address.
     let Ok(own) = place::own_address() else { return };
     let web = Upstream::web_at([0, 0, 0, 0], 0).await;
     let port = web.port();
@@ -153,13 +153,13 @@ async fn localhost_is_this_machine_where_it_is_listed_by_name() {
     let place = Place::open(&[&format!("localhost:{port}")]);
     let answer = place.ask(format!("GET http://localhost:{port}/ HTTP/1.1\r\n\r\n").as_bytes()).await;
     assert!(answer.ends_with("hello"), "{answer}");
-    assert_eq!(place.names.asked(), 0, "no resolver can say what localhost is");
+    assert_eq!(place.names.asked(), 0, "localhost must not be looked up");
     assert_eq!(socks(&place, &[1, 127, 0, 0, 1], port).await.1, 2);
 }
 
 #[tokio::test]
 async fn the_address_that_was_checked_is_the_one_that_is_used() {
-    // The first answer may be reached, and every later one is what may not be.
+    // The first answer may be reached; all later answers may not.
     let allowed = Upstream::web_at([127, 0, 0, 2], 0).await;
     let forbidden = Upstream::web_at([127, 0, 0, 1], allowed.port()).await;
     let port = allowed.port();
@@ -205,11 +205,11 @@ async fn what_is_no_request_is_refused_and_harms_nobody() {
     {
         let _any = place.ask(garbage).await;
     }
-    // Whoever says nothing, or too little, is let go.
+    // A client that sends nothing, or too little, is disconnected.
     let mut slow = connect(place.proxy).await;
     slow.write_all(b"GET http://a.test/ HTTP/1.1\r\n").await.unwrap();
     assert!(read_all(&mut slow).await.starts_with("HTTP/1.1 408 "));
-    // Commands of SOCKS5 other than CONNECT, and an authentication that nobody asked for.
+    // SOCKS5 commands other than CONNECT, and unrequested authentication.
     let mut bind = connect(place.proxy).await;
     bind.write_all(&[5, 1, 0, 5, 2, 0, 1, 127, 0, 0, 1, 0, 80]).await.unwrap();
     let mut answer = [0; 4];
@@ -234,7 +234,7 @@ async fn there_are_only_so_many_connections_and_bytes() {
     assert_eq!(third, "");
     let rules: Vec<_> = place.egress.findings().into_iter().map(|finding| finding.message).collect();
     assert!(rules.iter().any(|message| message.contains("too many bytes")), "{rules:?}");
-    assert!(rules.iter().any(|message| message.contains("too many connections in all")), "{rules:?}");
+    assert!(rules.iter().any(|message| message.contains("too many connections in total")), "{rules:?}");
 }
 
 #[tokio::test]
@@ -242,7 +242,7 @@ async fn only_so_many_are_served_at_once() {
     let echo = Upstream::echo().await;
     let rule = format!("127.0.0.1:{}", echo.port());
     let place = Place::bounded(&[&rule], Bounds { connections_at_once: 2, ..Bounds::default() });
-    // One place is that of the listener for names, which waits for somebody with it.
+    // The DNS listener holds one slot while it waits for a connection.
     let (mut first, _) = tunnel(&place, &rule).await;
     let mut second = connect(place.proxy).await;
     second.write_all(format!("CONNECT {rule} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();

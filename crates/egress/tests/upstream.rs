@@ -1,5 +1,5 @@
-//! Hosts that are reached through the operator's proxy: the rules decide before the proxy hears of anything.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Hosts reached through the operator's proxy: the rules are checked before the proxy receives anything.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 #[expect(dead_code, reason = "other tests use the rest")]
 mod place;
@@ -24,7 +24,7 @@ async fn head(stream: &mut TcpStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// A proxy that notes what it is asked for, refuses one host, and is itself what is behind all the others.
+/// Starts a proxy that records requests, refuses one host, and itself plays every other destination.
 async fn proxy() -> (u16, Heard) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (port, heard) = (listener.local_addr().unwrap().port(), Heard::default());
@@ -65,23 +65,26 @@ async fn a_proxy_is_asked_for_listed_hosts_and_for_nothing_else() {
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     let mut hello = [0; 5];
     client.read_exact(&mut hello).await.unwrap();
-    assert_eq!(&hello, b"hello", "what follows the proxy's answer is the host's");
+    assert_eq!(&hello, b"hello", "bytes after the proxy's response come from the destination");
     let request = "CONNECT registry.test:443 HTTP/1.1\r\nHost: registry.test:443\r\nProxy-Authorization: Basic YW5uOnB3\r\n\r\n";
     assert_eq!(*heard.lock().unwrap(), [request]);
-    assert_eq!(place.names.asked(), 0, "the proxy looks names up");
-    // Addresses that a package's metadata could name, and a host that the proxy would reach.
+    assert_eq!(place.names.asked(), 0, "the proxy resolves names");
+    // Addresses that package metadata could contain, and a host that the proxy would reach.
     for near in ["169.254.169.254:80", "127.0.0.1:80", "[::1]:80", "elsewhere.test:443", "registry.test:22"] {
         let (_, answer) = tunnel(&place, near).await;
         assert!(answer.starts_with("HTTP/1.1 403 "), "{near} {answer}");
     }
     let answer = place.ask(b"GET http://169.254.169.254/latest/ HTTP/1.1\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
-    assert_eq!(heard.lock().unwrap().len(), 1, "the proxy heard of none of them");
+    assert_eq!(heard.lock().unwrap().len(), 1, "no request for them reached the proxy");
     let (mut client, _) = tunnel(&place, "busy.test:443").await;
     let mut rest = String::new();
     client.read_to_string(&mut rest).await.unwrap();
-    assert!(rest.contains("the configured proxy: it answered 503") && !rest.contains("ann"), "{rest}");
+    assert!(
+        rest.contains("the configured proxy: it responded with status 503") && !rest.contains("ann"),
+        "{rest}"
+    );
     let (_, answer) = tunnel(&place, hosts[2]).await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    assert_eq!(heard.lock().unwrap().len(), 2, "what needs no proxy is reached directly");
+    assert_eq!(heard.lock().unwrap().len(), 2, "a host excluded from the proxy is reached directly");
 }

@@ -1,4 +1,4 @@
-//! DNS: answers for listed names, and nothing for others, with nobody asked.
+//! DNS: listed names are answered; other names are refused without a lookup.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn question(name: &str, kind: u8) -> Vec<u8> {
     bytes
 }
 
-/// The code, and what the answers' data are.
+/// Returns the response code and the data of each answer.
 fn read(asked: &[u8], answer: &[u8]) -> (u8, Vec<Vec<u8>>) {
     assert_eq!((&answer[..2], answer[2] & 0x80), (&asked[..2], 0x80));
     let mut rest = &answer[asked.len()..];

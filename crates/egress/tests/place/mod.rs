@@ -1,4 +1,4 @@
-//! A way out with listening sockets of this machine, names from a table, and servers to reach.
+//! Test harness: an egress with listening sockets on this machine, a fake resolver, and servers to reach.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener as StdTcpListener, UdpSocket as StdUdpSocket};
@@ -13,12 +13,12 @@ use belljar_engine::provider::BoxFuture;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Answers from a table: everything is this machine, in one form or another.
+/// Resolves names from a table. Most names resolve to this machine, in different notations.
 #[derive(Debug, Default)]
 pub(crate) struct Table(AtomicUsize);
 
 impl Table {
-    /// How often it was asked.
+    /// Returns how often it was asked.
     pub(crate) fn asked(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
@@ -40,7 +40,7 @@ impl Resolve for Table {
     }
 }
 
-/// The address with which this machine goes out.
+/// Returns this machine's source address for outgoing traffic.
 pub(crate) fn own_address() -> io::Result<IpAddr> {
     let socket = StdUdpSocket::bind("0.0.0.0:0")?;
     socket.connect("203.0.113.1:9")?;
@@ -77,10 +77,10 @@ impl Place {
         self.egress.set_rules(HostRules::parse(rules).unwrap());
     }
 
-    /// Sends something, and everything that comes back.
+    /// Sends bytes and returns everything that comes back.
     pub(crate) async fn ask(&self, bytes: &[u8]) -> String {
         let mut client = connect(self.proxy).await;
-        // Whoever is refused early is not listened to any longer.
+        // The proxy may stop reading after an early refusal.
         let _sent = client.write_all(bytes).await;
         read_all(&mut client).await
     }
@@ -90,11 +90,11 @@ pub(crate) async fn connect(to: SocketAddr) -> TcpStream {
     TcpStream::connect(to).await.unwrap()
 }
 
-/// Everything until the end, which a reset is as well; it has to come.
+/// Reads until the end of the stream or a reset, which must come.
 pub(crate) async fn read_all(client: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     let reading = tokio::time::timeout(Duration::from_secs(60), client.read_to_end(&mut bytes)).await;
-    let _end = reading.expect("it ends");
+    let _end = reading.expect("the connection ends");
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -163,7 +163,7 @@ impl Upstream {
         self.seen.connections.load(Ordering::SeqCst)
     }
 
-    /// What the latest connection said.
+    /// Returns what the latest connection received.
     pub(crate) fn heard(&self) -> String {
         String::from_utf8(self.seen.heard.lock().unwrap().clone()).unwrap()
     }
@@ -179,7 +179,7 @@ impl Upstream {
                 closed.await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("every connection is closed");
+        tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("all connections close");
     }
 }
 
@@ -191,7 +191,7 @@ async fn serve(manner: Manner, mut stream: TcpStream, seen: &Seen) -> io::Result
         heard.extend_from_slice(&buffer[..read]);
         match manner {
             Manner::Echo if read > 0 => stream.write_all(&buffer[..read]).await?,
-            // A body of a few bytes is there soon after its head, and nothing is to come after it.
+            // A body of a few bytes arrives soon after its head; nothing may follow it.
             Manner::Web if read > 0 && whole(&heard) => {
                 let quiet = tokio::time::timeout(Duration::from_millis(100), stream.read(&mut buffer)).await;
                 if let Ok(Ok(more)) = quiet {
