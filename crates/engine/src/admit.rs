@@ -1,4 +1,4 @@
-//! Admission: a [`Request`] is checked once, here, and becomes an [`Admitted`] that cannot be wrong in its shape.
+//! Admission: checks a [`Request`] once and turns it into an [`Admitted`], which is valid by construction.
 
 mod program;
 
@@ -27,23 +27,23 @@ use crate::request::{Dependencies, FileSpec, HostPaths, NetworkSpec, Request};
 pub(crate) use program::check_words;
 use program::{admit_program, refuse_name_clash};
 
-/// Whose a request is where nobody said so.
+/// The tenant of a request that names none.
 pub const DEFAULT_TENANT: &str = "default";
-/// The longest code, in bytes.
+/// Maximum size of `code`, in bytes.
 pub const MAX_CODE: usize = 16 << 20;
-/// The longest standard input, in bytes.
+/// Maximum size of standard input, in bytes.
 pub const MAX_STDIN: usize = 64 << 20;
-/// The most input files.
+/// Maximum number of input files.
 pub const MAX_FILES: usize = 10_000;
-/// The longest request as JSON, in bytes: code and standard input at their longest, with as much again for escapes,
-/// base64 and files.
+/// Maximum size of a request as JSON, in bytes: the longest code and standard input, and as much again for
+/// escapes, base64 and files.
 pub const MAX_REQUEST: usize = 2 * (MAX_CODE + MAX_STDIN);
 const MAX_ENVIRONMENT: usize = 64 << 10;
 const MAX_METADATA: usize = 16 << 10;
-/// Registry, path, tag and digest together.
+/// Maximum length of an image name: registry, path, tag and digest together.
 const MAX_IMAGE_NAME: usize = 512;
 
-/// A request that may run.
+/// A request that passed admission.
 #[derive(Debug, Clone)]
 pub struct Admitted {
     pub(crate) chosen: Chosen,
@@ -56,62 +56,62 @@ pub struct Admitted {
 }
 
 impl Admitted {
-    /// The same for another tenant than the usual one.
+    /// Sets the tenant, in place of [`DEFAULT_TENANT`].
     #[must_use]
     pub fn for_tenant(mut self, tenant: &str) -> Self {
         tenant.clone_into(&mut self.plan.tenant);
         self
     }
 
-    /// The same with another network than any request can ask for: installers of ours reach what an administrator
-    /// configured, and that may be near.
+    /// Sets a network that no request could ask for: Belljar's own installers may reach what an administrator
+    /// configured, including private addresses.
     #[must_use]
     pub fn reaching(mut self, network: Network) -> Self {
         self.plan.network = network;
         self
     }
 
-    /// What its provider can do.
+    /// Returns the capabilities of the selected provider.
     pub fn capabilities(&self) -> &Capabilities {
         self.chosen.capabilities()
     }
 
-    /// What policies say of it. One that is refused is reported as such, and nothing of it runs.
+    /// Returns the verdict of the policies. A refused request is reported as refused and never runs.
     pub fn verdict(&self) -> &Verdict {
         &self.verdict
     }
 
-    /// What holds for it.
+    /// Returns the effective limits.
     pub fn limits(&self) -> &Limits {
         &self.plan.limits
     }
 }
 
-/// What admission decides by.
+/// Inputs to admission: profiles, policies, ceilings and the selected provider.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules<'a> {
     /// Profiles by name.
     pub profiles: &'a Profiles,
-    /// The highest limits.
+    /// The ceiling of each limit.
     pub ceiling: &'a Limits,
-    /// Who will serve it, and can do so much.
+    /// The provider that will run the request, with its capabilities.
     pub chosen: &'a Chosen,
     /// Policies by name.
     pub policies: &'a Policies,
-    /// The policy above which nobody can go, by name.
+    /// Name of a policy that always applies, whatever the request selects.
     pub floor: Option<&'a str>,
-    /// The most of the network that requests may ask for.
+    /// The most network access a request may ask for.
     pub reach: Reach,
-    /// Addresses that are not public, in addition to the built-in ones.
+    /// Address ranges treated as private, in addition to the built-in ones.
     pub private_ranges: &'a PrivateRanges,
-    /// Images beside the host's own.
+    /// Stored images, besides `host`.
     pub images: Option<&'a dyn Images>,
 }
 
-/// Checks a request, resolves it against its profile, and reads its code.
+/// Checks a request, resolves it against its profile, and checks its code against the policies.
 ///
 /// # Errors
-/// Names the field that is wrong and what to do about it.
+/// Names the invalid field and how to fix it.
 pub fn admit(request: Request, paths: HostPaths, rules: &Rules<'_>) -> Result<Admitted, Error> {
     let profile = rules.profiles.named(request.profile.as_deref().unwrap_or("default"))?;
     let chosen = (request.policy.as_deref(), profile.policy.as_deref());
@@ -123,7 +123,7 @@ pub fn admit(request: Request, paths: HostPaths, rules: &Rules<'_>) -> Result<Ad
 /// Checks a request and resolves it against its profile.
 ///
 /// # Errors
-/// Names the field that is wrong and what to do about it.
+/// Names the invalid field and how to fix it.
 pub(crate) fn resolve(
     request: Request,
     paths: HostPaths,
@@ -200,7 +200,7 @@ pub(crate) fn admit_metadata(metadata: &Map<String, Value>) -> Result<(), Error>
 fn refuse_what_is_not_there(request: &Request) -> Result<(), Error> {
     let unsupported = |field, message: &str| Err(Error::Unsupported { field, message: message.to_owned() });
     if request.wait == Some(false) {
-        return unsupported("wait", "only a server can answer before the end");
+        return unsupported("wait", "only a server can answer before the execution ends");
     }
     Ok(())
 }
@@ -218,7 +218,8 @@ pub(crate) fn admit_layers(names: &[String], capabilities: &Capabilities) -> Res
     Ok(layers)
 }
 
-/// Folders of this machine are shown only by who can; `given` are fields and whether they name one.
+/// Refuses host folders unless the provider can mount them. `given` lists fields and whether each names a
+/// folder.
 pub(crate) fn demand_folders(given: &[(&'static str, bool)], chosen: &Chosen) -> Result<(), Error> {
     match given.iter().find(|(_, given)| *given) {
         Some((field, _)) => chosen.demand(Capability::HostPaths, field),
@@ -226,7 +227,8 @@ pub(crate) fn demand_folders(given: &[(&'static str, bool)], chosen: &Chosen) ->
     }
 }
 
-/// So with packages that are asked for. What a profile has for everybody may be in the image as well.
+/// Refuses requested packages unless the provider can install them. A profile's own packages are not checked:
+/// the image may already contain them.
 pub(crate) fn demand_packages(given: &Dependencies, chosen: &Chosen) -> Result<(), Error> {
     match given.packages.is_empty() {
         true => Ok(()),
@@ -234,7 +236,7 @@ pub(crate) fn demand_packages(given: &Dependencies, chosen: &Chosen) -> Result<(
     }
 }
 
-/// What a request names, else its profile, else the provider's usual one.
+/// Returns the image that the request names, else the profile's, else the provider's default.
 pub(crate) fn admit_image(
     name: Option<&str>,
     folder: Option<PathBuf>,
@@ -242,7 +244,7 @@ pub(crate) fn admit_image(
     rules: &Rules<'_>,
 ) -> Result<Image, Error> {
     let named = name.or(profile.image.as_deref());
-    // A request names no folder: whose files those are is not for it to say.
+    // Only a profile may name a folder: a request must not choose which host files it sees.
     let in_profile = named.filter(|text| name.is_none() && text.starts_with('/')).map(PathBuf::from);
     let named = named.filter(|_| folder.is_none() && in_profile.is_none());
     if folder.is_some() || in_profile.is_some() || named == Some("host") {
@@ -268,7 +270,7 @@ fn unpacked_image(name: &str, images: Option<&dyn Images>) -> Result<Image, Erro
     }
 }
 
-/// An image of the provider's own, if an administrator lets requests name it.
+/// Returns one of the provider's own images, if an administrator allows requests to name it.
 fn named_image(name: &str, usual: &str, others: &[String]) -> Result<Image, Error> {
     let fine = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
     let shown: String = name.chars().take(MAX_IMAGE_NAME).collect();
@@ -277,17 +279,16 @@ fn named_image(name: &str, usual: &str, others: &[String]) -> Result<Image, Erro
         || !name.starts_with(|c: char| c.is_ascii_alphanumeric())
         || !name.chars().all(fine)
     {
-        return Err(Error::invalid("image", format!("'{shown}' is no name of an image")));
+        return Err(Error::invalid("image", format!("'{shown}' is not a valid image name")));
     }
     if name != usual && !others.iter().any(|other| other == "*" || other == name) {
-        let message =
-            format!("'{shown}' is not among those that requests may name; leave it out for '{usual}'");
+        let message = format!("requests may not use image '{shown}'; leave it out to use '{usual}'");
         return Err(Error::Invalid { field: "image", message });
     }
     Ok(Image::Named(name.to_owned()))
 }
 
-/// What an image sets stands below what everybody else says.
+/// Adds the image's variables to `env`, which takes precedence.
 pub(crate) fn over_image(image: &Image, env: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let Image::Stored(stored) = image else { return env };
     let mut all = stored.env.clone();
@@ -295,10 +296,10 @@ pub(crate) fn over_image(image: &Image, env: BTreeMap<String, String>) -> BTreeM
     all
 }
 
-/// Reads `SOURCE:DESTINATION[:ro|rw]`; without a mode it is read-only.
+/// Parses `SOURCE:DESTINATION[:ro|rw]`. The default mode is read-only.
 ///
 /// # Errors
-/// Says what is wrong with it.
+/// Says which part is invalid.
 pub fn parse_mount(text: &str) -> Result<Mount, Error> {
     let wrong =
         |why: &str| Error::invalid("mount", format!("'{text}': {why}; write SOURCE:DESTINATION[:ro|rw]"));
@@ -316,12 +317,12 @@ pub fn parse_mount(text: &str) -> Result<Mount, Error> {
     let top = inside.split('/').next().unwrap_or_default();
     let ours = ["workspace", "tmp", "home", "home/sandbox", "run", "run/belljar"];
     if matches!(top, "proc" | "dev" | "sys") || ours.contains(&inside) {
-        return Err(wrong("that place is Belljar's own"));
+        return Err(wrong("that path is reserved by Belljar"));
     }
     Ok(Mount { source: source.into(), destination: destination.to_owned(), writable })
 }
 
-/// What a request asks for, as far as it may, or what its profile has.
+/// Returns the network that the request asks for, if the network ceiling allows it, else the profile's.
 pub(crate) fn choose_network(
     asked: Option<&NetworkSpec>,
     profile: &Profile,
@@ -347,12 +348,14 @@ pub(crate) fn admit_network(spec: Option<&NetworkSpec>) -> Result<Network, Error
     match spec.mode.as_str() {
         "none" if spec.hosts.is_empty() => Ok(Network::None),
         "full" if spec.hosts.is_empty() => Ok(Network::Full),
-        "none" | "full" => Err(Error::invalid("network.hosts", "only together with mode 'hosts'")),
+        "none" | "full" => Err(Error::invalid("network.hosts", "only allowed with mode 'hosts'")),
         "hosts" => match HostRules::parse(&spec.hosts) {
             Ok(rules) => Ok(Network::Hosts(rules)),
             Err(message) => Err(Error::Invalid { field: "network.hosts", message }),
         },
-        other => Err(Error::invalid("network.mode", format!("'{other}' is none of none, hosts, full"))),
+        other => {
+            Err(Error::invalid("network.mode", format!("unknown mode '{other}'; use none, hosts or full")))
+        }
     }
 }
 
@@ -371,7 +374,9 @@ pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<(), Error> {
         if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
             return Err(Error::invalid(
                 "env",
-                format!("'{key}' is not a variable: no '=' in its name, and no NUL"),
+                format!(
+                    "'{key}' is not a valid variable: the name must not be empty or contain '=', and no part may contain NUL"
+                ),
             ));
         }
     }
@@ -392,20 +397,20 @@ fn admit_workdir(given: Option<&str>) -> Result<String, Error> {
     }
 }
 
-/// Holds a path that stays below where it is put.
+/// Checks that a path is relative and stays below the folder it is placed in.
 pub(crate) fn check_relative(path: &str) -> Result<(), String> {
     if path.contains('\0') {
         return Err("a path cannot contain NUL".to_owned());
     }
     if path.starts_with('/') {
-        return Err("must be relative to the workspace, and is absolute".to_owned());
+        return Err("must be relative to the workspace, but is absolute".to_owned());
     }
     if path.len() > 4_096 || path.split('/').any(|part| part.len() > 255) {
-        return Err("too long".to_owned());
+        return Err("is too long".to_owned());
     }
     match path.split('/').find(|part| matches!(*part, "" | "." | "..")) {
         Some("..") => Err("'..' would leave the workspace".to_owned()),
-        Some(_) => Err("has an empty part".to_owned()),
+        Some(_) => Err("has an empty or '.' component".to_owned()),
         None => Ok(()),
     }
 }
@@ -420,7 +425,7 @@ fn admit_files(specs: &[FileSpec], disk_bytes: u64) -> Result<Vec<InputFile>, Er
         let shown = spec.path.escape_debug();
         check_relative(&spec.path).map_err(|why| Error::invalid("files", format!("'{shown}': {why}")))?;
         if !seen.insert(&spec.path) {
-            return Err(Error::invalid("files", format!("'{shown}' is there twice")));
+            return Err(Error::invalid("files", format!("'{shown}' is listed twice")));
         }
         let content = text_or_base64("files", spec.content.clone(), spec.content_base64.as_deref())?
             .ok_or_else(|| {
@@ -431,7 +436,10 @@ fn admit_files(specs: &[FileSpec], disk_bytes: u64) -> Result<Vec<InputFile>, Er
     let total: u64 = files.iter().map(|file| file.content.len() as u64).sum();
     if total > disk_bytes {
         let (total, room) = (crate::quantity::show_bytes(total), crate::quantity::show_bytes(disk_bytes));
-        return Err(Error::invalid("files", format!("{total} do not fit into limits.disk_bytes of {room}")));
+        return Err(Error::invalid(
+            "files",
+            format!("{total} of files do not fit into limits.disk_bytes of {room}"),
+        ));
     }
     Ok(files)
 }
@@ -440,7 +448,7 @@ fn parse_mode(text: Option<&str>) -> Result<u32, Error> {
     let text = text.unwrap_or("0644");
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 => Ok(mode),
-        _ => Err(Error::invalid("files", format!("mode '{text}' is not one of 0000 to 0777, in octal"))),
+        _ => Err(Error::invalid("files", format!("mode '{text}' is not an octal number from 0000 to 0777"))),
     }
 }
 

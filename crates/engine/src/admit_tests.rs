@@ -84,7 +84,7 @@ fn code_that_cannot_run() {
     );
     assert!(refused(json!({"language": "py", "code": "1", "code_base64": "MQ=="})).contains("both"));
     assert!(refused(json!({"command": []})).contains("command: is empty"));
-    assert!(refused(json!({"command": ["ls"], "language": "py"})).contains("stands instead"));
+    assert!(refused(json!({"command": ["ls"], "language": "py"})).contains("cannot be combined"));
 }
 
 #[test]
@@ -94,17 +94,17 @@ fn paths_that_would_leave_the_workspace() {
         ("a/../../b", "would leave"),
         ("/etc/passwd", "is absolute"),
         ("a\0b", "NUL"),
-        ("", "empty part"),
-        ("a//b", "empty part"),
-        ("./a", "empty part"),
+        ("", "empty or '.' component"),
+        ("a//b", "empty or '.' component"),
+        ("./a", "empty or '.' component"),
     ] {
         let error = refused(json!({"language": "py", "code": "1", "files": [{"path": path, "content": ""}]}));
         assert!(error.contains(why), "{path:?}: {error}");
     }
     let twice = json!([{"path": "a", "content": ""}, {"path": "a", "content": ""}]);
-    assert!(refused(json!({"language": "py", "code": "1", "files": twice})).contains("there twice"));
+    assert!(refused(json!({"language": "py", "code": "1", "files": twice})).contains("listed twice"));
     let main = json!([{"path": "main.py", "content": ""}]);
-    assert!(refused(json!({"language": "py", "code": "1", "files": main})).contains("code itself takes"));
+    assert!(refused(json!({"language": "py", "code": "1", "files": main})).contains("code is written to"));
     let setuid = json!([{"path": "a", "content": "", "mode": "4755"}]);
     assert!(refused(json!({"language": "py", "code": "1", "files": setuid})).contains("0000 to 0777"));
 }
@@ -129,7 +129,7 @@ fn networks() {
             .contains("network.hosts: 'https://a' is a URL")
     );
     assert!(refused(with(json!({"mode": "hosts"}))).contains("network.hosts: is empty"));
-    assert!(refused(with(json!({"mode": "most"}))).contains("none of none, hosts, full"));
+    assert!(refused(with(json!({"mode": "most"}))).contains("use none, hosts or full"));
 }
 
 #[test]
@@ -139,7 +139,9 @@ fn arguments_fit_the_language() {
         refused(json!({"language": "bash", "code": "1", "arguments": {"1a": 1}}))
             .contains("name of a variable")
     );
-    assert!(refused(json!({"language": "perl", "code": "1", "arguments": {}})).contains("takes none"));
+    assert!(
+        refused(json!({"language": "perl", "code": "1", "arguments": {}})).contains("not supported for perl")
+    );
 }
 
 #[test]
@@ -208,7 +210,7 @@ fn what_a_provider_cannot_do_is_refused_by_the_name_of_the_capability() {
     let mounts = HostPaths { mounts: vec![parse_mount("/srv:/data").unwrap()], ..HostPaths::default() };
     let folder = HostPaths { image: Some("/srv".into()), ..HostPaths::default() };
     for (said, name) in [
-        (refused(program(), playground), "workspace: provider 'claims' shows no folders"),
+        (refused(program(), playground), "workspace: provider 'claims' cannot mount host folders"),
         (refused(program(), mounts), "'host_paths'"),
         (refused(program(), folder), "'unpacked_images'"),
         (with("image", json!("host")), "'unpacked_images'"),
@@ -239,14 +241,15 @@ fn images_of_a_providers_own_are_those_that_may_be_named() {
         image(&["*"], json!("reg.example:5000/a/b@sha256:00")),
         named("reg.example:5000/a/b@sha256:00")
     );
-    assert!(image(&["node:22"], json!("node")).unwrap_err().contains("not among those"));
+    assert!(image(&["node:22"], json!("node")).unwrap_err().contains("may not use image"));
     assert!(image(&["*"], json!("host")).unwrap_err().contains("'unpacked_images'"));
     for bad in ["--privileged", "a b", "/etc", "", "é", &"a".repeat(600)] {
-        assert!(image(&["*"], json!(bad)).unwrap_err().contains("is no name of an image"), "{bad}");
+        assert!(image(&["*"], json!(bad)).unwrap_err().contains("is not a valid image name"), "{bad}");
     }
 }
 
-/// A `belljar.toml` of the current folder may have come with the code, and its profiles are not the operator's.
+/// A `belljar.toml` in the current folder may have come with the code, so its profiles are not the
+/// operator's.
 #[test]
 fn nothing_of_a_profile_that_came_with_the_code_reaches_a_warm_interpreter() {
     let written: crate::profile::Profile = serde_json::from_value(json!({
@@ -262,8 +265,8 @@ fn nothing_of_a_profile_that_came_with_the_code_reaches_a_warm_interpreter() {
         let (mine, theirs) = if came_with_code { (0, 1) } else { (1, 0) };
         assert_eq!((admitted.wanted.standing.len(), admitted.wanted.packages.len()), (mine, theirs));
         assert_eq!((admitted.plan.preimports.len(), admitted.plan.env.len()), (mine, 2 * mine));
-        assert_eq!(admitted.task.env["A"], "b", "programs have the variables all the same");
+        assert_eq!(admitted.task.env["A"], "b", "programs still get the variables");
     }
     let unknown = serde_json::from_value::<crate::profile::Profile>(json!({"came_with_code": false}));
-    assert!(unknown.is_err(), "no file says it of itself");
+    assert!(unknown.is_err(), "a profile file cannot set came_with_code");
 }

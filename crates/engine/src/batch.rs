@@ -1,7 +1,7 @@
-//! Many requests at once: so many run at a time, and results come in the order in which they finish.
+//! Batches: many requests, a bounded number running at a time, results in the order in which they finish.
 //!
-//! Nothing is spawned and nothing waits in line here. Runs advance while [`Batch::next`] is awaited, and whoever has
-//! the requests starts the next one when there is room and the results so far have found their way out.
+//! A batch spawns no tasks and has no queue. Executions advance while [`Batch::next`] is awaited; the caller
+//! starts the next request when there is room and earlier results have been written out.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -15,25 +15,26 @@ use crate::report::Report;
 use crate::request::{HostPaths, Request};
 use crate::{Engine, Error, ErrorCode};
 
-/// One request of a batch, or why it is none.
+/// One request of a batch, or the error that made it invalid.
 #[derive(Debug)]
 pub struct Entry {
-    /// Its place in the batch.
+    /// Position in the batch, from 0.
     pub index: u64,
-    /// What is asked for.
+    /// The request, or why it could not be parsed.
     pub wanted: Result<(Request, HostPaths), Error>,
 }
 
-/// What came of one request. As JSON it is the result object, or `{"error":{"code","message"}}`, with `index`.
+/// The result of one request. Serializes as the result object or `{"error":{"code","message"}}`, with
+/// `index`.
 #[derive(Debug)]
 pub struct Finished {
-    /// Its place in the batch.
+    /// Position in the batch, from 0.
     pub index: u64,
-    /// The result, or why nothing ran.
+    /// The report, or why nothing ran.
     pub result: Result<Report, Error>,
 }
 
-/// Requests under way.
+/// The executions of a batch that are in progress.
 pub struct Batch<'a> {
     engine: &'a Engine,
     jobs: NonZeroUsize,
@@ -47,22 +48,22 @@ impl fmt::Debug for Batch<'_> {
 }
 
 impl<'a> Batch<'a> {
-    /// A batch of which so many run at a time.
+    /// Creates a batch that runs at most `jobs` requests at a time.
     pub fn new(engine: &'a Engine, jobs: NonZeroUsize) -> Self {
         Self { engine, jobs, running: FuturesUnordered::new() }
     }
 
-    /// How many are under way.
+    /// Returns the number of running executions.
     pub fn running(&self) -> usize {
         self.running.len()
     }
 
-    /// Whether one more may be started.
+    /// Returns whether another request may be started.
     pub fn has_room(&self) -> bool {
         self.running.len() < self.jobs.get()
     }
 
-    /// Takes a request; it starts when [`Batch::next`] is awaited. Ask [`Batch::has_room`] first.
+    /// Adds a request, which starts when [`Batch::next`] is awaited. Check [`Batch::has_room`] first.
     pub fn start(&mut self, id: String, entry: Entry, cancel: BoxFuture<'a, ()>) {
         let engine = self.engine;
         self.running.push(Box::pin(async move {
@@ -75,7 +76,7 @@ impl<'a> Batch<'a> {
         }));
     }
 
-    /// The next one to finish; nothing where none is under way. Dropping this future loses nothing.
+    /// Waits for the next execution to finish; returns `None` if none is running. Cancel-safe.
     pub async fn next(&mut self) -> Option<Finished> {
         self.running.next().await
     }

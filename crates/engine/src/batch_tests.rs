@@ -1,4 +1,5 @@
-//! Batches over a provider that runs nothing: a program of `n` takes `n` turns of the scheduler, `wait` is cancelled.
+//! Batches over a fake provider: the command `n` yields to the scheduler `n` times; `wait` runs until
+//! canceled.
 
 use std::future::pending;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! Keeps the head and the tail of a stream, whatever its length.
+//! Keeps the head and the tail of an output stream of any length.
 
 use std::collections::VecDeque;
 
-/// Bytes of one output stream, bounded: half of the bound for the beginning, half for the end.
+/// A bounded capture of one output stream: half of the bound for the head, half for the tail.
 #[derive(Debug)]
 pub struct Capture {
     head: Vec<u8>,
@@ -13,14 +13,14 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// A capture that keeps at most `bound` bytes.
+    /// Creates a capture that keeps at most `bound` bytes.
     pub fn new(bound: u64) -> Self {
         let bound = usize::try_from(bound).unwrap_or(usize::MAX);
         let tail_bound = bound / 2;
         Self { head: Vec::new(), head_bound: bound - tail_bound, tail: VecDeque::new(), tail_bound, total: 0 }
     }
 
-    /// Takes the next bytes, and gives back those that belong to the head: what a live view may show at once.
+    /// Appends bytes. Returns the part that belongs to the head, which a live view may show at once.
     pub fn push<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         self.total += bytes.len() as u64;
         let (head, rest) = bytes.split_at(bytes.len().min(self.head_bound - self.head.len()));
@@ -32,19 +32,19 @@ impl Capture {
         head
     }
 
-    /// Forgets everything.
+    /// Discards everything captured so far.
     pub fn clear(&mut self) {
         self.head.clear();
         self.tail.clear();
         self.total = 0;
     }
 
-    /// How many bytes came in all.
+    /// Returns the number of bytes received in all.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Whether bytes were left out between head and tail.
+    /// Returns whether bytes were dropped between head and tail.
     pub fn truncated(&self) -> bool {
         self.left_out() > 0
     }
@@ -53,7 +53,7 @@ impl Capture {
         self.total - (self.head.len() + self.tail.len()) as u64
     }
 
-    /// What follows the head: a note where bytes were left out, then the end.
+    /// Returns what follows the head: a note if bytes were dropped, then the tail.
     pub fn rest(&self) -> Vec<u8> {
         let mut rest = Vec::new();
         if self.truncated() {
@@ -63,7 +63,7 @@ impl Capture {
         rest
     }
 
-    /// Everything kept, in order.
+    /// Returns everything captured, in order.
     pub fn bytes(&self) -> Vec<u8> {
         let mut all = self.head.clone();
         all.extend(self.rest());

@@ -1,4 +1,5 @@
-//! The kinds of providers that can be configured. Whoever wires the parts knows them; others see them through this port.
+//! The port of provider kinds: which providers can be configured, with which settings. Implemented where the
+//! parts are wired together.
 
 mod check;
 
@@ -13,47 +14,47 @@ use crate::provider::Provider;
 
 pub use check::{check, moved, secrets};
 
-/// What is said about a provider: plain values by name.
+/// Settings of a provider: plain values by name.
 pub type Settings = Map<String, Value>;
 
-/// Stands for a secret wherever settings are shown; whoever sends it back keeps the secret where it goes to the same place
-/// as before ([`moved`]).
+/// Replaces a secret wherever settings are shown. A client that sends it back keeps the stored secret, unless
+/// the destination changed ([`moved`]).
 pub const MASK: &str = "********";
 
-/// All kinds.
+/// The provider kinds that can be configured.
 pub trait Catalog: Debug + Send + Sync {
-    /// Their names.
+    /// Returns the names of all kinds.
     fn names(&self) -> Vec<&'static str>;
 
-    /// Whether one is there although nobody has configured it.
+    /// Returns whether a provider of this kind exists without being configured.
     fn stands(&self, name: &str) -> bool;
 
-    /// The JSON Schema of its settings, an object of plain values in which secrets are `writeOnly`, and what decides where
-    /// those are sent is `x-destination`.
+    /// Returns the JSON Schema of a kind's settings: an object of plain values. Secrets are marked
+    /// `writeOnly`; settings that decide where secrets are sent are marked `x-destination`.
     ///
     /// # Errors
-    /// There is no such kind.
+    /// Fails if there is no such kind.
     fn schema(&self, name: &str) -> Result<Value, Error>;
 
-    /// Makes one that was spoken to by nobody yet, of settings that fit the schema.
+    /// Creates a provider from settings that fit the schema, without contacting it.
     ///
     /// # Errors
-    /// Names the setting that is wrong, and never its value.
+    /// Names the invalid setting, never its value.
     fn build(&self, name: &str, settings: &Settings) -> Result<Arc<dyn Provider>, Error>;
 }
 
-/// A kind that nobody knows.
+/// Returns the error for an unknown provider kind.
 pub fn unknown(name: &str, known: &[&str]) -> Error {
     Error::Unsupported { field: "provider", message: no_such(name, known) }
 }
 
-/// The same in words.
+/// Returns the message for an unknown provider, with the closest known name.
 pub(crate) fn no_such(name: &str, known: &[&str]) -> String {
     let meant = meant(name, known).map(|known| format!(" (did you mean '{known}'?)")).unwrap_or_default();
     format!("there is no provider '{}'{meant}; known: {}", name.escape_debug(), known.join(", "))
 }
 
-/// Whom somebody may have misspelt, by one letter of three and two at most.
+/// Returns the closest known name: at most two edits away, and at most one per three letters.
 fn meant<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let near = known.iter().filter(|known| known.len().abs_diff(name.len()) <= 2);
     let near = near.map(|known| (distance(name, known), *known));

@@ -1,20 +1,20 @@
-//! What the requests of a batch have in common: each takes from here what it leaves out itself.
+//! Request defaults: values for the fields that a request of a batch leaves out.
 
 use crate::request::{Dependencies, FileSpec, HostPaths, Request};
 use crate::{Engine, Error};
 
-/// Stands behind every request of a batch.
+/// Defaults for every request of a batch or a tool call.
 #[derive(Debug, Clone, Default)]
 pub struct Defaults {
-    /// What holds where a request says nothing. Its code is for requests that bring no program of their own.
+    /// Default fields. Its code applies to requests that have no program of their own.
     pub request: Request,
-    /// Paths of this machine, which no request can name.
+    /// Host paths, which no request can name.
     pub paths: HostPaths,
 }
 
 impl Defaults {
-    /// A request with what it leaves out. Environment, files and demanded layers add up; of two with one name, the
-    /// request's own wins.
+    /// Fills in the fields that a request leaves out. Environment, files and required layers are merged; the
+    /// request's own entry wins over a default of the same name.
     pub fn complete(&self, own: Request) -> (Request, HostPaths) {
         let base = &self.request;
         let mut paths = self.paths.clone();
@@ -22,7 +22,7 @@ impl Defaults {
             paths.image = None;
         }
         let (code, code_base64, command) = if has_program(&own) {
-            // The name is that of the common code.
+            // The name belongs to the default code.
             paths.source_name = None;
             (own.code, own.code_base64, own.command)
         } else {
@@ -55,16 +55,16 @@ impl Defaults {
         (request, paths)
     }
 
-    /// Finds what is wrong with the defaults themselves, so that it is said once and not for every request.
+    /// Checks the defaults themselves, so that a mistake is reported once and not for every request.
     ///
     /// # Errors
-    /// Names what is wrong.
+    /// Names the invalid field.
     pub fn check(&self, engine: &Engine) -> Result<(), Error> {
         let mut request = self.request.clone();
         if !has_program(&request) {
             match request.language {
-                Some(_) => request.code = Some("stands for any code".to_owned()),
-                None => request.command = Some(vec!["stands for any program".to_owned()]),
+                Some(_) => request.code = Some("placeholder".to_owned()),
+                None => request.command = Some(vec!["placeholder".to_owned()]),
             }
         }
         engine.admit(request, self.paths.clone()).map(drop)

@@ -1,4 +1,5 @@
-//! What *we* failed to do. What a program did is an [`Ending`](crate::outcome::Ending), never an error.
+//! Errors: why Belljar could not run a request. What a program did is an [`Ending`](crate::outcome::Ending),
+//! never an error.
 
 use thiserror::Error as ThisError;
 
@@ -8,18 +9,18 @@ use crate::layer::Layer;
 use crate::packages::PackagesError;
 use crate::provider::ProviderError;
 
-/// Whose move it is.
+/// The party that has to act on an error: the caller, a later retry, or the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The request has to change.
     Caller,
-    /// The same request may succeed later.
+    /// Resources are exhausted; retrying the request later may succeed.
     Capacity,
-    /// The machine, or Belljar itself.
+    /// The machine or Belljar itself is at fault.
     Host,
 }
 
-/// The closed list of `code` values in `{"error":{"code","message"}}`.
+/// Error codes: the closed list of `code` values in `{"error":{"code","message"}}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
@@ -27,94 +28,95 @@ pub enum ErrorCode {
     InvalidRequest,
     /// A limit is zero, negative or above the ceiling.
     InvalidLimit,
-    /// No such language.
+    /// The language is unknown.
     UnknownLanguage,
-    /// A known language whose runtime the image does not have.
+    /// The language is known, but the image has no runtime for it.
     LanguageUnavailable,
-    /// No such profile.
+    /// The profile is unknown.
     UnknownProfile,
-    /// Known, but not possible with this provider or version.
+    /// Not supported by this provider or version.
     Unsupported,
-    /// A demanded layer is not enforced here.
+    /// A required isolation layer is not enforced here.
     LayerUnavailable,
-    /// The sandbox could not be set up; nothing ran.
+    /// Sandbox set-up failed; nothing ran.
     SetupFailed,
-    /// All sandboxes together used up their memory, and this one was ended for it; the same request may succeed later.
+    /// All sandboxes together ran out of memory, and this one was killed to free some. The same request may
+    /// succeed later.
     SandboxMemoryExhausted,
-    /// A policy does not let it run.
+    /// A policy refused the code.
     Refused,
-    /// There is no such set of packages, or none that may be installed; nothing ran.
+    /// No installable set of packages satisfies the request; nothing ran.
     DependencyUnresolvable,
-    /// A package could not be built; nothing ran.
+    /// A package failed to build; nothing ran.
     DependencyBuildFailed,
 }
 
-/// Why nothing ran.
+/// Why a request was refused or could not run.
 #[derive(Debug, ThisError)]
 pub enum Error {
-    /// A field that cannot be used as it is.
+    /// A field is invalid.
     #[error("{field}: {message}")]
     Invalid {
         /// The field, as the request spells it.
         field: &'static str,
-        /// What is wrong and what to do.
+        /// The problem, and how to fix it.
         message: String,
     },
-    /// A limit outside its range.
+    /// A limit is outside its range.
     #[error("limits.{name}: {message}")]
     Limit {
         /// The limit, as the request spells it.
         name: &'static str,
-        /// What is wrong and what to do.
+        /// The problem, and how to fix it.
         message: String,
     },
-    /// A language nobody here speaks.
+    /// The language is unknown.
     #[error("language: unknown language '{given}'; known: {known}")]
     UnknownLanguage {
-        /// What was asked for.
+        /// The name in the request.
         given: String,
-        /// All names, comma-separated.
+        /// All known names, comma-separated.
         known: String,
     },
-    /// A profile nobody defined.
+    /// The profile is not defined.
     #[error("profile: unknown profile '{given}'; known: {known}")]
     UnknownProfile {
-        /// What was asked for.
+        /// The name in the request.
         given: String,
-        /// All names, comma-separated.
+        /// All known names, comma-separated.
         known: String,
     },
-    /// A thing that this version or provider does not do.
+    /// Not supported by this version or provider.
     #[error("{field}: {message}")]
     Unsupported {
         /// The field, as the request spells it.
         field: &'static str,
-        /// What is not possible, and what is.
+        /// Says what is not possible, and what is.
         message: String,
     },
-    /// `require` names a layer that would not be enforced.
+    /// A layer in `require` would not be enforced.
     #[error("require: layer '{layer}' is not enforced here: {reason}")]
     LayerUnavailable {
         /// The layer.
         layer: Layer,
-        /// Why, and what would mend it.
+        /// The reason, and how to fix it.
         reason: String,
     },
-    /// A policy does not let it run. Of a whole execution this is no error but a result.
+    /// A policy refused a command. A refused execution is a result, not an error.
     #[error("{message}")]
     Refused {
-        /// In one line.
+        /// The refusal, in one line.
         message: String,
-        /// All that the policy minds.
+        /// All findings of the policy.
         findings: Vec<Finding>,
     },
-    /// The provider could not do its part.
+    /// The provider failed.
     #[error(transparent)]
     Provider(#[from] ProviderError),
-    /// The packages could not be made available.
+    /// The packages could not be provided.
     #[error(transparent)]
     Packages(#[from] PackagesError),
-    /// There is no such image.
+    /// The image could not be used.
     #[error(transparent)]
     Images(#[from] ImagesError),
 }
@@ -124,7 +126,7 @@ impl Error {
         Self::Invalid { field, message: message.into() }
     }
 
-    /// The machine-readable name of this error.
+    /// Returns the machine-readable code of this error.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Invalid { .. } => ErrorCode::InvalidRequest,
@@ -150,7 +152,7 @@ impl Error {
         }
     }
 
-    /// Whose move it is.
+    /// The party that has to act on an error: the caller, a later retry, or the host.
     pub fn fault(&self) -> Fault {
         match self.code() {
             ErrorCode::SetupFailed | ErrorCode::LanguageUnavailable | ErrorCode::LayerUnavailable => {

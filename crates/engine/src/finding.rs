@@ -1,27 +1,27 @@
-//! Findings: what was noticed about a run, before it or during it, in one form. Their names are fixed.
+//! Findings of policies and of the sandbox, in one form. The field names are part of the API.
 
 use serde::{Deserialize, Serialize};
 
-/// So many are reported of what was noticed during a run; more help nobody.
+/// Maximum number of findings reported for one execution.
 pub const MAX_FINDINGS: usize = 100;
 
-/// Something a policy minds in the code, or something that the sandbox kept the program from.
+/// A problem that a policy found in the code, or an action that the sandbox denied.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Finding {
-    /// A stable id: `PY-PROCESS`, `network-host`.
+    /// Stable id of the rule, e.g. `PY-PROCESS` or `network-host`.
     pub rule: String,
-    /// What it is about: `process`, `filesystem`, `network` and their kin.
+    /// Category, e.g. `process`, `filesystem` or `network`.
     pub category: String,
-    /// `info`, `warning` or `error`, and what a policy's rules have besides.
+    /// Severity: `info`, `warning`, `error`, or another severity of the policy rules.
     pub severity: String,
-    /// What was found, or what was kept from happening.
+    /// Message that says what was found or denied.
     pub message: String,
-    /// In the code, from 1; null where it is known of the run only.
+    /// Line in the code, from 1; null if the finding is about the execution.
     pub line: Option<u32>,
-    /// In characters, from 1.
+    /// Column in characters, from 1.
     pub column: Option<u32>,
-    /// What to do: the setting that would allow it, or what to write instead.
+    /// How to fix it: the setting that would allow it, or what to write instead.
     pub suggestion: String,
-    /// The line of the policy, or the setting, that decided.
+    /// The policy line or the setting that decided.
     pub decided_by: String,
 }

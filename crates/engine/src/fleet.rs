@@ -1,7 +1,7 @@
-//! The providers that there are, and which of them serves a request.
+//! The set of providers, and the selection of one for each request.
 //!
 //! ```text
-//! request, else profile, else tenant, else the usual one ──▶ by name, or `auto`: the strongest ──▶ it, or who stands in for it
+//! request, else profile, else tenant, else the default ──▶ by name, or `auto`: the strongest ──▶ itself, or a fallback
 //! ```
 
 use std::collections::BTreeMap;
@@ -16,59 +16,59 @@ use crate::outcome::Kernel;
 use crate::provider::{Capabilities, Capability, Provider, ProviderError};
 use crate::{Error, catalog};
 
-/// Names no provider but the strongest that works.
+/// Provider name that selects the strongest healthy provider.
 pub const AUTO: &str = "auto";
-/// So many failures in a row, and it is left alone for a while.
+/// Number of consecutive failures after which a provider is not tried for a while.
 const TRIES: u32 = 5;
-/// How long that is; then one request may try.
+/// How long a failing provider is not tried; then one request may try it.
 const REST: Duration = Duration::from_secs(10);
 
-/// A provider as an administrator lists it.
+/// A provider and its fallbacks, as an administrator configures them.
 #[derive(Debug, Clone)]
 pub struct Member {
     /// The provider.
     pub provider: Arc<dyn Provider>,
-    /// Who serves instead while it fails, by name and in this order; nobody where this is empty.
+    /// Names of the providers that take over while it fails, in order.
     pub instead: Vec<String>,
 }
 
 impl Member {
-    /// One for which nobody stands in.
+    /// A provider without fallbacks.
     pub fn alone(provider: Arc<dyn Provider>) -> Self {
         Self { provider, instead: Vec::new() }
     }
 }
 
-/// A provider at work.
+/// A provider of the set, with its capabilities and health.
 #[derive(Debug)]
 pub struct Post {
     pub(crate) provider: Arc<dyn Provider>,
     pub(crate) capabilities: Capabilities,
     health: Mutex<Health>,
-    /// Ends with the last request that is served here.
+    /// Dropped with the last request that uses this entry.
     life: watch::Sender<()>,
 }
 
-/// How a provider has done lately.
+/// Recent failures of a provider and the result of its last self-test.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Health {
-    /// How often it has failed since it last succeeded.
+    /// Number of failures since the last success.
     pub failures: u32,
-    /// Why it last failed.
+    /// The last failure.
     pub why: String,
-    /// What came of its last self-test, where there was one.
+    /// Result of the last self-test, if there was one.
     pub test: Option<Result<(), String>>,
-    /// When somebody last tried, while it is left alone.
+    /// When a request last tried it, while it is failing.
     tried: Option<Instant>,
 }
 
-/// Who serves a request.
+/// The provider selected for a request.
 #[derive(Debug, Clone)]
 pub struct Chosen {
     pub(crate) post: Arc<Post>,
-    /// Who should have.
+    /// The failing provider that it replaces, if it is a fallback.
     pub(crate) instead_of: Option<&'static str>,
-    /// Who else there was, for those who ask for more than it can do.
+    /// The other providers, to name those that support a missing capability.
     crew: Weak<Crew>,
 }
 
@@ -77,7 +77,7 @@ impl Chosen {
         &self.post.capabilities
     }
 
-    /// Refuses what it cannot do, and names those who can.
+    /// Refuses a request that needs an unsupported capability, and names the providers that support it.
     pub(crate) fn demand(&self, what: Capability, field: &'static str) -> Result<(), Error> {
         if what.is_in(self.capabilities()) {
             return Ok(());
@@ -86,25 +86,26 @@ impl Chosen {
         let posts = crew.iter().flat_map(|crew| crew.posts.values());
         let able: Vec<_> =
             posts.filter(|post| what.is_in(&post.capabilities)).map(|post| post.provider.name()).collect();
-        let able = if able.is_empty() { "nobody here".to_owned() } else { able.join(", ") };
+        let able = if able.is_empty() { "no configured provider".to_owned() } else { able.join(", ") };
         let (name, lack) = what.words();
         let message = format!(
-            "provider '{}' {lack} (it has not the capability '{name}'; who has: {able})",
+            "provider '{}' {lack} (it does not support '{name}'; supported by: {able})",
             self.post.provider.name()
         );
         Err(Error::Unsupported { field, message })
     }
 }
 
-/// All of them. They can be exchanged while requests are served: what was admitted before keeps its own.
+/// The configured providers. They can be replaced at run time; admitted requests keep the provider they were
+/// admitted for.
 #[derive(Debug)]
 pub struct Fleet(RwLock<Arc<Crew>>);
 
-/// Those who could take over.
+/// A checked set of providers that can replace the current one.
 #[derive(Debug)]
 pub struct Staged(Crew);
 
-/// One who serves nobody new.
+/// A replaced provider, which gets no new requests.
 #[derive(Debug)]
 pub struct Retired {
     provider: Arc<dyn Provider>,
@@ -112,9 +113,9 @@ pub struct Retired {
 }
 
 impl Retired {
-    /// Waits for the last whom it serves, and ends it.
+    /// Waits for the last request that uses the provider, then shuts it down.
     pub async fn end(mut self) {
-        // Nothing is ever sent: this is the end of its post.
+        // Nothing is ever sent: an error means that the entry was dropped.
         while self.life.changed().await.is_ok() {}
         self.provider.shut_down().await;
     }
@@ -125,12 +126,12 @@ struct Crew {
     posts: BTreeMap<&'static str, Arc<Post>>,
     instead: BTreeMap<&'static str, Vec<String>>,
     usual: String,
-    /// All kinds that could be configured, for those who misspell one.
+    /// All kinds that can be configured, to suggest the right spelling.
     kinds: Vec<&'static str>,
 }
 
 impl Fleet {
-    /// One provider, which serves everything.
+    /// Creates a set of one provider, which serves every request.
     pub fn of(provider: Arc<dyn Provider>) -> Self {
         let (usual, post) = (provider.name(), Post::new(provider));
         let posts = BTreeMap::from([(usual, Arc::new(post))]);
@@ -138,24 +139,25 @@ impl Fleet {
         Self(RwLock::new(Arc::new(crew)))
     }
 
-    /// Several, of the `kinds` that could be configured; `usual` serves whoever names none.
+    /// Creates a set of providers. `usual` serves requests that name none; `kinds` are all kinds that can be
+    /// configured.
     ///
     /// # Errors
-    /// A name that nobody has.
+    /// Fails if a name is not that of a provider.
     pub fn new(members: Vec<Member>, usual: &str, kinds: Vec<&'static str>) -> Result<Self, Error> {
         let nobody = Crew { kinds, ..Crew::default() };
         Ok(Self(RwLock::new(Arc::new(Crew::new(members, usual, Some(&nobody))?))))
     }
 
-    /// Others who could take over; whoever is there already keeps its post, and how it has done.
+    /// Prepares a replacement set. A provider that is already in the current set keeps its entry and health.
     ///
     /// # Errors
-    /// A name that nobody has.
+    /// Fails if a name is not that of a provider.
     pub fn stage(&self, members: Vec<Member>, usual: &str) -> Result<Staged, Error> {
         Ok(Staged(Crew::new(members, usual, Some(&self.crew()))?))
     }
 
-    /// Requests from now on are served by these. Those whom they replace are to be ended.
+    /// Replaces the current set and returns the providers to shut down.
     pub fn set(&self, Staged(crew): Staged) -> Vec<Retired> {
         let crew = Arc::new(crew);
         let before = {
@@ -168,32 +170,32 @@ impl Fleet {
             .collect()
     }
 
-    /// Finds who serves: the first of these names counts.
+    /// Selects the provider by the first of these names that is given.
     pub(crate) fn choose(&self, names: [Option<&str>; 3]) -> Result<Chosen, Error> {
         self.crew().choose(names.into_iter().flatten().next(), Instant::now())
     }
 
-    /// Whether somebody has this name, or `auto` could choose somebody.
+    /// Checks that a provider has this name, or that `auto` has a candidate.
     ///
     /// # Errors
-    /// Nobody has.
+    /// Fails if there is no such provider.
     pub fn check(&self, name: &str) -> Result<(), Error> {
         self.crew().known(name)
     }
 
-    /// Everybody who could be chosen by `auto`, and so has to be tested from time to time.
+    /// Returns the providers that `auto` may select, which need periodic self-tests.
     pub fn candidates(&self) -> Vec<Arc<Post>> {
         let able = |post: &Arc<Post>| post.capabilities.strength.is_some();
         self.all().into_iter().filter(able).collect()
     }
 
-    /// Who serves whoever names nobody, well or not.
+    /// Returns the default provider, healthy or not.
     pub(crate) fn usual(&self) -> Option<Arc<Post>> {
         let crew = self.crew();
         crew.named(&crew.usual).ok().or_else(|| crew.posts.values().next().cloned())
     }
 
-    /// Everybody, by name.
+    /// Returns all providers, ordered by name.
     pub fn all(&self) -> Vec<Arc<Post>> {
         self.crew().posts.values().cloned().collect()
     }
@@ -216,14 +218,14 @@ impl Crew {
         crew.known(usual)?;
         for name in crew.instead.values().flatten() {
             match name.as_str() {
-                AUTO => return Err(Error::invalid("instead", "names providers, and not 'auto'")),
+                AUTO => return Err(Error::invalid("instead", "must name providers, not 'auto'")),
                 name => crew.known(name)?,
             }
         }
         Ok(crew)
     }
 
-    /// Whether a name stands for somebody, well or not.
+    /// Checks that a name is that of a provider, healthy or not.
     fn known(&self, name: &str) -> Result<(), Error> {
         let able = |post: &Arc<Post>| post.capabilities.strength.is_some();
         if name == AUTO && self.posts.values().any(able) {
@@ -235,21 +237,21 @@ impl Crew {
     fn named(&self, name: &str) -> Result<Arc<Post>, Error> {
         if name == AUTO {
             let eligible = self.posts.values().filter(|post| post.capabilities.strength.is_some());
-            // The first of equals: names are in order.
+            // Among equals, the first name in order wins.
             let strongest =
                 eligible.rev().filter(|post| post.is_well()).max_by_key(|post| post.capabilities.strength);
             return strongest.cloned().ok_or_else(|| {
                 let advice = "name one, or see: belljar provider list";
                 Error::invalid(
                     "provider",
-                    format!("none that 'auto' could choose passes its self-test; {advice}"),
+                    format!("none of the providers that 'auto' could select passes its self-test; {advice}"),
                 )
             });
         }
         self.posts.get(name).cloned().ok_or_else(|| self.nobody(name))
     }
 
-    /// There is no such provider at all, or it is not configured.
+    /// Returns the error for a name that is not configured, or not known at all.
     fn nobody(&self, name: &str) -> Error {
         let configured = self.posts.keys().copied().collect::<Vec<_>>().join(", ");
         let what = match name {
@@ -286,39 +288,41 @@ impl Post {
         std::ptr::addr_eq(Arc::as_ptr(&self.provider), Arc::as_ptr(provider))
     }
 
-    /// Its name.
+    /// Returns the name of the provider.
     pub fn name(&self) -> &'static str {
         self.provider.name()
     }
 
-    /// What it can do.
+    /// Returns the capabilities of the provider.
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    /// How it has done lately.
+    /// Returns the current health of the provider.
     pub fn seen(&self) -> Health {
         self.health().clone()
     }
 
-    /// Has it test itself; `patience` is what it may take. One that fails is not chosen by `auto`.
+    /// Runs the provider's self-test until `patience` completes. `auto` does not select a provider that
+    /// failed it.
     pub async fn test(&self, patience: impl Future<Output = ()>) -> Result<(), String> {
         let (test, patience) = (pin!(self.provider.check()), pin!(patience));
         let result = match select(test, patience).await {
             Either::Left((result, _)) => result.map_err(|error| error.to_string()),
-            Either::Right(_) => Err("it does not answer in time".to_owned()),
+            Either::Right(_) => Err("the provider did not answer in time".to_owned()),
         };
         self.health().test = Some(result.clone());
         result
     }
 
-    /// Whether `auto` may choose it.
+    /// Returns whether `auto` may select the provider.
     fn is_well(&self) -> bool {
         let health = self.health();
         health.failures < TRIES && !matches!(health.test, Some(Err(_)))
     }
 
-    /// Whether a request may go there. Of one that keeps failing, one request after each rest finds out.
+    /// Returns whether a request may use the provider now. A failing provider gets one request per retry
+    /// interval.
     fn may_try(&self, now: Instant) -> bool {
         let mut health = self.health();
         if health.failures < TRIES {
@@ -331,7 +335,7 @@ impl Post {
         rested
     }
 
-    /// Notes what came of a try. What is wrong with a request says nothing of the provider.
+    /// Records the result of a request. Errors that are the request's fault do not count as failures.
     pub(crate) fn note(&self, error: Option<&ProviderError>) {
         match error {
             None => {
@@ -367,17 +371,17 @@ impl Post {
     }
 }
 
-/// How well a provider keeps programs in; of two, `auto` takes the greater one.
+/// How strongly a provider isolates programs; `auto` prefers the greater one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Strength {
     /// Whether programs have a kernel of their own.
     own_kernel: bool,
-    /// Layers that are enforced, out of a number that is the same for all.
+    /// Number of enforced layers.
     layers: usize,
 }
 
 impl Strength {
-    /// Of one with this kernel, on which so many layers are missing.
+    /// Computes the strength for a kernel and the number of missing layers.
     pub fn new(kernel: Kernel, missing: usize) -> Self {
         let all = crate::layer::Layer::ALL.len();
         Self { own_kernel: kernel == Kernel::Gvisor, layers: all.saturating_sub(missing) }

@@ -2,7 +2,7 @@ use super::*;
 use crate::plan::Plan;
 use crate::provider::{BoxFuture, PoolMetrics, Sandbox};
 
-/// Says what it is told to say, and opens nothing.
+/// A provider with a given name and capabilities that opens nothing.
 #[derive(Debug)]
 struct Claims(&'static str, Capabilities);
 
@@ -25,7 +25,7 @@ impl Provider for Claims {
 }
 
 impl Chosen {
-    /// A provider that can do so much.
+    /// A selected provider with these capabilities.
     pub(crate) fn claiming(capabilities: Capabilities) -> Self {
         let post = Arc::new(Post::new(Arc::new(Claims("claims", capabilities))));
         Self { post, instead_of: None, crew: Weak::new() }
@@ -70,13 +70,16 @@ fn the_first_name_counts_and_auto_is_the_strongest() {
         chosen([Some("x"), None, None]).unwrap_err(),
         "provider: 'x' is not configured; configured: docker, native"
     );
-    // Also after others have taken over.
+    // Also after the set was replaced.
     let _retired = fleet.set(fleet.stage(vec![member("native", None, &[])], "native").unwrap());
     assert_eq!(
         fleet.check("nativ").unwrap_err().to_string(),
         "provider: there is no provider 'nativ' (did you mean 'native'?); known: docker, native, x; configured: native"
     );
-    assert!(chosen([Some("auto"), None, None]).unwrap_err().contains("name one"), "nobody has a strength");
+    assert!(
+        chosen([Some("auto"), None, None]).unwrap_err().contains("name one"),
+        "no provider has a strength"
+    );
     assert_eq!(name(&crew("auto").choose(None, Instant::now()).unwrap()), "gvisor");
     let weak = member("weak", Some(Strength::new(Kernel::Host, 3)), &[]);
     let strong = member("strong", Some(Strength::new(Kernel::Host, 0)), &[]);
@@ -102,8 +105,8 @@ async fn whoever_is_replaced_ends_after_the_last_whom_it_serves() {
     let fleet = Fleet::of(Arc::clone(&provider));
     fleet.crew().named("a").unwrap().note(Some(&lost()));
     let same = fleet.stage(vec![Member::alone(Arc::clone(&provider))], "a").unwrap();
-    assert!(fleet.set(same).is_empty(), "the same one goes on");
-    assert_eq!(fleet.all()[0].seen().failures, 1, "and so does what is known of it");
+    assert!(fleet.set(same).is_empty(), "an unchanged provider is kept");
+    assert_eq!(fleet.all()[0].seen().failures, 1, "and so is its health");
     let served = fleet.choose([None; 3]).unwrap();
     let mut retired = fleet.set(fleet.stage(vec![member("a", None, &[])], "a").unwrap());
     let end = tokio::spawn(retired.remove(0).end());
@@ -161,7 +164,7 @@ fn others_stand_in_where_they_are_listed_only() {
     assert_eq!((name(&chosen), chosen.instead_of), ("gvisor", Some("docker")));
     fail("gvisor");
     assert_eq!(name(&crew.choose(None, now).unwrap()), "native");
-    assert!(crew.choose(Some("gvisor"), now).is_err(), "nobody stands in for it");
+    assert!(crew.choose(Some("gvisor"), now).is_err(), "it has no fallback");
 }
 
 #[test]
@@ -182,10 +185,12 @@ fn what_a_provider_cannot_do_is_refused_with_the_names_of_those_who_can() {
     let refused = |what| chosen.demand(what, "mount").unwrap_err().to_string();
     assert_eq!(
         refused(Capability::HostPaths),
-        "mount: provider 'native' shows no folders or volumes of this machine (it has not the capability \
-         'host_paths'; who has: able)"
+        "mount: provider 'native' cannot mount host folders or volumes (it does not support 'host_paths'; \
+         supported by: able)"
     );
-    assert!(refused(Capability::SingleHosts).contains("'single_hosts'; who has: nobody here)"));
+    assert!(
+        refused(Capability::SingleHosts).contains("'single_hosts'; supported by: no configured provider)")
+    );
     let able = crew.choose(Some("able"), Instant::now()).unwrap();
     assert!(able.demand(Capability::HostPaths, "mount").is_ok());
 }

@@ -1,5 +1,5 @@
-//! Fuzz targets for the bodies of requests: whatever is sent, the answer is a plan or an error that names a field.
-//! `cargo test` tries each for a second, the group `fuzz` of `./test --all` for five minutes.
+//! Fuzz targets for request bodies: any input gives a plan or an error that names a field. `cargo test` runs
+//! each for one second, the group `fuzz` of `./test --all` for five minutes.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn test_time() -> Duration {
     Duration::from_secs(if full { 300 } else { 1 })
 }
 
-/// Fields that requests have, and values of any type for them.
+/// Request fields, which get values of any type.
 const FIELDS: &[&str] = &[
     "language",
     "code",
@@ -67,7 +67,7 @@ enum JsonPiece {
     Close,
 }
 
-/// Builds a value from pieces, as deep as they say.
+/// Builds a value from pieces, nested as they say.
 fn value(pieces: &mut std::slice::Iter<'_, JsonPiece>, depth: u32) -> Option<Value> {
     let fits = |depth: u32| depth < 20;
     Some(match pieces.next()? {

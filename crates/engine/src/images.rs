@@ -1,4 +1,4 @@
-//! The port of images: roots that somebody has pulled or sealed, by name.
+//! The port of stored images: root file systems that were pulled or sealed, by name.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -7,33 +7,34 @@ use thiserror::Error as ThisError;
 
 use crate::plan::Stored;
 
-/// Why there is no such image.
+/// Why an image cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, ThisError)]
 pub enum ImagesError {
-    /// Nobody has it here, or not for this caller; with what to do about it.
+    /// The image is not stored here, or not for this caller; the message says what to do.
     #[error("image: {0}")]
     Unknown(String),
-    /// This machine could not do its part.
+    /// The host failed.
     #[error("image: {0}")]
     Host(String),
 }
 
-/// Of everything that an image sets, in bytes.
+/// Maximum size of all variables that an image sets, in bytes.
 pub const MAX_VARIABLES: usize = 32 << 10;
-/// What a sandbox sets itself, whatever the image says.
+/// Variables that the sandbox sets itself, overriding the image.
 const OURS: &[&str] = &["HOME", "HOSTNAME", "LOGNAME", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "USER"];
 
-/// What an image sets for its programs.
+/// Environment variables that an image sets for its programs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Variables {
-    /// All but what a sandbox sets itself.
+    /// All variables except those that the sandbox sets itself.
     pub env: BTreeMap<String, String>,
-    /// Where it has its programs, as `PATH` has it.
+    /// The image's `PATH`.
     pub path: Option<String>,
 }
 
 impl Variables {
-    /// Reads lines of `NAME=value`; what is none counts for nothing. `None` where they are more than [`MAX_VARIABLES`].
+    /// Parses lines of `NAME=value`, ignoring malformed ones. Returns `None` if they exceed
+    /// [`MAX_VARIABLES`].
     pub fn read(lines: &[String]) -> Option<Self> {
         if lines.iter().map(String::len).sum::<usize>() > MAX_VARIABLES {
             return None;
@@ -49,11 +50,11 @@ impl Variables {
     }
 }
 
-/// Images that are here. Nothing is fetched for a request.
+/// Images stored on this host. Requests never trigger a pull.
 pub trait Images: Debug + Send + Sync {
-    /// The image of that name, kept from being removed for as long as somebody holds it.
+    /// Returns the image of that name and keeps it from being removed while the value exists.
     ///
     /// # Errors
-    /// Says why it cannot be had.
+    /// Says why the image cannot be used.
     fn find(&self, name: &str) -> Result<Stored, ImagesError>;
 }

@@ -1,20 +1,21 @@
-//! JSON as callers send it: an object, not too deep, and what is wrong with it has a place.
+//! Parses JSON from callers: an object of bounded depth and size, with errors that have a position.
 
 use serde::de::DeserializeOwned;
 
 use crate::Error;
 
-/// Lists and objects inside each other, the outermost included.
+/// Maximum nesting depth of lists and objects, counting the outermost.
 pub const MAX_DEPTH: usize = 64;
-/// Values, those in lists and objects included. Two bytes can become a value of forty, so the length is no bound.
+/// Maximum number of values, including nested ones. Two bytes of input can become a value of forty, so the
+/// length of the input is no bound on memory.
 pub const MAX_VALUES: usize = 1 << 18;
 
-/// Reads an object. Its depth and its number of values are checked before anything of it is built.
+/// Parses an object, checking depth and number of values before building anything.
 ///
 /// # Errors
-/// Says what is wrong and where, with the name of a field that does not exist.
+/// Says what is invalid and where, and names unknown fields.
 pub fn object<T: DeserializeOwned>(json: &[u8]) -> Result<T, Error> {
-    // A list would be taken for the fields in their order, which nobody means.
+    // serde would accept a list as the fields in order, which is never intended.
     if json.trim_ascii_start().first() != Some(&b'{') {
         return Err(Error::invalid("request", "is not a JSON object"));
     }
@@ -22,18 +23,18 @@ pub fn object<T: DeserializeOwned>(json: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(json).map_err(|error| malformed(&error))
 }
 
-/// Checks depth and number of values, for those who parse themselves. What is no JSON may be counted wrongly, and is
-/// refused by the parser.
+/// Checks depth and number of values, for callers with their own parser. Invalid JSON may be miscounted; the
+/// parser refuses it.
 ///
 /// # Errors
-/// Says what there is too much of.
+/// Says which bound is exceeded.
 pub fn check_shape(json: &[u8]) -> Result<(), Error> {
     let (mut depth, mut values, mut in_string) = (0_usize, 1_usize, false);
     let mut bytes = json.iter();
     while let Some(byte) = bytes.next() {
         match byte {
             b'"' => in_string = !in_string,
-            // Whatever is escaped ends no string.
+            // An escaped character never ends a string.
             b'\\' if in_string => drop(bytes.next()),
             _ if in_string => {}
             b'[' | b'{' => (depth, values) = (depth + 1, values + 1),
@@ -53,7 +54,7 @@ pub fn check_shape(json: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The place is a column: a request in a batch is one line, and which one the caller knows.
+/// Converts a parse error. The line is omitted if it is the first: a request of a batch is a single line.
 fn malformed(error: &serde_json::Error) -> Error {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
@@ -72,7 +73,7 @@ mod tests {
         object(json.as_bytes()).map_err(|error| error.to_string())
     }
 
-    /// An object with lists in it, so deep altogether.
+    /// An object with nested lists, of this depth in all.
     fn nested(depth: usize) -> String {
         format!("{{\"a\":{}{}}}", "[".repeat(depth - 1), "]".repeat(depth - 1))
     }

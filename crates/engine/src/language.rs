@@ -1,78 +1,78 @@
-//! The languages, one table: an entry says how its code is named, found, built, run and called.
+//! The table of languages: how code in each language is named, built, run and called.
 //!
-//! In a step, `{program}` is the runtime that was found, `{source}` the file with the code, `{out}` a place for a
-//! compiled program, `{memory}` and `{cpus}` the limits.
+//! In a step, `{program}` is the runtime that was found, `{source}` the file with the code, `{out}` the path
+//! for a compiled program, `{memory}` and `{cpus}` the limits.
 
 use crate::Error;
 
-/// How a language takes arguments and gives a result.
+/// How a language receives arguments and returns a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Calls {
-    /// A runner of ours calls `main`; the text of the runner, its file name, and a line to add to the code so that
-    /// the runner can find a `main` that is only declared.
+    /// A runner script of Belljar calls `main`.
     Main {
-        /// Source of the runner.
+        /// Source of the runner script.
         runner: &'static str,
-        /// File name of the runner.
+        /// File name of the runner script.
         file: &'static str,
-        /// Appended to the code.
+        /// Appended to the code, so that the runner finds a `main` that is declared but not exported.
         epilogue: &'static str,
     },
-    /// Each argument is an environment variable; there is no result.
+    /// Each argument becomes an environment variable; there is no result.
     Environment,
-    /// The language takes no arguments here.
+    /// Arguments are not supported.
     Nothing,
 }
 
-/// One way to run a language: a program to look for and what to do with it.
+/// One way to run a language: a program to look for, and the steps to run with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Runtime {
-    /// Name of the program, as found on `PATH`.
+    /// Name of the program to look for on `PATH`.
     pub program: &'static str,
-    /// Asks a version manager's stand-in for the real thing: arguments that make it print a path, and what to
-    /// append to that path to get the program.
+    /// Resolves a version manager's shim to the real program: arguments that make it print a path, and a
+    /// suffix for that path.
     pub locate: (&'static [&'static str], &'static str),
-    /// The oldest `--version` that will do (major, minor), where it matters.
+    /// The oldest supported `--version` (major, minor), if any.
     pub at_least: Option<(u32, u32)>,
-    /// Commands, run in order until one fails; the last one is the program.
+    /// Commands to run in order until one fails; the last one runs the program.
     pub steps: &'static [&'static [&'static str]],
-    /// Environment that this runtime needs.
+    /// Environment variables that this runtime needs.
     pub env: &'static [(&'static str, &'static str)],
-    /// How it is started before its program is there, where it can be.
+    /// The script that makes the runtime wait for its program, if it can be started ahead of time.
     pub ahead: Option<Ahead>,
 }
 
-/// What has an interpreter wait, with everything set up but the program. It writes one byte when it does, goes on when one
-/// comes on its standard input, and takes no more of that.
+/// A script that makes an initialized interpreter wait for its program. It writes one byte when ready,
+/// continues when it reads one byte from standard input, and consumes no further input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ahead {
-    /// The option that comes first and names the script.
+    /// The interpreter option that loads the script; it comes first.
     pub option: &'static str,
     /// File name of the script.
     pub file: &'static str,
-    /// The script.
+    /// Source of the script.
     pub script: &'static str,
 }
 
-/// A language.
+/// A supported language.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Language {
-    /// The name used everywhere.
+    /// Canonical name.
     pub name: &'static str,
-    /// Other names that are understood.
+    /// Other accepted names.
     pub aliases: &'static [&'static str],
-    /// File name extensions; the code is written to `main.` + the first, unless `source` says otherwise.
+    /// File name extensions. The code is written to `main.` and the first one, unless its source file has
+    /// another.
     pub extensions: &'static [&'static str],
-    /// Ways to run it, best first.
+    /// Ways to run the language, best first.
     pub runtimes: &'static [Runtime],
-    /// Variables that hold the number of threads worth starting.
+    /// Environment variables that set the number of threads.
     pub thread_variables: &'static [&'static str],
-    /// How arguments come in.
+    /// How arguments are passed.
     pub calls: Calls,
-    /// Whether its interpreter can be started ahead of time; and then the beginnings of the variables that it, or what it
-    /// imports, reads only as it starts: a request that sets one of them cannot have one that has started.
+    /// `Some` if the interpreter can be started ahead of time: prefixes of the variables that it or its
+    /// imports read only at startup. A request that sets one of them cannot use a warm interpreter.
     pub warm: Option<&'static [&'static str]>,
-    /// What to install where no runtime is found.
+    /// How to install a runtime if none is found.
     pub install: &'static str,
 }
 
@@ -120,7 +120,7 @@ const BUN: Runtime = interpreter("bun", &[&["{program}", "run", "{source}"]]);
 const C_STEPS: &[&[&str]] =
     &[&["{program}", "-O1", "-o", "{out}", "{source}", "-lm", "-pthread"], &["{out}"]];
 
-/// Every language, in the order in which help lists them. Each is run by a test.
+/// All languages, in the order in which help lists them. A test runs each of them.
 pub const LANGUAGES: &[Language] = &[
     Language {
         name: "python",
@@ -309,10 +309,10 @@ pub const LANGUAGES: &[Language] = &[
 ];
 
 impl Language {
-    /// Finds a language by name or alias, whatever its case.
+    /// Finds a language by name or alias, ignoring case.
     ///
     /// # Errors
-    /// Lists the names that are known.
+    /// Lists the known names.
     pub fn named(text: &str) -> Result<&'static Language, Error> {
         let wanted = text.trim().to_ascii_lowercase();
         LANGUAGES.iter().find(|l| l.name == wanted || l.aliases.contains(&wanted.as_str())).ok_or_else(|| {
@@ -327,8 +327,8 @@ impl Language {
         LANGUAGES.iter().find(|language| language.extensions.contains(&extension))
     }
 
-    /// What the file with the code is called inside the sandbox. An extension that carries meaning (`.mjs`) is kept,
-    /// and plain JavaScript that is plainly a module gets it: not every runtime looks for itself.
+    /// Returns the name of the code's file in the sandbox. A meaningful extension (`.mjs`) is kept.
+    /// JavaScript that looks like a module gets `.mjs`, because not every runtime detects modules itself.
     pub fn source_name(&self, given: Option<&str>, code: &str) -> String {
         let extension = given
             .and_then(|name| name.rsplit_once('.'))
@@ -336,13 +336,14 @@ impl Language {
             .filter(|extension| self.extensions.contains(extension))
             .unwrap_or(self.extensions[0]);
         let extension = if extension == "js" && is_module(code) { "mjs" } else { extension };
-        // Java wants the file named like its class, or does not care: `Main` satisfies both.
+        // Where Java requires the file to be named like its class, `Main` is the usual name.
         let stem = if self.name == "java" { "Main" } else { "main" };
         format!("{stem}.{extension}")
     }
 }
 
-/// Whether JavaScript is an ES module: it has a line that begins like a declaration of one, and nothing of CommonJS.
+/// Returns whether JavaScript is an ES module: a line starts with `import` or `export`, and nothing is
+/// CommonJS.
 fn is_module(code: &str) -> bool {
     let declares = |line: &str| {
         let after = line.strip_prefix("import").or_else(|| line.strip_prefix("export"));

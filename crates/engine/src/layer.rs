@@ -1,4 +1,4 @@
-//! The closed list of layers that can enforce a run: the words of `receipt.isolation` and of `--require`.
+//! The closed list of isolation layers, as named in `receipt.isolation` and `--require`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 macro_rules! layers {
     ($($variant:ident $name:literal $what:literal),+ $(,)?) => {
-        /// One thing that stands between a program and the host.
+        /// An isolation layer between a program and the host.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
         pub enum Layer { $(#[doc = $what] #[serde(rename = $name)] $variant),+ }
 
@@ -15,12 +15,12 @@ macro_rules! layers {
             /// Every layer, in the order in which receipts list them.
             pub const ALL: &[Layer] = &[$(Layer::$variant),+];
 
-            /// The fixed name.
+            /// Returns the name of the layer.
             pub fn name(self) -> &'static str {
                 match self { $(Layer::$variant => $name),+ }
             }
 
-            /// What it does, in one line.
+            /// Returns a one-line description of the layer.
             pub fn what(self) -> &'static str {
                 match self { $(Layer::$variant => $what),+ }
             }
@@ -29,28 +29,28 @@ macro_rules! layers {
 }
 
 layers! {
-    UserNs "user_ns" "user and group ids of its own; no id maps to host root",
+    UserNs "user_ns" "its own user and group ids; no id maps to host root",
     PidNs "pid_ns" "sees and signals only its own processes",
-    MountNs "mount_ns" "a file tree of its own",
-    IpcNs "ipc_ns" "no shared memory, semaphores or queues with others",
-    UtsNs "uts_ns" "a host name of its own",
-    NetNs "net_ns" "a network of its own: loopback and nothing else",
-    CgroupNs "cgroup_ns" "does not see where it stands in the host's control groups",
-    ReadOnlyRoot "read_only_root" "the system part of the tree cannot be written",
+    MountNs "mount_ns" "its own file tree",
+    IpcNs "ipc_ns" "no shared memory, semaphores or message queues with others",
+    UtsNs "uts_ns" "its own host name",
+    NetNs "net_ns" "its own network: loopback only",
+    CgroupNs "cgroup_ns" "does not see its place in the host's cgroups",
+    ReadOnlyRoot "read_only_root" "the system part of the file tree is read-only",
     DiskQuota "disk_quota" "every writable place has a size and an inode limit",
-    SeparateUid "separate_uid" "a host user id that no other live sandbox and no person has",
+    SeparateUid "separate_uid" "a host user id that no other running sandbox and no person uses",
     NoCapabilities "no_capabilities" "all capability sets are empty",
-    NoNewPrivs "no_new_privs" "setuid programs give nothing",
-    Rlimits "rlimits" "open files, core dumps, locked memory, file size",
-    Landlock "landlock" "a second, path-based guard on writes, devices, signals and sockets",
-    Seccomp "seccomp" "system calls by allow-list",
-    CgroupMemory "cgroup.memory" "memory of the whole group, without swap",
-    CgroupCpu "cgroup.cpu" "processor share of the whole group",
-    CgroupPids "cgroup.pids" "number of processes and threads of the whole group",
+    NoNewPrivs "no_new_privs" "setuid programs gain no privileges",
+    Rlimits "rlimits" "limits on open files, core dumps, locked memory and file size",
+    Landlock "landlock" "a second, path-based check of writes, devices, signals and sockets",
+    Seccomp "seccomp" "an allow-list of system calls",
+    CgroupMemory "cgroup.memory" "limits memory of the whole group, without swap",
+    CgroupCpu "cgroup.cpu" "limits CPU time of the whole group",
+    CgroupPids "cgroup.pids" "limits the number of processes and threads of the whole group",
 }
 
 impl Layer {
-    /// Without one of these nothing runs.
+    /// Layers without which nothing runs.
     pub const FLOOR: &[Layer] = &[
         Layer::PidNs,
         Layer::MountNs,

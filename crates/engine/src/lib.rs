@@ -1,13 +1,15 @@
-//! The vocabulary and the one way through.
+//! Core types, and the pipeline that turns a request into a report.
 //!
 //! ```text
-//! Request → admit → Admitted → packages.prepare → Plan + Task → provider.open(plan) → sandbox.run(task, sink) → Outcome → Report
+//! Request → admit → AdmittedRequest → packages.prepare → Plan + Task
+//!         → provider.open(plan) → sandbox.run(task, sink) → Outcome → Report
 //! ```
 //!
-//! A living sandbox is opened once and asked many times: see [`sandbox`] for what is asked for, [`living`] for the port.
+//! A long-lived sandbox is opened once and used many times: [`sandbox`] has the requests, [`living`] the
+//! port.
 //!
-//! Every stage is a type that only the stage before it can make. This crate touches memory only: disk, network and
-//! processes are behind the ports in [`provider`].
+//! Each stage is a type that only the previous stage can create. This crate touches memory only: disk,
+//! network and processes are behind the ports in [`provider`].
 
 pub mod admit;
 pub mod batch;

@@ -1,4 +1,4 @@
-//! Limits: what was asked for, the ceiling, and what holds. Refused, never clamped.
+//! Limits: as requested, the ceiling, and as enforced. A limit above the ceiling is refused, never clamped.
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::quantity::{show_bytes, show_duration};
 
-/// How many files one process may have open; no request changes that.
+/// Maximum number of open files of one process; no request can change it.
 pub const OPEN_FILES: u64 = 1_024;
 
-/// Limits as a request, a profile or a flag gives them; what is absent comes from the next one in line.
-/// Signed, so that a negative number is refused by name and not by a parser.
+/// Limits as given by a request, a profile or a flag; an absent limit comes from the next source.
+/// Signed, so that a negative number is refused with the name of the limit instead of as a parse error.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LimitsSpec {
     /// Wall-clock time.
     pub timeout_ms: Option<i64>,
-    /// Memory of everything in the sandbox together, files on its disk included.
+    /// Memory of the whole sandbox, including files on its disk.
     pub memory_bytes: Option<i64>,
-    /// Processor share; 1.0 is one core.
+    /// CPU share; 1.0 is one core.
     pub cpus: Option<f64>,
-    /// Workspace, `/tmp`, `/dev/shm` and home together.
+    /// Disk space of the workspace, `/tmp`, `/dev/shm` and home together.
     pub disk_bytes: Option<i64>,
-    /// Processes and threads at one time.
+    /// Processes and threads at the same time.
     pub processes: Option<i64>,
-    /// Kept of standard output, and of standard error.
+    /// Bytes kept of each output stream.
     pub output_bytes: Option<i64>,
 }
 
 impl LimitsSpec {
-    /// `self` where it says something, `base` elsewhere.
+    /// Fills in absent limits from `base`.
     #[must_use]
     pub fn over(&self, base: &LimitsSpec) -> LimitsSpec {
         LimitsSpec {
@@ -44,37 +44,37 @@ impl LimitsSpec {
     }
 }
 
-/// Limits that hold. Every one is finite, above zero and within the ceiling.
+/// Enforced limits. Each one is finite, above zero and within the ceiling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Limits {
     /// Wall-clock time.
     pub timeout: Duration,
     /// Memory of the whole sandbox.
     pub memory_bytes: u64,
-    /// Thousandths of a core.
+    /// CPU share, in thousandths of a core.
     pub cpu_millis: u32,
-    /// Everything writable together.
+    /// Disk space of all writable places together.
     pub disk_bytes: u64,
-    /// Processes and threads at one time.
+    /// Processes and threads at the same time.
     pub processes: u32,
-    /// Kept of each output stream.
+    /// Bytes kept of each output stream.
     pub output_bytes: u64,
 }
 
-/// What a machine has for all sandboxes together; what is not known is absent.
+/// Capacity of a host for all sandboxes together; unknown values are absent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// Memory, without what is kept for the server.
+    /// Memory, without the server's reserve.
     pub memory_bytes: Option<u64>,
-    /// Thousandths of a core.
+    /// CPU, in thousandths of a core.
     pub cpu_millis: Option<u32>,
     /// Processes and threads.
     pub processes: Option<u32>,
 }
 
 impl Machine {
-    /// Returns how much of a machine's memory sandboxes may have: all but a tenth, and no less than 512 MiB is kept for the
-    /// server where the machine has twice that.
+    /// Returns how much of a host's memory sandboxes may use. The server keeps a tenth, and at least 512 MiB
+    /// or half of the memory, whichever is less.
     #[must_use]
     pub fn share_of(total_bytes: u64) -> u64 {
         total_bytes - (total_bytes / 10).max((512 << 20).min(total_bytes / 2))
@@ -82,7 +82,7 @@ impl Machine {
 }
 
 impl Limits {
-    /// What holds where nobody says anything.
+    /// The default limits.
     pub const DEFAULT: Limits = Limits {
         timeout: Duration::from_secs(30),
         memory_bytes: 512 << 20,
@@ -92,7 +92,7 @@ impl Limits {
         output_bytes: 1 << 20,
     };
 
-    /// The highest that may be asked for, unless the configuration says otherwise.
+    /// The default ceiling of each limit.
     pub const CEILING: Limits = Limits {
         timeout: Duration::from_secs(24 * 3_600),
         memory_bytes: 64 << 30,
@@ -102,8 +102,7 @@ impl Limits {
         output_bytes: 64 << 20,
     };
 
-    /// Returns the highest that may be asked for on a machine, unless the configuration says otherwise. The disk of a sandbox
-    /// is memory, so it has the same ceiling.
+    /// Returns the default ceiling for a host. A sandbox's disk is memory, so it has the same ceiling.
     #[must_use]
     pub fn ceiling_on(machine: &Machine) -> Limits {
         let usual = Limits::CEILING;
@@ -120,7 +119,7 @@ impl Limits {
         }
     }
 
-    /// The least with which an interpreter can start at all; less is a mistake and would only fail obscurely.
+    /// The smallest useful limits: with less, an interpreter would fail to start with an obscure error.
     const FLOOR: Limits = Limits {
         timeout: Duration::from_millis(1),
         memory_bytes: 4 << 20,
@@ -130,12 +129,12 @@ impl Limits {
         output_bytes: 1,
     };
 
-    /// Whole cores, rounded up: how many threads are worth starting.
+    /// Returns the number of cores, rounded up: how many threads are worth starting.
     pub fn whole_cpus(&self) -> u32 {
         self.cpu_millis.div_ceil(1_000)
     }
 
-    /// Checks what was asked for against the ceiling; what is absent is the default.
+    /// Checks requested limits against the ceiling and fills in defaults.
     ///
     /// # Errors
     /// Names the first limit that is zero, negative, too small to be useful or above the ceiling.
@@ -190,7 +189,7 @@ impl Limits {
 
 fn admit_cpus(given: Option<f64>, ceiling: &Limits) -> Result<u32, Error> {
     let cpus = given.unwrap_or(1.0);
-    // Not a number and infinities become 0 or i64::MAX here, and are refused below like any other bad value.
+    // NaN becomes 0 and infinities saturate here; both are refused below like any other bad value.
     let millis = (cpus * 1_000.0).round() as i64;
     let show = |millis: u64| format!("{}", millis as f64 / 1_000.0);
     within("cpus", millis, Limits::FLOOR.cpu_millis.into(), ceiling.cpu_millis.into(), show).map(|n| n as u32)
@@ -205,13 +204,13 @@ fn within(
 ) -> Result<u64, Error> {
     let refuse = |message| Err(Error::Limit { name, message });
     let Ok(value) = u64::try_from(given) else {
-        return refuse("must be above zero, and is negative".to_owned());
+        return refuse("must be above zero, but is negative".to_owned());
     };
     if value == 0 {
         return refuse("must be above zero: there is no 'unlimited'".to_owned());
     }
     if value < floor {
-        return refuse(format!("{} is too little; the least is {}", show(value), show(floor)));
+        return refuse(format!("{} is too small; the minimum is {}", show(value), show(floor)));
     }
     if value > ceiling {
         return refuse(format!(
@@ -245,7 +244,7 @@ mod tests {
         );
         assert!(refused(LimitsSpec { memory_bytes: Some(-1), ..spec() }).contains("negative"));
         assert!(refused(LimitsSpec { memory_bytes: Some(i64::MAX), ..spec() }).contains("ceiling of 64 GB"));
-        assert!(refused(LimitsSpec { memory_bytes: Some(1), ..spec() }).contains("the least is 4 MB"));
+        assert!(refused(LimitsSpec { memory_bytes: Some(1), ..spec() }).contains("the minimum is 4 MB"));
         assert!(refused(LimitsSpec { cpus: Some(f64::NAN), ..spec() }).contains("above zero"));
         assert!(refused(LimitsSpec { cpus: Some(f64::INFINITY), ..spec() }).contains("ceiling of 128"));
         assert!(refused(LimitsSpec { cpus: Some(-0.5), ..spec() }).contains("negative"));
@@ -270,9 +269,9 @@ mod tests {
         let spec = LimitsSpec { memory_bytes: Some(64 << 30), ..LimitsSpec::default() };
         let refused = Limits::admit(&spec, &ceiling).unwrap_err().to_string();
         assert!(refused.contains(&format!("ceiling of {}", show_bytes(ceiling.memory_bytes))), "{refused}");
-        assert_eq!(Limits::ceiling_on(&Machine::default()), Limits::CEILING, "where nothing is known");
+        assert_eq!(Limits::ceiling_on(&Machine::default()), Limits::CEILING, "for an unknown capacity");
         assert_eq!(Machine::share_of(1 << 30), 512 << 20);
-        assert_eq!(Machine::share_of(512 << 20), 256 << 20, "a small machine keeps half");
+        assert_eq!(Machine::share_of(512 << 20), 256 << 20, "half of a small machine is reserved");
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! What a sandbox may reach when it may reach single hosts: rules as people write them, and what they allow.
+//! Host rules: which hosts a sandbox may reach in network mode `hosts`.
 //!
 //! ```text
-//! pypi.org            that name, ports 80 and 443        10.0.0.5:8080      that address, also where it is private
-//! *.example.com:8443  every name below it, one port      10.0.0.0/8         addresses of a block
+//! pypi.org            that name, ports 80 and 443        10.0.0.5:8080      that address, even if it is private
+//! *.example.com:8443  every name below it, one port      10.0.0.0/8         an address block
 //! localhost:5000      the host's own loopback            [fd00::/8]:443     the same for IPv6
 //! ```
 //!
-//! A name decides whether it is looked up at all. What it comes to is checked again: an address that is not public has to
-//! be listed itself, or a name could be made to point at whatever is near this host.
+//! Only listed names are resolved. The resolved address is checked again: a private address must be listed
+//! itself. Otherwise the owner of a name could point it at hosts on this network.
 
 mod address;
 mod proxy;
@@ -25,29 +25,29 @@ use serde::Deserialize;
 use crate::Error;
 use crate::plan::Network;
 
-/// The most rules of one sandbox.
+/// Maximum number of rules of one sandbox.
 pub const MAX_RULES: usize = 100;
-/// What is open of a host that is listed without a port.
+/// The ports that a rule without a port allows.
 pub const USUAL_PORTS: [u16; 2] = [80, 443];
 
 const LOCALHOST: &str = "localhost";
 
-/// A host that somebody wants to reach.
+/// A destination host, by name or address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// By its name: lower-case ASCII, no dot at its end.
+    /// A name: lower-case ASCII without a trailing dot.
     Name(String),
-    /// By its address.
+    /// An address.
     Address(IpAddr),
 }
 
 impl Target {
-    /// Whether it is this host's loopback by its name.
+    /// Returns whether it is the name `localhost`.
     pub fn is_localhost(&self) -> bool {
         matches!(self, Self::Name(name) if name == LOCALHOST)
     }
 
-    /// An address, in its one form: what an IPv6 address merely wraps is an IPv4 address.
+    /// Creates a target from an address, in canonical form: an IPv4-mapped IPv6 address becomes IPv4.
     pub fn address(address: IpAddr) -> Self {
         Self::Address(address.to_canonical())
     }
@@ -75,16 +75,16 @@ impl fmt::Display for Target {
     }
 }
 
-/// Which hosts a rule is about.
+/// The hosts that a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Pattern {
     Name(String),
-    /// Every name that ends so; it begins with a dot.
+    /// Every name with this suffix, which starts with a dot.
     Below(String),
     Block(Block),
 }
 
-/// One rule.
+/// A rule that allows a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostRule {
     pattern: Pattern,
@@ -114,11 +114,11 @@ impl FromStr for HostRule {
             return Err("is a URL; write the host alone, as in example.com:443".to_owned());
         }
         if text.contains('@') {
-            return Err("has a user in it; write the host alone".to_owned());
+            return Err("contains a user; write the host alone".to_owned());
         }
         let (host, port) = split_port(text)?;
         let pattern = match host.strip_prefix('*') {
-            Some("") => return Err("is every host; that is network mode 'full'".to_owned()),
+            Some("") => return Err("is every host; use network mode 'full' instead".to_owned()),
             Some(below) => {
                 let below = below.strip_prefix('.').ok_or("'*' stands for whole labels: *.example.com")?;
                 Pattern::Below(format!(".{}", parse_name(below)?))
@@ -144,13 +144,13 @@ impl fmt::Display for HostRule {
     }
 }
 
-/// `HOST`, `HOST:PORT`, `[IPV6]:PORT`; an IPv6 address alone needs no brackets.
+/// Splits `HOST`, `HOST:PORT` or `[IPV6]:PORT`. An IPv6 address without a port needs no brackets.
 fn split_port(text: &str) -> Result<(&str, Option<u16>), String> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']').ok_or("has a '[' without its ']'")?;
             if !host.contains(':') {
-                return Err("has brackets around what is no IPv6 address".to_owned());
+                return Err("has brackets around something that is not an IPv6 address".to_owned());
             }
             match rest {
                 "" => (host, None),
@@ -163,63 +163,63 @@ fn split_port(text: &str) -> Result<(&str, Option<u16>), String> {
     Ok((host, port.map(parse_port).transpose()?))
 }
 
-/// A port, in digits and nothing else.
+/// Parses a port number, digits only.
 ///
 /// # Errors
-/// It is none.
+/// Fails if the text is not a port from 1 to 65535.
 pub fn parse_port(text: &str) -> Result<u16, String> {
     let digits = !text.is_empty() && text.len() <= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
     match text.parse() {
         Ok(port) if digits && port > 0 => Ok(port),
-        _ => Err(format!("'{}' is no port from 1 to 65535", text.escape_debug())),
+        _ => Err(format!("'{}' is not a port from 1 to 65535", text.escape_debug())),
     }
 }
 
-/// The one form of a name. What a resolver would read as an address in some odd notation is no name.
+/// Normalizes a host name. Refuses numeric forms that a resolver might read as an address.
 fn parse_name(text: &str) -> Result<String, String> {
     let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
     if !name.is_ascii() {
-        return Err("is not ASCII; write it as DNS has it, with xn--".to_owned());
+        return Err("is not ASCII; write it in punycode, with xn--".to_owned());
     }
     if name.contains('/') {
-        return Err("has a path in it; write the host alone".to_owned());
+        return Err("contains a path; write the host alone".to_owned());
     }
     if name.contains('*') {
         return Err("'*' stands for whole labels at the beginning: *.example.com".to_owned());
     }
     if name.is_empty() || name.len() > 253 {
-        return Err("is no host: it is empty or longer than 253 characters".to_owned());
+        return Err("is not a host: it is empty or longer than 253 characters".to_owned());
     }
     for label in name.split('.') {
         let letters = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
         if label.is_empty() || label.len() > 63 || !letters {
-            return Err("is no host: labels have 1 to 63 letters, digits, '-' or '_'".to_owned());
+            return Err("is not a host: labels must have 1 to 63 letters, digits, '-' or '_'".to_owned());
         }
     }
     let last = name.rsplit('.').next().unwrap_or_default();
     if last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x") {
-        return Err("is neither a name nor an address as it is usually written".to_owned());
+        return Err("is neither a name nor an address in standard notation".to_owned());
     }
     Ok(name)
 }
 
-/// The most that requests may ask for. What an administrator puts into a profile is not held to it.
+/// The network ceiling: the most access that requests may ask for. Profiles are not bound by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reach {
-    /// Nothing.
+    /// No network.
     None,
-    /// Hosts by their names, which lead to public addresses only: nothing that is near this machine.
+    /// Hosts by name, which reach public addresses only.
     Names,
-    /// Hosts, also by address, wherever they are.
+    /// Hosts by name or address, including private addresses.
     Hosts,
-    /// Whatever this machine reaches.
+    /// Everything that this machine can reach.
     #[default]
     Full,
 }
 
 impl Reach {
-    /// Holds what a request asks for.
+    /// Refuses a requested network above the ceiling.
     pub(crate) fn hold(self, network: Network) -> Result<Network, Error> {
         let (needed, what) = match &network {
             Network::None => (Self::None, ""),
@@ -231,29 +231,29 @@ impl Reach {
             return Ok(network);
         }
         let message = format!(
-            "requests may not ask for {what} here; a profile can have it, or an administrator allows it by network in [server]"
+            "requests may not use {what} here; put it into a profile, or have an administrator raise network in [server]"
         );
         Err(Error::Unsupported { field: "network", message })
     }
 }
 
-/// All rules of a sandbox. Cheap to clone.
+/// The rules of a sandbox. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostRules {
     rules: Arc<[HostRule]>,
-    /// Whether listed names may lead to addresses that are not public.
+    /// Whether listed names may resolve to private addresses.
     trusted: bool,
-    /// The proxy through which they are reached, where there is one.
+    /// The operator's proxy for outgoing connections, if any.
     proxy: Option<Arc<Proxy>>,
     /// Addresses that the operator treats as private.
     private: PrivateRanges,
 }
 
 impl HostRules {
-    /// Reads rules as requests give them.
+    /// Parses the rules of a request.
     ///
     /// # Errors
-    /// Names the first one that is wrong, and why.
+    /// Names the first invalid rule, and why.
     pub fn parse<T: AsRef<str>>(hosts: &[T]) -> Result<Self, String> {
         if hosts.is_empty() {
             return Err("is empty; name a host, or use mode 'none'".to_owned());
@@ -272,54 +272,55 @@ impl HostRules {
         Ok(Self { rules, trusted: false, proxy: None, private: PrivateRanges::default() })
     }
 
-    /// Treats these addresses as private, too: a listed name does not lead to them.
+    /// Adds ranges that are treated as private: listed names may not resolve to them.
     #[must_use]
     pub fn with_private_ranges(self, private: &PrivateRanges) -> Self {
         Self { private: private.clone(), ..self }
     }
 
-    /// The same, with names that may lead to private addresses as well, as those of a company's mirror do. For what an
-    /// administrator configured, and never for what a request says.
+    /// Allows listed names to resolve to private addresses, as an internal package mirror does. Only for
+    /// hosts that an administrator configured, never for hosts from a request.
     #[must_use]
     pub fn trusting(self) -> Self {
         Self { trusted: true, ..self }
     }
 
-    /// Returns the same rules for hosts that are reached through a proxy, which then looks their names up. For what an
-    /// administrator configured, and never for what a request says.
+    /// Connects through a proxy, which also resolves the names. Only for hosts that an administrator
+    /// configured, never for hosts from a request.
     #[must_use]
     pub fn through(self, proxy: Proxy) -> Self {
         Self { proxy: Some(Arc::new(proxy)), ..self.trusting() }
     }
 
-    /// Returns the proxy through which a host is reached.
+    /// Returns the proxy for connections to a host, if it needs one.
     pub fn proxy_for(&self, target: &Target) -> Option<Arc<Proxy>> {
         self.proxy.clone().filter(|proxy| !proxy.is_bypassed_for(target))
     }
 
-    /// Returns whether names may lead to private addresses, so that there is nothing to hide about what they resolve to.
+    /// Returns whether names may resolve to private addresses, so that their answers need no filtering.
     pub fn may_reach_private(&self) -> bool {
         self.trusted
     }
 
-    /// Whether a host may be asked for at all, before anything is looked up.
+    /// Returns whether a host may be contacted, before it is resolved.
     pub fn allow(&self, target: &Target, port: u16) -> bool {
         self.rules.iter().any(|rule| rule.has_port(port) && rule.is_about(target))
     }
 
-    /// Whether a name may be looked up.
+    /// Returns whether a name may be resolved.
     pub fn allow_lookup(&self, target: &Target) -> bool {
         self.rules.iter().any(|rule| rule.is_about(target))
     }
 
-    /// Whether what a host came to may be connected to. `near` says that the address is one of this machine's own.
+    /// Returns whether the resolved address of a host may be connected to. `near` is set if the address
+    /// belongs to this machine.
     pub fn allow_address(&self, target: &Target, port: u16, address: IpAddr, near: bool) -> bool {
         self.allow(target, port)
             && self
                 .reaches(target, address, near, |rule| rule.has_port(port) && rule.is_about_address(address))
     }
 
-    /// Whether a name's address may be told.
+    /// Returns whether a resolved address may be returned to the program.
     pub fn allow_answer(&self, target: &Target, address: IpAddr) -> bool {
         self.allow_lookup(target)
             && self.reaches(target, address, false, |rule| rule.is_about_address(address))
@@ -339,7 +340,7 @@ impl HostRules {
             || self.rules.iter().any(listed)
     }
 
-    /// Whether the host's own loopback is open: then `localhost` is the host's, and not the sandbox's.
+    /// Returns whether the host's loopback is allowed: then `localhost` is the host's, not the sandbox's.
     pub fn open_loopback(&self) -> bool {
         self.rules.iter().any(|rule| match &rule.pattern {
             Pattern::Name(name) => name == LOCALHOST,
@@ -348,7 +349,7 @@ impl HostRules {
         })
     }
 
-    /// Whether all of them are about names that lead elsewhere.
+    /// Returns whether all rules are names other than `localhost`.
     fn are_names(&self) -> bool {
         self.rules.iter().all(|rule| match &rule.pattern {
             Pattern::Name(name) => name != LOCALHOST,
@@ -357,7 +358,7 @@ impl HostRules {
         })
     }
 
-    /// The rules, as they would be written.
+    /// Returns the rules in canonical notation.
     pub fn hosts(&self) -> Vec<String> {
         self.rules.iter().map(HostRule::to_string).collect()
     }

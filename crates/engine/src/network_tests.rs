@@ -37,8 +37,8 @@ fn rules_are_written_back_in_one_form() {
 fn what_is_no_rule_is_refused_with_the_reason() {
     let refused = [
         ("https://pypi.org", "is a URL"),
-        ("user@pypi.org", "has a user"),
-        ("pypi.org/simple", "has a path"),
+        ("user@pypi.org", "contains a user"),
+        ("pypi.org/simple", "contains a path"),
         ("*", "mode 'full'"),
         ("*:443", "mode 'full'"),
         ("0.0.0.0/0", "mode 'full'"),
@@ -53,14 +53,14 @@ fn what_is_no_rule_is_refused_with_the_reason() {
         ("a b.com", "labels"),
         ("a\r\nb.com", "labels"),
         ("münchen.de", "xn--"),
-        ("pypi.org:0", "no port"),
-        ("pypi.org:65536", "no port"),
-        ("pypi.org:+80", "no port"),
-        ("pypi.org:", "no port"),
+        ("pypi.org:0", "not a port"),
+        ("pypi.org:65536", "not a port"),
+        ("pypi.org:+80", "not a port"),
+        ("pypi.org:", "not a port"),
         ("[::1", "without its ']'"),
         ("[::1]80", "after its ']'"),
         ("[127.0.0.1]:80", "brackets"),
-        ("10.0.0.1/8", "beyond its block"),
+        ("10.0.0.1/8", "beyond its prefix"),
         ("10.0.0.0/33", "from 1 to 32"),
         ("::ffff:10.0.0.0/104", "write it as IPv4"),
         ("2130706433", "neither a name nor an address"),
@@ -137,7 +137,8 @@ fn a_name_does_not_lead_to_what_is_near() {
         "2002:7f00:1::",
         "2002:a9fe:a9fe::1",
         "2001:0:1:2:3:4:80ff:fffe",
-        // Clouds' own services: Azure, IBM, Alibaba, Oracle, AWS and Google by IPv6, Azure through NAT64 and 6to4.
+        // Cloud-internal services: Azure, IBM, Alibaba, Oracle, AWS and Google by IPv6, Azure through NAT64
+        // and 6to4.
         "168.63.129.16",
         "161.26.0.10",
         "166.8.0.1",

@@ -1,4 +1,4 @@
-//! What a program did and what enforced it.
+//! The outcome of a task: how the program ended, what it used, and what enforced its isolation.
 
 use std::time::Duration;
 
@@ -12,67 +12,67 @@ use crate::layer::Layer;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// Memory of the group.
+    /// Memory of the whole sandbox.
     Memory,
     /// Processes and threads.
     Processes,
-    /// Space or inodes.
+    /// Disk space or inodes.
     Disk,
-    /// Output, where the profile says that it ends the program.
+    /// Output, if the profile ends programs that exceed it.
     Output,
 }
 
-/// How a program ended. Never an error of ours.
+/// How a program ended. Never an error of Belljar itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// By itself, with this status.
+    /// Exited with this status.
     Exited(u8),
-    /// By a signal that was not ours.
+    /// Killed by a signal that Belljar did not send.
     Signalled(i32),
-    /// Its time was over.
+    /// Killed at its time limit.
     TimedOut,
-    /// Because of a limit; with its own status where it failed by itself and was not ended.
+    /// Ended because of a limit; with its exit status if it exited by itself.
     LimitHit(Limit, Option<u8>),
-    /// Somebody asked for it.
+    /// Canceled by the caller.
     Cancelled,
 }
 
-/// What it used.
+/// Resources used by a program.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Usage {
-    /// Processor time of all processes.
+    /// CPU time of all processes.
     pub cpu: Duration,
-    /// The most memory at one time.
+    /// Peak memory.
     pub peak_memory_bytes: u64,
-    /// The most processes and threads at one time, where the host can tell.
+    /// Peak number of processes and threads, if the host can measure it.
     pub peak_processes: Option<u64>,
 }
 
-/// Whose kernel stood between the program and the hardware.
+/// The kernel that the program ran on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kernel {
-    /// The host's own.
+    /// The host's kernel.
     Host,
-    /// gVisor's.
+    /// gVisor.
     Gvisor,
-    /// Somebody else's machine.
+    /// The kernel of a remote service.
     Remote,
 }
 
-/// Whether an interpreter was waiting for this run.
+/// Whether a warm interpreter served an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Warmth {
-    /// In a sandbox of its own, made ahead of time.
+    /// A warm child was waiting in its own sandbox.
     Pool,
-    /// It was forked when the request came.
+    /// A child was forked from a zygote for the request.
     Fork,
-    /// No: it was started for this run.
+    /// No: the interpreter was started for this execution.
     #[default]
     Cold,
 }
 
-/// `"pool"`, `"fork"` or `false`.
+/// Serializes as `"pool"`, `"fork"` or `false`.
 impl Serialize for Warmth {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -83,35 +83,36 @@ impl Serialize for Warmth {
     }
 }
 
-/// Somebody else's machines. What keeps a program in there is their word, and nothing that Belljar enforces.
+/// A remote service that ran the program. Belljar has only the service's word for its isolation and enforces
+/// none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Service {
-    /// Whose they are: the host that was asked for one.
+    /// Host name of the service.
     pub host: String,
-    /// What the machine was made of.
+    /// Template that the machine was created from.
     pub template: String,
-    /// Where it stood, if that was chosen.
+    /// Region of the machine, if one was selected.
     pub region: Option<String>,
 }
 
-/// What really enforced this run.
+/// The receipt: the mechanisms that really enforced the isolation of an execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
     /// Name of the provider.
     pub provider: &'static str,
-    /// Kernel boundary.
+    /// Kernel that the program ran on.
     pub kernel: Kernel,
-    /// Layers that were in force, in the order of [`Layer::ALL`].
+    /// Enforced layers, in the order of [`Layer::ALL`].
     pub isolation: Vec<Layer>,
-    /// Whether an interpreter was waiting.
+    /// Whether a warm interpreter served the execution.
     pub warm: Warmth,
-    /// Whether nothing really ran.
+    /// Whether the execution was only simulated.
     pub simulated: bool,
-    /// Whose machine it ran on, where that was not ours.
+    /// The remote service that it ran on, if any.
     pub service: Option<Service>,
 }
 
-/// A file that the program left in `./artifacts`.
+/// A file that the program wrote to `./artifacts`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Artifact {
     /// File name, without a path.
@@ -120,21 +121,21 @@ pub struct Artifact {
     pub content: Vec<u8>,
 }
 
-/// What came of a task.
+/// The outcome of a task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// How it ended.
+    /// How the program ended.
     pub ending: Ending,
-    /// From the first step of the set-up to the ending.
+    /// Time from the first set-up step to the ending.
     pub duration: Duration,
-    /// What it used.
+    /// Resources used.
     pub usage: Usage,
-    /// What `main` returned, where arguments were given and it did return. Data from the tenant.
+    /// Value that `main` returned, if arguments were given and it returned. Untrusted tenant data.
     pub result: Option<Value>,
     /// Files from `./artifacts`.
     pub artifacts: Vec<Artifact>,
-    /// What the sandbox kept it from, at most [`MAX_FINDINGS`](crate::finding::MAX_FINDINGS).
+    /// Findings about denied actions, at most [`MAX_FINDINGS`](crate::finding::MAX_FINDINGS).
     pub findings: Vec<Finding>,
-    /// What enforced it.
+    /// Receipt of the enforced isolation.
     pub receipt: Receipt,
 }

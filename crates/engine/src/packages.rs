@@ -1,10 +1,12 @@
-//! The port of packages: what code needs that its image does not have is made into layers before the code runs.
+//! The port of packages: installs the packages that code needs and its image lacks into layers, before the
+//! code runs.
 //!
 //! ```text
-//! Needs (code, named packages, image) ── Packages::prepare ──▶ Prepared { layers, packages, cache, findings }
+//! PackageNeeds (code, packages, image) ─ PackageResolver::prepare ─▶ ProvidedPackages { layers, packages, cache, findings }
 //! ```
 //!
-//! What a package is called, where it comes from and how it is installed is known behind the port. Here are words and bounds.
+//! Package names, sources and installation are the implementation's business. This module has types and
+//! bounds only.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -22,73 +24,74 @@ use crate::plan::{Image, InputFile};
 use crate::provider::{BoxFuture, Provider};
 use crate::request::Dependencies;
 
-/// The most packages that a request or a profile names.
+/// Maximum number of packages in a request or profile.
 pub const MAX_PACKAGES: usize = 200;
-/// The longest name, with version, extras and marker.
+/// Maximum length of a requirement, in bytes: name, version, extras and marker.
 pub const MAX_NAME: usize = 1_000;
 
-/// Where the layer with a request's Python packages is mounted.
+/// Mount point of the layer with a request's Python packages.
 pub const PYTHON: &str = "/opt/belljar/python";
-/// Where the layer with a profile's own Python packages is mounted.
+/// Mount point of the layer with a profile's Python packages.
 pub const PYTHON_PROFILE: &str = "/opt/belljar/python-profile";
-/// Where the folder with [`PYTHON_BOOTSTRAP`] is mounted; the only entry on `PYTHONPATH` that is not the user's.
+/// Mount point of the folder with [`PYTHON_BOOTSTRAP`]; the only entry of `PYTHONPATH` that is not the
+/// user's.
 pub const PYTHON_SITE: &str = "/opt/belljar/site";
-/// The `sitecustomize.py` that puts both layers on `sys.path`, behind the standard library.
+/// The `sitecustomize.py` that adds both layers to `sys.path`, after the standard library.
 pub const PYTHON_BOOTSTRAP: &str = include_str!("runners/site.py");
-/// Where layers with packages of JavaScript are seen: every module finds it by going up.
+/// Mount point of the layer with JavaScript packages: module resolution finds it from every folder.
 pub const NODE: &str = "/node_modules";
 
-/// What was admitted about packages.
+/// The admitted package request of an execution or sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// Whether imports of the code count.
+    /// Whether to detect packages from imports.
     pub(crate) detect: bool,
-    /// What the request names.
+    /// Packages that the request names.
     pub(crate) packages: Vec<String>,
-    /// What the profile names for everybody.
+    /// Packages that the profile names.
     pub(crate) standing: Vec<String>,
-    /// Whether packages may be built from their sources.
+    /// Whether packages may be built from source.
     pub(crate) build: bool,
-    /// The code, where the task itself only says where it is.
+    /// The code, if the task has only its path.
     pub(crate) code: Option<String>,
 }
 
-/// What is asked for.
+/// Input for resolving packages: the code and files to scan, and the named packages.
 #[derive(Debug, Clone, Copy)]
 pub struct Needs<'a> {
-    /// Who it is for.
+    /// The tenant.
     pub tenant: &'a str,
-    /// Where it will run.
+    /// The image that the code will run in.
     pub image: &'a Image,
-    /// In what the code is written; absent for commands, and for sandboxes that stay.
+    /// Language of the code; absent for commands and long-lived sandboxes.
     pub language: Option<&'static Language>,
-    /// Whether what the code and its files say counts.
+    /// Whether to detect packages from the code and files.
     pub detect: bool,
     /// The code.
     pub code: Option<&'a str>,
-    /// Files that come along: some can be imported, and some list packages.
+    /// Input files: some can be imported, and some list packages.
     pub files: &'a [InputFile],
-    /// Whether more files can be imported than those that come along.
+    /// Whether the workspace has files that are not in `files`.
     pub playground: bool,
     /// Packages that the request names.
     pub packages: &'a [String],
     /// Packages that the profile names.
     pub standing: &'a [String],
-    /// Whether the profile lets packages run code of theirs to be built or set up: in a sandbox without network.
+    /// Whether packages may run their own build or install code, in a sandbox without network.
     pub build: bool,
 }
 
-/// A folder with packages.
+/// A layer of installed packages.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PackageLayer {
-    /// On the host; nobody writes there any more.
+    /// Folder on the host, complete and read-only.
     pub source: PathBuf,
-    /// Inside: [`PYTHON`], [`PYTHON_PROFILE`], [`PYTHON_SITE`] or [`NODE`].
+    /// Mount point in the sandbox: [`PYTHON`], [`PYTHON_PROFILE`], [`PYTHON_SITE`] or [`NODE`].
     pub destination: &'static str,
 }
 
 impl PackageLayer {
-    /// Returns where the layer has programs, as `PATH` has it.
+    /// Returns the layer's folder of programs, for `PATH`.
     pub fn programs(&self) -> Option<String> {
         match self.destination {
             PYTHON_SITE => None,
@@ -98,102 +101,107 @@ impl PackageLayer {
     }
 }
 
-/// Where packages came from.
+/// Whether the packages of an execution were cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cache {
-    /// They were there.
+    /// All layers were cached.
     Hit,
-    /// They had to be installed.
+    /// Packages had to be installed.
     Miss,
-    /// None were needed.
+    /// No packages were needed.
     #[default]
     None,
 }
 
-/// What was made available.
+/// Packages provided for an execution or sandbox.
 #[derive(Debug, Clone, Default)]
 pub struct Prepared {
-    /// To be mounted.
+    /// Layers to mount.
     pub layers: Vec<PackageLayer>,
-    /// With their versions: `numpy==2.1.0`, `lodash@4.17.21`.
+    /// Packages with versions, e.g. `numpy==2.1.0`, `lodash@4.17.21`.
     pub packages: Vec<String>,
-    /// Where they came from.
+    /// Whether they were cached.
     pub cache: Cache,
-    /// How long installing took.
+    /// Time spent installing.
     pub install: Duration,
-    /// What could not be made available, and is not known to be needed.
+    /// Findings about packages that could not be provided and may not be needed.
     pub findings: Vec<Finding>,
-    /// Modules that programs like this one often import, for waiting interpreters to import once they are confined.
+    /// Modules that programs like this one often import. Warm children import them after they are confined.
     pub frequent_imports: Vec<String>,
-    /// The profile's packages are not there as they are locked, so nothing may be imported ahead of time.
+    /// Whether other versions replaced the profile's locked packages; then nothing may be imported ahead of
+    /// time.
     pub profile_replaced: bool,
-    /// Keeps the layers from being removed for as long as somebody uses them.
+    /// Keeps the layers from being removed while in use.
     pub held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// What was made available since the start, and what lies ready.
+/// Package statistics since the start, and the size of the layer store.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Stock {
-    /// Layers that were there when they were asked for.
+    /// Requested layers found on disk.
     pub hits: u64,
-    /// Layers that came from the cache that machines share.
+    /// Layers fetched from the shared cache.
     pub fetched: u64,
-    /// Layers that were installed.
+    /// Layers installed.
     pub built: u64,
-    /// Layers that were to be had from nowhere.
+    /// Layers that could not be provided.
     pub failed: u64,
-    /// How long installing took, all of them together.
+    /// Total time spent installing.
     pub install: Duration,
-    /// Layers on disk.
+    /// Number of layers on disk.
     pub layers: u64,
-    /// Of all their files.
+    /// Total size of all layers on disk, in bytes.
     pub bytes: u64,
 }
 
-/// Why packages are not there; the code is not run.
+/// Why packages could not be provided. The code does not run.
 #[derive(Debug, Clone, PartialEq, Eq, ThisError)]
 pub enum PackagesError {
-    /// There is no such set of packages: a name, a version, a conflict, or nothing that runs here.
+    /// No set of packages satisfies the request: unknown name or version, a conflict, or nothing for this
+    /// platform.
     #[error("dependencies: {0}")]
     Unresolvable(String),
-    /// Something had to be built, and that failed.
+    /// A package failed to build.
     #[error("dependencies: {0}")]
     BuildFailed(String),
-    /// This machine could not do its part.
+    /// The host failed.
     #[error("dependencies: {0}")]
     Host(String),
 }
 
-/// Hears how far things are.
+/// Receives progress messages.
 pub trait Progress: Send {
-    /// A line for people: `installing numpy, pandas`.
+    /// Reports progress in a line for people, e.g. `installing numpy, pandas`.
     fn at(&mut self, what: &str);
 }
 
-/// Makes packages available.
+/// Provides packages as layers.
 pub trait Packages: Debug + Send + Sync {
-    /// Gives what is needed, installing it where it is not there yet. Dropping the future gives that up.
+    /// Returns the needed packages, installing missing ones. Dropping the future cancels the installation.
     fn prepare<'a>(
         &'a self,
         needs: Needs<'a>,
         progress: &'a mut dyn Progress,
     ) -> BoxFuture<'a, Result<Prepared, PackagesError>>;
 
-    /// Who does that for what runs with this provider, whose images have interpreters of their own; nothing where it is
-    /// this very one.
+    /// Returns the implementation to use for a provider whose images have their own interpreters; `None` if
+    /// it is this one.
     fn serving(&self, _provider: &Arc<dyn Provider>) -> Option<Arc<dyn Packages>> {
         None
     }
 
-    /// What has been done so far, and what there is.
+    /// Returns package statistics.
     fn stock(&self) -> BoxFuture<'_, Stock>;
 }
 
-/// Checks how many are named and how long; what the names mean is known behind the port.
+/// Checks the number and length of package names; the implementation checks their meaning.
 pub(crate) fn check_names(field: &'static str, names: &[String]) -> Result<(), Error> {
     if names.len() > MAX_PACKAGES {
-        return Err(Error::invalid(field, format!("more than {MAX_PACKAGES}; leave out what others bring")));
+        return Err(Error::invalid(
+            field,
+            format!("more than {MAX_PACKAGES}; leave out packages that others depend on"),
+        ));
     }
     match names.iter().find(|name| name.len() > MAX_NAME || name.trim().is_empty()) {
         Some(name) if name.trim().is_empty() => Err(Error::invalid(field, "has an empty name")),
@@ -202,13 +210,13 @@ pub(crate) fn check_names(field: &'static str, names: &[String]) -> Result<(), E
     }
 }
 
-/// What a sandbox that stays is opened with.
+/// Admits the packages of a long-lived sandbox.
 pub(crate) fn admit_standing(
     mut given: Dependencies,
     profile: &crate::profile::Profile,
 ) -> Result<Wanted, Error> {
     if given.detect == Some(true) {
-        let message = "there is no code in a sandbox that is opened; name the packages".to_owned();
+        let message = "a new sandbox has no code to detect packages from; name the packages".to_owned();
         return Err(Error::Unsupported { field: "dependencies.detect", message });
     }
     check_names("dependencies.packages", &given.packages)?;

@@ -1,4 +1,4 @@
-//! The one way through: request in, report out.
+//! The pipeline: admits a request, prepares its packages, runs it and reports the result.
 
 use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -29,16 +29,16 @@ use crate::sandbox::{
 };
 use crate::{Capture, Error};
 
-/// What a tenant's administrator says about all of its requests.
+/// Settings of a tenant that apply to all of its requests.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tenancy<'a> {
-    /// The policy above which none can go.
+    /// Name of a policy that always applies, whatever the request selects.
     pub policy: Option<&'a str>,
-    /// Who serves those that name no provider, and whose profile does not either.
+    /// Name of the provider for requests for which neither the request nor the profile names one.
     pub provider: Option<&'a str>,
 }
 
-/// Runs requests.
+/// The engine: admits and runs requests.
 #[derive(Debug)]
 pub struct Engine {
     fleet: Arc<Fleet>,
@@ -52,59 +52,59 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine over one provider.
+    /// Creates an engine with one provider.
     pub fn new(provider: Arc<dyn Provider>, profiles: Profiles, ceiling: Limits) -> Self {
         Self::over(Arc::new(Fleet::of(provider)), profiles, ceiling)
     }
 
-    /// An engine over several providers.
+    /// Creates an engine with a set of providers.
     pub fn over(fleet: Arc<Fleet>, profiles: Profiles, ceiling: Limits) -> Self {
         let (profiles, policies) = (RwLock::new(Arc::new(profiles)), Policies::default());
         let (reach, private_ranges) = (Reach::default(), PrivateRanges::default());
         Self { fleet, profiles, ceiling, policies, packages: None, images: None, reach, private_ranges }
     }
 
-    /// Returns the highest limits that may be asked for.
+    /// Returns the ceiling of each limit.
     pub fn ceiling(&self) -> &Limits {
         &self.ceiling
     }
 
-    /// The same with other policies than the ones that are built in.
+    /// Replaces the built-in policies.
     #[must_use]
     pub fn with_policies(self, policies: Policies) -> Self {
         Self { policies, ..self }
     }
 
-    /// The same for requests that may ask for no more of the network than this.
+    /// Sets the network ceiling for requests.
     #[must_use]
     pub fn with_reach(self, reach: Reach) -> Self {
         Self { reach, ..self }
     }
 
-    /// Sets addresses that are not public, in addition to the built-in ones.
+    /// Sets address ranges treated as private, in addition to the built-in ones.
     #[must_use]
     pub fn with_private_ranges(self, private_ranges: PrivateRanges) -> Self {
         Self { private_ranges, ..self }
     }
 
-    /// Policies by name.
+    /// Returns the policies.
     pub fn policies(&self) -> &Policies {
         &self.policies
     }
 
-    /// The same with somebody who makes packages available; without, code has what its image has.
+    /// Sets the package resolver. Without one, code only sees packages installed in its image.
     #[must_use]
     pub fn with_packages(self, packages: Arc<dyn Packages>) -> Self {
         Self { packages: Some(packages), ..self }
     }
 
-    /// The same with images beside the host's own.
+    /// Sets the stored images. Without them, only `host` and the provider's own images are available.
     #[must_use]
     pub fn with_images(self, images: Arc<dyn Images>) -> Self {
         Self { images: Some(images), ..self }
     }
 
-    /// Requests from now on know these profiles, and no others.
+    /// Replaces the profiles for future requests.
     pub fn set_profiles(&self, profiles: Profiles) {
         *self.profiles.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(profiles);
     }
@@ -113,12 +113,12 @@ impl Engine {
         Arc::clone(&self.profiles.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The providers.
+    /// Returns the set of providers.
     pub fn fleet(&self) -> &Fleet {
         &self.fleet
     }
 
-    /// What the usual provider can do here.
+    /// Returns the capabilities of the default provider.
     pub fn capabilities(&self) -> Capabilities {
         self.fleet.usual().map(|post| post.capabilities.clone()).unwrap_or_default()
     }
@@ -126,15 +126,15 @@ impl Engine {
     /// Checks a request without running it.
     ///
     /// # Errors
-    /// Names what is wrong with it.
+    /// Names the invalid field.
     pub fn admit(&self, request: Request, paths: HostPaths) -> Result<Admitted, Error> {
         self.admit_under(request, paths, Tenancy::default())
     }
 
-    /// The same for a request of a tenant.
+    /// Checks a request of a tenant without running it.
     ///
     /// # Errors
-    /// Names what is wrong with it.
+    /// Names the invalid field.
     pub fn admit_under(
         &self,
         request: Request,
@@ -147,7 +147,7 @@ impl Engine {
         admit(request, paths, &self.rules(&profiles, &chosen, tenancy.policy))
     }
 
-    /// Who serves a request: whom it names, else whom its profile names, else its tenant's, else the usual one.
+    /// Selects the provider: named by the request, else its profile, else its tenant, else the default.
     fn choose(
         &self,
         profiles: &Profiles,
@@ -164,10 +164,10 @@ impl Engine {
         Rules { profiles, ceiling, chosen, policies, floor, reach: *reach, private_ranges, images }
     }
 
-    /// Checks a request for a living sandbox without opening it.
+    /// Checks a request for a long-lived sandbox without opening it.
     ///
     /// # Errors
-    /// Names what is wrong with it.
+    /// Names the invalid field.
     pub fn admit_sandbox<'a>(
         &self,
         request: SandboxRequest,
@@ -179,28 +179,28 @@ impl Engine {
         admit_sandbox(request, &self.rules(&profiles, &chosen, tenancy.policy))
     }
 
-    /// Checks how long a sandbox is to live.
+    /// Checks the lifetime of a sandbox.
     ///
     /// # Errors
-    /// It is not above zero, or above the ceiling.
+    /// Fails if it is not above zero, or above the ceiling.
     pub fn admit_timeout(&self, millis: i64) -> Result<Duration, Error> {
         admit_timeout(Some(millis), self.ceiling.timeout)
     }
 
-    /// Checks which hosts a sandbox is to reach.
+    /// Checks the hosts that a sandbox may reach.
     ///
     /// # Errors
-    /// Names the one that is wrong.
+    /// Names the invalid host.
     pub fn admit_hosts(&self, hosts: &[String]) -> Result<HostRules, Error> {
         let rules = HostRules::parse(hosts).map_err(|message| Error::Invalid { field: "hosts", message })?;
         self.reach.hold(Network::Hosts(rules.clone()))?;
         Ok(rules.with_private_ranges(&self.private_ranges))
     }
 
-    /// Opens a living sandbox; `progress` hears of its packages.
+    /// Opens a long-lived sandbox; `progress` receives messages about its packages.
     ///
     /// # Errors
-    /// Says why there is none.
+    /// Says why the sandbox could not be opened.
     pub async fn open_sandbox(
         &self,
         admitted: &AdmittedSandbox,
@@ -241,10 +241,10 @@ impl Engine {
         Ok(packages.prepare(needs, progress).await?)
     }
 
-    /// Checks a task that is to run in a sandbox.
+    /// Checks a task for an open sandbox.
     ///
     /// # Errors
-    /// Names what is wrong with it.
+    /// Names the invalid field.
     pub fn admit_inside(
         &self,
         sandbox: &AdmittedSandbox,
@@ -254,10 +254,10 @@ impl Engine {
         admit_inside(sandbox, request, &self.rules(&self.profiles(), &sandbox.chosen, floor))
     }
 
-    /// Checks a command that is to be started in a sandbox.
+    /// Checks a command for an open sandbox.
     ///
     /// # Errors
-    /// Names what is wrong with it.
+    /// Names the invalid field.
     pub fn admit_command(
         &self,
         sandbox: &AdmittedSandbox,
@@ -267,10 +267,10 @@ impl Engine {
         admit_command(sandbox, request, &self.rules(&self.profiles(), &sandbox.chosen, floor))
     }
 
-    /// Runs a task in a sandbox that is open.
+    /// Runs a task in an open sandbox.
     ///
     /// # Errors
-    /// Says why nothing ran, or what became of the sandbox meanwhile.
+    /// Says why nothing ran, or what happened to the sandbox.
     pub async fn execute_inside(
         &self,
         sandbox: &dyn Living,
@@ -291,7 +291,7 @@ impl Engine {
         Ok(report.after(admitted.verdict))
     }
 
-    /// Runs a request; `view` sees output as it comes, up to what will be kept of its beginning.
+    /// Runs a request; `view` receives output as it arrives, up to the head that the report will keep.
     ///
     /// # Errors
     /// Says why nothing ran.
@@ -334,7 +334,7 @@ impl Engine {
         Ok(report.instead_of(chosen.instead_of).with_packages(prepared).after(verdict))
     }
 
-    /// What the providers keep ready, and how often that was of use.
+    /// Returns metrics of the providers' warm pools.
     pub async fn pools(&self) -> Vec<PoolMetrics> {
         let mut pools = Vec::new();
         for post in self.fleet.all() {
@@ -343,12 +343,12 @@ impl Engine {
         pools
     }
 
-    /// Takes what was seen of forks that were not confined as they said; each is given once.
+    /// Takes the confinement mismatches seen since the last call.
     pub fn take_mismatches(&self) -> Vec<Mismatch> {
         self.fleet.all().iter().flat_map(|post| post.provider.take_mismatches()).collect()
     }
 
-    /// The longest turns of the providers' loops.
+    /// Returns the longest turns of the providers' event loops.
     pub async fn turns(&self) -> Vec<LoopTurns> {
         let mut turns = Vec::new();
         for post in self.fleet.all() {
@@ -357,7 +357,7 @@ impl Engine {
         turns
     }
 
-    /// What was made available of packages; `None` where nobody does that.
+    /// Returns package statistics, or `None` without a package resolver.
     pub async fn stock(&self) -> Option<Stock> {
         match &self.packages {
             Some(packages) => Some(packages.stock().await),
@@ -365,7 +365,7 @@ impl Engine {
         }
     }
 
-    /// Ends everything and waits until nothing is left.
+    /// Shuts down all providers and waits until nothing is left.
     pub async fn shut_down(&self) {
         for post in self.fleet.all() {
             post.provider.shut_down().await;
@@ -373,7 +373,7 @@ impl Engine {
     }
 }
 
-/// Makes the place and runs the task in it.
+/// Opens a sandbox and runs the task in it.
 async fn run(
     chosen: &Chosen,
     plan: &Plan,
@@ -390,7 +390,8 @@ async fn run(
     outcome
 }
 
-/// Cancelled while its packages were installed: nothing was made that could enforce anything.
+/// Returns the outcome of an execution that was canceled while its packages were installed. No sandbox was
+/// created, so the receipt lists no layers.
 fn never_began(chosen: &Chosen) -> Outcome {
     let receipt = Receipt {
         provider: chosen.post.provider.name(),
@@ -411,7 +412,7 @@ fn never_began(chosen: &Chosen) -> Outcome {
     }
 }
 
-/// What a task needs. Imports are looked for in code only, and in all of it that is at hand.
+/// Returns the package needs of a task. Imports are detected in code only, not in commands.
 fn needs<'a>(plan: &'a Plan, task: &'a Task, wanted: &'a Wanted) -> Needs<'a> {
     let (language, code) = match &task.program {
         Program::Code { language, source: Source::Text { code, .. }, .. } => (Some(*language), Some(&**code)),
@@ -434,7 +435,8 @@ fn needs<'a>(plan: &'a Plan, task: &'a Task, wanted: &'a Wanted) -> Needs<'a> {
     }
 }
 
-/// Where nobody installs anything, the image has to have what a profile names, and nothing can be asked for.
+/// Handles package needs without a resolver: requested packages are refused, and a profile's must be in the
+/// image.
 fn without_packages(needs: &Needs<'_>) -> Result<Prepared, Error> {
     if needs.packages.is_empty() {
         return Ok(Prepared::default());
@@ -443,7 +445,7 @@ fn without_packages(needs: &Needs<'_>) -> Result<Prepared, Error> {
     Err(Error::Unsupported { field: "dependencies.packages", message })
 }
 
-/// Passes on how far things are.
+/// Forwards progress to a sink.
 struct Told<'a>(&'a mut dyn Sink);
 
 impl Progress for Told<'_> {
@@ -452,7 +454,7 @@ impl Progress for Told<'_> {
     }
 }
 
-/// Keeps what the result will show, and passes on what a live view may see.
+/// Captures output for the report and forwards the head to a live view.
 struct Recorder<'a> {
     view: &'a mut dyn Sink,
     stdout: Capture,
@@ -466,7 +468,7 @@ impl<'a> Recorder<'a> {
         Self { view, stdout: capture(), stderr: capture(), overflow }
     }
 
-    /// Shows the tails, and gives back everything.
+    /// Sends the tails to the view and returns both captures.
     fn finish(self) -> (Capture, Capture) {
         self.view.output(Stream::Stdout, &self.stdout.rest());
         self.view.output(Stream::Stderr, &self.stderr.rest());

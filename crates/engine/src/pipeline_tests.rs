@@ -1,4 +1,4 @@
-//! What of prepared packages reaches a provider.
+//! Tests how prepared packages reach a provider.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::packages::PackagesError;
 use crate::provider::{Blind, Sandbox};
 
-/// Notes the plans that it is given, and opens none.
+/// A provider that records plans and fails to open any.
 #[derive(Debug, Default)]
 struct Noting(Mutex<Vec<Plan>>);
 
@@ -32,7 +32,7 @@ impl Provider for Noting {
     }
 }
 
-/// Answers every question like this.
+/// A package resolver that always returns this value.
 #[derive(Debug)]
 struct Always(Prepared);
 

@@ -1,5 +1,6 @@
-//! The port of what outlives sandboxes on the host's disk: the folders of volumes, snapshots, and host folders that an
-//! administrator allows. Whose they are and how much they may hold is known elsewhere; here they have ids only.
+//! The port of storage that outlives sandboxes on the host's disk: volume folders, snapshots, and host
+//! folders that an administrator allows. Owners and quotas are tracked elsewhere; here everything is
+//! identified by id only.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -10,107 +11,109 @@ use thiserror::Error;
 use crate::living::ByteSource;
 use crate::provider::BoxFuture;
 
-/// What comes of asking for something that is kept.
+/// The result of a storage operation.
 pub type Kept<'a, T> = BoxFuture<'a, Result<T, PlacesError>>;
 
-/// How much a volume holds.
+/// Disk usage of a volume, or why it could not be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measured {
-    /// So many bytes; where that is more than was asked about, nobody went on counting.
+    /// Bytes used. Counting stops above the requested bound, so a larger value is a minimum.
     Bytes(u64),
-    /// More files than are counted.
+    /// Too many files to count.
     TooMany,
-    /// A folder in it cannot be looked into.
+    /// A folder of the volume cannot be read.
     Unreadable,
-    /// Its folders are moved about faster than they can be counted.
+    /// Folders are moved faster than they can be counted.
     Restless,
 }
 
 impl Measured {
-    /// Why this is more than a volume may be, where it is. What cannot be counted is too much.
+    /// Returns why the volume exceeds `size_bytes`, or `None` if it does not. A volume that cannot be
+    /// measured counts as exceeding.
     pub fn beyond(self, size_bytes: u64) -> Option<&'static str> {
         match self {
             Self::Bytes(bytes) if bytes <= size_bytes => None,
-            Self::Bytes(_) => Some("holds more than its size"),
-            Self::TooMany => Some("holds more files than can be counted"),
-            Self::Unreadable => Some("has a folder that its owner may not read"),
-            Self::Restless => Some("has folders that are moved faster than they can be counted"),
+            Self::Bytes(_) => Some("exceeds its size"),
+            Self::TooMany => Some("has too many files to count"),
+            Self::Unreadable => Some("has a folder that its owner cannot read"),
+            Self::Restless => Some("has folders that move faster than they can be counted"),
         }
     }
 }
 
-/// What came of measuring a volume.
+/// The measured disk usage of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Measurement {
-    /// What it holds.
+    /// Disk usage.
     pub held: Measured,
-    /// How long that took, without waiting for others.
+    /// Time the measurement took, without waiting for other measurements.
     pub took: Duration,
 }
 
-/// A host folder that sandboxes may see.
+/// A host folder that may be mounted into sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostFolder {
-    /// Where it is, without any link on the way.
+    /// Path on the host, without symbolic links.
     pub path: PathBuf,
-    /// Whether it may be written.
+    /// Whether sandboxes may write to it.
     pub writable: bool,
-    /// Who may name it; everybody where this is empty.
+    /// Tenants that may mount it; all tenants if empty.
     pub tenants: Vec<String>,
 }
 
-/// Why something could not be kept or found.
+/// Why a storage operation failed.
 #[derive(Debug, Error)]
 pub enum PlacesError {
-    /// There is none.
-    #[error("there is nothing of this name")]
+    /// There is nothing of this name.
+    #[error("there is nothing with this name")]
     Missing,
-    /// There is one already.
-    #[error("there is something of this name already")]
+    /// The name is taken.
+    #[error("something with this name already exists")]
     Exists,
-    /// No name that anything here has.
-    #[error("'{0}' is no name of anything that is kept")]
+    /// The name is invalid.
+    #[error("'{0}' is not a valid name")]
     Name(String),
-    /// More came than may be kept.
-    #[error("it takes more than {0} bytes")]
+    /// The data exceeds the size limit.
+    #[error("it is larger than {0} bytes")]
     TooLarge(u64),
-    /// No room on the disk.
-    #[error("no room on the disk of the data folder")]
+    /// The host's disk is full.
+    #[error("no space left on the disk of the data folder")]
     NoSpace,
-    /// Where the bytes come from failed.
+    /// The data source failed.
     #[error(transparent)]
     Source(std::io::Error),
-    /// A host folder is no longer the one that was allowed.
-    #[error("host folder '{0}' is not the one that was allowed when the server started; start it again")]
+    /// A host folder was replaced since the server started.
+    #[error("host folder '{0}' was replaced since the server started; restart the server to allow it")]
     Changed(String),
-    /// What the system says besides.
+    /// Another I/O error.
     #[error("{what}: {error}")]
     Io {
-        /// What was done.
+        /// The operation.
         what: &'static str,
-        /// The answer.
+        /// The cause.
         error: std::io::Error,
     },
 }
 
-/// What outlives sandboxes on the host's disk.
+/// Storage on the host's disk that outlives sandboxes.
 pub trait Places: Debug + Send + Sync {
-    /// Makes the folder of a volume.
+    /// Creates the folder of a volume.
     fn make_volume<'a>(&'a self, id: &'a str) -> Kept<'a, ()>;
 
-    /// Removes a volume and all in it. From the start of this on it is not found any more, even if it cannot be removed.
+    /// Removes a volume and its files. The volume is gone from the start, even if removing its files fails.
     fn remove_volume<'a>(&'a self, id: &'a str) -> Kept<'a, ()>;
 
-    /// Where the folder of a volume is.
+    /// Returns the folder of a volume.
     fn volume_folder(&self, id: &str) -> PathBuf;
 
-    /// How much a volume holds; counting ends at more than `most`.
+    /// Measures the disk usage of a volume; counting stops above `most` bytes.
     fn measure_volume<'a>(&'a self, id: &'a str, most: u64) -> Kept<'a, Measurement>;
 
-    /// How much room there is where volumes are.
+    /// Returns the free space on the disk that holds the volumes.
     fn free_bytes(&self) -> Kept<'_, u64>;
 
-    /// Keeps all that a source gives, up to `most` bytes; how many. It is there whole or not at all.
+    /// Stores a snapshot of up to `most` bytes and returns its size. The snapshot is stored completely or not
+    /// at all.
     fn write_snapshot<'a>(&'a self, id: &'a str, source: ByteSource<'a>, most: u64) -> Kept<'a, u64>;
 
     /// Reads a snapshot.
@@ -119,9 +122,9 @@ pub trait Places: Debug + Send + Sync {
     /// Removes a snapshot.
     fn remove_snapshot<'a>(&'a self, id: &'a str) -> Kept<'a, ()>;
 
-    /// At the start: removes whatever is none of these; how many that were.
+    /// Removes every volume and snapshot that is not listed, and returns how many. Called at startup.
     fn settle<'a>(&'a self, volumes: &'a [String], snapshots: &'a [String]) -> Kept<'a, usize>;
 
-    /// A host folder by the name that the administrator gave it.
+    /// Returns a host folder by its configured name.
     fn host_folder<'a>(&'a self, name: &'a str) -> Kept<'a, HostFolder>;
 }

@@ -1,4 +1,4 @@
-//! What is handed to a provider: a place to make, and a task to run in it. Only admission can build either.
+//! Input to a provider: a plan for a sandbox, and a task to run in it. Only admission can create either.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -14,24 +14,24 @@ use crate::limits::Limits;
 use crate::network::HostRules;
 use crate::packages::PackageLayer;
 
-/// The folder in which code runs, inside every sandbox.
+/// The folder in which code runs in every sandbox.
 pub const WORKSPACE: &str = "/workspace";
 
-/// The read-only root.
+/// The image: the read-only root of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Image {
-    /// Named folders of the host, read-only.
+    /// System folders of the host, read-only.
     Host,
     /// An unpacked root in a host folder.
     Folder(PathBuf),
-    /// An image that is kept unpacked.
+    /// A stored, unpacked image.
     Stored(Arc<Stored>),
-    /// An image that the provider itself has, by name.
+    /// An image of the provider, by name.
     Named(String),
 }
 
 impl Image {
-    /// Where its root is, if that is a folder of this machine and not the host's own.
+    /// Returns the folder of the root, if it is an unpacked folder on this host.
     pub fn folder(&self) -> Option<&Path> {
         match self {
             Self::Host | Self::Named(_) => None,
@@ -40,7 +40,8 @@ impl Image {
         }
     }
 
-    /// Returns whether its programs are the operator's own. Only these may be started outside a sandbox's full confinement.
+    /// Returns whether the operator trusts the image's programs. Only these may start outside full
+    /// confinement.
     pub fn is_operators(&self) -> bool {
         match self {
             Self::Host => true,
@@ -49,7 +50,7 @@ impl Image {
         }
     }
 
-    /// What tells it from others.
+    /// Returns a string that distinguishes the image from others.
     pub fn identity(&self) -> Cow<'_, str> {
         match self {
             Self::Host => "host".into(),
@@ -60,18 +61,18 @@ impl Image {
     }
 }
 
-/// An image that is kept unpacked, and never changes.
+/// A stored image: unpacked and immutable.
 #[derive(Debug, Clone)]
 pub struct Stored {
-    /// Its root. No other image, and no later one of the same name, is ever there.
+    /// Folder of its root. Never reused for another image, not even one of the same name.
     pub folder: PathBuf,
-    /// What it sets, without its search path.
+    /// Environment variables that it sets, without `PATH`.
     pub env: BTreeMap<String, String>,
-    /// Where it has its programs, as `PATH` has it.
+    /// The image's `PATH`.
     pub path: Option<String>,
-    /// Whether it is a copy of this machine's own files, and not an image that came from elsewhere.
+    /// Whether it is a copy of this host's own files rather than an image from elsewhere.
     pub sealed: bool,
-    /// Keeps it from being removed.
+    /// Keeps the image from being removed.
     pub held: Arc<dyn Any + Send + Sync>,
 }
 
@@ -83,32 +84,32 @@ impl PartialEq for Stored {
 
 impl Eq for Stored {}
 
-/// What a sandbox may reach.
+/// Network access of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Network {
-    /// Its own loopback and nothing else.
+    /// Only its own loopback.
     None,
-    /// Single hosts, through Belljar's own proxy on that loopback.
+    /// Listed hosts, through Belljar's egress proxy on the loopback.
     Hosts(HostRules),
-    /// Whatever the host reaches.
+    /// Everything that the host can reach.
     Full,
 }
 
-/// A host folder or file made visible inside.
+/// A host folder or file mounted into a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// On the host.
+    /// Path on the host.
     pub source: PathBuf,
-    /// Inside, absolute.
+    /// Absolute path in the sandbox.
     pub destination: String,
     /// Whether the program may write there.
     pub writable: bool,
 }
 
-/// A file put into the workspace before the program starts.
+/// A file written to the workspace before the program starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InputFile {
-    /// Relative to the workspace; no `..`, no NUL.
+    /// Path relative to the workspace, without `..` or NUL.
     pub path: String,
     /// Permission bits.
     pub mode: u32,
@@ -116,90 +117,91 @@ pub struct InputFile {
     pub content: Vec<u8>,
 }
 
-/// What happens when a program writes more than is kept.
+/// How to handle output beyond the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overflow {
-    /// Head and tail are kept, the program goes on.
+    /// Keep head and tail; the program continues.
     #[default]
     Truncate,
-    /// The program is ended.
+    /// Kill the program.
     Kill,
 }
 
-/// A place to make.
+/// A plan for a sandbox.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Plan {
     /// The read-only root.
     pub image: Image,
-    /// A host folder that is the workspace, or a fresh one.
+    /// A host folder to use as the workspace; a fresh one if absent.
     pub playground: Option<PathBuf>,
-    /// Further host folders.
+    /// Additional host folders.
     pub mounts: Vec<Mount>,
-    /// What holds.
+    /// Enforced limits.
     pub limits: Limits,
-    /// What may be reached.
+    /// Network access.
     pub network: Network,
-    /// Layers without which nothing may run.
+    /// Layers that must be enforced.
     pub require: Vec<Layer>,
-    /// Who it is for. No warm interpreter serves two of them.
+    /// The tenant. A warm interpreter never serves two tenants.
     pub tenant: String,
-    /// What the profile puts into the environment of every run.
+    /// Environment variables that the profile sets for every execution.
     pub env: BTreeMap<String, String>,
-    /// Modules that a warm interpreter has imported already: the operator's choice, never a tenant's.
+    /// Modules that the zygote imports ahead of time: chosen by the operator, never by a tenant.
     pub preimports: Vec<String>,
-    /// Modules that waiting interpreters import once they are confined.
+    /// Modules that warm children import after they are confined.
     pub frequent_imports: Vec<String>,
-    /// Packages, read-only beside the image.
+    /// Package layers, mounted read-only.
     pub package_layers: Vec<PackageLayer>,
-    /// Keeps these layers from being removed while the place is there.
+    /// Keeps these layers from being removed while the sandbox exists.
     pub held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// What to run.
+/// The program of a task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Program {
     /// Code in a language.
     Code {
         /// The language.
         language: &'static Language,
-        /// Where the code is: a file of its own in the workspace (made from `code`), or one that a playground has.
+        /// Where the code is: written to a new file in the workspace, or in an existing file of a host
+        /// workspace.
         source: Source,
-        /// Arguments for `main`, if any were given.
+        /// Arguments for `main`, if given.
         arguments: Option<Map<String, Value>>,
     },
-    /// A program with its arguments, found on the sandbox's `PATH`.
+    /// A program on the sandbox's `PATH`, with its arguments.
     Command(Vec<String>),
 }
 
-/// Where the code is.
+/// Where the code of a task is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// To be written to the workspace under this name.
+    /// Code to write to the workspace under this name.
     Text {
         /// File name.
         name: String,
         /// The code.
         code: String,
     },
-    /// Already in the playground, at this relative path.
+    /// A file that already exists in the host workspace, at this relative path.
     Existing(String),
 }
 
-/// What to run in a place.
+/// A task to run in a sandbox.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Task {
     /// The program.
     pub program: Program,
-    /// Its standard input.
+    /// Standard input.
     pub stdin: Vec<u8>,
-    /// Its environment, beside the few variables that every sandbox has.
+    /// Environment variables, besides the few that every sandbox sets.
     pub env: BTreeMap<String, String>,
-    /// Files put into the workspace first.
+    /// Files to write to the workspace first.
     pub files: Vec<InputFile>,
-    /// Where it starts, absolute.
+    /// Working directory, absolute.
     pub workdir: String,
 }
 

@@ -1,7 +1,9 @@
-//! What policies say of a program before it runs. Reading code touches memory only, so this is a call and no port.
+//! Checks a program against policies before it runs. Analysis touches memory only, so it is a function call,
+//! not a port.
 //!
-//! A request chooses a policy, or its profile does, or it is `balanced`. What a profile, a tenant or the sandbox around it
-//! names is a floor: all of them are applied, and the strictest word counts. So nobody below can loosen anything.
+//! The policy is the request's, else its profile's, else `balanced`. In addition the policies of the profile,
+//! the tenant and the enclosing sandbox always apply; the strictest decision wins, so that a request can
+//! tighten them but never loosen them.
 
 use std::sync::Arc;
 
@@ -13,22 +15,22 @@ use crate::finding::{Finding, MAX_FINDINGS};
 use crate::living::CommandLine;
 use crate::plan::{InputFile, Network, Plan, Program, Source, Task};
 
-/// All files of a request that are read, in bytes; code beyond that counts as unread.
+/// Maximum size of all files of a request that are analyzed, in bytes; code beyond that counts as unread.
 const MAX_FILES_READ: usize = 1 << 20;
 
-/// What came of reading a program.
+/// The verdict of the policies on a program.
 #[derive(Debug, Clone, Default)]
 pub struct Verdict {
-    /// In the order of the code.
+    /// Findings, in the order of the code.
     pub findings: Vec<Finding>,
-    /// Why it may not run, in one line; nothing where it may.
+    /// Why the program may not run, in one line; `None` if it may.
     pub refusal: Option<String>,
 }
 
-/// What a request chose, above what its profile and its tenant do not let it go.
+/// Returns the policies of a request: its own choice, its profile's and its tenant's.
 ///
 /// # Errors
-/// There is no policy of one of these names.
+/// Fails if one of these names is not that of a policy.
 pub(crate) fn choose(
     policies: &Policies,
     chosen: Option<&str>,
@@ -39,10 +41,10 @@ pub(crate) fn choose(
     add(policies, Vec::new(), [Some(chosen), profile, floor])
 }
 
-/// The same with further ones, each once.
+/// Adds policies by name, each once.
 ///
 /// # Errors
-/// There is no policy of one of these names.
+/// Fails if one of these names is not that of a policy.
 pub(crate) fn add<const N: usize>(
     policies: &Policies,
     mut all: Vec<Arc<Policy>>,
@@ -57,7 +59,7 @@ pub(crate) fn add<const N: usize>(
     Ok(all)
 }
 
-/// A program that is to be read.
+/// Analyzes programs against policies.
 #[derive(Debug)]
 pub(crate) struct Reading<'a> {
     pub(crate) policies: &'a [Arc<Policy>],
@@ -65,7 +67,7 @@ pub(crate) struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// A piece of code or a program, with what comes along.
+    /// Checks a task: its code or command, and its files.
     fn task(&self, task: &Task, code: Option<&str>) -> Verdict {
         let context = context(self.plan);
         let mut found = match &task.program {
@@ -85,7 +87,7 @@ impl Reading<'_> {
         found
     }
 
-    /// A command for a living sandbox.
+    /// Checks a command for a long-lived sandbox.
     pub(crate) fn command(&self, line: &CommandLine, stdin: &[u8]) -> Verdict {
         let context = context(self.plan);
         match line {
@@ -103,7 +105,7 @@ impl Reading<'_> {
         reader::check_command(words, input, self.policies, context).into()
     }
 
-    /// Code may be in any file that comes along.
+    /// Checks the input files, any of which may contain code.
     fn files(&self, files: &[InputFile], context: &Context, found: &mut Verdict) {
         let mut left = MAX_FILES_READ;
         for file in files {
@@ -127,7 +129,8 @@ impl Reading<'_> {
 }
 
 impl Admitted {
-    /// The same, read as these policies want it read. `code` is what a playground has.
+    /// Checks the program against these policies and stores the verdict. `code` is the content of a file in a
+    /// host workspace.
     pub(crate) fn read(mut self, policies: &[Arc<Policy>], code: Option<&str>) -> Self {
         if policies.iter().any(|policy| !policy.reads_nothing()) {
             self.verdict = Reading { policies, plan: &self.plan }.task(&self.task, code);
@@ -136,7 +139,7 @@ impl Admitted {
     }
 }
 
-/// What the run will be able to do.
+/// Returns what the execution will be able to do, for policies that depend on it.
 fn context(plan: &Plan) -> Context {
     let open = plan.network != Network::None;
     let network = if open { reader::Network::Open } else { reader::Network::None };

@@ -55,13 +55,13 @@ fn what_a_request_chooses_counts_and_a_floor_cannot_be_left() {
     };
     assert!(with("strict", "default").is_some());
     assert!(with("off", "default").is_none() && with("audit", "default").is_none());
-    // The profile's word is a floor: its own where the request says nothing, and never less.
+    // The profile's policy applies if the request selects none, and in addition to the one that it selects.
     assert!(refused(json!({"language": "python", "code": SHELL, "profile": "narrow"})).is_some());
     assert!(with("off", "narrow").is_some());
     assert!(with("strict", "wide").is_some());
     let bomb = json!({"language": "bash", "code": ":(){ :|:& };:", "profile": "wide"});
     assert_eq!(refused(bomb), None);
-    // So is the tenant's, below every profile and every request.
+    // The tenant's policy applies to every profile and every request.
     let under = |policy: &str| {
         let request = json!({"language": "python", "code": SHELL, "policy": policy, "profile": "wide"});
         judged_with(request, HostPaths::default(), Some("strict")).refusal
@@ -73,7 +73,7 @@ fn what_a_request_chooses_counts_and_a_floor_cannot_be_left() {
 fn a_policy_that_there_is_not_refuses_the_request() {
     let policies = Policies::default();
     let error = choose(&policies, Some("lax"), None, None).unwrap_err().to_string();
-    assert_eq!(error, "policy: unknown policy 'lax'; there are audit, balanced, off, ragflow, strict");
+    assert_eq!(error, "policy: unknown policy 'lax'; known: audit, balanced, off, ragflow, strict");
     assert!(choose(&policies, None, None, Some("gone")).is_err());
 }
 

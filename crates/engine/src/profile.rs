@@ -1,4 +1,4 @@
-//! Profiles: named limits, network, image, mounts and environment; the unit an administrator edits.
+//! Profiles: named sets of limits, network, image, mounts and environment that an administrator edits.
 
 use std::collections::BTreeMap;
 
@@ -11,34 +11,34 @@ use crate::packages::check_names;
 use crate::plan::Overflow;
 use crate::request::NetworkSpec;
 
-/// A profile as `belljar.toml` gives it.
+/// A profile as in `belljar.toml`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Profile {
     /// Limits that differ from the defaults.
     pub limits: LimitsSpec,
-    /// What may be reached.
+    /// Network access.
     pub network: Option<NetworkSpec>,
-    /// `host`, or the folder of an unpacked root.
+    /// `host`, the name of an image, or the folder of an unpacked root.
     pub image: Option<String>,
     /// Host folders, `SOURCE:DESTINATION[:ro|rw]`.
     pub mounts: Vec<String>,
-    /// Environment of every run.
+    /// Environment variables of every execution.
     pub env: BTreeMap<String, String>,
-    /// Modules that a warm interpreter imports ahead of time.
+    /// Modules that a zygote imports ahead of time.
     pub preimports: Vec<String>,
-    /// Packages of every run: of Python, or with `npm:` before the name of JavaScript.
+    /// Packages of every execution: Python packages, or JavaScript packages with the prefix `npm:`.
     pub packages: Vec<String>,
-    /// Whether packages may be built from their sources, and run their install scripts: without network, and not on the host.
+    /// Whether packages may be built from source and run install scripts, in a sandbox without network.
     pub build_packages: bool,
-    /// What happens when a program writes more than is kept.
+    /// How to handle output beyond the limit.
     pub output_overflow: Overflow,
-    /// Who serves it, where the request does not say: the name of a provider, or `auto`.
+    /// Default provider: a name, or `auto`.
     pub provider: Option<String>,
-    /// The policy that holds, above which no request can go.
+    /// The default policy, which also applies in addition to the request's choice.
     pub policy: Option<String>,
-    /// Whether it came with the code, from a `belljar.toml` of the current folder. The operator did not write it, so
-    /// nothing of it reaches a warm interpreter: its packages and variables count as a request's own.
+    /// Whether it came with the code, from a `belljar.toml` in the current folder. Such a profile is not the
+    /// operator's, so nothing of it reaches a zygote: its packages and variables count as the request's own.
     #[serde(skip)]
     pub came_with_code: bool,
 }
@@ -56,20 +56,20 @@ impl Profile {
         }
     }
 
-    /// Returns the modules that the operator has warm interpreters import.
+    /// Returns the modules that the operator preimports into zygotes.
     pub(crate) fn operators_preimports(&self) -> &[String] {
         if self.came_with_code { &[] } else { &self.preimports }
     }
 
-    /// Returns the variables with which a warm interpreter may be started.
+    /// Returns the environment variables that a zygote may be started with.
     pub(crate) fn operators_env(&self) -> BTreeMap<String, String> {
         if self.came_with_code { BTreeMap::new() } else { self.env.clone() }
     }
 
-    /// Finds what no request could have with it, on a host with this ceiling.
+    /// Checks that requests can use the profile on a host with this ceiling.
     ///
     /// # Errors
-    /// Names the field that is wrong.
+    /// Names the invalid field.
     pub fn check(&self, ceiling: &Limits) -> Result<(), Error> {
         Limits::admit(&self.limits, ceiling)?;
         admit_network(self.network.as_ref())?;
@@ -78,12 +78,12 @@ impl Profile {
     }
 }
 
-/// All profiles by name.
+/// Profiles by name.
 #[derive(Debug, Clone)]
 pub struct Profiles(BTreeMap<String, Profile>);
 
 impl Profiles {
-    /// The ones that are always there: `default`, `terminal` (longer, with room for installs) and `data`.
+    /// Returns the built-in profiles: `default`, `terminal` (longer, with space for installs) and `data`.
     pub fn shipped() -> Self {
         let limits = |timeout_ms, memory: i64, cpus, disk: i64| LimitsSpec {
             timeout_ms: Some(timeout_ms),
@@ -92,7 +92,7 @@ impl Profiles {
             disk_bytes: Some(disk << 20),
             ..LimitsSpec::default()
         };
-        // The disk is memory-backed, so a profile with much disk has the memory to fill it.
+        // The disk is memory-backed, so a profile with a large disk needs the memory to fill it.
         let terminal = Profile { limits: limits(120_000, 2_048, 1.0, 1_024), ..Profile::default() };
         let data = Profile {
             limits: limits(120_000, 4_096, 2.0, 1_024),
@@ -105,20 +105,20 @@ impl Profiles {
         Self(shipped.into_iter().map(|(name, profile)| (name.to_owned(), profile)).collect())
     }
 
-    /// Adds or replaces.
+    /// Adds or replaces a profile.
     pub fn insert(&mut self, name: String, profile: Profile) {
         self.0.insert(name, profile);
     }
 
-    /// Returns all of them, by name.
+    /// Iterates over all profiles, ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Profile)> {
         self.0.iter().map(|(name, profile)| (name.as_str(), profile))
     }
 
-    /// Finds one.
+    /// Finds a profile by name.
     ///
     /// # Errors
-    /// Lists the names that are known.
+    /// Lists the known names.
     pub fn named(&self, name: &str) -> Result<&Profile, Error> {
         self.0.get(name).ok_or_else(|| Error::UnknownProfile {
             given: name.to_owned(),
@@ -148,7 +148,10 @@ mod tests {
         let profiles = Profiles::shipped();
         for name in ["default", "terminal", "data"] {
             let limits = Limits::admit(&profiles.named(name).unwrap().limits, &Limits::CEILING).unwrap();
-            assert!(limits.disk_bytes < limits.memory_bytes, "{name}: a full disk would be an out-of-memory");
+            assert!(
+                limits.disk_bytes < limits.memory_bytes,
+                "{name}: a full disk would exceed the memory limit"
+            );
         }
         let terminal = Limits::admit(&profiles.named("terminal").unwrap().limits, &Limits::CEILING).unwrap();
         assert_eq!((terminal.timeout.as_secs(), terminal.disk_bytes), (120, 1 << 30));

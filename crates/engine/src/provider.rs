@@ -1,4 +1,4 @@
-//! The ports: what a way of making sandboxes has to offer.
+//! The ports that a sandbox provider implements.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -16,7 +16,7 @@ use crate::outcome::Outcome;
 use crate::packages::Progress;
 use crate::plan::{Image, Plan, Task};
 
-/// A boxed future, so that the ports stay usable as trait objects.
+/// A boxed future, which keeps the port traits dyn-compatible.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// One of the two output streams.
@@ -28,30 +28,30 @@ pub enum Stream {
     Stderr,
 }
 
-/// Whether the program may go on.
+/// Tells a provider whether the program may continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// It may.
+    /// The program may continue.
     Continue,
-    /// It wrote too much and is to be ended.
+    /// The program wrote too much and must be killed.
     Kill,
 }
 
-/// Takes output as it comes.
+/// Receives output as it arrives.
 pub trait Sink: Send {
-    /// The next bytes of a stream.
+    /// Receives the next bytes of a stream.
     fn output(&mut self, stream: Stream, bytes: &[u8]) -> Flow;
 
-    /// Forgets everything, because the program is run again; whether that is possible.
+    /// Discards all output, because the program runs again. Returns whether that is possible.
     fn restart(&mut self) -> bool {
         false
     }
 
-    /// How far things are before the program starts, a line for people.
+    /// Reports progress before the program starts, in a line for people.
     fn progress(&mut self, _what: &str) {}
 }
 
-/// Shows nothing: the result object will carry it.
+/// A sink that discards live output; the report still carries it.
 #[derive(Debug)]
 pub struct Blind;
 
@@ -69,56 +69,56 @@ impl Progress for Blind {
     fn at(&mut self, _what: &str) {}
 }
 
-/// What a provider cannot do here, and why.
+/// An isolation layer that a provider cannot enforce on this host, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingLayer {
     /// The layer.
     pub layer: Layer,
     /// Why it is missing.
     pub reason: String,
-    /// The command or setting that mends it.
+    /// The command or setting that fixes it.
     pub remedy: String,
 }
 
-/// What a provider can do: asked at admission, so that nothing degrades later.
+/// Capabilities of a provider, checked at admission so that nothing degrades later.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Capabilities {
     /// Layers that are not enforced on this host.
     pub missing: Vec<MissingLayer>,
-    /// Whether host folders can be made visible.
+    /// Whether host folders can be mounted.
     pub host_paths: bool,
-    /// Whether layers with packages can be made visible; without, code has what its image has.
+    /// Whether package layers can be mounted; otherwise code only sees packages installed in its image.
     pub package_layers: bool,
-    /// Whether single hosts can be let through; without, it is all of the network or nothing.
+    /// Whether network access can be limited to listed hosts; otherwise it is all or nothing.
     pub single_hosts: bool,
-    /// Which images there are.
+    /// Images that requests can name.
     pub images: ImageChoice,
-    /// Whether programs run on somebody else's machines, and Belljar enforces nothing there but time.
+    /// Whether programs run on a remote service, where Belljar enforces nothing but the timeout.
     pub remote: bool,
-    /// What living sandboxes can do; absent where there are none.
+    /// Capabilities of long-lived sandboxes; `None` if they are not supported.
     pub living: Option<LivingCapabilities>,
-    /// How well it keeps programs in; absent where it is only ever chosen by name.
+    /// How strongly the provider isolates programs; `None` if `auto` must not select it.
     pub strength: Option<Strength>,
 }
 
-/// Which images requests can name.
+/// Images that requests can name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ImageChoice {
-    /// None: everything runs in what the provider has.
+    /// None: everything runs in the provider's only image.
     #[default]
     None,
-    /// `host`, roots in folders of this machine, and images that are kept unpacked.
+    /// `host`, unpacked roots in host folders, and stored images.
     Unpacked,
-    /// Images that the provider itself has, by name.
+    /// The provider's own images, by name.
     Named {
-        /// Where none is named.
+        /// The default image.
         usual: String,
-        /// Others that may be named; `*` stands for all.
+        /// Other images that requests may name; `*` means all.
         others: Vec<String>,
     },
 }
 
-/// What a request may need of a provider, by the name under which capabilities are listed.
+/// A capability that a request may need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Capability {
     HostPaths,
@@ -129,18 +129,22 @@ pub(crate) enum Capability {
 }
 
 impl Capability {
-    /// Its name, and what it is for those who do not know that.
+    /// Returns the name of the capability, and a phrase for a provider that lacks it.
     pub(crate) fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::HostPaths => ("host_paths", "shows no folders or volumes of this machine"),
-            Self::PackageLayers => ("package_layers", "installs no packages; its image must have them"),
-            Self::SingleHosts => ("single_hosts", "cannot let out to single hosts, only to all or none"),
-            Self::UnpackedImages => ("unpacked_images", "runs neither 'host' nor roots in folders"),
-            Self::NamedImages => ("named_images", "has no images to name"),
+            Self::HostPaths => ("host_paths", "cannot mount host folders or volumes"),
+            Self::PackageLayers => ("package_layers", "cannot install packages; its image must have them"),
+            Self::SingleHosts => {
+                ("single_hosts", "cannot limit the network to listed hosts, only allow all or none")
+            }
+            Self::UnpackedImages => {
+                ("unpacked_images", "supports neither image 'host' nor images in host folders")
+            }
+            Self::NamedImages => ("named_images", "does not support choosing an image"),
         }
     }
 
-    /// Whether somebody has it.
+    /// Returns whether these capabilities include it.
     pub(crate) fn is_in(self, capabilities: &Capabilities) -> bool {
         match self {
             Self::HostPaths => capabilities.host_paths,
@@ -152,15 +156,15 @@ impl Capability {
     }
 }
 
-/// What a provider failed to do.
+/// Why a provider failed.
 #[derive(Debug, Error)]
 pub enum ProviderError {
-    /// Something in the request that only the provider can check.
+    /// A field is invalid that only the provider can check.
     #[error("{field}: {message}")]
     Invalid {
         /// The field, as the request spells it.
         field: &'static str,
-        /// What is wrong and what to do.
+        /// The problem, and how to fix it.
         message: String,
     },
     /// The image has no runtime for a language.
@@ -170,109 +174,111 @@ pub enum ProviderError {
         language: &'static str,
         /// The image.
         image: String,
-        /// What to install.
+        /// How to install it.
         install: String,
     },
-    /// This provider does not do that.
+    /// Not supported by this provider.
     #[error("{field}: {message}")]
     Unsupported {
         /// The field, as the request spells it.
         field: &'static str,
-        /// What is not possible, and what is.
+        /// Says what is not possible, and what is.
         message: String,
     },
-    /// A step of the set-up failed; nothing ran.
+    /// A set-up step failed; nothing ran.
     #[error("set-up failed: {step}: {cause}")]
     Setup {
-        /// The step, with what it worked on.
+        /// The step and its object.
         step: String,
-        /// The cause, and what may mend it.
+        /// The cause, and how to fix it.
         cause: String,
     },
-    /// All sandboxes together used up the memory that they may have, and this one was ended for it. It may have run.
+    /// All sandboxes together ran out of memory, and this one was killed to free some. The program may have
+    /// run.
     #[error(
-        "the memory for all sandboxes together is used up, and this one was ended to free some, not for a limit of its own; \
-         run it again when less is running, or raise sandbox_memory in [server] of belljar.toml"
+        "all sandboxes together ran out of memory, and this one was killed to free some, not for a limit of its own; \
+         retry when fewer are running, or raise sandbox_memory in [server] of belljar.toml"
     )]
     SandboxMemoryExhausted,
-    /// The machinery went away under a run.
+    /// The sandbox failed or disappeared during the execution.
     #[error("the sandbox was lost: {message}")]
     Lost {
-        /// What happened.
+        /// The cause.
         message: String,
     },
 }
 
-/// One pool of sandboxes that were made ahead of time.
+/// Metrics of a warm pool.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PoolMetrics {
-    /// What runs in it: `python`, or `python+numpy+pandas`.
+    /// Name of the pool: the language and its preimports, e.g. `python` or `python+numpy+pandas`.
     pub name: String,
-    /// Whose it is.
+    /// Tenant of the pool.
     pub tenant: String,
-    /// Sandboxes that wait.
+    /// Number of waiting children.
     pub size: usize,
-    /// How many it tries to have waiting.
+    /// Target number of waiting children.
     pub wanted: usize,
-    /// Memory that the waiting ones hold.
+    /// Memory held by the waiting children.
     pub memory_bytes: u64,
-    /// Runs that found one waiting.
+    /// Executions served by a waiting child.
     pub hits: u64,
-    /// Runs that found none, and had one forked.
+    /// Executions served by a child forked on demand.
     pub forks: u64,
-    /// Runs that found none, and started cold.
+    /// Executions that started cold.
     pub misses: u64,
-    /// Interpreters that were started to fork from, the first one included.
+    /// Zygotes started so far, including the first one.
     pub zygotes: u64,
-    /// Forks that were not confined as they said, seen from outside. Nothing ran in them; their interpreter and everything
-    /// that came of it was ended.
+    /// Children whose confinement, inspected from outside, differed from what they reported. Nothing ran in
+    /// them; their zygote and all its children were killed.
     pub mismatches: u64,
-    /// How long making the last one took.
+    /// Time it took to prepare the last child.
     pub refill_ms: f64,
-    /// The process ids of those that wait, on the host.
+    /// Host process ids of the waiting children.
     pub processes: Vec<u32>,
-    /// Why nothing is warm here, where something stands in the way.
+    /// Why the pool cannot be filled, if something prevents it.
     pub obstacle: Option<String>,
 }
 
-/// A fork of a warm interpreter that was not confined as it said, seen from outside. Nothing ran in it; its interpreter and
-/// everything that came of it was ended.
+/// A warm child whose confinement, inspected from outside, differed from what it reported. Nothing ran in it;
+/// its zygote and all its children were killed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mismatch {
-    /// The name of its pool: the language, and what is imported ahead of time.
+    /// Name of its pool: the language and its preimports.
     pub pool: String,
-    /// Whose the pool is.
+    /// Tenant of the pool.
     pub tenant: String,
-    /// What did not match.
+    /// The difference.
     pub what: String,
 }
 
-/// The longest turns of the loop that serves all sandboxes of a provider on this machine, of which one of its handlers took
-/// most. While a turn lasts nobody else is served.
+/// The longest turns of the event loop that serves all sandboxes of a local provider, for turns in which one
+/// handler took the most time. Other sandboxes wait while a turn lasts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoopTurns {
-    /// A word of a closed list.
+    /// Name of the handler, from a closed list.
     pub handler: String,
-    /// The most CPU time in one turn.
+    /// Longest CPU time of a turn.
     pub longest_cpu: Duration,
     /// The longest time from one poll to the next.
     pub longest_wall: Duration,
 }
 
-/// A way to make sandboxes.
+/// A provider of sandboxes.
 pub trait Provider: Debug + Send + Sync {
-    /// Its name in requests and receipts.
+    /// Returns the name used in requests and receipts.
     fn name(&self) -> &'static str;
-    /// What it can do on this host.
+    /// Returns the capabilities on this host.
     fn capabilities(&self) -> Capabilities;
-    /// Makes a place.
+    /// Opens a sandbox for one task.
     fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>>;
-    /// Makes a place that stays. Refused where [`Capabilities::living`] is absent.
+    /// Opens a long-lived sandbox. Fails if [`Capabilities::living`] is `None`.
     fn open_living<'a>(&'a self, _plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Living>, ProviderError>> {
-        let message = format!("provider '{}' has no living sandboxes", self.name());
+        let message = format!("provider '{}' does not support long-lived sandboxes", self.name());
         Box::pin(std::future::ready(Err(ProviderError::Unsupported { field: "provider", message })))
     }
-    /// What runs a language in an image, in words that change when it does; nothing where it cannot be run.
+    /// Returns a string that identifies the runtime of a language in an image and changes with it, or `None`
+    /// if the image cannot run the language.
     fn runtime<'a>(
         &'a self,
         _language: &'static Language,
@@ -280,25 +286,25 @@ pub trait Provider: Debug + Send + Sync {
     ) -> BoxFuture<'a, Option<String>> {
         Box::pin(std::future::ready(None))
     }
-    /// Makes sure that it could run something now. Within seconds, and without running anything.
+    /// Checks within seconds that the provider could run something now, without running anything.
     fn check(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
         Box::pin(std::future::ready(Ok(())))
     }
-    /// What it keeps ready, and how often that was of use.
+    /// Returns metrics of the warm pools.
     fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>>;
-    /// Takes what was seen of forks that were not confined as they said, since the last time; each is given once.
+    /// Takes the confinement mismatches seen since the last call.
     fn take_mismatches(&self) -> Vec<Mismatch> {
         Vec::new()
     }
-    /// The longest turns of its loop, where one loop serves all its sandboxes.
+    /// Returns the longest turns of the event loop, if one loop serves all sandboxes.
     fn turns(&self) -> BoxFuture<'_, Vec<LoopTurns>> {
         Box::pin(std::future::ready(Vec::new()))
     }
-    /// Ends everything and waits until nothing is left.
+    /// Shuts down and waits until nothing is left.
     fn shut_down(&self) -> BoxFuture<'_, ()>;
 }
 
-/// A place in which tasks run. Dropping it kills what runs there.
+/// A sandbox for one task. Dropping it kills everything in it.
 pub trait Sandbox: Debug + Send {
     /// Runs a task; `cancel` ends it early when it completes.
     fn run<'a>(

@@ -1,11 +1,11 @@
-//! Sizes and times as people write them: `512M`, `1.5G`, `30s`, `2m`.
+//! Sizes and durations as people write them: `512M`, `1.5G`, `30s`, `2m`.
 
 use std::time::Duration;
 
-/// Reads `512M`, `100k`, `1GiB`, `4096` (bytes). A prefix means powers of 1024.
+/// Parses a size such as `512M`, `100k`, `1GiB` or `4096` (bytes). Prefixes are powers of 1024.
 ///
 /// # Errors
-/// Says what a size looks like.
+/// Shows an example of a valid size.
 pub fn parse_bytes(text: &str) -> Result<i64, String> {
     let (number, unit) = split(text);
     let factor = match unit.to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
@@ -20,10 +20,10 @@ pub fn parse_bytes(text: &str) -> Result<i64, String> {
         .ok_or_else(|| format!("'{text}' is not a size; write for example 512M or 1G"))
 }
 
-/// Reads `30s`, `500ms`, `2m`, `1h`; a bare number is seconds. Gives milliseconds.
+/// Parses a duration such as `30s`, `500ms`, `2m` or `1h` into milliseconds; a bare number is seconds.
 ///
 /// # Errors
-/// Says what a time looks like.
+/// Shows an example of a valid duration.
 pub fn parse_millis(text: &str) -> Result<i64, String> {
     let (number, unit) = split(text);
     let factor = match unit {
@@ -45,11 +45,11 @@ fn split(text: &str) -> (&str, &str) {
 fn scale(number: &str, factor: f64) -> Option<i64> {
     let value: f64 = number.parse().ok()?;
     let scaled = (value * factor).round();
-    // The bounds are far beyond every ceiling, so what passes is exact enough to be refused or used.
+    // The bound is far above every ceiling, so the result is exact enough to be used or refused.
     (scaled.is_finite() && scaled.abs() < 1e18).then_some(scaled as i64)
 }
 
-/// `536870912` as `512 MB`; whole units only where they are exact.
+/// Formats bytes, e.g. `536870912` as `512 MB`; without decimals only if exact.
 pub fn show_bytes(bytes: u64) -> String {
     for (unit, name) in [(1_u64 << 40, "TB"), (1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")] {
         if bytes >= unit {
@@ -64,7 +64,7 @@ pub fn show_bytes(bytes: u64) -> String {
     format!("{bytes} bytes")
 }
 
-/// A duration as a person would say it: `30 s`, `1.5 s`, `250 ms`.
+/// Formats a duration, e.g. `30 s`, `1.5 s`, `250 ms`.
 pub fn show_duration(duration: Duration) -> String {
     let millis = duration.as_millis();
     if millis < 1_000 {

@@ -1,4 +1,5 @@
-//! The result object: the same from the command line, HTTP, MCP and the Python package. Its names are fixed.
+//! The result object, shared by the command line, HTTP, MCP and the Python package. The field names are part
+//! of the API.
 
 mod command;
 
@@ -19,72 +20,72 @@ use crate::policy::Verdict;
 
 pub use command::{CommandReport, CommandState, Written, WrittenReport};
 
-/// How a run stands.
+/// Status of an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Exit status 0.
+    /// Exited with status 0.
     Succeeded,
-    /// Any other exit, or a signal.
+    /// Exited with another status, or killed by a signal.
     Failed,
-    /// Its time was over.
+    /// Killed at its time limit.
     TimedOut,
-    /// It ended because of a limit.
+    /// Ended because of another limit.
     LimitExceeded,
-    /// Somebody asked for it.
+    /// Canceled by the caller.
     Cancelled,
-    /// A policy did not let it run.
+    /// Refused by a policy.
     Refused,
 }
 
 /// The result object.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// Name of this run.
+    /// Id of the execution.
     pub id: String,
-    /// How it stands.
+    /// Status.
     pub status: Status,
-    /// Null when signalled or killed.
+    /// Exit status; null if the program was killed.
     pub exit_code: Option<u8>,
-    /// `"SIGSEGV"` and its kin.
+    /// Signal that killed the program, e.g. `"SIGSEGV"`.
     pub signal: Option<String>,
-    /// The limit that ended it.
+    /// Limit that ended the program.
     pub limit: Option<Limit>,
-    /// Standard output, head and tail.
+    /// Head and tail of standard output.
     pub stdout: String,
-    /// Standard error, head and tail.
+    /// Head and tail of standard error.
     pub stderr: String,
-    /// Whether bytes were left out.
+    /// Whether bytes of standard output were dropped.
     pub stdout_truncated: bool,
-    /// Whether bytes were left out.
+    /// Whether bytes of standard error were dropped.
     pub stderr_truncated: bool,
-    /// Only where the bytes were not UTF-8.
+    /// Standard output in base64, only if it was not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stdout_base64: Option<String>,
-    /// Only where the bytes were not UTF-8.
+    /// Standard error in base64, only if it was not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stderr_base64: Option<String>,
-    /// What `main` returned.
+    /// Value that `main` returned.
     pub result: ResultValue,
     /// Files from `./artifacts`.
     pub artifacts: Vec<ArtifactReport>,
-    /// One line a person can act on.
+    /// One-line error message that a person can act on.
     pub error: Option<String>,
-    /// What was noticed before and during the run.
+    /// Findings from before and during the execution.
     pub findings: Vec<Finding>,
-    /// What was installed.
+    /// Installed packages.
     pub dependencies: DependenciesReport,
     /// Wall-clock time.
     pub duration_ms: f64,
-    /// What it used.
+    /// Resources used.
     pub usage: UsageReport,
-    /// What enforced it; nothing where nothing ran.
+    /// Receipt of the enforced isolation; null if nothing ran.
     pub receipt: Option<ReceiptReport>,
     /// Echoed from the request.
     pub metadata: Map<String, Value>,
 }
 
-/// What `main` returned, if it did.
+/// Value that `main` returned, if any.
 #[derive(Debug, Clone, Serialize)]
 pub struct ResultValue {
     /// Whether there is a value.
@@ -93,27 +94,27 @@ pub struct ResultValue {
     pub value: Value,
 }
 
-/// One artifact.
+/// An artifact.
 #[derive(Debug, Clone, Serialize)]
 pub struct ArtifactReport {
     /// File name.
     pub name: String,
-    /// By its extension.
+    /// MIME type, by file extension.
     pub mime_type: &'static str,
-    /// Bytes.
+    /// Size in bytes.
     pub size: usize,
-    /// Content.
+    /// Content in base64.
     pub content_base64: String,
 }
 
-/// What was installed for the run.
+/// Packages installed for an execution.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct DependenciesReport {
-    /// Packages.
+    /// Packages with versions.
     pub packages: Vec<String>,
-    /// Where they came from: `hit`, `miss` or `none`.
+    /// Whether they were cached: `hit`, `miss` or `none`.
     pub cache: Cache,
-    /// How long it took.
+    /// Time spent installing.
     pub install_ms: u64,
 }
 
@@ -124,34 +125,34 @@ impl From<Prepared> for DependenciesReport {
     }
 }
 
-/// What a run used.
+/// Resources used by an execution.
 #[derive(Debug, Clone, Serialize)]
 pub struct UsageReport {
-    /// Processor time.
+    /// CPU time.
     pub cpu_ms: f64,
-    /// The most memory at one time.
+    /// Peak memory.
     pub peak_memory_bytes: u64,
-    /// The most processes at one time; null where the host cannot tell.
+    /// Peak number of processes; null if the host cannot measure it.
     pub processes_peak: Option<u64>,
 }
 
-/// What enforced a run, or a sandbox.
+/// Receipt of the isolation enforced on an execution or a sandbox.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReceiptReport {
     /// Name of the provider.
     pub provider: &'static str,
-    /// Kernel boundary.
+    /// Kernel that the program ran on.
     pub kernel: Kernel,
-    /// Layers in force.
+    /// Enforced layers.
     pub isolation: Vec<Layer>,
-    /// Whether a warm interpreter served it: `"pool"`, `"fork"` or `false`.
+    /// Whether a warm interpreter served the execution: `"pool"`, `"fork"` or `false`.
     pub warm: Warmth,
-    /// Whether nothing really ran.
+    /// Whether the execution was only simulated.
     pub simulated: bool,
-    /// The provider that should have served it, where that one was failing and an administrator named this one instead.
+    /// The failing provider that this one replaced as its configured fallback.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instead_of: Option<&'static str>,
-    /// Whose machine it ran on, where that was not ours: isolation is theirs then.
+    /// The remote service that it ran on, if any; isolation is then the service's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<Service>,
 }
@@ -206,7 +207,7 @@ impl Report {
         }
     }
 
-    /// Of one that a policy did not let run.
+    /// Creates the report of an execution that a policy refused.
     pub(crate) fn refused(id: String, admitted: Admitted) -> Self {
         let Admitted { verdict: Verdict { findings, refusal }, metadata, .. } = admitted;
         Report {
@@ -233,23 +234,23 @@ impl Report {
         }
     }
 
-    /// The same, with what was said before it ran in front of what was noticed while it did.
+    /// Prepends the findings of the policies.
     pub(crate) fn after(mut self, verdict: Verdict) -> Self {
         self.findings.splice(..0, verdict.findings);
         self
     }
 
-    /// Layers that were in force.
+    /// Returns the enforced layers.
     pub fn isolation(&self) -> &[Layer] {
         self.receipt.as_ref().map_or(&[], |receipt| &receipt.isolation)
     }
 
-    /// Whether an interpreter was waiting for it.
+    /// Returns whether a warm interpreter served the execution.
     pub fn warmth(&self) -> Warmth {
         self.receipt.as_ref().map_or(Warmth::Cold, |receipt| receipt.warm)
     }
 
-    /// With who should have served it.
+    /// Records the failing provider that was replaced by a fallback.
     pub(crate) fn instead_of(mut self, other: Option<&'static str>) -> Self {
         if let Some(receipt) = &mut self.receipt {
             receipt.instead_of = other;
@@ -257,14 +258,14 @@ impl Report {
         self
     }
 
-    /// With what was made available before it ran.
+    /// Adds the packages that were provided, and their findings.
     pub(crate) fn with_packages(mut self, prepared: Prepared) -> Self {
         self.findings.splice(0..0, prepared.findings.iter().cloned());
         self.dependencies = prepared.into();
         self
     }
 
-    /// The exit status of `belljar run`: the program's own, or what stands for its ending.
+    /// Returns the exit status of `belljar run`: the program's own, or the status that represents its ending.
     pub fn exit_status(&self) -> u8 {
         match (self.status, self.limit, self.exit_code, self.signal.as_deref()) {
             (Status::TimedOut, ..) => 124,
@@ -278,7 +279,7 @@ impl Report {
     }
 }
 
-/// What stands for the end by a signal of this name.
+/// Returns the exit status for a program killed by the named signal: 128 plus its number.
 pub fn signalled_status(name: &str) -> u8 {
     let signal = (1..=64).find(|signal| explain::signal_name(*signal) == name);
     signal.map_or(137, |signal| 128 + signal as u8)
@@ -297,7 +298,7 @@ fn ending_fields(ending: Ending) -> EndingFields {
     }
 }
 
-/// Text with U+FFFD for what is not UTF-8, and then also the bytes themselves.
+/// Decodes text, replacing invalid UTF-8 with U+FFFD and then also returning the bytes in base64.
 pub fn text_and_base64(bytes: Vec<u8>) -> (String, Option<String>) {
     match String::from_utf8(bytes) {
         Ok(text) => (text, None),
@@ -317,7 +318,7 @@ fn artifact(artifact: crate::outcome::Artifact) -> ArtifactReport {
     }
 }
 
-/// The types that leave a sandbox as artifacts; anything else stays inside.
+/// Returns the MIME type of an artifact by extension; `None` for types that are not collected as artifacts.
 pub fn mime_type(name: &str) -> Option<&'static str> {
     let (_, extension) = name.rsplit_once('.')?;
     Some(match extension.to_ascii_lowercase().as_str() {
@@ -339,7 +340,7 @@ pub fn mime_type(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Milliseconds with microseconds behind the point: enough for the fastest run, and readable.
+/// Converts to milliseconds with microsecond precision, enough for the fastest execution.
 fn millis(duration: std::time::Duration) -> f64 {
     duration.as_micros() as f64 / 1_000.0
 }

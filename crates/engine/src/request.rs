@@ -1,5 +1,5 @@
-//! A request as callers write it: one object for the command line, HTTP, MCP and the Python package.
-//! Unknown fields are refused by name. Nothing here is checked beyond its shape: [`admit`](crate::admit) does that.
+//! The request object, shared by the command line, HTTP, MCP and the Python package. Unknown fields are
+//! refused by name. Parsing checks the shape only; [`admit`](crate::admit) checks the values.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::admit::MAX_REQUEST;
 use crate::limits::LimitsSpec;
 use crate::plan::Mount;
 
-/// What a caller asks for. Only `language` and `code` are needed, or `command`.
+/// A request to run code. Only `language` and `code` are required, or `command`.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Request {
@@ -20,27 +20,27 @@ pub struct Request {
     pub language: Option<String>,
     /// The code.
     pub code: Option<String>,
-    /// The code, base64.
+    /// The code in base64, instead of `code`.
     pub code_base64: Option<String>,
     /// A program and its arguments, instead of `language` and `code`.
     pub command: Option<Vec<String>>,
-    /// Where it starts.
+    /// Working directory, absolute.
     pub workdir: Option<String>,
-    /// Given to `main`.
+    /// Arguments for `main`.
     pub arguments: Option<Map<String, Value>>,
     /// Standard input.
     pub stdin: Option<String>,
-    /// Standard input, base64.
+    /// Standard input in base64, instead of `stdin`.
     pub stdin_base64: Option<String>,
-    /// Environment.
+    /// Environment variables.
     pub env: BTreeMap<String, String>,
-    /// Files put into the workspace.
+    /// Files to write to the workspace.
     pub files: Vec<FileSpec>,
-    /// Packages.
+    /// Packages that the code needs.
     pub dependencies: Dependencies,
-    /// Limits; what is absent comes from the profile.
+    /// Limits; absent ones come from the profile.
     pub limits: LimitsSpec,
-    /// What may be reached; absent comes from the profile.
+    /// Network access; the profile's by default.
     pub network: Option<NetworkSpec>,
     /// Name of a profile.
     pub profile: Option<String>,
@@ -50,19 +50,19 @@ pub struct Request {
     pub provider: Option<String>,
     /// Name of an image.
     pub image: Option<String>,
-    /// Layers without which nothing may run.
+    /// Layers that must be enforced.
     pub require: Vec<String>,
-    /// Echoed in the result.
+    /// Arbitrary data, echoed in the result.
     pub metadata: Map<String, Value>,
-    /// Whether the answer is the result; only a server can answer before there is one.
+    /// Whether to wait for the result; only a server can answer earlier.
     pub wait: Option<bool>,
 }
 
 impl Request {
-    /// Reads a request from JSON.
+    /// Parses a request from JSON.
     ///
     /// # Errors
-    /// Says what is wrong, with the name of a field that does not exist.
+    /// Says what is invalid and where, and names unknown fields.
     pub fn parse(json: &[u8]) -> Result<Self, Error> {
         if json.len() > MAX_REQUEST {
             return Err(Self::too_long());
@@ -70,59 +70,59 @@ impl Request {
         crate::json::object(json)
     }
 
-    /// What is said of a request longer than [`MAX_REQUEST`], also by those who do not read it to its end.
+    /// Returns the error for a request longer than [`MAX_REQUEST`], also for callers that stop reading early.
     pub fn too_long() -> Error {
         let bound = crate::quantity::show_bytes(MAX_REQUEST as u64);
         Error::invalid("request", format!("more than {bound}; leave out some of its input"))
     }
 }
 
-/// A file for the workspace.
+/// A file to write to the workspace.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FileSpec {
-    /// Relative to the workspace.
+    /// Path relative to the workspace.
     pub path: String,
-    /// Text.
+    /// Content as text.
     pub content: Option<String>,
-    /// Bytes, base64.
+    /// Content in base64, instead of `content`.
     pub content_base64: Option<String>,
     /// Permission bits, octal: `"0755"`.
     pub mode: Option<String>,
 }
 
-/// Packages that a run needs.
+/// Packages that an execution needs.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Dependencies {
-    /// Whether to read imports from the code.
+    /// Whether to detect packages from the code's imports.
     pub detect: Option<bool>,
-    /// Named packages.
+    /// Packages to install.
     pub packages: Vec<String>,
 }
 
-/// What may be reached.
+/// Network access, as requested.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkSpec {
     /// `none`, `hosts` or `full`.
     pub mode: String,
-    /// For `hosts`.
+    /// Allowed hosts, for mode `hosts`.
     pub hosts: Vec<String>,
 }
 
-/// What only somebody on this machine may say: paths of the host. No wire format carries them.
+/// Paths on the host, which only a local user may set. No wire format carries them.
 #[derive(Debug, Clone, Default)]
 pub struct HostPaths {
-    /// A host folder that becomes the workspace.
+    /// A host folder to use as the workspace.
     pub playground: Option<PathBuf>,
-    /// Further host folders and files.
+    /// Additional host folders and files.
     pub mounts: Vec<Mount>,
-    /// An unpacked root.
+    /// Folder of an unpacked root.
     pub image: Option<PathBuf>,
-    /// Name of the file from which the code came.
+    /// Name of the file that the code came from.
     pub source_name: Option<String>,
-    /// The code is this file of the playground, relative to it.
+    /// Path of the file with the code, relative to the host workspace, if it is in there.
     pub source_in_playground: Option<String>,
 }
 

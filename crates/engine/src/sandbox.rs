@@ -1,4 +1,4 @@
-//! A living sandbox as callers ask for it, its admission, and the admission of tasks that run in it.
+//! Requests for long-lived sandboxes, their admission, and the admission of tasks that run in them.
 
 mod command;
 
@@ -27,26 +27,26 @@ use crate::request::{Dependencies, HostPaths, NetworkSpec, Request};
 
 pub use command::{AdmittedCommand, CommandRequest, SignalSpec, SizeSpec, admit_command};
 
-/// How long a sandbox lives where nobody says anything.
+/// Default lifetime of a sandbox.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3_600);
-/// How long a command in one may take where nobody says anything.
+/// Default timeout of a command in a sandbox.
 pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
-/// The most volumes of one sandbox.
+/// Maximum number of volumes of one sandbox.
 pub const MAX_VOLUMES: usize = 16;
 const MAX_VOLUME_NAME: usize = 64;
 
-/// What happens to a sandbox when its time is over.
+/// Action taken when the lifetime of a sandbox ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnTimeout {
-    /// It ends.
+    /// Close the sandbox.
     #[default]
     Kill,
-    /// It is paused, and can be resumed.
+    /// Pause the sandbox; it can be resumed.
     Pause,
 }
 
-/// A sandbox to open. Nothing is needed; unknown fields are refused by name.
+/// A request to open a sandbox. No field is required; unknown fields are refused by name.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SandboxRequest {
@@ -56,48 +56,48 @@ pub struct SandboxRequest {
     pub profile: Option<String>,
     /// Name of a provider.
     pub provider: Option<String>,
-    /// Limits of everything in it together; `timeout_ms` is that of a command which has none of its own.
+    /// Limits of the whole sandbox; `timeout_ms` is the default timeout of its commands.
     pub limits: LimitsSpec,
-    /// What may be reached.
+    /// Network access; the profile's by default.
     pub network: Option<NetworkSpec>,
-    /// Environment of every command.
+    /// Environment variables of every command.
     pub env: BTreeMap<String, String>,
-    /// Layers without which nothing may run.
+    /// Layers that must be enforced.
     pub require: Vec<String>,
-    /// Said back.
+    /// Arbitrary data, returned with the sandbox.
     pub metadata: Map<String, Value>,
-    /// How long it lives.
+    /// Lifetime of the sandbox.
     pub timeout_ms: Option<i64>,
-    /// What happens then.
+    /// Action taken when the lifetime ends.
     pub on_timeout: OnTimeout,
-    /// Volumes of the tenant's, and host folders that are allowed.
+    /// Volumes of the tenant and allowed host folders.
     pub volumes: Vec<VolumeSpec>,
-    /// A snapshot with whose files the workspace starts.
+    /// Id of a snapshot to restore into the workspace.
     pub snapshot: Option<String>,
-    /// Name of the policy for everything that is run in it.
+    /// Name of the policy for everything that runs in the sandbox.
     pub policy: Option<String>,
-    /// Packages that are there from the start.
+    /// Packages to install.
     pub dependencies: Dependencies,
 }
 
-/// A volume to mount, or a host folder.
+/// A volume or host folder to mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VolumeSpec {
-    /// The name of a volume.
+    /// Name of a volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Or the name of a host folder, as the administrator gave it.
+    /// Configured name of a host folder, instead of `name`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Where it is to be seen, absolute.
+    /// Mount point, absolute.
     pub path: String,
-    /// Whether it may only be read.
+    /// Whether to mount it read-only.
     pub read_only: bool,
 }
 
 impl VolumeSpec {
-    /// That there is none.
+    /// Returns the error for a volume or host folder that does not exist.
     pub fn unknown(&self) -> Error {
         let message = match (&self.name, &self.host) {
             (_, Some(host)) => format!("there is no host folder '{host}'"),
@@ -107,21 +107,21 @@ impl VolumeSpec {
     }
 }
 
-/// A sandbox that may be opened.
+/// A request for a sandbox that passed admission.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct AdmittedSandbox {
-    /// The place to make.
+    /// The plan for the sandbox.
     pub plan: Plan,
-    /// How long it lives.
+    /// Lifetime of the sandbox.
     pub timeout: Duration,
-    /// What happens then.
+    /// Action taken when the lifetime ends.
     pub on_timeout: OnTimeout,
-    /// Volumes; see [`AdmittedSandbox::with_volumes`].
+    /// Volumes to mount; see [`AdmittedSandbox::with_volumes`].
     pub volumes: Vec<VolumeSpec>,
-    /// The snapshot to start with.
+    /// Id of the snapshot to restore.
     pub snapshot: Option<String>,
-    /// Said back.
+    /// Data returned with the sandbox.
     pub metadata: Map<String, Value>,
     pub(crate) chosen: Chosen,
     pub(crate) wanted: Wanted,
@@ -130,17 +130,17 @@ pub struct AdmittedSandbox {
 }
 
 impl AdmittedSandbox {
-    /// The same for another tenant than the usual one.
+    /// Sets the tenant, in place of [`DEFAULT_TENANT`].
     #[must_use]
     pub fn for_tenant(mut self, tenant: &str) -> Self {
         tenant.clone_into(&mut self.plan.tenant);
         self
     }
 
-    /// Says where its volumes are on this host: whoever keeps them knows, and knows whose they are.
+    /// Adds mounts for the volumes. `folder_of` returns the host folder of a volume that the tenant may use.
     ///
     /// # Errors
-    /// Names the first volume that `folder_of` does not know.
+    /// Names the first volume for which `folder_of` returns `None`.
     pub fn with_volumes(mut self, folder_of: impl Fn(&VolumeSpec) -> Option<PathBuf>) -> Result<Self, Error> {
         for volume in &self.volumes {
             let source = folder_of(volume).ok_or_else(|| volume.unknown())?;
@@ -154,7 +154,7 @@ impl AdmittedSandbox {
 /// Checks a sandbox request and resolves it against its profile.
 ///
 /// # Errors
-/// Names the field that is wrong and what to do about it.
+/// Names the invalid field and how to fix it.
 pub fn admit_sandbox(request: SandboxRequest, rules: &Rules<'_>) -> Result<AdmittedSandbox, Error> {
     let profile = rules.profiles.named(request.profile.as_deref().unwrap_or("default"))?;
     let mut limits = request.limits.over(&profile.limits);
@@ -198,10 +198,10 @@ pub fn admit_sandbox(request: SandboxRequest, rules: &Rules<'_>) -> Result<Admit
     Ok(admitted)
 }
 
-/// Checks a task that is to run in a sandbox: what the sandbox decides cannot be asked for again.
+/// Checks a task for an open sandbox. Fields that were fixed when the sandbox was opened are refused.
 ///
 /// # Errors
-/// Names the field that is wrong and what to do about it.
+/// Names the invalid field and how to fix it.
 pub fn admit_inside(
     sandbox: &AdmittedSandbox,
     mut request: Request,
@@ -214,7 +214,7 @@ pub fn admit_inside(
     request.limits = LimitsSpec {
         timeout_ms: request.limits.timeout_ms.or(Some(own.timeout.as_millis() as i64)),
         output_bytes: request.limits.output_bytes.or(Some(own.output_bytes as i64)),
-        // Its files have to fit there, and that is all that these are needed for.
+        // Only used to check that the task's files fit.
         disk_bytes: Some(own.disk_bytes as i64),
         ..LimitsSpec::default()
     };
@@ -223,7 +223,7 @@ pub fn admit_inside(
     env.extend(given);
     request.env = env;
     let inside = Rules { ceiling: &Limits { disk_bytes: u64::MAX, ..*rules.ceiling }, ..*rules };
-    // Its profile was the sandbox's, and is in what that has become.
+    // The profile is already part of the sandbox's plan.
     let mut admitted = resolve(request, HostPaths::default(), &Profile::default(), &inside)?;
     let Limits { timeout, output_bytes, .. } = admitted.plan.limits;
     admitted.plan = sandbox.plan.clone();
@@ -235,8 +235,7 @@ pub fn admit_inside(
 
 fn refuse_what_the_sandbox_decides(request: &Request) -> Result<(), Error> {
     if request.dependencies.detect == Some(true) {
-        let message =
-            "packages are named when a sandbox is opened; imports of code that runs in it are not looked for";
+        let message = "imports are not detected in an open sandbox; name its packages when you open it";
         return Err(Error::Unsupported { field: "dependencies.detect", message: message.to_owned() });
     }
     let limits = &request.limits;
@@ -255,7 +254,7 @@ fn refuse_what_the_sandbox_decides(request: &Request) -> Result<(), Error> {
     match decided.into_iter().find(|(_, given)| *given) {
         Some((field, _)) => Err(Error::invalid(
             field,
-            "was decided when the sandbox was opened; leave it out, or open another",
+            "was fixed when the sandbox was opened; leave it out, or open another sandbox",
         )),
         None => Ok(()),
     }
@@ -265,7 +264,7 @@ pub(crate) fn admit_timeout(given: Option<i64>, most: Duration) -> Result<Durati
     let Some(given) = given else { return Ok(DEFAULT_TIMEOUT.min(most)) };
     let timeout = u64::try_from(given).ok().filter(|ms| *ms > 0).map(Duration::from_millis);
     let Some(timeout) = timeout else {
-        return Err(Error::invalid("timeout_ms", "must be above zero: there is no 'for ever'"));
+        return Err(Error::invalid("timeout_ms", "must be above zero: there is no 'forever'"));
     };
     if timeout > most {
         let (given, most) = (show_duration(timeout), show_duration(most));
@@ -277,17 +276,17 @@ pub(crate) fn admit_timeout(given: Option<i64>, most: Duration) -> Result<Durati
 fn admit_on_timeout(wanted: OnTimeout, rules: &Rules<'_>) -> Result<OnTimeout, Error> {
     let unsupported = |field, message: &str| Err(Error::Unsupported { field, message: message.to_owned() });
     let Some(living) = &rules.chosen.capabilities().living else {
-        return unsupported("provider", "this one has no living sandboxes");
+        return unsupported("provider", "this provider does not support long-lived sandboxes");
     };
     match (wanted, &living.cannot_pause) {
         (OnTimeout::Pause, Some(why)) => {
-            unsupported("on_timeout", &format!("nothing can be paused here: {why}"))
+            unsupported("on_timeout", &format!("sandboxes cannot be paused here: {why}"))
         }
         _ => Ok(wanted),
     }
 }
 
-/// Whether a volume may have this name: it is also the name of its folder.
+/// Returns whether a name is valid for a volume; it is also the name of its folder.
 pub fn is_volume_name(name: &str) -> bool {
     let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.');
     !name.is_empty()
@@ -304,18 +303,18 @@ fn admit_volumes(volumes: Vec<VolumeSpec>) -> Result<Vec<VolumeSpec>, Error> {
         let wrong = |why: &str| Error::invalid("volumes", format!("'{}': {why}", volume.path.escape_debug()));
         let name = match (&volume.name, &volume.host) {
             (Some(name), None) | (None, Some(name)) => name,
-            _ => return Err(wrong("needs either the 'name' of a volume or the 'host' folder's")),
+            _ => return Err(wrong("needs either 'name', a volume, or 'host', a host folder")),
         };
         if !is_volume_name(name) {
             let name = name.escape_debug();
             return Err(Error::invalid(
                 "volumes",
                 format!(
-                    "'{name}' is no name of a volume: up to {MAX_VOLUME_NAME} of a-z, 0-9, '-', '_' and '.'"
+                    "'{name}' is not a valid volume name: use up to {MAX_VOLUME_NAME} of a-z, 0-9, '-', '_' and '.'"
                 ),
             ));
         }
-        // Below the workspace or in a place of its own: nothing that a root has is ever hidden.
+        // Below the workspace, or in a folder reserved for volumes: a volume never hides a part of the root.
         let inside = volume.path.strip_prefix('/').ok_or_else(|| wrong("must be absolute"))?;
         check_relative(inside).map_err(|why| wrong(&why))?;
         let ours = ["workspace", "mnt", "data", "volumes"];
@@ -329,7 +328,7 @@ fn admit_volumes(volumes: Vec<VolumeSpec>) -> Result<Vec<VolumeSpec>, Error> {
             a.starts_with(&b) || b.starts_with(&a)
         };
         if volumes[..at].iter().any(clash) {
-            return Err(wrong("two volumes lie at or in the same place"));
+            return Err(wrong("overlaps with another volume"));
         }
     }
     Ok(volumes)

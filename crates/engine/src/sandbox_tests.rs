@@ -60,10 +60,10 @@ fn what_cannot_be_is_refused_and_never_clamped() {
     assert!(refused(json!({"image": "nope"})).contains("unknown image"));
     assert!(refused(json!({"playground": "/"})).contains("unknown field `playground`"));
     assert!(refused(json!({"on_timeout": "sleep"})).contains("unknown variant `sleep`"));
-    assert!(refused(json!({"env": {"A=B": ""}})).contains("is not a variable"));
+    assert!(refused(json!({"env": {"A=B": ""}})).contains("is not a valid variable"));
     let request = SandboxRequest { on_timeout: OnTimeout::Pause, ..SandboxRequest::default() };
     let why = with(Some("no freezer"), |rules| admit_sandbox(request, rules)).unwrap_err().to_string();
-    assert_eq!(why, "on_timeout: nothing can be paused here: no freezer");
+    assert_eq!(why, "on_timeout: sandboxes cannot be paused here: no freezer");
 }
 
 #[test]
@@ -77,14 +77,17 @@ fn volumes_have_names_and_places_of_their_own() {
         assert!(refused(volume("cache", path)).starts_with("volumes: "), "{path}");
     }
     for name in ["", "..", ".x", "a/b", "A", "-a", "a\0", &"x".repeat(65)] {
-        assert!(refused(volume(name, "/data")).contains("is no name of a volume"), "{name}");
+        assert!(refused(volume(name, "/data")).contains("is not a valid volume name"), "{name}");
     }
     let twice = json!({"volumes": [{"name": "a", "path": "/data/x"}, {"name": "b", "path": "/data"}]});
-    assert!(refused(twice).contains("in the same place"));
+    assert!(refused(twice).contains("overlaps with another volume"));
     for neither in [json!([{"path": "/data"}]), json!([{"name": "a", "host": "b", "path": "/data"}])] {
         assert!(refused(json!({"volumes": neither})).contains("needs either"));
     }
-    assert!(refused(json!({"volumes": [{"host": "/etc", "path": "/data"}]})).contains("is no name"));
+    assert!(
+        refused(json!({"volumes": [{"host": "/etc", "path": "/data"}]}))
+            .contains("is not a valid volume name")
+    );
     let host = admitted(json!({"volumes": [{"host": "sets", "path": "/data"}]})).unwrap();
     assert!(host.with_volumes(|_| None).unwrap_err().to_string().contains("no host folder 'sets'"));
     let sandbox = admitted(volume("cache", "/data")).unwrap();
@@ -140,7 +143,10 @@ fn volumes_need_somebody_who_can_show_them() {
         admit_sandbox(request, &rules).unwrap_err().to_string()
     };
     let volume = refused(json!({"volumes": [{"name": "cache", "path": "/data/cache"}]}));
-    assert!(volume.starts_with("volumes: provider 'claims' shows no folders or volumes"), "{volume}");
+    assert!(
+        volume.starts_with("volumes: provider 'claims' cannot mount host folders or volumes"),
+        "{volume}"
+    );
     assert!(volume.contains("'host_paths'"), "{volume}");
     let packages = refused(json!({"dependencies": {"packages": ["numpy"]}}));
     assert!(
@@ -151,7 +157,7 @@ fn volumes_need_somebody_who_can_show_them() {
     assert!(image.contains("'named_images'"), "{image}");
     let hosts = refused(json!({"network": {"mode": "hosts", "hosts": ["pypi.org"]}}));
     assert!(hosts.contains("'single_hosts'"), "{hosts}");
-    // And nothing of that is asked for again by what runs in one that is open.
+    // Tasks in an open sandbox do not need these capabilities again.
     let sandbox = admit_sandbox(serde_json::from_value(json!({})).unwrap(), &rules).unwrap();
     let task = serde_json::from_value(json!({"language": "python", "code": "1"})).unwrap();
     assert!(admit_inside(&sandbox, task, &rules).is_ok());

@@ -1,4 +1,4 @@
-//! How far ahead of requests interpreters are started: what an administrator can set.
+//! Settings for warm interpreters, which are started ahead of requests.
 
 use std::time::Duration;
 
@@ -7,27 +7,27 @@ use serde::Deserialize;
 use crate::Error;
 use crate::quantity::{parse_bytes, parse_millis};
 
-/// How far ahead.
+/// How much work is done ahead of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Warming {
-    /// Sandboxes with an interpreter in them wait for requests.
+    /// Warm children wait for requests in their own sandboxes.
     #[default]
     Pool,
-    /// An interpreter waits, and is forked into a sandbox for each request.
+    /// A zygote waits and is forked into a sandbox for each request.
     Fork,
-    /// Each run starts its own interpreter.
+    /// Each execution starts its own interpreter.
     Off,
 }
 
-/// What is kept ready.
+/// Checked settings of the warm pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WarmSettings {
-    /// How far ahead of requests interpreters are started.
+    /// How much work is done ahead of requests.
     pub mode: Warming,
-    /// What all waiting sandboxes may hold together.
+    /// Maximum memory of all waiting children together.
     pub memory_bytes: u64,
-    /// When nobody asked for so long, none waits any longer.
+    /// Time without requests after which a pool is emptied.
     pub idle: Duration,
 }
 
@@ -38,29 +38,29 @@ impl Default for WarmSettings {
 }
 
 impl WarmSettings {
-    /// The same with another mode.
+    /// Replaces the mode.
     pub fn with_mode(self, mode: Warming) -> Self {
         Self { mode, ..self }
     }
 }
 
-/// The settings as `belljar.toml` gives them.
+/// Settings of the warm pools as in `belljar.toml`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WarmSpec {
     /// `pool`, `fork` or `off`.
     pub mode: Option<Warming>,
-    /// Such as `512M`.
+    /// A size, e.g. `512M`.
     pub memory: Option<String>,
-    /// Such as `30s`.
+    /// A duration, e.g. `30s`.
     pub idle: Option<String>,
 }
 
 impl WarmSpec {
-    /// Checks what was given; what was not is as usual.
+    /// Checks the settings and fills in defaults.
     ///
     /// # Errors
-    /// Names the setting that makes no sense.
+    /// Names the invalid setting.
     pub fn admit(&self) -> Result<WarmSettings, Error> {
         let usual = WarmSettings::default();
         let invalid = |field, message: String| Error::Invalid { field, message };

@@ -1,4 +1,4 @@
-//! What is to be run: code in a language, or a program with its arguments.
+//! Admission of the program: code in a language, or a command with its arguments.
 
 use serde_json::{Map, Value};
 
@@ -8,7 +8,7 @@ use crate::language::{Calls, Language};
 use crate::plan::{InputFile, Program, Source};
 use crate::request::HostPaths;
 
-/// A piece of code or a program, whichever was given.
+/// Returns the program to run: `code` in a language, or `command`.
 pub(super) fn admit_program(
     language: Option<String>,
     code: Option<Vec<u8>>,
@@ -18,7 +18,7 @@ pub(super) fn admit_program(
 ) -> Result<Program, Error> {
     if let Some(command) = command {
         if language.is_some() || code.is_some() || arguments.is_some() {
-            return Err(Error::invalid("command", "stands instead of language, code and arguments"));
+            return Err(Error::invalid("command", "cannot be combined with language, code or arguments"));
         }
         check_words("command", &command)?;
         return Ok(Program::Command(command));
@@ -36,7 +36,7 @@ pub(super) fn admit_program(
     Ok(Program::Code { language, source, arguments })
 }
 
-/// Words that can be executed, in a field of that name.
+/// Checks that `words` can be executed: a program and its arguments. `field` is named in the error.
 pub(crate) fn check_words(field: &'static str, words: &[String]) -> Result<(), Error> {
     let size: usize = words.iter().map(|word| word.len() + 1).sum();
     if words.first().is_none_or(String::is_empty) {
@@ -64,7 +64,7 @@ fn admit_arguments(language: &Language, arguments: &Map<String, Value>) -> Resul
         },
         Calls::Nothing => Err(Error::Unsupported {
             field: "arguments",
-            message: format!("{} takes none; pass them by env, stdin or files", language.name),
+            message: format!("not supported for {}; use env, stdin or files", language.name),
         }),
     }
 }
@@ -93,14 +93,14 @@ fn admit_code(
     Ok(Source::Text { name, code })
 }
 
-/// The code has a file of its own in the workspace.
+/// Refuses an input file with the name of the file that `code` is written to.
 pub(super) fn refuse_name_clash(program: &Program, files: &[InputFile]) -> Result<(), Error> {
     let Program::Code { source: Source::Text { name, .. }, .. } = program else { return Ok(()) };
     match files.iter().any(|file| file.path == *name) {
         false => Ok(()),
         true => Err(Error::invalid(
             "files",
-            format!("'{name}' is the name that the code itself takes; rename the file, or run it by command"),
+            format!("'{name}' is the file that code is written to; rename yours, or run it with command"),
         )),
     }
 }

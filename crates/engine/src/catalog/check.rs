@@ -1,14 +1,15 @@
-//! Settings against their schema. Messages name the setting and never its value, which may be a secret.
+//! Checks provider settings against their schema. Messages name the setting, never its value, which may be a
+//! secret.
 
 use serde_json::Value;
 
 use super::Settings;
 use crate::Error;
 
-/// Checks settings; what schemas of providers use of JSON Schema, and no more.
+/// Checks settings against the subset of JSON Schema that provider schemas use.
 ///
 /// # Errors
-/// Names the setting, and what it has to be.
+/// Names the setting and what it must be.
 pub fn check(schema: &Value, settings: &Settings) -> Result<(), Error> {
     let wrong = |name: &str, why: &str| Err(Error::invalid("settings", format!("{name}: {why}")));
     let empty = Settings::new();
@@ -16,12 +17,12 @@ pub fn check(schema: &Value, settings: &Settings) -> Result<(), Error> {
     for (name, value) in settings {
         let Some(property) = known.get(name) else {
             let names: Vec<&str> = known.keys().map(String::as_str).collect();
-            let known = if names.is_empty() { "there are none".to_owned() } else { names.join(", ") };
-            return wrong(&name.escape_debug().to_string(), &format!("is no setting; known: {known}"));
+            let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            return wrong(&name.escape_debug().to_string(), &format!("unknown setting; known: {known}"));
         };
-        // Whoever sends everything back as it was shown changes nothing.
+        // Sending back an unchanged read-only value is allowed.
         if property["readOnly"] == true && property["const"] != *value {
-            return wrong(name, "is a fact of this deployment, and cannot be set");
+            return wrong(name, "is read-only in this deployment");
         }
         if let Err(why) = fits(property, value) {
             return wrong(name, &why);
@@ -34,13 +35,13 @@ pub fn check(schema: &Value, settings: &Settings) -> Result<(), Error> {
     }
 }
 
-/// The settings that are secrets.
+/// Returns the names of the settings that are secrets.
 pub fn secrets(schema: &Value) -> Vec<&str> {
     let properties = schema["properties"].as_object().into_iter().flatten();
     properties.filter(|(_, property)| property["writeOnly"] == true).map(|(name, _)| name.as_str()).collect()
 }
 
-/// The first setting that has secrets sent to another place than before.
+/// Returns the first changed setting that would send secrets to a different destination.
 pub fn moved<'a>(schema: &'a Value, before: &Settings, after: &Settings) -> Option<&'a str> {
     let properties = schema["properties"].as_object().into_iter().flatten();
     let mut destinations = properties.filter(|(_, property)| property["x-destination"] == true);
@@ -89,7 +90,7 @@ fn is(kind: &str, value: &Value) -> bool {
     }
 }
 
-/// The only values there are, where a schema lists them.
+/// Returns the allowed values, if the schema lists them.
 fn choices(schema: &Value) -> Vec<&Value> {
     let listed = schema["enum"].as_array().into_iter().flatten();
     let described = schema["oneOf"].as_array().into_iter().flatten().filter_map(|one| one.get("const"));
@@ -100,10 +101,10 @@ fn in_range(schema: &Value, value: Option<f64>, bounds: [&str; 2], unit: &str) -
     let [least, most] = bounds.map(|bound| schema[bound].as_f64());
     match value {
         Some(value) if least.is_some_and(|least| value < least) => {
-            Err(format!("the least is {}{unit}", least.unwrap_or_default()))
+            Err(format!("must be at least {}{unit}", least.unwrap_or_default()))
         }
         Some(value) if most.is_some_and(|most| value > most) => {
-            Err(format!("the most is {}{unit}", most.unwrap_or_default()))
+            Err(format!("must be at most {}{unit}", most.unwrap_or_default()))
         }
         _ => Ok(()),
     }
@@ -138,24 +139,21 @@ mod tests {
         assert_eq!(said(json!({"key": "hunter2", "daemon": "here"})), "");
         for (settings, message) in [
             (json!({}), "settings: key: is missing, and has no default"),
-            (json!({"key": "k1"}), "settings: key: the least is 4 characters"),
+            (json!({"key": "k1"}), "settings: key: must be at least 4 characters"),
             (json!({"key": ["hunter2"]}), "settings: key: must be string"),
-            (json!({"key": "hunter2", "pool": 65}), "settings: pool: the most is 64"),
-            (json!({"key": "hunter2", "pool": -1}), "settings: pool: the least is 0"),
+            (json!({"key": "hunter2", "pool": 65}), "settings: pool: must be at most 64"),
+            (json!({"key": "hunter2", "pool": -1}), "settings: pool: must be at least 0"),
             (json!({"key": "hunter2", "pool": 1.5}), "settings: pool: must be integer"),
             (json!({"key": "hunter2", "runtime": 1}), "settings: runtime: must be string or null"),
             (json!({"key": "hunter2", "mode": "c"}), "settings: mode: must be one of \"a\", \"b\""),
             (json!({"key": "hunter2", "tags": [1]}), "settings: tags: must be string"),
-            (json!({"key": "hunter2", "tags": ["x", "y"]}), "settings: tags: the most is 1 items"),
-            (
-                json!({"key": "hunter2", "daemon": "x"}),
-                "settings: daemon: is a fact of this deployment, and cannot be set",
-            ),
+            (json!({"key": "hunter2", "tags": ["x", "y"]}), "settings: tags: must be at most 1 items"),
+            (json!({"key": "hunter2", "daemon": "x"}), "settings: daemon: is read-only in this deployment"),
         ] {
             assert_eq!(said(settings), message);
         }
         assert!(
-            said(json!({"key": "hunter2", "kee": 1})).starts_with("settings: kee: is no setting; known: ")
+            said(json!({"key": "hunter2", "kee": 1})).starts_with("settings: kee: unknown setting; known: ")
         );
     }
 

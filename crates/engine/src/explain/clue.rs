@@ -1,6 +1,6 @@
-//! Reads what a program wrote when it failed: which error the kernel gave it, for which path or host.
+//! Parses the standard error of a failed program: which kernel error it got, for which path or host.
 
-/// The errors that a sandbox may have to do with.
+/// Kernel errors that a sandbox may have caused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trouble {
     ReadOnly,
@@ -16,7 +16,7 @@ pub(super) enum Trouble {
 
 use Trouble::{Denied, NoMemory, NoProcess, NoSpace, NotPermitted, NotThere, OpenFiles, ReadOnly, TooLong};
 
-/// As C libraries say it, as Python counts it, as Node names it. The first that a line has is its trouble.
+/// Error texts of C libraries, Python and Node.js. The first one found in a line decides.
 const WORDS: &[(&str, Trouble)] = &[
     ("read-only file system", ReadOnly),
     ("[errno 30]", ReadOnly),
@@ -41,28 +41,28 @@ const WORDS: &[(&str, Trouble)] = &[
     ("[errno 2]", NotThere),
 ];
 
-/// What a line says went wrong, and about which absolute path.
+/// A kernel error named in a line, and the absolute path it is about.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Clue<'a> {
     pub(super) trouble: Trouble,
     pub(super) path: Option<&'a str>,
 }
 
-/// Reads the line of an error.
+/// Parses an error line.
 pub(super) fn read(line: &str) -> Option<Clue<'_>> {
     let lower = line.to_ascii_lowercase();
     let (at, (words, trouble)) =
         WORDS.iter().find_map(|known| Some((lower.find(known.0)?, *known))).filter(|(_, (words, _))| {
-            // Node says `spawn ls EAGAIN`; the word alone says nothing.
+            // Node.js writes `spawn ls EAGAIN`; `spawn` alone means nothing.
             *words != "spawn" || lower.contains(" eagain")
         })?;
     let (before, behind) = (&line[..at], &line[at + words.len()..]);
-    // Behind the words is what they are about; before them it is the last thing named, after the program itself.
+    // The path follows the error text; if it precedes it, it is the last one named, after the program itself.
     let path = paths(behind).next().or_else(|| paths(before).last());
     Some(Clue { trouble, path })
 }
 
-/// Absolute paths in a line: in quotes, or up to a space or a colon.
+/// Returns the absolute paths in a line: quoted, or ending at a space or colon.
 fn paths(text: &str) -> impl Iterator<Item = &str> {
     let starts = text.match_indices('/').filter_map(|(at, _)| {
         let opening = text[..at].chars().next_back();
@@ -88,7 +88,7 @@ fn paths(text: &str) -> impl Iterator<Item = &str> {
     starts.filter(|path| path.len() > 1)
 }
 
-/// What a line about a host that was not reached has in it.
+/// Texts of errors about hosts that could not be reached.
 const UNREACHED: &[&str] = &[
     "Network is unreachable",
     "network is unreachable",
@@ -104,7 +104,7 @@ const UNREACHED: &[&str] = &[
     "no such host",
 ];
 
-/// What stands before the name of a host.
+/// Texts that precede a host name.
 const BEFORE_HOSTS: &[&str] = &[
     "Could not resolve host: ",
     "unable to resolve host address ",
@@ -118,7 +118,7 @@ const BEFORE_HOSTS: &[&str] = &[
     "dial tcp ",
 ];
 
-/// Whether a line tells of a host that was not reached, and which.
+/// Returns `Some` if a line says that a host could not be reached, with the host if it is named.
 pub(super) fn unreached(line: &str) -> Option<Option<String>> {
     UNREACHED.iter().any(|words| line.contains(words)).then(|| host_in(line))
 }

@@ -1,22 +1,22 @@
-//! The one line in `error`: what happened, in words a person can act on.
+//! The one-line `error` of a report, in words a person can act on.
 
 use crate::limits::Limits;
 use crate::outcome::{Ending, Limit};
 use crate::quantity::{show_bytes, show_duration};
 
-/// One line about an ending, or nothing where all went well.
+/// Describes an ending in one line; returns `None` for a successful exit.
 pub(crate) fn error_line(ending: Ending, limits: &Limits, stderr: &str) -> Option<String> {
     match ending {
         Ending::Exited(0) => None,
         Ending::Exited(status) => {
             Some(last_complaint(stderr).unwrap_or_else(|| format!("the program exited with status {status}")))
         }
-        Ending::Signalled(signal) => Some(format!("the program was ended by {}", signal_name(signal))),
+        Ending::Signalled(signal) => Some(format!("the program was killed by {}", signal_name(signal))),
         Ending::TimedOut => {
             let limit = show_duration(limits.timeout);
             Some(format!("Execution timeout after {limit}; limits.timeout_ms (--timeout) raises it"))
         }
-        Ending::Cancelled => Some("the run was cancelled".to_owned()),
+        Ending::Cancelled => Some("the execution was canceled".to_owned()),
         Ending::LimitHit(limit, _) => Some(limit_line(limit, limits)),
     }
 }
@@ -42,8 +42,8 @@ fn limit_line(limit: Limit, limits: &Limits) -> String {
     }
 }
 
-/// The line of standard error that says what went wrong: `SomeError: why`, nearest to the end; a compiler's first
-/// error, of which the others may only be consequences; or the last line.
+/// Returns the line of standard error that names the problem: the last `SomeError: reason`, else a compiler's
+/// first error (later ones may be consequences of it), else the last line.
 pub(super) fn last_complaint(stderr: &str) -> Option<String> {
     let lines = || stderr.lines().map(str::trim_end).filter(|line| !line.trim().is_empty());
     let named = lines().rev().take(200).find(|line| names_an_error(line));
@@ -52,7 +52,7 @@ pub(super) fn last_complaint(stderr: &str) -> Option<String> {
     line.map(|line| line.trim().chars().take(500).collect())
 }
 
-/// `main.c:1:2: error: why` (gcc, clang, javac) or `error[E0425]: why` (rustc).
+/// Matches `main.c:1:2: error: reason` (gcc, clang, javac) and `error[E0425]: reason` (rustc).
 fn is_of_a_compiler(line: &str) -> bool {
     [": error: ", ": fatal error: "].iter().any(|mark| line.contains(mark))
         || ["error: ", "error["].iter().any(|start| line.starts_with(start))
@@ -67,20 +67,20 @@ fn names_an_error(line: &str) -> bool {
         && class.chars().all(|c| c.is_alphanumeric() || matches!(c, '.' | '_'))
 }
 
-/// Names of signals from 1 on; numbers are the ones that x86-64 and aarch64 share.
+/// Signal names from number 1 on, numbered as on x86-64 and aarch64.
 const SIGNALS: [&str; 31] = [
     "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
     "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
     "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
 ];
 
-/// `SIGSEGV` and its kin.
+/// Returns the name of a signal, e.g. `SIGSEGV`.
 pub(crate) fn signal_name(signal: i32) -> String {
     let known = usize::try_from(signal - 1).ok().and_then(|index| SIGNALS.get(index));
     known.map_or_else(|| format!("SIG{signal}"), |name| format!("SIG{name}"))
 }
 
-/// The number of a name, with or without `SIG`.
+/// Returns the number of a signal, given its name with or without `SIG`.
 pub(crate) fn signal_number(name: &str) -> Option<i32> {
     let name = name.strip_prefix("SIG").unwrap_or(name);
     let index = SIGNALS.iter().position(|known| *known == name)?;

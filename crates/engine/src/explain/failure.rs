@@ -1,4 +1,4 @@
-//! Why a program failed, as far as its own words and the settings of its run tell.
+//! Explains why a program failed, from its standard error and the settings of its execution.
 
 use super::clue::{self, Clue, Trouble};
 use super::error::last_complaint;
@@ -13,25 +13,25 @@ use crate::outcome::{Ending, Outcome};
 use crate::plan::{Image, Mount, Network, Plan, WORKSPACE};
 use crate::quantity::show_bytes;
 
-/// What everybody may write to; beside it, what is mounted for that.
+/// Directories that every program may write to, besides writable mounts.
 const WRITABLE: &[&str] = &[WORKSPACE, "/tmp", "/home/sandbox", "/dev/shm"];
-/// Where people have their files on a host, of which a sandbox shows none.
+/// Directories where users keep files on a host; none of them is visible in a sandbox.
 const PEOPLES: &[&str] = &["/home", "/root", "/Users", "/Volumes", "/mnt", "/media", "/srv"];
-/// Where the kernel shows itself.
+/// Directories of kernel file systems.
 const KERNELS: &[&str] = &["/proc", "/sys"];
-/// So many lines from the end are read.
+/// Number of lines read, from the end.
 const LINES: usize = 200;
-/// No more of a path is shown.
+/// Number of characters of a path that are shown.
 const SHOWN: usize = 200;
 
-/// Adds to what is known of a run what it said itself, where it failed.
+/// Adds findings from the standard error of a failed execution.
 pub(crate) fn explain(outcome: &mut Outcome, plan: &Plan, stderr: &Capture) {
     if matches!(outcome.ending, Ending::Exited(1..)) {
         add_own_words(&mut outcome.findings, plan, &outcome.receipt.isolation, stderr);
     }
 }
 
-/// Adds to what is known of a command in a sandbox that stays what it said itself, where it failed.
+/// Adds findings from the standard error of a failed command in a long-lived sandbox.
 pub fn explain_command(
     findings: &mut Vec<Finding>,
     ending: Option<living::Ending>,
@@ -51,16 +51,16 @@ fn add_own_words(findings: &mut Vec<Finding>, plan: &Plan, isolation: &[Layer], 
     let complaint = last_complaint(&stderr);
     let clue = complaint.as_deref().and_then(clue::read);
     let found = clue.and_then(|clue| failure.about(&clue)).or_else(|| failure.network(&stderr));
-    // One kind is told of once: what was seen from outside says the same.
+    // Each rule is reported once: a finding observed from outside says the same.
     findings.extend(found.filter(|found| findings.iter().all(|known| known.rule != found.rule)));
     findings.truncate(MAX_FINDINGS);
 }
 
-/// A program that failed, and what held for it.
+/// A failed program, with the plan and isolation of its execution.
 struct Failure<'a> {
     plan: &'a Plan,
     isolation: &'a [Layer],
-    /// Whether the filter refused it something.
+    /// Whether the seccomp filter refused a call.
     refused: bool,
 }
 
@@ -69,16 +69,17 @@ impl Failure<'_> {
         let limits = &self.plan.limits;
         match (clue.trouble, clue.path) {
             (Trouble::ReadOnly, path) => Some(self.read_only(path)),
-            // The call that was refused says more.
+            // The finding about the refused call says more.
             (Trouble::NotPermitted, _) if self.refused => None,
             (Trouble::Denied | Trouble::NotPermitted, Some(path)) => self.no_access(path),
             (Trouble::NotThere, Some(path)) => self.not_shared(path),
-            (Trouble::NoSpace, _) => Some(disk_full("no space was left", limits)),
-            (Trouble::TooLong, _) => Some(disk_full("a file grew too long", limits)),
+            (Trouble::NoSpace, _) => Some(disk_full("no space left on the disk", limits)),
+            (Trouble::TooLong, _) => Some(disk_full("a file grew too large", limits)),
             (Trouble::OpenFiles, _) => Some(open_files()),
-            // Where a control group holds it, whoever takes too much is ended, and what was refused was impossible.
+            // With a memory cgroup, exceeding the limit kills the process; a refused allocation was
+            // impossible anyway.
             (Trouble::NoMemory, _) => (!self.has(Layer::CgroupMemory)).then(|| self.memory()),
-            // Where a control group counts, it has said so.
+            // With a pids cgroup, refused forks are already reported.
             (Trouble::NoProcess, _) => (!self.has(Layer::CgroupPids)).then(|| processes(None, limits)),
             (Trouble::Denied | Trouble::NotPermitted | Trouble::NotThere, None) => None,
         }
@@ -88,7 +89,7 @@ impl Failure<'_> {
         self.isolation.contains(&layer)
     }
 
-    /// The mount that a path is in.
+    /// Returns the innermost mount that contains a path.
     fn mount(&self, path: &str) -> Option<&Mount> {
         let mounts = self.plan.mounts.iter().filter(|mount| lies_in(path, &mount.destination));
         mounts.max_by_key(|mount| mount.destination.len())
@@ -116,16 +117,16 @@ impl Failure<'_> {
         READ_ONLY.finding(message, self.elsewhere(), "read_only_root".to_owned())
     }
 
-    /// Where a program may write.
+    /// Suggests where the program may write instead.
     fn elsewhere(&self) -> String {
         let mounted = self.plan.mounts.iter().filter(|mount| mount.writable);
         let mounted: String = mounted.map(|mount| format!(", {}", mount.destination)).collect();
         format!(
-            "write below {WORKSPACE}, /tmp or home{mounted}; or have a folder mounted there: --mount SRC:DEST:rw"
+            "write below {WORKSPACE}, /tmp or home{mounted}; or mount a folder there: --mount SRC:DEST:rw"
         )
     }
 
-    /// Where the program may write, what it cannot open is its own doing.
+    /// Explains a denied access, unless the path is writable: then the program itself is the cause.
     fn no_access(&self, path: &str) -> Option<Finding> {
         let path = plain(path);
         if self.is_writable(&path) {
@@ -140,10 +141,10 @@ impl Failure<'_> {
             ));
         }
         let message = format!(
-            "{what} was out of reach: outside of {WORKSPACE}, /tmp and home the sandbox user reads what everybody may \
-             read, and writes nothing"
+            "{what} is not accessible: outside {WORKSPACE}, /tmp and home the sandbox user can only read \
+                 world-readable files and cannot write"
         );
-        let suggestion = format!("{}; to read a file of the host's: --file SRC:DEST", self.elsewhere());
+        let suggestion = format!("{}; to read a host file: --file SRC:DEST", self.elsewhere());
         Some(NO_ACCESS.finding(message, suggestion, "read_only_root, landlock".to_owned()))
     }
 
@@ -158,17 +159,18 @@ impl Failure<'_> {
             return None;
         }
         let message = format!(
-            "{} is not in the sandbox: of the host's files it sees none that were not given to it",
+            "{} is not in the sandbox: it sees only the host files that were given to it",
             shown(&path)
         );
-        let suggestion = "give it with --file SRC:DEST, or its folder with --mount SRC:DEST".to_owned();
+        let suggestion =
+            "pass the file with --file SRC:DEST, or mount its folder with --mount SRC:DEST".to_owned();
         Some(NOT_SHARED.finding(message, suggestion, "mount_ns".to_owned()))
     }
 
     fn memory(&self) -> Finding {
         let limit = self.plan.limits.memory_bytes;
         MEMORY.finding(
-            format!("memory was refused: a process may have {}", show_bytes(limit)),
+            format!("a memory allocation was refused: the limit of a process is {}", show_bytes(limit)),
             "use less, or raise limits.memory_bytes (--memory)".to_owned(),
             format!("limits.memory_bytes = {limit}"),
         )
@@ -186,8 +188,8 @@ impl Failure<'_> {
             None => ("a host".to_owned(), "HOST"),
         };
         Some(NO_NETWORK.finding(
-            format!("{what} could not be reached: this run has no network"),
-            format!("allow it with --network {setting} (network.hosts), or everything with --network full"),
+            format!("{what} could not be reached: this execution has no network"),
+            format!("allow it with --network {setting} (network.hosts), or all hosts with --network full"),
             "network.mode = none".to_owned(),
         ))
     }
@@ -196,8 +198,8 @@ impl Failure<'_> {
 fn open_files() -> Finding {
     let most = limits::OPEN_FILES;
     OPEN_FILES.finding(
-        format!("a file could not be opened: a process may have {most} open at one time"),
-        "no setting raises it; close files when they are done with".to_owned(),
+        format!("a file could not be opened: a process may have {most} files open"),
+        "no setting raises the limit; close files after use".to_owned(),
         format!("rlimits, {most} open files"),
     )
 }
@@ -209,14 +211,16 @@ fn is_the_kernels(path: &str) -> bool {
 }
 
 fn kernels(what: &str) -> String {
-    format!("{what} was out of reach: of the kernel a sandbox sees its own part, and changes nothing")
+    format!(
+        "{what} is not accessible: a sandbox sees only its own part of the kernel's files and cannot change them"
+    )
 }
 
 fn lies_in(path: &str, folder: &str) -> bool {
     path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A path without `.` and `..`. Links are not followed: nobody here looks at a disk.
+/// Removes `.` and `..` from a path, without following links: this crate does not touch the disk.
 fn plain(path: &str) -> String {
     let mut parts = Vec::new();
     for part in path.split('/') {
@@ -229,9 +233,9 @@ fn plain(path: &str) -> String {
     format!("/{}", parts.join("/"))
 }
 
-/// A path of the program's, which may be anything, as part of a sentence.
+/// Quotes a path for a message. The path is untrusted: only harmless characters are kept.
 fn shown(path: &str) -> String {
-    // Neither what moves a terminal's cursor nor what turns the direction of text.
+    // Excludes terminal control characters and bidirectional overrides.
     let harmless = |letter: &char| letter.is_alphanumeric() || letter.is_ascii_graphic() || *letter == ' ';
     let letters = path.chars().take(SHOWN).map(|letter| Some(letter).filter(harmless).unwrap_or('\u{fffd}'));
     format!("'{}'", letters.collect::<String>())

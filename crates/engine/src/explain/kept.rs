@@ -1,4 +1,4 @@
-//! What is known of a run from outside: calls that were refused, processes that were, a full disk.
+//! Denials observed from outside a program: refused system calls, refused forks, memory kills, a full disk.
 
 use super::calls;
 use super::rules::{DISK_FULL, MEMORY, NOT_LIMITED, PROCESSES, SYSCALL};
@@ -9,34 +9,34 @@ use crate::outcome::{Ending, Limit};
 use crate::provider::Capabilities;
 use crate::quantity::show_bytes;
 
-/// A system call that the filter refused.
+/// A system call that the seccomp filter refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedCall {
-    /// What it is called.
+    /// Name of the call.
     pub name: String,
-    /// Its first arguments, the first time.
+    /// The first three arguments of the first occurrence.
     pub arguments: [u64; 3],
-    /// How often.
+    /// Number of occurrences.
     pub count: u32,
 }
 
-/// What a run was kept from, whether it ended because of that or not.
+/// Everything that was denied to an execution, whether or not it ended because of that.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Kept {
-    /// System calls, each name once.
+    /// Refused system calls, one entry per name.
     pub calls: Vec<RefusedCall>,
-    /// Whether there were more of them than anybody looked at.
+    /// Whether there were more refused calls than were recorded.
     pub more_calls: bool,
-    /// How often a process or thread was refused, where a control group counts.
+    /// Number of refused forks, where a cgroup counts them.
     pub forks_refused: u64,
-    /// How many processes were killed because memory ran out, where that was not the end of it all.
+    /// Number of processes killed because memory ran out, if the execution survived that.
     pub memory_kills: u64,
-    /// No block or no inode was left at the end.
+    /// Whether no block or no inode was left at the end.
     pub disk_full: bool,
 }
 
 impl Kept {
-    /// Notes a call; of one name that is known, how often.
+    /// Records a call, adding its count to an earlier entry of the same name.
     pub fn add(&mut self, call: RefusedCall) {
         match self.calls.iter_mut().find(|known| known.name == call.name) {
             Some(known) => known.count = known.count.saturating_add(call.count),
@@ -45,7 +45,7 @@ impl Kept {
     }
 }
 
-/// Findings about what a run was kept from. What ended it has its own line in `error`, and no finding.
+/// Returns findings about denials. A denial that ended the execution is in `error` instead.
 pub fn findings(kept: &Kept, ending: Ending, limits: &Limits) -> Vec<Finding> {
     let ended_by = |limit| matches!(ending, Ending::LimitHit(ended, _) if ended == limit);
     let mut findings: Vec<Finding> = kept.calls.iter().map(|call| refused(call, kept.more_calls)).collect();
@@ -61,12 +61,12 @@ pub fn findings(kept: &Kept, ending: Ending, limits: &Limits) -> Vec<Finding> {
     findings
 }
 
-/// Limits that a provider says it sets, and that a receipt lacks: no request does without them. Where nothing was made,
-/// nothing lacked a limit.
+/// Reports limits that the provider declares but the receipt lacks; every execution must have them. Returns
+/// `None` if no sandbox was created.
 pub(crate) fn not_limited(declared: &Capabilities, isolation: &[Layer]) -> Option<Finding> {
     const LIMITS: [(Layer, &str); 3] = [
         (Layer::CgroupMemory, "memory"),
-        (Layer::CgroupCpu, "processor time"),
+        (Layer::CgroupCpu, "CPU time"),
         (Layer::CgroupPids, "the number of processes"),
     ];
     if isolation.is_empty() {
@@ -78,8 +78,8 @@ pub(crate) fn not_limited(declared: &Capabilities, isolation: &[Layer]) -> Optio
     let what: Vec<_> = open.iter().map(|(_, what)| *what).collect();
     let (first, _) = open.first()?;
     Some(NOT_LIMITED.finding(
-        format!("nothing limited {}", what.join(", ")),
-        format!("see how the runtime is set up (gVisor's --ignore-cgroups does this), or refuse such runs: --require {first}"),
+        format!("no limit was enforced on {}", what.join(", ")),
+        format!("check the runtime's configuration (gVisor's --ignore-cgroups causes this), or refuse such executions: --require {first}"),
         "the receipt".to_owned(),
     ))
 }
@@ -94,7 +94,7 @@ fn refused(call: &RefusedCall, more: bool) -> Finding {
     Finding { category: known.category.to_owned(), ..finding }
 }
 
-/// The argument that the filter looked at, where it says more than the name.
+/// Returns the argument that the filter checked, if it says more than the name.
 fn detail(call: &RefusedCall) -> String {
     const RAW: u64 = 3;
     match (call.name.as_str(), call.arguments) {
@@ -105,7 +105,7 @@ fn detail(call: &RefusedCall) -> String {
     }
 }
 
-/// A socket option as the manuals write it, or as two numbers.
+/// Returns the name of a socket option as in the manuals, or its two numbers.
 fn option_name(level: u32, name: u32) -> String {
     let known = match (level, name) {
         (1, 26) => "SO_ATTACH_FILTER",
@@ -129,8 +129,8 @@ fn option_name(level: u32, name: u32) -> String {
 pub(super) fn processes(refused: Option<u64>, limits: &Limits) -> Finding {
     let often = refused.map_or(String::new(), |count| format!(" {count} times"));
     PROCESSES.finding(
-        format!("a new process or thread was refused{often}: there may be {} at one time", limits.processes),
-        "start fewer at a time, or raise limits.processes (--processes)".to_owned(),
+        format!("a new process or thread was refused{often}: the limit is {}", limits.processes),
+        "start fewer at once, or raise limits.processes (--processes)".to_owned(),
         format!("limits.processes = {}", limits.processes),
     )
 }
@@ -139,7 +139,10 @@ fn memory(kills: u64, limits: &Limits) -> Finding {
     let limit = limits.memory_bytes;
     let (who, were) = if kills == 1 { ("a process", "was") } else { ("processes", "were") };
     MEMORY.finding(
-        format!("{who} {were} killed when memory ran out: all together may have {}", show_bytes(limit)),
+        format!(
+            "{who} {were} killed because memory ran out: the limit for all processes together is {}",
+            show_bytes(limit)
+        ),
         "use less, or raise limits.memory_bytes (--memory)".to_owned(),
         format!("limits.memory_bytes = {limit}"),
     )
@@ -165,7 +168,7 @@ mod tests {
         let said =
             |declared: &Capabilities, held: &[Layer]| not_limited(declared, held).map(|one| one.message);
         let all = Capabilities::default();
-        assert_eq!(said(&all, &held).unwrap(), "nothing limited memory, processor time");
+        assert_eq!(said(&all, &held).unwrap(), "no limit was enforced on memory, CPU time");
         assert_eq!(said(&all, &[]), None);
         assert_eq!(said(&Capabilities { remote: true, ..all.clone() }, &held), None);
         let missing = |layer| MissingLayer { layer, reason: String::new(), remedy: String::new() };

@@ -1,8 +1,9 @@
-//! What happened, in words a person can act on: the one line in `error`, and findings about what the sandbox kept a
-//! program from.
+//! Explains an execution in words a person can act on: the one-line `error`, and findings about what the
+//! sandbox denied.
 //!
-//! What the kernel and the launcher saw is known ([`Kept`]). What a program that failed wrote about itself is its own text,
-//! no more trusted than the rest of its output: it explains, it decides nothing. What is not known is not guessed.
+//! Facts come from the kernel and the launcher ([`Kept`]). Standard error of a failed program is tenant data,
+//! no more trusted than its other output: it is used to explain a failure and decides nothing. Unknown causes
+//! are not guessed.
 
 mod calls;
 mod clue;

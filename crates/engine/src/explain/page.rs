@@ -1,4 +1,4 @@
-//! `docs/findings.md`, made from the tables.
+//! Generates `docs/findings.md` from the tables.
 
 use std::fmt::Write as _;
 
@@ -6,41 +6,41 @@ use super::calls::{CALLS, OTHERS};
 use super::rules::ALL;
 
 const HEAD: &str = "\
-# Findings: what the sandbox kept a program from
+# Findings: what the sandbox denied
 
-A result says in `findings` what was refused, why, and which setting would allow it; `belljar run` shows that of a run that
-failed as a hint. Findings of [policies](policy.md), made before the run, have the same form.
+The `findings` of a result say what was refused, why, and which setting would allow it. `belljar run` prints them as hints
+when an execution failed. Findings of [policies](policy.md), made before the code runs, have the same form.
 
     $ belljar run -c 'open(\"/etc/motd\", \"w\")'
     …
     OSError: [Errno 30] Read-only file system: '/etc/motd'
     belljar: hint: '/etc/motd' could not be written: the sandbox's root is read-only; write below /workspace, /tmp or home; or
-      have a folder mounted there: --mount SRC:DEST:rw
+        mount a folder there: --mount SRC:DEST:rw
 
-What the kernel and the launcher saw is known. What a program wrote on standard error when it failed is its own text: it is
-used to explain a failure, and for nothing else. A program that succeeds is not read, what a program itself made unreadable
-is not explained, and what is not known is not guessed. What ended a run (`limit`, `timed_out`) is in `error` instead.
+Facts come from the kernel and the launcher. Standard error of a failed program is only used to explain the failure; the
+output of a successful program is not read. Permission errors on files that the program itself made inaccessible are not
+explained, and unknown causes are not guessed. What ended an execution (`limit`, `timed_out`) is in `error` instead.
 
-| finding | there is one when | what allows it | known from |
+| finding | reported when | allowed by | source |
 |---|---|---|---|
 ";
 
 const CALLS_HEAD: &str = "
 ## System calls
 
-Each call that was refused is told of once, with how often; at most 16 of them. Of a run that is refused more than 256
-calls the rest is not looked at: from then on the kernel answers ENOSYS in place of EPERM.
+Each refused call is reported once with its count, at most 16 different calls. After 256 refused calls in one execution
+further ones are not recorded: from then on the kernel answers ENOSYS instead of EPERM.
 
 | calls | category | refused because | instead |
 |---|---|---|---|
 ";
 
 const CALLS_FOOT: &str = "
-Calls that runtimes try and get over by themselves, such as `clone3`, `io_uring_setup` and `userfaultfd`, are answered as by a
-kernel that does not have them, and are no findings.
+Calls that runtimes try and do without, such as `clone3`, `io_uring_setup` and `userfaultfd`, are answered as by a kernel
+that lacks them, and are not reported.
 ";
 
-/// The page.
+/// Returns the page as Markdown.
 pub fn page() -> String {
     let mut page = HEAD.to_owned();
     for rule in ALL {
@@ -67,7 +67,7 @@ mod tests {
             std::fs::write(path, page()).unwrap();
         }
         let written = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(written == page(), "docs/findings.md is old; BELLJAR_WRITE_DOCS=1 writes it anew");
+        assert!(written == page(), "docs/findings.md is out of date; BELLJAR_WRITE_DOCS=1 regenerates it");
     }
 
     #[test]

@@ -1,36 +1,36 @@
-//! The findings that there are. `docs/findings.md` is made from this table.
+//! Kinds of findings about denials. `docs/findings.md` is generated from this table.
 
 use crate::finding::Finding;
 
-/// One kind of finding.
+/// A kind of finding.
 #[derive(Debug)]
 pub(super) struct Rule {
     pub(super) id: &'static str,
     pub(super) category: &'static str,
     pub(super) severity: &'static str,
-    /// When there is one.
+    /// When it is reported.
     pub(super) when: &'static str,
     /// The setting that would allow it.
     pub(super) setting: &'static str,
-    /// How it is known.
+    /// Where the information comes from.
     pub(super) source: &'static str,
 }
 
-const OWN_WORDS: &str = "what the program wrote when it failed";
+const OWN_WORDS: &str = "standard error of the failed program";
 
 pub(super) const SYSCALL: Rule = Rule {
     id: "sandbox-syscall",
-    category: "by the call, below",
+    category: "depends on the call, see below",
     severity: "warning",
-    when: "the filter refused a system call with EPERM",
-    setting: "by the call, below",
+    when: "the seccomp filter refused a system call with EPERM",
+    setting: "depends on the call, see below",
     source: "the kernel",
 };
 pub(super) const READ_ONLY: Rule = Rule {
     id: "sandbox-read-only",
     category: "filesystem",
     severity: "warning",
-    when: "something was to be written where nothing can be",
+    when: "a write to a read-only place failed",
     setting: "`--mount SRC:DEST:rw`, `--workspace DIR`",
     source: OWN_WORDS,
 };
@@ -38,7 +38,7 @@ pub(super) const NO_ACCESS: Rule = Rule {
     id: "sandbox-no-access",
     category: "filesystem",
     severity: "warning",
-    when: "a file outside of what the sandbox user owns could not be opened or changed",
+    when: "a file that the sandbox user does not own could not be opened or changed",
     setting: "`--mount SRC:DEST[:rw]`, `--file SRC:DEST`",
     source: OWN_WORDS,
 };
@@ -46,7 +46,7 @@ pub(super) const NOT_SHARED: Rule = Rule {
     id: "sandbox-not-shared",
     category: "filesystem",
     severity: "info",
-    when: "a path was not there that belongs to people's folders on the host, of which a sandbox sees none",
+    when: "a path in a user folder of the host, which sandboxes do not see, did not exist",
     setting: "`--mount SRC:DEST`, `--file SRC:DEST`",
     source: OWN_WORDS,
 };
@@ -54,9 +54,9 @@ pub(super) const DISK_FULL: Rule = Rule {
     id: "sandbox-disk-full",
     category: "resource",
     severity: "warning",
-    when: "the disk was full and the program went on, or a file grew longer than the disk",
+    when: "the disk was full and the program went on, or a file grew larger than the disk",
     setting: "`--disk`, `limits.disk_bytes`",
-    source: "the launcher, or what the program wrote when it failed",
+    source: "the launcher, or standard error of the failed program",
 };
 pub(super) const PROCESSES: Rule = Rule {
     id: "sandbox-processes",
@@ -64,16 +64,16 @@ pub(super) const PROCESSES: Rule = Rule {
     severity: "warning",
     when: "a process or thread was refused and the program went on",
     setting: "`--processes`, `limits.processes`",
-    source: "the control group; where there is none, what the program wrote when it failed",
+    source: "the cgroup; without one, standard error of the failed program",
 };
 pub(super) const MEMORY: Rule = Rule {
     id: "sandbox-memory",
     category: "resource",
     severity: "warning",
-    when: "a command of a sandbox that stays had a process killed because memory ran out; or memory was refused, where no \
-           control group holds it and each process is held for itself",
+    when: "a process of a command in a long-lived sandbox was killed because memory ran out; or an allocation was refused, \
+           where there is no memory cgroup and each process is limited by itself",
     setting: "`--memory`, `limits.memory_bytes`",
-    source: "the control group, or what the program wrote when it failed",
+    source: "the cgroup, or standard error of the failed program",
 };
 pub(super) const OPEN_FILES: Rule = Rule {
     id: "sandbox-open-files",
@@ -87,7 +87,7 @@ pub(super) const NO_NETWORK: Rule = Rule {
     id: "sandbox-no-network",
     category: "network",
     severity: "warning",
-    when: "a host was not found or not reached, and the run has no network",
+    when: "a host was not found or not reached, and the execution has no network",
     setting: "`--network HOST[:PORT]`, `network.hosts`; or `--network full`",
     source: OWN_WORDS,
 };
@@ -96,8 +96,8 @@ pub(super) const NOT_LIMITED: Rule = Rule {
     id: "sandbox-not-limited",
     category: "resource",
     severity: "high",
-    when: "memory, processor time or the number of processes had no limit, though the provider should set one",
-    setting: "none: limits belong there; `--require cgroup.memory` refuses instead",
+    when: "memory, CPU time or the number of processes was not limited, although the provider should limit it",
+    setting: "none: `--require cgroup.memory` refuses such executions",
     source: "the receipt",
 };
 
@@ -115,7 +115,7 @@ pub(super) const ALL: &[&Rule] = &[
 ];
 
 impl Rule {
-    /// A finding of this kind.
+    /// Creates a finding of this kind.
     pub(super) fn finding(&self, message: String, suggestion: String, decided_by: String) -> Finding {
         Finding {
             rule: self.id.to_owned(),

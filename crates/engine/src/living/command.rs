@@ -1,56 +1,56 @@
-//! Words about commands that run in a sandbox.
+//! Types for commands that run in a sandbox.
 
 use serde::{Deserialize, Serialize};
 
 use crate::provider::Stream;
 
-/// A process that the guest started; never used for another one.
+/// Id of a process that the guest started; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProcessId(pub u64);
 
-/// What to execute.
+/// A command to execute.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CommandLine {
-    /// A program, looked up in the `PATH` of its environment, and its arguments.
+    /// A program, looked up on the `PATH` of its environment, and its arguments.
     Program(Vec<String>),
     /// A line for `/bin/sh -c`.
     Shell(String),
 }
 
-/// What a process reads.
+/// Standard input of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stdin {
-    /// Nothing.
+    /// Empty.
     Closed,
-    /// What is written to it later.
+    /// A pipe that can be written to later.
     Open,
 }
 
-/// The size of a terminal.
+/// Size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminalSize {
-    /// Lines.
+    /// Number of lines.
     pub rows: u16,
-    /// Characters in a line.
+    /// Number of characters per line.
     pub columns: u16,
 }
 
-/// A process to start.
+/// A command to start, with its options.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartCommand {
-    /// What to execute.
+    /// The command.
     pub command: CommandLine,
-    /// Its environment, beside what every process of the sandbox has.
+    /// Environment variables, in addition to those of every process in the sandbox.
     pub env: Vec<(String, String)>,
-    /// Where it starts; the workspace otherwise.
+    /// Working directory; the workspace by default.
     pub workdir: Option<String>,
-    /// What it reads; a terminal is always open.
+    /// Standard input; a terminal is always open.
     pub stdin: Stdin,
-    /// A terminal of its own; its output is then all one stream.
+    /// Allocates a terminal; all output is then one stream.
     pub terminal: Option<TerminalSize>,
-    /// Its process group is killed after so many milliseconds.
+    /// Milliseconds after which the process group is killed.
     pub timeout_ms: Option<u64>,
-    /// So much of its output is kept for whoever attaches later.
+    /// Bytes of output kept for clients that attach later.
     pub keep_bytes: u32,
 }
 
@@ -67,79 +67,79 @@ impl StartCommand {
         }
     }
 
-    /// A program and its arguments, with everything else as it mostly is.
+    /// Creates a command from a program and its arguments, with default options.
     pub fn program<S: Into<String>>(argv: impl IntoIterator<Item = S>) -> Self {
         Self::of(CommandLine::Program(argv.into_iter().map(Into::into).collect()))
     }
 
-    /// A line for the shell, with everything else as it mostly is.
+    /// Creates a command from a shell line, with default options.
     pub fn shell(line: impl Into<String>) -> Self {
         Self::of(CommandLine::Shell(line.into()))
     }
 }
 
-/// How to look at the output of a process.
+/// Options for attaching to the output of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attach {
-    /// From this byte of its output on.
+    /// Offset of the first byte of output to read.
     pub from: u64,
-    /// The process waits when its viewer falls behind by more than what is kept, instead of the viewer losing bytes.
+    /// Blocks the process when the viewer falls behind by more than the kept output, instead of losing bytes.
     pub hold: bool,
 }
 
-/// How a process in a sandbox ended, as far as its parent can tell. What a limit had to do with it is told of whole tasks,
-/// by [`outcome::Ending`](crate::outcome::Ending).
+/// How a process in a sandbox ended, as its parent sees it. Limits are only reported for whole tasks, by
+/// [`outcome::Ending`](crate::outcome::Ending).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ending {
-    /// By itself.
+    /// Exited with this status.
     Exited(u8),
-    /// By a signal.
+    /// Killed by this signal.
     Signalled(i32),
-    /// Its time was over.
+    /// Killed by its timeout.
     TimedOut,
 }
 
-/// A process, for a list.
+/// Status of a process, as listed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessInfo {
-    /// Its number here.
+    /// Id of the process in the API.
     pub id: ProcessId,
-    /// Its number in the sandbox.
+    /// Process id in the sandbox's PID namespace.
     pub pid: u32,
-    /// What was started, cut to a bounded length.
+    /// The command, truncated to a bounded length.
     pub command: String,
     /// Whether it has a terminal.
     pub terminal: bool,
-    /// How it ended, if it has.
+    /// How it ended, or `None` while it runs.
     pub ending: Option<Ending>,
-    /// How many bytes of output it has written so far.
+    /// Bytes of output written so far.
     pub output_bytes: u64,
 }
 
-/// What a viewer sees.
+/// An event that a viewer of a process receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OutputEvent {
     /// Output.
     Bytes {
-        /// Where from; everything from a terminal is standard output.
+        /// The stream; output of a terminal is always standard output.
         stream: Stream,
-        /// The number of the first byte, over both streams together.
+        /// Offset of the first byte, counted over both streams.
         offset: u64,
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// Output that is no longer kept.
+    /// Output that was dropped before it was read.
     Lost {
-        /// The number of the first byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
-    /// The process ended; the last event.
+    /// End of the process; the last event.
     Ended {
-        /// How.
+        /// How the process ended.
         ending: Ending,
-        /// How many bytes it has written.
+        /// Total bytes of output.
         output_bytes: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! Why a living sandbox did not do what it was asked.
+//! Errors of operations on a long-lived sandbox.
 
 use std::io;
 
@@ -7,37 +7,39 @@ use thiserror::Error;
 use super::failure::{Failure, FailureKind};
 use crate::provider::ProviderError;
 
-/// Why a living sandbox did not do what it was asked.
+/// Why an operation on a long-lived sandbox failed.
 #[derive(Debug, Error)]
 pub enum LivingError {
-    /// It answered that it cannot: the caller's path, command or archive.
+    /// The sandbox refused the operation: the caller's path, command or archive is the problem.
     #[error(transparent)]
     Failed(#[from] Failure),
-    /// It is paused, and would answer only when it is resumed.
+    /// The sandbox is paused and cannot answer until it is resumed.
     #[error("the sandbox is paused; resume it first")]
     Paused,
-    /// It is halted: nothing is started or written in it until somebody removes what is too much.
-    #[error("the sandbox is halted: {0}; remove some of it, and it goes on")]
+    /// The sandbox is halted because a volume exceeds its size: nothing is started or written until files are
+    /// removed.
+    #[error("the sandbox is halted: {0}; remove some files to continue")]
     Halted(String),
-    /// It is gone.
+    /// The sandbox no longer exists.
     #[error("the sandbox is gone: {0}")]
     Gone(String),
-    /// Something that this provider or host does not do.
+    /// The provider failed, or does not support the operation.
     #[error(transparent)]
     Provider(#[from] ProviderError),
-    /// The source of what was to be written failed, not the sandbox.
-    #[error("reading what is to be written: {0}")]
+    /// The caller's data source failed, not the sandbox.
+    #[error("cannot read the data to write: {0}")]
     Source(io::Error),
 }
 
 impl LivingError {
-    /// Said where hosts were to be changed, and there is nothing that they could be changed of.
+    /// Returns the error for changing the hosts of a sandbox without an egress proxy.
     pub fn no_gate() -> Self {
-        let message = "only a sandbox that was created with mode 'hosts' can be given other hosts".to_owned();
+        let message =
+            "the hosts can only be changed for a sandbox that was created with mode 'hosts'".to_owned();
         ProviderError::Unsupported { field: "network", message }.into()
     }
 
-    /// The kind of failure, where the sandbox told one.
+    /// Returns the kind of failure, if the sandbox reported one.
     pub fn kind(&self) -> Option<FailureKind> {
         match self {
             Self::Failed(failure) => Some(failure.kind),
@@ -45,7 +47,7 @@ impl LivingError {
         }
     }
 
-    /// The error that an [`io::Error`] of a sandbox's byte stream carries.
+    /// Extracts the error from an [`io::Error`] of a sandbox's byte stream.
     pub fn of_io(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
     }

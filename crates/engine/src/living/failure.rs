@@ -1,49 +1,49 @@
-//! Why a request came to nothing, by kind: what the sandbox answers, never what went wrong with the line.
+//! Failures that the sandbox reports for a request, by kind. Connection errors are not among them.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The closed list of kinds.
+/// Kinds of failures; a closed list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FailureKind {
-    /// No such file, folder, program or process.
+    /// The file, folder, program or process does not exist.
     NotFound,
-    /// The sandbox user may not.
+    /// The sandbox user lacks permission.
     Denied,
-    /// Something on the way is no folder.
+    /// A component of the path is not a folder.
     NotADirectory,
-    /// A folder where a file is needed.
+    /// The path is a folder, but a file is needed.
     IsADirectory,
-    /// A device, pipe or socket where a file is needed.
+    /// The path is a device, pipe or socket, but a file is needed.
     NotAFile,
-    /// Something is there already.
+    /// The target already exists.
     Exists,
     /// The folder is not empty.
     NotEmpty,
     /// The disk is full.
     NoSpace,
-    /// Beyond a bound of size or number.
+    /// A bound on size or number is exceeded.
     TooLarge,
-    /// The request makes no sense.
+    /// The request is invalid.
     Invalid,
-    /// The archive is malformed, or tries something that archives must not.
+    /// The archive is malformed, or contains a forbidden entry.
     BadArchive,
     /// Source and target are on different file systems.
     OtherFileSystem,
-    /// As many as there may be, at present.
+    /// A bound on concurrent use is reached; retry later.
     Busy,
-    /// It has ended, or its input is closed.
+    /// The process has ended, or its input is closed.
     Ended,
-    /// Nobody listens on that port.
+    /// No process listens on the port.
     Refused,
-    /// The caller went away.
+    /// The caller disconnected.
     Cancelled,
-    /// What the kernel says besides.
+    /// Another error of the kernel.
     Io,
 }
 
 impl FailureKind {
-    /// The nearest kind that the standard library knows.
+    /// Returns the closest [`std::io::ErrorKind`].
     pub fn to_io(self) -> std::io::ErrorKind {
         use std::io::ErrorKind;
         match self {
@@ -56,32 +56,34 @@ impl FailureKind {
     }
 }
 
-/// Why a request came to nothing.
+/// A failure that the sandbox reports for a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Error)]
 #[error("{subject}: {message}")]
 pub struct Failure {
     /// The kind.
     pub kind: FailureKind,
-    /// What it is about: the path as the caller spelled it, a program, `process 7`, `port 80`.
+    /// The subject: the path as the caller spelled it, a program, `process 7`, `port 80`.
     pub subject: String,
-    /// One line for a person.
+    /// A one-line message for people.
     pub message: String,
 }
 
-/// Too many open files, of all and of one process: numbers that are the same on every system.
+/// `ENFILE` and `EMFILE`, too many open files system-wide and per process: the numbers are the same on every
+/// system.
 const NFILE: i32 = 23;
 const MFILE: i32 = 24;
 
-/// Texts from the guest are cut to this; an honest guest sends none that long.
+/// Maximum length of texts from the guest, in bytes; longer ones are truncated. An honest guest sends none
+/// that long.
 const MAX_TEXT: usize = 8 << 10;
 
 impl Failure {
-    /// A failure.
+    /// Creates a failure.
     pub fn new(kind: FailureKind, subject: impl Into<String>, message: impl Into<String>) -> Self {
         Self { kind, subject: subject.into(), message: message.into() }
     }
 
-    /// What the kernel said about a subject.
+    /// Converts an error of the kernel about a subject.
     pub fn of_io(error: &std::io::Error, subject: impl Into<String>) -> Self {
         let kind = match error.raw_os_error() {
             Some(NFILE | MFILE) => FailureKind::Busy,
@@ -92,7 +94,7 @@ impl Failure {
             FailureKind::Denied => "permission denied".to_owned(),
             FailureKind::NotADirectory => "not a folder".to_owned(),
             FailureKind::IsADirectory => "is a folder".to_owned(),
-            FailureKind::Exists => "exists already".to_owned(),
+            FailureKind::Exists => "already exists".to_owned(),
             FailureKind::NotEmpty => "the folder is not empty".to_owned(),
             FailureKind::NoSpace => "no space left".to_owned(),
             FailureKind::OtherFileSystem => "source and target are on different file systems".to_owned(),
@@ -101,7 +103,7 @@ impl Failure {
         Self::new(kind, subject, message)
     }
 
-    /// The same with texts of a bounded length.
+    /// Truncates the texts to a bounded length.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         for text in [&mut self.subject, &mut self.message] {

@@ -1,8 +1,8 @@
-//! Words about files, archives and changes.
+//! Types for files, archives and file changes.
 
 use serde::{Deserialize, Serialize};
 
-/// What is at a path.
+/// Type of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileKind {
     /// A regular file.
@@ -15,60 +15,60 @@ pub enum FileKind {
     Other,
 }
 
-/// What is known about a file.
+/// Metadata of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metadata {
-    /// What it is.
+    /// Type of the file.
     pub kind: FileKind,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Permission bits.
     pub mode: u32,
-    /// Milliseconds since 1970.
+    /// Modification time, in milliseconds since 1970.
     pub modified_ms: i64,
-    /// Where a link points.
+    /// Target of a symbolic link.
     pub target: Option<String>,
 }
 
-/// One entry of a folder.
+/// An entry of a folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its name; bytes that are no UTF-8 are U+FFFD.
+    /// Name of the entry; invalid UTF-8 becomes U+FFFD.
     pub name: String,
-    /// What is known about it.
+    /// Metadata of the entry.
     pub metadata: Metadata,
 }
 
-/// Some entries of a folder, sorted by name.
+/// A page of a folder listing, sorted by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
     /// The entries.
     pub entries: Vec<Entry>,
-    /// Where the next page begins, opaque; `None` at the end.
+    /// Opaque position of the next page; `None` at the end.
     pub next: Option<Vec<u8>>,
 }
 
-/// What a write does with what is there.
+/// How a write treats an existing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WriteMode {
-    /// Nothing may be there.
+    /// Fails if the file exists.
     Create,
-    /// It is emptied first.
+    /// Truncates the file first.
     Replace,
-    /// Bytes go to the end.
+    /// Appends to the file.
     Append,
-    /// Bytes go to this place; what is there stays around them.
+    /// Writes at this offset and keeps the other bytes.
     At(u64),
 }
 
-/// How a file is written.
+/// Options for writing a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteOptions {
-    /// What happens to what is there.
+    /// How an existing file is treated.
     pub mode: WriteMode,
-    /// Under another name first and renamed at the end, so that nobody ever sees half of it.
+    /// Writes to a temporary name and renames at the end, so that a partial file is never visible.
     pub atomic: bool,
-    /// Makes missing folders.
+    /// Creates missing parent folders.
     pub parents: bool,
     /// Permission bits of a new file.
     pub permissions: Option<u32>,
@@ -80,27 +80,27 @@ impl Default for WriteOptions {
     }
 }
 
-/// How a folder is packed.
+/// Format of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ArchiveFormat {
-    /// A plain tar.
+    /// An uncompressed tar.
     Tar,
-    /// A tar, compressed by gzip.
+    /// A tar, compressed with gzip.
     TarGz,
     /// A zip.
     Zip,
 }
 
-/// What an archive may grow to when it is unpacked.
+/// Bounds on unpacking an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchiveLimits {
-    /// Entries.
+    /// Maximum number of entries.
     pub entries: u64,
-    /// Bytes of all files together.
+    /// Maximum total size of all files, in bytes.
     pub bytes: u64,
-    /// Times the packed size, once more than a megabyte has come out.
+    /// Maximum compression ratio, checked after the first megabyte of output.
     pub ratio: u32,
-    /// Whether links may lead out of the folder, as those of a sandbox's own files do. None is followed anyway.
+    /// Allows links that point out of the folder, as in a snapshot of a sandbox. Links are never followed.
     pub any_link: bool,
 }
 
@@ -110,42 +110,42 @@ impl Default for ArchiveLimits {
     }
 }
 
-/// What an upload left.
+/// Summary of an unpacked archive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unpacked {
-    /// Files, folders and links.
+    /// Number of files, folders and links.
     pub entries: u64,
-    /// Bytes of all files together.
+    /// Total size of all files, in bytes.
     pub bytes: u64,
 }
 
-/// What happened to a file.
+/// Kind of a file change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChangeKind {
-    /// It is new.
+    /// Created.
     Created,
-    /// Its bytes changed.
+    /// Content changed.
     Modified,
-    /// It is gone.
+    /// Removed.
     Removed,
-    /// It went away under another name; `MovedTo` with the same number, if it stayed in what is watched.
+    /// Renamed from this path; if the new path is watched too, a `MovedTo` has the same number.
     MovedFrom(u32),
-    /// It came from another name.
+    /// Renamed to this path.
     MovedTo(u32),
-    /// Its permissions or times changed.
+    /// Permissions or times changed.
     Attributes,
-    /// Some changes were lost: look for yourself.
+    /// Some changes were lost; list the folder again.
     Overflow,
-    /// What is watched is itself gone; nothing follows.
+    /// The watched folder itself is gone; no more events follow.
     Gone,
 }
 
-/// A change.
+/// A change to a file or folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// What happened.
+    /// Kind of the change.
     pub kind: ChangeKind,
-    /// To what, relative to what is watched; empty for that itself.
+    /// Path relative to the watched folder; empty for the folder itself.
     pub path: String,
     /// Whether it is a folder.
     pub directory: bool,

@@ -1,13 +1,16 @@
-//! The port of living sandboxes: a place that stays, with commands, files, watches and ports in it.
+//! The port of long-lived sandboxes, with commands, files, watches and network ports.
 //!
 //! ```text
-//! SandboxRequest → admit → AdmittedSandbox → provider.open_living(plan) → Living ─┬─ commands()   start, attach, signal
-//!                                                                                 ├─ files()      read, write, archives
-//!                  running ⇄ paused                                               ├─ run          a task, as in one-shot runs
-//!                     └──────┴──▶ ended: closed, dropped, or lost                 └─ pause · resume · stats · close
+//! SandboxRequest → admit → AdmittedSandbox → provider.open_sandbox(plan) → SandboxHandle
+//!
+//! SandboxHandle ─┬─ commands()   start, attach, signal            running ⇄ paused
+//!                ├─ files()      read, write, archives               └──────┴──▶ ended: closed, dropped, or lost
+//!                ├─ run          a task, as in a one-shot execution
+//!                └─ pause · resume · stats · close
 //! ```
 //!
-//! Paths are absolute, or relative to the workspace. They are resolved inside, as the sandbox user, and never on the host.
+//! Paths are absolute, or relative to the workspace. They are resolved inside the sandbox, as the sandbox
+//! user, never on the host.
 
 mod command;
 mod error;
@@ -38,91 +41,93 @@ pub use files::{
     WriteOptions,
 };
 
-/// What comes of asking a living sandbox for something.
+/// The result of an operation on a long-lived sandbox.
 pub type Asked<'a, T> = BoxFuture<'a, Result<T, LivingError>>;
 
-/// Bytes to read, in constant memory. Its errors carry a [`LivingError`]: see [`LivingError::of_io`].
+/// A stream of bytes, read in constant memory. Its errors carry a [`LivingError`]; see
+/// [`LivingError::of_io`].
 pub type ByteSource<'a> = Pin<Box<dyn AsyncRead + Send + 'a>>;
 
-/// Both halves of a connection.
+/// A stream that can be read and written.
 pub trait Duplex: AsyncRead + AsyncWrite + Debug + Send {}
 impl<T: AsyncRead + AsyncWrite + Debug + Send> Duplex for T {}
 
-/// A connection to a program inside.
+/// A connection to a program in the sandbox.
 pub type ByteStream = Pin<Box<dyn Duplex>>;
 
-/// What becomes of a sandbox.
+/// Lifecycle state of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It can be asked.
+    /// The sandbox accepts operations.
     Running,
-    /// Nothing in it runs until it is resumed.
+    /// All processes are frozen until it is resumed.
     Paused,
-    /// It is gone, and everything in it.
+    /// The sandbox and everything in it is gone.
     Ended,
 }
 
-/// What a sandbox uses now. Counted from outside; a figure that this host does not keep is absent.
+/// Current resource usage of a sandbox, measured from outside; values that the host cannot measure are
+/// absent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Processor time since it was opened, of all its processes.
+    /// CPU time of all processes since the sandbox was opened.
     pub cpu: Option<Duration>,
-    /// Memory, files on its disk included.
+    /// Memory, including files on its disk.
     pub memory_bytes: Option<u64>,
-    /// The most memory at one time.
+    /// Peak memory.
     pub peak_memory_bytes: Option<u64>,
-    /// Processes and threads, without its own first one.
+    /// Number of processes and threads, without the guest.
     pub processes: Option<u64>,
-    /// The most at one time.
+    /// Peak number of processes and threads.
     pub peak_processes: Option<u64>,
-    /// Bytes on its disk.
+    /// Bytes used on its disk.
     pub disk_bytes: Option<u64>,
-    /// How many processes were killed because its memory ran out.
+    /// Number of processes killed because the sandbox's memory ran out.
     pub memory_kills: u64,
-    /// How many were killed because the memory for all sandboxes together ran out, and not its own.
+    /// Number of processes killed because the memory for all sandboxes together ran out.
     pub machine_memory_kills: u64,
-    /// How many times a new process or thread was refused.
+    /// Number of refused new processes and threads.
     pub forks_refused: u64,
     /// Whether no block or no inode is left.
     pub disk_full: bool,
 }
 
-/// What a sandbox may reach now, and what came of it so far.
+/// Network access of a sandbox: the allowed hosts and the traffic so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkUse {
-    /// The hosts.
+    /// The allowed hosts.
     pub rules: HostRules,
-    /// What it was kept from.
+    /// Findings about refused connections.
     pub refused: Vec<Finding>,
-    /// Connections that it made.
+    /// Number of connections made.
     pub connections: u64,
-    /// Bytes to the world.
+    /// Bytes sent.
     pub sent_bytes: u64,
-    /// Bytes from the world.
+    /// Bytes received.
     pub received_bytes: u64,
 }
 
-/// What a provider's living sandboxes can do.
+/// Capabilities of a provider's long-lived sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LivingCapabilities {
-    /// Why they cannot be paused, where they cannot.
+    /// Why they cannot be paused; `None` if they can.
     pub cannot_pause: Option<String>,
 }
 
-/// A living sandbox. Dropping it kills everything in it.
+/// A long-lived sandbox. Dropping it kills everything in it.
 pub trait Living: Debug + Send + Sync {
-    /// What becomes of it.
+    /// Returns the lifecycle state.
     fn state(&self) -> State;
 
-    /// Its commands.
+    /// Returns the commands of the sandbox.
     fn commands(&self) -> &dyn Commands;
 
-    /// Its files.
+    /// Returns the files of the sandbox.
     fn files(&self) -> &dyn Files;
 
-    /// Runs a task as a one-shot run does, but in this sandbox, whose files it finds and leaves. Of the limits those of time
-    /// and output are the task's own, the others the sandbox's; `cancel` ends it early.
+    /// Runs a task like a one-shot execution, but in this sandbox, with its files. `limits` has the task's
+    /// own time and output limits; the others are the sandbox's. `cancel` ends the task early.
     fn run<'a>(
         &'a self,
         task: &'a Task,
@@ -131,17 +136,17 @@ pub trait Living: Debug + Send + Sync {
         cancel: BoxFuture<'a, ()>,
     ) -> Asked<'a, Outcome>;
 
-    /// Connects to a TCP port on the loopback inside.
+    /// Connects to a TCP port on the sandbox's loopback.
     fn open_port(&self, port: u16) -> Asked<'_, ByteStream>;
 
-    /// Has nothing in it run any more, whatever it does with signals.
+    /// Freezes every process, whether or not it handles signals.
     fn pause(&self) -> Asked<'_, ()>;
 
-    /// Lets it go on.
+    /// Resumes a paused sandbox.
     fn resume(&self) -> Asked<'_, ()>;
 
-    /// Kills every program in it and starts none, and writes nothing, until it is released: files can be read and
-    /// removed. One that cannot be halted is closed.
+    /// Kills every program and blocks new programs and writes until [`release`](Self::release); files can
+    /// still be read and removed. The default implementation closes the sandbox.
     fn halt(&self, _why: String) -> Asked<'_, ()> {
         Box::pin(async {
             self.close().await;
@@ -149,93 +154,93 @@ pub trait Living: Debug + Send + Sync {
         })
     }
 
-    /// Lets programs be started again.
+    /// Allows programs to start again after [`halt`](Self::halt).
     fn release(&self) {}
 
-    /// Why it is halted, where it is.
+    /// Returns why the sandbox is halted, or `None`.
     fn halted(&self) -> Option<String> {
         None
     }
 
-    /// What really enforces it.
+    /// Returns the receipt: what enforces the sandbox.
     fn receipt(&self) -> Asked<'_, Receipt>;
 
-    /// What it uses now, paused or not.
+    /// Returns the current resource usage, also while paused.
     fn stats(&self) -> Asked<'_, Stats>;
 
-    /// What it was kept from since it was opened, whichever of its processes that was.
+    /// Returns findings about everything denied to any process of the sandbox since it was opened.
     fn kept_from(&self) -> Asked<'_, Vec<Finding>>;
 
-    /// What it may reach, where that is single hosts.
+    /// Returns the network access, if the sandbox may reach listed hosts.
     fn network(&self) -> Option<NetworkUse> {
         None
     }
 
-    /// Has it reach these hosts and no others from now on; what is connected to others is cut off.
+    /// Replaces the allowed hosts; connections to other hosts are closed.
     ///
     /// # Errors
-    /// It was opened with everything or nothing to reach, and has no gate.
+    /// Fails if the sandbox was not opened with network mode `hosts` and so has no egress proxy.
     fn set_hosts(&self, _rules: HostRules) -> Result<(), LivingError> {
         Err(LivingError::no_gate())
     }
 
-    /// Waits until it is gone, and says why.
+    /// Waits until the sandbox is gone; returns why it ended.
     fn ended(&self) -> BoxFuture<'_, String>;
 
-    /// Kills everything in it, and waits until nothing of it is left.
+    /// Kills everything in the sandbox and waits until nothing is left.
     fn close(&self) -> BoxFuture<'_, ()>;
 }
 
-/// Commands of a sandbox. Each is a process group of its own, and goes on when nobody looks.
+/// Commands of a sandbox. Each one is a process group and keeps running without viewers.
 pub trait Commands: Debug + Send + Sync {
-    /// Starts one that goes on by itself.
+    /// Starts a command in the background.
     fn start(&self, command: StartCommand) -> Asked<'_, ProcessId>;
 
-    /// Starts one and looks at it from its first byte on.
+    /// Starts a command and attaches to its output from the first byte.
     fn start_attached(
         &self,
         command: StartCommand,
         attach: Attach,
     ) -> Asked<'_, (ProcessId, Box<dyn Output>)>;
 
-    /// Looks at the output of one, from any byte that is still kept, also when it has ended.
+    /// Attaches to the output of a command, running or ended, from any offset that is still kept.
     fn attach(&self, process: ProcessId, attach: Attach) -> Asked<'_, Box<dyn Output>>;
 
-    /// Writes to its standard input; waits until it is in its pipe.
+    /// Writes to standard input; waits until the bytes are in the pipe.
     fn write_stdin<'a>(&'a self, process: ProcessId, bytes: &'a [u8]) -> Asked<'a, ()>;
 
-    /// Closes its standard input. On a terminal this is the end-of-file character.
+    /// Closes standard input. On a terminal this sends the end-of-file character.
     fn close_stdin(&self, process: ProcessId) -> Asked<'_, ()>;
 
-    /// Sends a signal to its process group.
+    /// Sends a signal to the process group.
     fn signal(&self, process: ProcessId, signal: i32) -> Asked<'_, ()>;
 
-    /// Sets the size of its terminal.
+    /// Sets the size of the terminal.
     fn resize(&self, process: ProcessId, size: TerminalSize) -> Asked<'_, ()>;
 
-    /// All that run or are remembered, oldest first.
+    /// Lists running and remembered commands, oldest first.
     fn list(&self) -> Asked<'_, Vec<ProcessInfo>>;
 
-    /// What one was kept from so far: calls that its processes were refused; and what the sandbox as a whole was, as far as
-    /// nobody but this command can have been the reason.
+    /// Returns findings about what a command was denied so far: system calls refused to its processes, and
+    /// denials of the whole sandbox that only this command can have caused.
     fn kept_from<'a>(&'a self, command: &'a ProcessInfo) -> Asked<'a, Vec<Finding>>;
 }
 
-/// A viewer of a command. Dropping it leaves the command alone.
+/// A viewer of a command's output. Dropping it does not affect the command.
 pub trait Output: Debug + Send {
-    /// The next event; `None` after the end.
+    /// Returns the next event; `None` after the end.
     fn next(&mut self) -> Asked<'_, Option<OutputEvent>>;
 
-    /// The byte with which one could go on later.
+    /// Returns the offset at which a later viewer can continue.
     fn offset(&self) -> u64;
 }
 
 /// Files of a sandbox.
 pub trait Files: Debug + Send + Sync {
-    /// What is at a path; of a link itself, unless it is to be followed.
+    /// Returns the metadata of a path; of a link itself, unless `follow` is set.
     fn stat<'a>(&'a self, path: &'a str, follow: bool) -> Asked<'a, Metadata>;
 
-    /// Reads a regular file, or a part of it.
+    /// Reads a regular file or a part of it.
     fn read<'a>(
         &'a self,
         path: &'a str,
@@ -243,25 +248,25 @@ pub trait Files: Debug + Send + Sync {
         len: Option<u64>,
     ) -> Asked<'a, (Metadata, ByteSource<'static>)>;
 
-    /// Writes all that a source gives; how many bytes.
+    /// Writes everything that `source` yields; returns the number of bytes.
     fn write<'a>(&'a self, path: &'a str, options: WriteOptions, source: ByteSource<'a>) -> Asked<'a, u64>;
 
-    /// A page of a folder, sorted by name.
+    /// Lists a page of a folder, sorted by name.
     fn list<'a>(&'a self, path: &'a str, after: Option<Vec<u8>>, limit: u32) -> Asked<'a, Page>;
 
-    /// Makes a folder; with its parents, it may exist already.
+    /// Creates a folder. With `parents`, creates missing parents and accepts an existing folder.
     fn make_folder<'a>(&'a self, path: &'a str, parents: bool, permissions: Option<u32>) -> Asked<'a, ()>;
 
     /// Renames a file or folder.
     fn rename<'a>(&'a self, from: &'a str, to: &'a str, replace: bool) -> Asked<'a, ()>;
 
-    /// Removes a file, a link or a folder. No link is followed.
+    /// Removes a file, link or folder, without following links.
     fn remove<'a>(&'a self, path: &'a str, recursive: bool) -> Asked<'a, ()>;
 
     /// Sets permission bits.
     fn set_mode<'a>(&'a self, path: &'a str, mode: u32) -> Asked<'a, ()>;
 
-    /// Unpacks an archive into a folder. What was unpacked before a refusal stays.
+    /// Unpacks an archive into a folder. Entries unpacked before an error remain.
     fn upload_archive<'a>(
         &'a self,
         path: &'a str,
@@ -274,17 +279,17 @@ pub trait Files: Debug + Send + Sync {
     fn download_archive<'a>(&'a self, path: &'a str, format: ArchiveFormat)
     -> Asked<'a, ByteSource<'static>>;
 
-    /// The tar of the workspace, without volumes. Nothing runs until all of it is read, or the source is dropped.
+    /// Returns a tar of the workspace without volumes. Processes are frozen until it is read or dropped.
     fn snapshot(&self) -> Asked<'_, ByteSource<'static>> {
         self.download_archive(WORKSPACE, ArchiveFormat::Tar)
     }
 
-    /// Tells of changes in a folder, or in all below it, from when this returns.
+    /// Watches a folder, optionally with everything below it. Reports changes made after this returns.
     fn watch<'a>(&'a self, path: &'a str, recursive: bool) -> Asked<'a, Box<dyn Changes>>;
 }
 
-/// Changes of a folder. Dropping it ends the watch.
+/// A watch of a folder. Dropping it ends the watch.
 pub trait Changes: Debug + Send {
-    /// The next one; `None` when what was watched is gone.
+    /// Returns the next change; `None` when the watched folder is gone.
     fn next(&mut self) -> Asked<'_, Option<Change>>;
 }

@@ -1,10 +1,10 @@
-//! Addresses: which ones are public, and blocks of them.
+//! Address blocks, and which addresses are public.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// So many leading bits in common, of IPv4 or IPv6.
+/// A CIDR block of IPv4 or IPv6 addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Block {
     base: IpAddr,
@@ -20,7 +20,7 @@ impl Block {
         Self { base: IpAddr::V6(Ipv6Addr::new(a, b, c, 0, 0, 0, 0, 0)), bits }
     }
 
-    /// `ADDRESS` or `ADDRESS/BITS`; nothing where it is no address at all.
+    /// Parses `ADDRESS` or `ADDRESS/BITS`; returns `None` if the text is not an address at all.
     pub(super) fn parse(text: &str) -> Result<Option<Self>, String> {
         let (address, bits) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
         let Ok(given) = address.parse::<IpAddr>() else { return Ok(None) };
@@ -32,14 +32,14 @@ impl Block {
                 return Err("is an IPv4 block in IPv6 form; write it as IPv4".to_owned());
             }
             Some(bits) => match bits.parse() {
-                Ok(0) => return Err("is every address; that is network mode 'full'".to_owned()),
+                Ok(0) => return Err("is every address; use network mode 'full' instead".to_owned()),
                 Ok(bits) if bits <= width => bits,
-                _ => return Err(format!("has no number of bits from 1 to {width} after its '/'")),
+                _ => return Err(format!("needs a number of bits from 1 to {width} after its '/'")),
             },
         };
         let block = Self { base, bits };
         if leading(base, bits) << (width - bits) != number(base) {
-            return Err("has bits beyond its block; write the first address of the block".to_owned());
+            return Err("has bits set beyond its prefix; write the first address of the block".to_owned());
         }
         Ok(Some(block))
     }
@@ -80,36 +80,36 @@ fn leading(address: IpAddr, bits: u8) -> u128 {
     number(address) >> (width(address) - bits)
 }
 
-/// What lies near this host, or is nobody's. Addresses for documentation are not among them: they harm nobody.
+/// Private, special-purpose and reserved blocks. Blocks for documentation are left out: they are harmless.
 const NOT_PUBLIC: &[Block] = &[
     Block::v4(0, 0, 8),             // this network
     Block::v4(10, 0, 8),            // private
-    Block::v4(100, 64, 10),         // a provider's own
+    Block::v4(100, 64, 10),         // carrier-grade NAT
     Block::v4(127, 0, 8),           // loopback
-    Block::v4(169, 254, 16),        // link-local, and where clouds keep credentials
+    Block::v4(169, 254, 16),        // link-local, cloud metadata services
     Block::v4(172, 16, 12),         // private
-    Block::v4(192, 0, 24),          // of protocols
+    Block::v4(192, 0, 24),          // protocol assignments
     Block::v4(192, 168, 16),        // private
-    Block::v4(198, 18, 15),         // test networks
+    Block::v4(198, 18, 15),         // benchmarking
     Block::v4(224, 0, 3),           // multicast, reserved, broadcast
-    Block::v6(0, 0, 0, 8),          // unspecified, loopback, IPv4 in old forms
-    Block::v6(0x64, 0xff9b, 1, 48), // a network's own translation to IPv4
-    Block::v6(0x100, 0, 0, 64),     // discarded
-    Block::v6(0x5f00, 0, 0, 16),    // segments of a network's own
+    Block::v6(0, 0, 0, 8),          // unspecified, loopback, IPv4-compatible
+    Block::v6(0x64, 0xff9b, 1, 48), // local-use NAT64
+    Block::v6(0x100, 0, 0, 64),     // discard-only
+    Block::v6(0x5f00, 0, 0, 16),    // segment routing (SRv6)
     Block::v6(0xfc00, 0, 0, 7),     // unique local
     Block::v6(0xfe80, 0, 0, 9),     // link-local and site-local
     Block::v6(0xff00, 0, 0, 8),     // multicast
 ];
 
-/// Services of clouds for their own machines, at addresses that the registries count as public.
+/// Cloud-internal services at addresses that the registries list as public.
 const CLOUD_SERVICES: &[Block] = &[
-    // Azure's WireServer: configuration and certificates of the virtual machine.
+    // Azure WireServer: configuration and certificates of the virtual machine.
     Block { base: IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)), bits: 32 },
     Block::v4(161, 26, 16), // IBM Cloud: name servers, mirrors, infrastructure
     Block::v4(166, 8, 14),  // IBM Cloud: service endpoints
 ];
 
-/// The most ranges that a configuration may add.
+/// Maximum number of ranges in the configuration.
 const MAX_RANGES: usize = 1_000;
 
 /// Address ranges that the operator treats as private, in addition to the built-in ones. Cheap to clone.
@@ -155,7 +155,7 @@ pub(super) fn is_public(address: IpAddr, private: &PrivateRanges) -> bool {
         IpAddr::V4(_) => None,
         IpAddr::V6(six) => translated(six).map(IpAddr::V4),
     };
-    // An IPv6 address that wraps an IPv4 one leads to that one; the operator's ranges hold for both.
+    // An IPv6 address that embeds an IPv4 address reaches that address; the operator's ranges apply to both.
     let destination = translated.unwrap_or(address);
     let mut built_in = NOT_PUBLIC.iter().chain(CLOUD_SERVICES);
     !built_in.any(|block| block.contains(destination))
@@ -163,7 +163,7 @@ pub(super) fn is_public(address: IpAddr, private: &PrivateRanges) -> bool {
         && !private.contain(address)
 }
 
-/// The IPv4 address that an IPv6 one is a way to: NAT64, 6to4 and Teredo.
+/// Returns the IPv4 address embedded in an IPv6 address by NAT64, 6to4 or Teredo.
 fn translated(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let number = u128::from(address);
     let [a, b, c, ..] = address.segments();

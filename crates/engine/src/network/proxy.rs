@@ -1,4 +1,5 @@
-//! A proxy of the operator's, through which a gate reaches the hosts that it allows. Programs inside never speak to it.
+//! The operator's HTTP proxy, through which the egress proxy reaches allowed hosts. Programs in a sandbox
+//! never talk to it directly.
 
 use std::fmt;
 
@@ -7,18 +8,18 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::{Target, parse_port};
 
-/// An HTTP proxy that is asked by `CONNECT`.
+/// An HTTP proxy that supports `CONNECT`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
     target: Target,
     port: u16,
     /// The value of `Proxy-Authorization`.
     authorization: Option<String>,
-    /// Hosts that are reached without it, as `NO_PROXY` lists them.
+    /// Hosts that bypass the proxy, as in `NO_PROXY`.
     direct: Vec<String>,
 }
 
-/// Shows no credentials.
+/// Omits the credentials.
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Proxy({}:{})", self.target, self.port)
@@ -26,15 +27,15 @@ impl fmt::Debug for Proxy {
 }
 
 impl Proxy {
-    /// Reads `http://[USER:PASSWORD@]HOST[:PORT]`, and a list of hosts that are reached without it.
+    /// Parses `http://[USER:PASSWORD@]HOST[:PORT]`, and a list of hosts that bypass the proxy.
     ///
     /// # Errors
-    /// Says what is wrong, without the credentials.
+    /// Says what is invalid, without the credentials.
     pub fn parse(url: &str, no_proxy: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
         if !scheme.eq_ignore_ascii_case("http") {
             let scheme = scheme.escape_debug();
-            return Err(format!("a proxy by '{scheme}' is not supported; give one by http://"));
+            return Err(format!("proxy scheme '{scheme}' is not supported; use http://"));
         }
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let (login, place) = match authority.rsplit_once('@') {
@@ -51,17 +52,17 @@ impl Proxy {
         Ok(Self { target, port, authorization, direct })
     }
 
-    /// Where it is.
+    /// Returns the host of the proxy.
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// At which port.
+    /// Returns the port of the proxy.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Returns whether a host is reached without it.
+    /// Returns whether a host bypasses the proxy.
     pub fn is_bypassed_for(&self, target: &Target) -> bool {
         let host = target.to_string();
         self.direct.iter().any(|one| {
@@ -70,7 +71,7 @@ impl Proxy {
         })
     }
 
-    /// Returns what asks it for a connection to a host.
+    /// Returns the `CONNECT` request for a connection to a host.
     pub fn request(&self, target: &Target, port: u16) -> String {
         let login = self.authorization.iter().map(|value| format!("Proxy-Authorization: {value}\r\n"));
         let login: String = login.collect();
@@ -78,7 +79,7 @@ impl Proxy {
     }
 }
 
-/// Resolves `%40` and the like, as in every part of a URL.
+/// Decodes percent-encoding.
 fn decoded(text: &str) -> Vec<u8> {
     let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
     while let Some(byte) = bytes.get(at) {

@@ -1,4 +1,4 @@
-//! What a command of a sandbox looks like outside.
+//! The API representation of a command in a sandbox.
 
 use std::time::Duration;
 
@@ -11,49 +11,49 @@ use crate::finding::Finding;
 use crate::living::{Ending, ProcessInfo};
 use crate::provider::Stream;
 
-/// How a command stands.
+/// State of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CommandState {
-    /// It runs.
+    /// The command is running.
     Running,
-    /// It has ended.
+    /// The command has ended.
     Ended,
 }
 
-/// A command of a sandbox.
+/// A command in a sandbox.
 #[derive(Debug, Clone, Serialize)]
 pub struct CommandReport {
-    /// Its number here.
+    /// Id of the command in the API.
     pub id: u64,
-    /// Its number in the sandbox.
+    /// Process id in the sandbox's PID namespace.
     pub pid: u32,
-    /// What was started, cut to a bounded length.
+    /// The command, truncated to a bounded length.
     pub command: String,
-    /// Whether it has a terminal.
+    /// Whether the command has a terminal.
     pub terminal: bool,
-    /// How it stands.
+    /// State.
     pub state: CommandState,
-    /// Null while it runs, and when it was signalled or killed.
+    /// Exit status; null while the command runs, or if it was killed.
     pub exit_code: Option<u8>,
-    /// `"SIGSEGV"` and its kin.
+    /// Signal that killed the command, e.g. `"SIGSEGV"`.
     pub signal: Option<String>,
-    /// Whether its time was over.
+    /// Whether the command was killed by its timeout.
     pub timed_out: bool,
-    /// How much it has written.
+    /// Bytes of output written so far.
     pub output_bytes: u64,
-    /// What it has written, where that was waited for.
+    /// Output, if the caller waited for the command.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub written: Option<WrittenReport>,
-    /// How long it took, where that was waited for.
+    /// Duration, if the caller waited for the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<f64>,
-    /// What policies say of it, where it was just started, and what it was kept from.
+    /// Findings of the policies, if the command was just started, and findings about denied actions.
     pub findings: Vec<Finding>,
 }
 
 impl CommandReport {
-    /// The same with what was seen of it, and how long that took.
+    /// Adds the output and the duration.
     #[must_use]
     pub fn with(self, written: WrittenReport, duration: Duration) -> Self {
         Self { written: Some(written), duration_ms: Some(millis(duration)), ..self }
@@ -84,35 +84,35 @@ impl From<ProcessInfo> for CommandReport {
     }
 }
 
-/// Both streams, each bounded.
+/// A bounded capture of both output streams.
 #[derive(Debug)]
 pub struct Written {
     stdout: Capture,
     stderr: Capture,
 }
 
-/// Both streams as text, head and tail.
+/// Head and tail of both output streams, as text.
 #[derive(Debug, Clone, Serialize)]
 pub struct WrittenReport {
     stdout: String,
     stderr: String,
     stdout_truncated: bool,
     stderr_truncated: bool,
-    /// Only where the bytes were not UTF-8.
+    /// Only if standard output was not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     stdout_base64: Option<String>,
-    /// Only where the bytes were not UTF-8.
+    /// Only if standard error was not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     stderr_base64: Option<String>,
 }
 
 impl Written {
-    /// Keeps at most `bound` bytes of each.
+    /// Creates a capture that keeps at most `bound` bytes of each stream.
     pub fn new(bound: u64) -> Self {
         Self { stdout: Capture::new(bound), stderr: Capture::new(bound) }
     }
 
-    /// Takes the next bytes of one.
+    /// Appends bytes of a stream.
     pub fn push(&mut self, stream: Stream, bytes: &[u8]) {
         match stream {
             Stream::Stdout => self.stdout.push(bytes),
@@ -120,7 +120,7 @@ impl Written {
         };
     }
 
-    /// As it is shown.
+    /// Returns the captured output as text.
     pub fn report(&self) -> WrittenReport {
         let (stdout, stdout_base64) = text_and_base64(self.stdout.bytes());
         let (stderr, stderr_base64) = text_and_base64(self.stderr.bytes());

@@ -1,4 +1,4 @@
-// Calls main(arguments) of the code beside it, and sends what it returns by descriptor 3.
+// Calls main(arguments) of the given source file and writes the returned value to descriptor 3.
 import fs from 'node:fs';
 import { pathToFileURL } from 'node:url';
 

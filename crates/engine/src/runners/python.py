@@ -1,11 +1,11 @@
-"""Calls main(**arguments) of the code beside it, and sends what it returns by descriptor 3."""
+"""Calls main(**arguments) of the given source file and writes the returned value to descriptor 3."""
 import json
 import os
 import sys
 
 
 def read(path):
-    """Returns the content of a file; a warm interpreter has it in memory, and puts it into GIVEN."""
+    """Returns the content of a file. A warm interpreter already has it in memory, in GIVEN."""
     given = globals().get("GIVEN", {})
     if path in given:
         return given[path]
@@ -44,7 +44,7 @@ def wait_for(value):
 
 
 def skip_own_frames(trace):
-    """Returns a traceback from the first frame on that is not in this file."""
+    """Returns the traceback without the leading frames of this file."""
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     return trace
@@ -53,6 +53,6 @@ def skip_own_frames(trace):
 try:
     run(sys.argv[1], sys.argv[2])
 except BaseException as error:
-    # What is shown begins with the program's own frames. Before Python 3.11 this changes nothing.
+    # Shows the program's own frames only. Has no effect before Python 3.11.
     error.__traceback__ = skip_own_frames(error.__traceback__)
     raise

@@ -1,7 +1,7 @@
-"""Puts the package layers on sys.path: behind the standard library, before the image's own packages.
+"""Adds the package layers to sys.path: after the standard library, before the image's own packages.
 
-Python imports this file as its `sitecustomize`. A warm interpreter's child executes it instead, after it was confined.
-Then the `sitecustomize` that Python would have found without this file is imported in its place.
+Python imports this file as its `sitecustomize`. A warm child executes it instead, after it is confined. Then the
+`sitecustomize` that Python would have found without this file is imported in its place.
 """
 import os
 import site
@@ -12,7 +12,7 @@ LAYERS = ("/opt/belljar/python-profile", "/opt/belljar/python")
 
 
 def after_standard_library():
-    """Returns the index on sys.path behind the last entry of the standard library."""
+    """Returns the index on sys.path after the last entry of the standard library."""
     library = os.path.dirname(os.__file__)
     places = (library, os.path.join(library, "lib-dynload"), getattr(sys, "_stdlib_dir", None))
     found = [index for index, entry in enumerate(sys.path) if entry in places or entry.endswith("/lib-dynload")]
@@ -20,7 +20,7 @@ def after_standard_library():
 
 
 def add_layer(folder, index):
-    """Adds a folder and what its .pth files name; returns the index behind them."""
+    """Adds a folder and the entries of its .pth files; returns the index after them."""
     if folder not in sys.path:
         sys.path.insert(index, folder)
         index += 1
@@ -42,7 +42,7 @@ def add_layers():
 
 
 def next_hook_is_new():
-    """Returns whether `import sitecustomize` would now find another file than the one that ran already."""
+    """Returns whether `import sitecustomize` would now find a different file than the one that already ran."""
     from importlib.machinery import PathFinder
 
     found = PathFinder.find_spec("sitecustomize")
@@ -51,7 +51,7 @@ def next_hook_is_new():
 
 add_layers()
 if getattr(sys.modules.get("sitecustomize"), "__file__", None) == HERE + "/sitecustomize.py":
-    # Where there is no other one the import fails, which `site` expects; it imports `usercustomize` afterwards.
+    # If there is no other one, the import fails, which `site` expects; it imports `usercustomize` afterwards.
     del sys.modules["sitecustomize"]
     import sitecustomize
 else:

@@ -1,14 +1,14 @@
-// Has Node.js wait, with everything set up but the program, until a byte comes on its standard input.
+// Makes an initialized Node.js wait for its program until one byte arrives on standard input.
 'use strict';
 
 const fs = require('fs');
 
-// Threads of the program's load this as well.
+// Worker threads of the program load this file as well.
 if (require('worker_threads').isMainThread) {
-  // Nobody is to see it any more; and a fork of the program's, which gets the same options, is not to wait.
+  // Hides this file from the program, and keeps its forks, which inherit the options, from waiting too.
   process.execArgv = [];
   delete require.cache[__filename];
   fs.writeSync(1, '+');
-  // Whoever would have given it something to do is gone.
+  // End of file: the parent is gone.
   if (fs.readSync(0, Buffer.alloc(1)) === 0) process.exit(0);
 }

@@ -1,4 +1,4 @@
-//! A command for a sandbox as callers ask for it, and its admission.
+//! Requests for commands in a sandbox, and their admission.
 
 use std::collections::BTreeMap;
 
@@ -13,57 +13,58 @@ use crate::living::{CommandLine, StartCommand, Stdin, TerminalSize};
 use crate::policy::{self, Reading, Verdict};
 use crate::quantity::show_bytes;
 
-/// The least and the most of its output that a command may have kept.
+/// Allowed range of `keep_bytes`.
 const KEEP: std::ops::RangeInclusive<u64> = (64 << 10)..=(64 << 20);
-/// What is kept where nobody says anything, in a sandbox with enough memory.
+/// Default of `keep_bytes`, in a sandbox with enough memory.
 const USUAL_KEEP: u64 = 1 << 20;
-/// The part of a small sandbox's memory that is kept of each command instead.
+/// Divisor of a small sandbox's memory that gives its default of `keep_bytes`.
 const KEEP_PART: u64 = 64;
-/// What a pipe takes at once, so that nothing of a command in the background waits out here.
+/// Maximum standard input of a background command: the capacity of a pipe, so that the server need not hold
+/// the rest.
 const MAX_LEFT_STDIN: usize = 64 << 10;
 const MAX_PATH: usize = 4_096;
 
-/// A command to start. Unknown fields are refused by name.
+/// A request to start a command. Unknown fields are refused by name.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CommandRequest {
     /// A program and its arguments.
     pub command: Option<Vec<String>>,
-    /// A line for the shell, instead.
+    /// A shell line, instead of `command`.
     pub shell: Option<String>,
-    /// Environment, beside the sandbox's.
+    /// Environment variables, in addition to the sandbox's.
     pub env: BTreeMap<String, String>,
-    /// Where it starts: absolute, or relative to the workspace.
+    /// Working directory: absolute, or relative to the workspace.
     pub workdir: Option<String>,
-    /// What it reads.
+    /// Standard input.
     pub stdin: Option<String>,
-    /// Whether more may be written to it later.
+    /// Whether to keep standard input open for later writes.
     pub stdin_open: bool,
-    /// A terminal of its own.
+    /// Allocates a terminal of this size.
     pub terminal: Option<SizeSpec>,
-    /// Its time; for one in the background, none unless given.
+    /// Timeout; a background command has none by default.
     pub timeout_ms: Option<i64>,
-    /// So much of its output is kept.
+    /// Bytes of output kept for clients that attach later.
     pub keep_bytes: Option<i64>,
-    /// Whether it goes on by itself.
+    /// Whether to return without waiting for the command.
     pub background: bool,
 }
 
-/// The size of a terminal, as a caller gives it.
+/// The size of a terminal, as requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SizeSpec {
-    /// Lines.
+    /// Number of lines.
     pub rows: u16,
-    /// Characters in a line.
+    /// Number of characters per line.
     pub columns: u16,
 }
 
 impl SizeSpec {
-    /// A size in which something can be seen.
+    /// Checks the size.
     ///
     /// # Errors
-    /// There are no rows or no columns.
+    /// Fails if rows or columns are zero.
     pub fn admit(self) -> Result<TerminalSize, Error> {
         let Self { rows, columns } = self;
         if rows == 0 || columns == 0 {
@@ -73,50 +74,50 @@ impl SizeSpec {
     }
 }
 
-/// A signal by its name, with or without `SIG`, or by its number.
+/// A signal by name, with or without `SIG`, or by number.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub enum SignalSpec {
-    /// `SIGINT` or `INT`.
+    /// A name, e.g. `SIGINT` or `INT`.
     Name(String),
-    /// 2.
+    /// A number, e.g. 2.
     Number(i64),
 }
 
 impl SignalSpec {
-    /// Its number.
+    /// Returns the signal number.
     ///
     /// # Errors
-    /// There is no such signal.
+    /// Fails if there is no such signal.
     pub fn admit(&self) -> Result<i32, Error> {
         let found = match self {
             Self::Name(name) => signal_number(name),
             Self::Number(number) => i32::try_from(*number).ok().filter(|number| (1..=31).contains(number)),
         };
-        found.ok_or_else(|| Error::invalid("signal", "no such signal; SIGTERM, TERM and 15 are the same one"))
+        found.ok_or_else(|| Error::invalid("signal", "no such signal; write e.g. SIGTERM, TERM or 15"))
     }
 }
 
-/// A command that may be started.
+/// A command that passed admission.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct AdmittedCommand {
-    /// What to start.
+    /// The command to start.
     pub start: StartCommand,
-    /// What to write to it, if anything.
+    /// Bytes to write to standard input.
     pub stdin: Option<Vec<u8>>,
-    /// Whether its input is to be closed behind that.
+    /// Whether to close standard input after that.
     pub close_stdin: bool,
-    /// Whether it goes on by itself.
+    /// Whether to return without waiting for the command.
     pub background: bool,
-    /// What policies say of it.
+    /// Findings of the policies.
     pub findings: Vec<Finding>,
 }
 
-/// Checks a command that is to be started in a sandbox.
+/// Checks a command for a sandbox.
 ///
 /// # Errors
-/// Names the field that is wrong and what to do about it.
+/// Names the invalid field and how to fix it.
 pub fn admit_command(
     sandbox: &AdmittedSandbox,
     request: CommandRequest,
@@ -170,9 +171,9 @@ fn admit_line(command: Option<Vec<String>>, shell: Option<String>) -> Result<Com
             check_words("shell", std::slice::from_ref(&line))?;
             Ok(CommandLine::Shell(line))
         }
-        (Some(_), Some(_)) => Err(Error::invalid("shell", "stands instead of command; give one of them")),
+        (Some(_), Some(_)) => Err(Error::invalid("shell", "cannot be combined with command")),
         (None, None) => {
-            Err(Error::invalid("command", "is missing; give a list of words, or a line as shell"))
+            Err(Error::invalid("command", "is missing; give a program and its arguments, or a line as shell"))
         }
     }
 }

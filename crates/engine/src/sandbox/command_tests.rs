@@ -46,7 +46,7 @@ fn what_is_absent_is_as_it_mostly_is() {
     assert_eq!((fed.start.stdin, fed.stdin, fed.close_stdin), (Stdin::Open, Some(b"x".to_vec()), true));
     let open = admitted(json!({"command": ["a"], "stdin": "", "stdin_open": true})).unwrap();
     assert_eq!((open.start.stdin, open.close_stdin), (Stdin::Open, false));
-    // A sandbox without much memory keeps less.
+    // A sandbox with little memory keeps less.
     let small = json!({"limits": {"memory_bytes": 8 << 20}});
     assert_eq!(admitted_in(small, json!({"shell": "a"})).unwrap().start.keep_bytes, 128 << 10);
 }
@@ -55,7 +55,7 @@ fn what_is_absent_is_as_it_mostly_is() {
 fn what_cannot_be_is_refused_by_its_name() {
     let cases = [
         (json!({}), "command: is missing"),
-        (json!({"command": ["a"], "shell": "b"}), "shell: stands instead"),
+        (json!({"command": ["a"], "shell": "b"}), "shell: cannot be combined"),
         (json!({"command": []}), "command: is empty"),
         (json!({"command": ["", "a"]}), "command: is empty"),
         (json!({"shell": ""}), "shell: is empty"),
@@ -81,7 +81,7 @@ fn what_cannot_be_is_refused_by_its_name() {
         let refused = admitted(request).unwrap_err();
         assert!(refused.contains(wanted), "{shown}: {refused}");
     }
-    // What the sandbox has counts as well.
+    // The sandbox's variables count as well.
     let full = json!({"env": {"A": "x".repeat(60_000)}});
     let more = json!({"shell": "a", "env": {"B": "x".repeat(6_000)}});
     assert!(admitted_in(full, more).unwrap_err().contains("env: more than 64 KB"));
