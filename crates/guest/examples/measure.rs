@@ -1,9 +1,10 @@
-//! What a guest costs: the round trip of a tiny command, files in and out, and the memory of one that does nothing.
+//! Measures a guest: the round trip of a tiny command, file transfer in both directions, and memory when
+//! idle.
 //!
 //! ```console
 //! $ cargo run --release -p belljar-guest --example measure
 //! ```
-#![expect(clippy::print_stdout, reason = "figures are what this is for")]
+#![expect(clippy::print_stdout, reason = "this example prints measurements")]
 
 #[cfg(target_os = "linux")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
-    println!("a guest needs Linux");
+    println!("a guest requires Linux");
 }
 
 #[cfg(target_os = "linux")]
@@ -35,7 +36,7 @@ mod linux {
     const ROUNDS: usize = 300;
     const FILE: usize = 10_000_000;
 
-    /// This program once more, as a guest, with its line as descriptor 3.
+    /// Starts this program again as a guest, with its connection as descriptor 3.
     fn spawn() -> Result<(Child, UnixStream), Box<dyn Error>> {
         let (ours, theirs) = StdUnixStream::pair()?;
         ours.set_nonblocking(true)?;

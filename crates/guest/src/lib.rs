@@ -1,4 +1,4 @@
-//! PID 1 of a long-lived sandbox, and the line on which its host talks to it.
+//! PID 1 of a long-lived sandbox, and the protocol between it and its host.
 //!
 //! ```text
 //! host (the server)                                    guest (inside, as the sandbox user)
@@ -7,11 +7,12 @@
 //!   Guest ── Channel ─┘   (descriptor 3 inside)         └─ reaper
 //! ```
 //!
-//! - [`protocol`]: frames, messages, credit. Both halves speak it; neither trusts the other with memory.
-//! - [`host`]: [`Guest`], with a method for everything that can be asked. Whatever comes from inside is hostile:
-//!   it is bounded and checked, and what breaks the rules ends the connection.
-//! - `guest` (Linux): one thread, no rights. Every path is resolved there, so that none is on the host.
-//! - `archive` (Linux): packs and unpacks folders in a process of its own.
+//! - [`protocol`]: frames, messages and flow-control credit. Both halves bound the memory that the other one
+//!   can use.
+//! - [`host`]: [`Guest`], with a method for each request. All data from the guest is untrusted: it is bounded
+//!   and checked, and a protocol violation ends the connection.
+//! - `guest` (Linux): one thread, no privileges. Resolves every path, so that the host resolves none.
+//! - `archive` (Linux): packs and unpacks folders in a separate process.
 
 #[cfg(target_os = "linux")]
 mod archive;

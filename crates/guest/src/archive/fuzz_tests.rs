@@ -1,6 +1,6 @@
-//! Fuzz targets for what comes from elsewhere: frames of the guest's line and the messages in them, names in archives, and
-//! archives. `cargo test` tries each for a second, the group `fuzz` of `./test --all` for five minutes, and
-//! `cargo bolero test -p belljar-guest archive::fuzz_tests::fuzz_frames` goes on, guided by what each input reaches.
+//! Fuzz targets for untrusted input: protocol frames and messages, names in archives, and archives. `cargo
+//! test` runs each for a second, the group `fuzz` of `./test --all` for five minutes. `cargo bolero test -p
+//! belljar-guest archive::fuzz_tests::fuzz_frames` runs until it is stopped, guided by coverage.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn test_time() -> Duration {
     Duration::from_secs(if full { 300 } else { 1 })
 }
 
-/// Something like a frame: any header, and a body that may be as long as the header says.
+/// A frame with an arbitrary header; its length may not match its body.
 #[derive(Debug, Clone, TypeGenerator)]
 struct FrameLike {
     honest: bool,
@@ -70,7 +70,7 @@ fn fuzz_messages() {
     check!().with_test_time(test_time()).with_generator(produce::<Vec<u8>>()).for_each(|body| messages(body));
 }
 
-/// What names are made of, and anything else.
+/// Components of names, and arbitrary bytes.
 #[derive(Debug, Clone, TypeGenerator)]
 enum NamePiece {
     Up,
@@ -116,7 +116,7 @@ fn fuzz_paths() {
     });
 }
 
-/// An entry of a tar: any name, any kind, any link.
+/// A tar entry with an arbitrary name, kind and link.
 #[derive(Debug, Clone, TypeGenerator)]
 struct TarEntry {
     name: Vec<NamePiece>,
@@ -161,6 +161,6 @@ fn fuzz_archives() {
         std::fs::create_dir(&inner).unwrap();
         let limits = ArchiveLimits { entries: 100, bytes: 1 << 20, ..ArchiveLimits::default() };
         let _either = unpack(&inner, format, limits, archive.as_slice());
-        assert_eq!(std::fs::read_dir(around.path()).unwrap().count(), 1, "something is beside the folder");
+        assert_eq!(std::fs::read_dir(around.path()).unwrap().count(), 1, "an entry outside the folder");
     });
 }

@@ -1,5 +1,5 @@
-//! Where an archive is unpacked: every name is looked up in a folder that is held open, no link is ever followed, and
-//! everything is counted.
+//! The folder into which an archive is unpacked. Every name is looked up in an open folder, no link is
+//! followed, and all output is counted.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,19 +14,19 @@ use super::path::{InnerPath, shown};
 use crate::line::CHUNK;
 use crate::protocol::{ArchiveLimits, Unpacked};
 
-/// What may always come out, whatever the ratio: small archives compress well.
+/// Output that is always allowed regardless of the compression ratio: small archives compress well.
 const UNSUSPICIOUS: u64 = 1 << 20;
 
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// What an archive says about a file.
+/// The attributes of a file, according to the archive.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct About {
     pub(super) mode: Option<u32>,
     pub(super) modified: Option<i64>,
 }
 
-/// The folder, and what has come out so far.
+/// The target folder, and what has been unpacked so far.
 #[derive(Debug)]
 pub(super) struct Ground {
     root: OwnedFd,
@@ -46,11 +46,11 @@ impl Ground {
         self.made
     }
 
-    /// One more entry.
+    /// Counts one more entry.
     pub(super) fn count(&mut self) -> Result<(), Refusal> {
         self.made.entries += 1;
         if self.made.entries > self.limits.entries {
-            return Err(Refusal::TooLarge("more entries than an archive may have"));
+            return Err(Refusal::TooLarge("the archive has too many entries"));
         }
         Ok(())
     }
@@ -58,14 +58,14 @@ impl Ground {
     pub(super) fn folder(&mut self, path: &InnerPath<'_>, about: About) -> Result<(), Refusal> {
         let folder = self.descend(path, path.parts())?;
         if let Some(mode) = about.mode {
-            // Whoever unpacks must be able to put things into it.
+            // The unpacking user must be able to write to the folder.
             let mode = Mode::from_raw_mode((mode & 0o777) | 0o700);
             rustix::fs::fchmod(&folder, mode).map_err(|errno| io(path, errno))?;
         }
         Ok(())
     }
 
-    /// `packed` says how many bytes of the archive were needed so far.
+    /// Unpacks a file. `packed` returns how many bytes of the archive were read so far.
     pub(super) fn file(
         &mut self,
         path: &InnerPath<'_>,
@@ -86,7 +86,7 @@ impl Ground {
                 last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
                 last_modification: Timespec { tv_sec: modified, tv_nsec: 0 },
             };
-            // A time that this file system cannot have is no reason to refuse.
+            // The file system may not support this time; that is no reason to fail.
             let _best_effort = rustix::fs::futimens(&file, &times);
         }
         Ok(())
@@ -109,11 +109,11 @@ impl Ground {
             };
             self.made.bytes += len as u64;
             if self.made.bytes > self.limits.bytes {
-                return Err(Refusal::TooLarge("more bytes than an archive may unpack to"));
+                return Err(Refusal::TooLarge("the unpacked content is too large"));
             }
             let allowed = packed().saturating_mul(self.limits.ratio.into()).max(UNSUSPICIOUS);
             if self.made.bytes > allowed {
-                return Err(Refusal::TooLarge("it grows too much when unpacked"));
+                return Err(Refusal::TooLarge("the compression ratio is too high"));
             }
             let written = file.write_all(&buffer[..len]);
             written.map_err(|error| Refusal::Io { entry: path.shown(), error })?;
@@ -122,7 +122,7 @@ impl Ground {
 
     pub(super) fn link(&mut self, path: &InnerPath<'_>, target: &[u8]) -> Result<(), Refusal> {
         if !self.limits.any_link && !path.may_link_to(target) {
-            return Err(Refusal::Bad { entry: path.shown(), why: "a link that leads out of the folder" });
+            return Err(Refusal::Bad { entry: path.shown(), why: "link leads out of the folder" });
         }
         let (folders, name) = path.split();
         let folder = self.descend(path, folders)?;
@@ -130,18 +130,18 @@ impl Ground {
             .map_err(|errno| io(path, errno))
     }
 
-    /// A second name for what was unpacked before.
+    /// Creates a hard link to an entry that was unpacked before.
     pub(super) fn hard_link(&mut self, path: &InnerPath<'_>, target: &InnerPath<'_>) -> Result<(), Refusal> {
         let (from_folders, from_name) = target.split();
         let from = self.descend(target, from_folders)?;
         let (folders, name) = path.split();
         let folder = self.descend(path, folders)?;
-        // Without AT_SYMLINK_FOLLOW, the second name of a link is a link.
+        // Without AT_SYMLINK_FOLLOW, a hard link to a symlink is that symlink.
         replacing(&folder, name, || rustix::fs::linkat(&from, from_name, &folder, name, AtFlags::empty()))
             .map_err(|errno| io(path, errno))
     }
 
-    /// Opens folders below the root, one by one, and makes those that are missing.
+    /// Opens nested folders below the root one by one, creating missing ones.
     fn descend(&self, path: &InnerPath<'_>, parts: &[&[u8]]) -> Result<OwnedFd, Refusal> {
         let mut folder = self.root.try_clone().map_err(|error| Refusal::Io { entry: path.shown(), error })?;
         for part in parts {
@@ -157,7 +157,7 @@ impl Ground {
                 Ok(inner) => inner,
                 Err(Errno::LOOP | Errno::NOTDIR) => {
                     let entry = format!("{} ({})", path.shown(), shown(part));
-                    return Err(Refusal::Bad { entry, why: "its path leads through a link or a file" });
+                    return Err(Refusal::Bad { entry, why: "path leads through a link or a file" });
                 }
                 Err(errno) => return Err(io(path, errno)),
             };
@@ -166,7 +166,7 @@ impl Ground {
     }
 }
 
-/// Makes something where perhaps something is; a folder stays.
+/// Creates an entry, replacing an existing one that is not a folder.
 fn replacing<T>(folder: &OwnedFd, name: &[u8], make: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
     match make() {
         Err(Errno::EXIST) => match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {

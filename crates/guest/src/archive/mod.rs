@@ -1,11 +1,11 @@
-//! Packing and unpacking folders: a process of its own, which does one job and ends.
+//! Packs and unpacks folders in a separate process, which does one job and exits.
 //!
 //! ```text
 //! stdin: the archive ──▶ unpack ──▶ files          pack ──▶ stdout: the archive         stderr: one report
 //! ```
 //!
-//! The formats are read and written by the `tar` and `zip` crates: both are widely used and kept up, and neither needs
-//! more than a reader or a writer. Where files go is decided here, not there.
+//! The formats are read and written by the `tar` and `zip` crates, which are widely used and maintained, and
+//! only need a reader or a writer. This module decides where files go.
 
 #[cfg(test)]
 mod fuzz_tests;
@@ -25,38 +25,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::protocol::{ArchiveFormat, ArchiveLimits, Failure, FailureKind, Unpacked, decode, encode};
 
-/// How the worker is told that it is one: its own name.
+/// The worker's program name: a process started under it is a worker.
 pub const WORKER: &str = "belljar-archive";
 
-/// A name in an archive can claim to be a gigabyte long: memory ends here, and with it the worker.
+/// Memory limit in bytes. A name in an archive can claim to be a gigabyte long; the worker then fails at this
+/// limit.
 const MEMORY: u64 = 128 << 20;
 
-/// What is said then.
-pub(crate) const NEEDS_MEMORY: &str = "the archive needs more memory than it may";
+/// The error if the memory limit is reached.
+pub(crate) const NEEDS_MEMORY: &str = "the archive needs too much memory";
 
-/// What to do.
+/// A worker's job.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Job {
-    /// From stdin.
+    /// Unpacks stdin.
     Unpack { path: PathBuf, said: String, format: ArchiveFormat, limits: ArchiveLimits },
-    /// To stdout.
+    /// Packs to stdout.
     Pack { path: PathBuf, said: String, format: ArchiveFormat, reach: Reach },
 }
 
-/// How far packing goes.
+/// The scope of packing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Reach {
     /// Everything below the folder.
     All,
-    /// Nothing that is mounted there.
+    /// Only entries on the folder's own file system.
     OneDisk,
 }
 
-/// How it went.
+/// The result of a job.
 pub(crate) type Report = Result<Unpacked, Failure>;
 
 impl Job {
-    /// The one argument of a worker.
+    /// Encodes the job as the worker's only argument.
     pub(crate) fn to_argument(&self) -> String {
         encode(self).iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -69,7 +70,7 @@ impl Job {
     }
 }
 
-/// The whole life of a worker; gives the status to end with.
+/// Runs a worker, and returns its exit status.
 pub(crate) fn work() -> u8 {
     let _best_effort =
         rustix::process::setrlimit(Resource::Data, Rlimit { current: Some(MEMORY), maximum: Some(MEMORY) });
@@ -94,7 +95,7 @@ fn perform(job: &Job) -> Report {
     }
 }
 
-/// Unbuffered; whoever uses them reads and writes in large pieces.
+/// Returns stdin unbuffered; the callers read and write in large chunks.
 fn input(said: &str) -> Result<impl Read + use<>, Failure> {
     let fd = std::io::stdin().as_fd().try_clone_to_owned();
     fd.map(File::from).map_err(|error| Failure::of_io(&error, said))
@@ -105,14 +106,14 @@ fn output(said: &str) -> Result<impl Write + use<>, Failure> {
     fd.map(File::from).map_err(|error| Failure::of_io(&error, said))
 }
 
-/// Why there is no folder, or no archive, at the end.
+/// Why packing or unpacking failed.
 #[derive(Debug)]
 enum Refusal {
-    /// The archive tries something, or is none.
+    /// The archive is hostile or malformed.
     Bad { entry: String, why: &'static str },
-    /// Beyond a limit.
+    /// A limit is exceeded.
     TooLarge(&'static str),
-    /// The system's answer, about an entry.
+    /// A system error about an entry.
     Io { entry: String, error: std::io::Error },
     /// The archive itself cannot be read or written.
     Archive(std::io::Error),

@@ -1,4 +1,4 @@
-//! Writing archives, straight to whoever reads them.
+//! Writes archives directly to their reader.
 
 use std::ffi::OsStr;
 use std::io::{self, BufWriter, Read, Write};
@@ -14,7 +14,7 @@ use super::{Reach, Refusal};
 use crate::line::CHUNK;
 use crate::protocol::ArchiveFormat;
 
-/// From here on a zip needs wider fields.
+/// From this size on, a zip entry needs the zip64 format.
 const LARGE: u64 = u32::MAX as u64;
 
 pub(super) fn pack(
@@ -62,7 +62,7 @@ fn tar<W: Write>(path: &Path, reach: Reach, sink: W) -> Result<W, Refusal> {
     archive.into_inner().map_err(Refusal::Archive)
 }
 
-/// As many bytes as were promised, whatever becomes of the file meanwhile: the rest is zeros.
+/// A reader of exactly `left` bytes: pads with zeros if the file shrinks, and ignores growth.
 struct Exactly<R> {
     inner: R,
     left: u64,
@@ -103,7 +103,7 @@ fn add_to_zip<W: Write + io::Seek>(
         Node::Link(target) => archive.add_symlink(name, shown(&target), options)?,
         Node::File(mut file, size) => {
             archive.start_file(name, options.large_file(size >= LARGE))?;
-            // A file that grows while it is read must not outgrow the fields chosen for it.
+            // A growing file must not exceed the size announced in its header.
             let mut left = size;
             while left > 0 {
                 let wanted = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));

@@ -1,38 +1,38 @@
-//! Names in archives, and which of them are believed.
+//! Names in archives, and their validation.
 
 use super::Refusal;
 
-/// Folders in folders, at most.
+/// Maximum nesting depth.
 const MOST_PARTS: usize = 128;
 
-/// A name in an archive, taken apart: no way up, not from the top, and not the folder itself.
+/// A validated name in an archive: relative, without `..`, and not the folder itself.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct InnerPath<'a> {
     parts: Vec<&'a [u8]>,
 }
 
 impl<'a> InnerPath<'a> {
-    /// `None` of a path that is the folder itself.
+    /// Parses a name; returns `None` for the folder itself.
     pub(super) fn parse(name: &'a [u8]) -> Result<Option<Self>, Refusal> {
         let bad = |why| Refusal::Bad { entry: shown(name), why };
         if name.starts_with(b"/") {
-            return Err(bad("an absolute path in the archive"));
+            return Err(bad("absolute path"));
         }
         if name.contains(&0) {
-            return Err(bad("a path with a NUL in the archive"));
+            return Err(bad("path contains NUL"));
         }
         let parts: Vec<&[u8]> =
             name.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
         if parts.contains(&b"..".as_slice()) {
-            return Err(bad("a path that leads out of the folder"));
+            return Err(bad("path leads out of the folder"));
         }
         if parts.len() > MOST_PARTS {
-            return Err(bad("too many folders in folders"));
+            return Err(bad("folders are nested too deeply"));
         }
         Ok((!parts.is_empty()).then_some(Self { parts }))
     }
 
-    /// The folders on the way, and the name in the last of them.
+    /// Returns the parent folders and the last name.
     pub(super) fn split(&self) -> (&[&'a [u8]], &'a [u8]) {
         match self.parts.split_last() {
             Some((name, folders)) => (folders, name),
@@ -48,8 +48,8 @@ impl<'a> InnerPath<'a> {
         shown(&self.parts.join(&b'/'))
     }
 
-    /// Whether a link here may point there: up only at its beginning, and not out of the folder. A way up behind a name
-    /// could lead through another link, and from there anywhere.
+    /// Returns whether a symlink at this path may have this target: `..` only at the start, and not beyond
+    /// the folder. A `..` after a name could follow another link, and then lead anywhere.
     pub(super) fn may_link_to(&self, target: &[u8]) -> bool {
         if target.is_empty() || target.starts_with(b"/") || target.contains(&0) {
             return false;

@@ -1,4 +1,4 @@
-//! Walking a folder to pack it: no link followed, nothing but files, folders and links seen.
+//! Walks a folder to pack it. Follows no link; visits only files, folders and links.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -12,33 +12,33 @@ use rustix::io::Errno;
 use super::path::shown;
 use super::{Reach, Refusal};
 
-/// Folders in folders, at most; one descriptor is open for each.
+/// Maximum nesting depth; each level has one open descriptor.
 const DEEPEST: usize = 128;
-/// Entries, at most: a zip keeps a list of all until its end.
+/// Maximum number of entries: a zip writer keeps a list of all of them.
 const MOST: usize = 200_000;
 
 const SAFELY: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
-/// What was found.
+/// The content of an entry.
 pub(super) enum Node {
     Folder,
     File(File, u64),
     Link(Vec<u8>),
 }
 
-/// Something in the folder.
+/// An entry of the folder.
 pub(super) struct Found {
-    /// Relative to the folder, without a slash at the end.
+    /// Path relative to the folder, without a trailing slash.
     pub(super) path: Vec<u8>,
     pub(super) mode: u32,
     pub(super) modified: u64,
     pub(super) node: Node,
 }
 
-/// Where found things go.
+/// A callback that receives entries.
 pub(super) type Take<'a> = dyn FnMut(Found) -> io::Result<()> + 'a;
 
-/// Shows everything in a folder, folders before what is in them.
+/// Visits all entries of a folder, each folder before its content.
 pub(super) fn walk(path: &Path, reach: Reach, take: &mut Take<'_>) -> Result<(), Refusal> {
     let flags = SAFELY.difference(OFlags::NOFOLLOW) | OFlags::DIRECTORY;
     let failed = |errno: Errno| Refusal::Io { entry: path.display().to_string(), error: errno.into() };
@@ -53,7 +53,7 @@ pub(super) fn walk(path: &Path, reach: Reach, take: &mut Take<'_>) -> Result<(),
 
 struct Walk<'a, 'b> {
     take: &'a mut Take<'b>,
-    /// The only one from which anything is taken.
+    /// If set, only entries of this device are visited.
     disk: Option<u64>,
     seen: usize,
 }
@@ -61,7 +61,7 @@ struct Walk<'a, 'b> {
 impl Walk<'_, '_> {
     fn folder(&mut self, folder: OwnedFd, path: &mut Vec<u8>, depth: usize) -> Result<(), Refusal> {
         if depth > DEEPEST {
-            return Err(Refusal::TooLarge("too many folders in folders"));
+            return Err(Refusal::TooLarge("folders are nested too deeply"));
         }
         let io = |path: &[u8], errno: Errno| Refusal::Io { entry: shown(path), error: errno.into() };
         let mut entries = Dir::read_from(&folder).map_err(|errno| io(path, errno))?;
@@ -77,7 +77,7 @@ impl Walk<'_, '_> {
             }
             path.extend_from_slice(name.as_bytes());
             match self.entry(&folder, &name, path, depth) {
-                // What is gone by now, or somebody else's, is not in the archive.
+                // Skips entries that were removed meanwhile or are not readable.
                 Err(Refusal::Io { error, .. })
                     if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
                 other => other?,
@@ -107,7 +107,7 @@ impl Walk<'_, '_> {
             FileType::Directory => Node::Folder,
             FileType::RegularFile => {
                 let file = rustix::fs::openat(folder, name, SAFELY, Mode::empty()).map_err(io)?;
-                // It may be another one by now; this is the one that is read.
+                // The path may have been swapped; only the opened file counts.
                 let stat = rustix::fs::fstat(&file).map_err(io)?;
                 if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
                     return Ok(());
@@ -124,7 +124,7 @@ impl Walk<'_, '_> {
         };
         self.seen += 1;
         if self.seen > MOST {
-            return Err(Refusal::TooLarge("more entries than an archive may have"));
+            return Err(Refusal::TooLarge("the folder has too many entries"));
         }
         (self.take)(found(path, &stat, node)).map_err(Refusal::Archive)?;
         match below {

@@ -1,4 +1,4 @@
-//! Reading archives. Entries come from `tar` and `zip`; what becomes of them is the ground's business.
+//! Reads archives. `tar` and `zip` provide the entries; `UnpackTarget` creates the files.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -19,10 +19,10 @@ use super::path::{InnerPath, shown};
 use crate::line::CHUNK;
 use crate::protocol::{ArchiveFormat, ArchiveLimits, Unpacked};
 
-/// The longest target that a link can have.
+/// Maximum length of a link's target.
 const LONGEST_TARGET: u64 = 4096;
 
-/// A reader that counts.
+/// A reader that counts bytes.
 struct Counted<R> {
     inner: R,
     read: Rc<Cell<u64>>,
@@ -66,7 +66,7 @@ fn unpack_tar(ground: &mut Ground, mut source: impl Read, read: &Cell<u64>) -> R
             modified: header.mtime().ok().and_then(|time| i64::try_from(time).ok()),
         };
         let bad = |why| Refusal::Bad { entry: path.shown(), why };
-        let target = || entry.link_name_bytes().ok_or_else(|| bad("a link to nothing"));
+        let target = || entry.link_name_bytes().ok_or_else(|| bad("a link without a target"));
         match header.entry_type() {
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
                 ground.file(&path, about, &mut entry, &|| read.get())?;
@@ -75,14 +75,14 @@ fn unpack_tar(ground: &mut Ground, mut source: impl Read, read: &Cell<u64>) -> R
             EntryType::Symlink => ground.link(&path, &target()?)?,
             EntryType::Link => {
                 let target = target()?;
-                let target = InnerPath::parse(&target)?.ok_or_else(|| bad("a link to nothing"))?;
+                let target = InnerPath::parse(&target)?.ok_or_else(|| bad("a link without a target"))?;
                 ground.hard_link(&path, &target)?;
             }
             EntryType::XGlobalHeader => {}
             _ => return Err(bad("only files, folders and links are unpacked")),
         }
     }
-    // What follows the end is read nevertheless: whoever sends it should not find the pipe closed.
+    // Reads the rest of the input, so that the sender does not get a broken pipe.
     drain(source)
 }
 
@@ -90,23 +90,24 @@ fn drain(mut source: impl Read) -> Result<(), Refusal> {
     io::copy(&mut source, &mut io::sink()).map(drop).map_err(Refusal::Archive)
 }
 
-/// A zip is read from its end, so all of it has to be there first: in a file without a name, on the same disk.
+/// Copies a zip archive to an unnamed file on the same disk: its directory is at the end, so it must be
+/// complete.
 fn spool(path: &Path, limits: ArchiveLimits, source: impl Read) -> Result<File, Refusal> {
     let failed = |error| Refusal::Io { entry: "the archive".to_owned(), error };
     let mut file = nameless(path).map(File::from).map_err(|errno| failed(errno.into()))?;
     let copied = io::copy(&mut source.take(limits.bytes.saturating_add(1)), &mut file).map_err(failed)?;
     if copied > limits.bytes {
-        return Err(Refusal::TooLarge("the archive is longer than what it may unpack to"));
+        return Err(Refusal::TooLarge("the archive is larger than the limit for its content"));
     }
     file.seek(SeekFrom::Start(0)).map_err(failed)?;
     Ok(file)
 }
 
-/// A file without a name, in a folder.
+/// Creates a file without a name in a folder.
 fn nameless(path: &Path) -> Result<OwnedFd, Errno> {
     let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::from_raw_mode(0o600));
     match rustix::fs::openat(CWD, path, flags | OFlags::TMPFILE, mode) {
-        // Where there is no such thing, one whose name is taken away at once.
+        // If O_TMPFILE is not supported, creates a file and unlinks it at once.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
             let name = path.join(format!(".belljar-{}.zip", std::process::id()));
             let new = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
@@ -118,8 +119,8 @@ fn nameless(path: &Path) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// What the two places in which a zip names its entries do not agree on is refused. The list at its end is in memory as
-/// a whole, within what this process may have.
+/// Unpacks a zip archive. Refuses entries whose local header differs from the central directory. The central
+/// directory is read into memory; the worker's memory limit bounds it.
 fn unpack_zip(ground: &mut Ground, file: File, read: &Cell<u64>) -> Result<(), Refusal> {
     let reader = BufReader::with_capacity(CHUNK, file);
     let mut archive = ZipArchive::new(reader).map_err(|error| Refusal::Archive(error.into()))?;
@@ -148,7 +149,7 @@ fn unpack_zip(ground: &mut Ground, file: File, read: &Cell<u64>) -> Result<(), R
     Ok(())
 }
 
-/// A regular file, or one without a kind, as systems without these bits write it.
+/// Returns whether the mode is that of a regular file, or has no file type, as on systems without these bits.
 fn is_plain(mode: Option<u32>) -> bool {
     matches!(mode.unwrap_or(0) & 0o170_000, 0 | 0o100_000)
 }
@@ -162,7 +163,7 @@ mod tests {
 
     const FORMATS: [ArchiveFormat; 3] = [ArchiveFormat::Tar, ArchiveFormat::TarGz, ArchiveFormat::Zip];
 
-    /// A folder of every kind of thing, packed.
+    /// Packs a folder with every kind of entry.
     fn packed(format: ArchiveFormat) -> Vec<u8> {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("d")).unwrap();

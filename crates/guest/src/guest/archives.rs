@@ -1,5 +1,5 @@
-//! Archives are packed and unpacked by a worker, which is this binary once more: a hostile archive can then cost that
-//! process its life and nothing else, and this one thread never compresses anything.
+//! Packs and unpacks archives in a worker process, which is this binary. A hostile archive can at worst kill
+//! the worker, and this one thread never compresses.
 
 use std::process::Stdio;
 
@@ -16,7 +16,7 @@ use crate::archive::{self, Job, Reach, Report};
 use crate::line::CHUNK;
 use crate::protocol::{ArchiveFormat, ArchiveLimits, Failure, FailureKind, Reply, decode};
 
-/// The longest report that is believed to be one.
+/// Maximum size of a worker's report, in bytes.
 const MAX_REPORT: usize = 32 << 10;
 
 pub(super) async fn unpack(
@@ -34,7 +34,7 @@ pub(super) async fn unpack(
     while let Some(pipe) = &input {
         let bytes = tokio::select! {
             bytes = receiver.next() => bytes,
-            // It has seen enough, and will say why.
+            // The worker has ended early; its report has the reason.
             () = worker.ended() => None,
         };
         match bytes {
@@ -52,14 +52,14 @@ pub(super) async fn pack(
     sender: &Sender,
 ) -> Result<Reply, Failure> {
     let failed = |error: std::io::Error| Failure::of_io(&error, target.said());
-    // Seen to here, so that it is an answer and not the end of a broken archive.
+    // Checked here, so that the error is a reply and not the end of a truncated archive.
     if !std::fs::metadata(target.path()).map_err(failed)?.is_dir() {
         return Err(target.failure(FailureKind::NotADirectory, "not a folder"));
     }
     send(world, target, format, Reach::All, sender).await
 }
 
-/// Packs the work folder as it is, without what is mounted in it, while nobody writes.
+/// Packs the work folder without mounts in it, while all processes are stopped.
 pub(super) async fn snapshot(world: &World, target: &Target, sender: &Sender) -> Result<Reply, Failure> {
     let _still = Stilled::all()?;
     send(world, target, ArchiveFormat::Tar, Reach::OneDisk, sender).await
@@ -87,7 +87,7 @@ async fn send(
     worker.report(target).await.map(|_| Reply::Ok)
 }
 
-/// A worker; dropping it ends it.
+/// A worker process, killed on drop.
 struct Worker {
     pid: Pid,
     status: oneshot::Receiver<WaitStatus>,
@@ -111,14 +111,14 @@ impl Worker {
         Ok(Self { pid, status, ended: None, input: Some(input), output, reports })
     }
 
-    /// Waits for its end; again and again, if need be.
+    /// Waits for the worker to end. Can be called repeatedly.
     async fn ended(&mut self) {
         if self.ended.is_none() {
             self.ended = (&mut self.status).await.ok();
         }
     }
 
-    /// What it has to say at its end.
+    /// Returns the report that the worker writes at its end.
     async fn report(&mut self, target: &Target) -> Result<crate::protocol::Unpacked, Failure> {
         self.input = None;
         let mut text = Vec::new();
@@ -134,7 +134,7 @@ impl Worker {
         match decode::<Report>(&text) {
             Some(report) => report,
             None if signal == Some(Signal::XFSZ.as_raw()) => {
-                Err(target.failure(FailureKind::TooLarge, "a file in it is longer than one may be"))
+                Err(target.failure(FailureKind::TooLarge, "a file in it exceeds the maximum file size"))
             }
             None => Err(target.failure(FailureKind::BadArchive, archive::NEEDS_MEMORY)),
         }
@@ -143,7 +143,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Only what was not reaped has this number for sure.
+        // The PID is only certain to be the worker's if it is not reaped yet.
         if self.ended.is_none() && matches!(self.status.try_recv(), Err(TryRecvError::Empty)) {
             let _gone = rustix::process::kill_process_group(self.pid, Signal::KILL);
         }

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use crate::line::{Credit, Outbox, Window};
 use crate::protocol::{Event, Failure, FailureKind, Frame, Kind, MAX_BODY, Reply, encode};
 
-/// What came on a channel.
+/// A received item of a channel.
 #[derive(Debug)]
 pub(super) enum Incoming {
     Data(Vec<u8>),
@@ -43,17 +43,17 @@ impl Sender {
         self.outbox.send(Frame { channel: self.channel, kind, body });
     }
 
-    /// What is known before bytes or events follow.
+    /// Sends the answer that precedes bytes or events.
     pub(super) fn answer(&self, reply: &Reply) {
         self.frame(Kind::Answer, encode(reply));
     }
 
-    /// Sends bytes when the host has room for them.
+    /// Sends bytes; waits for credit.
     pub(super) async fn data(&self, bytes: Vec<u8>) -> Result<(), Failure> {
         self.paid(Kind::Data, bytes).await
     }
 
-    /// Sends an event, with bytes behind it, when the host has room for it.
+    /// Sends an event followed by bytes; waits for credit.
     pub(super) async fn event(&self, event: &Event, rest: &[u8]) -> Result<(), Failure> {
         let mut body = encode(event);
         body.extend_from_slice(rest);
@@ -68,16 +68,16 @@ impl Sender {
         Ok(())
     }
 
-    /// No more bytes from this side.
+    /// Ends the bytes in this direction.
     pub(super) fn end(&self) {
         self.frame(Kind::End, Vec::new());
     }
 
-    /// How it went.
+    /// Sends the result of the request.
     pub(super) fn done(&self, result: &Result<Reply, Failure>) {
         let mut body = encode(result);
         if body.len() > MAX_BODY {
-            let failure = Failure::new(FailureKind::TooLarge, "answer", "too long for one frame");
+            let failure = Failure::new(FailureKind::TooLarge, "answer", "exceeds one frame");
             body = encode(&Err::<Reply, _>(failure));
         }
         self.frame(Kind::Done, body);
@@ -85,14 +85,14 @@ impl Sender {
 }
 
 impl Receiver {
-    /// The next bytes; `None` when the host sends no more.
+    /// Returns the next bytes, or `None` if the host sends no more.
     pub(super) async fn next(&mut self) -> Option<Vec<u8>> {
         if self.ended {
             return None;
         }
         match self.incoming.recv().await {
             Some(Incoming::Data(bytes)) => {
-                // Whoever asks for the next piece is done with this one, so at most one more is in memory.
+                // Credit is returned when the next chunk is requested, so at most one more is in memory.
                 self.window.used(Frame::cost_of(bytes.len()), &self.outbox);
                 Some(bytes)
             }

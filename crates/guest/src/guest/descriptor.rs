@@ -1,4 +1,4 @@
-//! A descriptor that never blocks this thread: pipes, terminals, the kernel's news of files.
+//! A nonblocking file descriptor for pipes, terminals and inotify.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,17 +7,18 @@ use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
-/// An own descriptor, known to the event loop.
+/// A descriptor owned by this process and registered with the event loop.
 #[derive(Debug)]
 pub(super) struct Descriptor(AsyncFd<OwnedFd>);
 
 impl Descriptor {
-    /// A pipe's two ends are set apart from each other: the program's still blocks.
+    /// Sets the descriptor to nonblocking. The two ends of a pipe are independent: the program's end still
+    /// blocks.
     pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         #[expect(
             deprecated,
-            reason = "the replacement is unsafe because of types that may close themselves; an OwnedFd does not"
+            reason = "the replacement is unsafe for types that may close themselves; an OwnedFd does not"
         )]
         AsyncFd::new(fd).map(Self)
     }
@@ -26,7 +27,7 @@ impl Descriptor {
         self.0.get_ref()
     }
 
-    /// Reads what is there, without waiting.
+    /// Reads available bytes without waiting.
     pub(super) fn read_now(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         rustix::io::read(self.fd(), buffer)
     }
@@ -44,7 +45,7 @@ impl Descriptor {
         Ok(())
     }
 
-    /// Waits until there is something to read.
+    /// Waits until the descriptor is readable.
     pub(super) async fn readable(&self) -> io::Result<AsyncFdReadyGuard<'_, OwnedFd>> {
         self.0.readable().await
     }

@@ -1,4 +1,4 @@
-//! Frames from the host: each request has a task of its own, and nothing in here waits.
+//! Dispatches frames from the host. Each request has its own task; no function here waits.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -35,13 +35,13 @@ impl Dispatch {
         Self { world, outbox, entries: Rc::default() }
     }
 
-    /// Puts a frame where it belongs; `None` where it breaks the rules.
+    /// Passes a frame to its channel; returns `None` on a protocol violation.
     pub(super) fn take(&self, frame: Frame) -> Option<()> {
         if frame.kind == Kind::Request {
             return self.open(frame.channel, decode(&frame.body)?);
         }
         let mut entries = self.entries.borrow_mut();
-        // What the host sent before it heard that a channel is done.
+        // The host may have sent this before it knew that the channel is done.
         let Some(entry) = entries.get_mut(&frame.channel) else { return Some(()) };
         match frame.kind {
             Kind::Data | Kind::End if entry.ended => return None,
@@ -94,7 +94,7 @@ impl Dispatch {
     }
 }
 
-/// Waits for a request's task, or ends it. Whatever becomes of it, even a bug of ours, there is an answer.
+/// Waits for a request's task or aborts it. Always returns a result, even if the task panics.
 async fn finish(
     mut work: JoinHandle<Result<Reply, Failure>>,
     cancelled: oneshot::Receiver<()>,
@@ -110,13 +110,13 @@ async fn finish(
         let (kind, message) = if error.is_cancelled() {
             (FailureKind::Cancelled, "cancelled")
         } else {
-            (FailureKind::Io, "the guest failed at it; this is a bug")
+            (FailureKind::Io, "internal error in the guest (please report this bug)")
         };
         Err(Failure::new(kind, "request", message))
     })
 }
 
-/// One arm a request.
+/// Executes a request.
 async fn answer(world: &Rc<World>, request: Request, channel: &mut Channel) -> Result<Reply, Failure> {
     let place = files::Place::new(&world.settings.workdir);
     match request {

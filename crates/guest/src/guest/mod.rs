@@ -1,5 +1,5 @@
-//! The guest: PID 1 of a sandbox. One thread, no rights, nothing to hide: a tenant that takes it over has gained
-//! nothing that it did not have. Its end is the sandbox's end, and so is the end of its line.
+//! The guest: PID 1 of a sandbox. It has one thread, no privileges and no secrets, so a tenant that takes it
+//! over gains nothing. When it or its connection ends, the sandbox ends.
 
 mod archives;
 mod channel;
@@ -38,19 +38,22 @@ use process::Processes;
 use reaper::Reaper;
 use score::OomScore;
 
-/// How a guest is told that it is one: its own name, in any folder. Its line is descriptor 3.
+/// The guest's program name: a process started under it, in any folder, is a guest. Its connection is
+/// descriptor 3.
 pub const NAME: &str = belljar_jail::session::GUEST;
-/// Its argument where its line is what it reads and writes, as in a container to which its host is attached. The words after
-/// it are the command by which it starts workers of its own, where it cannot start itself under another name.
+/// Argument of a guest whose connection is its stdin and stdout, as in a container that the host attaches to.
+/// The words that follow are the command that starts its workers, if it cannot execute itself under another
+/// name.
 pub const ON_STDIO: &str = "stdio";
-/// Before that, where its network is to have a gate: the sockets go to whoever listens at [`GATE`].
+/// Argument before [`ON_STDIO`] if the sandbox's network has an egress gate: the sockets are sent to the
+/// listener at [`GATE`].
 pub const GATED: &str = "gated";
-/// Where somebody waits for the sockets of a gate, inside a container.
+/// The Unix socket in a container to which the sockets of the egress gate are sent.
 pub const GATE: &str = "/.belljar/gate";
 
-/// Runs the guest, or one of its workers, if this process was started as one, and then never comes back.
+/// Runs the guest or one of its workers if this process was started as one. In that case it never returns.
 ///
-/// The first thing in `main`: no thread may exist yet, and nothing may be open.
+/// Must be called first in `main`, before any thread is started or any file is opened.
 pub fn run_if_asked() {
     let Some(name) = std::env::args_os().next() else { return };
     let status = match Path::new(&name).file_name().and_then(|name| name.to_str()) {
@@ -58,26 +61,23 @@ pub fn run_if_asked() {
         Some(archive::WORKER) => archive::work(),
         _ => return,
     };
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this is a main of its own, and everything in it has ended"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "this is a separate main, and all its tasks have ended")]
     std::process::exit(status.into())
 }
 
-/// What every request can reach.
+/// The state that every request can access.
 #[derive(Debug)]
 struct World {
     settings: Settings,
     processes: Processes,
     reaper: Reaper,
     score: OomScore,
-    /// How a worker is started; empty where that is this very program.
+    /// The command that starts a worker; empty to execute this program again.
     worker: Vec<OsString>,
 }
 
 impl World {
-    /// This program once more, as a worker.
+    /// Returns the command that starts a worker.
     fn worker(&self) -> Command {
         let Some((program, words)) = self.worker.split_first() else {
             let mut command = Command::new("/proc/self/exe");
@@ -89,7 +89,8 @@ impl World {
         command
     }
 
-    /// Starts a child: in the order of out-of-memory kills before this process, and reaped by nobody else.
+    /// Starts a child. Its OOM score makes the kernel kill it before this process, and only the reaper waits
+    /// for it.
     fn spawn(&self, command: &mut Command) -> std::io::Result<Spawned> {
         let child = self.score.while_raised(|| command.spawn())?;
         let pid = Pid::from_child(&child);
@@ -97,7 +98,7 @@ impl World {
     }
 }
 
-/// A child, and how it will have ended.
+/// A child, and its future exit status.
 #[derive(Debug)]
 struct Spawned {
     child: std::process::Child,
@@ -105,7 +106,7 @@ struct Spawned {
     status: oneshot::Receiver<WaitStatus>,
 }
 
-/// Where the host is.
+/// The connection to the host.
 #[derive(Debug)]
 enum Line {
     Socket(OwnedFd),
@@ -119,8 +120,8 @@ impl Line {
             Some(word) if word == GATED => match open_gate() {
                 Ok(()) => Some(Self::Stdio),
                 Err(error) => {
-                    // Whoever made the container hears it.
-                    let _told = writeln!(std::io::stderr(), "open the gate of its network: {error}");
+                    // The creator of the container reads stderr.
+                    let _told = writeln!(std::io::stderr(), "open the egress gate: {error}");
                     None
                 }
             },
@@ -129,7 +130,7 @@ impl Line {
     }
 }
 
-/// Before anything of the tenant's is here. Who listens takes one caller.
+/// Sends the gate's sockets to their listener, which accepts one connection. Runs before any tenant code.
 fn open_gate() -> std::io::Result<()> {
     Ok(belljar_jail::gate::open(StdUnixStream::connect(GATE)?)?)
 }
@@ -141,7 +142,7 @@ fn run() -> u8 {
     if let Line::Stdio = line {
         belljar_jail::session::confine();
     }
-    // Nothing of this process is readable for the tenant: not its memory, not its descriptors.
+    // Makes this process's memory and descriptors unreadable for the tenant.
     let _kept = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     if rustix::process::getpid() != Pid::INIT {
         let _adopting = rustix::process::set_child_subreaper(Some(Pid::INIT));
@@ -153,7 +154,7 @@ fn run() -> u8 {
     }
 }
 
-/// Serves until the line ends; `None` where the host broke the rules, or is not one.
+/// Serves until the connection ends; returns `None` if the host violates the protocol.
 async fn serve(line: Line, score: OomScore) -> Option<()> {
     match line {
         Line::Socket(line) => {
@@ -162,7 +163,7 @@ async fn serve(line: Line, score: OomScore) -> Option<()> {
             let (reader, writer) = UnixStream::from_std(line).ok()?.into_split();
             talk(reader, writer, score).await
         }
-        // Copies, which no program inherits: each has streams of its own in their place.
+        // Close-on-exec copies, so that programs do not inherit them. Each program has its own stdio.
         Line::Stdio => {
             let reader = std::io::stdin().as_fd().try_clone_to_owned().ok()?;
             let writer = std::io::stdout().as_fd().try_clone_to_owned().ok()?;
@@ -191,8 +192,8 @@ async fn talk(
         settings,
         worker: std::env::args_os().skip_while(|word| word != ON_STDIO).skip(1).collect(),
     });
-    // A file that grows beyond the limit is an error, and not the end of everybody. What is handled, and not ignored,
-    // is as it should be again in programs.
+    // A write beyond the file size limit should return an error, not kill the guest. The signal is handled,
+    // not ignored, because a handled signal is reset to its default in programs.
     let _survived = signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).ok()?;
     let dispatch = Dispatch::new(world, outbox);
     while let Some(frame) = read_frame(&mut reader).await.ok()? {
@@ -204,6 +205,6 @@ async fn talk(
 async fn greet(line: &mut (impl AsyncRead + Unpin)) -> Option<Settings> {
     let frame = read_frame(line).await.ok()??;
     let hello: Hello = (frame.kind == Kind::Hello).then(|| decode(&frame.body))??;
-    // A host of another version gets the answer nevertheless: it is the one that can say so to somebody.
+    // A host with another version still gets a hello: it is the side that can report the mismatch.
     (hello.magic == MAGIC).then_some(hello.settings)
 }

@@ -1,4 +1,4 @@
-//! Ports: a connection to the sandbox's own loopback, both ways, each with an end of its own.
+//! Connections to the sandbox's loopback interface. Each direction ends independently.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -14,7 +14,7 @@ pub(super) async fn connect(port: u16, channel: &mut Channel) -> Result<Reply, F
     let failed = |error: std::io::Error| {
         let mut failure = Failure::of_io(&error, format!("port {port}"));
         if failure.kind == FailureKind::Refused {
-            failure.message = "nobody listens there".to_owned();
+            failure.message = "no program listens on this port".to_owned();
         }
         failure
     };
@@ -22,7 +22,7 @@ pub(super) async fn connect(port: u16, channel: &mut Channel) -> Result<Reply, F
         Ok(stream) => stream,
         Err(error) => TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.map_err(|_| failed(error))?,
     };
-    // What is written here was gathered on the way already.
+    // The sender has already batched its writes.
     let _best_effort = stream.set_nodelay(true);
     channel.sender.answer(&Reply::Ok);
     let (reader, writer) = stream.split();
@@ -36,7 +36,7 @@ pub(super) async fn connect(port: u16, channel: &mut Channel) -> Result<Reply, F
 async fn send_in(receiver: &mut Receiver, mut writer: WriteHalf<'_>) -> std::io::Result<()> {
     let mut broken = false;
     while let Some(bytes) = receiver.next().await {
-        // A program that reads no more may still have something to say: the rest is taken, and dropped.
+        // A program that stopped reading may still write: the remaining input is discarded.
         broken = broken || writer.write_all(&bytes).await.is_err();
     }
     if broken { Ok(()) } else { writer.shutdown().await }
@@ -50,7 +50,7 @@ async fn send_out(mut reader: ReadHalf<'_>, sender: &Sender) -> std::io::Result<
             sender.end();
             return Ok(Ok(()));
         }
-        // A copy that is as long as it has to be: what waits to be sent is counted by its length.
+        // An exact-size copy: the send queue accounts for the length of a buffer, not its capacity.
         if let Err(failure) = sender.data(buffer[..len].to_vec()).await {
             return Ok(Err(failure));
         }

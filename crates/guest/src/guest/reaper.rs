@@ -1,5 +1,5 @@
-//! Waiting for children, in one place: those that somebody expects are told of, and orphans are merely let go. Nobody
-//! else in this process waits for anything, so no status is ever stolen.
+//! Reaps all children in one place: expected ones are reported, orphans are discarded. No other code in this
+//! process waits for children, so no status is lost.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,17 +9,17 @@ use rustix::process::{Pid, WaitOptions, WaitStatus};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// How many are reaped before others have their turn.
+/// Number of children reaped before other tasks run.
 const BATCH: usize = 128;
 
 type Expected = Rc<RefCell<HashMap<Pid, oneshot::Sender<WaitStatus>>>>;
 
-/// Reaps.
+/// Reaps all children of this process.
 #[derive(Debug)]
 pub(super) struct Reaper(Expected);
 
 impl Reaper {
-    /// Begins; no child may have been started before.
+    /// Starts reaping; no child may have been started before.
     pub(super) fn start() -> std::io::Result<Self> {
         let mut ended = signal(SignalKind::child())?;
         let expected = Expected::default();
@@ -34,7 +34,8 @@ impl Reaper {
         Ok(reaper)
     }
 
-    /// How a child will have ended. To be called before anything else can happen after its start.
+    /// Returns the future exit status of a child. Must be called right after its start, before the event loop
+    /// runs.
     pub(super) fn expect(&self, pid: Pid) -> oneshot::Receiver<WaitStatus> {
         let (sender, receiver) = oneshot::channel();
         self.0.borrow_mut().insert(pid, sender);
@@ -42,12 +43,12 @@ impl Reaper {
     }
 }
 
-/// Whether there may be more.
+/// Reaps up to `most` children; returns whether there may be more.
 fn reap(expected: &Expected, most: usize) -> bool {
     for _ in 0..most {
         let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) else { return false };
         if let Some(sender) = expected.borrow_mut().remove(&pid) {
-            // Whoever expected it may have given up.
+            // The receiver may be gone.
             let _told = sender.send(status);
         }
     }

@@ -1,5 +1,5 @@
-//! Which process the kernel kills first when memory runs out: rather a program than PID 1, which would take all others
-//! with it.
+//! OOM scores: when memory runs out, the kernel should kill a program rather than PID 1, whose end kills all
+//! processes.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -9,18 +9,19 @@ const OWN: &str = "/proc/self/oom_score_adj";
 const RAISE: i32 = 300;
 const MOST: i32 = 1000;
 
-/// This process's own score, which its children start with.
+/// This process's own score, which its children inherit.
 #[derive(Debug)]
 pub(super) struct OomScore(Option<File>);
 
 impl OomScore {
-    /// Where it cannot be written, everybody has the same.
+    /// Opens the score file. If it is not writable, all processes have the same score.
     pub(super) fn open(inherited: Option<OwnedFd>) -> Self {
         Self(try_open(inherited))
     }
 
-    /// Children of this moment have a higher one. Lowering it again needs no right: it is what it was. The host may have
-    /// changed it since the last time.
+    /// Runs `start` with a raised score, which children started by it inherit. Lowering it again needs no
+    /// privilege, because it only returns to its previous value. Reads the score each time, because the host
+    /// may have changed it.
     pub(super) fn while_raised<T>(&self, start: impl FnOnce() -> T) -> T {
         let own = own();
         self.set(own.map(|own| (own + RAISE).min(MOST).max(own)));

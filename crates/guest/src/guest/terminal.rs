@@ -1,4 +1,4 @@
-//! Terminals: a pair of descriptors, one of which is the program's world.
+//! Pseudoterminals.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -9,12 +9,12 @@ use rustix::termios::Winsize;
 
 use crate::protocol::TerminalSize;
 
-/// A new terminal: our end and the program's.
+/// Opens a terminal; returns our end and the program's.
 pub(super) fn open(size: TerminalSize) -> rustix::io::Result<(OwnedFd, OwnedFd)> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let ours = rustix::pty::openpt(flags)?;
     rustix::pty::unlockpt(&ours)?;
-    // Not by its name, where the kernel can do without; some that are none, such as gVisor's, cannot.
+    // Not by name, if the kernel supports that; gVisor, for example, does not.
     let theirs = match rustix::pty::ioctl_tiocgptpeer(&ours, flags) {
         Err(Errno::NOTTY | Errno::INVAL | Errno::NOSYS) => by_name(&ours)?,
         theirs => theirs?,
@@ -29,7 +29,7 @@ fn by_name(ours: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(name, flags, Mode::empty())
 }
 
-/// Sets its size; the program in front of it is told by the kernel.
+/// Sets the size of a terminal; the kernel notifies its foreground process.
 pub(super) fn resize(terminal: impl AsFd, size: TerminalSize) -> rustix::io::Result<()> {
     let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
     rustix::termios::tcsetwinsize(terminal, size)

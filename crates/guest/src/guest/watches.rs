@@ -1,5 +1,5 @@
-//! Watches: changes in a folder, as the kernel tells of them. What the host does not take in time is lost, and that is
-//! told.
+//! File change notifications by inotify. If the host does not read changes fast enough, they are dropped, and
+//! an overflow is reported.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem::MaybeUninit;
@@ -23,7 +23,7 @@ const WANTED: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::ATTRIB)
     .union(WatchFlags::DELETE_SELF)
     .union(WatchFlags::MOVE_SELF);
-/// How many folders are looked at before others have their turn.
+/// Number of events or folders handled before other tasks run.
 const BATCH: usize = 32;
 
 pub(super) async fn watch(
@@ -39,7 +39,7 @@ pub(super) async fn watch(
     while !watch.over || !watch.waiting.is_empty() {
         let next = watch.waiting.front().cloned().map(Event::Change);
         tokio::select! {
-            // Nothing is sent unless this arm is taken.
+            // Polled only if `next` is set.
             sent = async { sender.event(next.as_ref().unwrap_or(&NOTHING), &[]).await }, if next.is_some() => {
                 sent?;
                 watch.waiting.pop_front();
@@ -50,10 +50,10 @@ pub(super) async fn watch(
     Ok(Reply::Ok)
 }
 
-/// What is never sent.
+/// A placeholder that is never sent.
 const NOTHING: Event = Event::Lost { offset: 0, bytes: 0 };
 
-/// What the kernel told.
+/// An event from inotify.
 struct Told {
     folder: i32,
     flags: ReadFlags,
@@ -65,12 +65,12 @@ struct Watch<'a> {
     target: &'a Target,
     recursive: bool,
     kernel: Descriptor,
-    /// Folders that are to be watched, and whether what is in them is told of.
+    /// Folders to be watched, and whether their entries are reported.
     coming: Vec<(PathBuf, bool)>,
-    /// What is watched, by the kernel's numbers, relative to the target.
+    /// Watched folders relative to the target, by watch descriptor.
     folders: HashMap<i32, PathBuf>,
     root: i32,
-    /// A folder that has just been moved away; the next news may say where to.
+    /// A folder that was just moved away; the next event may contain its new path.
     leaving: Option<(u32, PathBuf)>,
     waiting: VecDeque<Change>,
     most_waiting: usize,
@@ -83,7 +83,7 @@ impl<'a> Watch<'a> {
         let kernel = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(|errno| {
             let busy = matches!(errno, Errno::MFILE | Errno::NFILE);
             let kind = if busy { FailureKind::Busy } else { FailureKind::Io };
-            target.failure(kind, "no more can be watched at present")
+            target.failure(kind, "too many watches")
         })?;
         let root =
             inotify::add_watch(&kernel, target.path(), WANTED).map_err(|errno| target.failed(errno))?;
@@ -103,7 +103,7 @@ impl<'a> Watch<'a> {
         })
     }
 
-    /// Waits for the kernel to tell something.
+    /// Waits for events.
     async fn read(&self) -> Vec<Told> {
         let Ok(mut ready) = self.kernel.readable().await else { return Vec::new() };
         let mut buffer = [MaybeUninit::uninit(); 8 << 10];
@@ -150,7 +150,7 @@ impl<'a> Watch<'a> {
         let Some(folder) = self.folders.get(&told.folder) else { return };
         let path = told.name.as_ref().map_or_else(|| folder.clone(), |name| folder.join(name));
         if told.flags.intersects(ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) {
-            // Of all but the root, the folder above tells.
+            // For all folders but the root, the parent's watch reports this.
             if told.folder == self.root {
                 self.add(ChangeKind::Gone, Path::new(""), false);
                 self.over = true;
@@ -168,7 +168,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Folders that come are watched. What is in them already came before the watch did, and is told of.
+    /// Follows a created or moved folder. Its existing entries are reported, because they may be older than
+    /// the watch.
     fn follow(&mut self, kind: ChangeKind, path: PathBuf) {
         match kind {
             ChangeKind::Created | ChangeKind::MovedTo(_) => self.coming.push((path, true)),
@@ -177,7 +178,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Where the folder that arrives with these news was before. One that left and does not arrive is no longer watched.
+    /// Returns the previous path of a folder that arrives with this event. A folder that left the tree is no
+    /// longer watched.
     fn arrives(&mut self, told: &Told) -> Option<PathBuf> {
         let (cookie, old) = self.leaving.take()?;
         let here = self.folders.contains_key(&told.folder);
@@ -195,7 +197,7 @@ impl<'a> Watch<'a> {
         None
     }
 
-    /// Watches go with their folders; only the names change.
+    /// Updates the paths of moved folders; their watches stay valid.
     fn move_along(&mut self, old: &Path, new: &Path) {
         for folder in self.folders.values_mut() {
             if let Ok(rest) = folder.strip_prefix(old) {
@@ -205,7 +207,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Watches all folders that are to be watched, and all in them, and so on.
+    /// Watches all pending folders, and recursively their subfolders.
     async fn scan(&mut self) {
         while let Some((folder, tell)) = self.coming.pop() {
             if !folder.as_os_str().is_empty() && !self.enter(&folder) {
@@ -216,7 +218,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Watches one more folder; whether it is.
+    /// Watches one more folder; returns whether that succeeded.
     fn enter(&mut self, folder: &Path) -> bool {
         if self.folders.len() >= self.most_folders {
             self.add(ChangeKind::Overflow, Path::new(""), false);
@@ -229,7 +231,7 @@ impl<'a> Watch<'a> {
                 true
             }
             Err(errno) => {
-                // The user's share of watches is used up: some changes will not be seen.
+                // The user's limit of inotify watches is reached: some changes will be missed.
                 if errno == Errno::NOSPC {
                     self.add(ChangeKind::Overflow, Path::new(""), false);
                 }
@@ -238,7 +240,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Notes the folders in one, and tells of what is there where nobody could have seen it come.
+    /// Queues the subfolders of a folder, and reports its entries if they may be older than the watch.
     async fn look_into(&mut self, folder: &Path, tell: bool) {
         let flags =
             OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -264,7 +266,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Puts a change into the queue; where that is full, the last one in it says so.
+    /// Queues a change, or an overflow if the queue is full.
     fn add(&mut self, kind: ChangeKind, path: &Path, directory: bool) {
         let full = self.waiting.len() >= self.most_waiting && kind != ChangeKind::Gone;
         let kind = if full { ChangeKind::Overflow } else { kind };

@@ -1,4 +1,4 @@
-//! Folders as one file.
+//! Uploads and downloads of folders as archives.
 
 use std::io;
 
@@ -12,11 +12,12 @@ use super::files::copy;
 use crate::protocol::{ArchiveFormat, ArchiveLimits, Reply, Request, Unpacked};
 
 impl Guest {
-    /// Unpacks an archive into a folder, which is made where it is missing. What was unpacked before a refusal stays.
+    /// Unpacks an archive into a folder, creating the folder if it is missing. Entries unpacked before an
+    /// error stay.
     ///
     /// # Errors
-    /// As the guest tells; `BadArchive` for a malformed or hostile one, `TooLarge` beyond the limits; the error of the
-    /// source, as an [`io::Error`].
+    /// An error of the guest: `BadArchive` if the archive is malformed or hostile, `TooLarge` if it exceeds
+    /// the limits. An error of the source, as an [`io::Error`].
     pub async fn upload_archive<R: AsyncRead + Unpin>(
         &self,
         path: &str,
@@ -34,10 +35,10 @@ impl Guest {
         }
     }
 
-    /// Packs a folder: links as links, devices, pipes and sockets left out.
+    /// Packs a folder. Symlinks are kept as links; devices, pipes and sockets are left out.
     ///
     /// # Errors
-    /// As the guest tells.
+    /// An error of the guest.
     pub async fn download_archive(
         &self,
         path: &str,
@@ -46,11 +47,11 @@ impl Guest {
         self.receive(Request::Pack { path: path.to_owned(), format }).await
     }
 
-    /// The tar of the work folder, without what is mounted in it. Every process stands still until all is read, or
-    /// the reader is dropped.
+    /// Returns a tar archive of the work folder, without mounts in it. All processes are stopped until it is
+    /// read or the reader is dropped.
     ///
     /// # Errors
-    /// As the guest tells; `Invalid` where it is not the first process of a sandbox.
+    /// An error of the guest; `Invalid` if it is not PID 1 of its namespace.
     pub async fn snapshot(&self) -> Result<ByteReader, GuestError> {
         self.receive(Request::Snapshot).await
     }

@@ -1,4 +1,4 @@
-//! Bytes from the guest, as they come.
+//! A stream of bytes from the guest.
 
 use std::future::poll_fn;
 use std::io;
@@ -11,9 +11,9 @@ use super::channel::{Came, Channel};
 use super::error::GuestError;
 use crate::protocol::Reply;
 
-/// Bytes of a file or an archive. Dropping it ends the transfer.
+/// A reader for the bytes of a file or an archive. Dropping it ends the transfer.
 ///
-/// As [`AsyncRead`] its errors are [`GuestError`]s inside of [`io::Error`]s.
+/// As [`AsyncRead`], its errors are [`GuestError`]s inside [`io::Error`]s.
 #[derive(Debug)]
 pub struct ByteReader {
     channel: Channel,
@@ -27,10 +27,10 @@ impl ByteReader {
         Self { channel, chunk: Vec::new(), at: 0, over: false }
     }
 
-    /// The next piece, as it came; `None` at the end.
+    /// Returns the next chunk as received, or `None` at the end.
     ///
     /// # Errors
-    /// Why the rest does not come.
+    /// The transfer has failed.
     pub async fn next_chunk(&mut self) -> Result<Option<Vec<u8>>, GuestError> {
         poll_fn(|context| self.poll_chunk(context)).await?;
         let rest = self.chunk.split_off(self.at);
@@ -39,7 +39,7 @@ impl ByteReader {
         Ok((!rest.is_empty()).then_some(rest))
     }
 
-    /// Ready when there are bytes, or there will be no more.
+    /// Ready if there are unread bytes, or the stream has ended.
     fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Result<(), GuestError>> {
         while self.at == self.chunk.len() && !self.over {
             match ready!(self.channel.poll_next(context))? {

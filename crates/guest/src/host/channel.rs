@@ -1,4 +1,4 @@
-//! A caller's end of a channel.
+//! The caller's end of a channel.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::table::{Item, Opened};
 use crate::line::CHUNK;
 use crate::protocol::{Event, Frame, Kind, Reply};
 
-/// An open channel; dropping it tells the guest that nobody waits any longer.
+/// An open channel. Dropping it cancels the request.
 #[derive(Debug)]
 pub(super) struct Channel {
     connection: Arc<Connection>,
@@ -19,7 +19,7 @@ pub(super) struct Channel {
     finished: bool,
 }
 
-/// What a caller sees of what came.
+/// A received frame, as the caller sees it.
 #[derive(Debug)]
 pub(super) enum Came {
     Answer(Reply),
@@ -34,7 +34,7 @@ impl Channel {
         Self { connection, opened, sent_end: false, finished: false }
     }
 
-    /// What comes next. After an error, or [`Came::Done`], nothing does.
+    /// Polls for the next event. None follows an error or [`Came::Done`].
     pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Came, GuestError>> {
         let Some(item) = ready!(self.opened.items.poll_recv(context)) else {
             self.finished = true;
@@ -65,12 +65,12 @@ impl Channel {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// Memory for what came is free again.
+    /// Returns credit for consumed data.
     fn used(&self, cost: u32) {
         self.opened.window.used(cost, &self.connection.outbox);
     }
 
-    /// The answer before bytes or events.
+    /// Waits for the answer that precedes bytes or events.
     pub(super) async fn answer(&mut self) -> Result<Reply, GuestError> {
         match self.next().await? {
             Came::Answer(reply) => Ok(reply),
@@ -78,7 +78,7 @@ impl Channel {
         }
     }
 
-    /// The final answer, which must be that there is nothing to say.
+    /// Waits for the final reply, which must be [`Reply::Ok`].
     pub(super) async fn done_ok(mut self) -> Result<(), GuestError> {
         match self.next().await? {
             Came::Done(Reply::Ok) => Ok(()),
@@ -86,13 +86,14 @@ impl Channel {
         }
     }
 
-    /// The guest answered something else than was asked.
+    /// Disconnects a guest whose answer does not match the request.
     pub(super) fn wrong(&mut self) -> GuestError {
         self.finished = true;
         self.connection.violated(Violation::WrongAnswer)
     }
 
-    /// Sends some of these bytes, at least one; how many. `None` where the guest takes no more, and has said why.
+    /// Sends some of the bytes, at least one, and returns how many. Returns `None` if the guest has ended the
+    /// request.
     pub(super) fn poll_send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Option<usize>> {
         if self.sent_end {
             return Poll::Ready(None);
@@ -105,7 +106,7 @@ impl Channel {
         Poll::Ready(taken)
     }
 
-    /// Sends all of these bytes; whether the guest takes them.
+    /// Sends all bytes; returns whether the guest accepts them.
     pub(super) async fn send(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
             match poll_fn(|context| self.poll_send(context, bytes)).await {
@@ -116,7 +117,7 @@ impl Channel {
         true
     }
 
-    /// Sends all of these bytes, or says why the guest does not take them.
+    /// Sends all bytes, or returns the guest's reason for not accepting them.
     pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), GuestError> {
         if self.send(bytes).await {
             return Ok(());
@@ -127,7 +128,7 @@ impl Channel {
         }
     }
 
-    /// No more bytes from this side.
+    /// Ends the bytes in this direction.
     pub(super) fn end(&mut self) {
         if !std::mem::replace(&mut self.sent_end, true) {
             self.connection.outbox.send(Frame::bare(self.opened.channel, Kind::End));

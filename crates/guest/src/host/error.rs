@@ -1,4 +1,4 @@
-//! What a caller of the host's half can hear.
+//! Errors of requests to a guest.
 
 use std::io;
 
@@ -6,71 +6,71 @@ use thiserror::Error;
 
 use crate::protocol::{Failure, FailureKind, FrameError, Kind};
 
-/// Why a request has no answer.
+/// Why a request failed.
 #[derive(Debug, Clone, Error)]
 pub enum GuestError {
-    /// The guest did not or could not.
+    /// The guest refused or failed the request.
     #[error(transparent)]
     Failed(#[from] Failure),
-    /// The guest is gone, and with it the sandbox.
+    /// The guest is gone, and the sandbox with it.
     #[error("the sandbox is gone: {0}")]
     Gone(Loss),
-    /// The request does not fit into a frame.
+    /// The request does not fit in a frame.
     #[error("the request is too large")]
     RequestTooLarge,
 }
 
-/// How a guest was lost.
+/// Why a guest is gone.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Loss {
-    /// It ended, or its host let go of it.
+    /// The guest exited, or closed the connection.
     #[error("it ended")]
     Ended,
-    /// The line broke.
-    #[error("its line broke: {0}")]
+    /// The connection broke.
+    #[error("its connection broke: {0}")]
     Line(io::ErrorKind),
-    /// It broke the rules, and is no longer listened to.
-    #[error("it broke the protocol: {0}")]
+    /// The guest violated the protocol and was disconnected.
+    #[error("it violated the protocol: {0}")]
     Violation(Violation),
 }
 
-/// What a guest may not do.
+/// A violation of the protocol.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Violation {
-    /// Something else than a greeting came first.
-    #[error("it did not greet")]
+    /// The first frame was not a hello.
+    #[error("no hello")]
     NoHello,
-    /// It speaks another version.
-    #[error("it speaks version {0}")]
+    /// The guest has another protocol version.
+    #[error("unsupported version {0}")]
     Version(u32),
-    /// A frame longer than any may be.
-    #[error("a frame of {0} bytes")]
+    /// A frame with an overlong body.
+    #[error("frame of {0} bytes is too long")]
     TooLong(u32),
-    /// A kind of frame that there is not.
-    #[error("a frame of the unknown kind {0}")]
+    /// An unknown kind of frame.
+    #[error("unknown frame kind {0}")]
     UnknownKind(u8),
-    /// A kind of frame that only hosts send, or that has no place here.
-    #[error("a {0:?} frame out of place")]
+    /// A frame that only hosts send, or that is not expected here.
+    #[error("unexpected {0:?} frame")]
     OutOfPlace(Kind),
-    /// A frame of a channel that is not open.
-    #[error("a frame of channel {0}, which is not open")]
+    /// A frame for a channel that is not open.
+    #[error("frame for channel {0}, which is not open")]
     UnknownChannel(u32),
-    /// More bytes than it had credit for.
-    #[error("more than its credit on channel {0}")]
+    /// More bytes than granted.
+    #[error("credit exceeded on channel {0}")]
     Overrun(u32),
-    /// More credit than there can be.
+    /// More credit than the window.
     #[error("too much credit on channel {0}")]
     Credit(u32),
-    /// A message that cannot be read.
-    #[error("a malformed {0:?} frame")]
+    /// A message that cannot be decoded.
+    #[error("malformed {0:?} frame")]
     Malformed(Kind),
-    /// An answer to another question.
-    #[error("an answer that does not fit the question")]
+    /// An answer to a different request.
+    #[error("the answer does not match the request")]
     WrongAnswer,
 }
 
 impl GuestError {
-    /// The kind of failure, where the guest told one.
+    /// Returns the kind of failure that the guest reported.
     pub fn kind(&self) -> Option<FailureKind> {
         match self {
             Self::Failed(failure) => Some(failure.kind),
@@ -78,7 +78,7 @@ impl GuestError {
         }
     }
 
-    /// The error that an [`io::Error`] of this crate's streams carries.
+    /// Returns the error inside an [`io::Error`] of this crate's streams.
     pub fn of_io(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
     }

@@ -1,4 +1,4 @@
-//! Files of the sandbox.
+//! Requests about files.
 
 use std::io;
 use std::pin::Pin;
@@ -14,10 +14,10 @@ use crate::line::CHUNK;
 use crate::protocol::{Entry, Metadata, Page, Reply, Request, Space, WriteOptions};
 
 impl Guest {
-    /// What is at a path; of a link itself, unless it is to be followed.
+    /// Returns the metadata of a path; `follow` resolves a symlink.
     ///
     /// # Errors
-    /// As the guest tells; `NotFound` where there is nothing.
+    /// An error of the guest; `NotFound` if the path does not exist.
     pub async fn stat(&self, path: &str, follow: bool) -> Result<Metadata, GuestError> {
         let mut channel = self.open(&Request::Stat { path: path.to_owned(), follow }).await?;
         match channel.next().await? {
@@ -26,10 +26,11 @@ impl Guest {
         }
     }
 
-    /// How full the file system is that something is on. The guest's word: nobody outside looks.
+    /// Returns the usage of the file system that contains a path, as the guest reports it. The host does not
+    /// verify it.
     ///
     /// # Errors
-    /// As the guest tells; `NotFound` where there is nothing.
+    /// An error of the guest; `NotFound` if the path does not exist.
     pub async fn space(&self, path: &str) -> Result<Space, GuestError> {
         let mut channel = self.open(&Request::Space { path: path.to_owned() }).await?;
         match channel.next().await? {
@@ -38,11 +39,11 @@ impl Guest {
         }
     }
 
-    /// Reads a regular file, or a part of it. Without a length it is read to its end, also where it grows meanwhile or,
-    /// like those in `/proc`, does not know its size.
+    /// Reads a regular file or a part of it. Without a length, it is read to its end, even if it grows
+    /// meanwhile, or has no known size as in `/proc`.
     ///
     /// # Errors
-    /// As the guest tells; `NotAFile` for devices and pipes, `IsADirectory` for folders.
+    /// An error of the guest; `NotAFile` for devices and pipes, `IsADirectory` for folders.
     pub async fn read_file(
         &self,
         path: &str,
@@ -56,10 +57,10 @@ impl Guest {
         }
     }
 
-    /// Begins to write a file.
+    /// Starts writing a file.
     ///
     /// # Errors
-    /// As the guest tells.
+    /// An error of the guest.
     pub async fn create_file(&self, path: &str, options: WriteOptions) -> Result<FileWriter, GuestError> {
         let mut channel = self.open(&Request::Write { path: path.to_owned(), options }).await?;
         match channel.answer().await? {
@@ -68,10 +69,10 @@ impl Guest {
         }
     }
 
-    /// Writes all that a source gives; how many bytes.
+    /// Writes everything from a source to a file, and returns the number of bytes.
     ///
     /// # Errors
-    /// As the guest tells; the error of the source, as an [`io::Error`].
+    /// An error of the guest; an error of the source, as an [`io::Error`].
     pub async fn write_file<R: AsyncRead + Unpin>(
         &self,
         path: &str,
@@ -83,10 +84,10 @@ impl Guest {
         Ok(writer.finish().await?)
     }
 
-    /// A page of a folder, sorted by name: up to 256 entries, fewer where their names are long.
+    /// Returns a page of a folder, sorted by name: at most 256 entries, fewer if names are long.
     ///
     /// # Errors
-    /// As the guest tells.
+    /// An error of the guest.
     pub async fn list(&self, path: &str, after: Option<Vec<u8>>, limit: u32) -> Result<Page, GuestError> {
         let mut channel = self.open(&Request::List { path: path.to_owned(), after, limit }).await?;
         match channel.next().await? {
@@ -100,10 +101,10 @@ impl Guest {
         }
     }
 
-    /// Makes a folder; with its parents, it may exist already.
+    /// Creates a folder. With `parents`, missing parents are created, and the folder may exist.
     ///
     /// # Errors
-    /// As the guest tells.
+    /// An error of the guest.
     pub async fn make_folder(
         &self,
         path: &str,
@@ -116,16 +117,16 @@ impl Guest {
     /// Renames a file or folder.
     ///
     /// # Errors
-    /// As the guest tells; `Exists` where something is in the way and may not be replaced.
+    /// An error of the guest; `Exists` if the target exists and `replace` is false.
     pub async fn rename(&self, from: &str, to: &str, replace: bool) -> Result<(), GuestError> {
         self.ask(Request::Move { from: from.to_owned(), to: to.to_owned(), replace }).await
     }
 
-    /// Removes a file, a link or a folder; a folder that is not empty only where asked to. No link is followed.
-    /// Dropping the future stops it half-way.
+    /// Removes a file, a symlink or a folder. A folder that is not empty needs `recursive`. Follows no
+    /// symlink. Dropping the future stops the removal halfway.
     ///
     /// # Errors
-    /// As the guest tells.
+    /// An error of the guest.
     pub async fn remove(&self, path: &str, recursive: bool) -> Result<(), GuestError> {
         self.ask(Request::Remove { path: path.to_owned(), recursive }).await
     }
@@ -133,24 +134,24 @@ impl Guest {
     /// Sets permission bits.
     ///
     /// # Errors
-    /// As the guest tells; `Invalid` for set-id bits.
+    /// An error of the guest; `Invalid` for set-id bits.
     pub async fn set_mode(&self, path: &str, mode: u32) -> Result<(), GuestError> {
         self.ask(Request::SetMode { path: path.to_owned(), mode }).await
     }
 
-    /// A request to which there is nothing to say but that it is done.
+    /// Sends a request without a result.
     pub(super) async fn ask(&self, request: Request) -> Result<(), GuestError> {
         self.open(&request).await?.done_ok().await
     }
 }
 
-/// A guest that is not the tenant's would never send another.
+/// Checks the name of an entry. Only a compromised guest sends another one.
 fn has_plain_name(entry: &Entry) -> bool {
     let name = entry.name.as_str();
     !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0'])
 }
 
-/// Sends all that a source gives, unless the guest has enough of it; its last answer then says why.
+/// Sends everything from a source, until the guest ends the request; its final reply has the reason.
 pub(super) async fn copy<R: AsyncRead + Unpin>(channel: &mut Channel, mut source: R) -> io::Result<()> {
     let mut buffer = vec![0; CHUNK];
     loop {
@@ -161,25 +162,26 @@ pub(super) async fn copy<R: AsyncRead + Unpin>(channel: &mut Channel, mut source
     }
 }
 
-/// A file that is being written. Dropping it leaves what was written so far, or nothing where it is atomic.
+/// A file that is being written. Dropping it keeps what was written so far, or nothing if the write is
+/// atomic.
 #[derive(Debug)]
 pub struct FileWriter {
     channel: Channel,
 }
 
 impl FileWriter {
-    /// Takes bytes; waits while the guest is behind.
+    /// Writes bytes; waits while the guest is behind.
     ///
     /// # Errors
-    /// As the guest tells; `NoSpace` where the disk is full.
+    /// An error of the guest; `NoSpace` if the disk is full.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), GuestError> {
         self.channel.write(bytes).await
     }
 
-    /// Ends the file; how many bytes were written. Until then nothing is promised.
+    /// Finishes the file, and returns the number of bytes written. Before that, no write is guaranteed.
     ///
     /// # Errors
-    /// As the guest tells.
+    /// An error of the guest.
     pub async fn finish(mut self) -> Result<u64, GuestError> {
         self.channel.end();
         match self.channel.next().await? {

@@ -1,7 +1,7 @@
-//! The host's half: a [`Guest`] to ask, from as many tasks as like to.
+//! The host's half: a [`Guest`] that any number of tasks can use.
 //!
-//! Whatever comes from the guest may come from the tenant. It is bounded by the protocol, checked before it is
-//! believed, and never worth a panic; a guest that breaks the rules is no longer listened to ([`Loss::Violation`]).
+//! A tenant may control everything that the guest sends. It is bounded by the protocol and checked before
+//! use, and never causes a panic. A guest that violates the protocol is disconnected ([`Loss::Violation`]).
 
 mod archives;
 mod bytes;
@@ -36,8 +36,8 @@ use crate::protocol::{
 use channel::Channel;
 use table::Table;
 
-/// A guest to ask. Clones ask the same one; when the last of them is gone, and every stream from it, so is the line,
-/// and with it the sandbox.
+/// A connected guest. Clones share the connection. When the last clone and the last stream are dropped, the
+/// connection closes, and the sandbox ends.
 #[derive(Debug, Clone)]
 pub struct Guest(Arc<Connection>);
 
@@ -57,10 +57,10 @@ impl Drop for Connection {
 }
 
 impl Guest {
-    /// Greets the guest at the other end of a line.
+    /// Connects to the guest at the other end of a stream.
     ///
     /// # Errors
-    /// [`GuestError::Gone`] where there is none, or none of this version.
+    /// [`GuestError::Gone`] if there is no guest, or one with another version.
     pub async fn connect<S>(line: S, settings: Settings) -> Result<Self, GuestError>
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
@@ -97,17 +97,17 @@ impl Guest {
         Ok(Self(Arc::new(Connection { outbox, table, slots, gone, tasks })))
     }
 
-    /// Waits until the guest is gone, and says why.
+    /// Waits until the guest is gone, and returns the reason.
     pub async fn gone(&self) -> Loss {
         let mut gone = self.0.gone.clone();
-        // An error says that the reader is gone, which is the same.
+        // An error means that the reading task has ended, so the guest is gone, too.
         let _gone = gone.wait_for(|gone| *gone).await;
         self.0.table.loss()
     }
 
-    /// Whether the guest is gone.
+    /// Returns whether the guest is gone.
     pub fn is_gone(&self) -> bool {
-        // An error says that the reader is gone, which is the same.
+        // An error means that the reading task has ended, so the guest is gone, too.
         *self.0.gone.borrow() || self.0.gone.has_changed().is_err()
     }
 
@@ -129,7 +129,7 @@ impl Guest {
 }
 
 impl Connection {
-    /// The guest broke a rule that only the caller of a request knows: it is not listened to any longer.
+    /// Disconnects a guest that violated a rule which only the caller of a request can check.
     fn violated(&self, violation: Violation) -> GuestError {
         self.table.lose(Loss::Violation(violation));
         self.tasks.iter().for_each(AbortHandle::abort);
@@ -150,7 +150,7 @@ async fn greet<R: AsyncRead + Unpin>(line: &mut R) -> Result<(), Loss> {
     Ok(())
 }
 
-/// Reads until there is nothing more to be had, and says why.
+/// Reads frames until the connection is lost, and returns the reason.
 async fn listen<R: AsyncRead + Unpin>(line: &mut R, table: &Table) -> Loss {
     loop {
         match read_frame(line).await {

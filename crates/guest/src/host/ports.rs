@@ -1,4 +1,4 @@
-//! TCP ports of the sandbox's loopback.
+//! Connections to TCP ports of the sandbox.
 
 use std::io;
 use std::pin::Pin;
@@ -12,10 +12,10 @@ use super::error::GuestError;
 use crate::protocol::{Reply, Request};
 
 impl Guest {
-    /// Connects to a port on the loopback inside.
+    /// Connects to a port on the sandbox's loopback interface.
     ///
     /// # Errors
-    /// As the guest tells; `Refused` where nobody listens.
+    /// An error of the guest; `Refused` if no program listens on the port.
     pub async fn open_port(&self, port: u16) -> Result<PortStream, GuestError> {
         let mut channel = self.open(&Request::Port { port }).await?;
         match channel.answer().await? {
@@ -25,7 +25,7 @@ impl Guest {
     }
 }
 
-/// A connection to a program inside. Either side may end its half and go on with the other.
+/// A connection to a program in the sandbox. Either side can shut down its direction independently.
 #[derive(Debug)]
 pub struct PortStream {
     channel: Channel,

@@ -1,4 +1,4 @@
-//! Processes of the sandbox.
+//! Requests about processes.
 
 use belljar_engine::living::OutputEvent;
 
@@ -8,10 +8,11 @@ use super::error::GuestError;
 use crate::protocol::{Attach, Event, ProcessId, ProcessInfo, Reply, Request, StartCommand, TerminalSize};
 
 impl Guest {
-    /// Starts a process that goes on by itself; look at it with [`Guest::attach`].
+    /// Starts a process in the background; see [`Guest::attach`] for its output.
     ///
     /// # Errors
-    /// As the guest tells; `NotFound` where there is no such program, `Busy` at the bound.
+    /// An error of the guest; `NotFound` if the program does not exist, `Busy` if there are too many
+    /// processes.
     pub async fn start(&self, command: StartCommand) -> Result<ProcessId, GuestError> {
         let mut channel = self.open(&Request::Start { command, attach: None }).await?;
         match channel.next().await? {
@@ -20,11 +21,11 @@ impl Guest {
         }
     }
 
-    /// Starts a process and looks at it from its first byte on, in one round trip. It goes on when nobody looks any
-    /// longer.
+    /// Starts a process and attaches to its output from the first byte, in one round trip. Dropping the
+    /// output leaves the process running.
     ///
     /// # Errors
-    /// As [`Guest::start`].
+    /// See [`Guest::start`].
     pub async fn start_attached(
         &self,
         command: StartCommand,
@@ -37,10 +38,10 @@ impl Guest {
         }
     }
 
-    /// Looks at the output of a process, as often as one likes, also when it has ended.
+    /// Attaches to the output of a process, any number of times, even after its end.
     ///
     /// # Errors
-    /// As the guest tells; `NotFound` where the process is forgotten.
+    /// An error of the guest; `NotFound` if the process is forgotten.
     pub async fn attach(&self, process: ProcessId, attach: Attach) -> Result<Output, GuestError> {
         let mut channel = self.open(&Request::Attach { process, attach }).await?;
         match channel.answer().await? {
@@ -49,29 +50,29 @@ impl Guest {
         }
     }
 
-    /// A way to write to a process for as long as one likes. Several writers take turns.
+    /// Opens the stdin of a process for writing. Several writers alternate.
     ///
     /// # Errors
-    /// As the guest tells; `Ended` where its input is closed.
+    /// An error of the guest; `Ended` if its stdin is closed.
     pub async fn stdin(&self, process: ProcessId) -> Result<StdinWriter, GuestError> {
         let channel = self.open(&Request::Stdin { process, close: false }).await?;
         Ok(StdinWriter { channel })
     }
 
-    /// Writes to a process, and waits until it is in its pipe.
+    /// Writes to the stdin of a process, and waits until the bytes are in its pipe.
     ///
     /// # Errors
-    /// As [`Guest::stdin`].
+    /// See [`Guest::stdin`].
     pub async fn write_stdin(&self, process: ProcessId, bytes: &[u8]) -> Result<(), GuestError> {
         let mut writer = self.stdin(process).await?;
         writer.write(bytes).await?;
         writer.finish().await
     }
 
-    /// Closes what a process reads. On a terminal this is the end-of-file character.
+    /// Closes the stdin of a process. On a terminal this sends the end-of-file character.
     ///
     /// # Errors
-    /// As [`Guest::stdin`].
+    /// See [`Guest::stdin`].
     pub async fn close_stdin(&self, process: ProcessId) -> Result<(), GuestError> {
         let mut channel = self.open(&Request::Stdin { process, close: true }).await?;
         channel.end();
@@ -81,7 +82,7 @@ impl Guest {
     /// Sends a signal to the process group.
     ///
     /// # Errors
-    /// As the guest tells; `Ended` where the process has.
+    /// An error of the guest; `Ended` if the process has ended.
     pub async fn signal(&self, process: ProcessId, signal: i32) -> Result<(), GuestError> {
         self.ask(Request::Signal { process, signal }).await
     }
@@ -89,23 +90,23 @@ impl Guest {
     /// Sets the size of a process's terminal.
     ///
     /// # Errors
-    /// As the guest tells; `Invalid` where it has none.
+    /// An error of the guest; `Invalid` if the process has no terminal.
     pub async fn resize(&self, process: ProcessId, size: TerminalSize) -> Result<(), GuestError> {
         self.ask(Request::Resize { process, size }).await
     }
 
-    /// Kills every process of the sandbox, whoever started it; the guest stays.
+    /// Kills every process of the sandbox except the guest, including daemons.
     ///
     /// # Errors
-    /// As the guest tells; `Invalid` where it is not the first process of a sandbox.
+    /// An error of the guest; `Invalid` if it is not PID 1 of its namespace.
     pub async fn end_all(&self) -> Result<(), GuestError> {
         self.ask(Request::EndAll).await
     }
 
-    /// All processes that run or are remembered, oldest first.
+    /// Lists all running and remembered processes, oldest first.
     ///
     /// # Errors
-    /// As the guest tells.
+    /// An error of the guest.
     pub async fn processes(&self) -> Result<Vec<ProcessInfo>, GuestError> {
         let mut channel = self.open(&Request::Processes).await?;
         match channel.next().await? {
@@ -115,7 +116,7 @@ impl Guest {
     }
 }
 
-/// A viewer of a process. Dropping it leaves the process alone.
+/// The output of an attached process. Dropping it leaves the process alone.
 #[derive(Debug)]
 pub struct Output {
     channel: Channel,
@@ -128,15 +129,15 @@ impl Output {
         Self { channel, next, over: false }
     }
 
-    /// The byte with which one could go on later.
+    /// Returns the offset from which a later attach can continue.
     pub fn offset(&self) -> u64 {
         self.next
     }
 
-    /// The next event; `None` after the end of the process.
+    /// Returns the next event, or `None` after the end of the process.
     ///
     /// # Errors
-    /// Why no more come.
+    /// The connection or the request has failed.
     pub async fn next(&mut self) -> Result<Option<OutputEvent>, GuestError> {
         if self.over {
             return Ok(None);
@@ -161,25 +162,25 @@ impl Output {
     }
 }
 
-/// Writes to a process. Dropping it leaves the process's input open.
+/// Writes to a process. Dropping it leaves the process's stdin open.
 #[derive(Debug)]
 pub struct StdinWriter {
     channel: Channel,
 }
 
 impl StdinWriter {
-    /// Takes bytes; waits while the process does not read.
+    /// Writes bytes; waits while the process does not read.
     ///
     /// # Errors
-    /// As the guest tells; `Ended` where nobody will read them.
+    /// An error of the guest; `Ended` if the stdin is closed.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), GuestError> {
         self.channel.write(bytes).await
     }
 
-    /// Waits until everything is written.
+    /// Waits until all bytes are written.
     ///
     /// # Errors
-    /// As the guest tells.
+    /// An error of the guest.
     pub async fn finish(mut self) -> Result<(), GuestError> {
         self.channel.end();
         self.channel.done_ok().await

@@ -1,4 +1,4 @@
-//! The open channels, and where what comes for them goes. Nothing in here waits.
+//! The open channels and the dispatch of received frames. No function here waits.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use super::error::{Loss, Violation};
 use crate::line::{Credit, Window};
 use crate::protocol::{Event, Failure, Frame, Kind, Reply, decode, split};
 
-/// What came on a channel.
+/// A received item of a channel.
 #[derive(Debug)]
 pub(super) enum Item {
     Answer(Reply),
@@ -26,8 +26,8 @@ struct Entry {
     window: Arc<Window>,
     answered: bool,
     ended: bool,
-    /// Freed when the guest is done with the channel, not when the caller is: a guest that never says so blocks only
-    /// itself.
+    /// Released when the guest is done with the channel, not when the caller is: a guest that never finishes
+    /// only blocks its own sandbox.
     _slot: OwnedSemaphorePermit,
 }
 
@@ -42,7 +42,7 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct Table(Mutex<State>);
 
-/// A caller's end of a channel.
+/// The caller's end of a channel.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) channel: u32,
@@ -56,7 +56,7 @@ impl Table {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new channel, under a number that no open one has.
+    /// Opens a channel under an unused number.
     pub(super) fn open(&self, slot: OwnedSemaphorePermit) -> Result<Opened, Loss> {
         let mut state = self.state();
         if let Some(lost) = &state.lost {
@@ -83,7 +83,7 @@ impl Table {
         Ok(Opened { channel, items, credit, window })
     }
 
-    /// Puts a frame where it belongs.
+    /// Passes a frame to its channel.
     pub(super) fn deliver(&self, frame: Frame) -> Result<(), Violation> {
         let mut state = self.state();
         let channel = frame.channel;
@@ -92,7 +92,7 @@ impl Table {
         };
         if let Some(item) = entry.take(frame)? {
             let done = matches!(item, Item::Done(_));
-            // A caller who went away no longer listens; it is all the same until the guest is done.
+            // The caller may be gone. The channel stays open until the guest is done.
             let _listening = entry.items.send(item);
             if done {
                 entry.credit.close();
@@ -102,7 +102,7 @@ impl Table {
         Ok(())
     }
 
-    /// The guest is gone: every caller hears it. The first reason stands.
+    /// Marks the guest as gone and notifies all callers. The first reason is kept.
     pub(super) fn lose(&self, loss: Loss) {
         let mut state = self.state();
         state.lost.get_or_insert(loss);
@@ -111,14 +111,14 @@ impl Table {
         }
     }
 
-    /// Why the guest is gone.
+    /// Returns why the guest is gone.
     pub(super) fn loss(&self) -> Loss {
         self.state().lost.clone().unwrap_or(Loss::Ended)
     }
 }
 
 impl Entry {
-    /// Checks a frame against what came before.
+    /// Checks a frame against the channel's state.
     fn take(&mut self, frame: Frame) -> Result<Option<Item>, Violation> {
         let (kind, cost) = (frame.kind, frame.cost());
         if kind.costs() {

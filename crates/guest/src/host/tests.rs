@@ -1,4 +1,4 @@
-//! Guests that are not ours: every rule that they can break, and bytes that mean nothing.
+//! Hostile guests: every protocol violation, and random bytes.
 
 use std::time::Duration;
 
@@ -27,12 +27,13 @@ async fn send(line: &mut DuplexStream, frames: &[Frame]) {
     }
 }
 
-/// A host whose guest says these things, whatever it is asked; the other end keeps the line open.
+/// Connects to a guest that sends these frames regardless of requests. The returned end keeps the connection
+/// open.
 async fn facing(frames: &[Frame]) -> (Guest, DuplexStream) {
     let (ours, mut theirs) = tokio::io::duplex(8 << 20);
     send(&mut theirs, &[hello(VERSION)]).await;
     let guest = Guest::connect(ours, Settings::default()).await.unwrap();
-    // Channel 1 is open before anything is said on it.
+    // Channel 1 is open before any frame for it arrives.
     let asking = guest.open(&crate::protocol::Request::Processes).await.unwrap();
     send(&mut theirs, frames).await;
     std::mem::forget(asking);
@@ -41,7 +42,7 @@ async fn facing(frames: &[Frame]) -> (Guest, DuplexStream) {
 
 async fn loss_after(frames: &[Frame]) -> Loss {
     let (guest, _line) = facing(frames).await;
-    tokio::time::timeout(Duration::from_secs(10), guest.gone()).await.expect("it is still listened to")
+    tokio::time::timeout(Duration::from_secs(10), guest.gone()).await.expect("the guest is not disconnected")
 }
 
 #[tokio::test]
@@ -90,14 +91,14 @@ async fn strangers_are_not_guests() {
     assert_eq!(first(&[frame(0, Kind::Done, vec![])]).await, Loss::Violation(Violation::NoHello));
 }
 
-/// What comes of a request when the guest has these answers for it, on channel 2.
+/// Returns the result of a request for which the guest sends these frames, on channel 2.
 async fn asked<T>(frames: Vec<Frame>, ask: impl AsyncFnOnce(Guest) -> T) -> T {
     let (guest, mut line) = facing(&[]).await;
     let answering = async {
         tokio::time::sleep(Duration::from_millis(20)).await;
         send(&mut line, &frames).await;
     };
-    let answer = async { tokio::time::timeout(Duration::from_secs(10), ask(guest)).await.expect("it hangs") };
+    let answer = async { tokio::time::timeout(Duration::from_secs(10), ask(guest)).await.expect("hangs") };
     tokio::join!(answer, answering).0
 }
 
@@ -189,7 +190,7 @@ proptest::proptest! {
             };
             tokio::time::timeout(Duration::from_secs(20), async { tokio::join!(asking, telling) })
                 .await
-                .expect("it hangs");
+                .expect("hangs");
         });
     }
 }

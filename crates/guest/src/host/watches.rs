@@ -1,4 +1,4 @@
-//! Changes of files, as they happen.
+//! File change notifications.
 
 use std::path::{Component, Path};
 
@@ -8,10 +8,10 @@ use super::error::GuestError;
 use crate::protocol::{Change, Event, Reply, Request};
 
 impl Guest {
-    /// Tells of changes in a folder, or in all below it. What happens after this returns is told.
+    /// Watches a folder, optionally with all subfolders. Reports every change after this method returns.
     ///
     /// # Errors
-    /// As the guest tells.
+    /// An error of the guest.
     pub async fn watch(&self, path: &str, recursive: bool) -> Result<Watch, GuestError> {
         let mut channel = self.open(&Request::Watch { path: path.to_owned(), recursive }).await?;
         match channel.answer().await? {
@@ -21,17 +21,17 @@ impl Guest {
     }
 }
 
-/// Changes of a folder. Dropping it ends the watch.
+/// The changes of a watched folder. Dropping it ends the watch.
 #[derive(Debug)]
 pub struct Watch {
     channel: Channel,
 }
 
 impl Watch {
-    /// The next change; `None` when what was watched is gone.
+    /// Returns the next change, or `None` if the watched folder is gone.
     ///
     /// # Errors
-    /// Why no more come.
+    /// The watch has failed.
     pub async fn next(&mut self) -> Result<Option<Change>, GuestError> {
         match self.channel.next().await? {
             Came::Event(Event::Change(change), rest) if rest.is_empty() && is_below(&change.path) => {

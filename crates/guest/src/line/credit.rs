@@ -1,11 +1,12 @@
-//! How much may still be sent on a channel.
+//! The credit left for sending on a channel.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use crate::protocol::{FRAME_COST, WINDOW};
 
-/// Below this a sender rather waits than sends crumbs. More comes in quarters of a window, so it never waits in vain.
+/// Minimum size of a frame, unless less is left to send. Credit comes in quarters of a window, so the sender
+/// always gets enough.
 const CRUMB: u32 = 4 << 10;
 
 #[derive(Debug)]
@@ -15,7 +16,7 @@ struct State {
     waiting: Option<Waker>,
 }
 
-/// Credit of one channel, with one sender.
+/// The credit of one channel, with one sender.
 #[derive(Debug)]
 pub(crate) struct Credit(Mutex<State>);
 
@@ -28,7 +29,7 @@ impl Credit {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// More to send; whether that is no more than was ever taken.
+    /// Adds credit; returns whether the sum is within the window.
     pub(crate) fn add(&self, amount: u32) -> bool {
         let mut state = self.state();
         let Some(sum) = state.available.checked_add(amount).filter(|sum| *sum <= WINDOW) else {
@@ -41,7 +42,7 @@ impl Credit {
         true
     }
 
-    /// Nothing can be sent any more.
+    /// Ends sending on the channel.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
@@ -50,8 +51,8 @@ impl Credit {
         }
     }
 
-    /// Takes credit for one frame of up to `wanted` bytes, and at least `least`; how many it may have. `None` when
-    /// nothing can be sent any more.
+    /// Reserves credit for one frame of `least` to `wanted` bytes, and returns the granted length; `None` if
+    /// the channel is closed.
     pub(crate) fn poll_take(
         &self,
         context: &mut Context<'_>,
@@ -73,12 +74,12 @@ impl Credit {
         Poll::Ready(Some(taken as usize))
     }
 
-    /// The same for as much of `wanted` bytes as is worth a frame.
+    /// Reserves credit for at most `wanted` bytes, waiting until the frame is not too small.
     pub(crate) fn poll_take_some(&self, context: &mut Context<'_>, wanted: usize) -> Poll<Option<usize>> {
         self.poll_take(context, wanted.min(CRUMB as usize), wanted)
     }
 
-    /// Waits for credit for a frame of exactly so many bytes; whether it can be sent.
+    /// Waits for credit for a frame of exactly `len` bytes; returns whether it can be sent.
     #[cfg(any(test, target_os = "linux"))]
     pub(crate) async fn take(&self, len: usize) -> bool {
         std::future::poll_fn(|context| self.poll_take(context, len, len)).await.is_some()

@@ -1,4 +1,4 @@
-//! What both halves need to share one line among many channels: a queue of frames, and credit both ways.
+//! Shares one stream among many channels: a queue of frames, and credit in both directions.
 
 mod credit;
 mod outbox;
@@ -8,5 +8,5 @@ pub(crate) use credit::Credit;
 pub(crate) use outbox::{Outbox, outbox, write_out};
 pub(crate) use window::Window;
 
-/// How many bytes go into one frame, mostly: small enough to take turns, large enough to be cheap.
+/// Usual length of a frame's body, in bytes: small enough for fairness, large enough for throughput.
 pub(crate) const CHUNK: usize = 64 << 10;

@@ -1,5 +1,5 @@
-//! What waits to be sent. Everything in it is bounded by the protocol: bytes by credit, the rest by the number of
-//! channels. So sending never waits, and neither does whoever reads the line.
+//! The queue of frames to send. The protocol bounds its length: credit bounds bytes, and the number of
+//! channels bounds the rest. Sending therefore never blocks, and neither does reading.
 
 use std::io;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ enum Out {
     Credit(Arc<Window>),
 }
 
-/// Where frames go to be sent, in order.
+/// Queues frames to be sent in order.
 #[derive(Debug, Clone)]
 pub(crate) struct Outbox(mpsc::UnboundedSender<Out>);
 
-/// The other end of it.
+/// The receiving end of the queue.
 #[derive(Debug)]
 pub(crate) struct Queue(mpsc::UnboundedReceiver<Out>);
 
@@ -30,7 +30,8 @@ pub(crate) fn outbox() -> (Outbox, Queue) {
 }
 
 impl Outbox {
-    /// Sends a frame. When the line is gone nobody misses it: whoever reads the line says so to all.
+    /// Sends a frame. If the connection is gone, the frame is dropped: the reading task reports the loss to
+    /// all callers.
     pub(crate) fn send(&self, frame: Frame) {
         let _gone = self.0.send(Out::Frame(frame));
     }
@@ -40,7 +41,7 @@ impl Outbox {
     }
 }
 
-/// Sends until all senders are gone.
+/// Writes frames until all senders are dropped.
 pub(crate) async fn write_out<W: AsyncWrite + Unpin>(line: W, mut queue: Queue) -> io::Result<()> {
     let mut line = BufWriter::with_capacity(2 * CHUNK, line);
     while let Some(mut out) = queue.0.recv().await {

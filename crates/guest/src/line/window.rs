@@ -1,4 +1,4 @@
-//! How much the other side may still send on a channel, and when it is told that it may send more.
+//! The receive window of a channel: how much the peer may still send, and when it is granted more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -25,13 +25,13 @@ impl Window {
         })
     }
 
-    /// A frame came; whether it was allowed to.
+    /// Accounts for a received frame; returns whether the peer had credit for it.
     pub(crate) fn came(&self, cost: u32) -> bool {
         self.left.try_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(cost)).is_ok()
     }
 
-    /// What came has been used up. The sender is told in quarters of a window, and at most one such message waits
-    /// in the queue: a peer that sends and never reads makes it no longer.
+    /// Returns credit for a consumed frame. Credit is granted in quarters of a window, and at most one grant
+    /// is queued: a peer that sends but never reads cannot grow the queue.
     pub(crate) fn used(self: &Arc<Self>, cost: u32, outbox: &Outbox) {
         let used = self.used.fetch_add(cost, Ordering::AcqRel) + cost;
         if used >= WINDOW / 4 && !self.told.swap(true, Ordering::AcqRel) {
@@ -39,7 +39,7 @@ impl Window {
         }
     }
 
-    /// The message, at the moment in which it is sent.
+    /// Creates the grant at the moment it is sent.
     pub(crate) fn message(&self) -> Frame {
         self.told.store(false, Ordering::Release);
         let amount = self.used.swap(0, Ordering::AcqRel);

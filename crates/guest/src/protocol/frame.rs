@@ -1,39 +1,39 @@
-//! One frame: how it is laid out, and what is refused before a byte of it is kept.
+//! The layout of a frame. Invalid frames are refused before their body is read.
 
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// The largest body of a frame.
+/// Maximum length of a frame's body, in bytes.
 pub const MAX_BODY: usize = 256 << 10;
-/// What either side may send on a channel before it was given more credit.
+/// Initial credit of each side on a channel, in bytes.
 pub const WINDOW: u32 = 256 << 10;
-/// What a frame costs beside its bytes: about what keeping it in a queue takes, so that many tiny frames are not
-/// a way around the window.
+/// Credit cost of a frame in addition to its body: roughly its size in a queue, so that many tiny frames
+/// cannot exceed the window.
 pub const FRAME_COST: u32 = 64;
 
 const HEADER: usize = 9;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
     /// The first frame of each side.
     Hello = 0,
-    /// Opens a channel; from the host.
+    /// Opens a channel; sent by the host.
     Request = 1,
-    /// What is known before bytes or events follow; from the guest.
+    /// The answer before bytes or events; sent by the guest.
     Answer = 2,
     /// Bytes.
     Data = 3,
-    /// A message, and bytes behind it; from the guest.
+    /// A message followed by bytes; sent by the guest.
     Event = 4,
-    /// No more bytes from this side.
+    /// End of the bytes in this direction.
     End = 5,
-    /// So much more may be sent.
+    /// Grants more credit.
     Credit = 6,
-    /// Nobody waits any longer; from the host.
+    /// The caller stopped waiting; sent by the host.
     Cancel = 7,
-    /// How it went; the last frame of a channel; from the guest.
+    /// The result, and the last frame of a channel; sent by the guest.
     Done = 8,
 }
 
@@ -53,7 +53,7 @@ impl Kind {
         })
     }
 
-    /// Whether frames of this kind need credit.
+    /// Returns whether frames of this kind need credit.
     pub fn costs(self) -> bool {
         matches!(self, Self::Data | Self::Event)
     }
@@ -62,41 +62,41 @@ impl Kind {
 /// A frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// The channel.
+    /// The channel's number.
     pub channel: u32,
-    /// What it is.
+    /// The kind of the frame.
     pub kind: Kind,
-    /// What is in it.
+    /// The body.
     pub body: Vec<u8>,
 }
 
 impl Frame {
-    /// A frame without a body.
+    /// Creates a frame without a body.
     pub fn bare(channel: u32, kind: Kind) -> Self {
         Self { channel, kind, body: Vec::new() }
     }
 
-    /// So much more may be sent.
+    /// Creates a frame that grants credit.
     pub fn credit(channel: u32, amount: u32) -> Self {
         Self { channel, kind: Kind::Credit, body: amount.to_le_bytes().to_vec() }
     }
 
-    /// The amount in a credit frame; `None` where it is malformed.
+    /// Returns the amount in a credit frame; `None` if it is malformed.
     pub fn amount(&self) -> Option<u32> {
         self.body.as_slice().try_into().ok().map(u32::from_le_bytes)
     }
 
-    /// What this frame costs in credit.
+    /// Returns the credit that this frame costs.
     pub fn cost(&self) -> u32 {
         Self::cost_of(self.body.len())
     }
 
-    /// What a body of this length costs in credit.
+    /// Returns the credit that a body of this length costs.
     pub(crate) fn cost_of(len: usize) -> u32 {
         u32::try_from(len).unwrap_or(u32::MAX).saturating_add(FRAME_COST)
     }
 
-    /// What goes before the body. Bodies are no longer than [`MAX_BODY`]; whoever makes one sees to that.
+    /// Returns the header. The creator of a frame ensures that its body is at most [`MAX_BODY`] bytes long.
     pub fn header(&self) -> [u8; HEADER] {
         debug_assert!(self.body.len() <= MAX_BODY);
         let mut header = [0; HEADER];
@@ -107,24 +107,24 @@ impl Frame {
     }
 }
 
-/// Why there is no frame.
+/// An error while reading a frame.
 #[derive(Debug, Error)]
 pub enum FrameError {
-    /// Longer than any may be.
-    #[error("a frame of {0} bytes")]
+    /// The body is longer than [`MAX_BODY`].
+    #[error("frame of {0} bytes is too long")]
     TooLong(u32),
-    /// A kind that this version does not have.
-    #[error("a frame of the unknown kind {0}")]
+    /// The kind does not exist in this version.
+    #[error("unknown frame kind {0}")]
     UnknownKind(u8),
-    /// The line broke, perhaps in the middle of a frame.
+    /// Reading failed, possibly in the middle of a frame.
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }
 
-/// Reads a frame; `None` where the line ended between two of them.
+/// Reads a frame; returns `None` if the stream ended between two frames.
 ///
 /// # Errors
-/// What is no frame, and what the line says.
+/// The frame is invalid, or reading failed.
 pub async fn read_frame<R: AsyncRead + Unpin>(line: &mut R) -> Result<Option<Frame>, FrameError> {
     let mut header = [0; HEADER];
     let first = line.read(&mut header).await?;
@@ -138,7 +138,7 @@ pub async fn read_frame<R: AsyncRead + Unpin>(line: &mut R) -> Result<Option<Fra
         return Err(FrameError::TooLong(len));
     }
     let kind = Kind::of(kind).ok_or(FrameError::UnknownKind(kind))?;
-    // An allocation of its own, exactly as long: a small frame must not keep a large buffer alive.
+    // Allocated with the exact length: a small frame must not keep a large buffer alive.
     let mut body = Vec::with_capacity(len as usize);
     let read = (&mut *line).take(len.into()).read_to_end(&mut body).await?;
     if read < len as usize {

@@ -1,4 +1,4 @@
-//! What is in the frames that are not bytes.
+//! The messages in frames other than raw bytes.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -8,9 +8,9 @@ use super::{
     StartCommand, Stream, TerminalSize, Unpacked, WriteOptions,
 };
 
-/// The version of all of this; two sides with different ones do not talk.
+/// Protocol version. Two sides with different versions do not talk to each other.
 pub const VERSION: u32 = 1;
-/// Tells a guest from a stranger.
+/// Identifies the peer as a guest or its host.
 pub const MAGIC: u32 = 0x6a6c_6c62;
 
 /// The first message of each side.
@@ -20,24 +20,24 @@ pub struct Hello {
     pub magic: u32,
     /// [`VERSION`].
     pub version: u32,
-    /// Bounds, from the host; the guest says them back.
+    /// Limits set by the host; the guest repeats them.
     pub settings: Settings,
 }
 
-/// The guest's bounds.
+/// The guest's limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Where relative paths and processes start.
+    /// The folder in which relative paths and processes start.
     pub workdir: String,
-    /// Processes that run or are remembered; those that ended longest ago are forgotten first.
+    /// Maximum number of running and remembered processes. The one that ended first is forgotten first.
     pub processes: u32,
-    /// Output that is kept, of all processes together.
+    /// Maximum output kept for all processes together, in bytes.
     pub kept_bytes: u64,
-    /// Channels at one time.
+    /// Maximum number of concurrent channels.
     pub channels: u32,
-    /// Changes that wait in one watch before it overflows.
+    /// Maximum number of changes queued in one watch before it overflows.
     pub changes: u32,
-    /// Folders in one watch.
+    /// Maximum number of folders in one watch.
     pub watched_folders: u32,
 }
 
@@ -54,9 +54,9 @@ impl Default for Settings {
     }
 }
 
-/// What the host asks for. Paths are absolute, or relative to the work folder.
+/// A request of the host. Paths are absolute, or relative to the work folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "each one is a method of the host's half, which says what it does")]
+#[allow(missing_docs, reason = "each variant is documented by the method of `Guest` that sends it")]
 pub enum Request {
     Start { command: StartCommand, attach: Option<Attach> },
     Attach { process: ProcessId, attach: Attach },
@@ -81,14 +81,14 @@ pub enum Request {
     Space { path: String },
 }
 
-/// What the guest answers.
+/// A reply of the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "each one belongs to the request of that name")]
+#[allow(missing_docs, reason = "each variant is the reply to the request of that name")]
 pub enum Reply {
-    /// It is done, and there is nothing to say about it.
+    /// Success without a result.
     Ok,
     Started(ProcessId),
-    /// The process ended after so many bytes of output.
+    /// The process ended after this many bytes of output.
     Ended {
         ending: Ending,
         output_bytes: u64,
@@ -101,50 +101,50 @@ pub enum Reply {
     Space(Space),
 }
 
-/// A file system.
+/// Usage of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Space {
     /// Bytes in use.
     pub used_bytes: u64,
-    /// Whether no block or no inode is left.
+    /// Whether no blocks or no inodes are left.
     pub full: bool,
-    /// Whether there is a limit on how many files it holds.
+    /// Whether the number of files is limited.
     pub counts_files: bool,
 }
 
-/// What comes while a channel is open.
+/// A message sent while a channel is open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// Output of a process; the bytes are behind the message.
+    /// Output of a process; the bytes follow the message.
     Output {
-        /// Where from.
+        /// The stream that was written to.
         stream: Stream,
-        /// The number of the first byte.
+        /// Offset of the first byte.
         offset: u64,
     },
-    /// Output that is no longer kept: bytes from this number on.
+    /// Output that is no longer kept.
     Lost {
-        /// The number of the first byte.
+        /// Offset of the first lost byte.
         offset: u64,
-        /// How many.
+        /// Number of lost bytes.
         bytes: u64,
     },
     /// A file changed.
     Change(Change),
 }
 
-/// A message as the body of a frame.
+/// Encodes a message as the body of a frame.
 pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
-    // Only a serializer that refuses can fail here, and there is none among these types.
+    // Only a custom serializer can fail here, and these types have none.
     postcard::to_allocvec(message).unwrap_or_default()
 }
 
-/// A message that is all of a body.
+/// Decodes a message that fills the whole body.
 pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
     split(body).and_then(|(message, rest)| rest.is_empty().then_some(message))
 }
 
-/// A message and the bytes behind it.
+/// Decodes a message and returns the bytes that follow it.
 pub fn split<T: DeserializeOwned>(body: &[u8]) -> Option<(T, &[u8])> {
     postcard::take_from_bytes(body).ok()
 }

@@ -1,26 +1,27 @@
-//! What goes over the line: frames, and the messages in them.
+//! The wire protocol: frames, and the messages in them.
 //!
 //! ```text
 //! frame = length u32 · channel u32 · kind u8 · body        little-endian; the length counts the body
 //! ```
 //!
-//! The host opens channels, one for each request; a channel ends when the guest has said `Done`, and nothing of it
-//! comes after that.
+//! The host opens channels, one for each request. A channel ends with the guest's `Done`; nothing follows on
+//! it.
 //!
 //! ```text
 //! host                                  guest
 //!  Hello(version, settings) ─────────▶          channel 0, once
 //!                           ◀───────── Hello(version)
 //!  Request ──────────────────────────▶          opens a channel
-//!                           ◀───────── Answer    at most once, where bytes or events follow
-//!  Data … End ⇄ Data, Event … End               bytes both ways, each way within its credit
-//!  Credit ⇄ Credit                              so much of it has been used up
-//!  Cancel ───────────────────────────▶          nobody waits for it any longer
+//!                           ◀───────── Answer    at most once, before bytes or events
+//!  Data … End ⇄ Data, Event … End               bytes in both directions, each limited by credit
+//!  Credit ⇄ Credit                              returns credit for consumed frames
+//!  Cancel ───────────────────────────▶          the caller stopped waiting
 //!                           ◀───────── Done      always, exactly once
 //! ```
 //!
-//! A side may send as much on a channel as the other has given it credit for ([`WINDOW`] at first). A frame costs its
-//! length and [`FRAME_COST`]: so a reader that never reads costs a known amount of memory, and never holds up others.
+//! Each side may send as much on a channel as the other one has granted credit for ([`WINDOW`] at first). A
+//! frame costs its length plus [`FRAME_COST`], so a peer that never reads costs a bounded amount of memory
+//! and never blocks other channels.
 
 mod frame;
 mod message;

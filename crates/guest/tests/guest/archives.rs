@@ -1,4 +1,4 @@
-//! Archives: there and back, and the hostile ones.
+//! Archives: round trips, and hostile ones.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -49,10 +49,10 @@ async fn download(world: &World, path: &str, format: ArchiveFormat) -> Vec<u8> {
     bytes
 }
 
-/// A name, a kind, a link's target, and a content.
+/// Name, kind, link target and content.
 type TarEntry<'a> = (&'a str, EntryType, &'a str, &'a [u8]);
 
-/// A tar whose names are written as they are.
+/// Creates a tar archive with verbatim names.
 fn tar_of(entries: &[TarEntry<'_>]) -> Vec<u8> {
     let mut archive = Vec::new();
     for (name, kind, link, content) in entries {
@@ -100,7 +100,7 @@ async fn folders_go_there_and_back(world: World) {
     world.shell("ln -s /etc src/out").await;
     for format in FORMATS {
         let bytes = download(&world, "src", format).await;
-        // A link that leads out is stored as it is, and refused on the way back.
+        // A link that leads out is packed as it is, and refused when unpacking.
         assert_eq!(upload(&world, format, &bytes).await.unwrap_err().kind(), Some(FailureKind::BadArchive));
         world.shell("rm -rf in").await;
     }
@@ -111,7 +111,7 @@ async fn folders_go_there_and_back(world: World) {
         assert_eq!(unpacked.bytes, 3_000_000 + 6 + 1 + 5, "{format:?}");
         let copy = world.shell(&format!("cd in; {describe}")).await;
         assert_eq!(copy.text(), source, "{format:?}");
-        // Once more, over what is there.
+        // Unpacks again over the existing files.
         upload(&world, format, &bytes).await.unwrap();
         world.shell("rm -rf in").await;
     }
@@ -203,14 +203,14 @@ async fn bombs_are_refused(world: World) {
     let many: Vec<_> =
         names.iter().map(|name| (name.as_str(), EntryType::Regular, "", b"".as_slice())).collect();
     too_large(ArchiveFormat::Tar, ArchiveLimits { entries: 100, ..usual }, &tar_of(&many)).await;
-    // A name that says it is a gigabyte long.
+    // A long name that claims a length of a gigabyte.
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::GNULongName);
     header.set_size(1 << 30);
     header.set_cksum();
     let long = [header.as_bytes().as_slice(), &vec![b'x'; 200 << 20]].concat();
     let refused = upload(&world, ArchiveFormat::Tar, &long).await.unwrap_err();
-    assert_eq!(refused.to_string(), "in: the archive needs more memory than it may");
+    assert_eq!(refused.to_string(), "in: the archive needs too much memory");
     assert_eq!(world.shell("echo alive").await.text(), "alive");
 }
 
@@ -224,14 +224,14 @@ async fn links_are_not_followed(world: World) {
         let bytes = download(&world, "src", format).await;
         assert!(!bytes.windows(6).any(|part| part == b"secret") || format == ArchiveFormat::TarGz);
     }
-    // A link that is there already is no way out either.
+    // An existing link does not lead out either.
     let tar = tar_of(&[("there/evil", EntryType::Regular, "", b"x")]);
     assert_eq!(
         upload(&world, ArchiveFormat::Tar, &tar).await.unwrap_err().kind(),
         Some(FailureKind::BadArchive)
     );
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1);
-    // And a file takes the place of a link, not of what it points to.
+    // A file replaces the link, not its target.
     let tar = tar_of(&[("there", EntryType::Regular, "", b"x")]);
     upload(&world, ArchiveFormat::Tar, &tar).await.unwrap();
     let there = std::fs::symlink_metadata(world.folder.path().join("in/there")).unwrap().file_type();
@@ -244,7 +244,7 @@ async fn garbage_is_no_archive(world: World) {
         let refused = upload(&world, format, &garbage).await.unwrap_err();
         assert_eq!(refused.kind(), Some(FailureKind::BadArchive), "{format:?}");
     }
-    // Archives with one byte changed: refused or unpacked, never the end of anything.
+    // Archives with one changed byte are refused or unpacked; the guest survives.
     let originals = [
         (
             ArchiveFormat::Tar,
@@ -270,10 +270,10 @@ async fn a_worker_ends_with_its_caller(world: World) {
     let workers = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -c ^belljar-archiv[e]";
     assert_eq!(world.shell(workers).await.text(), "1");
     drop(reader);
-    until("it is gone", async || world.shell(workers).await.text() == "0").await;
+    until("the worker is gone", async || world.shell(workers).await.text() == "0").await;
     let (mut stuck, reading) = tokio::io::duplex(1024);
     tokio::io::AsyncWriteExt::write_all(&mut stuck, &[0; 100]).await.unwrap();
     let upload = world.guest.upload_archive("in", ArchiveFormat::Tar, ArchiveLimits::default(), reading);
     assert!(tokio::time::timeout(Duration::from_millis(200), upload).await.is_err());
-    until("it is gone", async || world.shell(workers).await.text() == "0").await;
+    until("the worker is gone", async || world.shell(workers).await.text() == "0").await;
 }

@@ -1,4 +1,4 @@
-//! Files: whole and in part, folders, and everything that is not a file.
+//! Files: whole and partial access, folders, and everything that is not a regular file.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::time::Duration;
@@ -94,7 +94,7 @@ async fn half_a_file_is_never_seen(world: World) {
     let mut given_up = world.guest.create_file("f", atomic.clone()).await.unwrap();
     given_up.write(b"never").await.unwrap();
     drop(given_up);
-    until("the draft is gone", async || world.shell("ls -A").await.text() == "f").await;
+    until("the temporary file is gone", async || world.shell("ls -A").await.text() == "f").await;
     assert_eq!(world.read("f").await.unwrap(), b"new");
     let create = WriteOptions { mode: WriteMode::Create, ..atomic.clone() };
     assert_eq!(kind(write(&world, "f", create, b"").await), FailureKind::Exists);
@@ -199,7 +199,7 @@ async fn trees_are_removed(world: World) {
     world.guest.remove("link", true).await.unwrap();
     assert!(outside.path().join("kept").exists());
     assert_eq!(kind(world.guest.remove("tree", true).await), FailureKind::NotFound);
-    // Deeper than a path can be long, and with more than a descriptor each would allow.
+    // Deeper than the maximum path length, and than one descriptor for each level would allow.
     let dig = "i=0; while [ $i -lt 1500 ]; do mkdir ddddd && cd ddddd; i=$((i+1)); done; touch end";
     world.shell(&format!("mkdir deep; cd deep; {dig}")).await;
     world.guest.remove("deep", true).await.unwrap();

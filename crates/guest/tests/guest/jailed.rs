@@ -1,5 +1,5 @@
-//! The same guest under everything that confines a program: namespaces, landlock, the filter, limits. Here it is not
-//! PID 1, but adopts what its children leave.
+//! The guest in a complete jail: namespaces, Landlock, seccomp, limits. Here it is not PID 1, but a
+//! subreaper.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -31,7 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A guest in a jail; all of it goes when this does.
+/// A guest in a jail; dropping it ends both.
 struct Jailed {
     guest: Guest,
     _launcher: OwnedFd,
@@ -94,7 +94,7 @@ impl Jailed {
         assert!(matches!(ready, Notice::Ready { .. }), "{ready:?}");
         wire::send(control.as_fd(), &Order::Root { number: 1, tree: tree() }, &[]).unwrap();
         let payload = belljar_jail::payload::pack(b"", &[]).unwrap();
-        // Standard streams are pipes; a guest neither reads nor writes them.
+        // Stdio are pipes, which a guest does not use.
         let pipes = [(); 3].map(|()| rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap());
         let (ours, theirs) = StdUnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
@@ -134,7 +134,7 @@ async fn jailed_processes_run() {
     world.shell("i=0; while [ $i -lt 100 ]; do (true &); i=$((i+1)); done").await;
     let zombies = "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z '";
     until("no zombie is left", async || world.shell(zombies).await == "0").await;
-    // Nothing of the guest itself can be looked into.
+    // The guest's own process is not readable.
     let guest = world.shell("cut -d' ' -f4 /proc/$$/stat").await;
     for file in ["environ", "mem", "fd/3", "exe"] {
         let ran = run(&world.guest, shell(&format!("cat /proc/{guest}/{file}"))).await.unwrap();
@@ -162,7 +162,7 @@ async fn jailed_files_are_kept() {
     for format in [ArchiveFormat::Tar, ArchiveFormat::TarGz, ArchiveFormat::Zip] {
         let mut packed = Vec::new();
         guest.download_archive("a", format).await.unwrap().read_to_end(&mut packed).await.unwrap();
-        // Five megabytes of one byte are what a bomb looks like.
+        // Five megabytes of one byte look like an archive bomb.
         let limits = ArchiveLimits { ratio: 10_000, ..ArchiveLimits::default() };
         let unpacked = guest.upload_archive("copy", format, limits, packed.as_slice()).await.unwrap();
         assert_eq!(unpacked.bytes, 5_000_000);
@@ -172,7 +172,7 @@ async fn jailed_files_are_kept() {
     assert_eq!(guest.list("a", None, 9).await.unwrap().entries.len(), 3);
     let denied = guest.write_file("/usr/x", WriteOptions::default(), b"x".as_slice()).await.unwrap_err();
     assert_eq!(denied.kind(), std::io::ErrorKind::PermissionDenied);
-    // Beyond what one file may have, where programs are ended by a signal.
+    // Beyond the maximum file size, where programs are killed by a signal.
     let far = WriteOptions { mode: WriteMode::At(1 << 40), ..WriteOptions::default() };
     let mut writer = guest.create_file("far", far).await.unwrap();
     writer.write(b"x").await.unwrap();
@@ -211,7 +211,7 @@ async fn jailed_forks_run_out() {
     let world = Jailed::start().await;
     let bomb =
         world.guest.start(shell("exec bash -c 'while :; do sleep 100 & done 2>/dev/null'")).await.unwrap();
-    // No process can be started, and everything that needs none goes on.
+    // No process can be started, but requests that need none still work.
     let refused = async || {
         let started = world.guest.start(shell("true")).await;
         started.is_err_and(|error| error.kind() == Some(FailureKind::Busy))
@@ -219,5 +219,5 @@ async fn jailed_forks_run_out() {
     until("forks have run out", refused).await;
     world.guest.write_file("f", WriteOptions::default(), b"x".as_slice()).await.unwrap();
     world.guest.signal(bomb, 9).await.unwrap();
-    until("there is room again", async || world.guest.start(shell("true")).await.is_ok()).await;
+    until("processes can be started again", async || world.guest.start(shell("true")).await.is_ok()).await;
 }

@@ -48,7 +48,7 @@ async fn it_cannot_be_killed_from_inside(world: World) {
         async move { run(&guest, shell("sleep 100")).await.unwrap() }
     });
     let sleeps = async || world.guest.processes().await.unwrap().iter().any(|one| one.ending.is_none());
-    until("it sleeps", sleeps).await;
+    until("the sleeper runs", sleeps).await;
     world.shell("kill -9 -1").await;
     assert_eq!(sleeper.await.unwrap().ending, Some(Ending::Signalled(9)));
     assert_eq!(world.shell("echo alive").await.text(), "alive");
@@ -63,8 +63,8 @@ async fn programs_are_killed_before_it(world: World) {
         let path = format!("/proc/{}/oom_score_adj", world.child.id());
         std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
     };
-    // While it starts a program, its own is that of the program.
-    until("programs go before it", async || score == (own().await + 300).min(1000)).await;
+    // While the guest starts a program, its own score is that of the program.
+    until("programs have a higher score", async || score == (own().await + 300).min(1000)).await;
 }
 
 async fn a_killed_guest_is_told(mut world: World) {
@@ -83,7 +83,7 @@ async fn it_ends_with_its_host(world: World) {
     let reader = guest.read_file("/proc/self/status", 0, None).await.unwrap().1;
     other.guest = World::start(Settings::default()).await.guest.clone();
     drop(guest);
-    assert!(other.child.try_wait().unwrap().is_none(), "a stream keeps it alive");
+    assert!(other.child.try_wait().unwrap().is_none(), "a stream keeps the guest alive");
     drop(reader);
     for _ in 0..2_000 {
         if let Some(status) = other.child.try_wait().unwrap() {
@@ -92,5 +92,5 @@ async fn it_ends_with_its_host(world: World) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("it is still there");
+    panic!("the guest is still running");
 }

@@ -1,4 +1,4 @@
-//! Memory stays where it is, whatever anybody does or does not read. `./test --all` moves a gigabyte.
+//! Memory stays bounded, whatever the peers read or do not read. `./test --all` transfers a gigabyte.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -24,7 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Counted bytes out of nowhere.
+/// A reader of generated, numbered bytes.
 struct Counting {
     at: u64,
     len: u64,
@@ -78,7 +78,7 @@ async fn who_never_reads_holds_nobody_up(world: World) {
     for _ in 0..20 {
         assert_eq!(world.shell("echo through").await.text(), "through");
     }
-    // Forty windows lie on the host; in the guest nothing does.
+    // Forty windows are buffered on the host, none in the guest.
     let most = world.memory_kb("VmHWM").await;
     assert!(most < 40 << 10, "{most} kB");
     drop((unread, flood));
@@ -121,7 +121,7 @@ async fn who_goes_away_leaves_nothing(world: World) {
         assert!(streams.0.is_ok() && streams.1.is_ok() && streams.2.is_ok() && streams.3.is_ok());
         assert!(streams.4.is_ok() && streams.5.is_ok() && streams.6.is_ok());
     }
-    until("all are closed", async || open().await == before).await;
+    until("all descriptors are closed", async || open().await == before).await;
 }
 
 async fn channels_are_bounded(world: World) {

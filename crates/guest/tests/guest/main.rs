@@ -1,6 +1,6 @@
-//! A real guest, over a real socket: PID 1 of namespaces of its own where the host allows that.
+//! Tests a real guest over a real socket. It is PID 1 of its own namespaces if the host allows that.
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "what fails here is a failed test")]
+#![expect(clippy::unwrap_used, reason = "a failing unwrap is a failed test")]
 
 mod archives;
 mod files;

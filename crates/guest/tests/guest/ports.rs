@@ -1,4 +1,4 @@
-//! Ports.
+//! Connections to ports.
 
 use belljar_guest::protocol::FailureKind;
 use libtest_mimic::Trial;
@@ -15,7 +15,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The test's namespaces share the host's network, so that it can listen itself.
+/// The test's namespaces share the host's network, so the test itself can listen.
 async fn listen() -> (TcpListener, u16) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -57,7 +57,7 @@ async fn either_side_ends_its_half(world: World) {
     let mut answer = String::new();
     ours.read_to_string(&mut answer).await.unwrap();
     assert_eq!((question.as_str(), answer.as_str()), ("question", "answer"));
-    // And the other way round.
+    // The other direction.
     let (ours, theirs) = tokio::join!(world.guest.open_port(port), listener.accept());
     let (mut ours, mut theirs) = (ours.unwrap(), theirs.unwrap().0);
     theirs.shutdown().await.unwrap();
@@ -74,5 +74,5 @@ async fn nobody_listens(world: World) {
     drop(listener);
     let refused = world.guest.open_port(port).await.unwrap_err();
     assert_eq!(refused.kind(), Some(FailureKind::Refused));
-    assert_eq!(refused.to_string(), format!("port {port}: nobody listens there"));
+    assert_eq!(refused.to_string(), format!("port {port}: no program listens on this port"));
 }

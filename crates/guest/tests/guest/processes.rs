@@ -1,4 +1,4 @@
-//! Commands: endings to the letter, output that can be seen again, bounds.
+//! Commands: exact endings, repeatable output, limits.
 
 use std::time::{Duration, Instant};
 
@@ -67,9 +67,9 @@ async fn a_program_gets_what_it_was_given(world: World) {
     let mut command = shell("pwd; ls /proc/self/fd | wc -l; kill -PIPE $$");
     command.workdir = Some("sub".into());
     let ran = run(&world.guest, command).await.unwrap();
-    // Of the four, one is the folder that `ls` looks at.
+    // One of the four is the folder that `ls` lists.
     assert_eq!(ran.text(), format!("{}/sub\n4", world.folder.path().display()));
-    // What this process ignores is not ignored in programs.
+    // A signal that the guest ignores is not ignored in programs.
     assert_eq!(ran.ending, Some(Ending::Signalled(13)));
 }
 
@@ -96,7 +96,7 @@ async fn what_cannot_start_says_why(world: World) {
 async fn output_is_seen_again(world: World) {
     let process = world.guest.start(shell("seq 1 1000; exit 3")).await.unwrap();
     let expected: String = (1..=1000).map(|number| format!("{number}\n")).collect();
-    until("it has ended", async || world.guest.processes().await.unwrap()[0].ending.is_some()).await;
+    until("the process has ended", async || world.guest.processes().await.unwrap()[0].ending.is_some()).await;
     for from in [0, 1, 2000, expected.len()] {
         let attach = Attach { from: from as u64, hold: false };
         let ran = collect(world.guest.attach(process, attach).await.unwrap()).await.unwrap();
@@ -110,7 +110,7 @@ async fn output_is_seen_again(world: World) {
 async fn lost_output_is_told(world: World) {
     let command = StartCommand { keep_bytes: 40 << 10, ..shell("head -c 1000000 /dev/zero; printf end") };
     let process = world.guest.start(command).await.unwrap();
-    until("it has ended", async || world.guest.processes().await.unwrap()[0].ending.is_some()).await;
+    until("the process has ended", async || world.guest.processes().await.unwrap()[0].ending.is_some()).await;
     let ran = collect(world.guest.attach(process, Attach::default()).await.unwrap()).await.unwrap();
     assert!(ran.lost > 900_000, "{}", ran.lost);
     assert_eq!(ran.lost + ran.stdout.len() as u64, 1_000_003);
@@ -130,10 +130,10 @@ async fn who_holds_loses_nothing(world: World) {
 }
 
 async fn what_is_in_the_pipe_at_the_end_is_seen(world: World) {
-    // More than window and ring take together, and no more than fits into the pipe behind them.
+    // More than the window and the ring hold together, but the pipe holds the rest.
     let command = StartCommand { keep_bytes: 40 << 10, ..shell("head -c 335000 /dev/zero") };
     let (_, output) = world.guest.start_attached(command, Attach { from: 0, hold: true }).await.unwrap();
-    until("it has ended", async || world.guest.processes().await.unwrap()[0].ending.is_some()).await;
+    until("the process has ended", async || world.guest.processes().await.unwrap()[0].ending.is_some()).await;
     let ran = collect(output).await.unwrap();
     assert_eq!((ran.stdout.len(), ran.lost), (335_000, 0));
 }
@@ -172,13 +172,13 @@ async fn input_is_written_and_closed(world: World) {
 async fn a_signal_reaches_the_group(world: World) {
     let command = shell("sleep 1000 & echo $!; wait");
     let (process, mut output) = world.guest.start_attached(command, Attach::default()).await.unwrap();
-    let Some(OutputEvent::Bytes { bytes, .. }) = output.next().await.unwrap() else { panic!("no number") };
+    let Some(OutputEvent::Bytes { bytes, .. }) = output.next().await.unwrap() else { panic!("no PID") };
     let number = String::from_utf8(bytes).unwrap();
     world.guest.signal(process, 15).await.unwrap();
     let ran = collect(output).await.unwrap();
     assert_eq!(ran.ending, Some(Ending::Signalled(15)));
     let gone = format!("kill -0 {} 2>/dev/null", number.trim());
-    until("the other is gone", async || world.shell(&gone).await.ending == Some(Ending::Exited(1))).await;
+    until("the child is gone", async || world.shell(&gone).await.ending == Some(Ending::Exited(1))).await;
     assert_eq!(world.guest.signal(process, 15).await.unwrap_err().kind(), Some(FailureKind::Ended));
     let sleeper = world.guest.start(shell("sleep 1000")).await.unwrap();
     assert_eq!(world.guest.signal(sleeper, 99).await.unwrap_err().kind(), Some(FailureKind::Invalid));
@@ -198,17 +198,17 @@ async fn the_background_holds_nobody_up(world: World) {
     let command = shell("(sleep 5; echo late; sleep 100) & echo early");
     let (process, output) = world.guest.start_attached(command, Attach::default()).await.unwrap();
     assert_eq!(collect(output).await.unwrap().text(), "early");
-    // It is not killed by writing to a pipe that nobody reads, and what it says is kept.
+    // Writing to a pipe without a reader does not kill it, and its output is kept.
     let seen = async || {
         let output = world.guest.attach(process, Attach::default()).await.unwrap();
         collect(output).await.unwrap().text() == "early\nlate"
     };
-    until("the late output is there", seen).await;
+    until("the late output is kept", seen).await;
 }
 
 async fn old_processes_are_forgotten(world: World) {
     let first = world.guest.start(shell("true")).await.unwrap();
-    until("it has ended", async || world.guest.processes().await.unwrap()[0].ending.is_some()).await;
+    until("the process has ended", async || world.guest.processes().await.unwrap()[0].ending.is_some()).await;
     let second = world.guest.start(shell("sleep 100")).await.unwrap();
     let third = world.guest.start(shell("sleep 100")).await.unwrap();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Hosts that are none: whatever comes, a guest ends by itself, and quietly.
+//! Invalid hosts: whatever they send, the guest exits by itself and quietly.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn hello() -> Vec<u8> {
     bytes(&Frame { channel: 0, kind: Kind::Hello, body: encode(&hello) })
 }
 
-/// Sends bytes to a new guest, and waits for its end.
+/// Sends bytes to a new guest, and waits for its exit.
 async fn outcome(sent: &[u8]) -> Option<i32> {
     let (mut child, mut line) = spawn();
     let _heard = line.write_all(sent).await;
@@ -36,7 +36,7 @@ async fn outcome(sent: &[u8]) -> Option<i32> {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     child.kill().unwrap();
-    panic!("it goes on");
+    panic!("the guest is still running");
 }
 
 async fn garbage_ends_a_guest() {
@@ -52,7 +52,7 @@ async fn garbage_ends_a_guest() {
         if round % 3 == 0 {
             sent.extend((0..500).map(|_| random() as u8));
         } else {
-            // Frames that are frames, with anything in them.
+            // Well-formed frames with random content.
             for _ in 0..40 {
                 let body: Vec<u8> = (0..random() % 40).map(|_| random() as u8).collect();
                 sent.extend((body.len() as u32).to_le_bytes());

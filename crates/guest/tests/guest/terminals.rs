@@ -40,7 +40,7 @@ async fn a_terminal_is_resized(world: World) {
     assert_eq!(collect(output).await.unwrap().text(), "50 132");
 }
 
-/// Reads until a text has been seen.
+/// Reads until the output contains a text.
 async fn await_text(output: &mut Output, text: &str) {
     let mut seen = String::new();
     while !seen.contains(text) {

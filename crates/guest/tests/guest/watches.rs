@@ -1,4 +1,4 @@
-//! Watches.
+//! File change notifications.
 
 use belljar_guest::host::Watch;
 use belljar_guest::protocol::{Change, ChangeKind, FailureKind, Settings};
@@ -16,7 +16,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The next change of a kind.
+/// Returns the next change of a kind.
 async fn next(watch: &mut Watch, wanted: impl Fn(ChangeKind) -> bool) -> Change {
     loop {
         let change = watch.next().await.unwrap().expect("a change");
@@ -58,7 +58,7 @@ async fn new_folders_are_watched(world: World) {
         ["new", "new/a", "new/a/b"].iter().all(|folder| seen.iter().any(|path| path == folder)),
         "{seen:?}"
     );
-    // What is both found and told of may come twice, but nothing is missed.
+    // Entries that are both listed and reported may come twice, but none is missed.
     let mut until_seen = async |wanted: &str| while next(&mut watch, |_| true).await.path != wanted {};
     world.shell("mv new moved; echo b > moved/a/late").await;
     until_seen("moved/a/late").await;
@@ -72,11 +72,11 @@ async fn new_folders_are_watched(world: World) {
 
 async fn too_many_changes_overflow(world: World) {
     let mut watch = world.guest.watch("", false).await.unwrap();
-    // More than fits into the window and the queue behind it.
+    // More changes than fit in the window and the queue.
     world.shell("seq 1 9000 | xargs touch").await;
     next(&mut watch, |kind| kind == ChangeKind::Overflow).await;
     let reading = tokio::spawn(async move { while next(&mut watch, |_| true).await.path != "after" {} });
-    until("it goes on", async || {
+    until("changes are reported again", async || {
         world.shell("touch after").await;
         reading.is_finished()
     })

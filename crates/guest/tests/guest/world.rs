@@ -1,4 +1,4 @@
-//! Starting guests, and asking them.
+//! Starts guests and sends them requests.
 
 use std::future::Future;
 use std::os::fd::OwnedFd;
@@ -15,18 +15,18 @@ use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 
-/// Longer than anything in here takes.
+/// Longer than any test takes.
 const PATIENCE: Duration = Duration::from_secs(100);
 const NAMESPACES: &[&str] =
     &["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"];
 
-/// Whether a guest can be PID 1 here.
+/// Whether a guest can be PID 1 on this machine.
 pub(crate) static HAS_NAMESPACES: LazyLock<bool> = LazyLock::new(|| {
     let tried = Command::new("unshare").args(NAMESPACES).arg("true").stderr(Stdio::null()).status();
     tried.is_ok_and(|status| status.success())
 });
 
-/// A guest with a folder of its own.
+/// A guest with its own folder.
 pub(crate) struct World {
     pub(crate) guest: Guest,
     pub(crate) folder: TempDir,
@@ -40,7 +40,7 @@ impl Drop for World {
     }
 }
 
-/// A test that has a guest.
+/// Creates a test with a guest.
 pub(crate) fn trial<F, W>(name: &'static str, test: W) -> Trial
 where
     F: Future<Output = ()>,
@@ -49,7 +49,7 @@ where
     trial_with(name, Settings::default(), test)
 }
 
-/// A test that has a guest with other bounds.
+/// Creates a test with a guest that has other limits.
 pub(crate) fn trial_with<F, W>(name: &'static str, settings: Settings, test: W) -> Trial
 where
     F: Future<Output = ()>,
@@ -61,7 +61,7 @@ where
     })
 }
 
-/// A test that makes its own arrangements.
+/// Creates a test without a guest.
 pub(crate) fn bare_trial<F, T>(name: &'static str, test: T) -> Trial
 where
     F: Future<Output = ()>,
@@ -69,12 +69,12 @@ where
 {
     Trial::test(name, move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        runtime.block_on(async { tokio::time::timeout(PATIENCE, test()).await }).map_err(|_| "it hangs")?;
+        runtime.block_on(async { tokio::time::timeout(PATIENCE, test()).await }).map_err(|_| "timed out")?;
         Ok(())
     })
 }
 
-/// A guest's process, and the host's end of its line.
+/// Starts a guest process; returns it with the host's end of the connection.
 pub(crate) fn spawn() -> (Child, UnixStream) {
     let (ours, theirs) = StdUnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
@@ -100,12 +100,12 @@ impl World {
         Self { guest, folder, child }
     }
 
-    /// Runs a line of shell; what it wrote, and how it ended.
+    /// Runs a shell command; returns its output and ending.
     pub(crate) async fn shell(&self, line: &str) -> Ran {
         run(&self.guest, shell(line)).await.unwrap()
     }
 
-    /// All of a file.
+    /// Reads a whole file.
     pub(crate) async fn read(&self, path: &str) -> Result<Vec<u8>, GuestError> {
         let (_, mut reader) = self.guest.read_file(path, 0, None).await?;
         let mut bytes = Vec::new();
@@ -119,7 +119,7 @@ impl World {
         self.guest.write_file(path, Default::default(), bytes).await.unwrap();
     }
 
-    /// A figure of the guest's own process, in kilobytes.
+    /// Returns a value in kilobytes from the status of the guest's process.
     pub(crate) async fn memory_kb(&self, name: &str) -> u64 {
         let status = if *HAS_NAMESPACES {
             String::from_utf8(self.shell("cat /proc/1/status").await.stdout).unwrap()
@@ -131,14 +131,14 @@ impl World {
     }
 }
 
-/// A line of shell with a usual environment.
+/// Creates a shell command with a usual environment.
 pub(crate) fn shell(line: &str) -> StartCommand {
     let mut command = StartCommand::shell(line);
     command.env = vec![("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())];
     command
 }
 
-/// What came of a process.
+/// The result of a process.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Ran {
     pub(crate) stdout: Vec<u8>,
@@ -158,7 +158,7 @@ pub(crate) async fn run(guest: &Guest, command: StartCommand) -> Result<Ran, Gue
     collect(output).await
 }
 
-/// Everything that a viewer sees.
+/// Collects everything that a viewer receives.
 pub(crate) async fn collect(mut output: Output) -> Result<Ran, GuestError> {
     let mut ran = Ran::default();
     while let Some(event) = output.next().await? {
@@ -172,11 +172,11 @@ pub(crate) async fn collect(mut output: Output) -> Result<Ran, GuestError> {
     Ok(ran)
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
     let start = Instant::now();
     while !holds().await {
-        assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");
+        assert!(start.elapsed() < Duration::from_secs(60), "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! A page of a folder. However many entries it has, no more than a page of them is ever in memory.
+//! Lists a page of a folder. Only one page is in memory, regardless of the folder's size.
 
 use std::collections::BinaryHeap;
 use std::ffi::CString;
@@ -8,11 +8,11 @@ use rustix::fs::{AtFlags, Dir};
 use super::{Target, link_target, metadata, open};
 use crate::protocol::{Entry, Failure, FailureKind, FileKind, Page, Reply};
 
-/// Entries of one page, at most.
+/// Maximum number of entries in a page.
 const MOST: u32 = 256;
-/// Bytes of one page, about; names and links can be long.
+/// Approximate maximum size of a page in bytes; names and link targets can be long.
 const MOST_BYTES: usize = 128 << 10;
-/// How many names are looked at before others have their turn.
+/// Number of names read before other tasks run.
 const BATCH: usize = 512;
 
 pub(in crate::guest) async fn list(
@@ -21,7 +21,7 @@ pub(in crate::guest) async fn list(
     limit: u32,
 ) -> Result<Reply, Failure> {
     if limit == 0 || limit > MOST {
-        return Err(target.failure(FailureKind::Invalid, "a page has from 1 to 256 entries"));
+        return Err(target.failure(FailureKind::Invalid, "limit must be from 1 to 256"));
     }
     let folder = open::folder(target)?;
     let entries = Dir::read_from(&folder).map_err(|errno| target.failed(errno))?;
@@ -29,7 +29,7 @@ pub(in crate::guest) async fn list(
     let full = names.len() == limit as usize;
     let (mut page, mut bytes) = (Page { entries: Vec::new(), next: None }, 0);
     for (index, name) in names.iter().enumerate() {
-        // What is gone by now was gone.
+        // Skips an entry that was removed meanwhile.
         if let Ok(stat) = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             let mut metadata = metadata(&stat);
             if metadata.kind == FileKind::Link {
@@ -48,7 +48,7 @@ pub(in crate::guest) async fn list(
     Ok(Reply::Page(page))
 }
 
-/// The first names after one, sorted.
+/// Returns the first `limit` names after a name, sorted.
 async fn first_after(mut entries: Dir, after: &[u8], limit: usize) -> Vec<CString> {
     let mut names = BinaryHeap::new();
     let mut looked_at = 0;

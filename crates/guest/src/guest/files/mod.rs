@@ -1,5 +1,6 @@
-//! Files. Paths need no rooting: they are resolved here, as the sandbox user, who may go wherever they lead. What has
-//! to be seen to is that nothing blocks this one thread, and that a tenant who swaps paths gains nothing by it.
+//! Operations on files. Paths need no confinement: they are resolved here, as the sandbox user, whose
+//! permissions apply. The operations must not block this one thread, and must be safe if the tenant swaps
+//! paths meanwhile.
 
 mod list;
 mod open;
@@ -20,14 +21,14 @@ pub(super) use write::write;
 
 use crate::protocol::{Failure, FailureKind, FileKind, Metadata, Reply, Space};
 
-/// Permission bits that may be set: the filter refuses set-id bits, and so does this, by name.
+/// Permission bits that may be set. Seccomp also refuses set-id bits; this check gives a clear error.
 const SETTABLE: u32 = 0o1777;
 
-/// Where relative paths start.
+/// The folder in which relative paths start.
 #[derive(Debug)]
 pub(super) struct Place<'a>(&'a str);
 
-/// A path: as it was said, and as it is meant.
+/// A path as given and as resolved.
 #[derive(Debug)]
 pub(super) struct Target {
     said: String,
@@ -44,10 +45,10 @@ impl<'a> Place<'a> {
             return Err(Failure::new(
                 FailureKind::Invalid,
                 said.replace('\0', "\u{fffd}"),
-                "a path has no NUL",
+                "a path cannot contain NUL",
             ));
         }
-        // Not `join("")`, which would leave a slash at the end, and that resolves a link.
+        // `join("")` would leave a trailing slash, which resolves a symlink.
         let path = if said.is_empty() { PathBuf::from(self.0) } else { Path::new(self.0).join(&said) };
         Ok(Target { said, path })
     }
@@ -58,7 +59,7 @@ impl Target {
         &self.path
     }
 
-    /// For errors.
+    /// Returns the path as given, for errors.
     pub(super) fn said(&self) -> String {
         if self.said.is_empty() { self.path.display().to_string() } else { self.said.clone() }
     }
@@ -82,7 +83,7 @@ pub(super) fn stat(target: &Target, follow: bool) -> Result<Reply, Failure> {
     Ok(Reply::Metadata(metadata))
 }
 
-/// How full the file system is that something is on.
+/// Returns the usage of the file system that contains a path.
 pub(super) fn space(target: &Target) -> Result<Reply, Failure> {
     let found = rustix::fs::statvfs(target.path()).map_err(|errno| target.failed(errno))?;
     let used_bytes = found.f_blocks.saturating_sub(found.f_bfree).saturating_mul(found.f_frsize);
@@ -91,7 +92,7 @@ pub(super) fn space(target: &Target) -> Result<Reply, Failure> {
     Ok(Reply::Space(Space { used_bytes, full: found.f_bfree == 0 || no_inode, counts_files }))
 }
 
-/// What the kernel knows about a file.
+/// Converts the kernel's metadata of a file.
 fn metadata(stat: &Stat) -> Metadata {
     let seconds = i128::from(stat.st_mtime) * 1000 + i128::from(stat.st_mtime_nsec) / 1_000_000;
     Metadata {
@@ -132,7 +133,7 @@ pub(super) fn rename(from: &Target, to: &Target, replace: bool) -> Result<Reply,
     let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
     match rustix::fs::renameat_with(CWD, from.path(), CWD, to.path(), flags) {
         Ok(()) => Ok(Reply::Ok),
-        // The kernel does not say which of the two is missing.
+        // The kernel does not report which of the two paths is missing.
         Err(Errno::NOENT) if from.path().symlink_metadata().is_ok() => Err(to.failed(Errno::NOENT)),
         Err(errno @ (Errno::EXIST | Errno::NOTEMPTY | Errno::ISDIR)) => Err(to.failed(errno)),
         Err(errno) => Err(from.failed(errno)),

@@ -1,4 +1,4 @@
-//! Opening regular files, and nothing else: a pipe or a device could hold up the whole sandbox, or never end.
+//! Opens regular files only: a pipe or a device could block the sandbox, or never end.
 
 use std::os::fd::OwnedFd;
 
@@ -8,19 +8,19 @@ use rustix::io::Errno;
 use super::Target;
 use crate::protocol::{Failure, FailureKind};
 
-/// Opens a regular file; `None` of a mode where it must be there already.
+/// Opens a regular file. `mode` is the mode of a new file; with `None`, the file must exist.
 pub(super) fn regular(
     target: &Target,
     flags: OFlags,
     mode: Option<Mode>,
 ) -> Result<(OwnedFd, Stat), Failure> {
-    // Looked at first, since opening alone can have consequences: a pipe's writer would believe in a reader.
+    // Checked first, because opening can have side effects: the writer of a pipe would see a reader.
     match rustix::fs::statat(CWD, target.path(), AtFlags::empty()) {
         Ok(stat) => must_be_regular(target, &stat)?,
         Err(Errno::NOENT) if mode.is_some() => {}
         Err(errno) => return Err(target.failed(errno)),
     }
-    // And not trusted then, since it may be something else by now; what it is when it is open, it stays.
+    // Checked again below, because the path may have been swapped. The open file cannot change its type.
     let safely = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let create = if mode.is_some() { OFlags::CREATE } else { OFlags::empty() };
     let file = rustix::fs::open(target.path(), flags | safely | create, mode.unwrap_or(Mode::empty()))
@@ -39,7 +39,7 @@ pub(super) fn must_be_regular(target: &Target, stat: &Stat) -> Result<(), Failur
     }
 }
 
-/// Opens a folder to look into it.
+/// Opens a folder for listing.
 pub(super) fn folder(target: &Target) -> Result<OwnedFd, Failure> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     rustix::fs::open(target.path(), flags, Mode::empty()).map_err(|errno| target.failed(errno))

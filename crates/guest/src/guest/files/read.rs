@@ -1,4 +1,4 @@
-//! Reading a file, a piece at a time, as fast as the host takes it.
+//! Reads a file in chunks, as fast as the host accepts them.
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -25,11 +25,11 @@ pub(in crate::guest) async fn read(
             Ok(0) => break,
             Ok(read) => at += read as u64,
             Err(Errno::INTR) => continue,
-            // An offset that no file can have is behind the end of this one.
+            // The offset is beyond any possible file size, so it is beyond the end.
             Err(Errno::INVAL) => break,
             Err(errno) => return Err(target.failed(errno)),
         }
-        // With room for more than was asked for, the allocator may have been generous.
+        // The allocator may have provided, and `pread` filled, more capacity than requested.
         buffer.truncate(wanted);
         sender.data(buffer).await?;
     }

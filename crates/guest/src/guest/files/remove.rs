@@ -1,7 +1,7 @@
-//! Removing a file or a whole tree, a few entries at a time.
+//! Removes a file or a whole tree, a few entries at a time.
 //!
-//! No link is followed: every name is looked up in a folder that is held open. The way back up is checked, because a
-//! tenant may move folders meanwhile; only one folder is open at a time, however deep the tree is.
+//! Follows no symlink: every name is looked up in an open folder. The way back up is checked, because a
+//! tenant may move folders meanwhile. Only one folder is open at a time, regardless of the depth.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
@@ -13,9 +13,9 @@ use rustix::io::Errno;
 use super::Target;
 use crate::protocol::{Failure, FailureKind, Reply};
 
-/// How many entries are removed before others have their turn.
+/// Number of entries removed before other tasks run.
 const BATCH: usize = 64;
-/// A tenant that makes entries as fast as they are removed is not followed for ever.
+/// Bounds the removal if a tenant creates entries as fast as they are removed.
 const MOST: usize = 10_000_000;
 
 const FOLDER: OFlags = OFlags::RDONLY
@@ -30,7 +30,7 @@ pub(in crate::guest) async fn remove(target: &Target, recursive: bool) -> Result
         .parent()
         .zip(target.path().file_name())
         .and_then(|(parent, name)| Some((parent, CString::new(name.as_encoded_bytes()).ok()?)))
-        .ok_or_else(|| target.failure(FailureKind::Invalid, "not the name of a file or folder"))?;
+        .ok_or_else(|| target.failure(FailureKind::Invalid, "not a file or folder name"))?;
     let failed = |errno| target.failed(errno);
     let parent = open_parent(parent).map_err(failed)?;
     match unlink(&parent, &name).map_err(failed)? {
@@ -44,7 +44,7 @@ pub(in crate::guest) async fn remove(target: &Target, recursive: bool) -> Result
 }
 
 fn open_parent(parent: &Path) -> Result<OwnedFd, Errno> {
-    // The way to the parent is the caller's, links and all; only what is below is ours to be careful about.
+    // The path to the parent is the caller's and may contain symlinks; only the tree below it needs care.
     rustix::fs::open(parent, FOLDER.difference(OFlags::NOFOLLOW), Mode::empty())
 }
 
@@ -65,13 +65,13 @@ fn unlink(folder: &OwnedFd, name: &CStr) -> Result<Unlinked, Errno> {
     }
 }
 
-/// A folder on the way down: its name in its parent, and which one it was.
+/// A folder on the way down: its name, and the identity of its parent.
 struct Level {
     name: CString,
     parent: (u64, u64),
 }
 
-/// Empties and removes the folder of that name, and all below.
+/// Removes a folder with all its content.
 async fn tree(top: OwnedFd, name: CString) -> Result<(), Errno> {
     let mut way = vec![Level { name: name.clone(), parent: identity(&top)? }];
     let mut folder = rustix::fs::openat(&top, name.as_c_str(), FOLDER, Mode::empty())?;
@@ -83,7 +83,7 @@ async fn tree(top: OwnedFd, name: CString) -> Result<(), Errno> {
                 let inner = rustix::fs::openat(&folder, below.as_c_str(), FOLDER, Mode::empty());
                 let inner = match inner {
                     Ok(inner) => inner,
-                    // Somebody else removed or replaced it.
+                    // The tenant removed or replaced it meanwhile.
                     Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                     Err(errno) => return Err(errno),
                 };
@@ -97,7 +97,7 @@ async fn tree(top: OwnedFd, name: CString) -> Result<(), Errno> {
                 }
                 match rustix::fs::unlinkat(&parent, level.name.as_c_str(), AtFlags::REMOVEDIR) {
                     Ok(()) | Err(Errno::NOENT) => way.pop(),
-                    // Somebody put something in.
+                    // The tenant created an entry meanwhile.
                     Err(Errno::NOTEMPTY | Errno::EXIST) => continue,
                     Err(errno) => return Err(errno),
                 };
@@ -112,7 +112,7 @@ fn identity(folder: &OwnedFd) -> Result<(u64, u64), Errno> {
     rustix::fs::fstat(folder).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
-/// Removes what can be removed from a folder; gives the first inner folder that is not empty.
+/// Removes the entries of a folder; returns the first subfolder that is not empty.
 async fn empty(folder: &OwnedFd, removed: &mut usize) -> Result<Option<CString>, Errno> {
     let mut entries = Dir::read_from(folder)?;
     while let Some(entry) = entries.read() {

@@ -1,4 +1,4 @@
-//! Writing a file, a piece at a time.
+//! Writes a file in chunks.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -12,7 +12,7 @@ use crate::guest::channel::Channel;
 use crate::protocol::{Failure, FailureKind, Reply, WriteMode, WriteOptions};
 
 const NEW: u32 = 0o644;
-/// How often another name is tried where somebody has taken ours.
+/// Maximum number of attempts to find an unused name.
 const TRIES: usize = 16;
 
 pub(in crate::guest) async fn write(
@@ -38,7 +38,7 @@ pub(in crate::guest) async fn write(
     while let Some(bytes) = channel.receiver.next().await {
         write_all(&file, &bytes, &mut at).map_err(|errno| target.failed(errno))?;
         written += bytes.len() as u64;
-        // Bytes may come faster than the disk takes them, and others want their turn.
+        // Bytes may arrive faster than the disk writes them; other tasks must run, too.
         tokio::task::yield_now().await;
     }
     if let Some(draft) = draft {
@@ -83,7 +83,7 @@ fn in_place(target: &Target, mode: WriteMode, permissions: Option<Mode>) -> Resu
     Ok(file)
 }
 
-/// A file under another name, which is gone again unless it is published.
+/// A temporary file, removed on drop unless it is published.
 struct Draft {
     folder: OwnedFd,
     name: String,
@@ -93,7 +93,7 @@ struct Draft {
 impl Draft {
     fn new(target: &Target, mode: WriteMode, permissions: Option<Mode>) -> Result<Self, Failure> {
         if !matches!(mode, WriteMode::Create | WriteMode::Replace) {
-            return Err(target.failure(FailureKind::Invalid, "only a whole file can be written atomically"));
+            return Err(target.failure(FailureKind::Invalid, "atomic writes must create or replace the file"));
         }
         let failed = |errno| target.failed(errno);
         let (parent, name) = split(target)?;
@@ -106,7 +106,7 @@ impl Draft {
                 return Err(failed(Errno::EXIST));
             }
         }
-        // What is replaced hands down its permissions.
+        // A replaced file passes on its permissions.
         let kept = there.map(|stat| Mode::from_raw_mode(stat.st_mode & 0o777));
         let permissions = permissions.or(kept).unwrap_or(Mode::from_raw_mode(NEW));
         let (name, file) = unused(&folder).map_err(failed)?;
@@ -125,17 +125,17 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // After publishing nothing has that name.
+        // After publishing, the name no longer exists.
         let _gone = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
     }
 }
 
 fn split(target: &Target) -> Result<(&std::path::Path, &OsStr), Failure> {
     let parts = target.path().parent().zip(target.path().file_name());
-    parts.ok_or_else(|| target.failure(FailureKind::Invalid, "not the name of a file"))
+    parts.ok_or_else(|| target.failure(FailureKind::Invalid, "not a file name"))
 }
 
-/// A new file under a name that nobody has.
+/// Creates a file under an unused name.
 fn unused(folder: &OwnedFd) -> Result<(String, OwnedFd), Errno> {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;

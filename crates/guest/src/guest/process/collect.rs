@@ -1,4 +1,4 @@
-//! Reading what a process writes.
+//! Reads the output of processes.
 
 use std::rc::Rc;
 
@@ -9,10 +9,11 @@ use super::ring::PIECE;
 use crate::guest::descriptor::Descriptor;
 use crate::protocol::Stream;
 
-/// The most that a pipe can hold of what was written before an end; somebody in the background may write for ever.
+/// Maximum number of bytes that a pipe can contain at the end of a process. Bounds the reading, because a
+/// background process may write forever.
 const LEFT_BEHIND: usize = 1 << 20;
 
-/// Reads one stream until nobody has its other end.
+/// Reads one stream until all writers have closed it.
 pub(super) async fn collect(process: Rc<Process>, source: Rc<Descriptor>, stream: Stream) {
     let mut after_end = Some(0);
     loop {
@@ -20,7 +21,7 @@ pub(super) async fn collect(process: Rc<Process>, source: Rc<Descriptor>, stream
         let mut buffer = [0; PIECE];
         let ended = process.ending.get().is_some();
         let read = match after_end {
-            // Whatever is in the pipe at the end was written before it.
+            // All bytes in the pipe at the end were written before it.
             Some(_) if ended => source.read_now(&mut buffer),
             _ => match wait(&process, &source, &mut buffer, ended).await {
                 Some(read) => read,
@@ -38,7 +39,7 @@ pub(super) async fn collect(process: Rc<Process>, source: Rc<Descriptor>, stream
             }
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => after_end = settle(&process, after_end),
-            // A terminal says so when its last user is gone.
+            // A terminal returns an error when its last user has closed it.
             Err(_) => break,
         }
         if after_end.is_some_and(|bytes| bytes > LEFT_BEHIND) {
@@ -49,7 +50,7 @@ pub(super) async fn collect(process: Rc<Process>, source: Rc<Descriptor>, stream
     settle(&process, after_end);
 }
 
-/// Says, once, that this stream has been read as far as it matters.
+/// Marks the stream, once, as read up to the end of the process.
 fn settle(process: &Process, after_end: Option<usize>) -> Option<usize> {
     if after_end.is_some() {
         process.stream_read();
@@ -57,7 +58,7 @@ fn settle(process: &Process, after_end: Option<usize>) -> Option<usize> {
     None
 }
 
-/// Reads when there is something; `None` where there is not, or the process ended meanwhile.
+/// Reads when bytes are available; returns `None` if there are none, or if the process has ended meanwhile.
 async fn wait(
     process: &Process,
     source: &Descriptor,

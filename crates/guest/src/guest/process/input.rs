@@ -1,4 +1,4 @@
-//! Writing to a process. Several writers take turns, a piece each.
+//! Writes to the stdin of a process. Several writers alternate, one chunk each.
 
 use std::rc::Rc;
 
@@ -8,10 +8,10 @@ use crate::guest::channel::Receiver;
 use crate::guest::descriptor::Descriptor;
 use crate::protocol::{Failure, FailureKind, ProcessId, Reply};
 
-/// What a terminal takes for the end of input.
+/// The end-of-file character of a terminal (Ctrl-D).
 const END_OF_FILE: &[u8] = &[4];
 
-/// Our end of what a process reads.
+/// Our end of a process's stdin.
 #[derive(Debug)]
 pub(super) enum Input {
     Pipe(Descriptor),
@@ -27,7 +27,7 @@ impl Input {
     }
 }
 
-/// Writes what comes, and closes the input at the end where that is wanted.
+/// Writes the received bytes, and closes the stdin afterwards if `close` is set.
 pub(in crate::guest) async fn write(
     world: &World,
     process: ProcessId,
@@ -41,7 +41,7 @@ pub(in crate::guest) async fn write(
     while let Some(bytes) = receiver.next().await {
         let input = process.input.lock().await;
         let input = input.as_ref().ok_or_else(|| closed(&process))?;
-        // What a program has not read at its end is nobody's loss to hear of, but what comes later is.
+        // Bytes that a program did not read before its end are dropped silently; later writes fail.
         input.write_all(&bytes).await.map_err(|_| closed(&process))?;
     }
     if close {
@@ -57,5 +57,5 @@ pub(in crate::guest) async fn write(
 }
 
 fn closed(process: &Process) -> Failure {
-    process.failure(FailureKind::Ended, "its input is closed")
+    process.failure(FailureKind::Ended, "its stdin is closed")
 }

@@ -1,10 +1,10 @@
-//! Processes: started in sessions of their own, their output kept for whoever looks, now or later.
+//! Processes, each in its own session. Their output is kept for current and later viewers.
 //!
 //! ```text
-//! running ──leader ends──▶ ended, output still to be read ──all read──▶ ended ──room is needed──▶ forgotten
+//! running ──leader exits──▶ ended, output unread ──all read──▶ ended ──space needed──▶ forgotten
 //! ```
 //!
-//! What a program leaves running in the background may go on writing: it is read, and kept like the rest.
+//! Background processes of a program may continue to write: their output is read and kept, too.
 
 mod collect;
 mod everybody;
@@ -43,24 +43,24 @@ struct Process {
     terminal: Option<Rc<Descriptor>>,
     input: Mutex<Option<Input>>,
     ring: RefCell<Ring>,
-    /// Streams that may still hold what was written before the end.
+    /// Number of streams that may still contain output written before the end.
     unread: Cell<usize>,
     ending: Cell<Option<Ending>>,
-    /// Something of the above changed.
+    /// Notified when any of the fields above changes.
     changed: Notify,
     viewers: Cell<usize>,
-    /// How far those viewers are for which the process waits.
+    /// Read offsets of the viewers that the process waits for.
     holders: RefCell<BTreeMap<u64, u64>>,
     tasks: RefCell<Vec<AbortHandle>>,
 }
 
 impl Process {
-    /// How it ended, once everything that it wrote has been read.
+    /// Returns the ending, once all output has been read.
     fn over(&self) -> Option<Ending> {
         self.ending.get().filter(|_| self.unread.get() == 0)
     }
 
-    /// One of its streams has been read as far as it mattered.
+    /// Marks one stream as read up to the end of the process.
     fn stream_read(&self) {
         self.unread.set(self.unread.get() - 1);
         self.changed.notify_waiters();
@@ -71,7 +71,7 @@ impl Process {
         self.changed.notify_waiters();
     }
 
-    /// Waits until the next bytes push nothing out that somebody has asked to see.
+    /// Waits until the next bytes do not displace output that a viewer still needs.
     async fn room(&self) {
         loop {
             let changed = self.changed.notified();
@@ -83,7 +83,7 @@ impl Process {
         }
     }
 
-    /// Waits for its end.
+    /// Waits for the process to end.
     async fn ended(&self) {
         loop {
             let changed = self.changed.notified();
@@ -94,7 +94,7 @@ impl Process {
         }
     }
 
-    /// Sends a signal to its group. A process that was reaped has none: its number may be somebody else's.
+    /// Sends a signal to the process group. Fails for a reaped process: its PID may have been reused.
     fn signal(&self, signal: Signal) -> Result<(), Failure> {
         if self.ending.get().is_some() {
             return Err(self.failure(FailureKind::Ended, "it has ended"));
@@ -125,9 +125,8 @@ impl Process {
 
 pub(super) fn signal(world: &World, process: ProcessId, number: i32) -> Result<Reply, Failure> {
     let process = world.processes.get(process)?;
-    let signal = Signal::from_named_raw(number).ok_or_else(|| {
-        Failure::new(FailureKind::Invalid, format!("signal {number}"), "there is no such signal")
-    })?;
+    let signal = Signal::from_named_raw(number)
+        .ok_or_else(|| Failure::new(FailureKind::Invalid, format!("signal {number}"), "no such signal"))?;
     process.signal(signal).map(|()| Reply::Ok)
 }
 

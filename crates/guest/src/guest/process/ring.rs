@@ -1,13 +1,13 @@
-//! The end of a process's output, in order, with where each byte came from. What does not fit is dropped from the
-//! front, and the numbers of bytes stay right.
+//! The most recent output of a process, in order and with the stream of each byte. The oldest output is
+//! dropped when the ring is full; offsets stay valid.
 
 use std::collections::VecDeque;
 
 use crate::protocol::Stream;
 
-/// Output is dropped in pieces of this.
+/// Size of a chunk, the unit in which output is dropped.
 pub(super) const PIECE: usize = 16 << 10;
-/// What a piece costs beside its bytes, so that many tiny ones are not a way around the bound.
+/// Cost of a chunk in addition to its bytes, so that many tiny chunks cannot exceed the bound.
 const PIECE_COST: usize = 64;
 
 #[derive(Debug)]
@@ -27,18 +27,18 @@ impl Piece {
     }
 }
 
-/// What there is from a certain byte on.
+/// The output at a certain offset.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found<'a> {
-    /// Output, up to a change of streams or the end of a piece.
+    /// Output, up to a change of streams or the end of a chunk.
     Bytes(Stream, &'a [u8]),
-    /// So many bytes are no longer kept.
+    /// This many bytes have been dropped.
     Lost(u64),
-    /// Nothing yet.
+    /// No output yet.
     Nothing,
 }
 
-/// Output of one process.
+/// The output of one process.
 #[derive(Debug)]
 pub(super) struct Ring {
     pieces: VecDeque<Piece>,
@@ -52,17 +52,17 @@ impl Ring {
         Self { pieces: VecDeque::new(), cost: 0, bound, end: 0 }
     }
 
-    /// The most that it takes.
+    /// Returns the maximum size.
     pub(super) fn bound(&self) -> usize {
         self.bound
     }
 
-    /// How many bytes came in all.
+    /// Returns the number of bytes received in total.
     pub(super) fn end(&self) -> u64 {
         self.end
     }
 
-    /// Takes the next bytes.
+    /// Appends bytes.
     pub(super) fn push(&mut self, stream: Stream, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let (head, rest) = bytes.split_at(bytes.len().min(self.room(stream)));
@@ -84,7 +84,7 @@ impl Ring {
         }
     }
 
-    /// How many bytes of this stream the last piece can still take.
+    /// Returns how many bytes of this stream the last chunk can still take.
     fn room(&self, stream: Stream) -> usize {
         match self.pieces.back() {
             Some(last) if last.stream == stream => PIECE - last.bytes.len(),
@@ -92,7 +92,7 @@ impl Ring {
         }
     }
 
-    /// Whether one more piece can come without dropping anything from byte `unseen` on.
+    /// Returns whether one more chunk fits without dropping bytes from offset `unseen` on.
     pub(super) fn has_room_before(&self, unseen: u64) -> bool {
         let mut cost = self.cost + PIECE + 2 * PIECE_COST;
         for piece in &self.pieces {
@@ -107,7 +107,7 @@ impl Ring {
         true
     }
 
-    /// What there is from a byte on.
+    /// Returns the output at an offset.
     pub(super) fn find(&self, from: u64) -> Found<'_> {
         if from >= self.end {
             return Found::Nothing;

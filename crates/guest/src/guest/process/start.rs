@@ -1,4 +1,4 @@
-//! Starting a process.
+//! Starts processes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,19 +24,19 @@ use crate::protocol::{
     Attach, CommandLine, Ending, Failure, FailureKind, Reply, StartCommand, Stdin, Stream,
 };
 
-/// Less would not hold two pieces.
+/// Minimum size of the output ring: it must hold two chunks.
 const LEAST_KEPT: u32 = 2 * PIECE as u32 + (2 << 10);
-/// How much of a command line is shown in lists.
+/// Maximum length of a command line in lists, in bytes.
 const SHOWN: usize = 200;
 
-/// Our ends of what a process reads and writes.
+/// Our ends of a process's stdio.
 struct Ends {
     terminal: Option<Rc<Descriptor>>,
     input: Option<Input>,
     outputs: Vec<(Stream, Rc<Descriptor>)>,
 }
 
-/// Starts a process, and shows it where that is wanted.
+/// Starts a process, and attaches to it if requested.
 pub(in crate::guest) async fn start(
     world: &Rc<World>,
     start: StartCommand,
@@ -53,7 +53,7 @@ pub(in crate::guest) async fn start(
 fn spawn(world: &World, start: &StartCommand) -> Result<Rc<Process>, Failure> {
     let keep = u64::from(start.keep_bytes);
     if start.keep_bytes < LEAST_KEPT || keep > world.settings.kept_bytes {
-        let range = format!("from {LEAST_KEPT} to {} bytes can be kept", world.settings.kept_bytes);
+        let range = format!("must be from {LEAST_KEPT} to {} bytes", world.settings.kept_bytes);
         return Err(Failure::new(FailureKind::Invalid, "keep_bytes", range));
     }
     world.processes.make_room(keep)?;
@@ -61,7 +61,7 @@ fn spawn(world: &World, start: &StartCommand) -> Result<Rc<Process>, Failure> {
     let of_io = |error: std::io::Error| Failure::of_io(&error, name.as_str());
     let terminal = connect(&mut command, start).map_err(of_io)?;
     let Spawned { mut child, pid, status } = world.spawn(&mut command).map_err(of_io)?;
-    // It holds the program's ends as well, and the end of output is when nobody has them.
+    // The command holds copies of the program's ends, which would keep its output from ending.
     drop(command);
     let ends = ends(terminal, &mut child).map_err(|error| {
         let _gone = rustix::process::kill_process_group(pid, Signal::KILL);
@@ -91,7 +91,7 @@ fn spawn(world: &World, start: &StartCommand) -> Result<Rc<Process>, Failure> {
     Ok(process)
 }
 
-/// Connects a command to pipes, or to a terminal, our end of which this gives.
+/// Connects a command to pipes or to a new terminal. Returns our end of the terminal.
 fn connect(command: &mut Command, start: &StartCommand) -> std::io::Result<Option<OwnedFd>> {
     let Some(size) = start.terminal else {
         let stdin = if start.stdin == Stdin::Open { Stdio::piped() } else { Stdio::null() };
@@ -103,25 +103,25 @@ fn connect(command: &mut Command, start: &StartCommand) -> std::io::Result<Optio
     Ok(Some(ours))
 }
 
-/// The command, and what to call it in errors.
+/// Returns the command and its name for errors.
 fn command(world: &World, start: &StartCommand) -> Result<(Command, String), Failure> {
     let (name, arguments): (&str, Vec<&str>) = match &start.command {
         CommandLine::Shell(line) => ("/bin/sh", vec!["-c", line]),
         CommandLine::Program(argv) => match argv.split_first() {
             Some((name, rest)) if !name.is_empty() => (name, rest.iter().map(String::as_str).collect()),
-            _ => return Err(Failure::new(FailureKind::Invalid, "command", "it is empty")),
+            _ => return Err(Failure::new(FailureKind::Invalid, "command", "empty command")),
         },
     };
     let odd = start.env.iter().find(|(name, _)| name.is_empty() || name.contains('='));
     if let Some((name, _)) = odd {
-        return Err(Failure::new(FailureKind::Invalid, format!("env {name}"), "not the name of a variable"));
+        return Err(Failure::new(FailureKind::Invalid, format!("env {name}"), "invalid variable name"));
     }
     let place = Place::new(&world.settings.workdir);
     let workdir = place.at(start.workdir.clone().unwrap_or_default())?;
-    // Otherwise a missing folder would look like a missing program.
+    // Otherwise a missing folder would be reported as a missing program.
     if !workdir.path().is_dir() {
         let kind = if workdir.path().exists() { FailureKind::NotADirectory } else { FailureKind::NotFound };
-        return Err(Failure::new(kind, workdir.said(), "no such folder to start in"));
+        return Err(Failure::new(kind, workdir.said(), "no such work folder"));
     }
     let mut command = Command::new(OsStr::new(name));
     command.args(arguments).env_clear().envs(start.env.iter().map(|(name, value)| (name, value)));
@@ -167,7 +167,7 @@ async fn await_end(
             status.await
         }
     };
-    // The reaper lives as long as this process does, so there always is a status.
+    // The reaper lives as long as this process, so a status always arrives.
     process.end(status.map_or(Ending::Signalled(Signal::KILL.as_raw()), |status| ending(status, timed_out)));
 }
 

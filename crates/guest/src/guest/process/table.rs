@@ -1,4 +1,4 @@
-//! All processes that run or are remembered, within bounds.
+//! The table of running and remembered processes, bounded in number and output.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use tokio::task::AbortHandle;
 use super::Process;
 use crate::protocol::{Failure, FailureKind, ProcessId, ProcessInfo, Settings};
 
-/// The table.
+/// The process table.
 #[derive(Debug)]
 pub(in crate::guest) struct Processes {
     entries: RefCell<BTreeMap<ProcessId, Rc<Process>>>,
@@ -46,20 +46,17 @@ impl Processes {
         self.entries.borrow_mut().insert(process.id, process);
     }
 
-    /// Makes room for one more that keeps so many bytes: forgets the oldest that ended and at which nobody looks.
+    /// Makes room for one more process with `keep` bytes of output. Forgets the oldest ended processes
+    /// without viewers.
     pub(super) fn make_room(&self, keep: u64) -> Result<(), Failure> {
         while !self.has_room(keep) {
             let mut entries = self.entries.borrow_mut();
             let idle = |process: &&Rc<Process>| process.over().is_some() && process.viewers.get() == 0;
             let Some(id) = entries.values().find(idle).map(|process| process.id) else {
-                return Err(Failure::new(
-                    FailureKind::Busy,
-                    "processes",
-                    "as many as there may be at one time",
-                ));
+                return Err(Failure::new(FailureKind::Busy, "processes", "limit reached"));
             };
             if let Some(process) = entries.remove(&id) {
-                // What still writes to its pipes finds them closed.
+                // Background processes that still write find their pipe closed.
                 process.tasks.borrow().iter().for_each(AbortHandle::abort);
             }
         }

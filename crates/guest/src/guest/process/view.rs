@@ -1,4 +1,4 @@
-//! Looking at a process: from a byte on, at the viewer's own pace.
+//! Viewers of a process's output, each with its own offset and pace.
 
 use std::rc::Rc;
 
@@ -8,7 +8,7 @@ use crate::guest::World;
 use crate::guest::channel::Sender;
 use crate::protocol::{Attach, Event, Failure, FailureKind, ProcessId, Reply};
 
-/// Shows a process to one more viewer.
+/// Attaches a viewer to a process.
 pub(in crate::guest) async fn attach(
     world: &World,
     process: ProcessId,
@@ -17,13 +17,13 @@ pub(in crate::guest) async fn attach(
 ) -> Result<Reply, Failure> {
     let process = world.processes.get(process)?;
     if attach.from > process.ring.borrow().end() {
-        return Err(process.failure(FailureKind::Invalid, "it has not written that much"));
+        return Err(process.failure(FailureKind::Invalid, "the offset is beyond its output"));
     }
     sender.answer(&Reply::Ok);
     view(&process, attach, sender).await
 }
 
-/// Somebody who looks; the process knows as long as this lives.
+/// A viewer, registered with its process until it is dropped.
 struct Viewer<'a> {
     process: &'a Process,
     number: u64,
@@ -59,7 +59,7 @@ impl Drop for Viewer<'_> {
     }
 }
 
-/// Shows output until the process has ended.
+/// Sends output until the process has ended.
 pub(super) async fn view(process: &Rc<Process>, attach: Attach, sender: &Sender) -> Result<Reply, Failure> {
     let mut viewer = Viewer::new(process, attach);
     loop {
