@@ -1,4 +1,4 @@
-//! A second tree of the same files. Files are shared by hard links: nobody writes to one that has a name in the store.
+//! Clones a tree by hard links. Files with a name in the store are never written, so they can be shared.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -6,11 +6,11 @@ use belljar_layers::shelf::{OPEN_FOLDER, names};
 use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
 
-/// Folders in folders.
+/// Maximum nesting depth.
 pub(crate) const MAX_DEPTH: usize = 256;
 pub(crate) const FOLDER: Mode = Mode::from_raw_mode(0o755);
 
-/// Makes everything below one folder be below the other as well.
+/// Clones everything below one folder into another one.
 pub(crate) fn clone(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<(), Errno> {
     below(from, to, 0)
 }

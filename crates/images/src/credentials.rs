@@ -1,4 +1,4 @@
-//! Who somebody is to a registry: as `docker login` left it, or as it was said.
+//! Registry logins: from `docker login`, or given explicitly.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,12 +8,12 @@ use base64::engine::general_purpose::STANDARD;
 use oci_client::secrets::RegistryAuth;
 use serde::Deserialize;
 
-/// A name and a password. The password cannot be printed by accident.
+/// A user name and a password, which is not printed by `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
-    /// Name.
+    /// The user name.
     pub user: String,
-    /// Password or token.
+    /// The password or token.
     pub password: String,
 }
 
@@ -40,7 +40,8 @@ struct DockerAuth {
 }
 
 impl Credentials {
-    /// Reads Docker's `config.json`. What is kept by a helper program is not asked for: nothing is run for an image.
+    /// Reads Docker's `config.json`. Logins in credential helpers are ignored: no program is run for an
+    /// image.
     pub fn of_docker(text: &str) -> Self {
         let Ok(config) = serde_json::from_str::<DockerConfig>(text) else { return Self::default() };
         let logins = config.auths.into_iter().filter_map(|(place, auth)| {
@@ -52,7 +53,7 @@ impl Credentials {
         Self(logins.collect())
     }
 
-    /// The same, with a login for one registry.
+    /// Adds a login for one registry.
     #[must_use]
     pub fn with(mut self, registry: &str, login: Login) -> Self {
         self.0.insert(host_of(registry), login);
@@ -67,7 +68,8 @@ impl Credentials {
     }
 }
 
-/// Docker writes addresses of the first version of its protocol there; its own registry has several names.
+/// Returns the host of a registry. Docker's keys can be URLs of the old v1 API, and Docker Hub has several
+/// names.
 fn host_of(place: &str) -> String {
     let host = place.split_once("://").map_or(place, |(_, rest)| rest);
     match host.split('/').next().unwrap_or_default() {

@@ -1,4 +1,4 @@
-//! Manifests and configurations: what an image consists of, for which machine, and what it sets.
+//! Manifests and configurations: the parts of an image, its platform, and its variables.
 
 use belljar_engine::images::{MAX_VARIABLES, Variables};
 use belljar_layers::shelf::Digest;
@@ -8,55 +8,55 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::ImageError;
 
-/// Of a manifest and of a configuration, in bytes.
+/// Maximum size of a manifest or a configuration, in bytes.
 pub(crate) const MAX_DOCUMENT: u64 = 4 << 20;
 const MAX_LAYERS: usize = 128;
 
-/// What a registry or a layout says under a name.
+/// A manifest or an index.
 pub(crate) enum Document {
     Image(Box<ImageManifest>),
     Index(Box<ImageIndex>),
 }
 
-/// Something that is fetched by its digest.
+/// Identifies an object by digest and size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Blob {
     pub(crate) digest: Digest,
     pub(crate) size: u64,
 }
 
-/// What a configuration says.
+/// The relevant part of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// Digests of the layers without compression, the lowest first.
+    /// Digests of the uncompressed layers, lowest first.
     pub(crate) layers: Vec<Digest>,
     pub(crate) variables: Variables,
 }
 
-/// The SHA-256 of some bytes.
+/// Returns the SHA-256 of some bytes.
 pub(crate) fn digest_of(bytes: &[u8]) -> Digest {
     finished(Sha256::new_with_prefix(bytes))
 }
 
-/// What a hasher came to.
+/// Returns the digest of a hasher.
 pub(crate) fn finished(hasher: Sha256) -> Digest {
     let text: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    // 64 small hexadecimal digits are what it takes.
+    // Infallible: a SHA-256 always has 64 lowercase hexadecimal digits.
     text.parse().unwrap_or_else(|_| unreachable!())
 }
 
-/// `sha256:…`; no other algorithm is taken.
+/// Parses `sha256:…`; other algorithms are refused.
 pub(crate) fn digest(text: &str) -> Result<Digest, ImageError> {
     let hex = text.strip_prefix("sha256:");
     hex.and_then(|hex| hex.parse().ok()).ok_or_else(|| {
         ImageError::refused(format!(
-            "'{}' is no SHA-256",
+            "'{}' is not a SHA-256 digest",
             text.chars().take(100).collect::<String>().escape_debug()
         ))
     })
 }
 
-/// Holds bytes to their digest.
+/// Checks bytes against their digest.
 pub(crate) fn verified(what: &str, bytes: Vec<u8>, digest: &Digest) -> Result<Vec<u8>, ImageError> {
     match digest_of(&bytes) == *digest {
         true => Ok(bytes),
@@ -79,10 +79,10 @@ impl Document {
 
 fn json<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, ImageError> {
     serde_json::from_slice(bytes)
-        .map_err(|error| ImageError::refused(format!("{what} cannot be read ({error})")))
+        .map_err(|error| ImageError::refused(format!("cannot parse {what} ({error})")))
 }
 
-/// The manifest for this machine.
+/// Selects the manifest for this machine.
 pub(crate) fn fitting(name: &str, index: &ImageIndex) -> Result<Blob, ImageError> {
     let (os, arch) = (Os::Linux, Arch::default());
     let fits = |entry: &&Descriptor| {
@@ -105,7 +105,7 @@ fn wrong_machine(name: &str, offered: String) -> ImageError {
     ImageError::Platform { name: name.to_owned(), wanted, offered: offered.escape_debug().to_string() }
 }
 
-/// What a manifest consists of: its configuration and its layers, the lowest first.
+/// Returns the configuration and the layers of a manifest, lowest layer first.
 pub(crate) fn parts(manifest: &ImageManifest) -> Result<(Blob, Vec<Blob>), ImageError> {
     let layers = manifest.layers().iter().map(blob_of).collect::<Result<Vec<_>, _>>()?;
     Ok((blob_of(manifest.config())?, layers))
@@ -115,7 +115,7 @@ fn blob_of(entry: &Descriptor) -> Result<Blob, ImageError> {
     Ok(Blob { digest: digest(entry.digest().as_ref())?, size: entry.size() })
 }
 
-/// Reads a configuration whose image has so many layers.
+/// Parses a configuration, and checks the number of layers.
 pub(crate) fn settings(name: &str, bytes: &[u8], layers: usize) -> Result<Settings, ImageError> {
     let config: ImageConfiguration = json("its configuration", bytes)?;
     if *config.os() != Os::Linux || *config.architecture() != Arch::default() {
@@ -126,14 +126,14 @@ pub(crate) fn settings(name: &str, bytes: &[u8], layers: usize) -> Result<Settin
         return Err(ImageError::TooLarge { limit: MAX_LAYERS as u64, what: "layers" });
     }
     if ids.is_empty() || ids.len() != layers {
-        return Err(ImageError::refused("its manifest and its configuration have different layers"));
+        return Err(ImageError::refused("its manifest and configuration list different layers"));
     }
     let given = config.config().as_ref().and_then(|config| config.env().as_deref()).unwrap_or_default();
     let too_large = ImageError::TooLarge { limit: MAX_VARIABLES as u64, what: "bytes of environment" };
     Ok(Settings { layers: ids, variables: Variables::read(given).ok_or(too_large)? })
 }
 
-/// The name of what the first layers come to, for each number of them.
+/// Returns the chain ID of each number of lowest layers.
 pub(crate) fn chain(layers: &[Digest]) -> Vec<Digest> {
     let mut chain: Vec<Digest> = Vec::new();
     for layer in layers {

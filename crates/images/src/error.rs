@@ -1,4 +1,4 @@
-//! Why an image cannot be had.
+//! Errors of pulling, importing and storing images.
 
 use std::path::{Path, PathBuf};
 
@@ -7,72 +7,72 @@ use belljar_layers::shelf::ShelfError;
 use rustix::io::Errno;
 use thiserror::Error as ThisError;
 
-/// Why an image cannot be had or kept.
+/// Why an image is not available.
 #[derive(Debug, Clone, PartialEq, Eq, ThisError)]
 pub enum ImageError {
-    /// What was given is no name of an image.
-    #[error("'{name}' is no name of an image ({why}); write one such as python:3.12-slim")]
+    /// The text is not an image name.
+    #[error("'{name}' is not an image name ({why}); use a name like python:3.12-slim")]
     Name {
-        /// What was given; escaped.
+        /// The text, escaped.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// Nobody pulled it.
-    #[error("there is no image '{0}' here; 'belljar image list' shows those that there are")]
+    /// The image is not in the store.
+    #[error("no image '{0}'; 'belljar image list' shows all images")]
     NotFound(String),
-    /// The registry does not have it, or does not give it.
+    /// The registry refused or failed the request.
     #[error("{registry}: {why}")]
     Registry {
-        /// Which.
+        /// The registry.
         registry: String,
-        /// What it said, and what to do.
+        /// The reason, and what to do.
         why: String,
     },
-    /// For other machines only.
-    #[error("'{name}' is not made for this machine ({wanted}), only for {offered}")]
+    /// The image does not support this platform.
+    #[error("'{name}' does not support this machine ({wanted}), only {offered}")]
     Platform {
         /// The image.
         name: String,
-        /// What this machine is.
+        /// The platform of this machine.
         wanted: String,
-        /// What there is.
+        /// The platforms of the image.
         offered: String,
     },
-    /// Something in it is not what its digest says.
-    #[error("{what} is not what its digest says: it was changed on the way, or the source lies")]
+    /// A part does not match its digest.
+    #[error("{what} does not match its digest: it was modified in transit, or the source is wrong")]
     Tampered {
-        /// A manifest, a configuration, a layer.
+        /// A manifest, a configuration or a layer.
         what: String,
     },
-    /// Something in it that is refused.
-    #[error("the image is refused: {0}")]
+    /// The image is malformed or hostile.
+    #[error("invalid image: {0}")]
     Refused(String),
-    /// More than an image may have.
-    #[error("the image is refused: more than {limit} {what}")]
+    /// The image exceeds a limit.
+    #[error("the image is too large: more than {limit} {what}")]
     TooLarge {
-        /// The bound.
+        /// The limit.
         limit: u64,
-        /// Of what.
+        /// The unit of the limit.
         what: &'static str,
     },
-    /// No room on the disk.
-    #[error("{}: no room on this disk; make some, or remove images with 'belljar image rm'", .0.display())]
+    /// The disk is full.
+    #[error("{}: disk full; free some space, or remove images with 'belljar image rm'", .0.display())]
     NoSpace(PathBuf),
-    /// The folder cannot be written, or others can.
+    /// The folder is not writable, or is writable by others.
     #[error(
-        "{}: has to be yours alone to write; chmod it, or give 'images.folder' of belljar.toml another folder",
+        "{}: must be writable by you alone; chmod it, or set another 'images.folder' in belljar.toml",
         .0.display()
     )]
     Folder(PathBuf),
-    /// The machine refuses for another reason.
+    /// Another error of the system.
     #[error("cannot {doing} {}: {cause}", .path.display())]
     Io {
-        /// What was done.
+        /// The operation.
         doing: &'static str,
-        /// To what.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: String,
     },
 }
@@ -82,7 +82,7 @@ impl ImageError {
         Self::Refused(why.into())
     }
 
-    /// What was done to what, and what the system said to it.
+    /// Creates an error from an operation, its path and an I/O error.
     pub(crate) fn io(doing: &'static str, path: impl AsRef<Path>, error: impl Into<std::io::Error>) -> Self {
         let (path, error) = (path.as_ref().to_owned(), error.into());
         match Errno::from_io_error(&error) {
@@ -91,7 +91,7 @@ impl ImageError {
         }
     }
 
-    /// Whose move it is.
+    /// Returns whose fault the error is.
     pub fn fault(&self) -> Fault {
         match self {
             Self::NoSpace(_) | Self::Folder(_) | Self::Io { .. } => Fault::Host,
@@ -106,7 +106,7 @@ impl From<ShelfError> for ImageError {
             ShelfError::NoSpace { path } => Self::NoSpace(path),
             ShelfError::ReadOnly { path } | ShelfError::Exposed { path } => Self::Folder(path),
             ShelfError::Io { doing, path, errno } => Self::io(doing, path, errno),
-            other => Self::Io { doing: "keep images", path: PathBuf::new(), cause: other.to_string() },
+            other => Self::Io { doing: "store images", path: PathBuf::new(), cause: other.to_string() },
         }
     }
 }

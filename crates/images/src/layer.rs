@@ -1,4 +1,4 @@
-//! A layer as it came becomes a plain archive whose bytes are known to be the right ones; only then it is looked into.
+//! Decompresses a layer into a plain tar archive and checks its digest; only then the archive is parsed.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -12,14 +12,14 @@ use tar::{Archive, EntryType};
 use crate::documents::finished;
 use crate::error::ImageError;
 
-/// What a compressed layer may come to: so many times its size, and this much in any case.
+/// Bound for the content of a compressed layer: `MAX_RATIO` times its size, and at least `MIN_BOUND_BYTES`.
 const MAX_RATIO: u64 = 200;
 const ANY_CASE: u64 = 64 << 20;
-/// Of what an archive says about the next entry, which is taken into memory as a whole.
+/// Maximum size of an extension entry, which the tar library reads into memory, in bytes.
 const MAX_EXTENSION: u64 = 1 << 20;
 const CHUNK: usize = 256 << 10;
 
-/// Writes the layer without compression, and holds it to its digest.
+/// Writes the layer without compression, and checks its digest.
 pub(crate) fn expand(
     from: impl Read,
     size: u64,
@@ -49,7 +49,7 @@ pub(crate) fn expand(
         if written > bound {
             return Err(match bound == left {
                 true => ImageError::TooLarge { limit: left, what: "bytes in a layer" },
-                false => ImageError::refused(format!("a layer of {size} bytes comes to more than {bound}")),
+                false => ImageError::refused(format!("a layer of {size} bytes unpacks to more than {bound}")),
             });
         }
         hasher.update(&chunk[..read]);
@@ -62,10 +62,11 @@ pub(crate) fn expand(
 }
 
 fn unreadable(error: &dyn std::fmt::Display) -> ImageError {
-    ImageError::refused(format!("a layer cannot be read ({error})"))
+    ImageError::refused(format!("cannot read a layer ({error})"))
 }
 
-/// Reads the headers alone: what would be taken into memory as a whole has a bound, and so has their number.
+/// Reads only the headers. Limits the number of entries and the size of those that the tar library reads into
+/// memory.
 pub(crate) fn look_over(archive: &mut File, entries: u64) -> Result<(), ImageError> {
     rewind(archive)?;
     let mut left = entries.saturating_mul(3);
@@ -79,7 +80,7 @@ pub(crate) fn look_over(archive: &mut File, entries: u64) -> Result<(), ImageErr
             EntryType::GNULongName | EntryType::GNULongLink | EntryType::XHeader | EntryType::XGlobalHeader
         );
         if extends && entry.size() > MAX_EXTENSION {
-            return Err(ImageError::refused("a name or attribute in it is too long"));
+            return Err(ImageError::refused("a name or attribute in a layer is too long"));
         }
     }
     rewind(archive)

@@ -1,4 +1,4 @@
-//! Layers that are not what they say.
+//! Malformed and hostile layers.
 
 use std::io::Write;
 
@@ -37,5 +37,5 @@ fn every_form_comes_to_the_same_and_is_held_to_its_digest() {
 fn what_comes_to_far_more_than_its_size_is_refused() {
     let plain = vec![0; ANY_CASE as usize + (1 << 20)];
     let bomb = expanded(&gzip(&plain), &digest_of(&plain), u64::MAX);
-    assert!(matches!(&bomb, Err(ImageError::Refused(why)) if why.contains("comes to more")), "{bomb:?}");
+    assert!(matches!(&bomb, Err(ImageError::Refused(why)) if why.contains("unpacks to more")), "{bomb:?}");
 }

@@ -1,4 +1,4 @@
-//! Images on this machine: what `docker save` wrote, or an OCI layout, as a folder or in an archive.
+//! Images on this machine: the output of `docker save` or an OCI layout, as a folder or an archive.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,18 +23,18 @@ use crate::layer::look_over;
 use crate::name::Name;
 use crate::store::{Packed, Record, Store, blocking};
 
-/// Files of an archive.
+/// Maximum number of files in an archive.
 const MAX_FILES: u64 = 10_000;
-/// Indexes in indexes.
+/// Maximum nesting depth of indexes.
 const MAX_INDEXES: usize = 4;
 
 impl Store {
-    /// Whether a path of this machine is an image that can be brought in, and not an unpacked root.
+    /// Returns whether a path is an image that can be imported, rather than an unpacked root.
     pub fn is_packed(path: &Path) -> bool {
         path.is_file() || path.join("oci-layout").is_file()
     }
 
-    /// Brings in an image of this machine.
+    /// Imports an image from this machine.
     pub async fn import(&self, path: &Path, progress: &mut dyn Progress) -> Result<Record, ImageError> {
         let name = Name::of_path(path)?;
         let (place, shown) = (path.to_owned(), name.to_string());
@@ -57,7 +57,7 @@ impl Store {
 }
 
 impl Store {
-    /// Brings in the root of a system, which is one archive, under a name: an image of one layer that sets nothing.
+    /// Imports a root file system from one archive, as an image with one layer and no settings.
     pub async fn import_root(
         &self,
         mut archive: File,
@@ -83,21 +83,21 @@ impl Store {
     }
 }
 
-/// What a layout says about its image.
+/// The image in a layout.
 struct Told {
     digest: Digest,
     settings: Settings,
-    /// Files, the lowest layer first.
+    /// Layer files, lowest layer first.
     layers: Vec<String>,
 }
 
-/// Where files of a layout are.
+/// The files of a layout.
 enum Layout {
     Folder(PathBuf),
     Archive { file: Arc<File>, places: BTreeMap<String, (u64, u64)> },
 }
 
-/// What `docker save` writes beside the files.
+/// An entry of the `manifest.json` that `docker save` writes.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Saved {
@@ -111,7 +111,7 @@ impl Layout {
             return Ok(Self::Folder(path.to_owned()));
         }
         let unreadable = |error: io::Error| {
-            ImageError::refused(format!("'{}' is no archive of an image ({error})", path.display()))
+            ImageError::refused(format!("'{}' is not an image archive ({error})", path.display()))
         };
         let mut file = File::open(path).map_err(|error| ImageError::io("read", path, error))?;
         look_over(&mut file, MAX_FILES)?;
@@ -127,9 +127,9 @@ impl Layout {
         Ok(Self::Archive { file: Arc::new(file), places })
     }
 
-    /// A file of the layout.
+    /// Returns a file of the layout.
     fn file(&self, name: &str) -> Result<Packed, ImageError> {
-        let missing = || ImageError::refused(format!("it lacks its file '{}'", name.escape_debug()));
+        let missing = || ImageError::refused(format!("file '{}' is missing", name.escape_debug()));
         match self {
             Self::Archive { file, places } => {
                 let (at, size) = *places.get(name).ok_or_else(missing)?;
@@ -171,12 +171,12 @@ impl Layout {
     fn saved(&self, name: &str) -> Result<Told, ImageError> {
         let bad = |why: &str| ImageError::refused(why.to_owned());
         let images: Vec<Saved> = serde_json::from_slice(&self.document("manifest.json")?)
-            .map_err(|error| bad(&format!("its manifest.json cannot be read ({error})")))?;
+            .map_err(|error| bad(&format!("cannot parse its manifest.json ({error})")))?;
         let [Saved { config, layers }] = images.as_slice() else {
-            return Err(bad("it holds several images; save one"));
+            return Err(bad("it contains several images; save only one"));
         };
         let bytes = self.document(config)?;
-        // The file is called by its digest, in either form.
+        // The file is named after its digest, in either layout.
         let called = config.rsplit('/').next().unwrap_or_default().trim_end_matches(".json");
         let digest = digest_of(&bytes);
         if called != digest.to_string() {
@@ -202,7 +202,7 @@ impl Layout {
                 }
             }
         }
-        Err(ImageError::refused("too many indexes in indexes"))
+        Err(ImageError::refused("indexes are nested too deeply"))
     }
 }
 
@@ -210,7 +210,7 @@ fn place_of(blob: &Blob) -> String {
     format!("blobs/sha256/{}", blob.digest)
 }
 
-/// Opens a file below a folder without following any link.
+/// Opens a file below a folder without following links.
 fn open_below(folder: &Path, name: &str) -> io::Result<File> {
     let mut here = rustix::fs::openat(CWD, folder, OPEN_FOLDER.difference(OFlags::NOFOLLOW), Mode::empty())?;
     let mut parts = name.split('/').peekable();
@@ -228,7 +228,7 @@ fn open_below(folder: &Path, name: &str) -> io::Result<File> {
     Err(io::ErrorKind::NotFound.into())
 }
 
-/// A part of a file.
+/// A section of a file.
 struct Window {
     file: Arc<File>,
     at: u64,

@@ -1,15 +1,15 @@
-//! OCI images without a daemon: from a registry, an archive or a layout folder to a root on disk that never changes.
+//! OCI images without a daemon: from a registry, an archive or a layout folder to an immutable root on disk.
 //!
 //! ```text
-//! registry.rs ┐                        ┌ layer.rs   decompressed, hashed, looked over
-//! layout.rs   ┴▶ documents.rs ▶ store.rs ┼ unpack.rs  laid over the layers below it, never outside
-//! seal.rs     ─────────────────▶ store.rs ┴ clone.rs   what is below is shared by hard links
+//! registry.rs ┐                          ┌ layer.rs   decompresses, hashes and checks a layer
+//! layout.rs   ┴▶ documents.rs ▶ store.rs ┼ unpack.rs  unpacks it over the layers below, inside the root
+//! seal.rs     ────────────────▶ store.rs ┴ clone.rs   shares files of the layers below by hard links
 //! ```
 //!
-//! - Nothing is believed: manifest, configuration and every layer are held to their digests, and a layer is looked into
-//!   only when its bytes are known to be the right ones.
-//! - Nothing that an archive says is followed out of the root that it is unpacked in.
-//! - An image is there as a whole or not at all, and is not removed while somebody uses it.
+//! - Nothing is trusted: manifest, configuration and every layer are checked against their digests, and a
+//!   layer is parsed only after its digest matches.
+//! - No path in an archive is followed out of the root that it is unpacked into.
+//! - An image is complete or absent, and is not removed while it is in use.
 
 mod clone;
 mod credentials;

@@ -1,4 +1,4 @@
-//! What images are called: as Docker understands it, a path, or `sealed`.
+//! Names of images: Docker references, paths, or `sealed`.
 
 use std::fmt;
 use std::path::Path;
@@ -9,15 +9,16 @@ use crate::error::ImageError;
 
 const MAX_NAME: usize = 1_024;
 
-/// A name in its full form; two ways to write one image are one name.
+/// A normalized name: different spellings of one image are equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name(String);
 
 impl Name {
-    /// The host's own files, copied.
+    /// The name of the image with copies of the host's own files.
     pub const SEALED: &'static str = "sealed";
 
-    /// Reads a name. `python` is `docker.io/library/python:latest`; what begins with '/' is a path, and stays as it is.
+    /// Parses a name. `python` becomes `docker.io/library/python:latest`. A name that starts with '/' is a
+    /// path and stays unchanged.
     pub fn parse(text: &str) -> Result<Self, ImageError> {
         if text == Self::SEALED || text.starts_with('/') && text.len() <= MAX_NAME {
             return Ok(Self(text.to_owned()));
@@ -25,7 +26,7 @@ impl Name {
         Self::reference_of(text).map(|reference| Self(reference.whole()))
     }
 
-    /// Of an archive or a folder on this machine.
+    /// Creates the name of an archive or a folder on this machine.
     pub fn of_path(path: &Path) -> Result<Self, ImageError> {
         let wrong = |why: String| ImageError::Name {
             name: path.display().to_string().escape_debug().to_string(),
@@ -37,7 +38,7 @@ impl Name {
             .ok_or_else(|| wrong("its path is not UTF-8, or too long".to_owned()))
     }
 
-    /// The same as a registry understands it.
+    /// Returns the reference for a registry.
     pub(crate) fn reference(&self) -> Result<Reference, ImageError> {
         Self::reference_of(&self.0)
     }
@@ -50,7 +51,7 @@ impl Name {
         text.parse().map_err(|error: oci_client::ParseError| wrong(error.to_string()))
     }
 
-    /// As text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -58,7 +59,7 @@ impl Name {
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Shortened as people write it.
+        // Shortened to its usual form.
         let short = self.0.strip_prefix("docker.io/").unwrap_or(&self.0);
         f.write_str(short.strip_prefix("library/").unwrap_or(short))
     }

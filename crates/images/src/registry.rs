@@ -1,4 +1,4 @@
-//! Images of registries. A registry is believed nothing: what comes from it is held to digests and sizes.
+//! Pulls images from registries. Everything that a registry sends is checked against digests and sizes.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -36,21 +36,21 @@ const MANIFESTS: &[&str] = &[
 ];
 const CONNECT: Duration = Duration::from_secs(15);
 const SILENCE: Duration = Duration::from_secs(60);
-/// How often a layer that broke off is gone on with.
+/// Number of attempts to resume an interrupted download of a layer.
 const ATTEMPTS: usize = 5;
 
 /// How registries are reached.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Registries {
-    /// Where to ask first, by registry.
+    /// Mirrors to try first, by registry.
     pub mirrors: BTreeMap<String, Vec<String>>,
-    /// Spoken to without TLS; on this machine only.
+    /// Registries without TLS; only on this machine.
     pub plain_http: Vec<String>,
-    /// Certificates to trust beside the system's, as PEM.
+    /// Additional trusted certificates, as PEM.
     pub authorities: Option<Vec<u8>>,
 }
 
-/// Brings in an image.
+/// Pulls an image.
 pub async fn pull(
     store: &Store,
     name: &Name,
@@ -70,7 +70,7 @@ pub async fn pull(
             let bytes = source.manifest(&client, &exact).await?;
             match Document::parse(&verified("its manifest", bytes, &chosen.digest)?)? {
                 Document::Image(manifest) => (chosen.digest, manifest),
-                Document::Index(_) => return Err(ImageError::refused("it has an index in an index")),
+                Document::Index(_) => return Err(ImageError::refused("its index contains an index")),
             }
         }
     };
@@ -88,14 +88,14 @@ pub async fn pull(
         progress.at(&format!("unpacking {step}"));
         let file = File::open(&path).map_err(|error| ImageError::io("read", &path, error))?;
         store.lay(&settings, index, Packed { from: Box::new(file), size: layer.size }).await?;
-        // It is unpacked; where it cannot be removed now, that is done later.
+        // The layer is unpacked. If this fails, the file is removed later.
         let _ = std::fs::remove_file(&path);
     }
     store.name(turn, name, digest, settings).await
 }
 
 fn client(registries: &Registries) -> Result<Client, ImageError> {
-    // Whoever was first installed the same one.
+    // An error means that the provider is already installed.
     let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
     let authorities = registries.authorities.iter();
     let config = ClientConfig {
@@ -112,7 +112,7 @@ fn client(registries: &Registries) -> Result<Client, ImageError> {
         .map_err(|error| ImageError::Registry { registry: "TLS".to_owned(), why: chain(&error) })
 }
 
-/// Asks mirrors, then the registry itself.
+/// Fetches the manifest from a mirror or else from the registry.
 async fn manifest_of(
     client: &Client,
     reference: &Reference,
@@ -126,7 +126,7 @@ async fn manifest_of(
         there.set_mirror_registry(mirror.clone());
         let source = Source::of(there, credentials);
         progress.at(&format!("asking {mirror}"));
-        // A mirror that does not have it, or is not there, is no reason to fail.
+        // A mirror that fails or lacks the image is skipped.
         if let Ok(bytes) = source.manifest(client, &source.reference).await {
             return Ok((source, bytes));
         }
@@ -137,14 +137,14 @@ async fn manifest_of(
     Ok((source, bytes))
 }
 
-/// Where an image comes from, and as whom.
+/// The source of an image, with the login for it.
 struct Source {
     reference: Reference,
     auth: RegistryAuth,
 }
 
 impl Source {
-    /// A mirror is told nothing that is for the registry.
+    /// Creates a source. A mirror never receives the registry's credentials.
     fn of(reference: Reference, credentials: &Credentials) -> Self {
         let auth = credentials.of(reference.resolve_registry());
         Self { reference, auth }
@@ -152,7 +152,7 @@ impl Source {
 
     async fn manifest(&self, client: &Client, reference: &Reference) -> Result<Vec<u8>, ImageError> {
         let asked = timeout(SILENCE, client.pull_manifest_raw(reference, &self.auth, MANIFESTS)).await;
-        let asked = asked.map_err(|_| self.refused("it does not answer"))?;
+        let asked = asked.map_err(|_| self.refused("no answer"))?;
         let (bytes, _) = asked.map_err(|error| self.failed(&error))?;
         if bytes.len() as u64 > MAX_DOCUMENT {
             return Err(ImageError::TooLarge { limit: MAX_DOCUMENT, what: "bytes in a manifest" });
@@ -180,7 +180,7 @@ impl Source {
         verified("its configuration", bytes, &blob.digest)
     }
 
-    /// Fetches a layer into a folder; goes on where an attempt before this one broke off.
+    /// Downloads a layer to a folder, resuming an earlier attempt.
     async fn fetch(
         &self,
         client: &Client,
@@ -197,13 +197,13 @@ impl Source {
             match self.go_on(client, blob, &mut partial, step, progress).await {
                 Ok(()) => {}
                 Err(error @ ImageError::Registry { .. }) if attempts == 0 => return Err(error),
-                // It broke off; what came stays.
+                // The download was interrupted; the received part is kept.
                 Err(ImageError::Registry { .. }) => {}
                 Err(error) => return Err(error),
             }
             attempts = if partial.bytes > before { ATTEMPTS } else { attempts.saturating_sub(1) };
             if partial.bytes < blob.size && attempts == 0 {
-                return Err(self.refused("it does not send a layer to its end; try again later"));
+                return Err(self.refused("the download of a layer keeps failing; try again later"));
             }
         }
         if finished(partial.hasher) != blob.digest {
@@ -247,11 +247,11 @@ impl Source {
     }
 
     fn broke_off(&self, what: &str, error: &std::io::Error) -> ImageError {
-        // The client itself compares digests of what comes as a whole.
+        // The client itself checks digests of complete responses.
         if error.get_ref().is_some_and(|inner| inner.is::<DigestError>()) {
             return ImageError::Tampered { what: what.to_owned() };
         }
-        self.refused(&format!("{what} broke off ({})", chain(error)))
+        self.refused(&format!("the download of {what} was interrupted ({})", chain(error)))
     }
 
     fn failed(&self, error: &OciDistributionError) -> ImageError {
@@ -261,12 +261,12 @@ impl Source {
             OciDistributionError::DigestError(_) => ImageError::Tampered { what: "its manifest".to_owned() },
             OciDistributionError::UnauthorizedError { .. }
             | OciDistributionError::AuthenticationFailure(_) => {
-                self.refused(&format!("does not give '{name}' to you, or does not have it; {login}"))
+                self.refused(&format!("access to '{name}' is denied, or it does not exist; {login}"))
             }
             OciDistributionError::ImageManifestNotFoundError(_)
             | OciDistributionError::RegistryError { .. }
             | OciDistributionError::ServerError { code: 404, .. } => {
-                self.refused(&format!("does not have this image ({})", chain(error)))
+                self.refused(&format!("image not found ({})", chain(error)))
             }
             OciDistributionError::RequestError(error) if error.is_connect() || error.is_timeout() => {
                 let instead =
@@ -278,7 +278,7 @@ impl Source {
     }
 }
 
-/// A layer on its way.
+/// A layer being downloaded.
 struct Partial {
     file: File,
     path: PathBuf,
@@ -321,7 +321,7 @@ impl Partial {
     }
 }
 
-/// An error and what is behind it, on one line.
+/// Formats an error and its sources on one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

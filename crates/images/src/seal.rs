@@ -1,4 +1,4 @@
-//! Files of the host, copied: what comes of it shares no inode, no block and no page of memory with them.
+//! Copies files of the host. The copies share no inode, disk block or page cache with the originals.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -20,33 +20,34 @@ const CHUNK: usize = 256 << 10;
 const OTHERS_READ: RawMode = 0o004;
 const OTHERS_ENTER: RawMode = 0o005;
 
-/// A part of what image `host` shows.
+/// An entry of the sealed image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
-    /// A folder or file of the host.
+    /// A copy of a folder or file of the host.
     Copy {
-        /// On the host, without symbolic links.
+        /// Path on the host, without symlinks.
         source: PathBuf,
-        /// Absolute, inside.
+        /// Absolute path in the image.
         path: String,
     },
     /// A symbolic link.
     Link {
-        /// Absolute, inside.
+        /// Absolute path in the image.
         path: String,
-        /// Where it points.
+        /// The link's target.
         target: String,
     },
     /// A small file.
     File {
-        /// Absolute, inside.
+        /// Absolute path in the image.
         path: String,
-        /// Content.
+        /// The content.
         content: Vec<u8>,
     },
 }
 
-/// Copies all parts below a folder; gives what is left of the room. What only some users of the host may read is left out.
+/// Copies all entries below a folder; returns the remaining budget. Leaves out files that are not
+/// world-readable.
 pub(crate) fn copy(root: &OwnedFd, parts: &[Part], room: Room) -> Result<Room, ImageError> {
     let mut copying = Copying { root, room, most: room, links: HashMap::new(), at: PathBuf::new() };
     for part in parts {
@@ -59,9 +60,9 @@ struct Copying<'a> {
     root: &'a OwnedFd,
     room: Room,
     most: Room,
-    /// Files with several names, and the first that was met.
+    /// The first path of each file with several hard links.
     links: HashMap<(i128, u64), PathBuf>,
-    /// Where the copy stands, from the top.
+    /// The current path in the image.
     at: PathBuf,
 }
 
@@ -91,7 +92,7 @@ impl Copying<'_> {
         }
     }
 
-    /// A folder that a part lies in.
+    /// Creates the parent folders of an entry.
     fn folder(&self, path: &str) -> Result<OwnedFd, Errno> {
         let mut folder = rustix::io::dup(self.root)?;
         for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -115,7 +116,7 @@ impl Copying<'_> {
     ) -> Result<(), ImageError> {
         let failed = |errno: Errno| ImageError::io("copy", &self.at, errno);
         let stat = match rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW) {
-            // The host goes on living.
+            // A host file may disappear meanwhile.
             Err(Errno::NOENT) => return Ok(()),
             stat => stat.map_err(failed)?,
         };
@@ -172,7 +173,7 @@ impl Copying<'_> {
         let failed = |errno: Errno| ImageError::io("copy", &self.at, errno);
         let inode = (i128::from(stat.st_dev), stat.st_ino);
         if let Some(first) = self.links.get(&inode) {
-            // Every folder on its way is one that was just made.
+            // All folders on this path were just created.
             return rustix::fs::linkat(self.root, first, to, new, AtFlags::empty()).map_err(failed);
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -193,7 +194,8 @@ impl Copying<'_> {
     }
 }
 
-/// Reads and writes: what copies for us might share blocks instead. Gives how many bytes are left, if it was not too much.
+/// Copies by read and write: copy_file_range or reflinks could share blocks. Returns the remaining budget, or
+/// `None` if the file exceeds it.
 fn pour(from: &mut File, to: &mut File, mut left: u64) -> std::io::Result<Option<u64>> {
     let mut chunk = vec![0; CHUNK];
     loop {
@@ -213,7 +215,7 @@ fn new_file(folder: BorrowedFd<'_>, name: &CStr, mode: RawMode) -> Result<File, 
     Ok(File::from(file))
 }
 
-/// Two parts may lie in one folder.
+/// Entries may share a folder.
 fn there_is_one(errno: Errno) -> Result<(), Errno> {
     if errno == Errno::EXIST { Ok(()) } else { Err(errno) }
 }

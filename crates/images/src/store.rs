@@ -1,15 +1,15 @@
-//! Images on disk.
+//! Stores images on disk.
 //!
 //! ```text
-//! images/HASH.json      what a name stands for; comes and goes by rename
-//! roots/CHAIN-RANDOM/   root/: so many layers over each other, never changed; size.json
-//! locks/ROOT            shared by who runs it, alone by who removes it
-//! blobs/DIGEST          a layer on its way here; what is there already is not fetched again
-//! staging/              work that is not done; swept when nobody holds it
+//! images/HASH.json      the record of a name; appears and disappears by rename
+//! roots/CHAIN-RANDOM/   root/: unpacked layers, never changed; size.json
+//! locks/ROOT            shared by users of a root, exclusive for its removal
+//! blobs/DIGEST          a layer being downloaded; received bytes are not fetched again
+//! staging/              unfinished work; swept if its lock is free
 //! ```
 //!
-//! One process at a time brings or removes images (`turn`). A root that comes again has another name, so nobody who
-//! still knows the one before takes it for that.
+//! One process at a time adds or removes images (`ImageStoreLock`). A root that is unpacked again gets
+//! another name, so that it is never mistaken for the previous one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -39,17 +39,17 @@ const MAX_RECORD: u64 = 1 << 20;
 const ROOT: &str = "root";
 const SIZE: &str = "size.json";
 const TURN: &str = "turn";
-/// Sandboxes whose network is gated ask there; those without a network ask nobody.
+/// The resolver of sandboxes with an egress gate; sandboxes without a network cannot resolve names.
 const NAMES: &[u8] = b"nameserver 127.0.0.1\noptions timeout:5 attempts:2\n";
 
-/// What one image may be.
+/// Limits for one image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Unpacked.
+    /// Unpacked size in bytes.
     pub bytes: u64,
-    /// Files, folders and links.
+    /// Number of files, folders and links.
     pub entries: u64,
-    /// As it is fetched.
+    /// Download size in bytes.
     pub fetched: u64,
 }
 
@@ -59,54 +59,54 @@ impl Default for Bounds {
     }
 }
 
-/// What a name stands for.
+/// The record of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// In full.
+    /// The full name.
     pub name: String,
-    /// Of its manifest, or of its configuration or one layer where it has none; nothing of what was sealed.
+    /// Digest of the manifest, or else of the configuration or the only layer. `None` for a sealed image.
     pub digest: Option<Digest>,
-    /// Its root's folder.
+    /// Folder name of the root.
     root: String,
-    /// What its layers come to, one after the other.
+    /// Chain IDs of the layers.
     chain: Vec<Digest>,
-    /// What it sets.
+    /// Environment variables.
     pub env: BTreeMap<String, String>,
-    /// Where its programs are.
+    /// The image's `PATH`.
     pub path: Option<String>,
-    /// Unpacked.
+    /// Unpacked size in bytes.
     pub bytes: u64,
-    /// When it came, in seconds since 1970.
+    /// When it was added, in seconds since 1970.
     pub created: u64,
 }
 
-/// How much is below a root.
+/// The size of a root.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Size {
     bytes: u64,
     entries: u64,
 }
 
-/// An image that stays for as long as this does.
+/// A lease on an image: the image is not removed while this exists.
 #[derive(Debug)]
 pub struct Held {
-    /// What it is.
+    /// The image's record.
     pub record: Record,
-    /// Its root.
+    /// The root folder.
     pub folder: PathBuf,
     _lock: Lock,
 }
 
-/// What a removal came to.
+/// The result of a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Removed {
-    /// Roots that went.
+    /// Number of removed roots.
     pub roots: u64,
-    /// Roots that somebody uses; they go the next time.
+    /// Number of roots in use; the next removal tries again.
     pub used: u64,
 }
 
-/// The images of one folder. Clones are the same store.
+/// A store of images in one folder. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Store {
     disk: Arc<Disk>,
@@ -123,19 +123,19 @@ struct Disk {
     bounds: Bounds,
 }
 
-/// The right to bring and remove images.
+/// The exclusive right to add and remove images.
 #[derive(Debug)]
 pub(crate) struct Turn(#[expect(dead_code, reason = "held")] Lock);
 
-/// A layer as it is at hand.
+/// A layer archive to unpack.
 pub(crate) struct Packed {
     pub(crate) from: Box<dyn Read + Send>,
-    /// As it is packed.
+    /// Size of the archive in bytes.
     pub(crate) size: u64,
 }
 
 impl Store {
-    /// Opens the folder, makes it where it is missing, and removes what killed processes left half done.
+    /// Opens the store, creates its folder if it is missing, and removes unfinished work of killed processes.
     pub fn open(folder: &Path, bounds: Bounds) -> Result<Self, ImageError> {
         let top = Arc::new(Folder::top(folder)?);
         let staging = Arc::new(top.child("staging")?);
@@ -152,7 +152,7 @@ impl Store {
         Ok(Self { disk: Arc::new(disk) })
     }
 
-    /// Waits until nobody else brings or removes images.
+    /// Waits until no other process adds or removes images.
     pub(crate) async fn turn(&self) -> Result<Turn, ImageError> {
         Ok(Turn(Lock::wait(&self.disk.top, TURN, How::Alone).await?))
     }
@@ -165,9 +165,9 @@ impl Store {
         self.disk.blobs.path()
     }
 
-    /// The image of that name, if it is here.
+    /// Finds an image by name.
     pub fn find(&self, name: &Name) -> Result<Option<Held>, ImageError> {
-        // It may be replaced between the two looks, but hardly again and again.
+        // The image may be replaced between reading the record and locking the root, but not repeatedly.
         for _ in 0..8 {
             let Some(record) = self.disk.record(&file_of(name))? else { return Ok(None) };
             let lock = Lock::take(&self.disk.locks, &record.root, How::Shared)?;
@@ -179,12 +179,12 @@ impl Store {
         Ok(None)
     }
 
-    /// Every image, by name.
+    /// Lists all images by name.
     pub fn list(&self) -> Result<Vec<Record>, ImageError> {
         self.disk.records()
     }
 
-    /// Forgets a name, and removes what nobody needs any more.
+    /// Removes a name, and all roots that are no longer needed.
     pub async fn remove(&self, name: &Name) -> Result<Removed, ImageError> {
         let turn = self.turn().await?;
         let (disk, file, shown) = (Arc::clone(&self.disk), file_of(name), name.to_string());
@@ -197,14 +197,14 @@ impl Store {
         .await
     }
 
-    /// How many of the first layers are here already, over each other.
+    /// Returns how many of the lowest layers are already unpacked.
     pub(crate) fn known(&self, settings: &Settings) -> Result<usize, ImageError> {
         let chain = chain(&settings.layers);
         let roots = self.disk.chains()?;
         Ok(chain.iter().rposition(|id| roots.contains_key(id)).map_or(0, |at| at + 1))
     }
 
-    /// Lays one more layer over those that are here.
+    /// Unpacks one more layer over the existing ones.
     pub(crate) async fn lay(
         &self,
         settings: &Settings,
@@ -215,7 +215,7 @@ impl Store {
         blocking(move || disk.lay(&layers, packed)).await
     }
 
-    /// Gives all these layers a name.
+    /// Records the complete image under a name.
     pub(crate) async fn name(
         &self,
         turn: Turn,
@@ -235,14 +235,14 @@ impl Store {
             let name = name.as_str().to_owned();
             let record = Record { name, digest: Some(digest), root, chain, env, path, bytes, created: now() };
             disk.put(&record)?;
-            // What is in the way of nobody may stay.
+            // Roots that cannot be removed now are removed later.
             let _ = disk.collect();
             Ok(record)
         })
         .await
     }
 
-    /// Copies files of the host into an image of its own.
+    /// Copies files of the host into an image.
     pub async fn seal(&self, parts: Vec<seal::Part>) -> Result<Record, ImageError> {
         let turn = self.turn().await?;
         let disk = Arc::clone(&self.disk);
@@ -254,7 +254,7 @@ impl Store {
     }
 }
 
-/// For an engine: every image that is here.
+/// Resolves image names for an engine.
 impl Images for Store {
     fn find(&self, name: &str) -> Result<Stored, ImagesError> {
         let unknown = |error: ImageError| match error.fault() {
@@ -298,7 +298,7 @@ impl Disk {
             .map_err(|errno| self.images.failed("write", &file, errno).into())
     }
 
-    /// Roots that are made of layers, by what their layers come to.
+    /// Returns the names of all roots that consist of layers, by chain ID.
     fn chains(&self) -> Result<BTreeMap<Digest, String>, ImageError> {
         let names = self.roots.names()?;
         Ok(names.into_iter().filter_map(|name| Some((chain_of(&name)?, name))).collect())
@@ -317,8 +317,10 @@ impl Disk {
         let stage = nook.folder().child("stage")?;
         let root = stage.child(ROOT)?;
         if let Some(below) = chain.len().checked_sub(2).map(|at| chain[at]) {
-            let name =
-                self.chains()?.remove(&below).ok_or_else(|| ImageError::refused("a layer below is gone"))?;
+            let name = self
+                .chains()?
+                .remove(&below)
+                .ok_or_else(|| ImageError::refused("a lower layer is missing"))?;
             size = self.size(&name)?;
             let from = self.roots.open(&name)?.open(ROOT)?;
             clone(from.as_fd(), root.as_fd()).map_err(|errno| root.failed("unpack into", "", errno))?;
@@ -365,12 +367,12 @@ impl Disk {
         Ok(record)
     }
 
-    /// Puts what is in the stage among the roots, as a whole.
+    /// Publishes a stage as a root by rename.
     fn publish(&self, nook: &Nook, stage: &Folder, size: Size, what: &str) -> Result<String, ImageError> {
         let text = serde_json::to_vec(&size).map_err(|error| ImageError::refused(error.to_string()))?;
         stage.write(SIZE, &text, Mode::RUSR | Mode::WUSR)?;
         let name = format!("{what}-{}", random_name()?);
-        let failed = |errno| self.roots.failed("keep", &name, errno);
+        let failed = |errno| self.roots.failed("store", &name, errno);
         for folder in [stage, &stage.open(ROOT)?] {
             rustix::fs::fchmod(folder, FOLDER).map_err(failed)?;
         }
@@ -379,7 +381,7 @@ impl Disk {
         Ok(name)
     }
 
-    /// Removes roots that no image needs and nobody uses, and layers that nobody fetches any more.
+    /// Removes roots that are neither needed nor in use, and leftover downloads.
     fn collect(&self) -> Result<Removed, ImageError> {
         let records = self.records()?;
         let roots: BTreeSet<&str> = records.iter().map(|record| record.root.as_str()).collect();
@@ -407,7 +409,7 @@ impl Disk {
     }
 }
 
-/// The chain that a root's name tells.
+/// Returns the chain ID in a root's name.
 fn chain_of(name: &str) -> Option<Digest> {
     name.split_once('-')?.0.parse().ok()
 }
@@ -421,7 +423,7 @@ fn opened(folder: &Folder) -> Result<OwnedFd, ImageError> {
     fd.map_err(|error| ImageError::io("open", folder.path(), error))
 }
 
-/// A file that only this process has.
+/// Creates an unlinked temporary file.
 fn unnamed(folder: &Folder) -> Result<File, ImageError> {
     let fd = rustix::fs::openat(folder, "layer", NEW_FILE, Mode::RUSR | Mode::WUSR);
     let fd = fd.map_err(|errno| folder.failed("write", "layer", errno))?;
@@ -429,7 +431,7 @@ fn unnamed(folder: &Folder) -> Result<File, ImageError> {
     Ok(File::from(fd))
 }
 
-/// Has names looked up where a gated sandbox is answered. An image whose `etc` is no folder stays as it is.
+/// Sets the resolver that an egress gate serves. Skips an image whose `etc` is not a folder.
 fn set_names(root: &OwnedFd) -> Result<(), Errno> {
     let etc = match rustix::fs::openat(root, "etc", OPEN_FOLDER, Mode::empty()) {
         Ok(etc) => etc,
@@ -442,7 +444,7 @@ fn set_names(root: &OwnedFd) -> Result<(), Errno> {
     rustix::io::write(&file, NAMES).map(drop)
 }
 
-/// Everything is on the disk before it gets its name.
+/// Syncs all files to disk before they are published.
 #[cfg(target_os = "linux")]
 fn settle(folder: &Folder) -> Result<(), Errno> {
     rustix::fs::syncfs(folder)
@@ -458,7 +460,7 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Does what may take long away from where tasks are run.
+/// Runs blocking work on a separate thread.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
 ) -> Result<T, ImageError> {

@@ -1,8 +1,9 @@
-//! Lays a layer over a root. What an archive says is a stranger's: every name is resolved by the kernel inside the root,
-//! whatever links are on its way, and a file is always a new one.
+//! Unpacks a layer over a root. The archive is untrusted: the kernel resolves every path inside the root,
+//! whatever links it contains, and every file is a new one.
 //!
-//! - Owners, set-id bits, attributes and devices are left out: everything belongs to whoever unpacks, and can be read.
-//! - A whiteout removes what lower layers brought, and nothing of its own layer.
+//! - Owners, set-id bits, extended attributes and devices are dropped: all files belong to the unpacking user
+//!   and are readable.
+//! - A whiteout removes entries of lower layers, but none of its own layer.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -27,14 +28,14 @@ const MAX_TARGET: usize = 4_095;
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
-/// What may still come, and what has come.
+/// The remaining budget for unpacking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Room {
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
 }
 
-/// Lays an archive that was looked over over a root; gives what is left of the room.
+/// Unpacks a checked archive over a root; returns the remaining budget.
 pub(crate) fn unpack(root: &OwnedFd, archive: &mut File, room: Room) -> Result<Room, ImageError> {
     let mut unpacking = Unpacking { root, room, most: room, own: BTreeSet::new() };
     let mut archive = Archive::new(archive);
@@ -45,14 +46,14 @@ pub(crate) fn unpack(root: &OwnedFd, archive: &mut File, room: Room) -> Result<R
 }
 
 fn unreadable(error: io::Error) -> ImageError {
-    ImageError::refused(format!("a layer cannot be read ({error})"))
+    ImageError::refused(format!("cannot read a layer ({error})"))
 }
 
 struct Unpacking<'a> {
     root: &'a OwnedFd,
     room: Room,
     most: Room,
-    /// Names that this layer brought.
+    /// Paths created by this layer.
     own: BTreeSet<PathBuf>,
 }
 
@@ -60,7 +61,7 @@ impl Unpacking<'_> {
     fn entry(&mut self, mut entry: Entry<'_, impl Read>) -> Result<(), ImageError> {
         let raw = entry.path_bytes().into_owned();
         let path = inside(Path::new(OsStr::from_bytes(&raw)))?;
-        // The root itself.
+        // The entry is the root itself.
         let Some(name) = path.file_name().map(OsStr::to_owned) else { return Ok(()) };
         let taken = self.room.entries.checked_sub(1);
         self.room.entries =
@@ -83,7 +84,7 @@ impl Unpacking<'_> {
                 | EntryType::Symlink
                 | EntryType::Link
         ) {
-            // Devices, pipes, and what nobody has heard of.
+            // Skips devices, pipes and unknown types.
             return Ok(());
         }
         let folder = self.folder(above).map_err(failed)?;
@@ -116,13 +117,13 @@ impl Unpacking<'_> {
         let file = rustix::fs::openat(folder, name, NEW_FILE, FILE).map_err(failed)?;
         let mut file = File::from(file);
         io::copy(entry, &mut file).map_err(|error| ImageError::io("unpack", path, error))?;
-        // By hand, because of the mask that new files are made with.
+        // Explicit, because the umask applies to new files.
         rustix::fs::fchmod(&file, if runs { PROGRAM } else { FILE }).map_err(failed)?;
         let modified = entry.header().mtime().ok().and_then(|time| i64::try_from(time).ok()).unwrap_or(0);
         set_time(&file, modified).map_err(failed)
     }
 
-    /// A second name of a file that came before. Its target is resolved like any other name.
+    /// Creates a hard link to an earlier file. The target is resolved like any other path.
     fn link(&self, target: &[u8], folder: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
         let target = inside(Path::new(OsStr::from_bytes(target))).map_err(|_| Errno::XDEV)?;
         let (Some(above), Some(file)) = (target.parent(), target.file_name()) else {
@@ -137,7 +138,7 @@ impl Unpacking<'_> {
         rustix::fs::linkat(&from, file, folder, name, AtFlags::empty())
     }
 
-    /// The folder of that name in the root, made where it is missing.
+    /// Opens a folder of the root, creating it if it is missing.
     fn folder(&self, path: &Path) -> Result<OwnedFd, Errno> {
         match open_in(self.root, path) {
             Err(Errno::NOENT) => {}
@@ -149,7 +150,7 @@ impl Unpacking<'_> {
         rustix::fs::openat(&above, name, OPEN_FOLDER, Mode::empty())
     }
 
-    /// Takes away what lower layers have under a name.
+    /// Removes an entry of lower layers.
     fn hide(&self, above: &Path, name: &OsStr) -> Result<(), Errno> {
         if matches!(name.as_bytes(), b"" | b"." | b"..") {
             return Err(Errno::INVAL);
@@ -161,7 +162,7 @@ impl Unpacking<'_> {
         }
     }
 
-    /// The same of everything in a folder.
+    /// Removes all entries of lower layers from a folder.
     fn hide_all(&self, path: &Path) -> Result<(), Errno> {
         match open_in(self.root, path) {
             Ok(folder) => self.sift_all(folder.as_fd(), path, 0),
@@ -177,7 +178,7 @@ impl Unpacking<'_> {
         Ok(())
     }
 
-    /// Removes a name with all below it, but for what this layer itself brought.
+    /// Removes an entry with everything below it, except for paths created by this layer.
     fn sift(&self, folder: BorrowedFd<'_>, above: &Path, name: &OsStr, depth: usize) -> Result<(), Errno> {
         if depth > MAX_DEPTH {
             return Err(Errno::NAMETOOLONG);
@@ -195,7 +196,7 @@ impl Unpacking<'_> {
     }
 }
 
-/// A name from the top of the root; one that goes up is refused.
+/// Normalizes a path relative to the root; refuses `..`.
 fn inside(path: &Path) -> Result<PathBuf, ImageError> {
     let bad = |why: &str| {
         let shown: String = path.display().to_string().chars().take(200).collect();
@@ -205,12 +206,12 @@ fn inside(path: &Path) -> Result<PathBuf, ImageError> {
     for (depth, component) in path.components().enumerate() {
         match component {
             Component::Normal(name) if name.len() > MAX_NAME || name.as_bytes().contains(&0) => {
-                return Err(bad("a name that no file can have"));
+                return Err(bad("invalid file name"));
             }
-            Component::Normal(_) if depth >= MAX_DEPTH => return Err(bad("too many folders in folders")),
+            Component::Normal(_) if depth >= MAX_DEPTH => return Err(bad("folders are nested too deeply")),
             Component::Normal(name) => clean.push(name),
             Component::RootDir | Component::CurDir => {}
-            _ => return Err(bad("its name leads out of the image")),
+            _ => return Err(bad("path leads out of the image")),
         }
     }
     Ok(clean)
@@ -227,15 +228,15 @@ fn target<R: Read>(entry: &Entry<'_, R>, path: &Path) -> Result<Vec<u8>, ImageEr
 fn failed(path: &Path, errno: Errno) -> ImageError {
     let shown: String = path.display().to_string().chars().take(200).collect();
     let why = match errno {
-        Errno::NOENT => "what it is a link to is not there".to_owned(),
-        Errno::NOTDIR | Errno::LOOP => "it lies in something that is no folder".to_owned(),
+        Errno::NOENT => "its link target does not exist".to_owned(),
+        Errno::NOTDIR | Errno::LOOP => "its parent is not a folder".to_owned(),
         Errno::NOSPC | Errno::DQUOT => return ImageError::NoSpace(path.to_owned()),
         errno => std::io::Error::from(errno).to_string(),
     };
     ImageError::refused(format!("'{}': {why}", shown.escape_debug()))
 }
 
-/// A folder by its name from the top of the root. The kernel resolves links as if the root were '/', and never leaves it.
+/// Opens a folder below the root. The kernel resolves links as if the root were '/', and never leaves it.
 #[cfg(target_os = "linux")]
 fn open_in(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
     use rustix::fs::ResolveFlags;
@@ -260,7 +261,7 @@ fn stat(folder: &OwnedFd, name: &OsStr) -> Result<Option<rustix::fs::Stat>, Errn
     }
 }
 
-/// A folder that is there stays; anything else makes way for it.
+/// Creates a folder. Keeps an existing one, and replaces anything else.
 fn make_folder(folder: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     match stat(folder, name)? {
         Some(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => return Ok(()),
@@ -272,7 +273,7 @@ fn make_folder(folder: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     rustix::fs::fchmod(&made, FOLDER)
 }
 
-/// Whatever has the name goes: a file may be another image's as well, and is never written.
+/// Removes an existing entry: a file may be shared with other images and must never be written.
 fn make_way(folder: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     remove_at(folder.as_fd(), name)
 }

@@ -1,4 +1,4 @@
-//! Archives that mean ill, each beside what must come of it.
+//! Hostile archives with their expected results.
 
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
@@ -15,7 +15,7 @@ use crate::layer::look_over;
 
 const ROOM: Room = Room { bytes: 1 << 20, entries: 1_000 };
 
-/// A folder with a root in it, and something beside that nobody may touch.
+/// A folder with a root, next to a folder that must not be touched.
 struct Ground {
     folder: TempDir,
 }
@@ -50,7 +50,7 @@ impl Ground {
         self.lay_in(archive(entries), ROOM)
     }
 
-    /// Whether everything outside is as it was.
+    /// Returns whether everything outside the root is unchanged.
     fn is_untouched_outside(&self) -> bool {
         let names = |path: &Path| fs::read_dir(path).unwrap().count();
         fs::read_to_string(self.folder.path().join("outside/kept")).is_ok_and(|text| text == "kept")
@@ -90,7 +90,7 @@ fn archive(entries: &[(&str, Kind<'_>)]) -> Vec<u8> {
         };
         header.set_entry_type(entry);
         header.set_size(content.len() as u64);
-        // By hand: the builder would not write such names.
+        // The builder refuses such names.
         let bytes = &mut header.as_old_mut().name;
         bytes[..path.len()].copy_from_slice(path.as_bytes());
         if let Some(target) = target {
@@ -102,7 +102,7 @@ fn archive(entries: &[(&str, Kind<'_>)]) -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
-/// What must become of it: nothing outside is touched, and this is found inside, or it is refused.
+/// A name, the entries, and the expected file inside; `None` if the archive must be refused.
 type Row<'a> = (&'a str, &'a [(&'a str, Kind<'a>)], Option<(&'a str, &'a str)>);
 
 const HOSTILE: &[Row<'static>] = &[
