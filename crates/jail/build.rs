@@ -1,5 +1,5 @@
-//! Compiles what is loaded into warm interpreters: small shared objects without the standard library, from
-//! `src/bare`. They become part of the binary.
+//! Compiles the shared objects that are loaded into warm interpreters: small, without the standard library,
+//! from `src/bare`. They are embedded in the binary.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -21,15 +21,17 @@ fn main() {
             rustc.args(["--cfg", "feature=\"faults\""]);
         }
         rustc.arg(format!("src/bare/{name}.rs")).arg("-o").arg(out.join(format!("{name}.so")));
-        let status = rustc.status().expect("the compiler that compiles this starts");
+        let status = rustc.status().expect("rustc can be started");
         assert!(status.success(), "src/bare/{name}.rs does not compile: {rustc:?}");
     }
 }
 
-/// No library is linked, so for another processor the linker that comes with the compiler will do.
+/// Returns the linker options. No library is linked, so the linker bundled with rustc is enough when
+/// cross-compiling.
 fn linker(target: &str, host: &str) -> &'static [&'static str] {
     if target == host {
-        // Every name is looked up when the object is loaded: lazily, it would be looked up in each child anew.
+        // Resolves symbols when the object is loaded; lazy binding would resolve them again in every forked
+        // child.
         &["-C", "link-args=-nostdlib -Wl,-z,now"]
     } else {
         &["-C", "linker=rust-lld", "-C", "linker-flavor=ld.lld", "-C", "link-args=-z now"]

@@ -1,12 +1,12 @@
-//! Faults on demand, for tests: one step that fails, or one layer that is left out. Without the feature `faults`
-//! nothing here does anything, and a shipped binary cannot be asked to.
+//! Fault injection for tests: makes one step fail or leaves layers out. Without the feature `faults` this
+//! code does nothing, so a shipped binary cannot be asked to.
 
 use rustix::io::Errno;
 
 use crate::spec::Layer;
 use crate::step::Step;
 
-/// The variable that a binary built for tests obeys: `fail:STEP` or `without:LAYER,…`, by the names in the code.
+/// Environment variable of a test binary: `fail:STEP` or `without:LAYER,…`, with the names in the code.
 #[cfg(feature = "faults")]
 pub(crate) const VARIABLE: &str = "BELLJAR_FAULT";
 
@@ -16,12 +16,12 @@ fn wanted() -> Option<&'static str> {
     WANTED.get_or_init(|| std::env::var(VARIABLE).ok()).as_deref()
 }
 
-/// Fails where a test asked this step to.
+/// Fails if the test asked this step to fail.
 #[cfg(feature = "faults")]
 pub(crate) fn inject(step: Step) -> Result<(), Errno> {
     match wanted().and_then(|text| text.strip_prefix("fail:")) {
         Some(name) if name == format!("{step:?}") => {
-            // Time for a program that did not wait for this step to show itself.
+            // Gives a program that wrongly did not wait for this step time to reveal itself.
             std::thread::sleep(std::time::Duration::from_millis(100));
             Err(Errno::NOSPC)
         }
@@ -29,7 +29,7 @@ pub(crate) fn inject(step: Step) -> Result<(), Errno> {
     }
 }
 
-/// Whether a test asked for this layer to be left out.
+/// Returns whether the test asked to leave this layer out.
 #[cfg(feature = "faults")]
 pub(crate) fn without(layer: Layer) -> bool {
     let layers = wanted().and_then(|text| text.strip_prefix("without:")).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The gate of a network of its own: sockets that listen on its loopback before anything of the tenant's is there, and are
-//! given away to whoever serves them outside. What connects to them comes from this network, and nothing else can.
+//! Proxy sockets of a jail's own network: they listen on its loopback before any of the tenant's code runs,
+//! and are passed to a proxy outside. Only this network can connect to them.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -8,17 +8,17 @@ use rustix::net::{AddressFamily, Ipv4Addr, SocketAddrV4, SocketFlags, SocketType
 
 use crate::wire;
 
-/// The port inside for HTTP and SOCKS5.
+/// Port in the jail for HTTP and SOCKS5.
 pub const PROXY: u16 = 3128;
-/// The port inside for DNS.
+/// Port in the jail for DNS.
 pub const NAMES: u16 = 53;
-/// Connections that wait to be accepted.
+/// Maximum number of connections waiting to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Makes the sockets inside and sends them; none stays here.
+/// Creates the sockets in the jail and sends them; no copy is kept.
 ///
 /// # Errors
-/// What the kernel says.
+/// The errno of the failed call.
 pub fn open(line: impl AsFd) -> Result<(), Errno> {
     let sockets = [
         bound(SocketType::STREAM, PROXY)?,
@@ -35,10 +35,10 @@ fn bound(kind: SocketType, port: u16) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Receives the sockets outside: the proxy's, and for names TCP and UDP.
+/// Receives the sockets outside the jail: the proxy's, then those for DNS over TCP and UDP.
 ///
 /// # Errors
-/// `EAGAIN` where they have not come yet, `EPIPE` where they will not.
+/// `EAGAIN` if they have not been sent yet, `EPIPE` if they will not be sent.
 pub fn receive(line: impl AsFd) -> Result<[OwnedFd; 3], Errno> {
     let (len, sockets) = wire::receive_bytes_now(line.as_fd(), &mut [0; 8])?;
     if len == 0 {

@@ -1,4 +1,4 @@
-//! Packing what goes into a jail: see `bare/payload.rs` for how it lies in the memory file, and how it is unpacked.
+//! Packs a jail's payload. See `bare/payload.rs` for its layout and for unpacking.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -7,13 +7,13 @@ use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::spec::PayloadFile;
 
-/// What is written at once, and not piece by piece.
+/// Largest payload that is written in a single call.
 const SMALL: usize = 64 << 10;
 
-/// Packs files, and a text for whatever warm interpreter will run.
+/// Packs files, and a text for the warm interpreter that will run the program.
 ///
 /// # Errors
-/// Those of writing to memory.
+/// Errors of creating and writing the memory file.
 pub fn pack(text: &[u8], files: &[(PayloadFile, &[u8])]) -> std::io::Result<OwnedFd> {
     let fd = rustix::fs::memfd_create("payload", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut file = std::fs::File::from(fd);

@@ -1,5 +1,5 @@
-//! What a guest, which may use no `unsafe`, needs of the kernel: the line it was started with, and children in
-//! sessions of their own.
+//! Kernel operations for a guest, which may not use `unsafe`: the socket it was started with, and children in
+//! their own sessions.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -11,20 +11,20 @@ use rustix::io::{Errno, FdFlags};
 use crate::inside::landlock_here;
 use crate::seccomp::{Filter, Wearer};
 
-/// How a guest is told that it is one: its own name.
+/// Program name (`argv[0]`) that makes a process run as a guest.
 pub const GUEST: &str = "belljar-guest";
-/// Where a guest finds its line.
+/// Descriptor number of the guest's socket.
 pub const LINE: i32 = 3;
 
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// The line that this process was started with, as descriptor [`LINE`]; no program that it executes gets it, nor
-/// anything else that this process may have inherited beside it.
+/// Returns the socket that this process inherited as descriptor [`LINE`]. It and all higher inherited
+/// descriptors are closed on `execve`.
 ///
-/// To be called as the first thing in `main`, and once: what is opened later may have that number.
+/// Must be called once, first in `main`: a descriptor opened later may get this number.
 ///
 /// # Errors
-/// `EBADF` where there is none, or it was taken before.
+/// `EBADF` if there is no such descriptor, or this was called before.
 pub fn inherited_line() -> Result<OwnedFd, Errno> {
     if TAKEN.swap(true, Ordering::AcqRel) {
         return Err(Errno::BADF);
@@ -33,22 +33,22 @@ pub fn inherited_line() -> Result<OwnedFd, Errno> {
     if unsafe { libc::fcntl(LINE, libc::F_GETFD) } < 0 {
         return Err(Errno::BADF);
     }
-    // SAFETY: the descriptor is open, it came by `execve`, so nothing in this process owns it, and the swap above
-    // lets nobody else get here.
+    // SAFETY: the descriptor is open and was inherited across `execve`, so nothing in this process owns it,
+    // and the swap above admits only one caller.
     let line = unsafe { OwnedFd::from_raw_fd(LINE) };
     // SAFETY: takes numbers only, and closes nothing before `execve`.
     let marked = unsafe { libc::syscall(libc::SYS_close_range, LINE, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if marked != 0 {
-        // An old kernel; the line itself at least.
+        // An old kernel: mark at least the socket.
         rustix::io::fcntl_setfd(&line, FdFlags::CLOEXEC)?;
     }
     Ok(line)
 }
 
-/// Its own place in the order of out-of-memory kills, opened for writing where the jail does not let it open that itself: its
-/// first argument is the number.
+/// Returns the inherited descriptor of this process's `oom_score_adj`, opened for writing for jails in which
+/// it cannot open the file itself. The first argument is its number.
 ///
-/// To be called before anything else is opened, and once.
+/// Must be called once, before anything else is opened.
 pub fn inherited_score() -> Option<OwnedFd> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let number: i32 = std::env::args().nth(1)?.parse().ok()?;
@@ -57,16 +57,16 @@ pub fn inherited_score() -> Option<OwnedFd> {
     if number <= LINE || !open || TAKEN.swap(true, Ordering::AcqRel) {
         return None;
     }
-    // SAFETY: the descriptor is open, it came by `execve` under the number that the one who did that has named, so
-    // nothing in this process owns it, and the swap above lets nobody else get here.
+    // SAFETY: the descriptor is open and was inherited across `execve` under the number in the argument, so
+    // nothing in this process owns it, and the swap above admits only one caller.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Does for a guest that somebody else than a launcher has started what is in its power, before it starts anything itself: the
-/// rules about files, where the kernel has them, and the filter. A runtime may have been told of that and leave it
-/// away, as gVisor does; and one that does not may let through what this takes.
+/// Confines a guest that was not started by a launcher, as far as an unprivileged process can: Landlock
+/// rules, if the kernel supports them, and the filter. A container runtime told to install the filter may
+/// skip it, as gVisor does, and one that installs it may still permit the calls made here.
 ///
-/// To be called before there is a second thread.
+/// Must be called before a second thread is started.
 pub fn confine() {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let _without = landlock_here(&mounts);
@@ -74,9 +74,8 @@ pub fn confine() {
     let _without = Filter::for_this_machine(Wearer::Program).install();
 }
 
-/// Forgets the handlers by which the standard library tells of a stack that overflowed. Anybody inside can send those
-/// signals, and two at once take more than the small stack that they are handled on: that would be the end of a PID 1, whom
-/// a signal without a handler does nothing.
+/// Removes the standard library's stack overflow handlers. Any process inside can send these signals, and two
+/// at once overflow the small signal stack, which would kill PID 1. Without a handler, PID 1 ignores them.
 pub fn forget_fault_handlers() {
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
         // SAFETY: installs no handler.
@@ -84,13 +83,14 @@ pub fn forget_fault_handlers() {
     }
 }
 
-/// Lets a command lead a session of its own, and a process group with it, with every signal as it is by default. `terminal` makes what it reads from its
-/// controlling terminal.
+/// Starts a command in its own session and process group, with default signal actions. With `terminal`, its
+/// standard input becomes its controlling terminal.
 pub fn own_session(command: &mut Command, terminal: bool) {
-    // SAFETY: between fork and exec only system calls are made that take numbers, and no memory is touched.
+    // SAFETY: between fork and exec only system calls with numeric arguments are made, and no memory is
+    // touched.
     unsafe {
         command.pre_exec(move || {
-            // What this process ignores, or was started with, is not the program's.
+            // Signals that this process ignores must not stay ignored in the program.
             for signal in 1..=64 {
                 libc::signal(signal, libc::SIG_DFL);
             }

@@ -1,148 +1,150 @@
-//! A jail as plain data: everything a launcher needs to know to start one. No policy, no defaults, no lookups.
+//! Jail specifications: everything a launcher needs to start a jail, as plain data. No policy, defaults or
+//! lookups.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The user id that a sandboxed program has inside its own user namespace.
+/// User id of a sandboxed program inside its own user namespace.
 pub const INNER_UID: u32 = 1_000;
-/// The user id of PID 1 inside, where the host has a second one to give.
+/// User id of PID 1 in a jail, if the host has a second id to give.
 pub const INNER_INIT_UID: u32 = 999;
-/// Where code runs.
+/// Working directory of the code.
 pub const WORKSPACE: &str = "/workspace";
-/// Home of the sandbox user.
+/// Home directory of the sandbox user.
 pub const HOME: &str = "/home/sandbox";
-/// Where a runner and its arguments are, read-only, when there are any.
+/// Inbox: read-only directory with the runner and its arguments, if any.
 pub const INBOX: &str = "/run/belljar";
 
-/// One entry of a root tree.
+/// An entry of a root tree.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RootEntry {
-    /// An empty folder.
+    /// An empty directory.
     Folder {
-        /// Absolute, inside.
+        /// Absolute path in the jail.
         path: String,
     },
     /// A symbolic link.
     Link {
-        /// Absolute, inside.
+        /// Absolute path in the jail.
         path: String,
-        /// Where it points.
+        /// Target of the link.
         target: String,
     },
     /// A small file.
     File {
-        /// Absolute, inside.
+        /// Absolute path in the jail.
         path: String,
-        /// Content.
+        /// Content of the file.
         content: Vec<u8>,
     },
-    /// A host folder or file, read-only.
+    /// A host directory or file, read-only.
     Bind {
-        /// On the host, absolute, without symbolic links.
+        /// Absolute path on the host, without symbolic links.
         source: String,
-        /// Absolute, inside.
+        /// Absolute path in the jail.
         path: String,
     },
-    /// A host folder that nobody changes, read-only. Its inodes are every jail's own where the kernel can do that: no
-    /// lock and no watch is shared with another jail.
+    /// An immutable host directory, read-only. Where the kernel allows it, each jail gets its own inodes, so
+    /// that no lock and no watch is shared with another jail.
     Image {
-        /// On the host, absolute, without symbolic links.
+        /// Absolute path on the host, without symbolic links.
         source: String,
-        /// Absolute, inside.
+        /// Absolute path in the jail.
         path: String,
     },
-    /// A host folder of packages that nobody changes, read-only.
+    /// An immutable host directory of packages, read-only.
     Packages {
-        /// On the host, absolute, without symbolic links.
+        /// Absolute path on the host, without symbolic links.
         source: String,
-        /// Absolute, inside.
+        /// Absolute path in the jail.
         path: String,
     },
-    /// A host device, checked by its number.
+    /// A host device, verified by its device number.
     Device {
-        /// On the host.
+        /// Absolute path on the host.
         source: String,
-        /// Absolute, inside.
+        /// Absolute path in the jail.
         path: String,
-        /// Major and minor number that it must have.
+        /// Required major and minor number.
         number: (u32, u32),
     },
 }
 
-/// A root tree: entries in the order in which they are made; parents are made as needed.
+/// A root tree: entries in creation order. Parent directories are created as needed.
 pub type RootTree = Vec<RootEntry>;
 
-/// What a jail may reach.
+/// Network of a jail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Network {
-    /// Its own loopback.
+    /// Only its own loopback.
     Own,
-    /// The same, with a gate in it: sockets that listen there for somebody outside.
+    /// Its own loopback with proxy sockets: sockets that listen in the jail and are served from outside.
     Gated,
     /// The host's network.
     Host,
 }
 
-/// A host folder or file that a jail sees beside its root.
+/// A host directory or file mounted in a jail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostBind {
-    /// On the host, absolute, without symbolic links.
+    /// Absolute path on the host, without symbolic links.
     pub source: String,
-    /// Absolute, inside.
+    /// Absolute path in the jail.
     pub destination: String,
-    /// Whether it may be written.
+    /// Whether the jail may write to it.
     pub writable: bool,
 }
 
-/// Limits.
+/// Resource limits of a jail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// From the request to the kill, where there is one.
+    /// Time from the request to the kill; unlimited if `None`.
     pub timeout: Option<Duration>,
-    /// Of the group.
+    /// Memory of all processes together.
     pub memory_bytes: u64,
-    /// Thousandths of a core.
+    /// CPU share in thousandths of a core.
     pub cpu_millis: u32,
-    /// Processes and threads.
+    /// Number of processes and threads.
     pub processes: u32,
-    /// Everything writable together.
+    /// Size of everything writable together.
     pub disk_bytes: u64,
-    /// Open files of one process.
+    /// Open files per process.
     pub open_files: u64,
 }
 
-/// A jail.
+/// Specification of a jail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Jail {
-    /// The read-only root, by the number under which it was told of.
+    /// The read-only root, by its registered number.
     pub root: u64,
-    /// Whether it stays: PID 1 itself becomes the guest, confined as any program, and runs whatever it is told to. Such a jail
-    /// has no commands, no result pipe and no artifacts; and a process that runs out of memory is no end of it.
+    /// Whether the jail belongs to a sandbox: PID 1 itself becomes the guest, confined like a program, and
+    /// runs what it is told to. Such a jail has no commands, result pipe or artifacts, and survives a process
+    /// that runs out of memory.
     pub living: bool,
     /// Commands, run in order until one fails; the last one is the program.
     pub commands: Vec<Vec<String>>,
-    /// `KEY=VALUE`, all of it.
+    /// The complete environment, as `KEY=VALUE`.
     pub env: Vec<String>,
-    /// Where commands start, absolute, inside.
+    /// Working directory of the commands, an absolute path in the jail.
     pub workdir: String,
-    /// Limits.
+    /// Resource limits.
     pub limits: Limits,
-    /// Reach.
+    /// Network of the jail.
     pub network: Network,
-    /// A host folder that is the workspace; a fresh one otherwise.
+    /// Host directory used as the workspace; a fresh one if `None`.
     pub playground: Option<String>,
-    /// Further host folders and files.
+    /// Other host directories and files to mount.
     pub binds: Vec<HostBind>,
-    /// Whether a result pipe comes along, as descriptor 3 of the program.
+    /// Whether a result pipe is attached, as descriptor 3 of the program.
     pub result_pipe: bool,
-    /// What may leave as artifacts; none are collected where this is absent.
+    /// Which artifacts are collected; none if `None`.
     pub artifacts: Option<ArtifactRules>,
-    /// Refuse to run where an own host user id cannot be given.
+    /// Whether to fail if no host user id of its own is available.
     pub require_separate_uid: bool,
-    /// Whose it is.
+    /// Tenant that owns the jail.
     pub tenant: String,
-    /// What could have been started ahead of time to run this; the payload then has a text for it.
+    /// Warm interpreter that can run this jail's program. The payload then contains a text for it.
     pub interpreter: Option<Interpreter>,
 }
 
@@ -155,52 +157,54 @@ pub enum Tongue {
     Node,
 }
 
-/// A warm interpreter: two runs with the same one, in the same root, can have the same zygote.
+/// A warm interpreter. Runs with equal interpreters in the same root can share a zygote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interpreter {
-    /// Which language.
+    /// Language of the interpreter.
     pub tongue: Tongue,
-    /// The program, absolute, inside.
+    /// Absolute path of the interpreter in the jail.
     pub program: String,
-    /// `KEY=VALUE`, all of it.
+    /// The complete environment, as `KEY=VALUE`.
     pub env: Vec<String>,
-    /// Modules to import ahead of time.
+    /// Modules that the zygote imports before it forks.
     pub preimports: Vec<String>,
-    /// Modules that waiting children import after confinement, as idle work.
+    /// Modules that waiting children import after they are confined.
     pub frequent_imports: Vec<String>,
-    /// Folders of the root that the interpreter does not see while it waits, because requests bring what is in them.
+    /// Directories of the root that are hidden from a waiting interpreter, because requests supply their
+    /// content.
     pub hidden: Vec<String>,
-    /// Whose it is. Forks share secrets of the process they come from, so never two tenants.
+    /// Tenant that owns the interpreter. Forks share secrets of their parent process, so tenants never share
+    /// one.
     pub tenant: String,
 }
 
-/// What may leave as artifacts.
+/// Rules for collecting artifacts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArtifactRules {
-    /// At most so many files.
+    /// Maximum number of files.
     pub count: usize,
-    /// Each at most so long.
+    /// Maximum size of each file, in bytes.
     pub file_bytes: u64,
-    /// Only these endings, without the dot.
+    /// Allowed file name extensions, without the dot.
     pub extensions: Vec<String>,
 }
 
-/// Where a file of the payload goes.
+/// Destination of a file in the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Place {
-    /// The workspace, written as the sandbox user.
+    /// The workspace; the file is written as the sandbox user.
     Workspace = 0,
     /// The inbox, read-only for the program.
     Inbox = 1,
 }
 
-/// A file that is put into the jail before the program starts; its bytes follow in the payload, in order.
+/// A file that is placed in the jail before the program starts. Its content follows in the payload, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PayloadFile {
-    /// Where.
+    /// Destination.
     pub place: Place,
-    /// Relative path, checked by the caller to have neither `..` nor NUL.
+    /// Relative path; the caller has verified that it contains neither `..` nor NUL.
     pub path: String,
     /// Permission bits.
     pub mode: u32,
@@ -209,62 +213,62 @@ pub struct PayloadFile {
 /// How the program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ending {
-    /// By itself.
+    /// Exited with this status.
     Exited(u8),
-    /// By a signal that was not ours.
+    /// Killed by this signal, which the launcher did not send.
     Signalled(i32),
-    /// Its time was over.
+    /// Killed because it reached its time limit.
     TimedOut,
-    /// The group's memory was used up.
+    /// Used up its own memory limit.
     Memory,
-    /// It was killed because the memory for all jails together was used up, and not its own.
+    /// Killed because all jails together used up their memory, although it had not used up its own.
     MachineMemory,
-    /// It failed, with this status, after a fork was refused.
+    /// Failed with this status after a fork was refused.
     Processes(u8),
-    /// It failed with its disk full; without a status where the kernel ended it for writing too long a file.
+    /// Failed with its disk full. The status is absent if the kernel killed it for writing too large a file.
     Disk(Option<u8>),
-    /// The caller asked for its end.
+    /// Killed on request of the caller.
     Killed,
 }
 
-/// What a run used.
+/// Resource usage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
-    /// Processor time of all processes.
+    /// CPU time of all processes.
     pub cpu: Duration,
-    /// The most memory at one time.
+    /// Peak memory usage.
     pub peak_memory_bytes: u64,
-    /// The most processes and threads at one time.
+    /// Peak number of processes and threads.
     pub peak_processes: Option<u64>,
 }
 
-/// A system call that the filter refused.
+/// A system call that the filter denied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedCall {
-    /// What it is called.
+    /// Name of the system call.
     pub name: String,
-    /// Its first arguments, the first time.
+    /// Its first three arguments at the first denial.
     pub arguments: [u64; 3],
-    /// How often.
+    /// Number of denials.
     pub count: u32,
 }
 
-/// What a run was kept from, whether it ended because of that or not.
+/// Denials during a run, whether or not the run ended because of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Kept {
-    /// System calls, each name once.
+    /// Denied system calls, each name once.
     pub calls: Vec<RefusedCall>,
-    /// Whether there were more of them than anybody looked at.
+    /// Whether there were more denied calls than were recorded.
     pub more_calls: bool,
-    /// How often a process or thread was refused, where a control group counts.
+    /// Number of refused forks and threads, if a cgroup counts them.
     pub forks_refused: u64,
-    /// No block or no inode was left at the end.
+    /// Whether the disk had no free block or no free inode at the end.
     pub disk_full: bool,
 }
 
-/// What a living jail uses now; a figure that this kernel does not keep is absent.
+/// Current resource usage of a sandbox's jail. Figures that this kernel does not provide are absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the engine's figures of the same names say what each one means")]
+#[allow(missing_docs, reason = "documented at the fields of the same names in the engine")]
 pub struct Stats {
     pub cpu: Option<Duration>,
     pub memory_bytes: Option<u64>,
@@ -278,42 +282,42 @@ pub struct Stats {
     pub disk_full: bool,
 }
 
-/// What can be asked of a living jail.
+/// A request to the running jail of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ask {
-    /// What is in force.
+    /// Lists the layers in force.
     Layers,
-    /// What it uses.
+    /// Returns its resource usage.
     Stats,
-    /// What its filter refused.
+    /// Returns the system calls that its filter denied.
     Calls,
-    /// To stand still.
+    /// Freezes all processes.
     Pause,
-    /// To go on.
+    /// Thaws all processes.
     Resume,
 }
 
-/// What comes of it.
+/// The answer to a request to a sandbox's jail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// What is in force.
+    /// Lists the layers in force.
     Layers(Vec<Layer>),
-    /// What it uses.
+    /// Returns its resource usage.
     Stats(Stats),
-    /// What its filter refused, and to whom: the session, by its number inside, of whichever child of the guest's the caller
-    /// descends from; 0 where that is not known.
+    /// Denied system calls with the session of each caller: the process id in the jail of the guest's child
+    /// that it descends from, or 0 if unknown.
     Calls(Vec<(u32, RefusedCall)>),
-    /// It does.
+    /// Done.
     Done,
-    /// It cannot, and why.
+    /// The request failed, with the reason.
     Refused(String),
-    /// There is no such jail any more.
+    /// The jail no longer exists.
     Gone,
 }
 
-/// A layer that was in force, or is missing. The names of receipts, as far as the jail knows them.
+/// An isolation layer, in force or missing: the layer names of receipts that the jail knows about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the engine's list of layers says what each one means")]
+#[allow(missing_docs, reason = "documented in the engine's list of layers")]
 pub enum Layer {
     UserNs,
     PidNs,
@@ -335,56 +339,57 @@ pub enum Layer {
     CgroupPids,
 }
 
-/// A layer that this host does not give.
+/// A layer that is not available on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MissingLayer {
-    /// The layer.
+    /// The missing layer.
     pub layer: Layer,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// What mends it.
+    /// How to make it available.
     pub remedy: String,
 }
 
-/// How far ahead of orders interpreters are started.
+/// Which interpreters are started in advance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Warming {
-    /// Jails with an interpreter in them wait for orders.
+    /// Jails with a running interpreter wait for runs.
     Pool,
-    /// An interpreter waits, and is forked into a jail for each order.
+    /// An interpreter waits, and is forked into a jail for each run.
     Fork,
-    /// Each run starts its own.
+    /// Each run starts its own interpreter.
     #[default]
     Off,
 }
 
-/// What a launcher keeps ready.
+/// Settings of a launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Settings {
-    /// How far ahead of orders interpreters are started.
+    /// Which interpreters are started in advance.
     pub warming: Warming,
-    /// What all waiting jails may hold together.
+    /// Memory that all waiting jails may use together.
     pub pool_memory_bytes: u64,
-    /// When nobody asked for so long, none waits any longer; ten times that, and no interpreter does.
+    /// Idle time after which no child of an interpreter is kept waiting; after ten times that, the
+    /// interpreter exits too.
     pub idle: Duration,
-    /// What all jails may use together, where that is less than the machine has for them.
+    /// Memory that all jails may use together, if less than the machine can spare.
     pub memory_for_all: Option<u64>,
 }
 
-/// Whether an interpreter was waiting for a run.
+/// Whether a run found a waiting interpreter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Warmth {
-    /// In a jail of its own.
+    /// Ran in a waiting interpreter with its own jail.
     Pool,
-    /// It was forked for this run.
+    /// Ran in a fork of a waiting interpreter.
     Fork,
-    /// It was started for this run.
+    /// Started its own interpreter.
     Cold,
 }
 
-/// One pool, for whoever looks at it from outside.
+/// State of one warm pool, for metrics and inspection.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the engine's metrics of the same names say what each one means")]
+#[allow(missing_docs, reason = "documented at the metrics of the same names in the engine")]
 pub struct PoolState {
     pub name: String,
     pub tenant: String,
@@ -401,24 +406,25 @@ pub struct PoolState {
     pub obstacle: Option<String>,
 }
 
-/// A zygote's child that was not confined as it said, seen from outside.
+/// A zygote's child that failed the inspection of its confinement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mismatch {
-    /// The name of its pool: the language, and what is imported ahead of time.
+    /// Name of its pool: the language, and the modules imported in advance.
     pub pool: String,
-    /// Whose the pool is.
+    /// Tenant that owns the pool.
     pub tenant: String,
-    /// What did not match.
+    /// The mismatch that was found.
     pub what: String,
 }
 
-/// The longest turns of a launcher's loop of which one of its handlers took most. While a turn lasts nobody else is served.
+/// The longest iterations of the launcher's event loop that were dominated by one handler. Nothing else is
+/// served during an iteration.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Turns {
-    /// A word of a closed list.
+    /// Handler name, from a closed list.
     pub handler: String,
-    /// The most CPU time that the loop's thread used in one turn.
+    /// Most CPU time used by one iteration.
     pub longest_cpu: Duration,
-    /// The longest time from one poll to the next.
+    /// Longest time from one poll to the next.
     pub longest_wall: Duration,
 }

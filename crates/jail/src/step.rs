@@ -1,4 +1,4 @@
-//! The steps of a set-up. One error shape: which step, on what, and the kernel's answer.
+//! Setup steps and their errors: the step, its object, and the errno.
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -6,16 +6,16 @@ use thiserror::Error;
 
 macro_rules! steps {
     ($($variant:ident $name:literal),+ $(,)?) => {
-        /// A step of the set-up, in the order in which they are taken.
+        /// A setup step, in execution order.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
         #[allow(missing_docs, reason = "the name beside each one is its documentation")]
         pub enum Step { $($variant),+ }
 
         impl Step {
-            /// Every step.
+            /// All steps.
             pub const ALL: &[Step] = &[$(Step::$variant),+];
 
-            /// Its name in errors.
+            /// Returns the step's name in error messages.
             pub fn name(self) -> &'static str {
                 match self { $(Step::$variant => $name),+ }
             }
@@ -30,7 +30,7 @@ steps! {
     Guest "seal the guest",
     HostFolder "open host folder",
     Owners "map the owners of host folder",
-    UserId "take a user id",
+    UserId "allocate a user id",
     Cgroup "set up the control group",
     Network "make a network namespace",
     Namespaces "create namespaces",
@@ -46,7 +46,7 @@ steps! {
     Binds "mount",
     Pivot "change the root",
     Fork "start the program's process",
-    Order "pass on what to run",
+    Order "receive what to run",
     Stdio "connect standard input and output",
     Rlimits "set resource limits",
     Ids "become the sandbox user",
@@ -57,28 +57,28 @@ steps! {
     Seccomp "apply seccomp",
     Workdir "enter folder",
     Exec "execute",
-    Init "supervise",
+    Init "run PID 1",
 }
 
-/// A step that failed. Nothing of the tenant's ran.
+/// A failed setup step. None of the tenant's code ran.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("{}: {}", self.what(), self.cause())]
 pub struct StepFailed {
     /// The step.
     pub step: Step,
-    /// What it worked on, if that says more.
+    /// The object of the step, if that adds information.
     pub detail: String,
-    /// The kernel's answer.
+    /// The errno.
     pub errno: i32,
 }
 
 impl StepFailed {
-    /// A failure of `step` on `detail`.
+    /// Creates the failure of `step` on `detail`.
     pub fn new(step: Step, detail: impl Into<String>, errno: Errno) -> Self {
         Self { step, detail: detail.into(), errno: errno.raw_os_error() }
     }
 
-    /// The step and what it worked on: `mount /data`.
+    /// Returns the step and its object: `mount /data`.
     pub fn what(&self) -> String {
         if self.detail.is_empty() {
             return self.step.name().to_owned();
@@ -86,7 +86,7 @@ impl StepFailed {
         format!("{} {}", self.step.name(), self.detail)
     }
 
-    /// The kernel's answer: `ENOSPC (No space left on device)`.
+    /// Returns the errno as text: `ENOSPC (No space left on device)`.
     pub fn cause(&self) -> String {
         let text = std::io::Error::from_raw_os_error(self.errno).to_string();
         let text = text.split(" (os error").next().unwrap_or_default();
@@ -97,7 +97,7 @@ impl StepFailed {
     }
 }
 
-/// The names that set-up calls can answer with.
+/// Returns the name of an errno that setup calls can return.
 fn errno_name(errno: i32) -> Option<&'static str> {
     Some(match errno {
         libc::EPERM => "EPERM",
@@ -131,7 +131,7 @@ fn errno_name(errno: i32) -> Option<&'static str> {
     })
 }
 
-/// Performs a step and names it if it fails.
+/// Performs a step, and names it in the error if it fails.
 pub(crate) fn step<T>(
     step: Step,
     detail: &str,

@@ -1,4 +1,4 @@
-//! The few calls that no library gives, each with the fact that makes it sound.
+//! System calls that no library wraps, each with the fact that makes it sound.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -9,34 +9,34 @@ use rustix::io::Errno;
 
 fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
     if result < 0 {
-        // SAFETY: `__errno_location` always points at this thread's errno.
+        // SAFETY: `__errno_location` always points to this thread's errno.
         Err(Errno::from_raw_os_error(unsafe { *libc::__errno_location() }))
     } else {
         Ok(result)
     }
 }
 
-/// The error of which another process told by its number. That process may be hostile, and rustix panics at a number that
-/// the kernel does not have.
+/// Converts an errno received from another process. That process may be hostile, and rustix panics on numbers
+/// outside the kernel's range.
 pub(crate) fn told_errno(number: i32) -> Errno {
     if (1..4096).contains(&number) { Errno::from_raw_os_error(number) } else { Errno::IO }
 }
 
-/// The one flag that `libc` gives with too narrow a type.
+/// `libc` declares this flag with too narrow a type.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// Which side of a clone this is.
+/// The result of a clone, in each of the two processes.
 pub(crate) enum Cloned {
-    /// The new process.
+    /// This is the new process.
     Child,
-    /// The old one, with the new one's id and, where asked for, a descriptor of it.
+    /// This is the old process, with the new one's pid and, if requested, its pidfd.
     Parent { pid: i32, pidfd: Option<OwnedFd> },
 }
 
-/// Clones this process into new namespaces, and on cgroup v2 straight into a group.
+/// Clones this process into new namespaces and, on cgroup v2, directly into a cgroup.
 ///
-/// The child goes on with a copy of all memory, like after `fork`; the callers are single-threaded, so no lock is
-/// held by anyone in that copy.
+/// The child continues with a copy of all memory, as after `fork`. The callers are single-threaded, so no
+/// lock is held in that copy.
 pub(crate) fn clone(flags: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned, Errno> {
     clone_with(flags, cgroup, libc::SIGCHLD)
 }
@@ -47,7 +47,7 @@ fn clone_with(
     exit_signal: libc::c_int,
 ) -> Result<Cloned, Errno> {
     let mut pidfd: libc::c_int = -1;
-    // SAFETY: an all-zero clone_args is a valid one: no flags, no stack, no pointers.
+    // SAFETY: an all-zero clone_args is valid: no flags, no stack, no pointers.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
     args.flags = flags as u64 | libc::CLONE_PIDFD as u64;
     args.pidfd = ptr::from_mut(&mut pidfd) as u64;
@@ -56,45 +56,47 @@ fn clone_with(
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = cgroup.as_raw_fd() as u64;
     }
-    // SAFETY: `args` lives across the call and its only pointer is to `pidfd`; without CLONE_VM and without a stack
-    // the child runs on a copy of this stack, as fork's child does.
+    // SAFETY: `args` lives across the call and its only pointer is to `pidfd`. Without CLONE_VM and without a
+    // stack the child runs on a copy of this stack, as fork's child does.
     let result = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) };
     match check(result)? {
         0 => Ok(Cloned::Child),
         pid => {
-            // SAFETY: the kernel just stored a new descriptor there that nobody else owns.
+            // SAFETY: the kernel just stored a new descriptor there, which has no other owner.
             let pidfd = (pidfd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd) });
             Ok(Cloned::Parent { pid: pid as i32, pidfd })
         }
     }
 }
 
-/// Clones a sibling of this process: a child of its parent. Otherwise like [`clone`].
+/// Clones a sibling of this process, that is, a child of its parent. Otherwise like [`clone`].
 pub(crate) fn clone_sibling(flags: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned, Errno> {
     clone_with(flags | libc::CLONE_PARENT, cgroup, 0)
 }
 
-/// Leaves namespaces behind and takes new ones.
+/// Moves this process into new namespaces.
 pub(crate) fn unshare(flags: libc::c_int) -> Result<(), Errno> {
-    // SAFETY: the callers are single-threaded and pass no CLONE_VM or CLONE_FILES, so no memory or descriptor that
-    // others rely on changes.
+    // SAFETY: the callers are single-threaded and pass neither CLONE_VM nor CLONE_FILES, so no shared memory
+    // or descriptor table changes.
     check(unsafe { libc::unshare(flags) }.into()).map(drop)
 }
 
-/// Does what follows as another user, with the same rights. What a process leaves behind in `/proc` stays its own.
+/// Switches the effective user id. Capabilities are kept, and the process stays dumpable, so that its files
+/// in `/proc` remain its own.
 pub(crate) fn act_as(uid: u32) -> Result<(), Errno> {
     let same = libc::uid_t::MAX;
-    // SAFETY: takes numbers only. Not the library's function, which would change every thread.
+    // SAFETY: takes numbers only. The raw call, because the libc function changes the ids of every thread.
     check(unsafe { libc::syscall(libc::SYS_setresuid, same, uid, same) })?;
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable)
 }
 
-/// Nothing of ours outlives the launcher. The setting is lost at every change of ids, so it is made anew then.
+/// Makes this process die with its parent. Every change of ids clears this setting, so it must be repeated
+/// then.
 pub(crate) fn die_with_parent() -> Result<(), Errno> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
 }
 
-/// A change of the effective user leaves this process its rights.
+/// Keeps this process's capabilities across changes of the effective user id.
 pub(crate) fn keep_rights_as_another_user() -> Result<(), Errno> {
     const SECBIT_NO_SETUID_FIXUP: libc::c_ulong = 4;
     // SAFETY: takes numbers only.
@@ -107,7 +109,7 @@ pub(crate) fn setns(namespace: BorrowedFd<'_>, kind: libc::c_int) -> Result<(), 
     check(unsafe { libc::setns(namespace.as_raw_fd(), kind) }.into()).map(drop)
 }
 
-/// Sets attributes of a mount, or of a whole tree of them.
+/// Sets attributes of a mount, or of a whole tree of mounts.
 pub(crate) fn mount_setattr(
     mount: BorrowedFd<'_>,
     recursive: bool,
@@ -120,7 +122,7 @@ pub(crate) fn mount_setattr(
         attributes.userns_fd = id_map.as_raw_fd() as u64;
     }
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
-    // SAFETY: the path is an empty C string and `attributes` lives across the call with its size given.
+    // SAFETY: the path is an empty C string, and `attributes` lives across the call with its correct size.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -134,44 +136,45 @@ pub(crate) fn mount_setattr(
     check(result).map(drop)
 }
 
-/// Strings as `execve` takes them.
+/// A list of C strings for `execve`.
 pub(crate) struct Words(Vec<std::ffi::CString>);
 
 impl Words {
-    /// `EINVAL` where one of them holds a NUL.
+    /// Converts strings. Fails with `EINVAL` if one of them contains NUL.
     pub(crate) fn of(texts: &[String]) -> Result<Self, Errno> {
         let strings = texts.iter().map(|text| std::ffi::CString::new(text.as_bytes()));
         strings.collect::<Result<_, _>>().map(Self).map_err(|_| Errno::INVAL)
     }
 
-    /// Valid as long as these words are; the last one is null.
+    /// Returns pointers to the strings, followed by null. They are valid as long as `self`.
     pub(crate) fn pointers(&self) -> Vec<*const libc::c_char> {
         self.0.iter().map(|word| word.as_ptr()).chain([ptr::null()]).collect()
     }
 }
 
-/// Executes a program; returns only when that failed.
+/// Executes a program. Returns only if that fails.
 pub(crate) fn execve(program: &CStr, argv: &[*const libc::c_char], env: &[*const libc::c_char]) -> Errno {
     debug_assert!(argv.last().is_some_and(|p| p.is_null()) && env.last().is_some_and(|p| p.is_null()));
-    // SAFETY: both arrays end in a null pointer and their strings outlive the call.
+    // SAFETY: both arrays end in a null pointer, and their strings outlive the call.
     unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), env.as_ptr()) };
     // SAFETY: as in `check`.
     Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
 }
 
-/// Ends this process at once: no destructors, no buffers; the other side of a clone owns those.
+/// Exits immediately, without running destructors or flushing buffers, which the other side of the clone
+/// owns.
 pub(crate) fn exit_now(status: i32) -> ! {
     // SAFETY: ends the process and touches no memory.
     unsafe { libc::_exit(status) }
 }
 
-/// How much CPU time this thread has used.
+/// Returns the CPU time used by this thread.
 pub(crate) fn thread_cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// A child that ended.
+/// A reaped child.
 pub(crate) struct Reaped {
     pub(crate) pid: i32,
     pub(crate) status: i32,
@@ -179,10 +182,10 @@ pub(crate) struct Reaped {
     pub(crate) peak_memory_bytes: u64,
 }
 
-/// Waits for a child; `pid` -1 is any.
+/// Waits for a child and reaps it; `pid` -1 waits for any child.
 pub(crate) fn wait(pid: i32) -> Result<Reaped, Errno> {
     let mut status = 0;
-    // SAFETY: an all-zero rusage is a valid value of that plain struct.
+    // SAFETY: an all-zero rusage is a valid value of this plain struct.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to locals that live across the call.
     let pid = check(unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) }.into())? as i32;
@@ -195,7 +198,7 @@ pub(crate) fn wait(pid: i32) -> Result<Reaped, Errno> {
     })
 }
 
-/// Waits for a child that has ended; its status as `wait` gives it.
+/// Waits for a child by its pidfd and reaps it. Returns its status in the encoding of `wait`.
 pub(crate) fn wait_for(pidfd: BorrowedFd<'_>) -> Result<i32, Errno> {
     let options = rustix::process::WaitIdOptions::EXITED;
     let ended = rustix::process::waitid(rustix::process::WaitId::PidFd(pidfd), options)?;
@@ -204,25 +207,25 @@ pub(crate) fn wait_for(pidfd: BorrowedFd<'_>) -> Result<i32, Errno> {
     Ok(exited.or(ended.terminating_signal()).unwrap_or(libc::SIGKILL))
 }
 
-/// Kills a process and waits for its end, which may have come already. Never long: whoever was killed ends, and for
-/// whoever is nobody's child there is no waiting.
+/// Kills a process and reaps it; it may have exited already. Returns promptly: a killed child exits, and a
+/// non-child yields ECHILD.
 pub(crate) fn put_an_end_to(pidfd: BorrowedFd<'_>) -> Result<i32, Errno> {
-    // Only a process that is gone already cannot be killed, and that is what is wanted.
+    // Killing fails only if the process has already exited, which is the desired state.
     let _killed = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
     wait_for(pidfd)
 }
 
-/// The number of a process as `/proc` has it.
+/// Returns the pid of a process in the pid namespace of the given `/proc`.
 pub(crate) fn pid_of(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
     pids_of(proc, pidfd, "Pid:", |numbers| numbers.first().copied())
 }
 
-/// The number of a process that is in a child namespace of this process's pid namespace, as this process would use it.
+/// Returns the pid by which this process knows a process in a direct child of its own pid namespace.
 pub(crate) fn pid_here(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
     pids_of(proc, pidfd, "NSpid:", |numbers| numbers.iter().rev().nth(1).copied())
 }
 
-/// The number of a process in its own pid namespace.
+/// Returns the pid of a process in its own, innermost pid namespace.
 pub(crate) fn pid_inside(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
     pids_of(proc, pidfd, "NSpid:", |numbers| numbers.last().copied())
 }
@@ -241,34 +244,34 @@ fn pids_of(
     let text = std::str::from_utf8(&text[..len]).map_err(|_| Errno::ILSEQ)?;
     let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
     let numbers: Vec<i32> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    // One that is gone already has none.
+    // A process that has exited has no pid.
     choose(&numbers).filter(|pid| *pid > 0).ok_or(Errno::SRCH)
 }
 
-/// A line between two processes: packets, with descriptors beside them.
+/// Creates a pair of connected packet sockets, over which descriptors can be sent.
 pub(crate) fn line() -> Result<(OwnedFd, OwnedFd), Errno> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
-/// Has ended children leave nothing to wait for.
+/// Lets the kernel reap children automatically.
 pub(crate) fn ignore_children() {
     // SAFETY: installs no handler.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
 }
 
-/// A child that has ended and was not waited for, if there is one; it still is to be waited for.
+/// Returns the pid of a zombie child, if there is one, without reaping it.
 pub(crate) fn dead_child() -> Option<i32> {
-    // SAFETY: an all-zero siginfo is a valid value of that plain struct.
+    // SAFETY: an all-zero siginfo is a valid value of this plain struct.
     let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
     // SAFETY: `found` lives across the call.
     check(unsafe { libc::waitid(libc::P_ALL, 0, &raw mut found, options) }.into()).ok()?;
-    // SAFETY: for an ended child, and for none, this part of the struct is what the kernel filled in.
+    // SAFETY: the kernel filled in this part of the struct, for a zombie as well as for no child.
     Some(unsafe { found.si_pid() }).filter(|pid| *pid != 0)
 }
 
-/// A system call that a filter told of, and that waits.
+/// A system call reported by a notification listener; its caller is blocked until it is answered.
 pub(crate) struct HeldCall {
     pub(crate) id: u64,
     pub(crate) pid: i32,
@@ -276,46 +279,50 @@ pub(crate) struct HeldCall {
     pub(crate) arguments: [u64; 6],
 }
 
-/// Hears the next call that a filter tells of; where there is none this may wait for ever.
+/// Receives the next notification. Blocks until one arrives.
 pub(crate) fn hear_call(listener: BorrowedFd<'_>) -> Result<HeldCall, Errno> {
-    // SAFETY: an all-zero notification is a valid value of that plain struct, and the one that the kernel wants.
+    // SAFETY: an all-zero notification is a valid value of this plain struct, and the one that the kernel
+    // requires.
     let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes one notification there.
+    // SAFETY: the kernel writes one notification to `call`.
     check(unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_RECV, &raw mut call) }.into())?;
     let libc::seccomp_data { nr: number, args: arguments, .. } = call.data;
     Ok(HeldCall { id: call.id, pid: call.pid as i32, number, arguments })
 }
 
-/// Whether a call is still held: what was learnt of its caller meanwhile was the caller's.
+/// Returns whether a call is still blocked. If so, information read about its pid in the meantime belongs to
+/// its caller.
 pub(crate) fn is_held(listener: BorrowedFd<'_>, id: u64) -> bool {
-    // SAFETY: the kernel reads one number there.
+    // SAFETY: the kernel reads one number from `id`.
     unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) == 0 }
 }
 
-/// Lets a held call go on. Only for an end, to which arguments that changed meanwhile make no difference.
+/// Lets a blocked call continue. Only safe for exit calls, to which arguments changed in the meantime make no
+/// difference.
 pub(crate) fn let_pass(listener: BorrowedFd<'_>, id: u64) {
     let flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
     answer_call(listener, &libc::seccomp_notif_resp { id, val: 0, error: 0, flags });
 }
 
-/// Has a held call fail, as if the filter had refused it.
+/// Makes a blocked call fail as if the filter had refused it.
 pub(crate) fn refuse(listener: BorrowedFd<'_>, id: u64, errno: Errno) {
     answer_call(listener, &libc::seccomp_notif_resp { id, val: 0, error: -errno.raw_os_error(), flags: 0 });
 }
 
 fn answer_call(listener: BorrowedFd<'_>, answer: &libc::seccomp_notif_resp) {
-    // SAFETY: the kernel reads one answer there. Where the caller is gone meanwhile there is nobody to answer.
+    // SAFETY: the kernel reads one answer. The call fails only if the caller has exited, which needs no
+    // answer.
     let _answered =
         unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND, std::ptr::from_ref(answer)) };
 }
 
 const SECCOMP_IOCTL_NOTIF_RECV: libc::c_ulong = 0xc050_2100;
 const SECCOMP_IOCTL_NOTIF_SEND: libc::c_ulong = 0xc018_2101;
-/// The number that it first had, which every kernel knows.
+/// The original request number, which every kernel accepts.
 const SECCOMP_IOCTL_NOTIF_ID_VALID: libc::c_ulong = 0x8008_2102;
 const SECCOMP_USER_NOTIF_FLAG_CONTINUE: u32 = 1;
 
-/// Sets one resource limit, never above what this process may have.
+/// Sets a resource limit, capped at the current hard limit.
 pub(crate) fn limit(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> Result<(), Errno> {
     let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `now` lives across the call.
@@ -326,9 +333,9 @@ pub(crate) fn limit(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -
     check(unsafe { libc::setrlimit(resource, &raw const wanted) }.into()).map(drop)
 }
 
-/// Takes an exclusive lock on one byte of a file, for as long as the descriptor lives.
+/// Takes an exclusive lock on one byte of a file, for as long as the descriptor is open.
 pub(crate) fn lock_byte(file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {
-    // SAFETY: an all-zero flock is a valid value of that plain struct.
+    // SAFETY: an all-zero flock is a valid value of this plain struct.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
@@ -338,9 +345,9 @@ pub(crate) fn lock_byte(file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> 
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }.into()).map(drop)
 }
 
-/// Gives the byte back.
+/// Releases the lock on one byte.
 pub(crate) fn unlock_byte(file: BorrowedFd<'_>, offset: u64) {
-    // SAFETY: an all-zero flock is a valid value of that plain struct.
+    // SAFETY: an all-zero flock is a valid value of this plain struct.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_UNLCK as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
@@ -350,7 +357,7 @@ pub(crate) fn unlock_byte(file: BorrowedFd<'_>, offset: u64) {
     let _unlocked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
 }
 
-/// Brings loopback up in the present network namespace.
+/// Brings up loopback in the current network namespace.
 pub(crate) fn loopback_up() -> Result<(), Errno> {
     let socket = rustix::net::socket_with(
         rustix::net::AddressFamily::INET,
@@ -358,20 +365,20 @@ pub(crate) fn loopback_up() -> Result<(), Errno> {
         rustix::net::SocketFlags::CLOEXEC,
         None,
     )?;
-    // SAFETY: an all-zero ifreq is a valid value of that plain struct.
+    // SAFETY: an all-zero ifreq is a valid value of this plain struct.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     request.ifr_name[0] = b'l' as libc::c_char;
     request.ifr_name[1] = b'o' as libc::c_char;
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-    // SAFETY: the kernel reads an ifreq for this request, and that is what it gets.
+    // SAFETY: the kernel reads an ifreq for this request, which is what it gets.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) }.into()).map(drop)
 }
 
-/// Resets every signal to its default and unblocks all, whatever this process was started with; only a broken pipe
-/// stays an error and not an end. `execve` keeps what is ignored or blocked, so this is what programs start with.
+/// Resets every signal to its default action and unblocks all, except that SIGPIPE is ignored so that a
+/// broken pipe is an error. `execve` preserves ignored and blocked signals, so programs inherit this state.
 pub(crate) fn default_signals() {
     for signal in 1..=64 {
-        // SAFETY: installs no handler; for signals that cannot be changed the call merely fails.
+        // SAFETY: installs no handler; for signals that cannot be changed the call fails.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     // SAFETY: `sigemptyset` initializes the set before `sigprocmask` reads it; ignoring installs no handler.
@@ -383,29 +390,31 @@ pub(crate) fn default_signals() {
     }
 }
 
-/// Makes a broken pipe end a program again.
+/// Restores the default action of SIGPIPE, which ends the program.
 pub(crate) fn default_pipe_signal() {
     // SAFETY: installs no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-/// Puts `/dev/null`, which the launcher has as 0 to 2, at 3 as well, where its control socket was.
+/// Puts `/dev/null`, which the launcher has at 0 to 2, at 3 as well, in place of the launcher's control
+/// socket.
 pub(crate) fn occupy_standard_numbers() -> Result<(), Errno> {
-    // SAFETY: takes numbers only; the socket's owner is in the launcher, of which this is a copy that never drops it.
+    // SAFETY: takes numbers only; the socket's owner is in the launcher, and this copy of the process never
+    // drops it.
     check(unsafe { libc::dup2(0, 3) }.into()).map(drop)
 }
 
-/// Closes all descriptors from `first` to `last`; owners of these numbers are gone or never drop them, because the
-/// process ends by [`exit_now`].
+/// Closes all descriptors from `first` to `last`. Their owners are gone or never dropped, because the process
+/// ends by [`exit_now`].
 pub(crate) fn close_range(first: i32, last: i32) -> Result<(), Errno> {
     if first > last {
         return Ok(());
     }
-    // SAFETY: takes numbers only; see above for who else holds these descriptors.
+    // SAFETY: takes numbers only; see above for the owners of these descriptors.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
 }
 
-/// Kills every process of this pid namespace but PID 1, as far as this user may.
+/// Kills every process of this pid namespace except PID 1, as far as this user is permitted to.
 pub(crate) fn kill_all_others() {
     // SAFETY: takes numbers only.
     let _killed = unsafe { libc::kill(-1, libc::SIGKILL) };

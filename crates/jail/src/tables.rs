@@ -1,4 +1,4 @@
-//! What a jail is made of, for providers that have somebody else make their boxes: the same numbers in others' words.
+//! Settings of a jail for container providers: masked paths, disk size and resource limits, in their formats.
 
 use std::ffi::CStr;
 
@@ -6,22 +6,23 @@ use crate::bare::mounts::{MASKED_FILES, MASKED_FOLDERS};
 use crate::inside;
 use crate::spec::Limits;
 
-/// What is not shown of `/proc`.
+/// Returns the masked paths of `/proc`.
 pub fn masked_paths() -> impl Iterator<Item = String> {
     let all = MASKED_FILES.iter().chain(MASKED_FOLDERS.iter());
     all.map(|path: &&CStr| format!("/{}", path.to_string_lossy()))
 }
 
-/// The options of a tmpfs that is as large as this, inodes included.
+/// Returns the options of a tmpfs of this size, including its number of inodes.
 #[must_use]
 pub fn disk_size(bytes: u64) -> String {
     inside::disk_size(bytes)
 }
 
-/// A resource limit by name, soft and hard.
+/// A resource limit: name, soft and hard limit.
 pub type NamedLimit = (&'static str, u64, u64);
 
-/// What every process is held to, where a group counts them and `processes_of_ours` beside them.
+/// Returns the resource limits of every process, for a sandbox whose processes are also counted by a cgroup
+/// and include `processes_of_ours` that belong to us.
 #[must_use]
 pub fn resource_limits(limits: &Limits, processes_of_ours: u64) -> Vec<NamedLimit> {
     let limits = inside::resource_limits(limits, processes_of_ours, false);

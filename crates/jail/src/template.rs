@@ -1,7 +1,7 @@
-//! Root trees, built once by the launcher and shared by every jail that has the same one.
+//! Root trees, built once by the launcher and shared by all jails with the same root.
 //!
-//! A tree is a small tmpfs of ours with host folders in it, bound or through an overlay, all of it read-only. A jail's own
-//! mount namespace starts as a copy, in which its own places are then mounted over the empty folders.
+//! A tree is a small read-only tmpfs with host directories mounted in it, by bind mount or overlay. The mount
+//! namespace of a jail starts as a copy, in which the jail's own mounts cover the empty directories.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -17,17 +17,17 @@ use crate::spec::{Layer, RootEntry, RootTree};
 use crate::step::{Step, StepFailed, step};
 use crate::sys;
 
-/// Where the launcher sees the host.
+/// Mount point of the host's root in the launcher's root.
 pub(crate) const HOST: &str = "/host";
 const TREES: &str = "/trees";
-/// An empty folder: without anything to write to, an overlay wants two.
+/// An empty directory: an overlay without an upper layer needs two lower directories.
 const EMPTY: &str = "/empty";
 const OVERLAY_MAGIC: rustix::fs::FsWord = 0x794c_7630;
-/// More different roots than this at one time are rebuilt rather than kept.
+/// Maximum number of built trees. Beyond it, all are discarded and rebuilt as needed.
 const MAX_TREES: usize = 16;
-/// A tree takes a mount for each entry, and all others wait meanwhile.
+/// Maximum number of entries of a tree. Each takes a mount, and all other runs wait meanwhile.
 const MAX_ENTRIES: usize = 256;
-/// More than one that gives orders keeps at a time.
+/// Maximum number of registered trees; more than one client keeps at a time.
 const MAX_KNOWN: usize = 256;
 
 const DEVICE: u64 = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC;
@@ -37,17 +37,17 @@ fn read_only() -> u64 {
     if fault::without(Layer::ReadOnlyRoot) { attributes } else { attributes | libc::MOUNT_ATTR_RDONLY }
 }
 
-/// A tree that stands.
+/// A built tree.
 #[derive(Debug)]
 pub(crate) struct Root {
-    /// What it is called in orders.
+    /// Its number in launcher requests.
     pub(crate) number: u64,
     pub(crate) tree: RootTree,
-    /// Where it stands.
+    /// Path at which it is mounted.
     pub(crate) path: String,
 }
 
-/// The trees that were told of, and those that stand.
+/// Registered and built trees.
 #[derive(Debug, Default)]
 pub(crate) struct Templates {
     known: BTreeMap<u64, RootTree>,
@@ -56,7 +56,7 @@ pub(crate) struct Templates {
 }
 
 impl Templates {
-    /// Remembers a tree by its number; of too many the oldest is forgotten.
+    /// Registers a tree by its number. Forgets the oldest one if there are too many.
     pub(crate) fn learn(&mut self, number: u64, tree: RootTree) {
         self.known.insert(number, tree);
         if self.known.len() > MAX_KNOWN {
@@ -64,12 +64,12 @@ impl Templates {
         }
     }
 
-    /// The tree of that number; builds it the first time.
+    /// Returns the tree with this number, and builds it the first time.
     pub(crate) fn place(&mut self, number: u64) -> Result<Rc<Root>, StepFailed> {
         if let Some(root) = self.built.get(&number) {
             return Ok(Rc::clone(root));
         }
-        let unknown = || StepFailed::new(Step::Root, "that nobody told of", Errno::NOENT);
+        let unknown = || StepFailed::new(Step::Root, "that was never registered", Errno::NOENT);
         let tree = self.known.get(&number).ok_or_else(unknown)?.clone();
         if tree.len() > MAX_ENTRIES {
             let what = format!("with {} entries; the most is {MAX_ENTRIES}", tree.len());
@@ -94,7 +94,7 @@ impl Templates {
 }
 
 fn discard(path: &str) {
-    // Running jails have their own copies; what is lazily unmounted here goes away with the last of them.
+    // Running jails have their own copies. Lazily unmounted mounts disappear with the last of them.
     let _unmounted = rustix::mount::unmount(path, UnmountFlags::DETACH);
     let _removed = rustix::fs::rmdir(path);
 }
@@ -139,7 +139,7 @@ fn make(root: &str, entry: &RootEntry) -> Result<(), Errno> {
             write_file(&format!("{root}{path}"), content)
         }
         RootEntry::Bind { source, path } => bind(root, source, path),
-        // Every jail lays an overlay over an image, and the kernel allows two.
+        // Every jail mounts an overlay over an image, and the kernel allows only two levels.
         RootEntry::Image { source, path } if is_overlay(source)? => bind(root, source, path),
         RootEntry::Image { source, path } | RootEntry::Packages { source, path } => {
             show_without_source(root, source, path)
@@ -152,14 +152,14 @@ fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// Folders of ours only: a tree lists its folders before anything is bound over them.
+/// Creates directories in the tree itself: a tree lists its directories before anything is mounted over them.
 fn make_folders(root: &str, path: &str) -> Result<(), Errno> {
     let mut here = root.to_owned();
     for part in path.split('/').filter(|part| !part.is_empty()) {
         here = format!("{here}/{part}");
         match rustix::fs::mkdir(&here, Mode::from_raw_mode(0o755)) {
             Ok(()) | Err(Errno::EXIST) => {}
-            // Inside a bound folder the kernel says "read-only" before it says "exists".
+            // In a bound directory the kernel reports "read-only" before it reports "exists".
             Err(Errno::ROFS) if std::path::Path::new(&here).is_dir() => {}
             Err(errno) => return Err(errno),
         }
@@ -178,18 +178,19 @@ fn write_file(path: &str, content: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Opens something of the host without following any link: the caller has resolved them already.
+/// Opens a path on the host without following symbolic links, which the caller has already resolved.
 pub(crate) fn open_host(source: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     rustix::fs::openat2(CWD, format!("{HOST}{source}"), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
 }
 
-/// A detached copy of a mount and of what is mounted below it, for attaching elsewhere.
+/// Returns a detached copy of a mount and its submounts, for attaching elsewhere.
 pub(crate) fn detached(source: &OwnedFd) -> Result<OwnedFd, Errno> {
     detach(source, OpenTreeFlags::AT_RECURSIVE)
 }
 
-/// The same without what is mounted below it. The kernel grants that only to the one who mounted it all.
+/// Returns a detached copy of a mount without its submounts. The kernel permits this only to the owner of all
+/// these mounts.
 pub(crate) fn detached_alone(source: &OwnedFd) -> Result<OwnedFd, Errno> {
     detach(source, OpenTreeFlags::empty())
 }
@@ -208,7 +209,8 @@ fn bind(root: &str, source: &str, path: &str) -> Result<(), Errno> {
     } else {
         make_folders(root, parent(path))?;
         match write_file(&target, b"") {
-            // In a bound folder it has to be there already, and no link: what is moved there follows none.
+            // In a bound directory the file must exist, and must not be a link: moving a mount follows no
+            // links.
             Err(Errno::ROFS) => {}
             written => written?,
         }
@@ -218,9 +220,9 @@ fn bind(root: &str, source: &str, path: &str) -> Result<(), Errno> {
     rustix::mount::move_mount(&tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-/// Shows a folder through a file system of our own. Of a bound folder everybody inside could read in
-/// `/proc/self/mountinfo` where it is on the host; of this one they read what the launcher called it. A folder that the
-/// kernel does not take like that is bound.
+/// Mounts a directory through an overlay. A bind mount would reveal the host path in `/proc/self/mountinfo`;
+/// an overlay shows only the path that the launcher passed. Falls back to a bind mount if the kernel rejects
+/// the overlay.
 fn show_without_source(root: &str, source: &str, path: &str) -> Result<(), Errno> {
     make_folders(root, path)?;
     rustix::process::fchdir(open_host(source)?)?;
@@ -233,7 +235,7 @@ fn is_overlay(source: &str) -> Result<bool, Errno> {
     Ok(rustix::fs::fstatfs(open_host(source)?)?.f_type == OVERLAY_MAGIC)
 }
 
-/// Mounts the folder in which this process stands, under that name.
+/// Mounts an overlay of the current directory at `target`.
 fn lay_over(target: &str) -> Result<(), Errno> {
     let options = CString::new(format!("userxattr,lowerdir=.:{EMPTY}")).map_err(|_| Errno::INVAL)?;
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
@@ -255,7 +257,7 @@ fn bind_device(root: &str, source: &str, path: &str, number: (u32, u32)) -> Resu
     rustix::mount::move_mount(&tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-/// Makes the folders of the launcher's own root.
+/// Creates the directories of the launcher's own root.
 pub(crate) fn prepare() -> Result<(), Errno> {
     [TREES, EMPTY].into_iter().try_for_each(|folder| rustix::fs::mkdir(folder, Mode::from_raw_mode(0o755)))
 }

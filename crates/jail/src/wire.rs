@@ -1,4 +1,4 @@
-//! Messages between the provider and the launcher: one packet each, descriptors beside it.
+//! Messages between the provider and the launcher: one packet each, with descriptors attached.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,117 +19,118 @@ use crate::spec::{
 };
 use crate::step::StepFailed;
 
-/// The largest packet; a jail with its environment and commands fits many times over.
+/// Maximum packet size in bytes; many times what a jail with its environment and commands needs.
 pub const MAX_PACKET: usize = 192 << 10;
 const MAX_FDS: usize = crate::bare::message::MAX_FDS;
 
-/// To the launcher.
+/// A message to the launcher.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Order {
-    /// What to keep ready from now on.
+    /// Replaces the settings.
     Keep(Settings),
-    /// Tell what is kept ready.
+    /// Returns the state of the warm pools.
     Pools {
-        /// Number of the question.
+        /// Number of the request.
         run: u64,
     },
-    /// A root tree, which jails then name by its number.
+    /// Registers a root tree, which jails refer to by its number.
     Root {
-        /// Never used for another.
+        /// Number of the tree, never reused for another.
         number: u64,
-        /// What it consists of.
+        /// The tree.
         tree: RootTree,
     },
-    /// Start a jail. Descriptors: payload, stdin, stdout, stderr, then the result pipe and the artifacts pipe where
-    /// the jail has them; for a living one, only the guest's line. Where its network has a gate, the last one is
-    /// where to send the gate's sockets.
+    /// Starts a jail. Attached descriptors: payload, stdin, stdout, stderr, then the result pipe and the
+    /// artifacts pipe if the jail has them; for a sandbox's jail, only the guest's socket. If its network has
+    /// proxy sockets, the last descriptor is the socket to send them to.
     Start {
         /// Number of the run.
         run: u64,
-        /// What to start.
+        /// The jail.
         jail: Box<Jail>,
     },
-    /// End a run.
+    /// Kills a run.
     Kill {
         /// Number of the run.
         run: u64,
     },
-    /// Ask something of a living jail.
+    /// Sends a request to a sandbox's jail.
     Ask {
-        /// Number of the question.
+        /// Number of the request.
         run: u64,
         /// Number of the run that is the jail.
         of: u64,
-        /// What.
+        /// The request.
         what: Ask,
     },
 }
 
-/// From the launcher.
+/// A message from the launcher.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Notice {
     /// The launcher is ready.
     Ready {
-        /// Layers that this host does not give.
+        /// Layers that are not available on this host.
         missing: Vec<MissingLayer>,
-        /// Why no jail can be paused, where none can.
+        /// The reason why jails cannot be paused; `None` if they can.
         no_freezer: Option<String>,
     },
-    /// The launcher cannot work here.
+    /// The launcher could not set itself up on this host.
     Broken(StepFailed),
     /// A run ended.
     Ended {
         /// Number of the run.
         run: u64,
-        /// How.
+        /// How it ended.
         ending: Ending,
-        /// What it used.
+        /// Its resource usage.
         usage: Usage,
-        /// From the order to the ending.
+        /// Time from the start request to the end.
         duration: Duration,
-        /// What was in force.
+        /// Layers that were in force.
         layers: Vec<Layer>,
-        /// Whether an interpreter was waiting.
+        /// Whether a waiting interpreter was used.
         warmth: Warmth,
-        /// What it was kept from.
+        /// Denials during the run.
         kept: Kept,
     },
-    /// What is kept ready.
+    /// State of the warm pools.
     Pools {
-        /// Number of the question.
+        /// Number of the request.
         run: u64,
-        /// Each pool.
+        /// The pools.
         pools: Vec<PoolState>,
-        /// The longest turns of the loop.
+        /// The longest iterations of the event loop.
         turns: Vec<Turns>,
     },
-    /// What came of a question.
+    /// The response of a sandbox's jail.
     Answered {
-        /// Number of the question.
+        /// Number of the request.
         run: u64,
-        /// The answer.
+        /// The response.
         answer: Answer,
     },
-    /// A child of a zygote was not confined as it said; it and its zygote were ended.
+    /// A child of a zygote failed its inspection; it and its zygote were killed.
     Mismatch(Mismatch),
-    /// A run could not be set up; nothing of it ran.
+    /// The setup of a run failed; none of its code ran.
     Failed {
         /// Number of the run.
         run: u64,
-        /// The step.
+        /// The failed step.
         failure: StepFailed,
     },
 }
 
-/// Sends a message.
+/// Sends a message without blocking.
 ///
 /// # Errors
-/// `E2BIG` where it is larger than a packet may be, `EAGAIN` where there is no room for it now, or the socket's own error.
+/// `E2BIG` if the message exceeds the maximum packet size, `EAGAIN` if the socket buffer is full, or another
+/// error of the socket.
 pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     send_bytes(socket, &postcard::to_allocvec(message).map_err(|_| Errno::INVAL)?, fds)
 }
 
-/// Sends a message, and waits for room where the other side has not taken what was sent before.
+/// Sends a message, and blocks while the socket buffer is full.
 pub(crate) fn send_patiently<T: Serialize>(
     socket: BorrowedFd<'_>,
     message: &T,
@@ -139,7 +140,7 @@ pub(crate) fn send_patiently<T: Serialize>(
     send_as(socket, &bytes, fds, SendFlags::NOSIGNAL)
 }
 
-/// Receives a message of at most a few kilobytes, and fails with `EAGAIN` where none is there yet.
+/// Receives a message of at most 4 KiB. Fails with `EAGAIN` if none is queued.
 pub(crate) fn receive_now<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
 ) -> Result<Option<(T, Vec<OwnedFd>)>, Errno> {
@@ -152,7 +153,7 @@ pub(crate) fn receive_now<T: DeserializeOwned>(
     Ok(Some((message, fds)))
 }
 
-/// Sends a packet of other making; never waits for room.
+/// Sends raw bytes as a packet, without blocking.
 pub(crate) fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     send_as(socket, bytes, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
 }
@@ -178,7 +179,8 @@ fn send_as(
 /// Receives a message; `None` at the end of the connection.
 ///
 /// # Errors
-/// `EAGAIN` where the socket is non-blocking and nothing is there, `EBADMSG` for a packet that is none of ours.
+/// `EAGAIN` if the socket is non-blocking and no message is there, `EBADMSG` if the packet is not a valid
+/// message.
 pub fn receive<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
     buffer: &mut Vec<u8>,
@@ -194,10 +196,10 @@ pub fn receive<T: DeserializeOwned>(
     Ok(Some((message, fds)))
 }
 
-/// Receives the one message that a process waits for, in no more memory than it takes.
+/// Receives a message into a buffer of exactly its size, for a process that waits for only one.
 ///
 /// # Errors
-/// As [`receive`].
+/// See [`receive`].
 pub(crate) fn receive_one<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
 ) -> Result<Option<(T, Vec<OwnedFd>)>, Errno> {
@@ -206,7 +208,7 @@ pub(crate) fn receive_one<T: DeserializeOwned>(
     receive(socket, &mut vec![0; len.max(1)])
 }
 
-/// Receives a packet of other making; its length, which is 0 at the end of the connection.
+/// Receives a raw packet, and returns its length, which is 0 at the end of the connection.
 pub(crate) fn receive_bytes(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -214,7 +216,7 @@ pub(crate) fn receive_bytes(
     receive_as(socket, buffer, RecvFlags::CMSG_CLOEXEC)
 }
 
-/// The same, and `EAGAIN` where nothing is there yet.
+/// Receives a raw packet like [`receive_bytes`]. Fails with `EAGAIN` if none is queued.
 pub(crate) fn receive_bytes_now(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],

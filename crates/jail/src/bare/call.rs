@@ -1,29 +1,29 @@
-//! System calls without a library.
+//! Raw system calls.
 
 use core::arch::asm;
 use core::ffi::CStr;
 
-/// The kernel said no: its errno.
+/// An errno returned by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refused(pub(crate) i32);
 
 pub(crate) type Answer<T> = Result<T, Refused>;
 
-/// `EINTR`, the one errno that is handled by asking again.
+/// `EINTR`, the only errno that is handled by retrying.
 pub(crate) const INTERRUPTED: Refused = Refused(4);
 pub(crate) const EXISTS: Refused = Refused(17);
 pub(crate) const INVALID: Refused = Refused(22);
 pub(crate) const READ_ONLY: Refused = Refused(30);
 pub(crate) const NOT_PERMITTED: Refused = Refused(1);
 pub(crate) const GONE: Refused = Refused(3);
-/// Paths start from where the process is; all paths here are absolute.
+/// `AT_FDCWD`: relative paths start at the current directory; absolute paths ignore it.
 pub(crate) const HERE: usize = -100_isize as usize;
 pub(crate) const NOT_THERE: Refused = Refused(2);
 pub(crate) const BAD_MESSAGE: Refused = Refused(74);
 
 macro_rules! numbers {
     ($($name:ident $x86_64:literal $aarch64:literal),+ $(,)?) => {
-        /// Numbers of the calls that are made here.
+        /// System call numbers.
         pub(crate) mod number {
             $(
                 #[cfg(target_arch = "x86_64")]
@@ -51,11 +51,11 @@ numbers! {
 /// Makes a system call.
 ///
 /// # Safety
-/// As the call itself: pointers must be valid for what the kernel does with them.
+/// Same as for the system call: pointers must be valid for what the kernel does with them.
 pub(crate) unsafe fn call(number: usize, arguments: [usize; 6]) -> Answer<usize> {
     let [a, b, c, d, e, f] = arguments;
     let answer: isize;
-    // SAFETY: the kernel preserves all registers but the ones named; the caller vouches for the arguments.
+    // SAFETY: the kernel preserves all registers except those listed; the caller guarantees valid arguments.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         asm!(
@@ -80,7 +80,7 @@ pub(crate) unsafe fn call(number: usize, arguments: [usize; 6]) -> Answer<usize>
     if answer < 0 { Err(Refused(-answer as i32)) } else { Ok(answer as usize) }
 }
 
-/// Makes a system call that takes numbers only.
+/// Makes a system call whose arguments are all numbers.
 pub(crate) fn plain(number: usize, arguments: &[usize]) -> Answer<usize> {
     let mut all = [0; 6];
     all[..arguments.len()].copy_from_slice(arguments);
@@ -88,23 +88,23 @@ pub(crate) fn plain(number: usize, arguments: &[usize]) -> Answer<usize> {
     unsafe { call(number, all) }
 }
 
-/// Makes a system call in which a path comes second, as it does after the descriptor that the path starts from.
+/// Makes a system call whose first two arguments are a directory descriptor and a path relative to it.
 pub(crate) fn at(number: usize, from: usize, path: &CStr, more: &[usize]) -> Answer<usize> {
     let mut all = [from, path.as_ptr() as usize, 0, 0, 0, 0];
     all[2..2 + more.len()].copy_from_slice(more);
-    // SAFETY: the path ends in a NUL and lives across the call; the caller passes numbers beside it.
+    // SAFETY: the path ends in NUL and lives across the call; the caller passes only numbers in `more`.
     unsafe { call(number, all) }
 }
 
-/// Sets something about this process.
+/// Calls `prctl`.
 pub(crate) fn prctl(option: usize, value: usize) -> Answer<usize> {
     plain(number::PRCTL, &[option, value])
 }
 
-/// Writes all of it.
+/// Writes all bytes, retrying after partial writes and interrupts.
 pub(crate) fn write_all(fd: i32, mut bytes: &[u8]) -> Answer<()> {
     while !bytes.is_empty() {
-        // SAFETY: the kernel reads no further than the slice goes.
+        // SAFETY: the kernel reads only within the slice.
         match unsafe { call(number::WRITE, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) } {
             Ok(written) => bytes = &bytes[written..],
             Err(INTERRUPTED) => {}
@@ -115,6 +115,6 @@ pub(crate) fn write_all(fd: i32, mut bytes: &[u8]) -> Answer<()> {
 }
 
 pub(crate) fn close(fd: i32) {
-    // Only a number that is no descriptor cannot be closed, and that is what is wanted.
+    // Closing fails only if the number is not an open descriptor, which is the desired state anyway.
     let _closed = plain(number::CLOSE, &[fd as usize]);
 }

@@ -1,9 +1,10 @@
-//! Building a warm jail: its namespaces and its PID 1, on a plot that may have carried others before.
+//! Builds a warm jail: its namespaces and its PID 1, on a namespace set that earlier jails may have used.
 //!
-//! The builder must not leave its own namespaces, so a process in between, which shares its memory and descriptors, enters
-//! the plot, makes the namespaces of the jail and clones PID 1. It also makes the cgroup namespace, because the root of
-//! that is the group in which its maker is at that moment; PID 1 itself stays out of the group, since the kernel kills
-//! everybody who shares memory with a process of a group that ran out of it.
+//! The builder must not leave its own namespaces. Therefore an intermediate process, which shares its memory
+//! and descriptors, enters the namespace set, creates the namespaces of the jail and clones PID 1. It also
+//! creates the cgroup namespace, whose root is the cgroup of its creator at that moment. PID 1 itself stays
+//! out of the jail's cgroup, because when a cgroup runs out of memory the kernel also kills every process
+//! that shares memory with one of its processes.
 
 use core::arch::naked_asm;
 use core::cell::UnsafeCell;
@@ -28,37 +29,38 @@ const CLONE_NEWNET: usize = 0x4000_0000;
 const CLONE_CLEAR_SIGHAND: usize = 0x1_0000_0000;
 const SIGCHLD: usize = 17;
 const O_CLOEXEC: usize = 0o2_000_000;
-/// PID 1 is the builder's child, like the process in between, whose end it outlives.
+/// Clone flags of PID 1. It is a child of the builder, like the intermediate process, which it outlives.
 const INIT: usize = CLONE_VM | CLONE_FILES | CLONE_PARENT | CLONE_PIDFD | CLONE_NEWPID | CLONE_CLEAR_SIGHAND;
 
-/// What the process in between works with, and what it leaves behind.
+/// Input and output of the intermediate process.
 pub(crate) struct JailParts<'a> {
-    /// The plot: user, network and mount namespace.
+    /// The namespace set: user, network and mount namespace.
     pub(crate) user: i32,
     pub(crate) network: i32,
     pub(crate) mounts: i32,
-    /// Files to which a process writes `0` to join the jail's control groups.
+    /// Cgroup join fds of the jail: a process joins by writing `0` to each.
     pub(crate) groups: &'a [i32],
     /// The builder's own `/proc`.
     pub(crate) proc: i32,
     pub(crate) pid1: Pid1<'a>,
-    /// PID 1, and the cgroup namespace.
+    /// Results: the pidfd of PID 1, and the cgroup namespace.
     pub(crate) init: i32,
     pub(crate) cgroup_namespace: i32,
     pub(crate) failed: Option<(BirthStep, Refused)>,
 }
 
-/// Builds a jail, and returns when PID 1 has finished it. Called by one thread of a process that has no other.
+/// Builds a jail, and returns when PID 1 has finished its setup. The caller must be a single-threaded
+/// process.
 pub(crate) fn build(parts: &mut JailParts<'_>) -> Result<(), (BirthStep, Refused)> {
     let mut between = -1;
-    // SAFETY: `inside` ends the process in between, and nobody returns from there.
+    // SAFETY: `inside` ends the intermediate process and never returns.
     let cloned = unsafe { vfork::run_between(inside, parts, &raw mut between, vfork::BETWEEN | SIGCHLD) };
     if cloned < 0 {
         return Err((BirthStep::Namespaces, Refused(-cloned as i32)));
     }
     close(between);
-    // PID 1 has the use of `parts` until then. One that is not heard of may use it at any time: that is the end of the
-    // builder, and so of everybody in its namespace.
+    // PID 1 uses `parts` until it reports completion. If it does not report in time it may still use `parts`
+    // at any moment, so the builder exits, which also ends every process in its pid namespace.
     if parts.init >= 0 && pid1::await_stage(&parts.pid1.stage, pid1::DONE).is_err() {
         end();
     }
@@ -74,7 +76,7 @@ fn end() -> ! {
     }
 }
 
-/// The life of the process in between.
+/// Body of the intermediate process.
 extern "C" fn inside(parts: &mut JailParts<'_>) -> isize {
     parts.failed = cross(parts).err();
     vfork::end_between()
@@ -84,7 +86,7 @@ fn cross(parts: &mut JailParts<'_>) -> Result<(), (BirthStep, Refused)> {
     let failed = |step: BirthStep| move |why: Refused| (step, why);
     enter(parts).map_err(failed(BirthStep::Namespaces))?;
     parts.init = clone_pid1(&mut parts.pid1).map_err(failed(BirthStep::Namespaces))?;
-    // While PID 1 sets up the rest.
+    // Runs while PID 1 sets up the rest.
     parts
         .groups
         .iter()
@@ -101,7 +103,7 @@ fn cross(parts: &mut JailParts<'_>) -> Result<(), (BirthStep, Refused)> {
 
 const CGROUP_NAMESPACE: &CStr = c"self/ns/cgroup";
 
-/// What PID 1 and the program will have in common.
+/// Enters the namespace set, and creates the namespaces that PID 1 and the program share.
 fn enter(parts: &JailParts<'_>) -> Answer<()> {
     let plot = [(parts.user, CLONE_NEWUSER), (parts.network, CLONE_NEWNET), (parts.mounts, CLONE_NEWNS)];
     for (namespace, kind) in plot {
@@ -110,31 +112,32 @@ fn enter(parts: &JailParts<'_>) -> Answer<()> {
     plain(number::UNSHARE, &[CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS]).map(drop)
 }
 
-/// Clones PID 1, which begins at once.
+/// Clones PID 1, which starts running immediately.
 fn clone_pid1(pid1: &mut Pid1<'_>) -> Answer<i32> {
     let mut pidfd = -1_i32;
     let stack = STACK.0.get() as u64;
     // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls
     let arguments = [INIT as u64, &raw mut pidfd as u64, 0, 0, 0, stack, size_of::<Stack>() as u64, 0];
-    // SAFETY: the kernel writes one descriptor to `pidfd`. The new process has a stack that is nobody else's by now: the one
-    // before it has left it before the builder went on. `pid1` outlives its need for it for the same reason.
+    // SAFETY: the kernel writes one descriptor to `pidfd`. The new process has a stack that no other process
+    // uses: the previous PID 1 stopped using it before the builder continued. For the same reason `pid1`
+    // lives long enough.
     let pid = unsafe { begin(arguments.as_ptr(), size_of_val(&arguments), pid1) };
     if pid < 0 {
         return Err(Refused(-pid as i32));
     }
-    // SAFETY: the kernel changed it behind the compiler's back.
+    // SAFETY: `pidfd` is a live local; the read is volatile because the kernel, not the compiler, wrote it.
     Ok(unsafe { (&raw const pidfd).read_volatile() })
 }
 
 #[repr(C, align(16))]
 struct Stack(UnsafeCell<[u8; 32 << 10]>);
 
-// SAFETY: one PID 1 at a time uses it, and nobody looks into it.
+// SAFETY: only one PID 1 at a time uses the stack, and no other code accesses it.
 unsafe impl Sync for Stack {}
 
 static STACK: Stack = Stack(UnsafeCell::new([0; 32 << 10]));
 
-/// `clone3` with a stack of its own for the new process, which goes on in [`pid1::live`].
+/// Calls `clone3` with a separate stack for the new process, which continues in [`pid1::live`].
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn begin(arguments: *const u64, size: usize, pid1: *mut Pid1<'_>) -> isize {
@@ -155,7 +158,7 @@ unsafe extern "C" fn begin(arguments: *const u64, size: usize, pid1: *mut Pid1<'
     )
 }
 
-/// As above.
+/// Calls `clone3`; see the x86-64 version.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 unsafe extern "C" fn begin(arguments: *const u64, size: usize, pid1: *mut Pid1<'_>) -> isize {

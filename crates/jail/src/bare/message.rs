@@ -1,33 +1,34 @@
-//! What the launcher, a zygote and the zygote's children say to each other: packets of fixed layout, descriptors beside
-//! them. All of them run the same build on the same machine.
+//! Messages between the launcher, a zygote and the zygote's children: packets of fixed layout, with
+//! descriptors attached. All sides run the same build on the same machine.
 
 use super::rights::ResourceLimit;
 
-/// The descriptor at which a zygote, and later its child, has its line to the launcher.
+/// Descriptor number of the socket to the launcher, in a zygote and later in its child.
 pub(crate) const LINE: i32 = 3;
-/// Most resource limits in a [`Birth`].
+/// Maximum number of resource limits in a [`Birth`].
 pub(crate) const MAX_LIMITS: usize = 12;
-/// Most descriptors beside one packet.
+/// Maximum number of descriptors attached to one packet.
 pub(crate) const MAX_FDS: usize = 16;
-/// The descriptors of a [`Birth`], in this order: the namespaces of the jail, the child's own line, the rules of the second
-/// guard on files where there are any, and the doors of its control groups.
+/// Index of the first namespace among the descriptors of a [`Birth`]. They are, in this order: the namespaces
+/// of the jail, the child's own socket, the Landlock ruleset if there is one, and the cgroup join fds.
 pub(crate) const NAMESPACES: usize = 0;
-/// How many namespaces a child enters: user, network, mount, ipc, uts, cgroup and pid, in this order. The user namespace
-/// comes first, because it gives the right to enter the others.
+/// Number of namespaces that a child enters: user, network, mount, ipc, uts, cgroup and pid, in this order.
+/// The user namespace comes first because it grants the right to enter the others.
 pub(crate) const NAMESPACES_LEN: usize = 7;
 pub(crate) const OWN_LINE: usize = NAMESPACES + NAMESPACES_LEN;
-/// Where the rest begins: the landlock rules if [`Birth::has_rules`], then doors.
+/// Index of the optional descriptors: the Landlock ruleset if [`Birth::has_rules`], then the cgroup join fds.
 pub(crate) const REST: usize = OWN_LINE + 1;
-/// Most instructions in the filter of a child, and in that of a PID 1.
+/// Maximum number of instructions in the filter of a child or of a PID 1.
 pub(crate) const MAX_INSTRUCTIONS: usize = 1_024;
-/// Most paths that stay visible below folders that are new in every jail, and most bytes of them.
+/// Maximum number of paths that stay visible below directories that are fresh in every jail, and of their
+/// bytes.
 pub(crate) const MAX_KEPT: usize = 8;
 pub(crate) const MAX_KEPT_BYTES: usize = 4_096;
-/// What a program says in the second argument of `exit_group`, which the kernel ignores, to be heard before its memory is
-/// torn down.
+/// Value of the second argument of `exit_group` that announces an exit. The kernel ignores the argument; the
+/// filter reports it to the launcher before the process's memory is torn down.
 pub(crate) const LEAVING: u32 = 0x6265_6c6c;
 
-/// What landlock is to watch over, and what it lets pass.
+/// Landlock access rights: which accesses are handled, and which of them are allowed.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Guard {
@@ -38,39 +39,40 @@ pub(crate) struct Guard {
     pub(crate) devices: u64,
 }
 
-/// Most habits that a zygote is told of.
+/// Maximum number of page ranges that a zygote stores.
 pub(crate) const MAX_HABITS: usize = 1_360;
 
-/// Launcher to zygote, now and then: memory that its children come to use, to be got ready in those that wait. Any number
-/// of them makes a packet, which is told from a [`Birth`] by that no descriptor comes along.
+/// Message from launcher to zygote, sent from time to time: a range of pages that its children usually touch,
+/// to be prefaulted in waiting children. One packet holds any number of ranges. Unlike a [`Birth`], it has no
+/// descriptors attached.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Habit {
     pub(crate) start: u64,
     pub(crate) bytes: u64,
-    /// Whether it is written to, or only looked at.
+    /// 1 if the pages are written to, 0 if they are only read.
     pub(crate) write: u64,
 }
 
-/// Launcher to zygote: fork a child into a jail that stands already.
+/// Message from launcher to zygote: fork a child into an existing jail.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Birth {
-    /// The user that the child becomes.
+    /// User id that the child switches to.
     pub(crate) uid: u32,
-    /// Whether a request waits for it: then it does not prepare for one.
+    /// 1 if a run is already waiting for this child, which then skips its preparation.
     pub(crate) awaited: u32,
-    /// Whether landlock rules come along.
+    /// 1 if a Landlock ruleset is attached.
     pub(crate) has_rules: u32,
-    /// How many of the limits count.
+    /// Number of valid entries in `limits`.
     pub(crate) limits_len: u32,
     pub(crate) limits: [ResourceLimit; MAX_LIMITS],
-    /// For tests: layers to leave out, and a step to fail.
+    /// For tests: layers to leave out, and the step that fails.
     pub(crate) without: u32,
     pub(crate) fail: u32,
 }
 
-/// The habits in a packet.
+/// Returns the page ranges in a packet.
 pub(crate) fn read_habits(packet: &[u8]) -> impl Iterator<Item = Habit> {
     let (mut rest, next) = (packet, from_bytes::<Habit>);
     core::iter::from_fn(move || {
@@ -81,7 +83,7 @@ pub(crate) fn read_habits(packet: &[u8]) -> impl Iterator<Item = Habit> {
     .take(MAX_HABITS)
 }
 
-/// The birth in a packet beside which so many descriptors came, where it is whole.
+/// Parses a fork request with `fds_len` attached descriptors; `None` if it is incomplete.
 pub(crate) fn read_birth(packet: &[u8], fds_len: usize) -> Option<Birth> {
     let (birth, _) = from_bytes::<Birth>(packet)?;
     let is_whole = birth.has_rules <= 1
@@ -90,17 +92,18 @@ pub(crate) fn read_birth(packet: &[u8], fds_len: usize) -> Option<Birth> {
     is_whole.then_some(birth)
 }
 
-/// Zygote to launcher: it has forked a child, or not. Descriptors come along of the process in between and of the child, as
-/// many of them as there are. No process ids: the launcher would have to believe them.
+/// Message from zygote to launcher: the result of a fork request. As many descriptors are attached as exist:
+/// the intermediate process and the child. There are no process ids, because the launcher would have to trust
+/// them.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Delivered {
-    /// 0, or the step that failed and why.
+    /// 0, or the step that failed, with its errno.
     pub(crate) step: u32,
     pub(crate) errno: i32,
 }
 
-/// A child, or a zygote that starts, to the launcher. The path of a file, or the name of a module, follows.
+/// Message from a child or a starting zygote to the launcher, followed by a file path or a module name.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Word {
@@ -109,29 +112,29 @@ pub(crate) struct Word {
     pub(crate) errno: i32,
 }
 
-/// Kinds of a [`Word`].
+/// Values of [`Word::kind`].
 pub(crate) mod kind {
-    /// A child is confined, and waits for what to run: the listener of its filter comes along.
+    /// A child is confined and waits for its task. Its notification listener is attached.
     pub(crate) const READY: u32 = 1;
-    /// A step failed.
+    /// A setup step failed.
     pub(crate) const FAILED: u32 = 2;
-    /// The zygote imported a module, and waits for a yes.
+    /// The zygote imported a module and waits for permission to continue.
     pub(crate) const IMPORTED: u32 = 3;
-    /// The zygote could not import a module.
+    /// The zygote failed to import a module.
     pub(crate) const REFUSED: u32 = 4;
-    /// The zygote is ready to have children.
+    /// The zygote is ready to fork children.
     pub(crate) const FERTILE: u32 = 5;
 }
 
 macro_rules! steps {
     ($($number:literal $name:ident),+ $(,)?) => {
-        /// The steps of a child and of its PID 1.
+        /// Setup steps of a zygote's child and of the jail's PID 1.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[repr(u32)]
         pub(crate) enum BirthStep { $($name = $number),+ }
 
         impl BirthStep {
-            /// The step of that number.
+            /// Returns the step with this number.
             pub(crate) fn of(number: u32) -> Option<Self> {
                 match number { $($number => Some(Self::$name),)+ _ => None }
             }
@@ -155,15 +158,16 @@ pub(crate) mod without {
     pub(crate) const CGROUP_NAMESPACE: u32 = 32;
 }
 
-/// The bytes of a packet.
+/// Returns a message as the bytes of a packet.
 pub(crate) fn bytes_of<T: Copy>(message: &T) -> &[u8] {
-    // SAFETY: all messages here are plain numbers; a hole between them is only ever copied.
+    // SAFETY: every message consists of plain integers; padding bytes are only copied.
     unsafe { core::slice::from_raw_parts(core::ptr::from_ref(message).cast(), size_of::<T>()) }
 }
 
-/// A packet from bytes, and what follows it.
+/// Reads a message from the start of `bytes`, and returns it with the bytes that follow.
 pub(crate) fn from_bytes<T: Copy>(bytes: &[u8]) -> Option<(T, &[u8])> {
     let (head, rest) = bytes.split_at_checked(size_of::<T>())?;
-    // SAFETY: every message is made of plain numbers, for which any bits will do, and there are enough of them.
+    // SAFETY: every message consists of plain integers, for which any bits are valid, and `head` has the
+    // right length.
     Some((unsafe { head.as_ptr().cast::<T>().read_unaligned() }, rest))
 }

@@ -1,27 +1,26 @@
-//! Code that needs no library: raw system calls and nothing else.
+//! Code that uses no library, only raw system calls.
 //!
-//! Some of what happens on the way into a jail happens in two kinds of processes: in those that the launcher forks from
-//! itself, and in those that a warm interpreter forks. The latter has none of our code in it but a small shared
-//! object, which `build.rs` compiles from the files of this folder without the standard library. What both do is
-//! written once, here.
+//! Some jail setup runs in two kinds of processes: those forked by the launcher, and those forked by a warm
+//! interpreter (a zygote). A zygote contains none of this crate's code except a small shared object, which
+//! `build.rs` compiles from this folder without the standard library. The code that both need lives here.
 //!
-//! | file | what it does |
+//! | file | purpose |
 //! |---|---|
-//! | `call` | system calls |
-//! | `rights` | gives up ids, capabilities, new privileges |
-//! | `payload` | puts files into the workspace |
-//! | `mounts` | what every jail mounts over its root tree |
-//! | `message` | what the launcher, a zygote and its children say to each other |
+//! | `call` | raw system calls |
+//! | `rights` | drops ids, capabilities and privileges |
+//! | `payload` | unpacks files into the workspace |
+//! | `mounts` | mounts that every jail has over its root tree |
+//! | `message` | messages between the launcher, a zygote and its children |
 //! | `seccomp` | installs a filter |
-//! | `vfork` | a process in between, which shares this one's memory |
-//! | `jail`, `pid1` | builds a warm jail: only in the launcher's builders |
-//! | `hop` | from a zygote into a jail |
-//! | `socket`, `born`, `zygote` | the inside of a warm interpreter: only in the shared objects |
+//! | `vfork` | runs an intermediate process that shares this process's memory |
+//! | `jail`, `pid1` | builds a warm jail; used only by the launcher's jail builders |
+//! | `hop` | clones a zygote's child into a jail |
+//! | `socket`, `born`, `zygote` | the code inside a warm interpreter; used only in the shared objects |
 //! | `python`, `node` | the shared objects themselves, and the scripts that load them |
 
 #[allow(dead_code, reason = "the shared objects use the rest")]
 pub(crate) mod call;
-#[allow(dead_code, reason = "the filter compares its flag words; the shared objects use the rest")]
+#[allow(dead_code, reason = "the seccomp filter uses its flag words; the shared objects use the rest")]
 pub(crate) mod hop;
 pub(crate) mod jail;
 #[allow(dead_code, reason = "the shared objects use the rest")]
@@ -39,7 +38,7 @@ pub(crate) mod vfork;
 
 use rustix::io::Errno;
 
-/// The kernel's answer, in the words of the rest of this crate.
+/// Converts a raw errno to the type that the rest of this crate uses.
 pub(crate) fn errno(refused: call::Refused) -> Errno {
     crate::sys::told_errno(refused.0)
 }

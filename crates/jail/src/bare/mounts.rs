@@ -1,5 +1,5 @@
-//! What every jail mounts over its copy of the root tree. All paths are relative: the process stands in what is, or is
-//! about to become, the root.
+//! Mounts that every jail has over its copy of the root tree. All paths are relative: the current directory
+//! is the root, or is about to become it.
 
 use core::ffi::CStr;
 
@@ -20,9 +20,9 @@ const AT_RECURSIVE: usize = 0x8000;
 const MOVE_MOUNT_F_EMPTY_PATH: usize = 4;
 const PROC_MAGIC: usize = 0x9fa0;
 
-/// Where the disk is mounted; its own folder for this place lies over it at the end.
+/// Mount point of the disk. The disk's own `home` directory is bound over it in the end.
 const DISK: &CStr = c"home/sandbox";
-/// Folders of the disk, where each is seen, and its mode.
+/// Directories of the disk, where each is bound, and its mode.
 const PLACES: [(&CStr, &CStr, usize); 4] = [
     (c"home/sandbox/workspace", WORKSPACE, 0o755),
     (c"home/sandbox/tmp", c"tmp", 0o1777),
@@ -30,7 +30,8 @@ const PLACES: [(&CStr, &CStr, usize); 4] = [
     (c"home/sandbox/home", DISK, 0o700),
 ];
 const WORKSPACE: &CStr = c"workspace";
-/// What `/proc` shows of the host to everybody. Files that only root may open need no mask: root has no id in here.
+/// Files in `/proc` that show host information to every user. Files that only root may open need no mask,
+/// because root has no id in a jail.
 pub(crate) const MASKED_FILES: [&CStr; 9] = [
     c"proc/cmdline",
     c"proc/interrupts",
@@ -48,24 +49,24 @@ pub(crate) const MASKED_FOLDERS: [&CStr; 7] =
 fn mount(kind: &CStr, target: &CStr, flags: usize, options: &CStr) -> Answer<()> {
     let name = kind.as_ptr() as usize;
     let arguments = [name, target.as_ptr() as usize, name, flags, options.as_ptr() as usize, 0];
-    // SAFETY: all of them end in a NUL and live across the call.
+    // SAFETY: all strings end in NUL and live across the call.
     unsafe { call(number::MOUNT, arguments) }.map(drop)
 }
 
-/// Shows one place at another.
+/// Bind-mounts `source` at `target`.
 pub(crate) fn bind(source: &CStr, target: &CStr) -> Answer<()> {
     let arguments = [source.as_ptr() as usize, target.as_ptr() as usize, 0, MS_BIND, 0, 0];
-    // SAFETY: both end in a NUL and live across the call.
+    // SAFETY: both paths end in NUL and live across the call.
     unsafe { call(number::MOUNT, arguments) }.map(drop)
 }
 
-/// One tmpfs for everything that can be written, so that one size is the limit.
+/// Mounts the disk: one tmpfs for everything writable, so that its size limits the total.
 pub(crate) fn disk(options: &CStr) -> Answer<()> {
     mount(c"tmpfs", DISK, MS_NOSUID | MS_NODEV, options)
 }
 
-/// Shows the folders of the disk in their places, and with that the disk itself nowhere. Where the workspace is
-/// somebody's folder it is not one of them.
+/// Bind-mounts the directories of the disk in their places, the last one over the disk itself, which makes
+/// the disk unreachable. With `own_workspace` unset, the workspace is a host directory and is skipped.
 pub(crate) fn places(owner: (u32, u32), own_workspace: bool) -> Answer<()> {
     for (folder, place, mode) in PLACES {
         at(number::MKDIRAT, HERE, folder, &[0o700])?;
@@ -78,28 +79,28 @@ pub(crate) fn places(owner: (u32, u32), own_workspace: bool) -> Answer<()> {
     Ok(())
 }
 
-/// Mounts `/proc`, and makes sure that it is one.
+/// Mounts `/proc`, and verifies the file system type.
 pub(crate) fn proc() -> Answer<()> {
     mount(c"proc", c"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, c"hidepid=2")?;
     let folder = at(number::OPENAT, HERE, c"proc", &[O_PATH | O_CLOEXEC])?;
     let mut found = [0_usize; 16];
-    // SAFETY: the kernel writes 120 bytes there, the kind of file system first.
+    // SAFETY: the kernel writes 120 bytes to `found`, starting with the file system type.
     let asked = unsafe { call(number::FSTATFS, [folder, found.as_mut_ptr() as usize, 0, 0, 0, 0]) };
     close(folder as i32);
     asked?;
     if found[0] == PROC_MAGIC { Ok(()) } else { Err(INVALID) }
 }
 
-/// Covers what is nobody's business, and makes settings read-only.
+/// Masks files in `/proc` that show host information, and makes `/proc/sys` read-only.
 pub(crate) fn masks() -> Answer<()> {
     let unless_absent = |done: Answer<()>| if done == Err(NOT_THERE) { Ok(()) } else { done };
     MASKED_FILES.iter().try_for_each(|file| unless_absent(bind(c"dev/null", file)))?;
-    // `/sys` is an empty, read-only folder of the root tree.
+    // `/sys` is an empty, read-only directory of the root tree.
     MASKED_FOLDERS.iter().try_for_each(|folder| unless_absent(bind(c"sys", folder)))?;
     let settings = c"proc/sys";
     bind(settings, settings)?;
     let flags = MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC;
-    // SAFETY: the path ends in a NUL and lives across the call.
+    // SAFETY: the path ends in NUL and lives across the call.
     unsafe { call(number::MOUNT, [0, settings.as_ptr() as usize, 0, flags, 0, 0]) }.map(drop)
 }
 
@@ -107,18 +108,18 @@ pub(crate) fn terminals() -> Answer<()> {
     mount(c"devpts", c"dev/pts", MS_NOSUID | MS_NOEXEC, c"newinstance,ptmxmode=0666,mode=0620")
 }
 
-/// Something that is to stay visible below a folder which is about to be covered: held, as a mount of its own.
+/// Detaches a copy of a mount that must stay visible below a directory that is about to be covered.
 pub(crate) fn hold(path: &CStr) -> Answer<i32> {
     at(number::OPEN_TREE, HERE, path, &[OPEN_TREE_CLONE | AT_RECURSIVE | O_CLOEXEC]).map(|fd| fd as i32)
 }
 
-/// Puts it back. `is_folder` says what kind of mount point it needs.
+/// Attaches a detached mount again. `is_folder` selects the kind of mount point to create.
 pub(crate) fn put_back(held: i32, path: &[u8], is_folder: bool) -> Answer<()> {
     make_mount_point(path, is_folder)?;
     let target = Name::of(path)?;
     let empty = c"".as_ptr() as usize;
     let arguments = [held as usize, empty, HERE, target.pointer(), MOVE_MOUNT_F_EMPTY_PATH, 0];
-    // SAFETY: both paths end in a NUL and live across the call.
+    // SAFETY: both paths end in NUL and live across the call.
     let moved = unsafe { call(number::MOVE_MOUNT, arguments) }.map(drop);
     close(held);
     moved

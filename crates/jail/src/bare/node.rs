@@ -1,8 +1,9 @@
-//! The part of a warm Node.js that is not JavaScript: an addon, which is also loaded before every other library, because a few
-//! functions of the C library must know that this process is a fork.
+//! The native part of a warm Node.js: an addon that is also preloaded before every other library, because a
+//! few libc functions must behave differently in a forked process.
 //!
-//! Who wants to know of forks is told of ours, which are not the C library's. Node.js has threads that only wait for work which a single-threaded V8 never gives them. A fork does not have them, so
-//! nobody may wait for their end; and a fork leaves at once, where Node.js would take its time.
+//! Handlers registered with `pthread_atfork` are called for our forks, which do not go through libc. Node.js
+//! has worker threads that a single-threaded V8 never gives any work. A fork does not have these threads, so
+//! it must never wait for them to end; and it exits immediately, where Node.js would take its time.
 #![no_std]
 
 mod born;
@@ -53,21 +54,21 @@ unsafe extern "C" {
     fn dlsym(library: Pointer, name: *const c_char) -> Pointer;
 }
 
-/// Called when the addon is loaded.
+/// Addon initialization, called when it is loaded.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn napi_register_module_v1(env: Pointer, exports: Pointer) -> Pointer {
     let functions: [(&core::ffi::CStr, Callback); 6] = [
-        (c"begin", begin),
-        (c"haveChildren", have_children),
+        (c"start", start),
+        (c"serveForks", serve_forks),
         (c"pid", pid),
         (c"awaitTask", await_task),
-        (c"failWith", fail_with),
-        (c"leave", leave),
+        (c"setFailureStatus", set_failure_status),
+        (c"exit", exit_child),
     ];
     for (name, callback) in functions {
         let mut made = null_mut();
         let name_len = name.count_bytes();
-        // SAFETY: the environment is the one that this call was made with; names and functions live for ever.
+        // SAFETY: the environment is that of the current call; names and functions are static.
         unsafe {
             napi_create_function(env, name.as_ptr(), name_len, callback, null_mut(), &raw mut made);
             napi_set_named_property(env, exports, name.as_ptr(), made);
@@ -76,35 +77,37 @@ unsafe extern "C" fn napi_register_module_v1(env: Pointer, exports: Pointer) -> 
     exports
 }
 
-/// A zygote whose launcher is gone has no reason to go on.
-fn or_end<T>(answer: call::Answer<T>) -> T {
-    answer.unwrap_or_else(|_| zygote::leave(0))
+/// Exits if a call to the launcher failed: without its launcher, a zygote has no purpose.
+fn or_exit<T>(answer: call::Answer<T>) -> T {
+    answer.unwrap_or_else(|_| zygote::announce_exit(0))
 }
 
-unsafe extern "C" fn begin(_env: Pointer, _info: Pointer) -> Pointer {
-    or_end(zygote::begin());
+unsafe extern "C" fn start(_env: Pointer, _info: Pointer) -> Pointer {
+    or_exit(zygote::start());
     null_mut()
 }
 
-/// V8 keeps its memory out of forks, so that is undone before each.
-fn share_memory() {
+/// Undoes V8's exclusion of its memory from forks; called before each fork.
+fn include_memory_in_forks() {
     const MADV_DOFORK: usize = 11;
     const LOWEST: usize = 0x1_0000;
     const END: usize = 0x7fff_ffff_0000;
-    // Holes, and what belongs to the kernel at the very end, are reported as errors; the rest is done all the same.
+    // Unmapped ranges and the kernel's mappings at the end are reported as errors, but the rest is still
+    // processed.
     let _done = call::plain(call::number::MADVISE, &[LOWEST, END - LOWEST, MADV_DOFORK]);
 }
 
-/// Descriptors that Node.js has for its own purposes, a bit for each number.
-fn own_descriptors() -> u64 {
+/// Returns the descriptors that Node.js uses internally, one bit per number.
+fn internal_descriptors() -> u64 {
     const F_GETFD: usize = 1;
     let open = |number: &usize| call::plain(call::number::FCNTL, &[*number, F_GETFD]).is_ok();
     (message::LINE as usize + 1..64).filter(open).fold(0, |all, number| all | 1 << number)
 }
 
-/// A child has none of these any more. What belonged to its one thread it makes anew; for the rest, of which only the end
-/// of the process would remind it, something of its own stands that can be written to and that nobody looks at.
-fn stand_in_for(descriptors: u64) -> call::Answer<()> {
+/// Replaces the descriptors that a child no longer has. Node.js recreates those of its main thread; the
+/// others, which it uses again only when the process ends, are replaced by eventfds that can be written to
+/// and are never read.
+fn replace_descriptors(descriptors: u64) -> call::Answer<()> {
     const NONBLOCKING_CLOSED_ON_EXEC: usize = 0o2_004_000;
     const O_CLOEXEC: usize = 0o2_000_000;
     for number in (0..64).filter(|number| descriptors >> number & 1 == 1) {
@@ -117,27 +120,27 @@ fn stand_in_for(descriptors: u64) -> call::Answer<()> {
     Ok(())
 }
 
-unsafe extern "C" fn have_children(env: Pointer, _info: Pointer) -> Pointer {
-    let descriptors = own_descriptors();
-    or_end(zygote::say(kind::FERTILE, &[]));
-    let awaited = or_end(zygote::have_children(share_memory, || {}));
+unsafe extern "C" fn serve_forks(env: Pointer, _info: Pointer) -> Pointer {
+    let descriptors = internal_descriptors();
+    or_exit(zygote::send_status(kind::FERTILE, &[]));
+    let awaited = or_exit(zygote::serve_forks(include_memory_in_forks, || {}));
     FORKED.store(true, Ordering::Relaxed);
-    or_end(stand_in_for(descriptors));
+    or_exit(replace_descriptors(descriptors));
     for handler in HANDLERS.iter().map(|slot| slot.load(Ordering::Relaxed)).take_while(|handler| *handler != 0) {
-        // SAFETY: that is what was registered to be called in the child of a fork.
+        // SAFETY: the handler was registered to be called in the child of a fork.
         unsafe { core::mem::transmute::<usize, extern "C" fn()>(handler)() };
     }
     let mut event_loop = null_mut();
-    // SAFETY: this is the child, in which no event was waited for yet; the loop is the one of this environment.
+    // SAFETY: this is the child, before it has waited for any event; the loop belongs to this environment.
     let renewed = unsafe {
         napi_get_uv_event_loop(env, &raw mut event_loop);
         uv_loop_fork(event_loop)
     };
     if renewed != 0 {
-        zygote::leave(101);
+        zygote::announce_exit(101);
     }
     let mut answer = null_mut();
-    // SAFETY: a new number.
+    // SAFETY: creates a new number.
     unsafe { napi_create_int32(env, awaited.into(), &raw mut answer) };
     answer
 }
@@ -162,33 +165,33 @@ unsafe extern "C" fn await_task(env: Pointer, _info: Pointer) -> Pointer {
     array
 }
 
-/// Node.js remembers the number that its zygote had.
+/// Returns the process id; Node.js still has the one of its zygote.
 unsafe extern "C" fn pid(env: Pointer, _info: Pointer) -> Pointer {
     let mut number = null_mut();
-    // SAFETY: a new number.
+    // SAFETY: creates a new number.
     unsafe { napi_create_int32(env, zygote::pid() as c_int, &raw mut number) };
     number
 }
 
-unsafe extern "C" fn leave(env: Pointer, info: Pointer) -> Pointer {
-    // SAFETY: these are of the present call.
-    zygote::leave(unsafe { number(env, info) } as usize)
+unsafe extern "C" fn exit_child(env: Pointer, info: Pointer) -> Pointer {
+    // SAFETY: both belong to the current call.
+    zygote::announce_exit(unsafe { number(env, info) } as usize)
 }
 
-/// The exit status after an exception that nobody caught.
-unsafe extern "C" fn fail_with(env: Pointer, info: Pointer) -> Pointer {
-    // SAFETY: these are of the present call.
+/// Sets the exit status after an uncaught exception.
+unsafe extern "C" fn set_failure_status(env: Pointer, info: Pointer) -> Pointer {
+    // SAFETY: both belong to the current call.
     STATUS.store(unsafe { number(env, info) } as usize, Ordering::Relaxed);
     null_mut()
 }
 
-/// The one argument that was given; 0 where it is no number.
+/// Returns the first argument; 0 if it is not a number.
 ///
 /// # Safety
-/// `env` and `info` must be those of the present call.
+/// `env` and `info` must be those of the current call.
 unsafe fn number(env: Pointer, info: Pointer) -> c_int {
     let (mut count, mut argument, mut number) = (1, null_mut(), 0);
-    // SAFETY: there is room for one argument; what is no number leaves the number as it is.
+    // SAFETY: there is room for one argument; a value that is not a number leaves `number` unchanged.
     unsafe {
         napi_get_cb_info(env, info, &raw mut count, &raw mut argument, null_mut(), null_mut());
         napi_get_value_int32(env, argument, &raw mut number);
@@ -197,49 +200,49 @@ unsafe fn number(env: Pointer, info: Pointer) -> c_int {
 }
 
 static STATUS: AtomicUsize = AtomicUsize::new(1);
-/// Whether this process is a child.
+/// Whether this process is a child of the zygote.
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// Threads that were started before.
+/// Threads that were started before the fork.
 static THREADS: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
-/// What is to be called in the child of a fork, in the order in which it was registered.
+/// Handlers to call in the child of a fork, in registration order.
 static HANDLERS: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
-/// What `pthread_atfork` comes down to.
+/// Records `pthread_atfork` handlers, which libc registers through this function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __register_atfork(before: Pointer, after: Pointer, child: usize, library: Pointer) -> c_int {
     type Register = unsafe extern "C" fn(Pointer, Pointer, usize, Pointer) -> c_int;
-    remember(&HANDLERS, child);
-    // SAFETY: the arguments go on as they came.
+    store_in_free_slot(&HANDLERS, child);
+    // SAFETY: the arguments are passed on unchanged.
     unsafe { next::<Register>(c"__register_atfork")(before, after, child, library) }
 }
 
-/// Keeps a number in the first free place. There is one thread when this matters.
-fn remember(places: &[AtomicUsize], number: usize) {
+/// Stores a number in the first free slot. While this matters there is only one thread.
+fn store_in_free_slot(places: &[AtomicUsize], number: usize) {
     let free = places.iter().find(|slot| slot.load(Ordering::Relaxed) == 0);
     free.into_iter().for_each(|slot| slot.store(number, Ordering::Relaxed));
 }
 
-/// The next library's function of that name.
+/// Returns the next library's definition of a function.
 ///
 /// # Safety
-/// `F` must be its type.
+/// `F` must be the type of the function.
 unsafe fn next<F: Copy>(name: &core::ffi::CStr) -> F {
     const RTLD_NEXT: Pointer = without_provenance_mut(usize::MAX);
-    // SAFETY: the C library has every function that is asked for here; the caller vouches for the type.
+    // SAFETY: libc has every function requested here; the caller guarantees the type.
     unsafe { core::mem::transmute_copy(&dlsym(RTLD_NEXT, name.as_ptr())) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_create(thread: *mut usize, how: Pointer, start: Pointer, argument: Pointer) -> c_int {
     type Create = unsafe extern "C" fn(*mut usize, Pointer, Pointer, Pointer) -> c_int;
-    // SAFETY: the arguments go on as they came.
+    // SAFETY: the arguments are passed on unchanged.
     let (made, number) = unsafe {
         let made = next::<Create>(c"pthread_create")(thread, how, start, argument);
         (made, *thread)
     };
     if made == 0 && !FORKED.load(Ordering::Relaxed) {
-        remember(&THREADS, number);
+        store_in_free_slot(&THREADS, number);
     }
     made
 }
@@ -248,11 +251,11 @@ unsafe extern "C" fn pthread_create(thread: *mut usize, how: Pointer, start: Poi
 unsafe extern "C" fn pthread_join(thread: usize, result: Pointer) -> c_int {
     type Join = unsafe extern "C" fn(usize, Pointer) -> c_int;
     let left_behind = THREADS.iter().any(|slot| slot.load(Ordering::Relaxed) == thread);
-    // Nobody waits for them but at the end of the process, after an exception that nobody caught.
+    // Node.js joins these threads only when the process ends after an uncaught exception.
     if FORKED.load(Ordering::Relaxed) && left_behind {
-        zygote::leave(STATUS.load(Ordering::Relaxed));
+        zygote::announce_exit(STATUS.load(Ordering::Relaxed));
     }
-    // SAFETY: the arguments go on as they came.
+    // SAFETY: the arguments are passed on unchanged.
     unsafe { next::<Join>(c"pthread_join")(thread, result) }
 }
 
@@ -260,13 +263,13 @@ unsafe extern "C" fn pthread_join(thread: usize, result: Pointer) -> c_int {
 unsafe extern "C" fn exit(status: c_int) -> ! {
     type Exit = unsafe extern "C" fn(c_int) -> !;
     if FORKED.load(Ordering::Relaxed) {
-        zygote::leave(status as usize);
+        zygote::announce_exit(status as usize);
     }
-    // SAFETY: the argument goes on as it came.
+    // SAFETY: the argument is passed on unchanged.
     unsafe { next::<Exit>(c"exit")(status) }
 }
 
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    zygote::leave(101)
+    zygote::announce_exit(101)
 }

@@ -1,11 +1,12 @@
-//! Files that go into a jail, and a text for the one who runs in it: an index, the text, then the bytes of the files, in
-//! one sealed memory file. It is read inside the jail only, so large files never pass through the launcher.
+//! The payload of a jail: files and a text for its program, in one sealed memory file. The memory file holds
+//! an index, the text, then the content of the files. Only processes inside the jail read it, so large files
+//! never pass through the launcher.
 //!
 //! ```text
-//! u32 files, u32 bytes of text
-//! for each file: u32 place, u32 mode, u64 bytes, u32 bytes of path, path
+//! u32 number of files, u32 text length in bytes
+//! for each file: u32 place, u32 mode, u64 content length, u32 path length, path
 //! text
-//! for each file: bytes
+//! for each file: content
 //! ```
 
 use super::call::{Answer, BAD_MESSAGE, EXISTS, Refused, call, close, number, plain, write_all};
@@ -24,17 +25,17 @@ const O_DIRECTORY: usize = 0o40_000;
 #[cfg(target_arch = "aarch64")]
 const O_NOFOLLOW: usize = 0o100_000;
 
-/// A payload as it lies in memory.
+/// A payload, mapped into memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Payload<'a> {
     index: &'a [u8],
     files: u32,
-    /// For the one who runs in the jail.
+    /// Text for the program that runs in the jail.
     pub(crate) text: &'a [u8],
     data: &'a [u8],
 }
 
-/// One file of it.
+/// One file of a payload.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'a> {
     pub(crate) place: u32,
@@ -43,27 +44,27 @@ pub(crate) struct Entry<'a> {
     pub(crate) content: &'a [u8],
 }
 
-/// Which file could not be written, and why.
+/// A file that could not be written, and the errno.
 pub(crate) struct Unwritten<'a> {
     pub(crate) path: &'a [u8],
     pub(crate) why: Refused,
 }
 
 impl<'a> Payload<'a> {
-    /// Maps a payload into memory, where it stays.
+    /// Maps a payload into memory; it is never unmapped.
     pub(crate) fn map(fd: i32) -> Answer<Payload<'static>> {
         const SEEK_END: usize = 2;
         const PROT_READ: usize = 1;
         const MAP_PRIVATE: usize = 2;
         let len = plain(number::LSEEK, &[fd as usize, 0, SEEK_END])?;
         let at = plain(number::MMAP, &[0, len, PROT_READ, MAP_PRIVATE, fd as usize, 0])?;
-        // SAFETY: the kernel just mapped that many readable bytes there; the file is sealed against change, and nobody
-        // unmaps it.
+        // SAFETY: the kernel just mapped `len` readable bytes at `at`; the file is sealed against changes,
+        // and nothing unmaps it.
         let bytes = unsafe { core::slice::from_raw_parts(at as *const u8, len) };
         Payload::parse(bytes).ok_or(BAD_MESSAGE)
     }
 
-    /// Finds the parts.
+    /// Splits the bytes into index, text and file contents. Returns `None` if they are truncated.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let mut rest = bytes;
         let (files, text) = (take_u32(&mut rest)?, take_u32(&mut rest)?);
@@ -76,7 +77,7 @@ impl<'a> Payload<'a> {
         Some(Self { index, files, text, data })
     }
 
-    /// Each file in turn; a payload that is cut short ends early.
+    /// Iterates over the files. Stops early if the contents are truncated.
     pub(crate) fn entries(self) -> impl Iterator<Item = Entry<'a>> {
         let (mut index, mut data) = (self.index, self.data);
         (0..self.files).map_while(move |_| {
@@ -88,7 +89,7 @@ impl<'a> Payload<'a> {
         })
     }
 
-    /// Writes the files of one place below the folder, as whoever this process is at the moment.
+    /// Writes the files of one place below `folder`, as the current user of this process.
     pub(crate) fn unpack(self, place: u32, folder: i32) -> Result<(), Unwritten<'a>> {
         for entry in self.entries().filter(|entry| entry.place == place) {
             write(&entry, folder).map_err(|why| Unwritten { path: entry.path, why })?;
@@ -131,10 +132,10 @@ fn write(entry: &Entry<'_>, folder: i32) -> Answer<()> {
     written
 }
 
-/// Makes a folder and opens it; it may not be a link, which a playground can hold.
+/// Creates a directory and opens it. Refuses symbolic links, which a host workspace can contain.
 fn enter_or_make(at: i32, part: &[u8]) -> Answer<i32> {
     let name = Name::of(part)?;
-    // SAFETY: the name ends in a NUL and lives across the call.
+    // SAFETY: the name ends in NUL and lives across the call.
     match unsafe { call(number::MKDIRAT, [at as usize, name.pointer(), 0o755, 0, 0, 0]) } {
         Ok(_) | Err(EXISTS) => {}
         Err(refused) => return Err(refused),
@@ -145,7 +146,7 @@ fn enter_or_make(at: i32, part: &[u8]) -> Answer<i32> {
 fn write_here(at: i32, name: &[u8], entry: &Entry<'_>) -> Answer<()> {
     let mode = entry.mode as usize;
     let file = open(at, &Name::of(name)?, O_NEW_FILE, mode)?;
-    // The mode given to open is cut by the umask; this is not.
+    // The umask applies to the mode given to `open`, but not to `fchmod`.
     let done =
         write_all(file, entry.content).and_then(|()| plain(number::FCHMOD, &[file as usize, mode]).map(drop));
     close(file);
@@ -153,7 +154,7 @@ fn write_here(at: i32, name: &[u8], entry: &Entry<'_>) -> Answer<()> {
 }
 
 fn open(at: i32, name: &Name, flags: usize, mode: usize) -> Answer<i32> {
-    // SAFETY: the name ends in a NUL and lives across the call.
+    // SAFETY: the name ends in NUL and lives across the call.
     unsafe { call(number::OPENAT, [at as usize, name.pointer(), flags, mode, 0, 0]) }.map(|fd| fd as i32)
 }
 
@@ -163,7 +164,7 @@ fn leave(here: i32, folder: i32) {
     }
 }
 
-/// A name with a NUL behind it.
+/// A path of limited length that ends in NUL.
 pub(crate) struct Name([u8; PATH_MAX]);
 
 impl Name {
@@ -178,7 +179,7 @@ impl Name {
     }
 
     pub(crate) fn text(&self) -> &core::ffi::CStr {
-        // It ends in a NUL, as the one who made it saw to.
+        // `of` leaves at least one NUL at the end.
         core::ffi::CStr::from_bytes_until_nul(&self.0).unwrap_or(c"")
     }
 

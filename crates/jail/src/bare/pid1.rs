@@ -1,8 +1,10 @@
-//! PID 1 of a warm jail. It finishes the jail, opens what its users need, gives up everything, and from then on only is
-//! there: the kernel reaps for it, and it ends when the launcher lets go of its leash.
+//! PID 1 of a warm jail. It finishes the jail, opens the descriptors that its users need, drops all
+//! privileges, and then only waits: the kernel reaps for it, and it exits when the launcher closes its
+//! liveness pipe.
 //!
-//! It shares the builder's memory, which is why it costs next to nothing, and like the builder it is not dumpable. The
-//! builder waits until it is done. Afterwards it uses no memory at all, not even its stack: that is the next one's by then.
+//! It shares the builder's memory, which makes it almost free, and like the builder it is not dumpable. The
+//! builder waits until it is done. Afterwards it uses no memory at all, not even its stack, which the next
+//! PID 1 reuses.
 
 use core::arch::asm;
 use core::ffi::CStr;
@@ -23,19 +25,19 @@ const CLONE_FILES: usize = 0x400;
 const FUTEX_WAIT_PRIVATE: usize = 128;
 const FUTEX_WAKE_PRIVATE: usize = 129;
 
-/// What a PID 1 works with, and what it leaves behind, in memory that it shares with the builder.
+/// Input and output of a PID 1, in memory that it shares with the builder.
 pub(crate) struct Pid1<'a> {
-    /// The user that the program will be, and the one that PID 1 becomes.
+    /// User id of the program, and of PID 1.
     pub(crate) uid: u32,
     pub(crate) init_uid: u32,
-    /// How the disk is mounted.
+    /// Mount options of the disk.
     pub(crate) disk_options: &'a CStr,
     pub(crate) guard: &'a Guard,
     pub(crate) filter: Program,
-    /// Paths that are to stay visible, each with `d` before it, or `f`, and a NUL behind it.
+    /// Paths that stay visible, each preceded by `d` (directory) or `f` (file) and followed by NUL.
     pub(crate) kept: &'a [u8],
     pub(crate) leash: i32,
-    /// For tests: layers to leave out, and a step to fail.
+    /// For tests: layers to leave out, and the step that fails.
     pub(crate) without: u32,
     pub(crate) fail: u32,
     pub(crate) opened: Opened,
@@ -43,18 +45,18 @@ pub(crate) struct Pid1<'a> {
     pub(crate) stage: AtomicU32,
 }
 
-/// Descriptors that PID 1 opens in the table that it shares with the builder; -1 where one is not there.
+/// Descriptors that PID 1 opens in the table that it shares with the builder; -1 if not open.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Opened {
     pub(crate) pid_namespace: i32,
     pub(crate) mount_namespace: i32,
     pub(crate) ipc_namespace: i32,
     pub(crate) uts_namespace: i32,
-    /// The workspace, through which the launcher looks at the disk without a path in it.
+    /// The workspace, through which the launcher inspects the disk without resolving a path.
     pub(crate) disk: i32,
     /// The jail's own `/proc`.
     pub(crate) proc: i32,
-    /// The landlock rules of the program.
+    /// The Landlock ruleset of the program.
     pub(crate) rules: i32,
 }
 
@@ -70,21 +72,21 @@ impl Opened {
     };
 }
 
-/// Nothing of [`Pid1`] is in use any more, nor is the stack.
+/// Stage at which PID 1 no longer uses its [`Pid1`] or its stack.
 pub(crate) const DONE: u32 = 2;
 
-/// Runs as PID 1; never comes back.
+/// Runs as PID 1; never returns.
 pub(crate) extern "C" fn live(pid1: &mut Pid1<'_>) -> ! {
     if let Err(failed) = settle(pid1) {
         pid1.failed = Some(failed);
-        // With a table of its own, nothing is at the number of the leash: the wait is over at once.
+        // After `unshare`, PID 1 has its own descriptor table, so closing 0 ends the wait below immediately.
         let _alone = plain(number::UNSHARE, &[CLONE_FILES]);
         close(0);
     }
     wait(&pid1.stage)
 }
 
-/// The order is the documentation: nobody else is in the jail until this is over.
+/// Performs the remaining setup steps, in order. No other process is in the jail until this is done.
 fn settle(pid1: &mut Pid1<'_>) -> Result<(), (BirthStep, Refused)> {
     let Pid1 { uid, init_uid, disk_options, guard, filter, kept, leash, .. } = *pid1;
     let (left_out, fail) = (pid1.without, pid1.fail);
@@ -97,14 +99,15 @@ fn settle(pid1: &mut Pid1<'_>) -> Result<(), (BirthStep, Refused)> {
     };
     step(BirthStep::Ids, &mut || {
         rights::become_user((init_uid, init_uid), (init_uid, init_uid))?;
-        // Lost at every change of ids. Whoever died before this has let go of the leash, too.
+        // The death signal is cleared by every change of ids. If the launcher died before this call, the
+        // liveness pipe is closed as well.
         prctl(PR_SET_PDEATHSIG, SIGKILL).map(drop)
     })?;
     step(BirthStep::Proc, &mut mounts::proc)?;
     step(BirthStep::Masks, &mut mounts::masks)?;
     step(BirthStep::Hostname, &mut || {
         let name = c"sandbox";
-        // SAFETY: the kernel reads no further than the name goes.
+        // SAFETY: the kernel reads only `count_bytes` bytes of the name.
         unsafe { call(number::SETHOSTNAME, [name.as_ptr() as usize, name.count_bytes(), 0, 0, 0, 0]) }
             .map(drop)
     })?;
@@ -118,9 +121,9 @@ fn settle(pid1: &mut Pid1<'_>) -> Result<(), (BirthStep, Refused)> {
         })?;
     }
     step(BirthStep::Init, &mut || {
-        // Children that it inherits leave nothing to wait for.
+        // Orphans that PID 1 inherits are reaped by the kernel.
         ignore(SIGCHLD)?;
-        // From here on what it has open is its own: the leash, and nothing else.
+        // From here on it has its own descriptor table, with only the liveness pipe in it.
         plain(number::UNSHARE, &[CLONE_FILES])?;
         plain(number::DUP3, &[leash as usize, 0, O_CLOEXEC])?;
         plain(number::CLOSE_RANGE, &[1, u32::MAX as usize, 0])?;
@@ -132,7 +135,7 @@ fn settle(pid1: &mut Pid1<'_>) -> Result<(), (BirthStep, Refused)> {
     })
 }
 
-/// Opens what a program enters, and what shows the jail from outside.
+/// Opens the namespaces that a program enters, and the descriptors that show the jail from outside.
 fn open_namespaces(opened: &mut Opened) -> Answer<()> {
     let open =
         |path: &CStr, flags: usize| at(number::OPENAT, HERE, path, &[flags | O_CLOEXEC]).map(|fd| fd as i32);
@@ -145,7 +148,7 @@ fn open_namespaces(opened: &mut Opened) -> Answer<()> {
     Ok(())
 }
 
-/// The disk, in the places of which the old ones go out of sight, and the inbox of the zygote with them.
+/// Mounts the disk directories, which cover the zygote's own and its inbox, and keeps some paths visible.
 fn lay(options: &CStr, uid: u32, kept: &[u8]) -> Answer<()> {
     let mut held = [None; MAX_KEPT];
     let paths = || kept.split_inclusive(|byte| *byte == 0).filter_map(|path| path.split_first());
@@ -162,7 +165,7 @@ fn lay(options: &CStr, uid: u32, kept: &[u8]) -> Answer<()> {
     Ok(())
 }
 
-/// The rules of the second guard on files.
+/// Creates the Landlock ruleset.
 fn rules(guard: &Guard) -> Answer<i32> {
     const LANDLOCK_RULE_PATH_BENEATH: usize = 1;
     let places = [
@@ -173,18 +176,20 @@ fn rules(guard: &Guard) -> Answer<i32> {
         (c"/home/sandbox", guard.write),
         (c"/workspace", guard.write),
     ];
-    // Files, network, scope; a kernel that knows less takes what it does not know for as long as it is zero.
+    // Handled file accesses, network accesses, scopes. An older kernel accepts fields that it does not know
+    // if they are 0.
     let watched = [guard.handled, 0, guard.scoped];
     let size = size_of_val(&watched);
-    // SAFETY: the kernel reads that many bytes.
+    // SAFETY: the kernel reads `size` bytes of `watched`.
     let ruleset =
         unsafe { call(number::LANDLOCK_CREATE_RULESET, [watched.as_ptr() as usize, size, 0, 0, 0, 0]) }?;
     for (path, access) in places {
         let folder = at(number::OPENAT, HERE, path, &[O_PATH | O_CLOEXEC])?;
-        // The rights, and a descriptor right behind them.
+        // Layout: the access rights, followed by the descriptor.
         let rule = [access, folder as u64];
         let arguments = [ruleset, LANDLOCK_RULE_PATH_BENEATH, rule.as_ptr() as usize, 0, 0, 0];
-        // SAFETY: the kernel reads twelve bytes; a descriptor fits the first four of the second word.
+        // SAFETY: the kernel reads twelve bytes; the descriptor fits in the first four bytes of the second
+        // word.
         let added = unsafe { call(number::LANDLOCK_ADD_RULE, arguments) };
         close(folder as i32);
         added?;
@@ -194,14 +199,14 @@ fn rules(guard: &Guard) -> Answer<i32> {
 
 fn ignore(signal: usize) -> Answer<()> {
     const SIG_IGN: usize = 1;
-    // handler, flags, restorer, mask: the same words on both processors, if not in the same order.
+    // handler, flags, restorer, mask: four words on both architectures, in different order.
     let action = [SIG_IGN, 0, 0, 0];
-    // SAFETY: the kernel reads four words there; no handler is installed.
+    // SAFETY: the kernel reads four words; no handler is installed.
     unsafe { call(number::RT_SIGACTION, [signal, action.as_ptr() as usize, 0, size_of::<u64>(), 0, 0]) }
         .map(drop)
 }
 
-/// What it polls: only whether the other end of its leash is gone.
+/// A `pollfd` that detects when the other end of the liveness pipe is closed.
 #[repr(C)]
 struct Polled {
     fd: i32,
@@ -209,14 +214,14 @@ struct Polled {
     found: i16,
 }
 
-/// All of them poll the same, and nobody reads what was found.
+/// Shared by all PID 1s: they poll the same descriptor number, and nothing reads the result.
 static mut POLLED: Polled = Polled { fd: 0, events: 0, found: 0 };
 
-/// Lets the builder go on, and ends when the leash is let go of. From the first instruction to the last
-/// there is no memory that it relies on: the moment the other one goes on, this stack may be somebody else's.
+/// Wakes the builder, and exits when the liveness pipe is closed. It relies on no memory from the first
+/// instruction to the last: as soon as the builder continues, this stack may belong to another process.
 #[cfg(target_arch = "x86_64")]
 fn wait(stage: &AtomicU32) -> ! {
-    // SAFETY: nothing is left to be dropped; the kernel writes to `stage` never, and to `POLLED` only.
+    // SAFETY: nothing is left to drop; the kernel never writes to `stage`, only to `POLLED`.
     unsafe {
         asm!(
             "mov dword ptr [rdi], {done}",
@@ -253,10 +258,10 @@ fn wait(stage: &AtomicU32) -> ! {
     }
 }
 
-/// As above.
+/// Wakes the builder and waits; see the x86-64 version.
 #[cfg(target_arch = "aarch64")]
 fn wait(stage: &AtomicU32) -> ! {
-    // SAFETY: as above.
+    // SAFETY: as in the x86-64 version.
     unsafe {
         asm!(
             "mov w9, {done}",
@@ -293,10 +298,10 @@ fn wait(stage: &AtomicU32) -> ! {
     }
 }
 
-/// Waits until it is that far, unless it is not heard of at all.
+/// Waits until PID 1 reaches a stage. Fails with `ETIMEDOUT` if it makes no progress.
 pub(crate) fn await_stage(stage: &AtomicU32, wanted: u32) -> Answer<()> {
     const TIMED_OUT: Refused = Refused(110);
-    // Longer than a jail takes on any machine that still works.
+    // Longer than jail setup takes on any working machine, in seconds.
     let patience = [10_u64, 0];
     loop {
         let reached = stage.load(Ordering::Acquire);
@@ -305,7 +310,7 @@ pub(crate) fn await_stage(stage: &AtomicU32, wanted: u32) -> Answer<()> {
         }
         let word = stage.as_ptr() as usize;
         let arguments = [word, FUTEX_WAIT_PRIVATE, reached as usize, patience.as_ptr() as usize, 0, 0];
-        // SAFETY: the word and the time live across the call.
+        // SAFETY: the futex word and the timeout live across the call.
         if unsafe { call(number::FUTEX, arguments) } == Err(TIMED_OUT) {
             return Err(TIMED_OUT);
         }

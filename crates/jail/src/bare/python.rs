@@ -1,5 +1,5 @@
-//! The part of a warm Python that is not Python: an extension module, made by hand so that it needs no header and fits every
-//! version with a global lock.
+//! The native part of a warm Python: an extension module declared by hand, so that it needs no headers and
+//! works with every Python version that has a global lock.
 #![no_std]
 
 mod born;
@@ -24,16 +24,16 @@ type Function = unsafe extern "C" fn(Object, Object) -> Object;
 
 /// `PyMethodDef`.
 #[repr(C)]
-struct Method {
+struct MethodDef {
     name: *const c_char,
     function: Option<Function>,
     flags: c_int,
     doc: *const c_char,
 }
 
-/// `PyModuleDef`, with the head of an object in front.
+/// `PyModuleDef`, preceded by the object header.
 #[repr(C)]
-struct Definition {
+struct ModuleDef {
     references: isize,
     object_type: Object,
     init: *const c_void,
@@ -42,39 +42,39 @@ struct Definition {
     name: *const c_char,
     doc: *const c_char,
     size: isize,
-    methods: *const Method,
+    methods: *const MethodDef,
     unused: [*const c_void; 4],
 }
 
-struct Fixed<T>(T);
+struct StaticTable<T>(T);
 
-// SAFETY: Python writes to these while it holds its lock, and nobody else does.
-unsafe impl<T> Sync for Fixed<T> {}
+// SAFETY: Python writes to these only while it holds its global lock.
+unsafe impl<T> Sync for StaticTable<T> {}
 
 const ANY_ARGUMENTS: c_int = 1;
 const NO_ARGUMENTS: c_int = 4;
 const ONE_ARGUMENT: c_int = 8;
 const API_VERSION: c_int = 1013;
 
-const fn method(name: *const c_char, function: Function, flags: c_int) -> Method {
-    Method { name, function: Some(function), flags, doc: null() }
+const fn method(name: *const c_char, function: Function, flags: c_int) -> MethodDef {
+    MethodDef { name, function: Some(function), flags, doc: null() }
 }
 
-static METHODS: Fixed<[Method; 11]> = Fixed([
-    method(c"begin".as_ptr(), begin, NO_ARGUMENTS),
-    method(c"imported".as_ptr(), imported, ONE_ARGUMENT),
-    method(c"refused".as_ptr(), refused, ONE_ARGUMENT),
-    method(c"have_children".as_ptr(), have_children, NO_ARGUMENTS),
+static METHODS: StaticTable<[MethodDef; 11]> = StaticTable([
+    method(c"start".as_ptr(), start, NO_ARGUMENTS),
+    method(c"module_imported".as_ptr(), module_imported, ONE_ARGUMENT),
+    method(c"import_failed".as_ptr(), import_failed, ONE_ARGUMENT),
+    method(c"serve_forks".as_ptr(), serve_forks, NO_ARGUMENTS),
     method(c"is_awaited".as_ptr(), is_awaited, NO_ARGUMENTS),
     method(c"await_inspection".as_ptr(), await_inspection, NO_ARGUMENTS),
-    method(c"rehearse".as_ptr(), rehearse, ONE_ARGUMENT),
+    method(c"dry_run".as_ptr(), dry_run, ONE_ARGUMENT),
     method(c"await_task".as_ptr(), await_task, NO_ARGUMENTS),
-    method(c"drive".as_ptr(), python_run::drive, ANY_ARGUMENTS),
-    method(c"leave".as_ptr(), leave, ONE_ARGUMENT),
-    Method { name: null(), function: None, flags: 0, doc: null() },
+    method(c"run_generator".as_ptr(), python_run::run_generator, ANY_ARGUMENTS),
+    method(c"exit".as_ptr(), exit_child, ONE_ARGUMENT),
+    MethodDef { name: null(), function: None, flags: 0, doc: null() },
 ]);
 
-static mut DEFINITION: Definition = Definition {
+static mut MODULE: ModuleDef = ModuleDef {
     references: 1,
     object_type: null_mut(),
     init: null(),
@@ -88,7 +88,7 @@ static mut DEFINITION: Definition = Definition {
 };
 
 unsafe extern "C" {
-    fn PyModule_Create2(definition: *mut Definition, api_version: c_int) -> Object;
+    fn PyModule_Create2(definition: *mut ModuleDef, api_version: c_int) -> Object;
     fn PyOS_BeforeFork();
     fn PyOS_AfterFork_Parent();
     fn PyOS_AfterFork_Child();
@@ -103,15 +103,15 @@ unsafe extern "C" {
     static mut _Py_NoneStruct: [usize; 2];
 }
 
-/// Called by `import`.
+/// Module initialization, called by `import`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PyInit__belljar() -> Object {
-    // SAFETY: the definition is laid out as this version of the interface wants it, and lives for ever.
-    unsafe { PyModule_Create2(&raw mut DEFINITION, API_VERSION) }
+    // SAFETY: the definition has the layout of this API version, and is static.
+    unsafe { PyModule_Create2(&raw mut MODULE, API_VERSION) }
 }
 
 fn none() -> Object {
-    // SAFETY: `None` is an object for ever.
+    // SAFETY: `None` is never deallocated.
     unsafe {
         let none = (&raw mut _Py_NoneStruct).cast();
         Py_IncRef(none);
@@ -119,48 +119,48 @@ fn none() -> Object {
     }
 }
 
-/// A zygote whose launcher is gone has no reason to go on.
-fn or_end<T>(answer: call::Answer<T>) -> T {
-    answer.unwrap_or_else(|_| zygote::leave(0))
+/// Exits if a call to the launcher failed: without its launcher, a zygote has no purpose.
+fn or_exit<T>(answer: call::Answer<T>) -> T {
+    answer.unwrap_or_else(|_| zygote::announce_exit(0))
 }
 
-unsafe extern "C" fn begin(_module: Object, _nothing: Object) -> Object {
-    or_end(zygote::begin());
+unsafe extern "C" fn start(_module: Object, _nothing: Object) -> Object {
+    or_exit(zygote::start());
     none()
 }
 
-unsafe extern "C" fn imported(_module: Object, name: Object) -> Object {
-    // SAFETY: Python passes an object that it holds on to during the call.
-    or_end(zygote::say(kind::IMPORTED, unsafe { bytes(name) }));
+unsafe extern "C" fn module_imported(_module: Object, name: Object) -> Object {
+    // SAFETY: Python passes an object that stays alive during the call.
+    or_exit(zygote::send_status(kind::IMPORTED, unsafe { bytes(name) }));
     none()
 }
 
-unsafe extern "C" fn refused(_module: Object, reason: Object) -> Object {
-    // SAFETY: as above.
-    or_end(zygote::say(kind::REFUSED, unsafe { bytes(reason) }));
+unsafe extern "C" fn import_failed(_module: Object, reason: Object) -> Object {
+    // SAFETY: Python passes an object that stays alive during the call.
+    or_exit(zygote::send_status(kind::REFUSED, unsafe { bytes(reason) }));
     none()
 }
 
-unsafe extern "C" fn have_children(_module: Object, _nothing: Object) -> Object {
-    or_end(zygote::say(kind::FERTILE, &[]));
-    // SAFETY: called with Python's lock held, as these want it, and in pairs.
+unsafe extern "C" fn serve_forks(_module: Object, _nothing: Object) -> Object {
+    or_exit(zygote::send_status(kind::FERTILE, &[]));
+    // SAFETY: the global lock is held, as these functions require, and they are called in pairs.
     let awaited =
-        or_end(zygote::have_children(|| unsafe { PyOS_BeforeFork() }, || unsafe { PyOS_AfterFork_Parent() }));
-    // SAFETY: this is the child, and no Python code has run in it yet.
+        or_exit(zygote::serve_forks(|| unsafe { PyOS_BeforeFork() }, || unsafe { PyOS_AfterFork_Parent() }));
+    // SAFETY: this is the child, before any Python code has run in it.
     unsafe {
         PyOS_AfterFork_Child();
         PyLong_FromLong(awaited.into())
     }
 }
 
-/// Whether a request waits for this child.
+/// Returns whether a run is already waiting for this child.
 unsafe extern "C" fn is_awaited(_module: Object, _nothing: Object) -> Object {
-    // SAFETY: makes a new number.
+    // SAFETY: creates a new integer.
     unsafe { PyLong_FromLong(zygote::is_awaited().into()) }
 }
 
 unsafe extern "C" fn await_inspection(_module: Object, _nothing: Object) -> Object {
-    or_end(zygote::await_inspection());
+    or_exit(zygote::await_inspection());
     none()
 }
 
@@ -169,20 +169,21 @@ unsafe extern "C" fn await_task(_module: Object, _nothing: Object) -> Object {
     triple(task.text, task.code, task.arguments)
 }
 
-/// Writes to memory that `await_task` and a short program will write to.
-unsafe extern "C" fn rehearse(_module: Object, program: Object) -> Object {
-    python_run::rehearse(program);
+/// Writes to memory that `await_task` and a short program will write to, so that these pages are already
+/// copied.
+unsafe extern "C" fn dry_run(_module: Object, program: Object) -> Object {
+    python_run::dry_run(program);
     triple(&[0; 64], Some(&[0; 64]), None)
 }
 
-/// A tuple of three: bytes, and twice bytes or nothing.
+/// Returns a tuple of three: bytes, and twice bytes or `None`.
 fn triple(text: &[u8], code: Option<&[u8]>, arguments: Option<&[u8]>) -> Object {
     let copy = |bytes: &[u8]| {
-        // SAFETY: Python copies that many bytes.
+        // SAFETY: Python copies exactly these bytes.
         unsafe { PyBytes_FromStringAndSize(bytes.as_ptr(), bytes.len() as isize) }
     };
     let items = [copy(text), code.map_or_else(none, copy), arguments.map_or_else(none, copy)];
-    // SAFETY: a new tuple of three, each of which is set once; the tuple takes the references over.
+    // SAFETY: a new tuple of three, each item set once; the tuple takes ownership of the references.
     unsafe {
         let tuple = PyTuple_New(3);
         for (at, item) in (0..).zip(items) {
@@ -192,21 +193,21 @@ fn triple(text: &[u8], code: Option<&[u8]>, arguments: Option<&[u8]>) -> Object 
     }
 }
 
-unsafe extern "C" fn leave(_module: Object, status: Object) -> Object {
-    // SAFETY: Python passes an object that it holds on to during the call.
-    zygote::leave(unsafe { PyLong_AsLong(status) } as usize)
+unsafe extern "C" fn exit_child(_module: Object, status: Object) -> Object {
+    // SAFETY: Python passes an object that stays alive during the call.
+    zygote::announce_exit(unsafe { PyLong_AsLong(status) } as usize)
 }
 
-/// The content of a `bytes` object.
+/// Returns the content of a `bytes` object.
 ///
 /// # Safety
-/// `object` must be one, and outlive the result.
+/// `object` must be a `bytes` object that outlives the result.
 unsafe fn bytes<'a>(object: Object) -> &'a [u8] {
-    // SAFETY: that is what these give for a `bytes` object.
+    // SAFETY: for a `bytes` object these return its start and length.
     unsafe { core::slice::from_raw_parts(PyBytes_AsString(object), PyBytes_Size(object) as usize) }
 }
 
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    zygote::leave(101)
+    zygote::announce_exit(101)
 }

@@ -1,6 +1,6 @@
-//! Running a program in a warm Python as the interpreter itself would: called from C, with no Python frame below it, from
-//! its first line to what happens at its end. Nothing of ours that is written in Python runs once the program has begun,
-//! so that neither a stack nor a trace function of the program's shows any of it.
+//! Runs a program in a warm Python like the interpreter would: called from C, with no Python frame below it,
+//! from its first line to the interpreter's shutdown steps. No Python code of ours runs after the program has
+//! started, so neither a stack trace nor a trace function of the program shows any.
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::ptr::null_mut;
@@ -11,9 +11,9 @@ use super::zygote;
 
 const SIGINT: c_int = 2;
 const PRINT_RAW: c_int = 1;
-/// What an interpreter ends with that could not write all output.
+/// Exit status of an interpreter that could not flush its output.
 const NOT_FLUSHED: usize = 120;
-/// What one ends with that cannot die of an interrupt.
+/// Exit status of an interpreter that was interrupted but could not kill itself with SIGINT.
 const INTERRUPTED: usize = 130;
 
 unsafe extern "C" {
@@ -63,24 +63,24 @@ unsafe extern "C" {
     static mut PyUnicode_Type: Class;
 }
 
-/// A class of the interpreter's own, of which only the address is of use here.
+/// A built-in class of the interpreter; only its address is used here.
 type Class = [usize; 2];
 
-/// A reference of ours to an object.
+/// An owned reference to an object.
 struct Reference(Object);
 
 impl Reference {
-    /// Takes over what a call returned; nothing where the call raised an exception.
+    /// Takes ownership of an object returned by a call; `None` if the call raised an exception.
     fn returned(object: Object) -> Option<Self> {
         (!object.is_null()).then_some(Self(object))
     }
 
-    /// Adds a reference to an object that belongs to another one; nothing where there is none.
+    /// Adds a reference to an object owned by another; `None` for a null pointer.
     ///
     /// # Safety
     /// `object` must be alive, or null.
     unsafe fn borrowed(object: Object) -> Option<Self> {
-        // SAFETY: as promised; a null pointer is none of its business.
+        // SAFETY: the caller guarantees a live object or null, which `Py_IncRef` ignores.
         unsafe { Py_IncRef(object) };
         Self::returned(object)
     }
@@ -93,38 +93,39 @@ impl Reference {
         self.0 == Self::none().0
     }
 
-    /// An attribute of it; where there is none, an exception is set.
+    /// Returns an attribute. For a missing attribute, an exception is set.
     fn attribute(&self, name: &CStr) -> Option<Self> {
-        // SAFETY: a live object and a name that ends in a NUL.
+        // SAFETY: a live object, and a name that ends in NUL.
         Self::returned(unsafe { PyObject_GetAttrString(self.0, name.as_ptr()) })
     }
 
-    /// Calls it with a tuple of arguments, or with none.
+    /// Calls the object with a tuple of arguments, or without any.
     fn call(&self, arguments: Option<&Self>) -> Option<Self> {
         let arguments = arguments.map_or(null_mut(), |arguments| arguments.0);
-        // SAFETY: live objects, the second of them a tuple or nothing.
+        // SAFETY: live objects; the arguments are a tuple or null.
         Self::returned(unsafe { PyObject_CallObject(self.0, arguments) })
     }
 
-    /// An item of a tuple.
+    /// Returns an item of a tuple.
     fn item(&self, at: isize) -> Option<Self> {
-        // SAFETY: a live object; the item is the tuple's own, and what is no tuple or has no such item gives none.
+        // SAFETY: a live object. The item is borrowed from the tuple; a non-tuple or a missing item gives
+        // null.
         unsafe { Self::borrowed(PyTuple_GetItem(self.0, at)) }
     }
 }
 
 impl Drop for Reference {
     fn drop(&mut self) {
-        // SAFETY: the reference is ours, and goes with this.
+        // SAFETY: the reference is owned, and dropped once.
         unsafe { Py_DecRef(self.0) };
     }
 }
 
-/// Resumes a generator until it returns a program, runs that, and ends the process. `arguments` begin with the generator;
-/// the others are an exception's, because the interpreter calls this as `sys.excepthook`: after a script has ended, and
-/// with nothing of it left on the stack.
-pub(super) unsafe extern "C" fn drive(_module: Object, arguments: Object) -> Object {
-    // SAFETY: asks for a frame, and raises an exception where there is one.
+/// Resumes a generator until it returns a program, runs the program, and ends the process. The first of the
+/// `arguments` is the generator. The others are an exception's, because the interpreter calls this function
+/// as `sys.excepthook`: after a script has ended, with none of its frames left on the stack.
+pub(super) unsafe extern "C" fn run_generator(_module: Object, arguments: Object) -> Object {
+    // SAFETY: looks up the current frame, and raises an exception if there is one.
     unsafe {
         if !PyEval_GetFrame().is_null() {
             let text = c"a warm interpreter has frames below those of its programs";
@@ -132,42 +133,42 @@ pub(super) unsafe extern "C" fn drive(_module: Object, arguments: Object) -> Obj
             return null_mut();
         }
     }
-    // SAFETY: Python passes a tuple that it holds on to during the call.
+    // SAFETY: Python passes an object that stays alive during the call.
     let generator = unsafe { Reference::borrowed(PyTuple_GetItem(arguments, 0)) };
     let Some(program) = generator.and_then(|generator| resume(&generator)) else {
         // SAFETY: an exception is set.
         unsafe { PyErr_Print() };
-        zygote::leave(1)
+        zygote::announce_exit(1)
     };
     run(&program)
 }
 
-/// Calls what a generator yields, a function and its arguments, and sends back the exception that came of it or `None`;
-/// gives what it returns in the end.
+/// Calls each function that the generator yields with its arguments, and sends back the exception that it
+/// raised or `None`. Returns the generator's return value.
 fn resume(generator: &Reference) -> Option<Reference> {
     let send = generator.attribute(c"send")?;
     let mut answer = Reference::none();
     loop {
-        // SAFETY: live objects, and a null pointer that ends the list.
+        // SAFETY: live objects, and a null pointer that ends the argument list.
         let yielded = unsafe { PyObject_CallFunctionObjArgs(send.0, answer.0, null_mut::<c_void>()) };
         match Reference::returned(yielded) {
             Some(call) => answer = perform(&call)?,
-            None => return stop_value(),
+            None => return generator_return_value(),
         }
     }
 }
 
 fn perform(call: &Reference) -> Option<Reference> {
     let function = call.item(0)?;
-    // SAFETY: a tuple, as it has an item.
+    // SAFETY: `call` has an item, so it is a tuple.
     let arguments = Reference::returned(unsafe { PyTuple_GetSlice(call.0, 1, PyTuple_Size(call.0)) })?;
     Some(function.call(Some(&arguments)).map_or_else(take_exception, |_result| Reference::none()))
 }
 
-/// Takes the exception that is set, complete with its traceback.
+/// Takes the current exception, with its traceback attached.
 fn take_exception() -> Reference {
     let (mut class, mut value, mut traceback) = (null_mut(), null_mut(), null_mut());
-    // SAFETY: Python writes references to these, which become ours; one that is missing is a null pointer.
+    // SAFETY: Python writes owned references to these variables, or null.
     unsafe {
         PyErr_Fetch(&raw mut class, &raw mut value, &raw mut traceback);
         PyErr_NormalizeException(&raw mut class, &raw mut value, &raw mut traceback);
@@ -180,20 +181,20 @@ fn take_exception() -> Reference {
     Reference::returned(value).unwrap_or_else(Reference::none)
 }
 
-/// What a generator returned; nothing where it raised an exception, which stays set.
-fn stop_value() -> Option<Reference> {
+/// Returns the return value of a generator; `None` if it raised an exception, which stays set.
+fn generator_return_value() -> Option<Reference> {
     is_raised(&raw const PyExc_StopIteration).then(take_exception)?.attribute(c"value")
 }
 
 fn is_raised(class: *const Object) -> bool {
-    // SAFETY: the interpreter's own pointer to one of its classes, for ever.
+    // SAFETY: a static pointer of the interpreter to one of its classes.
     unsafe { PyErr_ExceptionMatches(*class) != 0 }
 }
 
-/// Does with a program of ours what [`run`] will do with another one, but for the end of the process: so that the memory that
-/// takes is there.
-pub(super) fn rehearse(program: Object) {
-    // SAFETY: Python passes an object that it holds on to during the call.
+/// Runs a built-in program like [`run`] would, without ending the process, so that the memory this touches is
+/// already copied.
+pub(super) fn dry_run(program: Object) {
+    // SAFETY: Python passes an object that stays alive during the call.
     let Some(program) = (unsafe { Reference::borrowed(program) }) else { return };
     if execute(&program).is_none() {
         // SAFETY: an exception is set.
@@ -203,13 +204,13 @@ pub(super) fn rehearse(program: Object) {
     clear_main_module();
 }
 
-/// Runs a program, and then does what an interpreter does at its end, in the same order.
+/// Runs a program, then performs the interpreter's shutdown steps in the same order.
 fn run(program: &Reference) -> ! {
     let (mut status, is_interrupted) = match execute(program) {
         Some(_result) => (0, false),
-        None => failure(),
+        None => handle_exception(),
     };
-    end_threads();
+    join_threads();
     run_exit_functions(program);
     let flushed = flush_streams();
     clear_main_module();
@@ -219,14 +220,14 @@ fn run(program: &Reference) -> ! {
     if is_interrupted {
         die_of_interrupt();
     }
-    zygote::leave(status)
+    zygote::announce_exit(status)
 }
 
-/// A program is `(atexit._run_exitfuncs, globals, code)`, or, not compiled yet,
+/// Executes a program: `(atexit._run_exitfuncs, globals, code)`, or, not compiled yet,
 /// `(atexit._run_exitfuncs, globals, compile, arguments)`.
 fn execute(program: &Reference) -> Option<Reference> {
     let (globals, code) = (program.item(1)?, program.item(2)?);
-    // SAFETY: a tuple, as it has items.
+    // SAFETY: `program` has items, so it is a tuple.
     let code = match unsafe { PyTuple_Size(program.0) } {
         4 => code.call(Some(&program.item(3)?))?,
         _ => code,
@@ -235,9 +236,9 @@ fn execute(program: &Reference) -> Option<Reference> {
     Reference::returned(unsafe { PyEval_EvalCode(code.0, globals.0, globals.0) })
 }
 
-/// Does with the exception that ended the program what the interpreter does; gives the exit status, and whether the
-/// process is to die of an interrupt.
-fn failure() -> (usize, bool) {
+/// Handles the exception that ended the program like the interpreter does. Returns the exit status, and
+/// whether the process should die of SIGINT.
+fn handle_exception() -> (usize, bool) {
     if is_raised(&raw const PyExc_SystemExit) {
         return (exit_status(), false);
     }
@@ -247,17 +248,18 @@ fn failure() -> (usize, bool) {
     (if is_interrupted { INTERRUPTED } else { 1 }, is_interrupted)
 }
 
-/// The status that a `SystemExit` asks for. What is no number is written to standard error.
+/// Returns the exit status of a `SystemExit`. A code that is not a number is written to standard error.
 fn exit_status() -> usize {
     let exception = take_exception();
     let code = exception.attribute(c"code");
-    // SAFETY: there may be no such attribute.
+    // SAFETY: clears the exception of a missing attribute, if any.
     unsafe { PyErr_Clear() };
     let code = code.unwrap_or(exception);
     if code.is_none() {
         return 0;
     }
-    // SAFETY: live objects; a number that is too large gives -1 and sets an exception, which is cleared below.
+    // SAFETY: live objects; a number that is too large gives -1 and sets an exception, which is cleared
+    // below.
     unsafe {
         if is_instance(code.0, &raw mut PyLong_Type) {
             let status = PyLong_AsLong(code.0);
@@ -273,8 +275,8 @@ fn exit_status() -> usize {
     1
 }
 
-/// Waits for threads that are not daemons, where there can be any.
-fn end_threads() {
+/// Waits for non-daemon threads, if `threading` was imported.
+fn join_threads() {
     let Some(threading) = module(c"threading") else { return };
     let ended = threading.attribute(c"_shutdown").and_then(|shutdown| shutdown.call(None));
     if ended.is_none() {
@@ -285,7 +287,7 @@ fn end_threads() {
 
 fn run_exit_functions(program: &Reference) {
     if program.item(0).and_then(|run_all| run_all.call(None)).is_none() {
-        // SAFETY: it was shown already, and changes nothing else.
+        // SAFETY: the exception has already been printed.
         unsafe { PyErr_Clear() };
     }
 }
@@ -295,13 +297,13 @@ fn module(name: &CStr) -> Option<Reference> {
     unsafe { Reference::borrowed(PyDict_GetItemString(PyImport_GetModuleDict(), name.as_ptr())) }
 }
 
-/// A standard stream, where the program left one.
+/// Returns a standard stream, unless the program removed it.
 fn stream(name: &CStr) -> Option<Reference> {
-    // SAFETY: the interpreter's own, or null.
+    // SAFETY: a borrowed object of the interpreter, or null.
     unsafe { Reference::borrowed(PySys_GetObject(name.as_ptr())) }.filter(|stream| !stream.is_none())
 }
 
-/// Gives whether everything was written.
+/// Flushes the standard streams, and returns whether everything was written.
 fn flush_streams() -> bool {
     let mut all = true;
     for (name, is_reported) in [(c"stdout", true), (c"stderr", false)] {
@@ -323,7 +325,7 @@ fn flush_streams() -> bool {
 
 fn is_closed(stream: &Reference) -> bool {
     let closed = stream.attribute(c"closed");
-    // SAFETY: a live object; what has no such attribute, or cannot say, is open.
+    // SAFETY: a live object; a stream without this attribute counts as open.
     unsafe {
         let closed = closed.is_some_and(|closed| PyObject_IsTrue(closed.0) == 1);
         PyErr_Clear();
@@ -331,26 +333,27 @@ fn is_closed(stream: &Reference) -> bool {
     }
 }
 
-/// Lets go of the program's variables, so that destructors run; those that destructors use most go last.
+/// Clears the program's variables so that destructors run. Definitions, which destructors use most, are
+/// cleared last.
 fn clear_main_module() {
     let Some(main) = module(c"__main__") else { return };
-    // SAFETY: a module lends its dict; what is no module gives none, and an exception.
+    // SAFETY: the dict is borrowed from the module; a non-module gives null and an exception.
     let variables = unsafe { Reference::borrowed(PyModule_GetDict(main.0)) };
     if let Some(variables) = variables {
         clear_variables(&variables, false);
         clear_variables(&variables, true);
     }
-    // SAFETY: whatever could not be cleared stays.
+    // SAFETY: clears the exception of a variable that could not be cleared.
     unsafe { PyErr_Clear() };
 }
 
-/// Sets all variables of a module to `None`, or all but functions, classes and modules.
+/// Sets all variables of a module to `None`, or all except functions, classes and modules.
 fn clear_variables(variables: &Reference, with_definitions: bool) {
-    // SAFETY: a live dict gives a new list of its keys.
+    // SAFETY: a live dict returns a new list of its keys.
     let Some(names) = Reference::returned(unsafe { PyDict_Keys(variables.0) }) else { return };
     let none = Reference::none();
-    // SAFETY: items of a live list. A value is borrowed from a live dict, and looked at before anything else runs; a name
-    // that a destructor has removed has none.
+    // SAFETY: names are items of a live list. A value is borrowed from a live dict and used before any other
+    // code runs; it is null if a destructor has removed the variable.
     unsafe {
         for at in 0..PyList_Size(names.0) {
             let name = PyList_GetItem(names.0, at);
@@ -362,42 +365,43 @@ fn clear_variables(variables: &Reference, with_definitions: bool) {
     }
 }
 
-/// Whether a value is a function, a class or a module.
+/// Returns whether a value is a function, a class or a module.
 ///
 /// # Safety
 /// `value` must be alive.
 unsafe fn is_definition(value: Object) -> bool {
     let classes = [&raw mut PyFunction_Type, &raw mut PyType_Type, &raw mut PyModule_Type];
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees a live object.
     classes.into_iter().any(|class| unsafe { is_instance(value, class) })
 }
 
-/// Whether a variable's name is the one that functions need to find what is built in.
+/// Returns whether a variable is `__builtins__`, which functions need to find built-in names.
 ///
 /// # Safety
 /// `name` must be alive.
 unsafe fn is_builtins(name: Object) -> bool {
-    // SAFETY: a name is compared only where it is text, as the comparison wants it.
+    // SAFETY: the comparison requires a string, which is checked first.
     unsafe {
         is_instance(name, &raw mut PyUnicode_Type)
             && PyUnicode_CompareWithASCIIString(name, c"__builtins__".as_ptr()) == 0
     }
 }
 
-/// Whether an object is of a class, whatever it says itself: asking it would run code of the program's.
+/// Returns whether an object is an instance of a class, without asking the object, which would run the
+/// program's code.
 ///
 /// # Safety
 /// `object` must be alive.
 unsafe fn is_instance(object: Object, class: *mut Class) -> bool {
-    // SAFETY: every object has a class, and the interpreter's own classes are there for ever.
+    // SAFETY: every object has a class, and the interpreter's built-in classes are static.
     unsafe { Reference::returned(PyObject_Type(object)).is_some_and(|own| PyType_IsSubtype(own.0, class.cast()) == 1) }
 }
 
-/// Ends as a process that was interrupted does, so that its parent can tell.
+/// Kills this process with SIGINT, so that its parent can tell that it was interrupted.
 fn die_of_interrupt() {
     // SAFETY: a null pointer is the default action.
     unsafe { PyOS_setsig(SIGINT, null_mut()) };
-    // Where it is not killed it ends with a status.
+    // If the signal does not kill it, the process exits with a status.
     if let Ok(pid) = plain(number::GETPID, &[]) {
         let _sent = plain(number::KILL, &[pid, SIGINT as usize]);
     }

@@ -1,4 +1,4 @@
-//! Giving up rights: ids, capabilities, new privileges, resources.
+//! Drops privileges: ids, capabilities, `no_new_privs`, resource limits.
 
 use super::call::{Answer, INVALID, NOT_PERMITTED, call, number, plain, prctl};
 
@@ -7,10 +7,10 @@ const PR_SET_NO_NEW_PRIVS: usize = 38;
 const PR_CAP_AMBIENT: usize = 47;
 const PR_CAP_AMBIENT_CLEAR_ALL: usize = 4;
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
-/// The highest capability that any kernel so far has is 40; asking for one that is not there ends the loop.
+/// No kernel so far has a capability above 40. The loop ends at the first number the kernel does not know.
 const MAX_CAPABILITY: usize = 63;
 
-/// One resource limit, never above what this process may have.
+/// A resource limit. The hard limit of the process is never raised.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ResourceLimit {
@@ -19,10 +19,11 @@ pub(crate) struct ResourceLimit {
     pub(crate) hard: u64,
 }
 
-/// Becomes a user and a group. `keep` stays as the saved ids, to be taken up again later.
+/// Sets the user and group ids. `keep` becomes the saved ids, which the process can switch back to later.
 pub(crate) fn become_user((uid, gid): (u32, u32), keep: (u32, u32)) -> Answer<()> {
     match plain(number::SETGROUPS, &[0, 0]) {
-        // Where an ordinary user made the namespace, groups cannot be changed at all, and none was gained.
+        // If an unprivileged user created the namespace, `setgroups` is forbidden, and no group was gained
+        // either.
         Ok(_) | Err(NOT_PERMITTED) => {}
         Err(refused) => return Err(refused),
     }
@@ -30,8 +31,8 @@ pub(crate) fn become_user((uid, gid): (u32, u32), keep: (u32, u32)) -> Answer<()
     plain(number::SETRESUID, &[uid as usize, uid as usize, keep.0 as usize]).map(drop)
 }
 
-/// Empties the bounding set: nothing that is executed from here on can give a capability. What this process has now
-/// it keeps.
+/// Empties the bounding set, so that no executed program can gain a capability. Current capabilities are
+/// kept.
 pub(crate) fn bound_capabilities() -> Answer<()> {
     for capability in 0..=MAX_CAPABILITY {
         match prctl(PR_CAPBSET_DROP, capability) {
@@ -43,31 +44,32 @@ pub(crate) fn bound_capabilities() -> Answer<()> {
     Ok(())
 }
 
-/// Empties the other four sets: ambient, effective, permitted, inheritable.
+/// Empties the ambient, effective, permitted and inheritable capability sets.
 pub(crate) fn drop_capabilities() -> Answer<()> {
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)?;
     let header = [CAPABILITY_VERSION_3, 0];
     let none = [0_u32; 6];
     let arguments = [header.as_ptr() as usize, none.as_ptr() as usize, 0, 0, 0, 0];
-    // SAFETY: this version has a header of two words and sets of two times three, and both live across the call.
+    // SAFETY: version 3 has a header of two words and two sets of three words; both arrays live across the
+    // call.
     unsafe { call(number::CAPSET, arguments) }.map(drop)
 }
 
-/// From here on, no program that is executed can give rights back.
+/// Sets `no_new_privs`: no program executed from here on can regain privileges.
 pub(crate) fn forbid_new_privileges() -> Answer<()> {
     prctl(PR_SET_NO_NEW_PRIVS, 1).map(drop)
 }
 
-/// Sets resource limits.
+/// Sets resource limits, each capped at the current hard limit.
 pub(crate) fn limit(limits: &[ResourceLimit]) -> Answer<()> {
     for limit in limits {
         let mut now = [0_u64; 2];
         let resource = limit.resource as usize;
-        // SAFETY: the kernel writes two 64-bit numbers there.
+        // SAFETY: the kernel writes two 64-bit numbers to `now`.
         unsafe { call(number::PRLIMIT, [0, resource, 0, now.as_mut_ptr() as usize, 0, 0]) }?;
         let hard = limit.hard.min(now[1]);
         let wanted = [limit.soft.min(hard), hard];
-        // SAFETY: the kernel reads two 64-bit numbers there.
+        // SAFETY: the kernel reads two 64-bit numbers from `wanted`.
         unsafe { call(number::PRLIMIT, [0, resource, wanted.as_ptr() as usize, 0, 0, 0]) }?;
     }
     Ok(())

@@ -1,10 +1,10 @@
-//! Installing a filter that somebody else compiled.
+//! Installs a compiled seccomp filter.
 
 use super::call::{Answer, call, number};
 
 const SECCOMP_SET_MODE_FILTER: usize = 1;
 
-/// A filter as the kernel takes it.
+/// A filter in the layout that the kernel expects (`sock_fprog`).
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Program {
@@ -12,9 +12,10 @@ pub(crate) struct Program {
     pub(crate) instructions: usize,
 }
 
-/// Installs a filter.
+/// Installs a filter, and returns its notification listener if `flags` ask for one.
 pub(crate) fn install(filter: &Program, flags: usize) -> Answer<usize> {
     let arguments = [SECCOMP_SET_MODE_FILTER, flags, core::ptr::from_ref(filter) as usize, 0, 0, 0];
-    // SAFETY: the program and its instructions live as long as this process; the kernel copies them.
+    // SAFETY: the kernel copies the filter and its instructions during the call; both live as long as this
+    // process.
     unsafe { call(number::SECCOMP, arguments) }
 }

@@ -1,4 +1,4 @@
-//! Packets with descriptors beside them.
+//! Sends and receives packets with descriptors attached.
 
 use super::call::{Answer, GONE, INTERRUPTED, call, number};
 use super::message::MAX_FDS;
@@ -33,7 +33,7 @@ struct Control {
     fds: [i32; MAX_FDS],
 }
 
-/// What came with a packet.
+/// A received packet: its length and its attached descriptors.
 pub(crate) struct Received {
     pub(crate) bytes: usize,
     pub(crate) fds: [i32; MAX_FDS],
@@ -42,7 +42,7 @@ pub(crate) struct Received {
 
 const HEAD: usize = size_of::<usize>() + 2 * size_of::<i32>();
 
-/// Sends a packet made of two pieces, and descriptors beside it.
+/// Sends a packet made of two pieces, with descriptors attached.
 pub(crate) fn send(socket: i32, head: &[u8], tail: &[u8], fds: &[i32]) -> Answer<()> {
     let piece = |bytes: &[u8]| Slice { start: bytes.as_ptr() as usize, len: bytes.len() };
     let slices = [piece(head), piece(tail)];
@@ -55,13 +55,13 @@ pub(crate) fn send(socket: i32, head: &[u8], tail: &[u8], fds: &[i32]) -> Answer
         slices: slices.as_ptr(),
         slices_len: slices.len(),
         control: if fds.is_empty() { 0 } else { &raw const control as usize },
-        // Aligned to a word, as the kernel wants it.
+        // The kernel expects this length to be aligned to a word.
         control_len: if fds.is_empty() { 0 } else { len.next_multiple_of(size_of::<usize>()) },
         flags: 0,
     };
     loop {
         let arguments = [socket as usize, &raw const header as usize, MSG_NOSIGNAL, 0, 0, 0];
-        // SAFETY: header, slices and control live across the call, with their lengths given.
+        // SAFETY: header, slices and control live across the call, and their lengths are correct.
         match unsafe { call(number::SENDMSG, arguments) } {
             Ok(_) => return Ok(()),
             Err(INTERRUPTED) => {}
@@ -70,7 +70,7 @@ pub(crate) fn send(socket: i32, head: &[u8], tail: &[u8], fds: &[i32]) -> Answer
     }
 }
 
-/// Receives a packet; `ESRCH` where the other side is gone.
+/// Receives a packet. Fails with `ESRCH` if the peer closed the connection.
 pub(crate) fn receive(socket: i32, buffer: &mut [u8]) -> Answer<Received> {
     let slice = Slice { start: buffer.as_mut_ptr() as usize, len: buffer.len() };
     let mut control = Control { len: 0, level: 0, kind: 0, fds: [0; MAX_FDS] };
@@ -85,7 +85,7 @@ pub(crate) fn receive(socket: i32, buffer: &mut [u8]) -> Answer<Received> {
     };
     let bytes = loop {
         let arguments = [socket as usize, &raw mut header as usize, MSG_CMSG_CLOEXEC, 0, 0, 0];
-        // SAFETY: header, slice and control live across the call, with their lengths given.
+        // SAFETY: header, slice and control live across the call, and their lengths are correct.
         match unsafe { call(number::RECVMSG, arguments) } {
             Ok(0) => return Err(GONE),
             Ok(bytes) => break bytes,
@@ -93,7 +93,7 @@ pub(crate) fn receive(socket: i32, buffer: &mut [u8]) -> Answer<Received> {
             Err(refused) => return Err(refused),
         }
     };
-    // SAFETY: the kernel changed it behind the compiler's back.
+    // SAFETY: `control` is a live local; the read is volatile because the kernel, not the compiler, wrote it.
     let control = unsafe { (&raw const control).read_volatile() };
     let any = header.control_len >= HEAD && control.level == SOL_SOCKET && control.kind == SCM_RIGHTS;
     let fds_len = if any { (control.len - HEAD) / size_of::<i32>() } else { 0 };

@@ -1,6 +1,7 @@
-//! A short-lived process that shares this one's memory and descriptors, and stops this one for as long as it lives.
+//! Runs a short-lived intermediate process that shares this process's memory and descriptors, and suspends
+//! this process while it lives.
 //!
-//! It can enter namespaces, which this process must not, and fork from there.
+//! It can enter namespaces, which this process must not do, and fork from there.
 
 use core::arch::naked_asm;
 
@@ -12,38 +13,39 @@ pub(crate) const CLONE_PIDFD: usize = 0x1000;
 const CLONE_VFORK: usize = 0x4000;
 pub(crate) const CLONE_PARENT: usize = 0x8000;
 
-/// The flags of the process in between, beside those that say who its parent is.
+/// Clone flags of the intermediate process, except those that choose its parent.
 pub(crate) const BETWEEN: usize = CLONE_VM | CLONE_FILES | CLONE_PIDFD | CLONE_VFORK;
 
-/// Runs in the process in between. Only a full copy that it forks, and that owns its memory, may return from here.
+/// Entry point of the intermediate process. Only a full copy that it forks, which owns its memory, may return
+/// from it.
 pub(crate) type Inside<T> = extern "C" fn(&mut T) -> isize;
 
-/// Clones the process in between, which runs `inside`. Returns its process id, a negative errno, or, in a process that it
-/// has forked, what `inside` returned.
+/// Clones the intermediate process, which runs `inside`. Returns its process id, a negative errno, or, in a
+/// process that it has forked, the return value of `inside`.
 ///
 /// # Safety
-/// `inside` must end the process in between by [`end_between`]. `flags` must contain [`BETWEEN`], and nothing that gives the
-/// new process other memory.
+/// `inside` must end the intermediate process by calling [`end_between`]. `flags` must contain [`BETWEEN`],
+/// and no flag that gives the new process its own memory.
 pub(crate) unsafe fn run_between<T>(
     inside: Inside<T>,
     argument: &mut T,
     pidfd: *mut i32,
     flags: usize,
 ) -> isize {
-    // SAFETY: the process in between uses the stack below this frame only, while this process stands still
+    // SAFETY: the intermediate process uses the stack only below this frame while this process is suspended
     // (CLONE_VFORK); a process that it forks has a copy.
     unsafe { clone_between(inside as usize, core::ptr::from_mut(argument) as usize, pidfd, flags) }
 }
 
-/// Ends the process in between, and not the one with whom it shares everything.
+/// Ends the intermediate process only, not the process with which it shares memory and descriptors.
 pub(crate) fn end_between() -> ! {
     loop {
         let _never = plain(number::EXIT, &[0]);
     }
 }
 
-/// Naked, because what comes back after a `CLONE_VM` must find its frame as it was: there is nothing of ours below the
-/// stack pointer that the other could overwrite.
+/// Calls `clone`. Naked because the process that returns after a `CLONE_VM` clone must find its frame
+/// unchanged: this function stores nothing below the stack pointer that the other process could overwrite.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn clone_between(inside: usize, argument: usize, pidfd: *mut i32, flags: usize) -> isize {
@@ -68,7 +70,7 @@ unsafe extern "C" fn clone_between(inside: usize, argument: usize, pidfd: *mut i
     )
 }
 
-/// As above.
+/// Calls `clone`; see the x86-64 version.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 unsafe extern "C" fn clone_between(inside: usize, argument: usize, pidfd: *mut i32, flags: usize) -> isize {

@@ -1,9 +1,9 @@
-//! Finds, once and before the mount namespace changes, where groups can be made on this host.
+//! Finds where groups can be created on this host, once, before the mount namespace changes.
 //!
-//! A controller belongs to v1 where `/proc/self/cgroup` names it, and to v2 otherwise. On v1 the parent is the
-//! process's own group, so that limits above keep holding. On v2 it is the own group where a service manager has
-//! given it to us; for root otherwise the root, since only there processes and groups may live side by side; and for
-//! everybody else the own group, when nobody else is in it.
+//! A controller belongs to v1 if `/proc/self/cgroup` names it, and to v2 otherwise. On v1 the parent is the
+//! process's own group, so that limits above it still apply. On v2 it is the process's own group if a service
+//! manager has delegated it; otherwise, for root, the root, where processes and groups may be mixed; and for
+//! others their own group, if no other process is in it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -19,18 +19,18 @@ use super::parse::{self, Membership, Mount, Version};
 use super::place::Place;
 use super::{Controller, Missing, files, v1, v2};
 
-/// What discovery found.
+/// The result of discovery.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) places: Vec<Place>,
     pub(super) missing: Vec<Missing>,
-    /// Where groups can be made to stand still.
+    /// Where groups can be frozen.
     pub(super) freezer: Freezer,
-    /// Folders of dead launchers, each with the index of the place beside which it lies.
+    /// Directories of dead launchers, each with the index of the place beside it.
     pub(super) abandoned: Vec<(usize, String)>,
 }
 
-/// Everything that the host says about itself.
+/// Information about the host, used for discovery.
 struct Host {
     mounts: Vec<Mount>,
     memberships: Vec<Membership>,
@@ -122,7 +122,8 @@ impl Found {
         }
     }
 
-    /// v1 has the freezer in a tree of its own as a rule; it limits nothing, so only its absence is told.
+    /// Finds the v1 freezer, which usually has its own hierarchy. It limits nothing, so only its absence is
+    /// reported.
     fn search_freezer(&mut self, host: &Host) {
         let own = host.memberships.iter().find(|own| own.has(v1::FREEZER));
         match own.ok_or(Obstacle::NotMounted).and_then(|own| v1_place(host, own)) {
@@ -166,18 +167,20 @@ fn v1_place(host: &Host, own: &Membership) -> Result<Place, Obstacle> {
         .map_err(|errno| Obstacle::failed(&folder, &host.me.to_string(), errno))
 }
 
-/// A folder of the v2 tree in which our own might be made, and whether its processes have to leave first.
+/// A directory of the v2 hierarchy in which ours might be created, and whether its processes must be moved
+/// first.
 struct Candidate {
     folder: String,
     base: OwnedFd,
     evacuate: bool,
-    /// The refuge in which an earlier launcher has put us. Whoever is the last to leave takes it down.
+    /// The child group into which an earlier launcher moved this process. The last launcher to leave removes
+    /// it.
     refuge: Option<String>,
 }
 
 type Lacking = Vec<(Controller, Obstacle)>;
 
-/// The first candidate in which a folder can be made; of several failures the last.
+/// Creates our directory in the first possible candidate. If all fail, returns the last failure.
 fn v2_place(host: &Host, wanted: &[Controller]) -> Result<(Place, Lacking), Obstacle> {
     let own = host.memberships.iter().find(|own| own.version == Version::V2).ok_or(Obstacle::NotMounted)?;
     let mount = parse::mount_of(&host.mounts, own).ok_or(Obstacle::NotMounted)?;
@@ -195,7 +198,7 @@ fn v2_place(host: &Host, wanted: &[Controller]) -> Result<(Place, Lacking), Obst
     Err(refusal)
 }
 
-/// What the mount point shows, for root, where groups may be made without moving anyone.
+/// Returns the mount point as a candidate, for root, if groups can be created there without moving processes.
 fn root_candidate(host: &Host, mount: &Mount) -> Option<Result<Candidate, Obstacle>> {
     if !host.setting.root {
         return None;
@@ -208,7 +211,8 @@ fn root_candidate(host: &Host, mount: &Mount) -> Option<Result<Candidate, Obstac
     free.then(|| Ok(Candidate { folder: mount.point.clone(), base, evacuate: false, refuge: None }))
 }
 
-/// The group of this process, or the one above when an earlier launcher has moved us into a refuge there.
+/// Returns the group of this process, or its parent if an earlier launcher moved this process into a child of
+/// it.
 fn own_candidate(host: &Host, own: &Membership) -> Option<Result<Candidate, Obstacle>> {
     let folder = parse::own_folder(&host.mounts, own)?;
     let (folder, refuge) = match folder.rsplit_once('/') {
@@ -220,15 +224,15 @@ fn own_candidate(host: &Host, own: &Membership) -> Option<Result<Candidate, Obst
     Some(open_group(&folder, Version::V2).map(|base| Candidate { folder, base, evacuate: true, refuge }))
 }
 
-/// Makes our folder and switches the controllers on for the groups in it, one by one, so that one which cannot
-/// be had does not take the others with it.
+/// Creates our directory and enables the controllers for the groups in it, one by one, so that an unavailable
+/// one does not affect the others.
 fn furnish(me: Owner, candidate: Candidate, wanted: &[Controller]) -> Result<(Place, Lacking), Obstacle> {
     let Candidate { folder, base, evacuate, refuge: known } = candidate;
     let above = v2::is_below_another(base.as_fd()).then(|| folder.rsplit_once('/')).flatten();
     let not_offered =
         || Obstacle::NotOffered { folder: folder.clone(), above: above.map(|(above, _)| above.to_owned()) };
     if !wanted.iter().any(|controller| v2::offered(base.as_fd(), *controller)) {
-        return Err(not_offered()); // before anything is made or anyone is moved in vain
+        return Err(not_offered()); // before anything is created or moved
     }
     let mut place = Place::make(base, me, Version::V2)
         .map_err(|errno| Obstacle::failed(&folder, &me.to_string(), errno))?;
@@ -253,7 +257,7 @@ fn furnish(me: Owner, candidate: Candidate, wanted: &[Controller]) -> Result<(Pl
     Ok((place, lacking))
 }
 
-/// Opens a folder and makes sure that it is a cgroup's: another file system may be mounted over it.
+/// Opens a directory and verifies that it is a cgroup: another file system may be mounted over it.
 fn open_group(folder: &str, version: Version) -> Result<OwnedFd, Obstacle> {
     const V1_MAGIC: i64 = 0x0027_e0eb;
     const V2_MAGIC: i64 = 0x6367_7270;

@@ -1,11 +1,11 @@
-//! The v2 part of discovery over folders that only look like control groups.
+//! Tests of the v2 part of discovery with ordinary directories in place of cgroups.
 
 use std::fs;
 use std::path::PathBuf;
 
 use super::*;
 
-/// A folder with the given files, removed with the value.
+/// A directory with the given files, removed on drop.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -48,7 +48,8 @@ fn a_controller_is_switched_on_where_it_is_off_and_the_others_are_reported() {
     let wanted = [Controller::Memory, Controller::Pids];
     let (place, lacking) = furnish(Owner::me().unwrap(), tree.candidate(false), &wanted).unwrap();
     assert_eq!(tree.text("cgroup.subtree_control"), "+memory");
-    // The new folder has no switches of its own here, as the kernel would have made: reported, not lost.
+    // The new directory has no `cgroup.subtree_control`, which the kernel would have created: reported, not
+    // ignored.
     assert!(place.controllers.is_empty());
     assert!(matches!(lacking[0], (Controller::Memory, Obstacle::Failed { errno: Errno::NOENT, .. })));
     assert!(matches!(lacking[1], (Controller::Pids, Obstacle::NotOffered { .. })));
@@ -64,7 +65,7 @@ fn strangers_are_never_moved() {
     let tree = Tree::new("busy", &[("cgroup.controllers", "memory"), ("cgroup.procs", &procs)]);
     let refused = furnish(Owner::me().unwrap(), tree.candidate(true), &[Controller::Memory]).unwrap_err();
     assert!(matches!(refused, Obstacle::Occupied { pids, .. } if pids == [1]));
-    assert_eq!(fs::read_dir(&tree.0).unwrap().count(), 2, "and nothing stays behind");
+    assert_eq!(fs::read_dir(&tree.0).unwrap().count(), 2, "nothing is left behind");
 }
 
 #[test]

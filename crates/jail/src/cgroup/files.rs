@@ -1,7 +1,7 @@
-//! The small text files of a control group, always reached from a directory that is already open.
+//! The small text files of a cgroup, always opened relative to a directory descriptor.
 //!
-//! The launcher leaves the mount namespace in which it found its groups, so no path from the root of the
-//! file system may be used after discovery: everything here takes a directory fd and a relative name.
+//! The launcher leaves the mount namespace in which it found its cgroups, so no absolute path is valid after
+//! discovery: everything here takes a directory fd and a relative name.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -13,13 +13,12 @@ use rustix::io::{Errno, Result, retry_on_intr};
 
 use super::Error;
 
-/// Longer than what is read of a group again and again, as far as it matters.
+/// Maximum number of bytes read; more than the relevant part of any of these files.
 const SHORT: usize = 512;
 
-/// One group's directory in one place: the parent's fd and the group's number beneath it.
+/// One group's directory in one hierarchy: the parent's fd and the group's number below it.
 ///
-/// Naming the group by number, rather than holding an fd for it, spares a pool of ready groups an fd for each
-/// v1 controller.
+/// Addressing the group by number, without its own fd, saves a pool of ready groups one fd per v1 controller.
 #[derive(Clone, Copy)]
 pub(super) struct Slot<'a> {
     pub(super) home: BorrowedFd<'a>,
@@ -27,11 +26,11 @@ pub(super) struct Slot<'a> {
     pub(super) gauges: &'a Gauges,
 }
 
-/// Files of one group that are read again and again, or set back, and so kept open.
+/// Files of one group that are kept open because they are read or reset repeatedly.
 #[derive(Debug, Default)]
 pub(super) struct Gauges(RefCell<Vec<Gauge>>);
 
-/// One of them: the folder above the group, its name, and what it was opened for.
+/// An open file: the fd of the group's parent, its name, and its open flags.
 #[derive(Debug)]
 struct Gauge {
     home: RawFd,
@@ -68,7 +67,7 @@ impl Slot<'_> {
         write(self.home, &self.path(file), text).map_err(|errno| Error::Write { file, errno })
     }
 
-    /// For settings that some kernels do not have: a file that is not there has nothing to set.
+    /// Writes a setting that some kernels lack; succeeds if the file does not exist.
     pub(super) fn write_if_there(self, file: &'static str, text: &str) -> std::result::Result<(), Error> {
         match self.write(file, text) {
             Err(Error::Write { errno: Errno::NOENT, .. }) => Ok(()),
@@ -80,7 +79,7 @@ impl Slot<'_> {
         open(self.home, &self.path(file), flags).map_err(|errno| Error::Open { file, errno })
     }
 
-    /// The beginning of a file, which is all of what is read here.
+    /// Reads the beginning of a file, which contains everything needed here.
     pub(super) fn read(self, file: &'static str) -> Option<String> {
         let mut bytes = [0; SHORT];
         let read = |file: &OwnedFd| retry_on_intr(|| rustix::io::pread(file, &mut bytes, 0));
@@ -88,18 +87,18 @@ impl Slot<'_> {
         String::from_utf8(bytes[..len].to_vec()).ok()
     }
 
-    /// Sets something that is set again after every run.
+    /// Writes a setting that is reset after every run.
     pub(super) fn set_back(self, file: &'static str, text: &str) -> Result<()> {
         let write = |file: &OwnedFd| retry_on_intr(|| rustix::io::pwrite(file, text.as_bytes(), 0));
         self.gauges.with(self, file, OFlags::WRONLY, write).map(drop)
     }
 
-    /// The file's only number, such as `memory.peak`.
+    /// Returns the only number in a file, such as `memory.peak`.
     pub(super) fn number_in(self, file: &'static str) -> Option<u64> {
         self.read(file)?.trim().parse().ok()
     }
 
-    /// The number behind `key`, in a file of `key value` lines such as `memory.events`.
+    /// Returns the number after `key` in a file of `key value` lines, such as `memory.events`.
     pub(super) fn value_in(self, file: &'static str, key: &str) -> Option<u64> {
         value(&self.read(file)?, key)
     }
@@ -109,7 +108,7 @@ impl Slot<'_> {
     }
 }
 
-/// The number behind `key` in text made of `key value` lines.
+/// Returns the number after `key` in text made of `key value` lines.
 pub(super) fn value(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
@@ -122,7 +121,7 @@ pub(super) fn open_dir(dir: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
     open(dir, path, OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
-/// One `write`, since the kernel takes each as one whole setting.
+/// Writes a setting with a single `write`, because the kernel treats each write as a complete setting.
 pub(super) fn write(dir: BorrowedFd<'_>, path: &str, text: &str) -> Result<()> {
     let file = open(dir, path, OFlags::WRONLY)?;
     retry_on_intr(|| rustix::io::write(&file, text.as_bytes())).map(drop)
@@ -137,7 +136,7 @@ pub(super) fn read(dir: BorrowedFd<'_>, path: &str) -> Result<String> {
     }
 }
 
-/// How often an event happened since it was asked for last.
+/// Returns how often an event has occurred since the last call.
 pub(super) fn drain_event(event: &OwnedFd) -> u64 {
     let mut count = [0; 8];
     match retry_on_intr(|| rustix::io::read(event, &mut count)) {
@@ -150,7 +149,7 @@ pub(super) fn exists(dir: BorrowedFd<'_>, path: &str) -> bool {
     accessat(dir, path, Access::EXISTS, AtFlags::empty()).is_ok()
 }
 
-/// The words of a file such as `cgroup.controllers`; none when it cannot be read.
+/// Returns the words of a file such as `cgroup.controllers`; none if it cannot be read.
 pub(super) fn words(dir: BorrowedFd<'_>, path: &str) -> Vec<String> {
     read(dir, path).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
 }

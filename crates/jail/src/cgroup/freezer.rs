@@ -1,4 +1,4 @@
-//! Having a group stand still, and what only living jails need of theirs.
+//! Freezing groups, and creating groups for the jails of sandboxes.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use super::parse::Version;
 use super::place::Place;
 use super::{Controller, Error, Group, Hierarchy, owner, v2};
 
-/// Where groups can be made to stand still, where that is none of the places that limit.
+/// The separate hierarchy in which groups can be frozen, if none of those with limits can freeze.
 #[derive(Debug, Default)]
 pub(super) struct Freezer {
     pub(super) place: Option<Arc<Place>>,
-    /// Why nothing can be.
+    /// The reason why groups cannot be frozen.
     pub(super) obstacle: Option<String>,
-    /// Folders of dead launchers there.
+    /// Directories of dead launchers there.
     pub(super) abandoned: Vec<String>,
 }
 
@@ -29,13 +29,13 @@ impl Freezer {
 }
 
 impl Hierarchy {
-    /// Why no group can be made to stand still, where none can.
+    /// Returns the reason why no group can be frozen, or `None` if groups can.
     pub fn no_freezer(&self) -> Option<String> {
         self.freezer.obstacle.clone()
     }
 
-    /// A group for a jail that stays: it can be made to stand still, and a process in it that runs out of memory takes
-    /// nobody with it. `None` where this host has no groups at all.
+    /// Creates a group for the jail of a sandbox: it can be frozen, and a process in it that runs out of
+    /// memory is killed alone. `None` if this host has no cgroups at all.
     pub fn create_living(&self) -> Result<Option<Group>, Error> {
         if self.places.is_empty() && self.freezer.place.is_none() {
             return Ok(None);
@@ -51,7 +51,7 @@ impl Hierarchy {
 }
 
 impl Group {
-    /// Every place in which it has a folder.
+    /// Returns every hierarchy in which the group has a directory.
     pub(super) fn everywhere(&self) -> impl Iterator<Item = &Place> {
         self.places.iter().chain(self.freezer.as_deref())
     }
@@ -63,23 +63,23 @@ impl Group {
         }
     }
 
-    /// Tells all its processes to stand still, or to go on. They do so in their own time: see [`Group::is_frozen`].
+    /// Requests that all its processes freeze or thaw. This takes time; see [`Group::is_frozen`].
     pub fn set_frozen(&self, frozen: bool) -> Result<(), Error> {
         let unable = Error::Open { file: "freezer", errno: Errno::NOSYS };
         self.everywhere().find(|place| place.can_freeze()).ok_or(unable)?.freeze(self, frozen)
     }
 
-    /// Whether all its processes stand still.
+    /// Returns whether all its processes are frozen.
     pub fn is_frozen(&self) -> bool {
         self.everywhere().find(|place| place.can_freeze()).is_some_and(|place| place.is_frozen(self))
     }
 
-    /// Whether a single thread is in it that is not ours. Where nothing counts them the answer is no.
+    /// Returns whether it contains exactly one thread that is not ours; `false` if threads are not counted.
     pub fn has_one_thread(&self) -> bool {
         self.processes() == Some(u64::from(self.ours) + 1)
     }
 
-    /// Processes and threads now.
+    /// Returns the current number of processes and threads.
     pub fn processes(&self) -> Option<u64> {
         self.with(Controller::Pids).and_then(|place| place.slot(self).number_in("pids.current"))
     }

@@ -1,4 +1,5 @@
-//! Killing everybody in a group, and not only removing it: what is left in one has escaped whatever else ends a run.
+//! Kills the processes in a group. Processes that are still there after a run have escaped its other means of
+//! termination.
 
 use std::os::fd::BorrowedFd;
 
@@ -6,16 +7,16 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{Group, files, v2};
 
-/// How often members are listed and killed before the next sweep goes on with it. Nobody in the group can fork
-/// meanwhile, where processes are counted.
+/// How often members are listed and killed before it is left to the next sweep. Where processes are counted,
+/// the group cannot fork in the meantime.
 const ROUNDS: usize = 4;
 
-/// Kills the members of a group; what dies takes its time.
+/// Kills the members of a group; they take time to die.
 pub(super) fn kill_members(home: BorrowedFd<'_>, group: &str) {
     if files::write(home, &format!("{group}/cgroup.kill"), "1").is_ok() {
         return;
     }
-    // Where this tree does not count processes, another one does, or the rounds go on.
+    // If this hierarchy does not count processes, another one does, or the rounds continue.
     let _no_more = files::write(home, &format!("{group}/pids.max"), "0");
     for _ in 0..ROUNDS {
         let members = members(home, group);
@@ -26,13 +27,13 @@ pub(super) fn kill_members(home: BorrowedFd<'_>, group: &str) {
     }
 }
 
-/// Kills a member, and nobody who got its number in the meantime.
+/// Kills a member, but not another process that has reused its pid.
 fn kill(home: BorrowedFd<'_>, group: &str, pid: i32) {
     let Some(pidfd) = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
         return;
     };
     if members(home, group).contains(&pid) {
-        // Only a process that is gone already cannot be killed, and that is what is wanted.
+        // Killing fails only if the process has already exited, which is the desired state.
         let _killed = pidfd_send_signal(&pidfd, Signal::KILL);
     }
 }
@@ -43,13 +44,13 @@ fn members(home: BorrowedFd<'_>, group: &str) -> Vec<i32> {
 }
 
 impl Group {
-    /// The processes in it.
+    /// Returns the processes in the group.
     pub fn members(&self) -> Vec<i32> {
         let home = self.everywhere().next().map(|place| std::os::fd::AsFd::as_fd(&place.home));
         home.map(|home| members(home, &self.number)).unwrap_or_default()
     }
 
-    /// Kills whoever is left in the group and removes it, or gives it back while somebody in it is still dying.
+    /// Kills the processes left in the group and removes it. Returns it if a process is still dying.
     ///
     /// # Errors
     /// The group, to be tried again later.
@@ -60,7 +61,7 @@ impl Group {
         self.remove()
     }
 
-    /// Kills everybody in the group.
+    /// Kills all processes in the group.
     pub fn kill(&self) {
         for place in self.everywhere() {
             kill_members(std::os::fd::AsFd::as_fd(&place.home), &self.number);

@@ -1,19 +1,19 @@
-//! Control groups: how much memory, CPU and how many processes a sandbox may have, and what it used.
+//! Cgroups: limit memory, CPU and processes of a sandbox, and measure its usage.
 //!
-//! The kernel has two interfaces, and some hosts have both at once, each with some of the controllers. A
-//! [`Hierarchy`] is found once, at the launcher's start; each run takes a fresh [`Group`] from it that was made
-//! ahead of time, or one that was used and shows nothing of it: what a group counted is never another run's.
+//! The kernel has two interfaces, and some hosts have both at once, each with some of the controllers. The
+//! launcher finds a [`Hierarchy`] once, at its start. Each run takes a [`Group`] from it: one created in
+//! advance, or a recycled one without traces of earlier use, so that no run sees another's counters.
 //!
-//! | file | what it knows |
+//! | file | purpose |
 //! |---|---|
-//! | `discover` | where groups can be made on this host |
-//! | `parse` | what `/proc` says about mounts and memberships |
-//! | `obstacle` | why a controller cannot be used, and what mends it |
-//! | `place` | this launcher's folder in one hierarchy |
-//! | `owner` | telling a living launcher's folder from an abandoned one |
-//! | `together` | what all groups together may have |
-//! | `kill` | ends whoever is left in a group |
-//! | `freezer` | groups that can be made to stand still |
+//! | `discover` | finds where cgroups can be created on this host |
+//! | `parse` | parses mounts and memberships in `/proc` |
+//! | `obstacle` | why a controller cannot be used, and how to fix that |
+//! | `place` | this launcher's directory in one hierarchy |
+//! | `owner` | distinguishes a live launcher's directory from an abandoned one |
+//! | `together` | limits the memory of all groups together |
+//! | `kill` | kills the processes left in a group |
+//! | `freezer` | groups that can be frozen |
 //! | `v1`, `v2` | the files of each interface |
 
 mod discover;
@@ -50,20 +50,20 @@ use freezer::Freezer;
 use parse::Version;
 use place::Place;
 
-/// What can be limited.
+/// A resource controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Controller {
     /// Bytes of memory, without swap.
     Memory,
-    /// CPU time for each period.
+    /// CPU time per period.
     Cpu,
-    /// Processes and threads at one time.
+    /// Number of processes and threads.
     Pids,
 }
 
 impl Controller {
-    /// Every controller, in the order in which they are reported.
+    /// All controllers, in reporting order.
     pub const ALL: [Controller; 3] = [Controller::Memory, Controller::Cpu, Controller::Pids];
 }
 
@@ -78,17 +78,17 @@ impl fmt::Display for Controller {
 }
 
 const CPU_PERIOD_US: u64 = 100_000;
-/// The kernel refuses less.
+/// Smallest quota that the kernel accepts.
 const SMALLEST_CPU_QUOTA_US: u64 = 1_000;
 
-/// What one run may have. Bounds are checked at admission; here they are written as they are.
+/// Limits of one group. Admission has checked their bounds; here they are written as they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Memory, in bytes.
     pub memory_bytes: u64,
-    /// Thousandths of a core: 1000 is one core. The kernel takes no less than 10.
+    /// CPU share in thousandths of a core. The kernel accepts no less than 10.
     pub cpu_millis: u32,
-    /// Processes and threads, the sandbox's init among them.
+    /// Number of processes and threads, including the jail's init.
     pub pids: u32,
 }
 
@@ -98,80 +98,81 @@ impl Limits {
     }
 }
 
-/// What a group has used so far; a figure that this kernel does not keep is absent.
+/// Usage of a group so far. Figures that this kernel does not provide are absent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// CPU time of all processes, living and ended.
+    /// CPU time of all processes, running and ended.
     pub cpu: Option<Duration>,
-    /// The most memory in use at one time.
+    /// Peak memory usage.
     pub peak_memory_bytes: Option<u64>,
-    /// The most processes and threads at one time.
+    /// Peak number of processes and threads.
     pub peak_processes: Option<u64>,
 }
 
-/// A controller that cannot be used here, why, and what mends it.
+/// A controller that cannot be used here, with the reason and a remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// What is missing.
+    /// The missing controller.
     pub controller: Controller,
-    /// What was found instead.
+    /// Why it cannot be used.
     pub reason: String,
-    /// A command or a setting for the person at the host.
+    /// A command or setting for the administrator of the host.
     pub remedy: String,
 }
 
-/// What the kernel refused, in which file of the group.
+/// An operation on a group that the kernel refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The group's folder could not be made.
-    #[error("cannot make a control group: {errno}")]
+    /// The group's directory could not be created.
+    #[error("cannot create a cgroup: {errno}")]
     Make {
-        /// Why.
+        /// Errno of the call.
         errno: Errno,
     },
     /// A file of the group could not be opened.
-    #[error("cannot open {file} of a control group: {errno}")]
+    #[error("cannot open {file} of a cgroup: {errno}")]
     Open {
-        /// Which.
+        /// Name of the file.
         file: &'static str,
-        /// Why.
+        /// Errno of the call.
         errno: Errno,
     },
-    /// A setting was refused.
-    #[error("cannot set {file} of a control group: {errno}")]
+    /// A setting could not be written.
+    #[error("cannot set {file} of a cgroup: {errno}")]
     Write {
-        /// Which.
+        /// Name of the file.
         file: &'static str,
-        /// Why.
+        /// Errno of the call.
         errno: Errno,
     },
 }
 
-/// Where this process can make groups.
+/// The cgroup directories in which this process creates groups.
 ///
-/// Dropping it removes its folders, once the groups in them are gone.
+/// Its directories are removed when it and all its groups have been dropped.
 #[derive(Debug)]
 pub struct Hierarchy {
     places: Arc<Vec<Place>>,
     made: AtomicU64,
-    /// Groups that were used, are as good as new, and rest; with the time since when.
+    /// Recycled groups, with the time since when they have been unused.
     free: RefCell<VecDeque<(Instant, Group)>>,
-    /// Folders of dead launchers in which something was still dying, with the place beside which they lie.
+    /// Directories of dead launchers in which processes were still dying, with the index of the place beside
+    /// each.
     abandoned: Vec<(usize, String)>,
-    /// When those are tried again, and how long after that once more.
+    /// Time of the next sweep of `abandoned`, and the delay after that.
     retry: (Instant, Duration),
     freezer: Freezer,
-    /// What all groups together may have.
+    /// Memory limit of all groups together.
     memory_for_all: Cell<Option<u64>>,
 }
 
-/// How soon what a dead launcher left is tried again, and how seldom at last: something in it may never die.
+/// First and longest delay between sweeps: a process left by a dead launcher may never die.
 const FIRST_RETRY: Duration = Duration::from_millis(10);
 const LAST_RETRY: Duration = Duration::from_secs(10);
 
 impl Hierarchy {
-    /// Finds where groups can be made, and removes what dead launchers left there. Never fails: what cannot be
-    /// used is in the list.
+    /// Finds where groups can be created, and removes what dead launchers left there. Never fails:
+    /// controllers that cannot be used are returned in the list.
     pub fn discover() -> (Hierarchy, Vec<Missing>) {
         let discover::Found { places, missing, abandoned, freezer } = discover::discover();
         let mut hierarchy = Hierarchy {
@@ -187,14 +188,14 @@ impl Hierarchy {
         (hierarchy, missing)
     }
 
-    /// The controllers that groups made here will have.
+    /// Returns the controllers of the groups created here.
     pub fn controllers(&self) -> Vec<Controller> {
         let usable = |controller: &Controller| self.places.iter().any(|place| place.has(*controller));
         Controller::ALL.into_iter().filter(usable).collect()
     }
 
-    /// Kills and removes what dead launchers left, as far as it is time for that: what is killed dies a little later.
-    /// Needs no `/proc`: who is dead was established by [`Hierarchy::discover`].
+    /// Kills and removes what dead launchers left, if a sweep is due; killed processes take time to die.
+    /// Needs no `/proc`, because [`Hierarchy::discover`] established which launchers are dead.
     pub fn sweep(&mut self) {
         let (at, pause) = self.retry;
         let now = Instant::now();
@@ -207,14 +208,15 @@ impl Hierarchy {
         self.retry = (now + pause, (pause * 2).min(LAST_RETRY));
     }
 
-    /// When [`Hierarchy::sweep`] has something to do; `None` when nothing of dead launchers is left.
+    /// Returns when [`Hierarchy::sweep`] is due next; `None` if nothing of dead launchers is left.
     pub fn next_sweep(&self) -> Option<Instant> {
         let is_clean = self.abandoned.is_empty() && self.freezer.abandoned.is_empty();
         (!is_clean).then_some(self.retry.0)
     }
 
-    /// A group with everything set that does not depend on the run: one that was used before and shows nothing of it,
-    /// or a fresh one. `ours` processes in it will be ours and not the program's.
+    /// Returns a group with all settings that do not depend on the run: a recycled one without traces of
+    /// earlier use, or a new one. `ours` is the number of processes in it that belong to us, not to the
+    /// program.
     pub fn create(&self, ours: u32) -> Result<Group, Error> {
         match self.rested(ours) {
             Some(group) => Ok(group),
@@ -225,7 +227,7 @@ impl Hierarchy {
     fn make(&self, ours: u32) -> Result<Group, Error> {
         let number = self.made.fetch_add(1, Ordering::Relaxed).to_string();
         let places = Arc::clone(&self.places);
-        // From here on dropping the group removes the folders that were made, if a later step fails.
+        // From here on, dropping the group removes the directories created so far if a later step fails.
         let mut group = Group {
             places,
             number,
@@ -245,8 +247,8 @@ impl Hierarchy {
         Ok(group)
     }
 
-    /// Takes a group back that no run needs any more: it is kept if it is as good as new, and removed otherwise; or given
-    /// back while a process in it is still dying, to be tried again later.
+    /// Recycles a group that its run no longer needs, or removes it if it shows traces of use. Returns the
+    /// group if a process in it is still dying, to be tried again later.
     pub fn take_back(&self, group: Group) -> Result<(), Group> {
         let plain = group.freezer.is_none();
         if plain && self.free.borrow().len() < MOST_FREE && group.is_as_good_as_new() {
@@ -256,8 +258,8 @@ impl Hierarchy {
         group.remove()
     }
 
-    /// A used group that has rested for a whole period: what one run took of its processor time is not to be missing
-    /// for the next.
+    /// Returns a recycled group that has been unused for a whole CPU period, so that the CPU time used by the
+    /// last run does not count against the next one.
     fn rested(&self, ours: u32) -> Option<Group> {
         let mut free = self.free.borrow_mut();
         let rest = Duration::from_micros(CPU_PERIOD_US);
@@ -266,43 +268,43 @@ impl Hierarchy {
         free.remove(at).map(|(_, group)| group)
     }
 
-    /// Removes the groups that are kept.
+    /// Removes all recycled groups.
     pub fn forget_free(&self) {
         self.free.borrow_mut().clear();
     }
 }
 
-/// How many used groups are kept.
+/// Maximum number of recycled groups.
 const MOST_FREE: usize = 32;
-/// What the kernel may still hold for a group that nobody is in.
+/// Memory that the kernel may still charge to an empty group.
 const REMAINS_BYTES: u64 = 2 << 20;
 
-/// The limits and the account of one run. Dropping it removes it when it is empty.
+/// A cgroup with limits and counters for one run. Dropping it removes it if it is empty.
 #[derive(Debug)]
 pub struct Group {
     places: Arc<Vec<Place>>,
     number: String,
-    /// How many processes of ours every run in it has.
+    /// Number of processes in every run that belong to us.
     ours: u32,
     doors: Vec<OwnedFd>,
     newer_doors: Box<OnceCell<Vec<OwnedFd>>>,
     folder: Option<OwnedFd>,
     oom: Option<OwnedFd>,
     removed: bool,
-    /// A place of its own in which it can be made to stand still.
+    /// A separate hierarchy in which it can be frozen.
     freezer: Option<Arc<Place>>,
     gauges: Box<Gauges>,
     account: Box<Account>,
 }
 
-/// What is known of a group without asking the kernel.
+/// State of a group that is known without asking the kernel.
 #[derive(Debug, Default)]
 struct Account {
-    /// What it holds its processes to.
+    /// The limits that are currently set.
     limits: Cell<Option<Limits>>,
-    /// v1: how often the kernel said that it, or all groups together, ran out of memory.
+    /// v1: how often the kernel reported that this group, or all groups together, ran out of memory.
     announced_ooms: Cell<u64>,
-    /// What had happened before the run that it is for.
+    /// The memory events before the current run.
     events_before: Cell<MemoryEvents>,
 }
 
@@ -326,7 +328,7 @@ impl Group {
         Ok(())
     }
 
-    /// Sets what this run may have. For a group in which nothing runs.
+    /// Sets the limits of the run. The group must be empty.
     pub fn set_limits(&self, limits: &Limits) -> Result<(), Error> {
         self.begin_memory_events();
         if self.account.limits.get() == Some(*limits) {
@@ -342,22 +344,23 @@ impl Group {
         self.places.iter().try_for_each(|place| place.limit(self, limits))
     }
 
-    /// v1: files to each of which a process writes `0` to join. Empty where there is only v2.
+    /// v1: files to each of which a process writes `0` to join. Empty if there is only v2.
     pub fn join_fds(&self) -> &[OwnedFd] {
         &self.doors
     }
 
-    /// v2: the folder to name in `clone3` with `CLONE_INTO_CGROUP`. `None` where there is only v1.
+    /// v2: the directory to pass to `clone3` with `CLONE_INTO_CGROUP`. `None` if there is only v1.
     pub fn clone_into(&self) -> Option<BorrowedFd<'_>> {
         self.folder.as_ref().map(AsFd::as_fd)
     }
 
-    /// Files by which a process of ours that the launcher did not clone can join: `0` is written to each.
+    /// Returns the join fds of both versions, for a process of ours that the launcher did not clone: it
+    /// writes `0` to each.
     pub fn doors(&self) -> Result<impl Iterator<Item = BorrowedFd<'_>>, Error> {
         Ok(self.doors.iter().map(AsFd::as_fd).chain(self.newer_doors()?))
     }
 
-    /// v2: files by which the launcher's side has a process join, by writing its id.
+    /// v2: files to which the launcher or a builder writes a process id to move that process into the group.
     pub fn newer_doors(&self) -> Result<impl Iterator<Item = BorrowedFd<'_>>, Error> {
         if self.newer_doors.get().is_none() {
             let newer = self.places.iter().filter(|place| place.version == Version::V2);
@@ -367,8 +370,9 @@ impl Group {
         Ok(self.newer_doors.get().into_iter().flatten().map(AsFd::as_fd))
     }
 
-    /// v1: files to which a process of that user writes `0` to join, opened as that user: the kernel looks at who opened one,
-    /// so nobody else's process can be moved by it. What root opens moves every process of the host.
+    /// v1: files to which a process of this user writes `0` to join, opened as that user. The kernel checks
+    /// who opened the file, so these cannot move other users' processes; files opened by root could move
+    /// every process of the host.
     pub(crate) fn doors_as(&self, uid: u32) -> Result<Vec<OwnedFd>, Error> {
         let own = rustix::process::geteuid().as_raw();
         let acted = |errno| Error::Open { file: "tasks", errno };
@@ -379,42 +383,42 @@ impl Group {
         opened
     }
 
-    /// How the path of the group ends in each tree, as `/proc/PID/cgroup` shows it.
+    /// Returns the suffix of the group's path in each hierarchy, as shown in `/proc/PID/cgroup`.
     pub(crate) fn paths(&self) -> Vec<String> {
         self.places.iter().map(|place| format!("/{}/{}", place.name, self.number)).collect()
     }
 
-    /// The memory in use now.
+    /// Returns the memory in use now.
     pub fn memory(&self) -> Option<u64> {
         let place = self.with(Controller::Memory)?;
         place.slot(self).number_in(place::memory_file(place.version))
     }
 
-    /// v1: becomes readable when the group runs out of memory, so that the rest of it can be ended. `None` on
-    /// v2, where the kernel ends the whole group itself.
+    /// v1: an eventfd that becomes readable when the group runs out of memory, so that its other processes
+    /// can be killed. `None` on v2, where the kernel kills the whole group.
     pub fn oom_event(&self) -> Option<BorrowedFd<'_>> {
         self.oom.as_ref().map(AsFd::as_fd)
     }
 
-    /// v1: how often the group, or all groups together, ran out of memory; the next time is announced again.
+    /// v1: returns how often this group, or all groups together, ran out of memory, and resets the eventfd.
     pub fn drain_oom_event(&self) -> Option<u64> {
         let new = files::drain_event(self.oom.as_ref()?);
         self.account.announced_ooms.set(self.account.announced_ooms.get() + new);
         Some(self.account.announced_ooms.get())
     }
 
-    /// How many processes were killed because memory ran out.
+    /// Returns how many processes were killed because memory ran out.
     pub fn oom_kills(&self) -> u64 {
         self.with(Controller::Memory).and_then(|place| place.oom_kills(self)).unwrap_or(0)
     }
 
-    /// How many times a new process or thread was refused.
+    /// Returns how often a new process or thread was refused.
     pub fn forks_refused(&self) -> u64 {
         let place = self.with(Controller::Pids);
         place.and_then(|place| place.slot(self).value_in("pids.events", "max")).unwrap_or(0)
     }
 
-    /// What the group has used so far.
+    /// Returns the usage of the group so far.
     pub fn usage(&self) -> Usage {
         Usage {
             cpu: self.places.iter().find_map(|place| place.cpu_time(self)),
@@ -425,8 +429,9 @@ impl Group {
         }
     }
 
-    /// Whether the next run can have it and nobody could tell. Its counters cannot all be set back, so those must not
-    /// have moved; and only the older interface lets the others be, where making a group is also a lot of work.
+    /// Returns whether another run can use the group without seeing traces of this one. Some counters cannot
+    /// be reset, so they must be unchanged. Only v1 allows resetting the rest, and only there is creating a
+    /// group expensive.
     fn is_as_good_as_new(&self) -> bool {
         let older = self.places.iter().all(|place| place.version == Version::V1);
         let usage = self.usage();
@@ -441,27 +446,27 @@ impl Group {
             && self.with(Controller::Memory).is_none_or(|place| v1::forget_peak(place.slot(self)).is_ok())
     }
 
-    /// The same as [`Group::is_empty`], where processes are counted with less effort: a run's processes are in all
-    /// places or in none.
+    /// Returns whether no process is left, like [`Group::is_empty`] but cheaper where processes are counted:
+    /// a run's processes are in all hierarchies or in none.
     fn is_deserted(&self) -> bool {
         let counted =
             self.with(Controller::Pids).and_then(|place| place.slot(self).number_in("pids.current"));
         counted.map_or_else(|| self.is_empty(), |count| count == 0)
     }
 
-    /// Whether no process is left in it.
+    /// Returns whether no process is left in the group.
     pub fn is_empty(&self) -> bool {
         self.everywhere().all(|place| place.is_empty(self))
     }
 
-    /// Removes the group, or gives it back while a process in it is still dying, to be tried again later.
+    /// Removes the group. Returns it if a process in it is still dying, to be tried again later.
     pub fn remove(mut self) -> Result<(), Group> {
         if self.remove_folders() { Ok(()) } else { Err(self) }
     }
 
     fn remove_folders(&mut self) -> bool {
         let gone = |place: &Place| owner::remove_folder(place.home.as_fd(), &self.number);
-        // Not `all`: a folder that is busy is no reason to keep the next.
+        // Not `all`, which would stop at the first busy directory.
         self.removed = self.everywhere().filter(|place| !gone(place)).count() == 0;
         self.removed
     }

@@ -1,4 +1,4 @@
-//! Why a controller cannot be used, and the command that mends it.
+//! Reasons why a controller cannot be used, and their remedies.
 
 use std::fmt::Display;
 
@@ -7,13 +7,14 @@ use rustix::io::Errno;
 use super::parse::Version;
 use super::{Controller, Missing};
 
-/// What stands between us and a group with a limit. Folders are named as the person at the host sees them.
+/// A reason why a group with this limit cannot be created. Directories are named as an administrator of the
+/// host sees them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Obstacle {
-    /// `/proc` did not say where this process is.
+    /// `/proc` does not show the cgroup of this process.
     NoProc,
     NotMounted,
-    /// The hierarchy is mounted, but the part in which this process lives is not shown.
+    /// The hierarchy is mounted, but the part that contains this process is not visible.
     OutOfSight,
     ReadOnly {
         folder: String,
@@ -21,19 +22,19 @@ pub(super) enum Obstacle {
     Denied {
         folder: String,
     },
-    /// The group above does not hand the controller down.
+    /// The parent group does not delegate the controller.
     NotOffered {
         folder: String,
         above: Option<String>,
     },
-    /// Other processes live in the only group we were given.
+    /// Other processes are in the only group that was delegated to us.
     Occupied {
         folder: String,
         pids: Vec<u32>,
     },
-    /// v1 `cpuset` in the same tree: a new group there has no CPUs and nothing can join it.
+    /// v1 `cpuset` shares the hierarchy: a new group there has no CPUs, so nothing can join it.
     SharedWithCpuset,
-    /// The kernel has the controller but not the limit.
+    /// The kernel has the controller but not this limit.
     NoSuchLimit {
         file: &'static str,
     },
@@ -43,7 +44,7 @@ pub(super) enum Obstacle {
     },
 }
 
-/// What a remedy depends on.
+/// Properties of the environment that remedies depend on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setting {
     pub(super) root: bool,
@@ -52,7 +53,7 @@ pub(super) struct Setting {
 }
 
 impl Obstacle {
-    /// The errno of an attempt to make or write something in `folder`, read as an obstacle.
+    /// Converts the errno of a failed operation in `folder` to an obstacle.
     pub(super) fn failed(folder: &str, file: &str, errno: Errno) -> Obstacle {
         match errno {
             Errno::ROFS => Obstacle::ReadOnly { folder: folder.to_owned() },
@@ -69,23 +70,25 @@ impl Obstacle {
         }
     }
 
-    /// Why `controller` cannot be used.
+    /// Returns why `controller` cannot be used.
     pub(super) fn reason(&self, controller: impl Display) -> String {
         match self {
-            Obstacle::NoProc => "/proc does not say which control group this process is in".to_owned(),
+            Obstacle::NoProc => "/proc does not show which cgroup this process is in".to_owned(),
             Obstacle::NotMounted => {
                 format!("no cgroup file system with the {controller} controller is mounted")
             }
             Obstacle::OutOfSight => {
-                format!("the {controller} hierarchy is mounted, but not the part in which this process lives")
+                format!(
+                    "the {controller} hierarchy is mounted, but the part with this process is not visible"
+                )
             }
             Obstacle::ReadOnly { folder } => format!("{folder} is mounted read-only"),
-            Obstacle::Denied { folder } => format!("{folder} is not writable for this user"),
+            Obstacle::Denied { folder } => format!("{folder} is not writable by this user"),
             Obstacle::NotOffered { folder, .. } => {
                 format!("the {controller} controller is not in {folder}/cgroup.controllers")
             }
             Obstacle::Occupied { folder, pids } => {
-                format!("{folder} also holds processes that are not belljar's: {}", some(pids))
+                format!("{folder} also contains processes that do not belong to belljar: {}", some(pids))
             }
             Obstacle::SharedWithCpuset => {
                 format!("the {controller} controller shares its v1 hierarchy with cpuset")
@@ -110,7 +113,7 @@ impl Obstacle {
                 Controller::Memory | Controller::Pids => "use a kernel that has this limit".to_owned(),
             },
             Obstacle::SharedWithCpuset => {
-                format!("mount {controller} apart from cpuset, or boot with cgroup v2")
+                format!("mount {controller} separately from cpuset, or boot with cgroup v2")
             }
             Obstacle::Denied { .. } | Obstacle::Occupied { .. } | Obstacle::Failed { .. } => {
                 own_group(version, setting)
@@ -119,14 +122,14 @@ impl Obstacle {
     }
 }
 
-/// How to get a group that is ours alone.
+/// Returns how to get a cgroup without other processes in it.
 fn own_group(version: Version, setting: Setting) -> String {
     match version {
         Version::V1 if setting.root => container_remedy(version),
         Version::V1 => "run belljar as root: cgroup v1 cannot be delegated safely to a user".to_owned(),
         Version::V2 if setting.container => {
             format!(
-                "make belljar the container's own command, without a shell around it, and {}",
+                "make belljar the container's command, without a shell around it, and {}",
                 container_remedy(version)
             )
         }
@@ -136,9 +139,7 @@ fn own_group(version: Version, setting: Setting) -> String {
         Version::V2 if setting.systemd => {
             "systemd-run --user --scope -p Delegate=yes -- belljar …".to_owned()
         }
-        Version::V2 => {
-            "run belljar as root, or in an empty cgroup whose folder belongs to this user".to_owned()
-        }
+        Version::V2 => "run belljar as root, or in an empty cgroup whose directory this user owns".to_owned(),
     }
 }
 
@@ -161,7 +162,7 @@ fn mount_command(controller: Controller, version: Version) -> String {
     }
 }
 
-/// How to have the group above pass a controller on; at the top of what we see, whoever is above that.
+/// Returns how to delegate a controller from the parent group; for the topmost visible group, from outside.
 fn hand_down(controller: Controller, above: Option<&str>, setting: Setting) -> String {
     match above {
         Some(_) if setting.systemd && !setting.root => {
@@ -170,7 +171,7 @@ fn hand_down(controller: Controller, above: Option<&str>, setting: Setting) -> S
         }
         Some(above) => format!("echo +{controller} > {above}/cgroup.subtree_control"),
         None if setting.container => {
-            format!("hand the {controller} controller to the container from the host")
+            format!("delegate the {controller} controller to the container from the host")
         }
         None => {
             format!("boot a kernel that has the {controller} controller, without cgroup_disable={controller}")
@@ -178,7 +179,7 @@ fn hand_down(controller: Controller, above: Option<&str>, setting: Setting) -> S
     }
 }
 
-/// Enough pids to look at, however many there are.
+/// Formats the first few pids.
 fn some(pids: &[u32]) -> String {
     const SHOWN: usize = 5;
     let shown: Vec<String> = pids.iter().take(SHOWN).map(u32::to_string).collect();
@@ -196,7 +197,7 @@ mod tests {
     fn a_user_is_told_how_to_delegate_on_v2_and_to_be_root_on_v1() {
         let denied = Obstacle::failed("/sys/fs/cgroup/a", "x", Errno::ACCESS);
         let v2 = denied.missing(Controller::Memory, Version::V2, USER);
-        assert_eq!(v2.reason, "/sys/fs/cgroup/a is not writable for this user");
+        assert_eq!(v2.reason, "/sys/fs/cgroup/a is not writable by this user");
         assert_eq!(v2.remedy, "systemd-run --user --scope -p Delegate=yes -- belljar …");
         assert!(
             denied.missing(Controller::Memory, Version::V1, USER).remedy.starts_with("run belljar as root")

@@ -1,8 +1,8 @@
-//! Whose a folder is: names that tell a living launcher's folder from one that a dead launcher left.
+//! Owners of directories: distinguishes a live launcher's directory from one left by a dead launcher.
 //!
-//! A folder is called `belljar-<pid>-<starttime>`, so that a recycled pid is not taken for the owner. The owner
-//! also holds a lock on it, because a pid means something else in another pid namespace: a folder is removed
-//! only when no such process is seen *and* the lock is free.
+//! A directory is named `belljar-<pid>-<starttime>`, so that a process with a reused pid is not mistaken for
+//! the owner. The owner also locks it, because a pid has a different meaning in another pid namespace: a
+//! directory is removed only if no such process is visible *and* the lock is free.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -14,10 +14,10 @@ use rustix::io::Errno;
 
 use super::{files, kill, v1};
 
-/// Ends the name of a group into which a launcher moved itself and its parent, to make way in theirs.
+/// Suffix of the name of a group into which a launcher moved itself and its parent.
 pub(super) const REFUGE: &str = ".self";
 
-/// A process, told from any later one with the same pid by when it started (in ticks since boot).
+/// A process, identified by its pid and its start time in ticks since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Owner {
     pid: u32,
@@ -25,14 +25,14 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    /// This process as `/proc` numbers it, which is what another launcher will look up.
+    /// Returns this process as `/proc` shows it, which is where another launcher looks it up.
     pub(super) fn me() -> Option<Owner> {
         let stat = fs::read_to_string("/proc/self/stat").ok()?;
         let pid = stat.split(' ').next()?.parse().ok()?;
         Some(Owner { pid, start: living_since(&stat)? })
     }
 
-    /// The owner in a folder's name, whatever suffix follows.
+    /// Parses the owner from a directory's name with any suffix.
     pub(super) fn of(name: &str) -> Option<Owner> {
         let (pid, rest) = name.strip_prefix("belljar-")?.split_once('-')?;
         let start = rest.split_once('.').map_or(rest, |(start, _)| start);
@@ -44,7 +44,8 @@ impl Owner {
     }
 }
 
-/// When a process started that is alive, in ticks since boot: what tells it from another one with its pid.
+/// Returns the start time of a live process in ticks since boot, which distinguishes it from others with the
+/// same pid.
 #[must_use]
 pub fn started(pid: u32) -> Option<u64> {
     living_since(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
@@ -56,9 +57,9 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Field 22 of a `stat` file, unless the process has ended and only waits to be reaped.
+/// Returns field 22 of a `stat` file, unless the process is a zombie.
 fn living_since(stat: &str) -> Option<u64> {
-    // The second field is the program's name and may hold anything, closing brackets and spaces too.
+    // The second field is the program's name, which may contain anything, including parentheses and spaces.
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ');
     let state = fields.next()?;
@@ -66,35 +67,35 @@ fn living_since(stat: &str) -> Option<u64> {
     (!matches!(state, "Z" | "X")).then_some(start)
 }
 
-/// Held until every copy of the fd is closed, which for a launcher means until it is dead.
+/// Locks a directory until every copy of the fd is closed, which for a launcher means until it is dead.
 pub(super) fn claim(home: BorrowedFd<'_>) -> bool {
     flock(home, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
-/// The folders beneath `base` whose owners are dead.
+/// Returns the directories in `base` whose owners are dead.
 pub(super) fn abandoned(base: BorrowedFd<'_>) -> Vec<String> {
     names(base).into_iter().filter(|name| Owner::of(name).is_some_and(|owner| !owner.is_alive())).collect()
 }
 
-/// Removes an abandoned folder and the groups in it. `false` while something in it is still dying.
+/// Removes an abandoned directory and its groups. Returns `false` while a process in it is still dying.
 pub(super) fn remove_abandoned(base: BorrowedFd<'_>, name: &str) -> bool {
     let Ok(home) = files::open_dir(base, name) else {
-        return true; // another launcher, starting at the same time, was quicker
+        return true; // another launcher, starting at the same time, removed it first
     };
     if !claim(home.as_fd()) {
-        return true; // alive after all, in another pid namespace
+        return true; // the owner is alive, in another pid namespace
     }
     for group in names(home.as_fd()).iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
-        // What outlived its launcher is killed, and thawed to die of it.
+        // Processes that outlived their launcher are killed, then thawed so that they die.
         kill::kill_members(home.as_fd(), group);
         v1::thaw(home.as_fd(), group);
         remove_folder(home.as_fd(), group);
     }
-    // A refuge outlives its launcher for as long as the server does that lives in it: nothing to wait for.
+    // A child group with the server in it outlives its launcher, and is not waited for.
     remove_folder(base, name) || name.ends_with(REFUGE)
 }
 
-/// Whether the folder is gone afterwards.
+/// Removes a directory, and returns whether it no longer exists.
 pub(super) fn remove_folder(parent: BorrowedFd<'_>, name: &str) -> bool {
     matches!(unlinkat(parent, name, AtFlags::REMOVEDIR), Ok(()) | Err(Errno::NOENT))
 }

@@ -1,28 +1,29 @@
-//! Where the control groups of this process are, read from `/proc/self/mountinfo` and `/proc/self/cgroup`.
+//! Parses `/proc/self/mountinfo` and `/proc/self/cgroup` to find the cgroups of this process.
 //!
-//! Both files speak relative to the reader's cgroup namespace, so a path in one can be compared with a mount's
-//! root in the other. Everything here is a pure function over text, so that hosts we do not have can be tested.
+//! Both files are relative to the reader's cgroup namespace, so a path in one can be compared with a mount's
+//! root in the other. Everything here is a pure function over text, so that it can be tested for other hosts.
 
-/// Which of the kernel's two cgroup interfaces a mount or a membership belongs to.
+/// The cgroup version of a mount or a membership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
     V1,
     V2,
 }
 
-/// One mounted hierarchy.
+/// A mounted hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mount {
     pub(super) version: Version,
-    /// The group that the mount point shows: `/` unless the mount is a bind of a part, or of another namespace.
+    /// The group that the mount point shows: `/` unless the mount is a bind mount of a part, or of another
+    /// namespace.
     pub(super) root: String,
     pub(super) point: String,
     pub(super) read_only: bool,
-    /// The file system's options; on v1 the controllers are among them.
+    /// The file system's options; on v1 they include the controllers.
     options: Vec<String>,
 }
 
-/// One line of `/proc/self/cgroup`: the group this process is in, in one hierarchy.
+/// A line of `/proc/self/cgroup`: the group of this process in one hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Membership {
     pub(super) version: Version,
@@ -41,7 +42,7 @@ pub(super) fn mounts(mountinfo: &str) -> Vec<Mount> {
     mountinfo.lines().filter_map(mount).collect()
 }
 
-/// `36 35 98:0 /root /point rw,noatime shared:1 - cgroup source rw,memory`
+/// Parses `36 35 98:0 /root /point rw,noatime shared:1 - cgroup source rw,memory`.
 fn mount(line: &str) -> Option<Mount> {
     let (place, filesystem) = line.split_once(" - ")?;
     let place: Vec<&str> = place.split(' ').collect();
@@ -57,7 +58,8 @@ fn mount(line: &str) -> Option<Mount> {
     Some(Mount { version, root: unescape(place.get(3)?), point: unescape(place.get(4)?), read_only, options })
 }
 
-/// The kernel writes space, tab, newline and backslash as three octal digits behind a backslash.
+/// Decodes octal escapes: the kernel writes space, tab, newline and backslash as a backslash and three octal
+/// digits.
 fn unescape(field: &str) -> String {
     let mut parts = field.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -80,7 +82,7 @@ pub(super) fn memberships(text: &str) -> Vec<Membership> {
     text.lines().filter_map(membership).collect()
 }
 
-/// `4:memory:/a/b` or, on v2, `0::/a/b`; a path may itself hold colons.
+/// Parses `4:memory:/a/b` or, on v2, `0::/a/b`; a path may itself contain colons.
 fn membership(line: &str) -> Option<Membership> {
     let mut fields = line.splitn(3, ':');
     let id = fields.next()?;
@@ -89,32 +91,32 @@ fn membership(line: &str) -> Option<Membership> {
     Some(Membership { version, controllers, path: fields.next()?.to_owned() })
 }
 
-/// The mounts on which this membership's hierarchy can be seen, the best to use last.
+/// Returns the mounts that show this membership's hierarchy, the best one last.
 fn mounts_of<'a>(mounts: &'a [Mount], membership: &Membership) -> Vec<&'a Mount> {
     let shows = |mount: &&Mount| {
         mount.version == membership.version
             && membership.controllers.iter().all(|name| mount.options.contains(name))
     };
     let mut found: Vec<&Mount> = mounts.iter().filter(shows).collect();
-    // A later mount covers an earlier one at the same point; the sort is stable, so that order survives.
+    // A later mount covers an earlier one at the same point; the stable sort preserves that order.
     found.sort_by_key(|mount| !mount.read_only);
     found
 }
 
-/// The mount to use for a hierarchy whatever part of it is shown there.
+/// Returns the mount to use for a hierarchy, whatever part of it is visible there.
 pub(super) fn mount_of<'a>(mounts: &'a [Mount], membership: &Membership) -> Option<&'a Mount> {
     mounts_of(mounts, membership).pop()
 }
 
-/// The folder of the membership's own group, where some mount shows it.
+/// Returns the directory of the membership's own group, if some mount shows it.
 pub(super) fn own_folder(mounts: &[Mount], membership: &Membership) -> Option<String> {
     mounts_of(mounts, membership).iter().rev().find_map(|mount| locate(mount, &membership.path))
 }
 
-/// The folder at which `mount` shows the group `path`.
+/// Returns the directory at which `mount` shows the group `path`.
 fn locate(mount: &Mount, path: &str) -> Option<String> {
     let below = path.strip_prefix(mount.root.trim_end_matches('/'))?;
-    // `/../x` is a group outside this namespace: its name cannot be resolved through this mount.
+    // `/../x` is a group outside this namespace, whose name cannot be resolved through this mount.
     let inside = (below.is_empty() || below.starts_with('/')) && below.split('/').all(|name| name != "..");
     inside.then(|| format!("{}{}", mount.point, below.trim_end_matches('/')))
 }

@@ -1,8 +1,8 @@
-//! Hosts as they describe themselves, and where their groups are found.
+//! Tests with the mount tables of various hosts.
 
 use super::*;
 
-/// The own folder of `controller` (`""` asks for v2).
+/// Returns the own directory of `controller` (`""` for v2).
 fn folder(mountinfo: &str, cgroup: &str, controller: &str) -> Option<String> {
     let memberships = memberships(cgroup);
     let own = memberships.iter().find(|own| match controller {
@@ -83,11 +83,7 @@ fn docker_v1_shows_only_its_own_part() {
     let cgroup = "5:memory:/docker/4f2a\n8:pids:/docker/4f2a/inner\n";
     assert_eq!(folder(mountinfo, cgroup, "memory").as_deref(), Some("/sys/fs/cgroup/memory"));
     assert_eq!(folder(mountinfo, cgroup, "pids").as_deref(), Some("/sys/fs/cgroup/pids/inner"));
-    assert_eq!(
-        folder(mountinfo, "5:memory:/docker/4f2ab\n", "memory"),
-        None,
-        "a name that only starts alike"
-    );
+    assert_eq!(folder(mountinfo, "5:memory:/docker/4f2ab\n", "memory"), None, "a name with the same prefix");
 }
 
 #[test]

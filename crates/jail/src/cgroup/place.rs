@@ -1,4 +1,5 @@
-//! A folder of this launcher's own in one hierarchy, in which its groups are made; removed with the launcher.
+//! This launcher's directory in one hierarchy. It contains the launcher's groups, and is removed with the
+//! launcher.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
@@ -13,37 +14,37 @@ use super::owner::{self, Owner};
 use super::parse::Version;
 use super::{Controller, Error, Group, Limits, v1, v2};
 
-/// How many hierarchies one process may hold at a time; a launcher has one, a test program a few.
+/// Maximum number of hierarchies per process; a launcher has one, a test program a few.
 const MOST_HOMES: u32 = 64;
 
-/// The kernel charges memory in portions, for each processor: a group at its limit may lack so much of it.
+/// The kernel charges memory in per-CPU batches, so a group at its limit may appear to have this much left.
 const CHARGED_AHEAD: u64 = 4 << 20;
 
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) version: Version,
     pub(super) controllers: Vec<Controller>,
-    /// v1 only: this tree counts CPU time.
+    /// v1 only: this hierarchy counts CPU time.
     pub(super) accounting: bool,
-    /// v1 only: this tree can have its groups stand still. On v2 every group can.
+    /// v1 only: groups in this hierarchy can be frozen. On v2 every group can.
     pub(super) freezer: bool,
-    /// v2 only: the child of `base` into which its processes moved to make way.
+    /// v2 only: the child of `base` into which the processes of `base` were moved.
     pub(super) refuge: Option<String>,
     pub(super) base: OwnedFd,
     pub(super) home: OwnedFd,
     pub(super) name: String,
     maker: u32,
-    /// v1 only: tells when all groups together run out of memory, and how often they did.
+    /// v1 only: reports when all groups together run out of memory, and how often they did.
     all_out_of_memory: OnceLock<OwnedFd>,
     ooms_of_all: AtomicU64,
 }
 
 impl Place {
-    /// Makes the folder in `base` and locks it, so that no other launcher takes it for abandoned.
+    /// Creates the directory in `base` and locks it, so that no other launcher considers it abandoned.
     pub(super) fn make(base: OwnedFd, owner: Owner, version: Version) -> rustix::io::Result<Place> {
         let name = make_home(&base, owner)?;
         let home = files::open_dir(base.as_fd(), &name)?;
-        // Without the lock the name alone still says whose it is.
+        // Without the lock, the name alone identifies the owner.
         owner::claim(home.as_fd());
         let maker = std::process::id();
         Ok(Place {
@@ -69,7 +70,8 @@ impl Place {
         self.controllers.contains(&controller)
     }
 
-    /// A child that unwinds out of a `clone` must not remove what belongs to its parent.
+    /// Returns whether this process created the directory: a child that unwinds after a `clone` must not
+    /// remove its parent's.
     pub(super) fn is_ours(&self) -> bool {
         self.maker == std::process::id()
     }
@@ -90,7 +92,7 @@ impl Place {
         self.controllers.iter().try_for_each(|controller| limit(self.slot(group), *controller, limits))
     }
 
-    /// Limits the memory of all groups in this place together.
+    /// Limits the memory of all groups in this directory together.
     pub(super) fn limit_all(&self, memory_bytes: u64) -> rustix::io::Result<()> {
         let file = match self.version {
             Version::V1 => v1::limit_file(Controller::Memory),
@@ -99,7 +101,7 @@ impl Place {
         files::write(self.home.as_fd(), file, &memory_bytes.to_string())
     }
 
-    /// What the group above this place may have, where that is limited.
+    /// Returns the memory limit of the parent group, if any.
     pub(super) fn memory_above(&self) -> Option<u64> {
         let file = match self.version {
             Version::V1 => v1::limit_file(Controller::Memory),
@@ -108,36 +110,37 @@ impl Place {
         files::read(self.base.as_fd(), file).ok()?.trim().parse().ok()
     }
 
-    /// The memory that all groups in this place together use.
+    /// Returns the memory used by all groups in this directory together.
     pub(super) fn memory_of_all(&self) -> Option<u64> {
         let file = memory_file(self.version);
         files::read(self.home.as_fd(), file).ok()?.trim().parse().ok()
     }
 
-    /// Has the kernel tell when all groups together run out of memory. v2 counts that in the group that did.
+    /// Registers for notifications that all groups together ran out of memory. v2 counts that in the group
+    /// itself.
     pub(super) fn watch_all(&self) {
         if self.version == Version::V1 && self.all_out_of_memory.get().is_none() {
             let gauges = files::Gauges::default();
             let slot = Slot { home: self.home.as_fd(), number: ".", gauges: &gauges };
-            // Where the kernel cannot tell, a group's own count has to do.
+            // If the kernel does not support this, the group's own count must suffice.
             if let Ok(Some(event)) = v1::oom_event(slot) {
                 let _first = self.all_out_of_memory.set(event);
             }
         }
     }
 
-    /// How often all groups together ran out of memory, where that is told.
+    /// Returns how often all groups together ran out of memory, if the kernel reports it.
     pub(super) fn ooms_of_all(&self) -> u64 {
         let new = self.all_out_of_memory.get().map_or(0, files::drain_event);
         self.ooms_of_all.fetch_add(new, Ordering::Relaxed) + new
     }
 
-    /// How often a group ran out of its own memory. Below zero, on v1, where all groups together ran out of theirs before it
-    /// was made: only the difference of two counts means something.
+    /// Returns how often a group ran out of its own memory. On v1 this is negative if all groups together ran
+    /// out of memory before the group was created; only differences are meaningful.
     pub(super) fn own_ooms(&self, group: &Group) -> i64 {
         match self.version {
             Version::V1 => match group.drain_oom_event() {
-                // Every group is told of what happens above it, and the one above is told first.
+                // Every group is notified of events in its parent, and the parent is notified first.
                 Some(announced) => announced as i64 - self.ooms_of_all() as i64,
                 None => self.has_been_full(group).into(),
             },
@@ -192,7 +195,8 @@ impl Place {
         }
     }
 
-    /// An unreadable group counts as inhabited, unless it is gone.
+    /// Returns whether the group has no processes. An unreadable group counts as populated, unless it no
+    /// longer exists.
     pub(super) fn is_empty(&self, group: &Group) -> bool {
         match files::read(self.home.as_fd(), &format!("{}/{}", group.number, v2::MEMBERS)) {
             Ok(members) => members.is_empty(),
@@ -201,7 +205,7 @@ impl Place {
     }
 }
 
-/// Which file has the memory in use.
+/// Returns the name of the file with the memory in use.
 pub(super) fn memory_file(version: Version) -> &'static str {
     match version {
         Version::V1 => "memory.usage_in_bytes",
@@ -209,7 +213,8 @@ pub(super) fn memory_file(version: Version) -> &'static str {
     }
 }
 
-/// A second hierarchy in the same process gets a numbered name, which [`Owner::of`] reads as the same owner.
+/// Creates the directory. A second hierarchy in the same process gets a numbered name, which [`Owner::of`]
+/// parses as the same owner.
 fn make_home(base: &OwnedFd, owner: Owner) -> rustix::io::Result<String> {
     for copy in 0..MOST_HOMES {
         let name = if copy == 0 { owner.to_string() } else { format!("{owner}.{copy}") };

@@ -1,7 +1,7 @@
-//! Real groups on this host: needs root, and says so where it is not.
+//! Tests with real cgroups on this host. They need root, and print when they are skipped.
 //!
-//! Children are made by `fork` in a program that has threads, so between `fork` and `_exit` they make system
-//! calls only.
+//! Children are created by `fork` in a program with threads, so between `fork` and `_exit` they only make
+//! system calls.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-/// A hierarchy with all controllers, or `None` with the reason printed.
+/// Returns a hierarchy with all controllers, or prints why there is none.
 fn hierarchy() -> Option<Hierarchy> {
     let (hierarchy, missing) = Hierarchy::discover();
     if missing.is_empty() {
@@ -20,13 +20,13 @@ fn hierarchy() -> Option<Hierarchy> {
         return Some(hierarchy);
     }
     for Missing { controller, reason, remedy } in missing {
-        eprintln!("skipped: no {controller} controller here: {reason} (mend it by: {remedy})");
+        eprintln!("skipped: no {controller} controller here: {reason} (remedy: {remedy})");
     }
     None
 }
 
-fn joined(group: &Group, work: fn() -> i32) -> i32 {
-    // The few tests that fork join by v1's `tasks`; a v2 group is joined by its own `cgroup.procs`.
+fn run_in_group(group: &Group, work: fn() -> i32) -> i32 {
+    // The few tests that fork join through v1's `tasks`; a v2 group is joined through its `cgroup.procs`.
     let mut doors: Vec<i32> = group.join_fds().iter().map(AsRawFd::as_raw_fd).collect();
     let door =
         group.clone_into().map(|dir| files::open(dir, v2::MEMBERS, rustix::fs::OFlags::WRONLY).unwrap());
@@ -52,10 +52,10 @@ fn joined(group: &Group, work: fn() -> i32) -> i32 {
 }
 
 /// Touches 200 MB, a page at a time.
-fn hog() -> i32 {
+fn touch_200_mb() -> i32 {
     const SIZE: usize = 200 << 20;
     let (read_write, private) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice aliases nothing.
+    // SAFETY: a fresh anonymous mapping at an address chosen by the kernel aliases nothing.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), SIZE, read_write, private, -1, 0) };
     if start == libc::MAP_FAILED {
         return 98;
@@ -67,8 +67,8 @@ fn hog() -> i32 {
     0
 }
 
-/// Forks without reaping: a child that has ended still counts. Exits 1 when a fork was refused.
-fn breed() -> i32 {
+/// Forks without reaping: a zombie still counts. Returns 1 if a fork is refused.
+fn fork_without_reaping() -> i32 {
     for _ in 0..32 {
         // SAFETY: the child ends at once.
         match unsafe { libc::fork() } {
@@ -100,7 +100,7 @@ fn eventually(mut done: impl FnMut() -> bool) -> bool {
     false
 }
 
-fn gone(group: Group) -> bool {
+fn remove_eventually(group: Group) -> bool {
     let mut waiting = Some(group);
     eventually(|| {
         waiting = waiting.take().and_then(|group| group.remove().err());
@@ -116,7 +116,7 @@ fn memory_beyond_the_limit_is_killed_counted_and_announced() {
     let group = hierarchy.create(1).unwrap();
     group.set_limits(&LIMITS).unwrap();
     assert_eq!((group.oom_kills(), group.is_empty()), (0, true));
-    let status = joined(&group, hog);
+    let status = run_in_group(&group, touch_200_mb);
     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "status {status:#x}");
     if let Some(event) = group.oom_event() {
         let announced = || {
@@ -130,7 +130,7 @@ fn memory_beyond_the_limit_is_killed_counted_and_announced() {
     let usage = group.usage();
     assert!(usage.cpu.is_some_and(|cpu| cpu > Duration::ZERO), "{usage:?}");
     assert!(usage.peak_memory_bytes.is_none_or(|peak| peak > 16 * MIB && peak <= 32 * MIB), "{usage:?}");
-    assert!(gone(group));
+    assert!(remove_eventually(group));
 }
 
 #[test]
@@ -139,21 +139,21 @@ fn a_kill_for_want_of_everybodys_memory_is_told_from_ones_own() {
     hierarchy.limit_all(32 * MIB);
     hierarchy.limit_all(64 * MIB);
     assert_eq!(hierarchy.memory_for_all(), Some(32 * MIB), "the lower limit stays");
-    // Also where the group was nearly at its own limit.
+    // Also if the group is nearly at its own limit.
     for own in [1024 * MIB, 33 * MIB] {
         let group = hierarchy.create(1).unwrap();
         group.set_limits(&Limits { memory_bytes: own, ..LIMITS }).unwrap();
         assert!(!group.was_killed_from_above());
-        let status = joined(&group, hog);
+        let status = run_in_group(&group, touch_200_mb);
         assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "status {status:#x}");
         assert!(group.oom_kills() > 0 && group.was_killed_from_above(), "{:?}", group.memory_events());
-        assert!(gone(group));
+        assert!(remove_eventually(group));
     }
     let group = hierarchy.create(1).unwrap();
     group.set_limits(&Limits { memory_bytes: 16 * MIB, ..LIMITS }).unwrap();
-    joined(&group, hog);
+    run_in_group(&group, touch_200_mb);
     assert!(group.oom_kills() > 0 && !group.was_killed_from_above(), "{:?}", group.memory_events());
-    assert!(gone(group));
+    assert!(remove_eventually(group));
 }
 
 #[test]
@@ -161,30 +161,30 @@ fn forks_beyond_the_limit_are_refused_and_counted() {
     let Some(hierarchy) = hierarchy() else { return };
     let group = hierarchy.create(1).unwrap();
     group.set_limits(&LIMITS).unwrap();
-    let status = joined(&group, breed);
+    let status = run_in_group(&group, fork_without_reaping);
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 1, "status {status:#x}");
     assert!(group.forks_refused() > 0);
     assert!(group.usage().peak_processes.is_none_or(|peak| peak == 8));
-    assert!(gone(group));
+    assert!(remove_eventually(group));
 }
 
 #[test]
 fn groups_do_not_see_each_others_accounts_and_all_is_removed_in_the_end() {
     let Some(hierarchy) = hierarchy() else { return };
     let places = Arc::clone(&hierarchy.places);
-    // By descriptor: the name of a folder that is gone may be taken by a test beside this one.
+    // By descriptor: a concurrent test may reuse the name of a removed directory.
     let homes: Vec<_> = places.iter().map(|place| place.home.try_clone().unwrap()).collect();
     let stands = |home: &std::os::fd::OwnedFd| files::exists(home.as_fd(), v2::MEMBERS);
     drop(places);
     let (used, fresh) = (hierarchy.create(1).unwrap(), hierarchy.create(1).unwrap());
-    assert_eq!(joined(&used, idle), 0);
+    assert_eq!(run_in_group(&used, idle), 0);
     assert_eq!(fresh.usage().peak_processes.unwrap_or(0), 0);
     assert_eq!(fresh.oom_kills() + fresh.forks_refused(), 0);
-    assert!(gone(used));
+    assert!(remove_eventually(used));
     drop(hierarchy);
-    assert!(homes.iter().all(stands), "kept for the living group");
+    assert!(homes.iter().all(stands), "kept while a group exists");
     drop(fresh);
-    assert!(!homes.iter().any(stands), "gone with the last group");
+    assert!(!homes.iter().any(stands), "removed with the last group");
 }
 
 #[test]
@@ -200,10 +200,10 @@ fn a_group_in_use_is_given_back() {
     let group = group.remove().unwrap_err();
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();
-    assert!(gone(group));
+    assert!(remove_eventually(group));
 }
 
-/// A process in a folder of this name in every place.
+/// Starts a process in a directory of this name in every hierarchy.
 fn sleeper_in(places: &[Place], folder: impl Fn(&Place) -> String) -> std::process::Child {
     let sleeper = std::process::Command::new("sleep").arg("3600").spawn().unwrap();
     for place in places {
@@ -235,7 +235,7 @@ fn processes_left_in_a_group_are_killed() {
     }));
 }
 
-/// Makes a folder that looks abandoned, and locks it: until then a test beside this one may sweep it.
+/// Creates a directory that looks abandoned, and locks it. Until then a concurrent test may sweep it.
 fn held(place: &Place, name: &str) -> std::os::fd::OwnedFd {
     let mut held = None;
     assert!(eventually(|| {
@@ -249,7 +249,7 @@ fn held(place: &Place, name: &str) -> std::os::fd::OwnedFd {
 #[test]
 fn processes_left_by_a_dead_launcher_are_killed_and_its_folder_is_removed() {
     let Some(hierarchy) = hierarchy() else { return };
-    // Below a folder in which no other launcher of this machine looks.
+    // Below a directory in which no other launcher of this machine searches.
     let apart = format!("belljarette-{}", std::process::id());
     let places = &hierarchy.places;
     for folder in
@@ -264,7 +264,7 @@ fn processes_left_by_a_dead_launcher_are_killed_and_its_folder_is_removed() {
             && owner::abandoned(base.as_fd()).is_empty()
             && owner::remove_folder(place.base.as_fd(), &apart)
     };
-    // What is killed here dies a little later.
+    // The killed process takes time to die.
     let _swept = is_swept(&places[0]);
     assert!(was_killed(sleeper));
     assert!(places.iter().all(|place| eventually(|| is_swept(place))));
@@ -290,7 +290,7 @@ fn what_a_dead_launcher_left_is_swept_and_nothing_else() {
     let Some(hierarchy) = hierarchy() else { return };
     let base = hierarchy.places[0].base.try_clone().unwrap();
     let living = std::process::id();
-    // A pid that cannot be, this pid with another start, and a name that only looks alike.
+    // An impossible pid, this pid with another start time, and names that only look similar.
     let dead =
         ["belljar-4194999-1".to_owned(), format!("belljar-{living}-1"), "belljar-4194999-3.1".to_owned()];
     let other = format!("belljarette-4194999-{living}");
@@ -298,11 +298,11 @@ fn what_a_dead_launcher_left_is_swept_and_nothing_else() {
         let _ = mkdirat(&base, name, Mode::from(0o755));
         let _ = mkdirat(&base, format!("{name}/0"), Mode::from(0o755));
     }
-    // Held by somebody whose pid we cannot see: the lock alone keeps it.
+    // Locked, with an owner whose pid is not visible: only the lock protects it.
     let held_name = format!("belljar-4194998-{living}");
     let held = held(&hierarchy.places[0], &held_name);
     let (again, _) = Hierarchy::discover();
-    // And what such a test has begun to sweep, ours leaves to it.
+    // Directories that a concurrent test has begun to sweep are left to it.
     assert!(eventually(|| dead.iter().all(|name| !files::exists(base.as_fd(), name))));
     assert!(
         [&other, &held_name, &hierarchy.places[0].name].iter().all(|name| files::exists(base.as_fd(), name))

@@ -1,25 +1,27 @@
-//! The memory of all groups together: they live below one folder, whose limit leaves room for the server and everything else
-//! on the machine. A process that is killed because of that limit has not used up its own.
+//! Limits the memory of all groups together. They are below one directory whose limit leaves room for the
+//! server and the rest of the machine. A process killed because of that limit did not exceed the limit of its
+//! own group.
 
 use super::{Controller, Group, Hierarchy};
 
-/// What is kept for others: a tenth, and no less than this where the machine has twice as much.
+/// Memory reserved for others: a tenth, and at least this much if the machine has twice as much.
 const KEPT_BYTES: u64 = 512 << 20;
 
-/// What happened to a group for want of memory, so far.
+/// Out-of-memory events of a group so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryEvents {
-    /// How many of its processes were killed.
+    /// Number of its processes that were killed.
     pub kills: u64,
-    /// How often it ran out of its own memory, counted from anywhere.
+    /// How often it ran out of its own memory, relative to an arbitrary start.
     own: i64,
-    /// How often all groups together ran out of theirs, where that is announced.
+    /// How often all groups together ran out of memory, if the kernel reports it.
     all: u64,
 }
 
 impl MemoryEvents {
-    /// How many processes were killed since then although the group had not used up its own memory: all groups together had.
-    /// Where both had, it counts as theirs: a kill that was not the group's fault is never told as its own.
+    /// Returns how many processes were killed since `before` because all groups together ran out of memory,
+    /// although this group had not used up its own. If both happened, the kill is attributed to the common
+    /// limit, so that a kill that was not the group's fault is never reported as its own.
     pub fn machine_kills_since(&self, before: &MemoryEvents) -> u64 {
         let from_above = self.own <= before.own || self.all > before.all;
         if from_above { self.kills.saturating_sub(before.kills) } else { 0 }
@@ -27,8 +29,8 @@ impl MemoryEvents {
 }
 
 impl Hierarchy {
-    /// Limits the memory of all groups together to what the machine, or the group that this process is in, has to spare.
-    /// Where that cannot be set only the limits of each group hold.
+    /// Limits the memory of all groups together to what the machine, or this process's parent group, can
+    /// spare. If that cannot be set, only the limit of each group applies.
     pub fn leave_room_for_others(&self) {
         let total = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_memory(&text));
         let place = self.places.iter().find(|place| place.has(Controller::Memory));
@@ -38,13 +40,13 @@ impl Hierarchy {
         }
     }
 
-    /// Limits the memory of all groups together, where they do not have a lower limit already.
+    /// Limits the memory of all groups together, unless they already have a lower limit.
     pub fn limit_all(&self, memory_bytes: u64) {
         if self.memory_for_all.get().is_some_and(|limit| limit <= memory_bytes) {
             return;
         }
         for place in self.places.iter().filter(|place| place.has(Controller::Memory)) {
-            // Without it the limits of each group still hold.
+            // If this fails, the limit of each group still applies.
             if place.limit_all(memory_bytes).is_ok() {
                 place.watch_all();
                 self.memory_for_all.set(Some(memory_bytes));
@@ -52,19 +54,19 @@ impl Hierarchy {
         }
     }
 
-    /// What all groups together may have, where that is limited.
+    /// Returns the memory limit of all groups together, if there is one.
     pub fn memory_for_all(&self) -> Option<u64> {
         self.memory_for_all.get()
     }
 
-    /// The memory that all groups together use now.
+    /// Returns the memory used by all groups together.
     pub fn memory_of_all(&self) -> Option<u64> {
         self.places.iter().find(|place| place.has(Controller::Memory))?.memory_of_all()
     }
 }
 
 impl Group {
-    /// What happened to the group for want of memory.
+    /// Returns the out-of-memory events of the group.
     pub fn memory_events(&self) -> MemoryEvents {
         let Some(place) = self.with(Controller::Memory) else { return MemoryEvents::default() };
         MemoryEvents {
@@ -74,17 +76,18 @@ impl Group {
         }
     }
 
-    /// Whether a process was killed for want of memory although the group had not used up its own: all groups together had.
+    /// Returns whether a process was killed because all groups together ran out of memory, although this
+    /// group had not used up its own.
     pub fn was_killed_from_above(&self) -> bool {
         self.memory_events().machine_kills_since(&self.memory_events_before()) > 0
     }
 
-    /// What had happened before the run that the group is for.
+    /// Returns the out-of-memory events before the current run.
     pub fn memory_events_before(&self) -> MemoryEvents {
         self.account.events_before.get()
     }
 
-    /// What happens from now on is another run's.
+    /// Attributes all further events to the next run.
     pub(super) fn begin_memory_events(&self) {
         self.account.events_before.set(self.memory_events());
     }
@@ -104,9 +107,13 @@ mod tests {
         let events = |kills, own, all| MemoryEvents { kills, own, all };
         let before = events(1, 2, 3);
         assert_eq!(events(2, 3, 3).machine_kills_since(&before), 0, "its own limit");
-        assert_eq!(events(2, 2, 4).machine_kills_since(&before), 1, "that of all");
-        assert_eq!(events(3, 2, 3).machine_kills_since(&before), 2, "the machine's, which announces nothing");
+        assert_eq!(events(2, 2, 4).machine_kills_since(&before), 1, "the common limit");
+        assert_eq!(
+            events(3, 2, 3).machine_kills_since(&before),
+            2,
+            "the machine's memory, which is not reported"
+        );
         assert_eq!(events(2, 9, 4).machine_kills_since(&before), 1, "both");
-        assert_eq!(events(1, 9, 4).machine_kills_since(&before), 0, "nobody was killed");
+        assert_eq!(events(1, 9, 4).machine_kills_since(&before), 0, "no process was killed");
     }
 }

@@ -1,4 +1,4 @@
-//! What a setting or a figure is called in cgroup v1, where each controller may be a tree of its own.
+//! Settings and counters of cgroup v1, where each controller may have its own hierarchy.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::files::Slot;
 use super::{CPU_PERIOD_US, Controller, Error, Limits, SMALLEST_CPU_QUOTA_US};
 
-/// The file without which the controller cannot limit anything.
+/// Returns the file without which the controller cannot limit anything.
 pub(super) fn limit_file(controller: Controller) -> &'static str {
     match controller {
         Controller::Memory => "memory.limit_in_bytes",
@@ -19,10 +19,10 @@ pub(super) fn limit_file(controller: Controller) -> &'static str {
     }
 }
 
-/// Settings that are the same for every run, made ahead of time.
+/// Writes the settings that are the same for every run, in advance.
 pub(super) fn furnish(slot: Slot<'_>, controller: Controller) -> Result<(), Error> {
     match controller {
-        // Swap would only let a sandbox over its limit go on, slowly, at the host's expense.
+        // Swap would only let a sandbox above its limit continue slowly, at the host's expense.
         Controller::Memory => slot.write_if_there("memory.swappiness", "0"),
         Controller::Cpu => slot.write("cpu.cfs_period_us", &CPU_PERIOD_US.to_string()),
         Controller::Pids => Ok(()),
@@ -35,8 +35,9 @@ pub(super) fn limit(slot: Slot<'_>, controller: Controller, limits: &Limits) -> 
         Controller::Memory => {
             let bytes = limits.memory_bytes.to_string();
             let with_swap = || slot.write_if_there("memory.memsw.limit_in_bytes", &bytes);
-            // Memory and swap together may never be limited below memory alone, so memory goes first; except where
-            // that is refused because the group has a lower limit on both, which is to be raised.
+            // The limit of memory and swap together may never be below that of memory alone, so memory is
+            // written first, unless that is refused because the group has a lower combined limit, which must
+            // be raised first.
             match slot.write(file, &bytes) {
                 Err(Error::Write { errno: Errno::INVAL, .. }) => {
                     with_swap().and_then(|()| slot.write(file, &bytes))
@@ -45,8 +46,8 @@ pub(super) fn limit(slot: Slot<'_>, controller: Controller, limits: &Limits) -> 
             }
         }
         Controller::Cpu => match slot.write(file, &limits.cpu_quota_us().to_string()) {
-            // v1 refuses a quota above an ancestor's, where v2 lets the tighter of the two rule. A group without
-            // a quota of its own gets exactly that: the ancestor's, which is less than was asked for.
+            // v1 refuses a quota above an ancestor's, where v2 applies the tighter of the two. A group
+            // without a quota of its own gets exactly that: the ancestor's, which is less than requested.
             Err(Error::Write { errno: Errno::INVAL, .. })
                 if limits.cpu_quota_us() >= SMALLEST_CPU_QUOTA_US =>
             {
@@ -58,13 +59,13 @@ pub(super) fn limit(slot: Slot<'_>, controller: Controller, limits: &Limits) -> 
     }
 }
 
-/// The file to which a process writes `0` to join.
+/// Opens the file to which a process writes `0` to join.
 pub(super) fn door(slot: Slot<'_>) -> Result<OwnedFd, Error> {
     slot.open("tasks", OFlags::WRONLY)
 }
 
-/// An eventfd that becomes readable when the group runs out of memory; v1 kills one process only, so somebody
-/// has to end the others. `None` where the kernel was built without the notification.
+/// Creates an eventfd that becomes readable when the group runs out of memory. v1 kills only one process, so
+/// the launcher must kill the others. `None` if the kernel was built without this notification.
 pub(super) fn oom_event(slot: Slot<'_>) -> Result<Option<OwnedFd>, Error> {
     const FILE: &str = "cgroup.event_control";
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -89,12 +90,12 @@ pub(super) fn peak_memory(slot: Slot<'_>) -> Option<u64> {
     slot.number_in("memory.max_usage_in_bytes")
 }
 
-/// Has the peak begin anew.
+/// Resets the peak memory usage.
 pub(super) fn forget_peak(slot: Slot<'_>) -> rustix::io::Result<()> {
     slot.set_back("memory.max_usage_in_bytes", "0")
 }
 
-/// The name by which cgroup v1 knows the controller that has groups stand still, which v2 has in every group.
+/// Name of the v1 controller that freezes groups; in v2 every group can be frozen.
 pub(super) const FREEZER: &str = "freezer";
 const FREEZER_STATE: &str = "freezer.state";
 
@@ -102,23 +103,23 @@ pub(super) fn freeze(slot: Slot<'_>, frozen: bool) -> Result<(), Error> {
     slot.write(FREEZER_STATE, if frozen { "FROZEN" } else { THAWED })
 }
 
-/// What is on the way there says so.
+/// Returns whether the group is frozen; while it is freezing, the file says `FREEZING`.
 pub(super) fn is_frozen(slot: Slot<'_>) -> bool {
     slot.read(FREEZER_STATE).is_some_and(|state| state.trim() == "FROZEN")
 }
 
 const THAWED: &str = "THAWED";
 
-/// Lets a group of a dead launcher go on, so that those in it can die: a signal that ends a process waits, on v1, until it
-/// is thawed. Where there is no freezer there is nothing to thaw.
+/// Thaws a group of a dead launcher, so that its processes can die: on v1 a fatal signal takes effect only
+/// after thawing. Without a freezer there is nothing to thaw.
 pub(super) fn thaw(home: BorrowedFd<'_>, group: &str) {
     let _thawed = super::files::write(home, &format!("{group}/{FREEZER_STATE}"), THAWED);
 }
 
-/// The name by which cgroup v1 knows CPU accounting, which v2 has in every group.
+/// Name of the v1 controller for CPU accounting, which v2 has in every group.
 pub(super) const ACCOUNTING: &str = "cpuacct";
 
-/// Which of the wanted controllers the kernel really offers in this tree.
+/// Returns whether the kernel supports the limit of this controller in this hierarchy.
 pub(super) fn offers(home: BorrowedFd<'_>, controller: Controller) -> bool {
     super::files::exists(home, limit_file(controller))
 }

@@ -1,8 +1,8 @@
-//! What a setting or a figure is called in cgroup v2, and how a folder is made ready to hold limited groups.
+//! Settings and counters of cgroup v2, and preparing a directory to hold limited groups.
 //!
-//! A controller works in a group when the folder above has it in `cgroup.subtree_control`, and a folder other
-//! than the hierarchy's root may hold either processes or such groups, not both. So when the launcher's own
-//! group is all it was given, the processes in it move into a child first.
+//! A controller is available in a group if the parent directory lists it in `cgroup.subtree_control`. A
+//! directory other than the root of the hierarchy may contain either processes or such groups, not both. So
+//! if the launcher's own group is all it was given, the processes in it are moved into a child first.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -19,11 +19,11 @@ const SWITCHES: &str = "cgroup.subtree_control";
 pub(super) const MEMORY_LIMIT: &str = "memory.max";
 pub(super) const MEMBERS: &str = "cgroup.procs";
 
-/// Settings that are the same for every run, made ahead of time.
+/// Writes the settings that are the same for every run, in advance.
 pub(super) fn furnish(slot: Slot<'_>, controller: Controller) -> Result<(), Error> {
     match controller {
         Controller::Memory => {
-            // Absent when the kernel has no swap, and then there is none to use.
+            // Absent if the kernel has no swap, which then needs no limit.
             slot.write_if_there("memory.swap.max", "0")?;
             slot.write("memory.oom.group", "1")
         }
@@ -39,7 +39,7 @@ pub(super) fn limit(slot: Slot<'_>, controller: Controller, limits: &Limits) -> 
     }
 }
 
-/// A process that runs out of memory is not to take the others with it.
+/// Makes the kernel kill a single process, not the whole group, when memory runs out.
 pub(super) fn let_others_live(slot: Slot<'_>) -> Result<(), Error> {
     slot.write("memory.oom.group", "0")
 }
@@ -52,7 +52,7 @@ pub(super) fn is_frozen(slot: Slot<'_>) -> bool {
     slot.value_in("cgroup.events", "frozen") == Some(1)
 }
 
-/// The larger, not the sum: a process killed with its whole group is in both counts.
+/// Returns the larger count, not the sum: a process killed with its whole group is in both counts.
 pub(super) fn oom_kills(slot: Slot<'_>) -> Option<u64> {
     let events = slot.read("memory.events")?;
     files::value(&events, "oom_kill").max(files::value(&events, "oom_group_kill"))
@@ -66,21 +66,21 @@ pub(super) fn peak_memory(slot: Slot<'_>) -> Option<u64> {
     slot.number_in("memory.peak")
 }
 
-/// Whether `dir` is the root of the whole hierarchy, not merely of a namespace: only there the kernel leaves
-/// out `cgroup.type`, and only there processes and groups may live side by side.
+/// Returns whether `dir` is the root of the whole hierarchy, not merely of a namespace: only there is
+/// `cgroup.type` absent, and only there may processes and groups be mixed.
 pub(super) fn is_true_root(dir: BorrowedFd<'_>) -> bool {
     !files::exists(dir, "cgroup.type")
 }
 
-/// Whether a service manager has marked `dir` as given to whoever runs in it (`Delegate=yes`). What it limits there then
-/// holds for sandboxes, too.
+/// Returns whether a service manager has marked `dir` as delegated (`Delegate=yes`). The limits that it sets
+/// there then also apply to sandboxes.
 pub(super) fn is_given(dir: BorrowedFd<'_>) -> bool {
     let mut mark = [0; 1];
     let marked = |name: &str| fgetxattr(dir, name, &mut mark[..]) == Ok(1) && mark == *b"1";
     ["trusted.delegate", "user.delegate"].into_iter().any(marked)
 }
 
-/// Whether the group above `dir` can be seen from here, and so be told to hand a controller down.
+/// Returns whether the parent group of `dir` is visible, so that a controller can be enabled there.
 pub(super) fn is_below_another(dir: BorrowedFd<'_>) -> bool {
     files::exists(dir, "../cgroup.subtree_control")
 }
@@ -89,28 +89,29 @@ pub(super) fn offered(dir: BorrowedFd<'_>, controller: Controller) -> bool {
     files::words(dir, "cgroup.controllers").contains(&controller.to_string())
 }
 
-/// Switches one controller on for the groups beneath `dir`.
+/// Enables a controller for the groups in `dir`.
 pub(super) fn enable(dir: BorrowedFd<'_>, controller: Controller) -> rustix::io::Result<()> {
-    // Under systemd it is usually on already; writing again would need rights we may not have.
+    // Under systemd it is usually enabled already; writing again might require rights that we lack.
     if files::words(dir, SWITCHES).contains(&controller.to_string()) {
         return Ok(());
     }
     files::write(dir, SWITCHES, &format!("+{controller}"))
 }
 
-/// Who lives in `dir`; a process outside our pid namespace shows as 0.
+/// Returns the processes in `dir`. A process outside our pid namespace is listed as 0.
 pub(super) fn members(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<u32>> {
     let text = files::read(dir, MEMBERS)?;
     Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }
 
-/// The members that are neither this process nor the one that started it: theirs is not ours to move.
+/// Returns the members other than this process and its parent; these must not be moved.
 pub(super) fn strangers(members: &[u32]) -> Vec<u32> {
     let ours = [std::process::id(), std::os::unix::process::parent_id()];
     members.iter().copied().filter(|pid| *pid == 0 || !ours.contains(pid)).collect()
 }
 
-/// Moves everyone in `base` into its new child `refuge`. `false` when nobody was there and nothing was made.
+/// Moves all processes in `base` into its new child `refuge`. Returns `false` if there were none and nothing
+/// was created.
 pub(super) fn evacuate(base: BorrowedFd<'_>, refuge: &str, folder: &str) -> Result<bool, Obstacle> {
     let failed = |file: &str, errno: Errno| Obstacle::failed(folder, file, errno);
     let members = members(base).map_err(|errno| failed(MEMBERS, errno))?;
@@ -132,8 +133,8 @@ pub(super) fn evacuate(base: BorrowedFd<'_>, refuge: &str, folder: &str) -> Resu
     Ok(true)
 }
 
-/// Undoes [`evacuate`]. Best effort: while another launcher has groups there nothing can be undone, and the last one
-/// does it; what stays all the same is recognised by its name at the next start.
+/// Undoes [`evacuate`], best effort: while another launcher has groups there, nothing can be undone, and the
+/// last launcher does it. A leftover child is recognized by its name at the next start.
 pub(super) fn return_home(base: BorrowedFd<'_>, refuge: &str) {
     for controller in Controller::ALL {
         let _ = files::write(base, SWITCHES, &format!("-{controller}"));
@@ -149,7 +150,7 @@ pub(super) fn return_home(base: BorrowedFd<'_>, refuge: &str) {
 #[path = "v2_tests.rs"]
 mod tests;
 
-/// The file to which a process writes `0` to join.
+/// Opens the file to which a process writes `0` to join.
 pub(super) fn door(slot: Slot<'_>) -> Result<OwnedFd, Error> {
     slot.open(MEMBERS, OFlags::WRONLY)
 }

@@ -1,4 +1,4 @@
-//! Which file gets which text, over a folder that only looks like a control group.
+//! Tests of the files and their content, with an ordinary directory in place of a cgroup.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::*;
 use crate::cgroup::files::Gauges;
 
-/// A home with one group, numbered 7, that has every file of a v2 group.
+/// A launcher directory with one group, numbered 7, that has all files of a v2 group.
 struct Fake {
     root: PathBuf,
     home: OwnedFd,

@@ -1,6 +1,7 @@
-//! Collecting `./artifacts`: inside the jail, as its user, regular files only, no link followed, everything bounded.
+//! Collects `./artifacts` inside the jail, as its user: regular files only, no link followed, everything
+//! bounded.
 //!
-//! On the pipe a file is its name's length (u32), its length (u64), the name, the bytes.
+//! Each file on the pipe: length of its name (u32), length of its content (u64), name, content.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -9,10 +10,10 @@ use rustix::io::Errno;
 
 use crate::spec::ArtifactRules;
 
-/// How many entries of the folder are looked at; a folder with more is somebody's joke.
+/// Maximum number of directory entries examined.
 const MAX_ENTRIES: usize = 10_000;
 
-/// Sends what the rules let pass of a folder.
+/// Sends the files in `folder` that match the rules.
 pub(super) fn collect(rules: &ArtifactRules, from: BorrowedFd<'_>, folder: &str, pipe: &OwnedFd) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(folder) = rustix::fs::openat(from, folder, flags, Mode::empty()) else { return };
@@ -22,7 +23,7 @@ pub(super) fn collect(rules: &ArtifactRules, from: BorrowedFd<'_>, folder: &str,
             Ok(()) => left -= 1,
             // The reader is gone.
             Err(Errno::PIPE) => return,
-            // A file that is too long or cannot be read is left out, and takes nobody's place.
+            // A file that is too large or unreadable is skipped and does not count.
             Err(_) => {}
         }
         if left == 0 {
@@ -31,7 +32,7 @@ pub(super) fn collect(rules: &ArtifactRules, from: BorrowedFd<'_>, folder: &str,
     }
 }
 
-/// Names that may leave, sorted, so that the same run gives the same list.
+/// Returns the names of matching files, sorted, so that equal runs give equal lists.
 fn names(folder: &OwnedFd, rules: &ArtifactRules) -> Vec<String> {
     let Ok(entries) = Dir::read_from(folder) else { return Vec::new() };
     let mut names: Vec<String> = entries
@@ -69,7 +70,7 @@ fn send(rules: &ArtifactRules, folder: &OwnedFd, name: &str, pipe: &OwnedFd) -> 
         let wanted = left.min(buffer.len());
         let read = rustix::io::read(&file, &mut buffer[..wanted])?;
         if read == 0 {
-            // All others are dead, so this cannot happen; zeros keep the frame whole if it does.
+            // All other processes are dead, so this cannot happen; if it does, zeros keep the framing intact.
             buffer[..wanted].fill(0);
         }
         let read = if read == 0 { wanted } else { read };

@@ -1,8 +1,9 @@
-//! The builder of a zygote's jails: a process on the launcher's side, and not in its loop.
+//! The builder of a zygote's jails: a trusted process outside the launcher's event loop.
 //!
-//! It is PID 1 of the pid namespace in which the zygote and all its jails live, so that one kill ends them all. It makes
-//! each jail whole before the zygote is asked for a child, and looks at each child from outside before anything may run in
-//! it. It believes nobody but the launcher: the zygote has no line to it.
+//! It is PID 1 of the pid namespace that contains the zygote and all its jails, so killing it ends them all.
+//! It builds each jail completely before the zygote is asked to fork a child, and inspects each child from
+//! outside before any tenant code runs in it. It takes requests only from the launcher; the zygote has no
+//! connection to it.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -25,63 +26,64 @@ use crate::spec::INNER_UID;
 use crate::step::{Step, StepFailed};
 use crate::{sys, wire};
 
-/// What a builder starts with, the same for all its jails.
+/// Input of a builder, the same for all its jails.
 pub(crate) struct Builder<'a> {
-    /// To the launcher.
+    /// Socket to the launcher.
     pub(crate) line: OwnedFd,
     /// `/proc` of the host.
     pub(crate) proc: &'a OwnedFd,
-    /// Where the root tree stands.
+    /// Path of the root tree.
     pub(crate) root: &'a str,
-    /// The zygote's user, who owns the user namespaces of its plots.
+    /// User id of the zygote, which owns the user namespaces of its namespace sets.
     pub(crate) owner: u32,
     pub(crate) guard: Guard,
-    /// The filter of PID 1.
+    /// Filter of PID 1.
     pub(crate) filter: &'a Filter,
-    /// Paths that stay visible below folders that are new in every jail.
+    /// Paths that stay visible below directories that are fresh in every jail.
     pub(crate) kept: &'a [u8],
 }
 
-/// Launcher to builder.
+/// A message from launcher to builder.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum BuilderOrder {
-    /// Build a jail. Descriptors: the leash of PID 1; the user, network and mount namespace of a plot, if there is one;
-    /// and files to which a process writes `0` to join the jail's control groups.
+    /// Builds a jail. Attached descriptors: the liveness pipe of PID 1; the user, network and mount namespace
+    /// of a namespace set, unless a new one is to be created; and cgroup join fds, to which a process writes
+    /// `0`.
     Build(JailPlan),
-    /// Look at a child that says it is confined. Descriptors: the jail's `/proc`, its namespaces, the child, and files of
-    /// control groups that a process of another user cannot join by itself.
+    /// Inspects a child that reports that it is confined. Attached descriptors: the jail's `/proc`, its
+    /// namespaces, the child, and files of cgroups that a process of another user cannot join itself.
     Inspect(Box<Expected>),
 }
 
-/// One jail to build.
+/// A jail to build.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct JailPlan {
     /// Number of the child that it is for.
     pub(crate) number: u64,
-    /// The ids of a plot that is to be made for it; otherwise one comes along.
+    /// Ids of a new namespace set to create for it; `None` if an existing set is attached.
     pub(crate) new_plot: Option<NewPlot>,
     /// Whether PID 1 has a user id other than the program's.
     pub(crate) own_init_uid: bool,
     pub(crate) disk_options: String,
-    /// For tests: layers to leave out, and a step to fail.
+    /// For tests: layers to leave out, and the step that fails.
     pub(crate) without: u32,
     pub(crate) fail: u32,
 }
 
-/// Builder to launcher.
+/// A message from builder to launcher.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum BuilderNotice {
-    /// A jail stands. Descriptors: PID 1; the mount, ipc, uts, cgroup and pid namespaces; the workspace; the jail's `/proc`;
-    /// the landlock rules, if there are any; and of a new plot its user, network and mount namespace and its count of
-    /// sockets.
+    /// A jail was built. Attached descriptors: PID 1; the mount, ipc, uts, cgroup and pid namespaces; the
+    /// workspace; the jail's `/proc`; the Landlock ruleset, if any; and for a new namespace set its user,
+    /// network and mount namespace and its socket statistics file.
     Built { number: u64, has_rules: bool },
     /// A jail could not be built.
     NotBuilt { number: u64, failure: StepFailed },
-    /// What a child is, seen from outside: nothing, or what is not as it should be.
+    /// Result of an inspection: `None`, or the mismatch.
     Inspected { number: u64, mismatch: Option<String> },
 }
 
-/// Runs as a builder until the launcher lets go of it; never comes back.
+/// Runs as a builder until the launcher closes the socket; never returns.
 pub(crate) fn enter_builder(builder: &Builder<'_>) -> ! {
     if settle(builder).is_ok() {
         serve(builder);
@@ -93,9 +95,9 @@ fn settle(builder: &Builder<'_>) -> Result<(), Errno> {
     sys::die_with_parent()?;
     sys::occupy_standard_numbers()?;
     init::close_all_but(4, [&builder.line, builder.proc].into_iter())?;
-    // Its children leave nothing to wait for; nor do orphans of the zygote's namespace.
+    // The kernel reaps its children, including orphans of the zygote's namespace.
     sys::ignore_children();
-    // PID 1 of each jail shares this memory, and nobody in a jail has any business with that.
+    // PID 1 of each jail shares this memory, which no other process in the jail may access.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
 }
 
@@ -122,7 +124,7 @@ fn handle(builder: &Builder<'_>, order: BuilderOrder, fds: Vec<OwnedFd>) {
         }
     };
     let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-    // A launcher that is gone is noticed by the next receive.
+    // If the launcher is gone, the next receive notices.
     let _sent = wire::send_patiently(builder.line.as_fd(), &notice, &fds);
 }
 
@@ -175,7 +177,7 @@ fn build(
     Ok((rules >= 0, jail.into_iter().chain(plot.into_iter().filter(|_| is_new)).collect()))
 }
 
-/// Takes over what was opened for a jail, so that it is closed whatever happens.
+/// Takes ownership of the descriptors opened for a jail, so that they are closed in any case.
 fn own(parts: &JailParts<'_>) -> Vec<OwnedFd> {
     let Opened { pid_namespace, mount_namespace, ipc_namespace, uts_namespace, disk, proc, rules } =
         parts.pid1.opened;
@@ -190,16 +192,17 @@ fn own(parts: &JailParts<'_>) -> Vec<OwnedFd> {
         proc,
         rules,
     ];
-    // SAFETY: the kernel made each of these for this jail, in the table of this process, and nobody else owns it.
+    // SAFETY: the kernel created each of these for this jail in this process's table, and nothing else owns
+    // them.
     opened.into_iter().filter(|fd| *fd >= 0).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect()
 }
 
-/// A step of a jail's set-up in the words of all steps.
+/// Converts a failed step of a warm jail to the common error.
 pub(crate) fn failure_of(step: BirthStep, errno: Errno) -> StepFailed {
     StepFailed::new(step_of(step), "", errno)
 }
 
-/// A child's step, or its PID 1's, in the words of all steps.
+/// Converts a step of a zygote's child or its PID 1 to the common type.
 pub(crate) fn step_of(step: BirthStep) -> Step {
     match step {
         BirthStep::Namespaces => Step::Namespaces,

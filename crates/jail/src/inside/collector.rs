@@ -1,5 +1,5 @@
-//! Collecting the artifacts of a zygote's child, when everybody in its jail is gone: a process of ours, as the sandbox user, with
-//! nothing but the disk and a pipe.
+//! Collects the artifacts of a zygote's child after every process in its jail has ended. The collector runs
+//! as the sandbox user, with access to only the disk and a pipe.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -10,10 +10,10 @@ use crate::seccomp::Filter;
 use crate::spec::{ArtifactRules, INNER_UID};
 use crate::sys;
 
-/// What a collector starts with.
+/// Input of a collector.
 pub(crate) struct Collector<'a> {
     pub(crate) rules: &'a ArtifactRules,
-    /// The user namespace of the jail, and the mounts of its plot.
+    /// User namespace of the jail, and the mount namespace of its namespace set.
     pub(crate) user: &'a OwnedFd,
     pub(crate) mounts: &'a OwnedFd,
     /// The workspace.
@@ -22,7 +22,7 @@ pub(crate) struct Collector<'a> {
     pub(crate) filter: &'a Filter,
 }
 
-/// Runs as a collector; never comes back. Where it fails, nothing was collected.
+/// Runs as a collector; never returns. If it fails, nothing is collected.
 pub(crate) fn enter_collector(collector: &Collector<'_>) -> ! {
     let confined = confine(collector);
     if confined.is_ok() {

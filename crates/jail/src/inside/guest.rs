@@ -1,5 +1,5 @@
-//! PID 1 of a living jail: it sets the place up as every PID 1 does, gives up what a program's process gives up, and then
-//! becomes the guest. Nothing inside can kill it, and nothing of it can be looked into.
+//! PID 1 of a sandbox's jail: it sets up the jail like every PID 1, drops what a program's process drops, and
+//! then becomes the guest. No process in the jail can kill it or read its memory.
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,7 +14,7 @@ use crate::spec::Jail;
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, Words};
 
-/// Comes back with 0 where the launcher has no use for this jail, and otherwise only with the reason why there is no guest.
+/// Returns 0 if the launcher has no use for this jail, and otherwise only the reason why there is no guest.
 pub(super) fn live(shell: &Shell<'_>, binary: &OwnedFd) -> Result<i32, StepFailed> {
     let Some((jail, fds)) = await_order(&shell.orders)? else { return Ok(0) };
     let mut fds = fds.into_iter();
@@ -26,21 +26,22 @@ pub(super) fn live(shell: &Shell<'_>, binary: &OwnedFd) -> Result<i32, StepFaile
     Err(execute(binary, score.as_ref()))
 }
 
-/// The guest is the sandbox user itself, so the kernel counts it among that user's processes.
+/// Confines the guest. It runs as the sandbox user, so the kernel counts it among that user's processes.
 fn confine(shell: &Shell<'_>, jail: &Jail) -> Result<(), StepFailed> {
     let ours = super::processes_of_ours(false, shell.group_counts_processes);
     program::give_up(shell, jail, ours, || {
         step(Step::Init, "", || {
-            // Lost with the ids.
+            // The change of ids clears the death signal.
             init::die_with_launcher()?;
             if init::launcher_is_gone(&shell.report) { Err(Errno::SRCH) } else { Ok(()) }
         })
     })?;
-    // Last: the filter would forbid the steps above.
+    // Last, because the filter would forbid the steps above.
     step(Step::Seccomp, "", || program::be_heard(shell, &shell.orders))
 }
 
-/// A session of its own; `/dev/null` is there as 0 to 2, the line is 3, and nothing else but the score goes along.
+/// Starts a session, with `/dev/null` at 0 to 2 and the guest's socket at 3. Only the OOM score file is
+/// inherited besides.
 fn stdio(line: &OwnedFd, score: Option<&OwnedFd>) -> Result<(), Errno> {
     rustix::process::setsid()?;
     sys::default_pipe_signal();
@@ -56,7 +57,7 @@ fn execute(binary: &OwnedFd, score: Option<&OwnedFd>) -> StepFailed {
         let score = score.map(|score| score.as_raw_fd().to_string());
         let arguments: Vec<String> = [GUEST.to_owned()].into_iter().chain(score).collect();
         let (arguments, env) = (Words::of(&arguments)?, Words::of(&[])?);
-        // It has no path: what has one could be reached by it.
+        // The binary has no path, because a process in the jail could open it by one.
         let program = CString::new(format!("/proc/self/fd/{}", binary.as_raw_fd()));
         let program = program.map_err(|_| Errno::INVAL)?;
         Ok(sys::execve(&program, &arguments.pointers(), &env.pointers()))

@@ -1,4 +1,5 @@
-//! PID 1 of a jail: sets the place up, starts the program, reaps, and tells how it ended. Never the tenant's code.
+//! PID 1 of a jail: sets up the jail, starts the program, reaps, and reports how the program ended. It never
+//! runs tenant code.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::spec::{INNER_UID, Jail, Layer, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, Cloned};
 
-/// A command's process, which waits for its turn, and how to let it go on.
+/// A command's process that waits for its turn, and the pipe that releases it.
 struct Started {
     pid: i32,
     go: OwnedFd,
@@ -28,7 +29,7 @@ impl Started {
     }
 }
 
-/// The whole life of PID 1; gives the status to end with.
+/// Runs as PID 1, and returns its exit status.
 pub(super) fn live(shell: &Shell<'_>) -> Result<i32, StepFailed> {
     let uid = rights::init_uid(shell.own_init_uid);
     let inbox = set_up(shell, uid)?;
@@ -39,7 +40,7 @@ pub(super) fn live(shell: &Shell<'_>) -> Result<i32, StepFailed> {
     let started =
         (0..shell.seats.len()).map(|seat| start(shell, &inbox, seat)).collect::<Result<Vec<_>, _>>()?;
     drop(inbox);
-    // The order may have come already: no command goes on before PID 1 has given up its rights.
+    // The task may have arrived already, but no command may continue before PID 1 has dropped its privileges.
     step(Step::Init, "", || {
         confine_self(shell, started.iter().map(|command| &command.go), uid)?;
         started.first().map_or(Ok(()), Started::release)
@@ -48,13 +49,14 @@ pub(super) fn live(shell: &Shell<'_>) -> Result<i32, StepFailed> {
     Ok(supervise(shell, &jail, fds.first(), &started))
 }
 
-/// Everything that does not depend on what will run; gives the inbox.
+/// Performs all setup that does not depend on what will run, and returns the inbox.
 fn set_up(shell: &Shell<'_>, uid: u32) -> Result<OwnedFd, StepFailed> {
     step(Step::IdMap, "", || {
         sys::die_with_parent()?;
         close_all_but_own(shell)?;
         await_byte(&shell.go)?;
-        // Not before the map stands: what is not dumpable belongs to root in /proc, also the map of a user's jail.
+        // Only after the id map is written: a process that is not dumpable belongs to root in /proc,
+        // including the map of an unprivileged user's jail.
         die_with_launcher()
     })?;
     step(Step::JoinCgroup, "", || shell.groups.iter().try_for_each(|tasks| write_once(tasks, "0")))?;
@@ -76,19 +78,19 @@ fn set_up(shell: &Shell<'_>, uid: u32) -> Result<OwnedFd, StepFailed> {
     mounts::build(&shell.ground)
 }
 
-/// Dies with the launcher, and shows nothing of itself to others.
+/// Makes this process die with the launcher, and hides its memory and /proc files from others.
 pub(super) fn die_with_launcher() -> Result<(), Errno> {
     sys::die_with_parent()?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
 }
 
-/// Starts a command's process. It waits to be told what to be, and then for its turn.
+/// Starts a command's process. It waits for its task, and then for its turn.
 fn start(shell: &Shell<'_>, inbox: &OwnedFd, seat: usize) -> Result<Started, StepFailed> {
     step(Step::Fork, "", || {
         let (turn, go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         match sys::clone(0, None)? {
             Cloned::Child => {
-                // Its own copy would keep it waiting for ever, should PID 1 go away.
+                // With its own copy open, it would wait forever if PID 1 died.
                 drop(go);
                 program::live(shell, inbox, seat, &turn)
             }
@@ -97,7 +99,7 @@ fn start(shell: &Shell<'_>, inbox: &OwnedFd, seat: usize) -> Result<Started, Ste
     })
 }
 
-/// PID 1 keeps no right but the saved id with which it collects artifacts as the sandbox user.
+/// Drops the privileges of PID 1, except the saved id with which it collects artifacts as the sandbox user.
 fn confine_self<'a>(
     shell: &'a Shell<'_>,
     kept: impl Iterator<Item = &'a OwnedFd>,
@@ -117,11 +119,11 @@ fn confine_self<'a>(
     program::install(shell.filter)
 }
 
-/// PID 1 comes with a copy of every descriptor of the launcher's. These are its own.
+/// Closes the copies of the launcher's descriptors, except those meant for this jail.
 fn close_all_but_own(shell: &Shell<'_>) -> Result<(), Errno> {
     let own = [&shell.go, &shell.orders, &shell.report].into_iter();
     let binds = shell.ground.binds.iter().map(|(mount, _)| mount);
-    // The numbers that will be the program's stay taken, so that nothing else of ours can come to lie there.
+    // The program's descriptor numbers stay occupied, so that no other descriptor is opened at them.
     sys::occupy_standard_numbers()?;
     close_all_but(
         4,
@@ -142,14 +144,15 @@ pub(super) fn close_all_but<'a>(
     sys::close_range(first, i32::MAX)
 }
 
-/// The launcher may have died between two settings of the death signal; then nobody reads the report any more.
+/// Returns whether the launcher died before the death signal was set again: then the report pipe has no
+/// reader.
 pub(super) fn launcher_is_gone(report: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(report, PollFlags::empty())];
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
     rustix::event::poll(&mut polled, Some(&now)).is_err() || polled[0].revents().contains(PollFlags::ERR)
 }
 
-/// Reaps until the program has ended, and tells how.
+/// Reaps until the program has ended, and reports how.
 fn supervise(shell: &Shell<'_>, jail: &Jail, artifacts: Option<&OwnedFd>, commands: &[Started]) -> i32 {
     let mut current = 0;
     let mut cpu = Duration::ZERO;
@@ -168,7 +171,7 @@ fn supervise(shell: &Shell<'_>, jail: &Jail, artifacts: Option<&OwnedFd>, comman
         cpu += Duration::from_micros(reaped.cpu_micros);
         current += 1;
         if let (0, Some(next)) = (reaped.status, commands.get(current)) {
-            // One that is gone already is reaped next, and tells its own story.
+            // If the next command is already dead, it is reaped next and has reported its own failure.
             let _released = next.release();
             continue;
         }
@@ -180,12 +183,12 @@ fn supervise(shell: &Shell<'_>, jail: &Jail, artifacts: Option<&OwnedFd>, comman
     }
 }
 
-/// `/tmp` is on the one file system that everything written shares.
+/// Returns whether the disk is full. `/tmp` is on the file system that holds everything writable.
 fn disk_is_full() -> bool {
     rustix::fs::statfs("/tmp").is_ok_and(|disk| disk.f_bfree == 0 || disk.f_ffree == 0)
 }
 
-/// After the program: as the sandbox user, collect what it left.
+/// Collects the artifacts as the sandbox user, after the program has ended.
 fn collect(jail: &Jail, artifacts: Option<&OwnedFd>) {
     let (Some(pipe), Some(rules)) = (artifacts, &jail.artifacts) else { return };
     if has_artifacts() && rights::become_user(INNER_UID, INNER_UID).is_ok() {
@@ -194,8 +197,8 @@ fn collect(jail: &Jail, artifacts: Option<&OwnedFd>) {
     }
 }
 
-/// Survivors could swap files under the collector. All of them are descendants of PID 1, so when there is nothing
-/// left to wait for there is nobody left.
+/// Kills remaining processes, which could replace files during the collection. All are descendants of PID 1,
+/// so once there is nothing left to wait for, no process is left.
 fn end_survivors() {
     sys::kill_all_others();
     while !matches!(sys::wait(-1), Err(Errno::CHILD)) {}

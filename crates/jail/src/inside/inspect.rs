@@ -1,9 +1,9 @@
-//! Looking at a zygote's child from outside, before anything may run in it: the receipt says what was seen, not what the
-//! child claims.
+//! Inspects a zygote's child from outside before any tenant code runs in it, so that the receipt states what
+//! was observed and not what the child claims.
 //!
-//! The jail's own `/proc` shows who is in it: PID 1, which is ours, and the child, which is always process 2. What cannot be
-//! seen from outside is inherited: the zygote's landlock domain and its filter were there before its first instruction,
-//! and what a child adds to them only takes more away.
+//! The jail's own `/proc` shows its processes: PID 1, which is ours, and the child, which is always process
+//! 2. Properties that cannot be observed from outside are inherited: the zygote's Landlock domain and its
+//! filter existed before its first instruction, and a child can only restrict them further.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,44 +14,45 @@ use serde::{Deserialize, Serialize};
 use crate::bare::message::NAMESPACES_LEN;
 use crate::sys;
 
-/// What a child must be.
+/// Expected properties of a child.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Expected {
     /// Number of the child.
     pub(crate) number: u64,
-    /// On the host.
+    /// User id on the host.
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Whether supplementary groups could be given up.
+    /// Whether it must have no supplementary groups; false if they could not be dropped.
     pub(crate) no_groups: bool,
-    /// Resource, and the most that its hard limit may be.
+    /// Each resource with the maximum of its hard limit.
     pub(crate) rlimits: Vec<(u64, u64)>,
-    /// How the path of each of its control groups ends.
+    /// Suffix of the path of each of its cgroups.
     pub(crate) groups: Vec<String>,
     pub(crate) no_new_privs: bool,
     pub(crate) no_capabilities: bool,
-    /// How many filters it has.
+    /// Number of its seccomp filters.
     pub(crate) filters: u32,
 }
 
-/// The child's process id in its jail: PID 1 is ours.
+/// Process id of the child in its jail; PID 1 is ours.
 const CHILD: &str = "2";
 /// Names in `/proc/PID/ns`, in the order in which a child enters the namespaces.
 const NAMESPACES: [&str; NAMESPACES_LEN] = ["user", "net", "mnt", "ipc", "uts", "cgroup", "pid"];
-/// More than the kernel writes into any of the files that are read here.
+/// Exceeds the size of all files read here, in bytes.
 const MAX_TEXT: usize = 8 << 10;
 
-/// Puts a child into control groups that it cannot join by itself, and compares what it is with what it must be. Says
-/// what differs.
+/// Moves a child into cgroups that it cannot join itself, and compares its properties with the expected ones.
+/// Returns the first mismatch.
 pub(crate) fn inspect(host_proc: &OwnedFd, expected: &Expected, fds: &[OwnedFd]) -> Result<(), String> {
-    let [proc, rest @ ..] = fds else { return Err("nothing to look at".to_owned()) };
-    let (namespaces, rest) = rest.split_at_checked(NAMESPACES_LEN).ok_or("no namespaces to compare")?;
-    let (child, groups) = rest.split_first().ok_or("no child to look at")?;
-    // First of all: what is looked at below is process 2 of the jail, and what the launcher waits for is this one.
+    let [proc, rest @ ..] = fds else { return Err("no /proc was passed".to_owned()) };
+    let (namespaces, rest) = rest.split_at_checked(NAMESPACES_LEN).ok_or("no namespaces were passed")?;
+    let (child, groups) = rest.split_first().ok_or("no child was passed")?;
+    // Checked first: the process inspected below is process 2 of the jail, and the launcher waits for this
+    // one; they must be the same.
     check_child(host_proc, child, &namespaces[NAMESPACES_LEN - 1])?;
     for group in groups {
         join(host_proc, child, group)
-            .map_err(|errno| format!("it cannot be put into its control group: {errno}"))?;
+            .map_err(|errno| format!("it cannot be moved into its cgroup: {errno}"))?;
     }
     check_company(proc)?;
     check_namespaces(proc, namespaces)?;
@@ -60,32 +61,32 @@ pub(crate) fn inspect(host_proc: &OwnedFd, expected: &Expected, fds: &[OwnedFd])
     check_groups(&read(proc, "cgroup")?, &expected.groups)
 }
 
-/// The process that the zygote named is process 2 of the jail's own pid namespace.
+/// Checks that the process named by the zygote is process 2 of the jail's pid namespace.
 fn check_child(host_proc: &OwnedFd, child: &OwnedFd, namespace: &OwnedFd) -> Result<(), String> {
     let seen = || -> Result<bool, Errno> {
         let path = format!("{}/ns/pid", sys::pid_of(host_proc, child)?);
         let theirs = rustix::fs::statat(host_proc, path, AtFlags::empty())?;
         let built = rustix::fs::fstat(namespace)?;
         let is_inside = (theirs.st_dev, theirs.st_ino) == (built.st_dev, built.st_ino);
-        // Asked last: a process that has ended meanwhile, and whose id another one got, has none.
+        // Checked last: if the process has exited and its pid was reused, its pidfd no longer has a pid.
         Ok(is_inside && sys::pid_inside(host_proc, child)?.to_string() == CHILD)
     };
     match seen() {
         Ok(true) => Ok(()),
-        Ok(false) => Err("the process that was named is not the one in its jail".to_owned()),
-        Err(errno) => Err(format!("the process that was named cannot be looked at: {errno}")),
+        Ok(false) => Err("the process named by the zygote is not the one in its jail".to_owned()),
+        Err(errno) => Err(format!("the process named by the zygote cannot be inspected: {errno}")),
     }
 }
 
-/// Writes the child's id, as this process sees it, to a group's file.
+/// Writes the child's pid, as seen by this process, to a cgroup file.
 fn join(host_proc: &OwnedFd, child: &OwnedFd, group: &OwnedFd) -> Result<(), Errno> {
     let pid = sys::pid_here(host_proc, child)?;
     rustix::io::write(group, pid.to_string().as_bytes()).map(drop)
 }
 
-/// Nobody is in the jail but PID 1 and the child, and it has one thread.
+/// Checks that PID 1 and the child are the only processes in the jail.
 fn check_company(proc: &OwnedFd) -> Result<(), String> {
-    let entries = Dir::read_from(proc).map_err(|errno| format!("its jail cannot be looked into: {errno}"))?;
+    let entries = Dir::read_from(proc).map_err(|errno| format!("its jail cannot be listed: {errno}"))?;
     let names = entries.flatten().filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));
     let others =
         names.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()) && name != "1" && name != CHILD);
@@ -95,14 +96,14 @@ fn check_company(proc: &OwnedFd) -> Result<(), String> {
     }
 }
 
-/// The child lives in the very namespaces that were built for it.
+/// Checks that the child is in exactly the namespaces that were created for it.
 fn check_namespaces(proc: &OwnedFd, namespaces: &[OwnedFd]) -> Result<(), String> {
     for (name, built) in NAMESPACES.iter().zip(namespaces) {
         let identity = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
         let seen = rustix::fs::statat(proc, format!("{CHILD}/ns/{name}"), AtFlags::empty()).map(identity);
         let built = rustix::fs::fstat(built).map(identity);
         if seen.is_err() || seen != built {
-            return Err(format!("it is in another {name} namespace than the one that was made for it"));
+            return Err(format!("it is not in the {name} namespace that was created for it"));
         }
     }
     Ok(())
@@ -126,10 +127,10 @@ fn check_status(status: &str, expected: &Expected) -> Result<(), String> {
         (field("Threads") == "1", "it has more than one thread"),
         (!expected.no_new_privs || field("NoNewPrivs") == "1", "it can gain privileges"),
         (!expected.no_capabilities || sets.iter().all(|set| no_capability(set)), "it has capabilities"),
-        // Kernels before 5.9 do not count.
+        // Kernels before 5.9 do not report this number.
         (
             filters.is_err() || filters == Ok(expected.filters),
-            "it does not have the filters that it must have",
+            "it does not have the expected number of filters",
         ),
         (expected.filters == 0 || field("Seccomp") == "2", "it has no filter"),
     ];
@@ -139,7 +140,7 @@ fn check_status(status: &str, expected: &Expected) -> Result<(), String> {
     }
 }
 
-/// What `/proc/PID/limits` calls a resource.
+/// Names of resources in `/proc/PID/limits`.
 const RESOURCES: &[(libc::__rlimit_resource_t, &str)] = &[
     (libc::RLIMIT_CORE, "Max core file size"),
     (libc::RLIMIT_NOFILE, "Max open files"),
@@ -173,7 +174,7 @@ fn check_groups(cgroup: &str, expected: &[String]) -> Result<(), String> {
     for path in expected {
         match seen.iter().position(|line| line.ends_with(path.as_str())) {
             Some(at) => seen.swap_remove(at),
-            None => return Err("it is not in its control group".to_owned()),
+            None => return Err("it is not in its cgroup".to_owned()),
         };
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What differs is found, whatever it is.
+//! Tests that every mismatch is detected.
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -61,7 +61,7 @@ fn a_limit_above_the_expected_one_is_found() {
     assert!(check_limits(limits, &[(u64::from(libc::RLIMIT_NOFILE), 1024)]).is_err());
     assert!(
         check_limits(limits, &[(u64::from(libc::RLIMIT_NPROC), 64)]).is_err(),
-        "what is not there is no limit"
+        "a resource that is not listed counts as unlimited"
     );
 }
 
@@ -74,7 +74,7 @@ fn a_child_outside_its_control_group_is_found() {
     assert!(check_groups(cgroup, &["/belljar-7-9/5".to_owned()]).is_err());
 }
 
-/// Two processes of a new pid namespace, which live until the first of them is killed.
+/// Starts two processes in a new pid namespace; both run until the first is killed.
 fn two_inside(keep: &OwnedFd) -> Option<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = sys::line().ok()?;
     let wait = || -> ! {
@@ -114,8 +114,8 @@ fn only_process_2_of_the_jail_is_its_child() {
     let proc = open("/proc");
     let namespace = open(&format!("/proc/{}/ns/pid", sys::pid_of(&proc, &first).unwrap()));
     assert_eq!(check_child(&proc, &second, &namespace), Ok(()));
-    assert!(check_child(&proc, &first, &namespace).is_err(), "PID 1 is ours");
+    assert!(check_child(&proc, &first, &namespace).is_err(), "PID 1 is not the child");
     assert!(check_child(&proc, &second, &open("/proc/self/ns/pid")).is_err(), "another namespace");
-    // With PID 1 the other one ends, too.
+    // The other process ends with PID 1.
     rustix::process::pidfd_send_signal(&first, rustix::process::Signal::KILL).unwrap();
 }

@@ -1,5 +1,5 @@
-//! The second guard on files: what may be written, by path, whatever the mounts say; and no signal or abstract
-//! socket across the jail's edge.
+//! Landlock, the second layer of file protection: what may be written, by path, regardless of mounts; and no
+//! signals or abstract sockets across the jail's boundary.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use crate::bare::message::Guard;
 use crate::spec::{HOME, Jail, WORKSPACE};
 
-/// The newest rules that are asked for; an older kernel enforces the part that it knows.
+/// The newest Landlock version requested; an older kernel enforces the part that it knows.
 const WANTED: ABI = ABI::V6;
 
-/// Whether this kernel has landlock switched on.
+/// Returns whether Landlock is enabled in this kernel.
 pub(crate) fn supported() -> bool {
     Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -24,21 +24,21 @@ pub(crate) fn supported() -> bool {
         .is_ok()
 }
 
-/// Applies the rules to this process and everything it starts.
+/// Applies a jail's rules to this process and its future children.
 pub(super) fn apply(jail: &Jail) -> Result<(), Errno> {
     let writable: Vec<&str> =
         jail.binds.iter().filter(|bind| bind.writable).map(|bind| bind.destination.as_str()).collect();
     restrict(&writable)
 }
 
-/// The same for a process that nobody jailed, in a root that somebody else has made: what can be written is what is
-/// mounted so.
+/// Applies rules to a process without a jail, in a root built by a container runtime: writable are the mounts
+/// that are mounted writable.
 pub(crate) fn apply_here(mounts: &str) -> Result<(), Errno> {
     let writable = writable(mounts);
     restrict(&writable.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Places of `/proc/self/mountinfo` that can be written and hold files.
+/// Returns the writable mount points in `/proc/self/mountinfo`, except system file systems.
 fn writable(mounts: &str) -> Vec<String> {
     let place = |line: &str| {
         let mut words = line.split(' ').skip(4);
@@ -62,15 +62,16 @@ fn restrict_to(rules: RulesetCreated) -> Result<(), Errno> {
     }
 }
 
-/// Applies the rules of a zygote to this process. Its children inherit them, and write below folders that do not exist yet,
-/// so what may be written is left to the read-only mounts and to the rules that each child adds: these forbid
-/// devices to be made or driven, signals to processes outside, and abstract sockets of theirs; and every change of mounts.
+/// Applies a zygote's rules to this process. Its children inherit them, and write below directories that do
+/// not exist yet, so write access is left to the read-only mounts and to the rules that each child adds.
+/// These rules forbid creating and controlling devices, signals to processes outside, their abstract sockets,
+/// and every change of mounts.
 pub(super) fn apply_to_zygote() -> Result<(), Errno> {
     let (everything, read, write, devices) = rights(WANTED);
     restrict_to(build_rules(everything, &[("/", read | write), ("/dev", devices)])?)
 }
 
-/// What the rules come to on this kernel, for somebody else to make them.
+/// Returns the access rights that this kernel supports, for processes that create the ruleset themselves.
 pub(crate) fn guard() -> Guard {
     let known = known();
     let (everything, read, write, devices) = rights(known);
@@ -83,7 +84,7 @@ pub(crate) fn guard() -> Guard {
     }
 }
 
-/// The newest rules that this kernel enforces.
+/// Returns the newest Landlock version that this kernel supports.
 fn known() -> ABI {
     let mut known = ABI::Unsupported;
     for abi in [ABI::V1, ABI::V2, ABI::V3, ABI::V4, ABI::V5, ABI::V6] {
@@ -105,7 +106,7 @@ fn known() -> ABI {
     known
 }
 
-/// What may be written beside what is writable in every jail.
+/// Builds the rules of a jail with additional writable paths.
 fn build(writable: &[&str]) -> Result<RulesetCreated, Errno> {
     let (everything, read, write, devices) = rights(WANTED);
     let mut rules: Vec<(&str, BitFlags<AccessFs>)> = vec![
@@ -136,10 +137,11 @@ fn build_rules(everything: Rights, rules: &[(&str, Rights)]) -> Result<RulesetCr
 
 type Rights = BitFlags<AccessFs>;
 
-/// What is watched over, and what may be done where: everywhere, where it is fresh, and with devices.
+/// Returns the handled access rights, and those for reading anywhere, writing in fresh directories, and
+/// devices.
 fn rights(abi: ABI) -> (Rights, Rights, Rights, Rights) {
     let everything = AccessFs::from_all(abi);
-    // No device can be made anywhere.
+    // Device nodes cannot be created anywhere.
     let write = AccessFs::from_write(abi) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
     let devices = AccessFs::WriteFile | AccessFs::IoctlDev | AccessFs::Truncate;
     (everything, AccessFs::from_read(abi), write, devices & everything)

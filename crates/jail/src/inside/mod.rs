@@ -1,13 +1,13 @@
-//! What happens inside a jail before, around and after the program, as the new PID 1 and as the program's process.
+//! Code that runs inside a jail before, around and after the program: as PID 1, and as the program's process.
 //!
 //! ```text
-//! PID 1:    id map → cgroup → host name → mounts → pivot → fork → drop rights → ⋯ order ⋯ → supervise
-//! program:  ⋯ order ⋯ → stdio → rlimits → ids → files → capabilities → no_new_privs → landlock → seccomp → turn → execve
-//! guest:    PID 1 … → pivot → ⋯ order ⋯ → stdio → rlimits → ids → capabilities → no_new_privs → landlock → seccomp → execve
+//! PID 1:    id map → cgroup → host name → mounts → pivot → fork → drop privileges → task → supervise
+//! program:  task → stdio → rlimits → ids → files → capabilities → no_new_privs → landlock → seccomp → turn → execve
+//! guest:    PID 1 … → pivot → task → stdio → rlimits → ids → capabilities → no_new_privs → landlock → seccomp → execve
 //! ```
 //!
-//! What comes before the order depends on nothing but the root tree, so it is done ahead of time. The order may be
-//! there early, so the program's process has its turn only when PID 1 has given up its rights.
+//! The steps before the task depend only on the root tree, so they are done in advance. The task may arrive
+//! early, so the program's process has its turn only after PID 1 has dropped its privileges.
 
 mod artifacts;
 mod builder;
@@ -50,77 +50,77 @@ pub(crate) use mounts::{disk_options, disk_size, lies_in_place};
 pub(crate) use nest::{Nest, enter_nest};
 pub(crate) use plot::NewPlot;
 
-/// What a place is built from.
+/// Input for building a jail's mounts.
 pub(crate) struct Ground<'a> {
     pub(crate) tree: &'a RootTree,
-    /// Where the root tree stands.
+    /// Path of the root tree.
     pub(crate) root: &'a str,
-    /// Detached mounts and where they go.
+    /// Detached mounts and their destinations.
     pub(crate) binds: &'a [(OwnedFd, String)],
-    /// User and group who can write to the disk.
+    /// User and group that own the disk.
     pub(crate) owner: (u32, u32),
-    /// Size of the disk, where it is known already.
+    /// Size of the disk, if already known.
     pub(crate) disk_bytes: Option<u64>,
 }
 
 impl Ground<'_> {
-    /// Whether a host folder is the workspace.
+    /// Returns whether a host directory is the workspace.
     fn has_playground(&self) -> bool {
         self.binds.iter().any(|(_, destination)| destination == WORKSPACE)
     }
 }
 
-/// What PID 1 starts with, before it knows what it is for: copied by the clone, owned by nobody else inside.
+/// Input of a PID 1, before it is known what will run. The clone copies it; nothing else in the jail owns it.
 pub(crate) struct Shell<'a> {
     pub(crate) ground: Ground<'a>,
-    /// Control groups to join by writing to these.
+    /// Cgroup join fds, to which PID 1 writes.
     pub(crate) groups: &'a [OwnedFd],
-    /// Readable once the id map stands.
+    /// Pipe that becomes readable once the id map is written.
     pub(crate) go: OwnedFd,
-    /// Where PID 1 learns what will run.
+    /// Socket on which PID 1 receives its task.
     pub(crate) orders: OwnedFd,
-    /// Where each process that will run in here learns what it is to be.
+    /// One socket for each command's process, on which it receives its task.
     pub(crate) seats: Vec<OwnedFd>,
-    /// Where failures and the ending are told.
+    /// Pipe to which failures and the end are reported.
     pub(crate) report: OwnedFd,
     pub(crate) filter: &'a Filter,
-    /// The filter of commands, to which the launcher listens.
+    /// Filter of commands, whose notifications the launcher receives.
     pub(crate) heard: &'a Filter,
-    /// What PID 1 becomes, where the jail stays.
+    /// The guest's binary, if PID 1 becomes the guest of a sandbox.
     pub(crate) guest: Option<&'a OwnedFd>,
-    /// Where the sockets of its network's gate go.
+    /// Socket to which the proxy sockets of its network are sent.
     pub(crate) gate: Option<&'a OwnedFd>,
     pub(crate) landlock: bool,
     /// Whether PID 1 has a user id other than the program's.
     pub(crate) own_init_uid: bool,
-    /// Whether the clone made a network namespace, in which loopback is still down.
+    /// Whether the clone created a network namespace, in which loopback is still down.
     pub(crate) new_network: bool,
-    /// Whether a control group holds the number of processes.
+    /// Whether a cgroup limits the number of processes.
     pub(crate) group_counts_processes: bool,
-    /// Whether no control group holds memory, so that each process is held for itself.
+    /// Whether no cgroup limits memory, so that each process is limited individually.
     pub(crate) hold_each_process: bool,
 }
 
-/// What PID 1 and the program's process tell the launcher. Small enough that a pipe takes it whole.
+/// A report of PID 1 or a command's process to the launcher; small enough for a single pipe write.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Told {
-    /// A step failed.
+    /// A setup step failed.
     Failed(StepFailed),
     /// The program ended.
     Ended {
-        /// As `wait` gives it.
+        /// Status in the encoding of `wait`.
         status: i32,
-        /// Of the program and the children it waited for.
+        /// CPU time of the program and the children it waited for.
         cpu: Duration,
         peak_memory_bytes: u64,
-        /// No block or no inode was left at the end.
+        /// Whether the disk had no free block or no free inode at the end.
         disk_full: bool,
     },
-    /// A plot is made.
+    /// A namespace set was created.
     Ready,
 }
 
-/// Runs as PID 1 of a new jail; never comes back.
+/// Runs as PID 1 of a new jail; never returns.
 pub(crate) fn enter(shell: &Shell<'_>) -> ! {
     let status = match init::live(shell) {
         Ok(status) => status,
@@ -132,7 +132,8 @@ pub(crate) fn enter(shell: &Shell<'_>) -> ! {
     sys::exit_now(status)
 }
 
-/// The failure that was told, if there was one; whoever told it is gone, so it does not take long to arrive.
+/// Returns the reported failure, if any. The reporting process is gone, so the report is waited for only
+/// briefly.
 pub(crate) fn read_failure(told: BorrowedFd<'_>) -> Option<StepFailed> {
     let patience = rustix::time::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
     let mut polled = [PollFd::from_borrowed_fd(told, PollFlags::IN)];
@@ -145,7 +146,7 @@ pub(crate) fn read_failure(told: BorrowedFd<'_>) -> Option<StepFailed> {
     }
 }
 
-/// Waits until a plot is made.
+/// Waits until a namespace set is created.
 fn await_ready(told: BorrowedFd<'_>) -> Result<(), StepFailed> {
     let mut buffer = [0; rustix::pipe::PIPE_BUF];
     let lost = |errno| StepFailed::new(Step::Init, "(it was killed)", errno);
@@ -160,11 +161,11 @@ fn await_ready(told: BorrowedFd<'_>) -> Result<(), StepFailed> {
 fn tell(report: &OwnedFd, told: &Told) {
     let Ok(mut bytes) = postcard::to_allocvec(told) else { return };
     bytes.truncate(rustix::pipe::PIPE_BUF);
-    // If the launcher is gone there is nobody to tell, and this process is about to be killed.
+    // If the launcher is gone, there is no reader, and this process is about to be killed.
     let _told = rustix::io::write(report, &bytes);
 }
 
-/// The layers that hold when a jail of this kind has been entered without a failed step.
+/// Returns the layers in force after such a jail was entered without a failed step.
 pub(crate) fn layers(jail: &Jail, landlock: bool, separate_uid: bool) -> Vec<Layer> {
     use crate::spec::Network;
     let mut layers = vec![
@@ -191,7 +192,7 @@ pub(crate) fn layers(jail: &Jail, landlock: bool, separate_uid: bool) -> Vec<Lay
     layers
 }
 
-/// What the program's process, and all that it starts, are held to each for itself.
+/// Returns the resource limits of each process of the program.
 pub(crate) fn resource_limits(
     limits: &Limits,
     processes_of_ours: u64,
@@ -215,15 +216,16 @@ pub(crate) fn resource_limits(
         fixed(libc::RLIMIT_NICE, 0),
         fixed(libc::RLIMIT_RTPRIO, 0),
     ];
-    // Without a control group this holds each process, not the group, so no receipt counts it. It is private data
-    // and not address space, because many runtimes reserve far more of that than they use.
+    // Without a cgroup this limits each process, not the group, so no receipt counts it. It limits private
+    // data rather than address space, because many runtimes reserve far more address space than they use.
     if hold_each_process {
         wanted.push(fixed(libc::RLIMIT_DATA, limits.memory_bytes));
     }
     wanted
 }
 
-/// What a zygote is held to. Limits that requests choose stay open for its children, whose own are lower.
+/// Returns the resource limits of a zygote. Limits that requests choose are left open for its children, whose
+/// own are lower.
 pub(crate) fn zygote_limits() -> Vec<ResourceLimit> {
     let fixed = |resource: libc::__rlimit_resource_t, value| ResourceLimit {
         resource: u64::from(resource),
@@ -240,18 +242,19 @@ pub(crate) fn zygote_limits() -> Vec<ResourceLimit> {
     ]
 }
 
-/// How many processes of ours the kernel counts as the program's: PID 1 where it is the same user. Where a control
-/// group counts as well it is to refuse first, because it says that it did.
+/// Returns how many of our processes the kernel counts as the program's: PID 1 if it has the same user id. If
+/// a cgroup also counts, the rlimit is two higher, so that the cgroup, which counts its refusals, refuses
+/// first.
 pub(crate) fn processes_of_ours(own_init_uid: bool, group_counts_processes: bool) -> u64 {
     u64::from(!own_init_uid) + if group_counts_processes { 2 } else { 0 }
 }
 
-/// Writes all of a short text to a file that the kernel reads at once.
+/// Writes a short text with a single `write`, as kernel files require.
 fn write_once(fd: impl AsFd, text: &str) -> Result<(), Errno> {
     rustix::io::write(fd, text.as_bytes()).map(drop)
 }
 
-/// Waits for one byte; `ESRCH` where the other side went away.
+/// Waits for one byte. Fails with `ESRCH` if the other end is closed.
 fn await_byte(fd: &OwnedFd) -> Result<(), Errno> {
     let mut byte = [0];
     loop {
@@ -264,14 +267,15 @@ fn await_byte(fd: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Waits to be told what to run; nothing where the launcher has no use for this jail.
+/// Waits for a task; `None` if the launcher has no use for this jail.
 fn await_order(orders: &OwnedFd) -> Result<Option<(Jail, Vec<OwnedFd>)>, StepFailed> {
     step(Step::Order, "", || wire::receive_one::<Jail>(orders.as_fd()))
 }
 
-/// Puts a descriptor at a fixed number, there to survive `execve`.
+/// Duplicates a descriptor to a fixed number, where it survives `execve`.
 fn place_at(fd: &OwnedFd, number: i32) -> Result<(), Errno> {
-    // SAFETY: takes two numbers; `number` is 0 to 3, which this process's own descriptors were moved away from.
+    // SAFETY: takes two numbers; `number` is 0 to 3, which this process's own descriptors were moved away
+    // from.
     match unsafe { libc::dup2(fd.as_raw_fd(), number) } {
         -1 => Err(Errno::BADF),
         _ => Ok(()),

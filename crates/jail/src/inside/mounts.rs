@@ -1,5 +1,5 @@
-//! The jail's own mounts over its copy of the root tree. Everything is built in folders of ours, and checked, before
-//! anything of the tenant's is there.
+//! Mounts a jail's own file systems over its copy of the root tree. Everything is built in our own
+//! directories, and verified, before any of the tenant's files are there.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,14 +15,15 @@ use crate::step::{Step, StepFailed, step};
 use crate::{fault, sys};
 
 const PLAIN: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
-/// What is fresh in every jail.
+/// Directories that are fresh in every jail.
 const PLACES: &[&str] = &[WORKSPACE, HOME, "/tmp", "/dev/shm"];
 
-/// As file systems on disks have it. More would let kernel memory, and the time that landlock needs to climb out of
-/// a deep folder, grow out of all proportion to the disk.
+/// The usual ratio of disk file systems. More inodes would let kernel memory, and the time that Landlock
+/// needs to walk up from a deep directory, grow out of proportion to the disk.
 const BYTES_PER_INODE: u64 = 16 << 10;
 
-/// Mounts everything and makes it the root; gives the inbox, which can be written only through this descriptor.
+/// Mounts everything and makes it the root. Returns the inbox, which is writable only through this
+/// descriptor.
 pub(super) fn build(ground: &Ground<'_>) -> Result<OwnedFd, StepFailed> {
     let inbox = floor(ground)?;
     step(Step::Proc, "", || bare::mounts::proc().map_err(errno))?;
@@ -35,8 +36,8 @@ pub(super) fn build(ground: &Ground<'_>) -> Result<OwnedFd, StepFailed> {
     Ok(inbox)
 }
 
-/// Builds the root of a warm interpreter, which runs nobody's code: without `/proc`, which would be the launcher's own, and with
-/// nothing in the folders that requests bring.
+/// Builds the root of a warm interpreter, which runs no tenant code: without `/proc`, which would show the
+/// launcher's namespace, and with the directories that requests supply hidden.
 pub(super) fn build_nest(ground: &Ground<'_>, hidden: &[String]) -> Result<OwnedFd, StepFailed> {
     let inbox = floor(ground)?;
     for path in hidden {
@@ -46,7 +47,7 @@ pub(super) fn build_nest(ground: &Ground<'_>, hidden: &[String]) -> Result<Owned
     Ok(inbox)
 }
 
-/// The tree and the disk.
+/// Mounts the tree and the disk, and returns the inbox.
 fn floor(ground: &Ground<'_>) -> Result<OwnedFd, StepFailed> {
     step(Step::Root, "", || take_root(ground.root))?;
     for entry in ground.tree {
@@ -57,20 +58,21 @@ fn floor(ground: &Ground<'_>) -> Result<OwnedFd, StepFailed> {
     step(Step::Disk, "", || disk(ground))
 }
 
-/// Goes to stand in a root tree. A copy of a tree from outside is locked; a tree bound over itself is ours to pivot into.
+/// Enters a root tree. The mounts of a copy from outside are locked; a tree bound over itself can be pivoted
+/// into.
 pub(super) fn take_root(root: &str) -> Result<(), Errno> {
     rustix::mount::mount_bind_recursive(root, root)?;
     rustix::process::chdir(root)
 }
 
-/// An empty folder of every tree.
+/// An empty directory in every tree.
 const EMPTY: &str = "./sys";
 
-/// Lays a file system of the jail's own over a folder of an image: what lies below shows through, with inodes that no
-/// other jail has. A kernel that does not let a jail do that leaves the folder as it is, read-only.
+/// Mounts a private overlay over a directory of an image: the content shows through, with inodes that no
+/// other jail has. If the kernel does not let a jail do that, the directory stays as it is, read-only.
 fn take_image(path: &str) -> Result<(), Errno> {
     let target = format!(".{path}");
-    // The kernel would take these apart.
+    // The kernel would interpret these characters in the mount options.
     if path.contains([':', ',', '\\']) {
         return Ok(());
     }
@@ -82,7 +84,7 @@ fn take_image(path: &str) -> Result<(), Errno> {
     }
 }
 
-/// Everything that can be written. Until it is known what will run it is tiny.
+/// Mounts the disk, which holds everything writable. It stays tiny until it is known what will run.
 fn disk(ground: &Ground<'_>) -> Result<OwnedFd, Errno> {
     let covered = about_to_be_covered(ground)?;
     let options = match ground.disk_bytes {
@@ -97,7 +99,7 @@ fn disk(ground: &Ground<'_>) -> Result<OwnedFd, Errno> {
     Ok(inbox)
 }
 
-/// Gives the disk the size that was asked for, through any of its places.
+/// Resizes the disk to the jail's limit, through any of its mount points.
 pub(super) fn size_disk(jail: &Jail) -> Result<(), StepFailed> {
     step(Step::Disk, "", || rustix::mount::mount_remount("/tmp", PLAIN, disk_size(jail.limits.disk_bytes)))
 }
@@ -108,12 +110,12 @@ pub(crate) fn disk_size(bytes: u64) -> String {
     format!("size={bytes},nr_inodes={inodes}")
 }
 
-/// How a disk of that size is mounted.
+/// Returns the mount options of a disk of this size.
 pub(crate) fn disk_options(bytes: u64) -> String {
     format!("{},mode=0755", disk_size(bytes))
 }
 
-/// Where a runner and its arguments will be: the program can read them there and nobody can write.
+/// Creates the inbox, which the program can read and not write.
 fn inbox() -> Result<OwnedFd, Errno> {
     let folder = format!(".{HOME}/in");
     rustix::fs::mkdir(&folder, Mode::from_raw_mode(0o755))?;
@@ -125,7 +127,8 @@ fn inbox() -> Result<OwnedFd, Errno> {
     Ok(opened)
 }
 
-/// Interpreters may live below a folder that is fresh in here (an environment in `/tmp`): held now, put back later.
+/// Detaches interpreters that are mounted below a fresh directory (a virtual environment in `/tmp`), to
+/// attach them again later.
 fn about_to_be_covered<'a>(ground: &Ground<'a>) -> Result<Vec<(OwnedFd, &'a str)>, Errno> {
     let bound = ground.tree.iter().filter_map(|entry| match entry {
         RootEntry::Bind { path, .. } if is_fresh(ground, path) => Some(path.as_str()),
@@ -140,12 +143,12 @@ fn about_to_be_covered<'a>(ground: &Ground<'a>) -> Result<Vec<(OwnedFd, &'a str)
         .collect()
 }
 
-/// Whether a path lies below a folder that is new for this run.
+/// Returns whether a path lies below a directory that is fresh in this jail.
 fn is_fresh(ground: &Ground<'_>, path: &str) -> bool {
     lies_in_place(path) && !(lies_below(path, WORKSPACE) && ground.has_playground())
 }
 
-/// Whether a path lies below a folder that is new in every jail.
+/// Returns whether a path lies below a directory that is fresh in every jail.
 pub(crate) fn lies_in_place(path: &str) -> bool {
     PLACES.iter().any(|place| lies_below(path, place))
 }
@@ -154,7 +157,7 @@ fn lies_below(path: &str, place: &str) -> bool {
     path.strip_prefix(place).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// Puts a host folder where it was asked for. Mount points below a fresh folder are made; others must exist.
+/// Attaches a mount at its destination. Mount points below a fresh directory are created; others must exist.
 fn attach(ground: &Ground<'_>, mount: &OwnedFd, destination: &str) -> Result<(), Errno> {
     let target = format!(".{destination}");
     if is_fresh(ground, destination) {
@@ -181,10 +184,10 @@ fn make_mount_point(mount: &OwnedFd, target: &str) -> Result<(), Errno> {
     rustix::fs::open(target, flags, Mode::from_raw_mode(0o644)).map(drop)
 }
 
-/// Makes the tree in which this process stands the root.
+/// Makes the current directory the root.
 pub(super) fn pivot() -> Result<(), Errno> {
     rustix::process::pivot_root(".", ".")?;
-    // The old root now lies over the new one; taken away, nothing of the host is left in this namespace.
+    // The old root now covers the new one. Unmounting it removes every host mount from this namespace.
     rustix::mount::unmount(".", UnmountFlags::DETACH)?;
     rustix::process::chdir("/")
 }

@@ -1,9 +1,10 @@
-//! The place of a zygote: a warm interpreter that runs no tenant's code, and whose children do.
+//! Setup of a zygote: a warm interpreter that runs no tenant code itself, only in its children.
 //!
-//! It has pid, mount, network, ipc and uts namespaces of its own, a control group, resource limits, a user id that nobody
-//! else has, no capability anywhere, a landlock domain and a filter: all of it before its first instruction. What it
-//! needs to have children in jails is only that its user owns their user namespaces; it makes no namespace and
-//! mounts nothing. It shares the launcher's user namespace: from another it could not enter a jail's.
+//! Before its first instruction it has its own pid, mount, network, ipc and uts namespaces, a cgroup,
+//! resource limits, a user id that nothing else uses, no capabilities, a Landlock domain and a filter. To
+//! fork children into jails it only needs its user to own their user namespaces; it creates no namespace and
+//! mounts nothing. It shares the launcher's user namespace, because it could not enter a jail's from any
+//! other.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,35 +22,35 @@ use crate::spec::Layer;
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, Words};
 
-/// What a zygote starts with.
+/// Input of a new zygote.
 pub(crate) struct Nest<'a> {
     pub(crate) ground: Ground<'a>,
     pub(crate) groups: &'a [OwnedFd],
-    /// Where a failed step is told.
+    /// Pipe to which a failed step is reported.
     pub(crate) report: OwnedFd,
     /// Standard input, output and error.
     pub(crate) streams: [OwnedFd; 3],
-    /// To the launcher.
+    /// Socket to the launcher.
     pub(crate) line: OwnedFd,
     pub(crate) filter: &'a Filter,
     pub(crate) limits: &'a [ResourceLimit],
     pub(crate) landlock: bool,
-    /// Folders of the root that it does not see.
+    /// Directories of the root that are hidden from it.
     pub(crate) hidden: &'a [String],
-    /// What it finds in its inbox.
+    /// Files in its inbox.
     pub(crate) files: &'a [(&'a str, &'a [u8])],
     pub(crate) command: &'a [String],
     pub(crate) env: &'a [String],
 }
 
-/// Runs as a new zygote; never comes back.
+/// Runs as a new zygote; never returns.
 pub(crate) fn enter_nest(nest: &Nest<'_>) -> ! {
     let failed = settle(nest);
     tell(&nest.report, &Told::Failed(failed));
     sys::exit_now(1)
 }
 
-/// Comes back only with the reason why there is no interpreter.
+/// Confines this process and executes the interpreter. Returns only the failure.
 fn settle(nest: &Nest<'_>) -> StepFailed {
     match confine(nest) {
         Ok(()) => execute(nest),

@@ -1,8 +1,8 @@
-//! Making a plot: the namespaces that one jail after the other of a zygote stands in. Nobody lives in it but for the moment of
-//! its making.
+//! Creates a namespace set: the namespaces that successive jails of a zygote share. No process stays in it
+//! after its creation.
 //!
-//! The builder forks a process for it that becomes the zygote's user, who is to own the user namespace, and clones from
-//! there: the builder's own memory, which every PID 1 shares, must stay out of everybody's sight.
+//! The builder forks a process that switches to the zygote's user, which must own the user namespace, and
+//! clones from there: the builder's own memory, which every PID 1 shares, must stay invisible to others.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -19,10 +19,10 @@ use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, Cloned};
 use crate::wire;
 
-/// Pairs of an id inside and the id outside.
+/// Pairs of an id in the namespace and the id outside.
 pub(crate) type IdPairs = Vec<(u32, u32)>;
 
-/// A plot to make.
+/// A namespace set to create.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct NewPlot {
     pub(crate) uids: IdPairs,
@@ -31,14 +31,14 @@ pub(crate) struct NewPlot {
     pub(crate) own_init_uid: bool,
 }
 
-/// Makes a plot: its user, network and mount namespace, and its count of sockets.
+/// Creates a namespace set. Returns its user, network and mount namespace, and its socket statistics file.
 pub(super) fn make(builder: &Builder<'_>, new: &NewPlot) -> Result<Vec<OwnedFd>, StepFailed> {
     let (ours, theirs) = step(Step::Namespaces, "", sys::line)?;
     match step(Step::Namespaces, "", || sys::clone(0, None))? {
         Cloned::Child => {
             let made = make_as_owner(builder, new);
             let fds: Vec<_> = made.iter().flatten().map(AsFd::as_fd).collect();
-            // The builder takes a missing answer for a failure.
+            // The builder treats a missing answer as a failure.
             let _sent = wire::send(theirs.as_fd(), &made.as_ref().err(), &fds);
             sys::exit_now(0)
         }
@@ -82,11 +82,11 @@ fn open(proc: &OwnedFd, pid: i32, name: &str) -> Result<OwnedFd, StepFailed> {
     step(Step::Namespaces, name, || rustix::fs::openat(proc, format!("{pid}/{name}"), flags, Mode::empty()))
 }
 
-/// Runs as the one who makes a plot, until the namespaces have been opened.
+/// Runs as the process that creates a namespace set, until its namespaces have been opened.
 fn enter_plot(root: &str, own_init_uid: bool, go: &OwnedFd, report: &OwnedFd) -> ! {
     let told = plough(root, own_init_uid, go, report).map_or_else(Told::Failed, |()| Told::Ready);
     tell(report, &told);
-    // Nothing more comes but the end.
+    // Blocks until the builder closes the pipe.
     let _end = await_byte(go);
     sys::exit_now(0)
 }
@@ -101,13 +101,14 @@ fn plough(root: &str, own_init_uid: bool, go: &OwnedFd, report: &OwnedFd) -> Res
     step(Step::Ids, "", || {
         let uid = rights::init_uid(own_init_uid);
         rights::become_user(uid, uid)?;
-        // Lost and reset with the change of ids; the namespaces are opened by way of this process.
+        // The change of ids clears both. The namespaces are opened through this process's /proc, so it must
+        // be dumpable.
         sys::die_with_parent()?;
         rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable)
     })?;
     step(Step::Root, "", || mounts::take_root(root))?;
-    // The kernel lets a jail mount its own only where another one is in full view. This one shows no process: the
-    // namespace that it is of is gone in a moment, and the jail's own lies over it.
+    // The kernel permits a jail to mount its own /proc only if another one is fully visible. This one shows
+    // no process, because its pid namespace is gone in a moment, and the jail's own covers it.
     step(Step::Proc, "", || bare::mounts::proc().map_err(errno))?;
     step(Step::Pivot, "", mounts::pivot)
 }

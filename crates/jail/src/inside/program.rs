@@ -1,4 +1,4 @@
-//! The program's own process, from the fork to `execve`.
+//! The process of a command, from the fork to `execve`.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,7 +16,7 @@ use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, Words};
 use crate::wire;
 
-/// What a command's process has been told to be.
+/// A command's process with its task.
 struct Cell<'a> {
     shell: &'a Shell<'a>,
     jail: Jail,
@@ -28,8 +28,8 @@ struct Cell<'a> {
     result: Option<OwnedFd>,
 }
 
-/// The whole life of a command's process, until it is the command; never comes back. `turn` holds it, fully
-/// confined, until PID 1 has given up its rights and the commands before it have succeeded.
+/// Runs as a command's process until `execve`; never returns. A read from `turn` blocks it, fully confined,
+/// until PID 1 has dropped its privileges and the commands before it have succeeded.
 pub(super) fn live(shell: &Shell<'_>, inbox: &OwnedFd, seat: usize, turn: &OwnedFd) -> ! {
     let failed = match prepare(shell, inbox, seat) {
         Ok(Some(cell)) => {
@@ -59,7 +59,7 @@ fn prepare<'a>(shell: &'a Shell<'a>, inbox: &OwnedFd, seat: usize) -> Result<Opt
     Ok(Some(cell))
 }
 
-/// The descriptors come in the order in which the provider sends them.
+/// Takes the descriptors in the order in which the provider sends them.
 fn take<'a>(shell: &'a Shell<'a>, seat: usize, jail: Jail, fds: Vec<OwnedFd>) -> Result<Cell<'a>, Errno> {
     let mut fds = fds.into_iter();
     let mut next = || fds.next().ok_or(Errno::BADF);
@@ -73,12 +73,12 @@ fn confine(cell: &Cell<'_>, payload: Payload<'_>) -> Result<(), StepFailed> {
     give_up(cell.shell, &cell.jail, processes_of_ours(cell), || {
         if cell.seat == 0 { files(payload) } else { Ok(()) }
     })?;
-    // Last: the filter would forbid the steps above.
+    // Last, because the filter would forbid the steps above.
     step(Step::Seccomp, "", || be_heard(cell.shell, &cell.shell.seats[cell.seat]))
 }
 
-/// Installs the filter, and sends its listener to the launcher. Where somebody listens to everything here already, nobody
-/// is told of what is refused.
+/// Installs the filter, and sends its notification listener to the launcher. If a listener outside is
+/// attached to this process already, denials are not reported.
 pub(super) fn be_heard(shell: &Shell<'_>, line: &OwnedFd) -> Result<(), Errno> {
     if fault::without(Layer::Seccomp) {
         return Ok(());
@@ -91,12 +91,13 @@ pub(super) fn be_heard(shell: &Shell<'_>, line: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Installs a filter to which nobody listens.
+/// Installs a filter without a listener.
 pub(super) fn install(filter: &Filter) -> Result<(), Errno> {
     filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
 }
 
-/// Everything that a process of the sandbox user's gives up before it wears its filter; `as_user` happens as that user.
+/// Drops all privileges of a process of the sandbox user, except for installing the filter. `as_user` runs as
+/// that user.
 pub(super) fn give_up(
     shell: &Shell<'_>,
     jail: &Jail,
@@ -106,7 +107,7 @@ pub(super) fn give_up(
     let limits = super::resource_limits(&jail.limits, processes_of_ours, shell.hold_each_process);
     step(Step::Rlimits, "", || rights::limit(&limits))?;
     step(Step::Ids, "", || rights::become_user(INNER_UID, INNER_UID))?;
-    // ── below this line we are nobody ──
+    // ── from here on: unprivileged ──
     as_user()?;
     step(Step::Workdir, &jail.workdir, || rustix::process::chdir(jail.workdir.as_str()))?;
     step(Step::Capabilities, "", rights::drop_capabilities)?;
@@ -117,7 +118,7 @@ pub(super) fn give_up(
     Ok(())
 }
 
-/// A session of its own, descriptors 0 to 2 (and 3 for a result), and nothing else beyond `execve`.
+/// Starts a session, and sets up descriptors 0 to 2 (and 3 for a result); all others are closed on `execve`.
 fn stdio(cell: &Cell<'_>) -> Result<(), Errno> {
     rustix::process::setsid()?;
     sys::default_pipe_signal();
@@ -139,7 +140,7 @@ pub(super) fn close_on_exec_from(first: u32) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(Errno::BADF) }
 }
 
-/// How many more processes the kernel counts for this user: commands that wait for their turn, and what is ours.
+/// Returns how many additional processes the kernel counts for this user: waiting commands, and our own.
 fn processes_of_ours(cell: &Cell<'_>) -> u64 {
     let waiting = cell.jail.commands.len() as u64 - 1;
     waiting + super::processes_of_ours(cell.shell.own_init_uid, cell.shell.group_counts_processes)
@@ -155,7 +156,7 @@ fn files(payload: Payload<'_>) -> Result<(), StepFailed> {
     payload.unpack(Place::Workspace as u32, folder.as_raw_fd()).map_err(failed)
 }
 
-/// Looks the program up as a shell would and executes it; comes back only with the reason why not.
+/// Looks up the program like a shell and executes it. Returns only the reason why that failed.
 fn execute(cell: &Cell<'_>) -> StepFailed {
     let command = cell.jail.commands.get(cell.seat).map_or(&[][..], Vec::as_slice);
     let name = command.first().map_or("", String::as_str);

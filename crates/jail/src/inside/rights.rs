@@ -1,4 +1,4 @@
-//! Giving up rights, and what tests may leave out of that.
+//! Drops privileges, except those that a test leaves in place.
 
 use rustix::io::Errno;
 
@@ -7,17 +7,18 @@ use crate::bare::{errno, rights};
 use crate::fault;
 use crate::spec::{INNER_INIT_UID, INNER_UID, Layer};
 
-/// Becomes a user of the jail's namespace. `keep` stays as the saved id, to be taken up again later.
+/// Switches to a user of the jail's namespace. `keep` becomes the saved id, which the process can switch back
+/// to later.
 pub(super) fn become_user(uid: u32, keep: u32) -> Result<(), Errno> {
     rights::become_user((uid, uid), (keep, keep)).map_err(errno)
 }
 
-/// The user id of PID 1.
+/// Returns the user id of PID 1.
 pub(super) fn init_uid(own: bool) -> u32 {
     if own { INNER_INIT_UID } else { INNER_UID }
 }
 
-/// Empties the bounding set; what this process has now it keeps, so this is done ahead of time.
+/// Empties the bounding set. Current capabilities are kept, so this can be done in advance.
 pub(super) fn bound_capabilities() -> Result<(), Errno> {
     unless_without(Layer::NoCapabilities, rights::bound_capabilities)
 }
@@ -27,7 +28,7 @@ pub(super) fn drop_capabilities() -> Result<(), Errno> {
     unless_without(Layer::NoCapabilities, rights::drop_capabilities)
 }
 
-/// From here on, no program that is executed can give rights back.
+/// Sets `no_new_privs`: no program executed from here on can regain privileges.
 pub(super) fn forbid_new_privileges() -> Result<(), Errno> {
     unless_without(Layer::NoNewPrivs, rights::forbid_new_privileges)
 }

@@ -1,8 +1,9 @@
-//! The builder of a zygote's jails, seen from the launcher: it is asked for jails and for looks at children, and answers
-//! in the order in which it was asked.
+//! The builder of a zygote's jails, as the launcher sees it: a process that builds jails and inspects
+//! children, and answers requests in order.
 //!
-//! It is PID 1 of the namespace in which the zygote and every run that came of it live, so it stays until the last of
-//! them is gone: the zygote, its children, runs and plots each hold an `Rc` of it (see `lineage`).
+//! The builder is PID 1 of the pid namespace of the zygote and of every run that came of it, so it must
+//! outlive all of them: the zygote, its children, runs and namespace sets each hold an `Rc` of it (see
+//! `zygote_resources`).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -21,12 +22,12 @@ use crate::sys::{self, Cloned};
 use crate::template::Root;
 use crate::wire;
 
-/// A builder.
+/// A running builder process.
 pub(super) struct JailBuilder {
     line: OwnedFd,
     pid: i32,
     pidfd: OwnedFd,
-    /// The pid namespace in which it is PID 1.
+    /// The pid namespace whose PID 1 it is.
     namespace: OwnedFd,
 }
 
@@ -51,24 +52,25 @@ impl JailBuilder {
         Ok(Self { line, pid, pidfd, namespace })
     }
 
-    /// Stands for a builder whose process has ended already.
+    /// Creates a builder whose process has already exited.
     #[cfg(test)]
     pub(super) fn stand_in(line: OwnedFd, ended: OwnedFd, namespace: OwnedFd) -> Self {
         Self { line, pid: 0, pidfd: ended, namespace }
     }
 
-    /// Ends everything that came of this builder's zygote, and the zygote.
+    /// Kills the builder, its zygote, and everything that came of that zygote.
     pub(super) fn kill(&self) {
-        // Only a process that is gone already cannot be killed, and that is what is wanted.
+        // This fails only if the process has already exited.
         let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// Whether it has ended, and everybody in its namespace before it.
+    /// Returns whether it has exited, and so every other process in its pid namespace.
     pub(super) fn is_gone(&self) -> bool {
         start::is_readable(self.pidfd.as_fd())
     }
 
-    /// Waits for its end if that has come; whether it has. It comes when everybody in its namespace has been waited for.
+    /// Reaps the builder if it has exited, and returns whether it has. It exits only after every other
+    /// process in its pid namespace has been reaped.
     pub(super) fn reap(&self) -> bool {
         let gone = self.is_gone();
         if gone {
@@ -77,7 +79,7 @@ impl JailBuilder {
         gone
     }
 
-    /// Its number on the host.
+    /// Returns its pid on the host.
     pub(super) fn pid(&self) -> i32 {
         self.pid
     }
@@ -90,12 +92,12 @@ impl JailBuilder {
         self.line.as_fd()
     }
 
-    /// Asks for something.
+    /// Sends a request.
     pub(super) fn ask(&self, order: &BuilderOrder, fds: &[BorrowedFd<'_>]) -> Result<(), StepFailed> {
         step(Step::Order, "", || wire::send(self.line.as_fd(), order, fds))
     }
 
-    /// An answer, where there is one; `ESRCH` where the builder is gone.
+    /// Receives an answer without blocking. Fails with `ESRCH` if the builder has exited.
     pub(super) fn answer(&self) -> Result<Option<(BuilderNotice, Vec<OwnedFd>)>, Errno> {
         match wire::receive_now::<BuilderNotice>(self.line.as_fd()) {
             Ok(Some(answer)) => Ok(Some(answer)),
@@ -106,7 +108,7 @@ impl JailBuilder {
     }
 }
 
-/// Paths that stay visible below folders that are new in every jail: `d` or `f`, the path, NUL.
+/// Encodes the paths that stay visible below folders that every jail replaces: `d` or `f`, the path, NUL.
 fn kept_paths(root: &Root) -> Result<Vec<u8>, StepFailed> {
     let mut packed = Vec::new();
     let mut count = 0;
@@ -122,7 +124,7 @@ fn kept_paths(root: &Root) -> Result<Vec<u8>, StepFailed> {
         count += 1;
     }
     if count > MAX_KEPT || packed.len() > MAX_KEPT_BYTES {
-        let what = "more folders below /tmp, home or workspace than a warm interpreter can have";
+        let what = "more folders below /tmp, home or workspace than a warm interpreter supports";
         return Err(StepFailed::new(Step::Binds, what, Errno::TOOBIG));
     }
     Ok(packed)

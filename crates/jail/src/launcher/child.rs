@@ -1,9 +1,9 @@
-//! A zygote's child in a jail: from being asked for, over waiting for something to run, to being a run.
+//! A warm child: a fork of a zygote in its own jail, from the fork request until it runs a program.
 //!
 //! ```text
-//! asked of the zygote, for a built jail ──Born──▶ ┐
-//!                                       ──READY─▶ ┴▶ looked at from outside ──Inspected──▶ waiting
-//! waiting ──order──▶ a run
+//! fork requested into a built jail ──Forked──▶ ┐
+//!                                  ──READY───▶ ┴▶ inspected from outside ──Inspected──▶ idle
+//! idle ──request──▶ a run
 //! ```
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,10 +28,10 @@ use crate::spec::{ArtifactRules, INNER_UID, Jail, Layer, Limits, Usage, Warmth};
 use crate::step::{Step, StepFailed, step};
 use crate::{fault, sys};
 
-/// How long a jail may take to be built, or a child to get ready, that no request waits for.
+/// Time limit for building a jail, or preparing a child, that no request waits for.
 pub(super) const READY: Duration = Duration::from_secs(15);
 
-/// What waits for a child to be ready.
+/// A request that waits to be started.
 pub(super) struct Pending {
     pub(super) run: u64,
     pub(super) jail: Box<Jail>,
@@ -45,38 +45,38 @@ impl Pending {
     }
 }
 
-/// A child that is due or waits.
+/// A child that is in preparation or idle.
 pub(super) struct Child {
     jail: WarmJail,
-    /// Until it runs.
+    /// The connection to the child until it runs a program.
     line: ChildLine,
     main: Option<Process>,
     listener: Option<OwnedFd>,
     inspection: Inspection,
-    /// Whether it imports modules ahead of time, once it has been seen to be confined.
+    /// Whether it preimports modules after it has passed inspection.
     prepares: bool,
-    /// From being asked for to being ready.
+    /// Time from the request for its jail until it was ready.
     pub(super) took: Duration,
     pub(super) memory_bytes: u64,
     cpu_before: Duration,
 }
 
-/// How far a child has come with showing that it is confined.
+/// The progress of a child's inspection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Inspection {
-    /// It has not said so.
+    /// The child has not reported that it is confined.
     NotReady,
-    /// It says so.
+    /// The child claims to be confined.
     Claimed,
-    /// The builder looks at it.
+    /// The builder is inspecting it.
     UnderWay,
-    /// It is, and imports modules ahead of time.
+    /// Inspection passed; the child preimports modules.
     Preparing,
-    /// It is, and waits.
+    /// Inspection passed; the child is ready for a request.
     Passed,
 }
 
-/// A process of a jail.
+/// A process of a jail: its pid on the host and its pidfd.
 pub(super) struct Process {
     pub(super) pid: i32,
     pub(super) pidfd: OwnedFd,
@@ -84,7 +84,7 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn kill(&self) {
-        // Only a process that is gone already cannot be killed, and that is what is wanted.
+        // This fails only if the process has already exited.
         let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
@@ -94,7 +94,8 @@ impl Process {
 }
 
 impl Child {
-    /// Asks a zygote to fork into a jail that stands. On failure the jail is given back.
+    /// Asks a zygote to fork into a built jail. On failure, returns the jail. `awaited` says whether a
+    /// request waits for the child.
     pub(super) fn ask_for(
         home: &Home,
         zygote: &mut Zygote,
@@ -117,7 +118,7 @@ impl Child {
         }
     }
 
-    /// Its number, which is the one of its jail.
+    /// Returns its number, which is that of its jail.
     pub(super) fn number(&self) -> u64 {
         self.jail.number
     }
@@ -126,27 +127,28 @@ impl Child {
         &self.jail.limits
     }
 
-    /// The zygote had it.
+    /// Records the process that the zygote reported.
     pub(super) fn born(&mut self, main: Process) {
         self.main = Some(main);
     }
 
-    /// What to watch while it is due.
+    /// Returns the descriptor to poll while the child is in preparation.
     pub(super) fn watched(&self) -> BorrowedFd<'_> {
         self.line.watched()
     }
 
-    /// When it has taken too long to get ready, though nobody waits for it: a module that it imports may never come back.
+    /// Returns the deadline of its preparation. A child that no request waits for needs one as well, because
+    /// the import of a module may never finish.
     pub(super) fn overdue(&self) -> Instant {
         self.jail.asked + READY
     }
 
-    /// Whether there is something to hear from it yet.
+    /// Returns whether a message from the child is expected.
     pub(super) fn is_silent(&self) -> bool {
         matches!(self.inspection, Inspection::NotReady | Inspection::Preparing)
     }
 
-    /// Hears whether it is ready.
+    /// Receives one message, if there is one, and updates the child's progress.
     pub(super) fn hear(&mut self) -> Result<(), StepFailed> {
         let heard = match self.line.hear() {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
@@ -168,7 +170,7 @@ impl Child {
         }
     }
 
-    /// Has a child that says it is confined looked at from outside.
+    /// Asks the builder to inspect the child, if it claims to be confined and its process is known.
     pub(super) fn have_inspected(&mut self, home: &Home) -> Result<(), StepFailed> {
         let (Inspection::Claimed, Some(main), Some(built), Some(namespaces)) =
             (self.inspection, &self.main, &self.jail.built, self.jail.namespaces())
@@ -186,7 +188,7 @@ impl Child {
         Ok(())
     }
 
-    /// It is what it must be. One that prepares is told to.
+    /// Records that it passed inspection, and starts its preimports, if it has any.
     pub(super) fn passed(&mut self) -> Result<(), StepFailed> {
         self.inspection = if self.prepares { Inspection::Preparing } else { Inspection::Passed };
         self.jail.close_unneeded();
@@ -196,7 +198,7 @@ impl Child {
         Ok(())
     }
 
-    /// It waits from now on: what it took to get there is not its program's.
+    /// Records the time, memory and CPU time that its preparation took. They do not count for its program.
     pub(super) fn settle(&mut self, home: &Home) {
         self.took = self.jail.asked.elapsed();
         self.memory_bytes = self.jail.group.as_ref().and_then(Group::memory).unwrap_or(0);
@@ -205,37 +207,37 @@ impl Child {
         self.cpu_before = counted.or_else(seen).unwrap_or_default();
     }
 
-    /// Whether it can be told what to run.
+    /// Returns whether it can be sent a request.
     pub(super) fn is_ready(&self) -> bool {
         self.inspection == Inspection::Passed
     }
 
-    /// Its processes, as far as they are known.
+    /// Returns its known processes.
     fn processes(&self) -> impl Iterator<Item = &Process> {
         self.main.iter().chain(self.jail.init())
     }
 
-    /// Whether one of its processes has ended.
+    /// Returns whether one of its processes has exited.
     pub(super) fn has_ended(&self) -> bool {
         self.processes().any(Process::is_gone)
     }
 
-    /// Whether it still waits and is well.
+    /// Returns whether it is ready and its processes are alive.
     pub(super) fn is_well(&self) -> bool {
         self.is_ready() && !self.has_ended()
     }
 
-    /// Its number on the host. Its PID 1 has no memory of its own.
+    /// Returns its pid on the host. Its PID 1 is left out, because it has no memory of its own.
     pub(super) fn pid(&self) -> Option<u32> {
         self.main.as_ref().map(|main| main.pid as u32)
     }
 
-    /// Whether a process is its own or its PID 1.
+    /// Returns whether a process is this child or its PID 1.
     pub(super) fn knows(&self, pid: u32) -> bool {
         self.processes().any(|process| process.pid as u32 == pid)
     }
 
-    /// Tells it what to run. On failure it is of no further use.
+    /// Sends it what to run. A child for which this fails cannot be used again.
     pub(super) fn order(
         mut self,
         home: &Home,
@@ -280,18 +282,19 @@ impl Child {
         step(Step::Order, "", || self.line.send(pending.jail.workdir.as_bytes(), &fds))
     }
 
-    /// Ends it.
+    /// Kills it and its jail.
     pub(super) fn discard(self) -> Dying {
         self.jail.discard(self.main)
     }
 }
 
-/// How many of the descriptors are the program's. The artifacts pipe, the last one, is the collector's.
+/// Returns how many of the descriptors go to the program. The artifacts pipe, which comes last, goes to the
+/// collector.
 fn programs(pending: &Pending) -> usize {
     pending.fds.len() - usize::from(pending.jail.artifacts.is_some())
 }
 
-/// Sends a zygote the order for a child; gives the launcher's end of the child's line.
+/// Sends a fork request to the zygote. Returns the launcher's end of the child's connection.
 fn send_birth(
     home: &Home,
     zygote: &mut Zygote,
@@ -330,7 +333,7 @@ fn resource_limits(home: &Home, separate: bool, wanted: &Limits) -> Vec<Resource
     inside::resource_limits(wanted, ours, !home.has(Controller::Memory))
 }
 
-/// What a child in this jail must be, seen from outside; without what a test leaves out.
+/// Returns what an inspection of a child in this jail must find, without the layers that a test leaves out.
 fn expected(home: &Home, jail: &WarmJail) -> Expected {
     let resources = resource_limits(home, jail.taken.separate(), &jail.limits);
     let rlimits = resources.iter().map(|limit| (limit.resource, limit.hard)).collect();
@@ -347,7 +350,7 @@ fn expected(home: &Home, jail: &WarmJail) -> Expected {
     }
 }
 
-/// For tests: layers that a child leaves out, and a step that fails.
+/// Returns, for tests, the layers that a child leaves out and the step that fails.
 pub(super) fn faults() -> (u32, u32) {
     let layers = [
         (Layer::Rlimits, without::RLIMITS),
@@ -363,7 +366,7 @@ pub(super) fn faults() -> (u32, u32) {
     (without, failing.map_or(0, |step| step as u32))
 }
 
-/// What a process has used so far, and the children that it waited for, where no control group counts.
+/// Reads from `/proc` what a process and the children that it reaped have used, for when no cgroup counts it.
 fn seen(home: &Home, pid: i32) -> Usage {
     let read = |file: &str| -> Option<String> {
         let path = format!("{pid}/{file}");
@@ -375,7 +378,8 @@ fn seen(home: &Home, pid: i32) -> Usage {
     };
     let first = |text: String| text.split_whitespace().next()?.parse().ok();
     let own = read("schedstat").and_then(first).map_or(Duration::ZERO, Duration::from_nanos);
-    // The kernel counts these in hundredths of a second; behind the name, which may hold anything, they are 14 and 15.
+    // CPU time of reaped children, in hundredths of a second: the 14th and 15th field after the process name,
+    // which may contain anything.
     let ticks = read("stat").and_then(|text| {
         let (_, fields) = text.rsplit_once(')')?;
         let of_children = fields.split_whitespace().skip(13).take(2);
@@ -392,25 +396,25 @@ fn seen(home: &Home, pid: i32) -> Usage {
     }
 }
 
-/// A child that was told what to run.
+/// A child that runs a program.
 pub(super) struct RunningChild {
     pid: i32,
     pub(super) pidfd: OwnedFd,
-    /// As `wait` gives it, once it was waited for.
+    /// Its wait status, once it was reaped.
     reaped: Option<i32>,
     line: ChildLine,
-    /// PID 1 ends when this is closed.
+    /// The liveness pipe: PID 1 exits when it is closed.
     _leash: OwnedFd,
-    /// Until it is killed.
+    /// The jail's disk, held until the child is killed.
     disk: Option<OwnedFd>,
-    /// Where artifacts go.
+    /// The pipe into which artifacts are written.
     collector: Option<OwnedFd>,
     rules: Option<ArtifactRules>,
     pub(super) cpu_before: Duration,
 }
 
 impl RunningChild {
-    /// Waits for it; it has ended, or everybody in its jail has.
+    /// Reaps it and returns its wait status. It has exited, or every process in its jail has.
     pub(super) fn reap(&mut self) -> i32 {
         *self.reaped.get_or_insert_with(|| sys::put_an_end_to(self.pidfd.as_fd()).unwrap_or(libc::SIGKILL))
     }
@@ -419,7 +423,7 @@ impl RunningChild {
         self.pid
     }
 
-    /// What it has used so far, as far as `/proc` tells; before it was waited for.
+    /// Returns what it has used so far according to `/proc`. It must not have been reaped yet.
     pub(super) fn usage(&self, home: &Home) -> Usage {
         seen(home, self.pid)
     }
@@ -428,18 +432,19 @@ impl RunningChild {
         self.reaped.is_some()
     }
 
-    /// A step that failed after the order.
+    /// Returns the step that failed after the request was sent, if one did.
     pub(super) fn failure(&self) -> Option<StepFailed> {
         self.line.hear().ok().flatten().map(|heard| heard.failure)
     }
 
-    /// No block or no inode is left.
+    /// Returns whether no block or no inode is free.
     pub(super) fn disk_is_full(&self) -> bool {
         let disk = self.disk.as_ref().and_then(|disk| rustix::fs::fstatfs(disk).ok());
         disk.is_some_and(|disk| disk.f_bfree == 0 || disk.f_ffree == 0)
     }
 
-    /// Whether the program left something to collect: one name, looked up without following anything.
+    /// Returns whether the program left artifacts to collect. Looks up one name and follows no symbolic
+    /// links.
     pub(super) fn left_artifacts(&self) -> bool {
         let left = |disk: &OwnedFd| rustix::fs::statat(disk, "artifacts", AtFlags::SYMLINK_NOFOLLOW).is_ok();
         self.collector.is_some() && self.disk.as_ref().is_some_and(left)
@@ -457,8 +462,8 @@ impl RunningChild {
         self.disk.as_ref()
     }
 
-    /// Lets go of the disk while another process still holds it: freeing what a program wrote takes as long as that is
-    /// large, and the last process to close it does that.
+    /// Closes the disk while another process still holds it. Freeing what a program wrote takes time
+    /// proportional to its size, and the last process to close the disk does that work.
     pub(super) fn close_disk(&mut self) {
         self.disk = None;
     }

@@ -1,9 +1,10 @@
-//! The line between the launcher and a child of a zygote.
+//! The connection between the launcher and a warm child.
 //!
-//! While a child prepares, it imports modules of its tenant's, and those can use whatever the process has open. A descriptor
-//! that comes over a socket is the launcher's to close, and a last close may wait (a socket that lingers) or work (a
-//! large file that was removed), for as long as the tenant chooses. So nothing but bytes comes from such a child: the
-//! socket is shut in that direction before the first module is imported, and a pipe takes its place.
+//! While a child preimports, it runs modules of its tenant, which can use every descriptor of the process. A
+//! descriptor received over a socket is the launcher's to close, and a last close may block (a lingering
+//! socket) or do work (a large deleted file) for as long as the tenant chooses. So the launcher accepts only
+//! bytes from such a child: it shuts the socket down in that direction before the first module is imported,
+//! and reads from a pipe instead.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -16,21 +17,22 @@ use crate::inside;
 use crate::step::{Step, StepFailed};
 use crate::{sys, wire};
 
-/// The most that a child says at once.
+/// Maximum size of a message from a child, in bytes.
 const MAX_WORD: usize = 2 << 10;
 
+/// The launcher's end of a child's connection.
 pub(super) struct ChildLine {
     socket: OwnedFd,
-    /// What the child says comes from here, where it has been told to prepare.
+    /// Carries the child's messages once it has been told to prepare.
     pipe: Option<OwnedFd>,
 }
 
-/// What a child said.
+/// A message from a child.
 pub(super) struct Heard {
     pub(super) kind: u32,
-    /// The step that failed, where it says so.
+    /// The failed step, meaningful only if `kind` reports a failure.
     pub(super) failure: StepFailed,
-    /// Never from a child that prepares.
+    /// The attached descriptors; always empty for a child that was told to prepare.
     pub(super) fds: Vec<OwnedFd>,
 }
 
@@ -39,7 +41,7 @@ impl ChildLine {
         Self { socket, pipe: None }
     }
 
-    /// Where something comes from the child.
+    /// Returns the descriptor that is readable when the child has sent a message.
     pub(super) fn watched(&self) -> BorrowedFd<'_> {
         self.pipe.as_ref().unwrap_or(&self.socket).as_fd()
     }
@@ -48,17 +50,19 @@ impl ChildLine {
         wire::send_bytes(self.socket.as_fd(), bytes, fds)
     }
 
-    /// Tells the child to prepare. From now on nothing but bytes comes from it.
+    /// Tells the child to prepare. From now on the launcher accepts only bytes from it.
     pub(super) fn have_prepared(&mut self) -> Result<(), Errno> {
         rustix::net::shutdown(&self.socket, Shutdown::Read)?;
         let (pipe, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-        // Only the launcher's end: the child's writes may block, the launcher's reads must not.
+        // Only the launcher's end is non-blocking: the child's writes may block, the launcher's reads must
+        // not.
         rustix::io::ioctl_fionbio(&pipe, true)?;
         self.pipe = Some(pipe);
         self.send(b"1", &[theirs.as_fd()])
     }
 
-    /// The next word; `EAGAIN` where there is none, and `None` where the child is gone or not to be understood.
+    /// Receives the next message. Fails with `EAGAIN` if there is none; `None` if the child exited or the
+    /// message is invalid.
     pub(super) fn hear(&self) -> Result<Option<Heard>, Errno> {
         let mut packet = [0; MAX_WORD];
         let (len, fds) = match &self.pipe {
@@ -70,7 +74,7 @@ impl ChildLine {
     }
 }
 
-/// A step of a child that failed, as the child told it.
+/// Decodes the failed step that a child reported.
 pub(super) fn failure_of(word: Word, detail: &[u8]) -> StepFailed {
     let step = BirthStep::of(word.step).map_or(Step::Fork, inside::step_of);
     StepFailed::new(step, String::from_utf8_lossy(detail), sys::told_errno(word.errno))

@@ -1,8 +1,10 @@
-//! What the filter of a run tells: calls that it does not let pass, and the end that a zygote's child announces.
+//! Seccomp notifications of a run: system calls that its filter denies, and the announced exit of a warm
+//! child.
 //!
-//! Whoever makes such a call waits until the launcher has answered. The launcher has others to look after, so it hears one
-//! call at a time, and no more than so many of a run: then nobody listens any longer, and the kernel answers by itself. A
-//! jail that stays is heard for as long as it does, at a pace: who is refused more than that waits for his answers.
+//! A process that makes such a call blocks until the launcher has answered. So that one run cannot keep the
+//! launcher busy, the launcher handles one call at a time, and a limited number per run. Beyond that it
+//! closes the listener, and the kernel answers by itself. A sandbox is listened to as long as it lives, but
+//! at a limited rate: beyond that rate, denied calls are delayed.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -17,76 +19,81 @@ use crate::spec::RefusedCall;
 use crate::sys::{self, HeldCall};
 use crate::wire;
 
-/// So many calls of a run are heard, and of a jail that stays at once. Enough for every call there is, once.
+/// Maximum notifications handled per run; for a sandbox, the maximum burst. Enough for every system call
+/// once.
 const MOST_HEARD: u32 = 256;
-/// So many different ones are told of, of each command.
+/// Maximum different denied calls reported for each command.
 const MOST_NAMES: usize = 16;
-/// So many are remembered of a jail that stays; the oldest go first.
+/// Maximum denied calls kept for a sandbox; the oldest are dropped first.
 const MOST_KEPT: usize = 256;
 
-/// The launcher's ear at the filters of one run.
+/// The launcher's end of the seccomp listeners of one run.
 #[derive(Default)]
 pub(super) struct Ear {
-    /// Where listeners come from; who wears the filter sends its own when it is confined.
+    /// Sockets over which processes send their listeners once they are confined.
     lines: Vec<OwnedFd>,
     listeners: Vec<OwnedFd>,
+    /// Number of notifications handled, except in a sandbox.
     heard: u32,
-    /// Beside each, whose it was.
+    /// Denied calls, each with the session id of the command that made it.
     refused: Vec<(u32, RefusedCall)>,
-    /// Of a jail that stays, how many calls may be heard.
+    /// The rate limit of a sandbox.
     budget: Option<Bucket>,
-    /// When one was heard last.
+    /// When a notification was last handled.
     last: Option<Instant>,
 }
 
 impl Ear {
-    /// At a program whose listener is here.
+    /// Creates the listener for a program that has already sent its descriptor.
     pub(super) fn of(listener: Option<OwnedFd>) -> Self {
         Self { listeners: listener.into_iter().collect(), ..Self::default() }
     }
 
-    /// At commands whose listeners are yet to come.
+    /// Creates the listener for commands that will send their descriptors.
     pub(super) fn at(lines: Vec<OwnedFd>) -> Self {
         Self { lines, ..Self::default() }
     }
 
-    /// At a guest whose listener is yet to come, and so at everything that it starts.
+    /// Creates the rate-limited listener for a guest that will send its descriptor. It covers everything the
+    /// guest starts.
     pub(super) fn staying(line: OwnedFd) -> Self {
         Self { budget: Some(Bucket::new(MOST_HEARD, Instant::now())), ..Self::at(vec![line]) }
     }
 
+    /// Returns the descriptors to poll; without the listeners while the rate limit is exhausted.
     pub(super) fn watched(&self, hearing: &Hearing, now: Instant) -> impl Iterator<Item = BorrowedFd<'_>> {
         let deaf = self.next_turn(hearing, now).is_some();
         let listeners = self.listeners.iter().filter(move |_| !deaf);
         self.lines.iter().chain(listeners).map(AsFd::as_fd)
     }
 
-    /// When the next call of a jail that stays is heard, where that is not at once.
+    /// Returns when the next notification of a sandbox may be handled, if it must wait.
     pub(super) fn next_turn(&self, hearing: &Hearing, now: Instant) -> Option<Instant> {
         let budget = self.budget.as_ref().filter(|_| !self.listeners.is_empty())?;
         let own = Some(budget.next(hearing.pace(), now)).filter(|at| *at > now);
         own.max(hearing.closed_until(now))
     }
 
-    /// When a call was heard last.
+    /// Returns when a notification was last handled.
     pub(super) fn last_heard(&self) -> Option<Instant> {
         self.last
     }
 
-    /// What was refused so far, and to whom.
+    /// Returns the calls denied so far, each with the session id of its command.
     pub(super) fn refused(&self) -> &[(u32, RefusedCall)] {
         &self.refused
     }
 
-    /// Takes the calls that were refused, each name once, and whether there may have been more. It stays open: a child that
-    /// announced its end waits there to be looked at.
+    /// Removes and returns the denied calls, each name once, and whether there may have been more. The
+    /// listeners stay open: a warm child that announced its exit is blocked there until its memory has been
+    /// sampled.
     pub(super) fn take_refused(&mut self) -> (Vec<RefusedCall>, bool) {
         let refused = std::mem::take(&mut self.refused).into_iter().map(|(_, call)| call);
         (refused.collect(), self.heard >= MOST_HEARD)
     }
 
-    /// Takes what has come, and hears the next call at each filter; the status with which the `main` process says that it
-    /// is about to end, as `wait` would give it. `owner` says whose a process is.
+    /// Receives new listeners and handles the next notification of each. Returns the wait status with which
+    /// the `main` process announces its exit. `owner` maps a pid to the session id of its command.
     pub(super) fn hear(
         &mut self,
         main: Option<i32>,
@@ -109,14 +116,14 @@ impl Ear {
             self.listeners.push(listener);
         }
         if self.heard >= MOST_HEARD && self.budget.is_none() {
-            // Whoever waits for an answer has it with this: there is no such call.
+            // This also answers callers that are blocked: the kernel returns ENOSYS.
             self.listeners.clear();
             self.lines.clear();
         }
         leaving
     }
 
-    /// With the time that has passed, more of a jail that stays may be heard.
+    /// Refills the rate limit of a sandbox, and returns whether a notification may be handled now.
     fn may_hear(&mut self, hearing: &Hearing, now: Instant) -> bool {
         match &mut self.budget {
             Some(budget) => {
@@ -157,7 +164,7 @@ impl Ear {
     ) -> Option<i32> {
         if i64::from(call.number) != libc::SYS_exit_group {
             let owner = owner(call.pid);
-            // Its number may be somebody else's by now.
+            // If the call is no longer pending, its pid may belong to another process.
             let known = owner == 0 || sys::is_held(listener.as_fd(), call.id);
             self.note(call, if known { owner } else { 0 });
             sys::refuse(listener.as_fd(), call.id, Errno::PERM);
@@ -166,7 +173,7 @@ impl Ear {
         if main == Some(call.pid) {
             return Some((call.arguments[0] as i32 & 0xff) << 8);
         }
-        // One of its children, which ends as it likes.
+        // A child of the program exits.
         sys::let_pass(listener.as_fd(), call.id);
         None
     }
@@ -193,17 +200,18 @@ impl Ear {
     }
 }
 
-/// What there is to hear.
+/// The result of polling a listener.
 enum Next {
+    /// A pending call.
     Call(HeldCall),
-    /// Nothing; whoever made a call may be gone.
+    /// No pending call; a caller may have exited.
     None,
-    /// Nobody wears the filter any more.
+    /// The listener is closed: no process has the filter any more.
     Never,
 }
 
-/// The next call at a listener. It is asked for only where one waits: to ask for none is to wait for one, on some kernels
-/// also where nobody is left to make it.
+/// Receives the next call of a listener, after polling it: receiving blocks if there is none, on some kernels
+/// even if no process is left that could make one.
 fn next_call(listener: &OwnedFd) -> Next {
     let mut polled = [PollFd::new(listener, PollFlags::IN)];
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };

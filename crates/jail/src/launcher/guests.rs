@@ -1,5 +1,5 @@
-//! What a launcher does for living jails only: having them wait for the binary that they become, pausing and resuming them,
-//! and hearing each of them in its turn.
+//! What the launcher does for sandboxes only: it queues them until the guest binary is ready, pauses and
+//! resumes them, and handles their seccomp notifications in turn.
 
 use std::time::Instant;
 
@@ -12,11 +12,11 @@ use crate::spec::{Answer, Ask};
 use crate::step::{Step, StepFailed, step};
 use crate::wire::Notice;
 
-/// How many groups are paused, resumed or looked at for that in one turn of the loop.
+/// Maximum cgroups that are paused, resumed or checked for it in one turn of the event loop.
 const MAX_FREEZER_STEPS: usize = 8;
 
 impl Runs {
-    /// Starts a living jail, or has it wait for the binary that it becomes.
+    /// Starts a sandbox, or queues it until the guest binary is ready.
     pub(super) fn start_living(&mut self, pending: Pending) -> Result<(), StepFailed> {
         if self.home.has_guest() {
             return self.start_cold(&pending);
@@ -29,7 +29,7 @@ impl Runs {
         Ok(())
     }
 
-    /// Starts the living jails that waited for their binary.
+    /// Starts the sandboxes that waited for the guest binary.
     pub(super) fn sealed(&mut self) -> Vec<Notice> {
         let Some(sealing) = self.sealing.take() else { return Vec::new() };
         let (binary, waiting) = sealing.finish(&self.home.proc);
@@ -45,13 +45,13 @@ impl Runs {
         notices
     }
 
-    /// Answers a question about a living jail, where that can be done at once.
+    /// Answers a query about a sandbox. `None` if the answer comes later.
     pub(super) fn answer(&mut self, question: u64, of: u64, what: Ask) -> Option<Answer> {
         living::answer(self.find(of), question, what)
     }
 
-    /// Begins a turn of the loop: of the living jails that were refused something, those are heard that were not for
-    /// longest, as many as a turn has room for. The others stay ready for the next one.
+    /// Begins a turn of the event loop. If many sandboxes have seccomp notifications, keeps only as many as a
+    /// turn may handle, those handled least recently. The others stay ready for the next turn.
     pub(super) fn begin_turn(&mut self, ready: &mut Vec<Watched>) {
         let living = self.running.iter().filter(|(_, run)| run.is_living()).count();
         self.hearing.begin_turn(living, Instant::now());
@@ -71,7 +71,7 @@ impl Runs {
         }
     }
 
-    /// Proceeds with the pausing and resuming that is due, the longest due first, a few in each turn.
+    /// Proceeds with due pauses and resumes, the longest overdue first, a few per turn.
     pub(super) fn proceed_pausing(&mut self, now: Instant) -> Vec<Notice> {
         let mut due: Vec<(Instant, usize)> = Vec::new();
         for (at, (_, run)) in self.running.iter().enumerate() {
@@ -88,7 +88,7 @@ impl Runs {
         proceeded.map(|(run, answer)| Notice::Answered { run, answer }).collect()
     }
 
-    /// Buries a run, and answers everyone who still waits for it to be paused or resumed.
+    /// Reaps a run, and answers all outstanding pause and resume requests for it.
     pub(super) fn bury_answering(&mut self, number: u64) -> Vec<Notice> {
         let life = self.find(number).and_then(|run| run.life());
         let questions = life.map(|(life, _)| life.pausing.abandon()).unwrap_or_default();

@@ -1,12 +1,13 @@
-//! What the runs of a zygote's children have in common: the memory that they come to use.
+//! Prefaulting: which pages the children of a zygote use, so that idle children can fault them in before a
+//! program runs.
 //!
-//! A fork shares its memory with the one it comes from until it is written to, page by page, and has the files that are
-//! mapped only when it looks at them. For a short program most of its time goes into that. So the memory of a run that is
-//! over is looked at now and then, and what two of them in a row have used is got ready in those that wait.
+//! A fork shares each page with its parent until it writes to it, and maps file pages only when it reads
+//! them. For a short program these page faults take most of the time. So the launcher samples the memory of
+//! finished runs now and then, and idle children prefault the pages that two runs in a row have used.
 //!
-//! The run's program decides what its address space looks like, so its mappings are never enumerated. Only addresses that
-//! the zygote itself had mapped are looked up, once found, and their number, the CPU time of a look and its result are
-//! bounded.
+//! The program controls the layout of its address space, so its mappings are never enumerated. Only addresses
+//! that the zygote itself had mapped are looked up. They are read once, and their number, the CPU time of a
+//! sample and its result are bounded.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -18,40 +19,40 @@ use crate::bare::message::{Habit, MAX_HABITS};
 use crate::sys;
 
 const PAGE: u64 = 4_096;
-/// Most pages that are got ready of each kind: eight megabytes.
+/// Maximum pages to prefault of each kind, written and read: eight megabytes.
 const MOST_PAGES: u64 = 2_048;
-/// Mappings beyond this are reserved rather than used.
+/// Larger mappings are skipped: they are reservations rather than memory in use.
 const LARGEST_MAPPING_BYTES: u64 = 64 << 20;
-/// How much of a zygote's `maps` is read.
+/// Maximum bytes read of a zygote's `maps`, rounded up to a whole read.
 const MAX_MAPS_BYTES: usize = 256 << 10;
-/// How many entries of `pagemap` one look reads at most.
+/// Maximum `pagemap` entries read per sample.
 const MAX_ENTRIES: u64 = 64 << 10;
-/// How many entries are read at a time; the CPU time is checked in between.
+/// Number of entries per read; the CPU time is checked between reads.
 const CHUNK_ENTRIES: u64 = 4 << 10;
-/// How many separate stretches of used memory one look remembers.
+/// Maximum separate ranges of used memory recorded per sample.
 const MAX_STRETCHES: usize = 4 * MAX_HABITS;
-/// How much CPU time one look may take.
+/// Maximum CPU time per sample.
 const MAX_CPU: Duration = Duration::from_millis(1);
-/// Bits of an entry in `pagemap`.
+/// Bits of a `pagemap` entry.
 const PRESENT: u64 = 1 << 63;
 const EXCLUSIVE: u64 = 1 << 56;
 
-/// The habits of one zygote's children, as far as they are known.
+/// Statistics of the pages that one zygote's children use.
 #[derive(Debug, Default)]
 pub(super) struct Habits {
     looked_at: u64,
-    /// What the last one used.
+    /// Pages that the previously sampled child used, if it is the first of a pair.
     last: Option<Vec<Habit>>,
-    /// Where the zygote has private memory, once that was read.
+    /// The zygote's private mappings, once they have been read.
     inherited: Option<Vec<Mapping>>,
 }
 
 impl Habits {
-    /// Looks at the memory of a zygote's child whose run is over, where its turn has come; gives what it had in common with
-    /// the one before it.
+    /// Samples the memory of a child whose run is over, if a sample is due. Returns the pages that it and the
+    /// previously sampled child both used.
     ///
-    /// The caller makes sure that nothing else shares that memory, because a thread that changes its mappings meanwhile
-    /// would have the launcher wait for a lock.
+    /// The caller ensures that no other thread shares the memory: a thread that changes its mappings
+    /// meanwhile would make the launcher wait for a lock.
     pub(super) fn look_at(&mut self, home: &Home, zygote: i32, child: i32) -> Option<Vec<Habit>> {
         if !self.wants_a_look() {
             return None;
@@ -64,13 +65,14 @@ impl Habits {
         self.learn(used)
     }
 
-    /// Whether the memory of a child is worth a look: that of two in a row, early, and then ever less often.
+    /// Counts a finished run and returns whether to sample it: two runs in a row, early on and then ever less
+    /// often.
     fn wants_a_look(&mut self) -> bool {
         self.looked_at += 1;
         [3, 10, 100, 1_000].iter().any(|first| self.looked_at == *first || self.looked_at == first + 1)
     }
 
-    /// Takes note of what a child used; gives what it had in common with the one before it.
+    /// Records the pages that a child used. Returns those that the first child of the pair used as well.
     fn learn(&mut self, used: Vec<Habit>) -> Option<Vec<Habit>> {
         match self.last.take() {
             None => {
@@ -82,13 +84,14 @@ impl Habits {
     }
 }
 
-/// What both have, as far as there is room for it: first what is written to, which costs more.
+/// Returns the intersection of two samples, up to the limits. Written pages come first, because their faults
+/// cost more.
 fn common(one: &[Habit], other: &[Habit]) -> Vec<Habit> {
     let mut both = Vec::new();
     for write in [1, 0] {
         let mut left = MOST_PAGES * PAGE;
         for a in one.iter().filter(|habit| habit.write == write) {
-            // Both are in order of their addresses.
+            // Both samples are sorted by address.
             let from = other.partition_point(|b| b.start + b.bytes <= a.start);
             let near = other[from..].iter().take_while(|b| b.start < a.start + a.bytes);
             for b in near.filter(|habit| habit.write == write) {
@@ -108,7 +111,7 @@ fn open(home: &Home, pid: i32, name: &str) -> Option<OwnedFd> {
     rustix::fs::openat(&home.proc, format!("{pid}/{name}"), flags, Mode::empty()).ok()
 }
 
-/// The whole lines at the start of a file, as far as they are read.
+/// Reads a file up to the limit and cuts it after the last complete line.
 fn read_start(file: &OwnedFd) -> Option<String> {
     let mut text = Vec::new();
     let mut buffer = [0; 16 << 10];
@@ -122,7 +125,7 @@ fn read_start(file: &OwnedFd) -> Option<String> {
     String::from_utf8(text).ok()
 }
 
-/// The private mappings in a `maps` file, in order, as many as one look reads.
+/// Returns the private mappings in a `maps` file, in order, up to the number of pages that one sample reads.
 fn private_mappings(maps: &str) -> Vec<Mapping> {
     let mut left = MAX_ENTRIES;
     let mut fits = |mapping: &Mapping| {
@@ -134,8 +137,8 @@ fn private_mappings(maps: &str) -> Vec<Mapping> {
     maps.lines().filter_map(Mapping::parse).filter(|mapping| fits(mapping)).collect()
 }
 
-/// What a process has of its own by now in these places: pages that were written to, and files that were looked at. Stops
-/// where that takes too long or becomes too much, and gives what was found until then.
+/// Returns the pages in these mappings that a process has written to or, in read-only mappings, read. Stops
+/// at the limits and returns what was found so far.
 fn used_pages(map: &OwnedFd, places: &[Mapping]) -> Vec<Habit> {
     let started = sys::thread_cpu_time();
     let mut used = Vec::new();
@@ -156,7 +159,7 @@ fn used_pages(map: &OwnedFd, places: &[Mapping]) -> Vec<Habit> {
     used
 }
 
-/// A mapping that is a process's own.
+/// A private mapping of a process.
 #[derive(Debug, PartialEq, Eq)]
 struct Mapping {
     start: u64,
@@ -165,7 +168,8 @@ struct Mapping {
 }
 
 impl Mapping {
-    /// A line of `maps`; nothing for what is shared, cannot be read, or is the kernel's own.
+    /// Parses a line of `maps`. `None` for mappings that are shared, unreadable, too large or the kernel's
+    /// own.
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_whitespace();
         let (start, end) = words.next()?.split_once('-')?;
@@ -182,7 +186,7 @@ impl Mapping {
         })
     }
 
-    /// Notes which of the pages from `at` on are used; gives where those end.
+    /// Records which pages from `at` on are used. Returns the address after the last one.
     fn note(&self, at: u64, entries: &[u8], used: &mut Vec<Habit>) -> u64 {
         let wanted = if self.write { PRESENT | EXCLUSIVE } else { PRESENT };
         let mut at = at;
@@ -196,7 +200,7 @@ impl Mapping {
         at
     }
 
-    /// One more page, which may follow on the one before it.
+    /// Records a used page, extending the previous range if the page follows it.
     fn add(&self, at: u64, used: &mut Vec<Habit>) {
         match used.last_mut() {
             Some(last) if last.start + last.bytes == at && last.write == u64::from(self.write) => {
@@ -221,7 +225,7 @@ mod tests {
         let other = [habit(3, 4, 1), habit(10, 1, 0), habit(20, 1, 0)];
         assert_eq!(common(&one, &other), [habit(3, 2, 1), habit(10, 1, 0)]);
         let much = [habit(1, MOST_PAGES + 1, 1), habit(9_000, 3, 1)];
-        assert_eq!(common(&much, &much), [habit(9_000, 3, 1)], "what is too much is left out");
+        assert_eq!(common(&much, &much), [habit(9_000, 3, 1)], "a range that exceeds the limit is left out");
     }
 
     #[test]
@@ -245,7 +249,7 @@ mod tests {
     fn a_zygotes_mappings_are_bounded() {
         let line = |at: u64, bytes: u64| format!("{:x}-{:x} r--p 00000000 00:00 0\n", at, at + bytes);
         let large: String = (1..=1_000).map(|at| line(at << 30, 1 << 30)).collect();
-        assert_eq!(private_mappings(&large), [], "reserved rather than used");
+        assert_eq!(private_mappings(&large), [], "large mappings are skipped");
         let many: String = (1..=1_000).map(|at| line(at << 30, LARGEST_MAPPING_BYTES)).collect();
         let kept = private_mappings(&many);
         assert_eq!(kept.len() as u64, MAX_ENTRIES * PAGE / LARGEST_MAPPING_BYTES);
@@ -256,7 +260,7 @@ mod tests {
         let (file, mut end) = std::io::pipe().unwrap();
         let writer = std::thread::spawn(move || {
             let line = [b"7f00-9f00 r--p 0 00:00 0\n".as_slice(); 1_000].concat();
-            // Until nobody reads any more.
+            // Until the reader is closed.
             while std::io::Write::write_all(&mut end, &line).is_ok() {}
         });
         let text = read_start(&file.into()).unwrap();
@@ -268,13 +272,13 @@ mod tests {
     fn a_look_is_bounded_by_time_and_by_what_it_finds() {
         let map =
             rustix::fs::open("/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        // Far more than a look may read, all of it ours to ask for.
+        // Far more mappings than a sample may read.
         let places: Vec<Mapping> =
             (0..10_000).map(|at| Mapping { start: at << 30, end: (at + 1) << 30, write: false }).collect();
         let before = sys::thread_cpu_time();
         used_pages(&map, &places);
         let took = sys::thread_cpu_time() - before;
-        assert!(took < 20 * MAX_CPU, "it stopped by its own CPU time: {took:?}");
+        assert!(took < 20 * MAX_CPU, "the sample stops at its CPU time limit: {took:?}");
     }
 
     #[test]
@@ -284,6 +288,6 @@ mod tests {
         assert_eq!(looks, [3, 4, 10, 11, 100, 101]);
         assert!(habits.learn(vec![habit(1, 1, 1)]).is_none());
         assert_eq!(habits.learn(vec![habit(1, 2, 1)]), Some(vec![habit(1, 1, 1)]));
-        assert!(habits.learn(vec![habit(1, 1, 1)]).is_none(), "the next two are other ones");
+        assert!(habits.learn(vec![habit(1, 1, 1)]).is_none(), "the next pair starts over");
     }
 }

@@ -1,20 +1,22 @@
-//! How many refused calls of living jails the launcher hears: so many in a turn of its loop, so many in a second, and each
-//! jail its share of them. Whoever makes such a call waits for the answer, so a flood slows down only itself.
+//! Rate limit for seccomp notifications of sandboxes: a maximum per turn of the event loop and per second,
+//! shared equally among the sandboxes. A caller blocks until it is answered, so a flood slows down only
+//! itself.
 
 use std::time::{Duration, Instant};
 
 use super::pace::Bucket;
 
-/// How many calls are heard in one turn of the loop.
+/// Maximum notifications handled in one turn of the event loop.
 pub(super) const MAX_IN_A_TURN: u32 = 16;
-/// Calls are heard in batches, so that a flood wakes the launcher a hundred times a second and not a thousand.
+/// Notifications are handled in batches, so that a flood wakes the launcher a hundred times a second and not
+/// a thousand.
 const BATCH: u32 = 8;
 const BATCHES_AT_ONCE: u32 = 8;
 const BETWEEN_BATCHES: Duration = Duration::from_millis(10);
-/// How soon another call of one jail is heard, when it has used up what is heard at once, where it is alone.
+/// Time between notifications of one sandbox after its burst, if it is the only sandbox.
 const PACE: Duration = Duration::from_millis(100);
 
-/// What all living jails together may still have heard.
+/// The budget of notifications that all sandboxes share.
 #[derive(Debug)]
 pub(super) struct Hearing {
     batches: Bucket,
@@ -27,7 +29,7 @@ impl Hearing {
         Self { batches: Bucket::new(BATCHES_AT_ONCE, now), left: BATCH, jails: 1 }
     }
 
-    /// Begins a turn with so many living jails.
+    /// Begins a turn of the event loop with this number of sandboxes.
     pub(super) fn begin_turn(&mut self, jails: usize, now: Instant) {
         self.jails = u32::try_from(jails).unwrap_or(u32::MAX).clamp(1, 1 << 16);
         self.batches.refill(BETWEEN_BATCHES, BATCHES_AT_ONCE, now);
@@ -36,7 +38,7 @@ impl Hearing {
         }
     }
 
-    /// Takes one call; `false` where none is to be heard now.
+    /// Takes one notification from the budget. Returns `false` if it is exhausted.
     pub(super) fn take(&mut self) -> bool {
         if self.left == 0 && self.batches.take() {
             self.left = BATCH;
@@ -46,18 +48,18 @@ impl Hearing {
         taken
     }
 
-    /// Until when nothing is heard, where that is not now.
+    /// Returns until when the budget is exhausted, if it is.
     pub(super) fn closed_until(&self, now: Instant) -> Option<Instant> {
         let open = self.left > 0 || self.batches.left() > 0;
         (!open).then(|| self.batches.next(BETWEEN_BATCHES, now))
     }
 
-    /// How many jails share this.
+    /// Returns how many sandboxes share the budget.
     pub(super) fn jails(&self) -> u32 {
         self.jails
     }
 
-    /// How soon another call of each jail may be heard.
+    /// Returns the time between notifications of each sandbox.
     pub(super) fn pace(&self) -> Duration {
         PACE.max(BETWEEN_BATCHES / BATCH * self.jails)
     }
@@ -80,7 +82,7 @@ mod tests {
         }
         let (at_once, in_a_second) = (BATCH * (BATCHES_AT_ONCE + 1), BATCH * 100);
         assert!((in_a_second..=in_a_second + at_once).contains(&heard), "{heard}");
-        assert_eq!(hearing.pace() / 400, Duration::from_micros(1_250), "400 jails have a 400th of it each");
+        assert_eq!(hearing.pace() / 400, Duration::from_micros(1_250), "each of 400 sandboxes has one 400th");
         hearing.begin_turn(2, start);
         assert_eq!(hearing.pace(), PACE);
     }

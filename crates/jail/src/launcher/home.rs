@@ -1,5 +1,5 @@
-//! The launcher's own place: for an ordinary user a user namespace around everything, for all a mount namespace in
-//! which the host is at `/host` and root trees are built beside it.
+//! Sets up the launcher itself: for an unprivileged user a user namespace, and always a mount namespace in
+//! which the host is mounted at `/host` and root trees are built beside it.
 
 use std::cell::OnceCell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +18,7 @@ use crate::spec::{Layer, MissingLayer};
 use crate::step::{Step, StepFailed, step};
 use crate::{sys, template};
 
-/// What a launcher works with.
+/// The launcher's environment: cgroups, ids, and descriptors opened at startup.
 pub(super) struct Home {
     pub(super) groups: Hierarchy,
     pub(super) ids: Ids,
@@ -26,16 +26,19 @@ pub(super) struct Home {
     pub(super) proc: OwnedFd,
     /// The network namespace that the launcher itself is in.
     pub(super) network: OwnedFd,
-    /// Whether it can leave that and come back: an ordinary user cannot, so its jails make their own as they start.
+    /// Whether the launcher can leave that namespace and return. An unprivileged one cannot, so its jails
+    /// create their own network namespaces when they are cloned.
     pub(super) can_change_network: bool,
     pub(super) landlock: bool,
-    /// What PID 1 of a living jail becomes, once there was one.
+    /// The guest binary, once it has been copied for the first sandbox.
     guest: OnceCell<OwnedFd>,
+    /// Isolation layers that this host does not support.
     pub(super) missing: Vec<MissingLayer>,
 }
 
 impl Home {
-    /// A group for one jail, where the host has any controller; with so many processes of ours in it.
+    /// Creates a cgroup for a jail, if the host has any controller. `ours` processes in it will not be the
+    /// program's.
     pub(super) fn make_group(&self, ours: u32) -> Result<Option<Group>, StepFailed> {
         if self.groups.controllers().is_empty() {
             return Ok(None);
@@ -43,27 +46,27 @@ impl Home {
         step(Step::Cgroup, "", || self.groups.create(ours).map(Some).map_err(errno_of))
     }
 
-    /// A group for one living jail, where the host has any.
+    /// Creates a cgroup for a sandbox, if the host has cgroups.
     pub(super) fn make_living_group(&self) -> Result<Option<Group>, StepFailed> {
         step(Step::Cgroup, "", || self.groups.create_living().map_err(errno_of))
     }
 
-    /// Whether there is something that PID 1 of a living jail can become.
+    /// Returns whether the guest binary is available.
     pub(super) fn has_guest(&self) -> bool {
         self.guest.get().is_some()
     }
 
-    /// Keeps what PID 1 of living jails becomes.
+    /// Stores the guest binary.
     pub(super) fn keep_guest(&self, binary: OwnedFd) {
         let _first = self.guest.set(binary);
     }
 
-    /// What PID 1 of a living jail becomes.
+    /// Returns the guest binary, which PID 1 of a sandbox executes.
     pub(super) fn guest(&self) -> Result<&OwnedFd, StepFailed> {
         self.guest.get().ok_or_else(|| StepFailed::new(Step::Guest, "", Errno::NOENT))
     }
 
-    /// A network namespace for one jail, with loopback up.
+    /// Creates a network namespace for a jail, with the loopback interface up.
     pub(super) fn make_network(&self) -> Result<OwnedFd, StepFailed> {
         step(Step::Network, "", || {
             sys::unshare(libc::CLONE_NEWNET)?;
@@ -75,11 +78,12 @@ impl Home {
         })
     }
 
-    /// The number of a process on the host.
+    /// Returns the pid of a process on the host.
     pub(super) fn pid_of(&self, pidfd: &OwnedFd) -> Result<i32, Errno> {
         sys::pid_of(&self.proc, pidfd)
     }
 
+    /// Returns whether the host has a cgroup controller.
     pub(super) fn has(&self, controller: Controller) -> bool {
         self.groups.controllers().contains(&controller)
     }
@@ -93,8 +97,9 @@ fn errno_of(error: cgroup::Error) -> Errno {
     }
 }
 
+/// Moves this process into the launcher's namespaces and returns its environment.
 pub(super) fn set_up() -> Result<Home, StepFailed> {
-    // Control groups and the lock on ids are found by host paths, so before those paths move.
+    // Cgroups and the lock file for ids are found by host paths, so this comes before those paths move.
     let (groups, missing_groups) = Hierarchy::discover();
     groups.leave_room_for_others();
     let mut missing: Vec<MissingLayer> = missing_groups
@@ -105,7 +110,7 @@ pub(super) fn set_up() -> Result<Home, StepFailed> {
     if !landlock {
         missing.push(MissingLayer {
             layer: Layer::Landlock,
-            reason: "this kernel has landlock switched off, or is older than 5.13".to_owned(),
+            reason: "landlock is disabled in this kernel, or the kernel is older than 5.13".to_owned(),
             remedy: "boot with lsm=landlock,… (see /sys/kernel/security/lsm)".to_owned(),
         });
     }
@@ -119,15 +124,18 @@ pub(super) fn set_up() -> Result<Home, StepFailed> {
     let open = |path: &str| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let proc = step(Step::LauncherRoot, "/proc", || open("/host/proc"))?;
     let network = step(Step::LauncherRoot, "/proc/self/ns/net", || open("/host/proc/self/ns/net"))?;
-    // Root of a container may lack what it takes to bring loopback up out here; inside, everybody has it.
+    // Root of a container may lack the capabilities to bring loopback up out here; inside its user namespace,
+    // every jail has them.
     let may_administer = rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN));
     let can_change_network = ids.is_host_root() && may_administer;
-    // Where this is refused, shells for warm interpreters are too, and the receipt of a run says that it was cold.
+    // If this is refused, jails for warm interpreters cannot be built either, and receipts say that runs were
+    // cold.
     let _kept = sys::keep_rights_as_another_user();
     Ok(Home { groups, ids, proc, network, can_change_network, landlock, guest: OnceCell::new(), missing })
 }
 
+/// Returns the isolation layer that a cgroup controller enforces.
 pub(super) fn controller_layer(controller: Controller) -> Layer {
     match controller {
         Controller::Memory => Layer::CgroupMemory,
@@ -136,13 +144,13 @@ pub(super) fn controller_layer(controller: Controller) -> Layer {
     }
 }
 
-/// Root takes ids from a range that no distribution and no container manager gives away; root of a container, from
-/// what exists there.
+/// Returns the ids for a launcher that runs as root: on the host, a range that no distribution and no
+/// container manager assigns; in a container, from the ids that are mapped there.
 fn root_ids() -> Result<Ids, StepFailed> {
     const FOLDER: &str = "/run/belljar";
     const RANGE: Range = Range { first: 0x7000_0000, count: 0x1_0000 };
     if fault::without(Layer::SeparateUid) {
-        return Ok(Ids::shared(65_534, 65_534, "a test left it out"));
+        return Ok(Ids::shared(65_534, 65_534, "disabled by a test"));
     }
     let existing = |map: &str| idmap::existing(&std::fs::read_to_string(map).unwrap_or_default());
     match (existing("/proc/self/uid_map"), existing("/proc/self/gid_map")) {
@@ -154,14 +162,15 @@ fn root_ids() -> Result<Ids, StepFailed> {
             step(Step::UserId, &folder, || Ids::range(uids, gids, &folder, false))
         }
         (Existing::RootAlone, Existing::RootAlone) => {
-            Ok(Ids::shared(0, 0, "no other user exists in the namespace that this runs in"))
+            Ok(Ids::shared(0, 0, "this user namespace maps no user but root"))
         }
-        // The sandbox user would be the host's root: the one thing that it may never be.
+        // The sandbox user would be the host's root, which must never happen.
         _ => Err(StepFailed::new(Step::UserId, "other than root's", Errno::PERM)),
     }
 }
 
-/// An ordinary user becomes all-powerful in a namespace of its own, and keeps its ids in it.
+/// Moves an unprivileged launcher into a user namespace of its own, where it has all capabilities and keeps
+/// its ids.
 fn enter_user_namespace() -> Result<Ids, StepFailed> {
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let failed = |errno| StepFailed::new(Step::LauncherNamespaces, "user", errno);
@@ -177,15 +186,15 @@ fn enter_user_namespace() -> Result<Ids, StepFailed> {
         return Ok(Ids::shared(
             uid,
             gid,
-            "newuidmap or newgidmap refused the ids of /etc/subuid and /etc/subgid",
+            "newuidmap or newgidmap rejected the ranges of /etc/subuid and /etc/subgid",
         ));
     }
     let folder = idmap::runtime_folder(uid);
     step(Step::UserId, &folder, || Ids::range(uids, gids, &folder, false))
 }
 
-/// Puts the host below `/host` of a small root of ours. Any folder will do to mount it on for the moment; `/proc`
-/// is there on every system.
+/// Changes the root to a small tmpfs with the host below `/host`. The tmpfs is mounted on `/proc` for the
+/// moment, because that folder exists on every system.
 fn pivot() -> Result<(), Errno> {
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;

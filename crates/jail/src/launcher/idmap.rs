@@ -1,5 +1,5 @@
-//! Id maps: an ordinary user's own namespace, subordinate ids by `newuidmap`, and namespaces that exist only to be
-//! the map of a mount.
+//! Id maps: the user namespace of an unprivileged launcher, subordinate ids by `newuidmap`, and user
+//! namespaces that exist only as the id map of a mount.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
@@ -10,7 +10,7 @@ use rustix::pipe::PipeFlags;
 
 use crate::sys::{self, Cloned};
 
-/// A run of ids.
+/// A range of consecutive ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) first: u32,
@@ -19,7 +19,7 @@ pub(super) struct Range {
 
 const HELPERS: [&str; 2] = ["/usr/bin/newuidmap", "/usr/bin/newgidmap"];
 
-/// The subordinate ids of a user, or why there are none.
+/// Returns the subordinate uids and gids of a user, or why there are none.
 pub(super) fn subordinate_ranges(uid: u32) -> Result<(Range, Range), String> {
     if let Some(helper) = HELPERS.iter().find(|path| !std::path::Path::new(path).exists()) {
         return Err(format!("{helper} is not installed"));
@@ -27,7 +27,7 @@ pub(super) fn subordinate_ranges(uid: u32) -> Result<(Range, Range), String> {
     let user = user_name(&std::fs::read_to_string("/etc/passwd").unwrap_or_default(), uid);
     let range = |file: &str| {
         let text = std::fs::read_to_string(file).unwrap_or_default();
-        parse_range(&text, uid, user.as_deref()).ok_or_else(|| format!("{file} gives this user no ids"))
+        parse_range(&text, uid, user.as_deref()).ok_or_else(|| format!("{file} assigns no ids to this user"))
     };
     Ok((range("/etc/subuid")?, range("/etc/subgid")?))
 }
@@ -46,25 +46,26 @@ fn parse_range(text: &str, uid: u32, user: Option<&str>) -> Option<Range> {
         let owner = fields.next()?;
         let (first, count) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
         let mine = Some(owner) == user || owner.parse() == Ok(uid);
-        // Two ids are the least that makes a sandbox: the program's and its PID 1's.
+        // A jail needs at least two ids: one for the program and one for its PID 1.
         (mine && count >= 2).then_some(Range { first, count })
     })
 }
 
-/// Which ids exist in the namespace that this process is in already.
+/// The ids that are mapped in the user namespace of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Existing {
-    /// All: this is the host's own namespace.
+    /// All ids: this is the host's initial user namespace.
     All,
-    /// These, beside root's own.
+    /// Root and this range.
     Some(Range),
-    /// Root's own only, and that is an ordinary user outside.
+    /// Root only, which is an unprivileged user outside.
     RootAlone,
-    /// Root's own only, and that may be the host's.
+    /// Root only, which may be the host's root.
     HostRootAlone,
 }
 
-/// Reads `/proc/self/uid_map` or `gid_map`. Of a part, the upper half is taken: images use the lower one.
+/// Parses `/proc/self/uid_map` or `gid_map`. Of a partial range, only the upper half is used, because images
+/// use the lower one.
 pub(super) fn existing(map: &str) -> Existing {
     let extents = map.lines().filter_map(|line| {
         let mut fields = line.split_whitespace().map(|field| field.parse::<u32>());
@@ -83,7 +84,7 @@ pub(super) fn existing(map: &str) -> Existing {
     }
 }
 
-/// A new user namespace in which only the caller's own ids exist.
+/// Enters a new user namespace that maps only the caller's own ids.
 pub(super) fn unshare_alone(uid: u32, gid: u32) -> Result<(), Errno> {
     sys::unshare(libc::CLONE_NEWUSER)?;
     map_alone(uid, gid)
@@ -95,9 +96,10 @@ fn map_alone(uid: u32, gid: u32) -> Result<(), Errno> {
     write("/proc/self/gid_map", &format!("{gid} {gid} 1"))
 }
 
-/// A new user namespace in which the caller's own and its subordinate ids exist, each as itself. The helpers that
-/// may write such a map must run outside, so a child does it. Where they refuse, only the caller's own exist; says
-/// which it is.
+/// Enters a new user namespace that maps the caller's own and its subordinate ids, each to itself.
+///
+/// The setuid helpers that may write such a map must run outside the namespace, so a child process runs them.
+/// If they fail, only the caller's own ids are mapped. Returns whether the subordinate ids are mapped.
 pub(super) fn unshare_with_ranges(uids: (u32, Range), gids: (u32, Range)) -> Result<bool, Errno> {
     let pid = rustix::process::getpid().as_raw_nonzero().to_string();
     let (ready, tell_ready) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
@@ -132,7 +134,7 @@ fn run_helper(helper: &str, pid: &str, (own, range): (u32, Range)) -> bool {
     Command::new(helper).args(arguments).env_clear().status().is_ok_and(|status| status.success())
 }
 
-/// Where a user's runs agree on ids.
+/// Returns the folder of the lock file through which a user's launchers coordinate id leases.
 pub(super) fn runtime_folder(uid: u32) -> String {
     let folder = format!("/run/user/{uid}");
     if std::path::Path::new(&folder).is_dir() {
@@ -142,7 +144,8 @@ pub(super) fn runtime_folder(uid: u32) -> String {
     }
 }
 
-/// A user namespace that is never entered: the map of a mount, in which the owner on disk appears as `to`.
+/// Creates a user namespace that is never entered, as the id map of a mount: ids `from` on disk appear as
+/// `to`.
 pub(super) fn mount_map(proc: &OwnedFd, from: (u32, u32), to: (u32, u32)) -> Result<OwnedFd, Errno> {
     let (hold, release) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let pid = match sys::clone(libc::CLONE_NEWUSER, None)? {
@@ -161,7 +164,7 @@ pub(super) fn mount_map(proc: &OwnedFd, from: (u32, u32), to: (u32, u32)) -> Res
     namespace
 }
 
-/// Writes the maps of a new user namespace: pairs of an id inside and the id outside.
+/// Writes the id maps of a new user namespace, as pairs of an id inside and the id outside.
 pub(crate) fn write_maps(
     proc: &OwnedFd,
     pid: i32,

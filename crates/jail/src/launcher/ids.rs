@@ -1,5 +1,5 @@
-//! Host user ids for jails: each live one has its own, also among several launchers on one machine. A taken id is a
-//! lock on one byte of a file, which the kernel gives back when its holder is gone.
+//! Leases of host user ids: each live jail has ids of its own, also across several launchers on one machine.
+//! A lease is a lock on one byte of a file, which the kernel releases when its holder exits.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -10,28 +10,28 @@ use super::idmap::Range;
 use crate::spec::{INNER_INIT_UID, INNER_UID, Layer, MissingLayer};
 use crate::sys;
 
-/// Where ids come from.
+/// The source of id leases.
 #[derive(Debug)]
 pub(super) enum Ids {
-    /// A range with a lock file; two ids a jail.
+    /// A range of ids with a lock file; each jail gets two ids.
     Range {
         uids: Range,
         gids: Range,
         lock: OwnedFd,
         next: u32,
-        /// Whether this is the host's root, who can also map ids of mounts.
+        /// Whether the launcher runs as the host's root, which can also map ids of mounts.
         root: bool,
-        /// The launcher's own ids: what host folders belong to where mounts cannot be mapped.
+        /// The launcher's own ids, used for jails with host folders if ids of mounts cannot be mapped.
         own: (u32, u32),
     },
-    /// Everyone is the caller.
+    /// All jails share the same ids, for the reason in `gap`.
     Shared { uid: u32, gid: u32, gap: MissingLayer },
 }
 
 /// Pairs of an id inside and the id outside.
 type IdPairs = Vec<(u32, u32)>;
 
-/// The ids of one jail.
+/// The leased ids of one jail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Taken {
     pub(super) uid: u32,
@@ -40,12 +40,12 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    /// Whether no one else has this id.
+    /// Returns whether no other jail or user has these ids.
     pub(super) fn separate(self) -> bool {
         self.slot.is_some()
     }
 
-    /// The maps for users and for groups.
+    /// Returns the uid map and the gid map.
     pub(super) fn maps(self) -> (IdPairs, IdPairs) {
         let mut uids = vec![(INNER_UID, self.uid)];
         let mut gids = vec![(INNER_UID, self.gid)];
@@ -58,6 +58,7 @@ impl Taken {
 }
 
 impl Ids {
+    /// Creates a source that gives every jail the same ids.
     pub(super) fn shared(uid: u32, gid: u32, reason: &str) -> Self {
         let gap = MissingLayer {
             layer: Layer::SeparateUid,
@@ -68,6 +69,7 @@ impl Ids {
         Self::Shared { uid, gid, gap }
     }
 
+    /// Creates a source of separate ids, with its lock file in `folder`.
     pub(super) fn range(uids: Range, gids: Range, folder: &str, root: bool) -> Result<Self, Errno> {
         match rustix::fs::mkdir(folder, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -75,7 +77,7 @@ impl Ids {
         }
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let folder = rustix::fs::open(folder, flags, Mode::empty())?;
-        // Somebody else's folder under this name could only keep ids from us, but it is not ours to use.
+        // A folder of another user could only block ids, but must not be trusted.
         let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         if rustix::fs::fstat(&folder)?.st_uid != own.0 {
             return Err(Errno::PERM);
@@ -87,7 +89,7 @@ impl Ids {
         Ok(Self::Range { uids, gids, lock, next, root, own })
     }
 
-    /// What receipts will lack.
+    /// Returns the isolation layer that is missing if ids are shared.
     pub(super) fn gap(&self) -> Option<MissingLayer> {
         match self {
             Self::Range { .. } => None,
@@ -95,12 +97,14 @@ impl Ids {
         }
     }
 
-    /// Whether this is the host's own root, who may map the owners of mounts and change networks at will.
+    /// Returns whether the launcher runs as the host's root, which may map ids of mounts and enter network
+    /// namespaces.
     pub(super) fn is_host_root(&self) -> bool {
         matches!(self, Self::Range { root: true, .. })
     }
 
-    /// Takes ids for a jail. With host folders and no way to map them, only their owner can use them.
+    /// Leases ids for a jail. If it has host folders whose ids cannot be mapped, it gets the launcher's own
+    /// ids: only the owner of the folders can use them.
     pub(super) fn take(&mut self, host_folders: bool) -> Result<Taken, Errno> {
         match self {
             Self::Shared { uid, gid, .. } => Ok(Taken { uid: *uid, gid: *gid, slot: None }),
@@ -122,7 +126,7 @@ impl Ids {
         }
     }
 
-    /// Gives ids back.
+    /// Releases a lease.
     pub(super) fn give_back(&self, taken: Taken) {
         if let (Self::Range { lock, .. }, Some(slot)) = (self, taken.slot) {
             sys::unlock_byte(lock.as_fd(), slot.into());

@@ -1,4 +1,4 @@
-//! One zygote, or the wish for one, and the children that came of it.
+//! A warm pool: one zygote, running or yet to be started, and its pre-forked children.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -13,31 +13,34 @@ use crate::spec::{Interpreter, Limits, PoolState, Warmth};
 use crate::step::{Step, StepFailed};
 use crate::template::Root;
 
-/// How many children of one zygote, and how many of their jails, are made at a time; more requests wait in line.
+/// Maximum children of one zygote, and maximum jails for them, in preparation at a time. Further requests are
+/// queued.
 const MOST_DUE: usize = 8;
-/// How many children of a kind wait at most, whatever the demand.
+/// Maximum idle children in one bucket, however high the demand.
 const MOST_WAITING: usize = 64;
-/// How many kinds of children, by their limits, are kept for one zygote.
+/// Maximum buckets of one pool. Children in one bucket have the same limits.
 const MOST_SHELVES: usize = 16;
-/// How many times longer than its children a zygote waits.
+/// An idle zygote is kept this many times longer than its idle children.
 const PATIENCE: u32 = 10;
-/// What is assumed where no control group counts.
+/// Memory in bytes assumed for a child when no cgroup counts it.
 const USUAL_MEMORY: u64 = 2 << 20;
-/// What a built jail with no child in it holds of the kernel's memory: a process, seven namespaces and their mounts.
+/// Kernel memory in bytes that a built jail without a child uses: a process, seven namespaces and their
+/// mounts.
 pub(super) const JAIL_MEMORY: u64 = 512 << 10;
-/// After a zygote could not be started, the next try waits: first so long, then twice as long, and so on.
+/// Delay before the next attempt after a zygote failed. It doubles with each failure, up to
+/// `MAX_RETRY_DELAY`.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(60);
 
-/// Children and jails with the same limits.
+/// Idle children and jails of a pool that have the same limits.
 pub(super) struct Shelf {
     pub(super) limits: Limits,
     pub(super) waiting: Vec<Child>,
-    /// Jails that no child has entered, built or being built.
+    /// Jails that no child has entered yet, built or under construction.
     pub(super) jails: Vec<WarmJail>,
-    /// How many children are to wait; in `fork` mode, how many jails.
+    /// Target number of idle children; in `fork` mode, of idle jails.
     pub(super) wanted: usize,
-    /// The fewest that waited in this season.
+    /// The fewest that were idle at any time in the current demand window.
     pub(super) fewest: usize,
     pub(super) used: Instant,
 }
@@ -48,24 +51,24 @@ impl Shelf {
         Self { limits, waiting: Vec::new(), jails: Vec::new(), wanted: 1, fewest: 0, used }
     }
 
-    /// Whether nothing on it makes the next request faster.
+    /// Returns whether it holds nothing that could speed up the next request.
     pub(super) fn is_bare(&self) -> bool {
         self.waiting.is_empty() && self.jails.is_empty()
     }
 
-    /// Removes a jail that is built and that no child is to wait in.
+    /// Removes and returns a built jail that is not reserved for an idle child.
     pub(super) fn take_spare(&mut self) -> Option<WarmJail> {
         let at = self.jails.iter().position(|jail| jail.built.is_some() && !jail.for_pool)?;
         Some(self.jails.swap_remove(at))
     }
 
-    /// Removes everything.
+    /// Kills and removes all children and jails.
     fn clear(&mut self) -> Vec<Dying> {
         let waiting = self.waiting.drain(..).map(Child::discard);
         waiting.chain(self.jails.drain(..).map(|jail| jail.discard(None))).collect()
     }
 
-    /// Removes what is more than wanted.
+    /// Kills and removes children and jails above the target number.
     fn shrink(&mut self) -> Vec<Dying> {
         let kept = self.waiting.len().min(self.wanted);
         let mut surplus: Vec<Dying> = self.waiting.drain(kept..).map(Child::discard).collect();
@@ -78,26 +81,26 @@ impl Shelf {
     }
 }
 
-/// A zygote, or the wish for one.
+/// A zygote, running or yet to be started, and its idle children.
 pub(super) struct Keeper {
     pub(super) number: u64,
     pub(super) root: Rc<Root>,
     pub(super) interpreter: Interpreter,
     pub(super) zygote: Option<Zygote>,
-    /// The one that will take its place, while it starts.
+    /// The zygote that will replace the current one, while it starts.
     pub(super) successor: Option<Zygote>,
-    /// Modules that it goes without.
+    /// Modules that the zygote must not import.
     pub(super) refused: Vec<String>,
-    /// Whether its children import nothing ahead of time, because one of them did not come back from it.
+    /// Whether children skip preimports, because one of them never finished importing.
     pub(super) imports_nothing_ahead: bool,
     pub(super) shelves: Vec<Shelf>,
-    /// Children that are due, and for whom, if for anybody.
+    /// Children in preparation, each with the request that waits for it, if any.
     pub(super) due: Vec<(Child, Option<Pending>)>,
-    /// Requests for which no child was asked yet.
+    /// Requests for which no fork has been requested yet.
     pub(super) line: VecDeque<Pending>,
     pub(super) requests: u64,
     pub(super) used: Instant,
-    /// Another one needs its room.
+    /// Whether the pool is to be evicted, because another pool needs its place.
     pub(super) unneeded: bool,
     pub(super) not_before: Instant,
     pub(super) retry: Duration,
@@ -139,8 +142,8 @@ impl Keeper {
         &mut self.shelves[at]
     }
 
-    /// Makes room for a shelf with these limits: the one that was not used for longest goes. Tenants choose their limits,
-    /// and the launcher's loop looks at every shelf in every turn.
+    /// Evicts the least recently used bucket if a bucket for these limits would exceed the maximum. There is
+    /// a maximum because tenants choose their limits, and the event loop visits every bucket in every turn.
     fn make_room_for(&mut self, limits: &Limits, dying: &mut Vec<Dying>) {
         let limits = without_timeout(limits);
         if self.shelves.len() < MOST_SHELVES || self.shelves.iter().any(|shelf| shelf.limits == limits) {
@@ -153,7 +156,7 @@ impl Keeper {
         }
     }
 
-    /// Runs a request with a child that waits, if one does.
+    /// Runs a request in an idle child, or returns the request if there is none.
     pub(super) fn take_waiting(
         &mut self,
         home: &Home,
@@ -174,27 +177,29 @@ impl Keeper {
                     self.state.hits += 1;
                     return Ok(run);
                 }
-                // Its descriptors are still there: nothing was sent, or nobody took it.
+                // The request still has its descriptors: nothing was sent, or the child did not receive it.
                 Err(failed) => dying.push(failed.1.discard()),
             }
         }
         Err(pending)
     }
 
+    /// Adds an idle child to its bucket.
     pub(super) fn park(&mut self, child: Child) {
         self.shelf(&child.limits().clone()).waiting.push(child);
     }
 
+    /// Returns whether the zygote runs and may be asked for another fork now.
     pub(super) fn room(&self) -> bool {
         self.zygote.as_ref().is_some_and(|zygote| zygote.expecting() < MOST_DUE)
     }
 
-    /// The limits of the request for which a child should be asked next.
+    /// Returns the limits of the first queued request, if a fork may be requested for it now.
     pub(super) fn next_in_line(&self) -> Option<Limits> {
         self.line.front().filter(|_| self.room()).map(|pending| pending.jail.limits)
     }
 
-    /// Removes a built jail with these limits.
+    /// Removes and returns a built jail with these limits.
     pub(super) fn take_jail(&mut self, limits: &Limits, dying: &mut Vec<Dying>) -> Option<WarmJail> {
         let shelf = self.shelf(limits);
         while let Some(at) = shelf.jails.iter().position(|jail| jail.built.is_some()) {
@@ -207,13 +212,13 @@ impl Keeper {
         None
     }
 
-    /// The limits of a built jail in which a child is to wait, if another child may be asked for.
+    /// Returns the limits of a built jail that is reserved for an idle child, if a fork may be requested now.
     pub(super) fn jail_to_enter(&self) -> Option<Limits> {
         let mut jails = self.shelves.iter().flat_map(|shelf| &shelf.jails).filter(|_| self.room());
         jails.find(|jail| jail.for_pool && jail.built.is_some()).map(|jail| jail.limits)
     }
 
-    /// The limits of a request in line for which no jail is being built yet, if another one may be.
+    /// Returns the limits of a queued request that still lacks a jail, if another jail may be built now.
     pub(super) fn jail_to_build(&self) -> Option<Limits> {
         let building = self.jails().filter(|jail| jail.built.is_none()).count();
         let next: Vec<Limits> =
@@ -225,7 +230,7 @@ impl Keeper {
         next.iter().enumerate().find(lacks_one).filter(|_| building < MOST_DUE).map(|(_, limits)| *limits)
     }
 
-    /// The jails that no child has entered.
+    /// Returns the jails that no child has entered.
     pub(super) fn jails(&self) -> impl Iterator<Item = &WarmJail> {
         self.shelves.iter().flat_map(|shelf| &shelf.jails)
     }
@@ -234,7 +239,7 @@ impl Keeper {
         self.shelves.iter_mut().flat_map(|shelf| &mut shelf.jails).find(|jail| jail.number == number)
     }
 
-    /// Asks the builder for a jail.
+    /// Asks the builder to build a jail.
     pub(super) fn ask_for_jail(
         &mut self,
         number: u64,
@@ -249,7 +254,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Asks the zygote for a child in a built jail.
+    /// Asks the zygote to fork a child into a built jail.
     pub(super) fn ask_for_child(
         &mut self,
         home: &Home,
@@ -262,40 +267,44 @@ impl Keeper {
         }
     }
 
+    /// Returns whether no request waits and no child is in preparation.
     pub(super) fn is_idle(&self) -> bool {
         self.line.is_empty() && self.due.is_empty()
     }
 
-    /// Something that is run for the second time is likely to be run again.
+    /// Returns whether a zygote should be started: from the second request on, because a program that ran
+    /// twice is likely to run again.
     pub(super) fn wants_zygote(&self, idle: Duration) -> bool {
         self.zygote.is_none() && self.requests > 1 && self.used.elapsed() < idle
     }
 
-    /// Whether nobody came for very long.
+    /// Returns whether the pool should be dropped: it is idle, and was not used for a long time or is to be
+    /// evicted.
     pub(super) fn is_forgotten(&self, now: Instant, idle: Duration) -> bool {
         self.is_idle() && (self.unneeded || now - self.used >= idle * PATIENCE)
     }
 
-    /// One of its zygote's children passed its inspection. A zygote that merely starts has shown nothing yet: one whose
-    /// children fail would otherwise be started again and again without a pause.
+    /// Resets the retry delay, because a child passed its inspection. A zygote that merely starts does not
+    /// count: otherwise one whose children fail would be restarted over and over without a delay.
     pub(super) fn mark_healthy(&mut self) {
         self.retry = FIRST_RETRY;
     }
 
-    /// Its zygote is of no use: the next one is not started at once.
+    /// Records why the zygote failed, and delays the next start.
     pub(super) fn mark_failed(&mut self, reason: &str) {
         self.state.obstacle = Some(reason.to_owned());
         self.not_before = Instant::now() + self.retry;
         self.retry = (self.retry * 2).min(LAST_RETRY);
     }
 
-    /// A request found no child waiting.
+    /// Raises the target number of the bucket, because a request found no idle child.
     pub(super) fn want_more(&mut self, limits: &Limits) {
         let shelf = self.shelf(limits);
         shelf.wanted = (shelf.wanted + 1).min(MOST_WAITING);
     }
 
-    /// A request is about to take a jail, in `fork` mode: one more is wanted where none is built.
+    /// Accounts for a request that is about to take a jail, in `fork` mode: raises the target number if none
+    /// is built.
     pub(super) fn note_need_of_jail(&mut self, limits: &Limits) {
         let shelf = self.shelf(limits);
         match shelf.jails.iter().filter(|jail| jail.built.is_some()).count() {
@@ -304,27 +313,28 @@ impl Keeper {
         }
     }
 
-    /// What one more that waits would hold, as far as can be told.
+    /// Estimates the memory in bytes of one more idle child.
     pub(super) fn memory_of_another(&self) -> u64 {
         let waiting = self.shelves.iter().flat_map(|shelf| &shelf.waiting);
         waiting.map(|child| child.memory_bytes).max().unwrap_or(0).max(USUAL_MEMORY)
     }
 
-    /// The limits of a shelf on which more children should wait than do.
+    /// Returns the limits of a bucket that has fewer idle children than its target.
     pub(super) fn shelf_to_fill(&self) -> Option<Limits> {
         let due = self.due_for_pool();
         self.shelves.iter().find(|shelf| shelf.waiting.len() + due < shelf.wanted).map(|shelf| shelf.limits)
     }
 
-    /// The limits of a shelf on which more jails should wait than do, the one used last first. One is built at a time, and
-    /// no more wait than children can be made at a time: each takes some twenty descriptors of the launcher's.
+    /// Returns the limits of a bucket that has fewer idle jails than its target, the most recently used
+    /// first. Only one jail is built at a time, and at most `MAX_IN_PREPARATION` are idle: each uses some
+    /// twenty descriptors of the launcher.
     pub(super) fn spare_to_build(&self) -> Option<Limits> {
         let may_build = self.jails().all(|jail| jail.built.is_some()) && self.jails().count() < MOST_DUE;
         let lacking = self.shelves.iter().filter(|shelf| may_build && shelf.jails.len() < shelf.wanted);
         lacking.max_by_key(|shelf| shelf.used).map(|shelf| shelf.limits)
     }
 
-    /// What those that wait hold, and those that will.
+    /// Returns the memory in bytes of idle children and jails, including those in preparation.
     pub(super) fn memory(&self) -> u64 {
         let waiting = self.shelves.iter().flat_map(|shelf| &shelf.waiting);
         let waiting: u64 = waiting.map(|child| child.memory_bytes.max(USUAL_MEMORY)).sum();
@@ -332,7 +342,7 @@ impl Keeper {
         waiting + spare * JAIL_MEMORY + self.due_for_pool() as u64 * self.memory_of_another()
     }
 
-    /// When the first child or jail that no request waits for has taken too long to get ready.
+    /// Returns the earliest deadline of a child or jail in preparation that no request waits for.
     pub(super) fn overdue(&self) -> Option<Instant> {
         let children =
             self.due.iter().filter(|(_, pending)| pending.is_none()).map(|(child, _)| child.overdue());
@@ -340,12 +350,13 @@ impl Keeper {
         children.chain(jails).min()
     }
 
-    /// How many children will wait that do not yet.
+    /// Returns how many children in preparation will be idle.
     fn due_for_pool(&self) -> usize {
         let jails = self.jails().filter(|jail| jail.for_pool).count();
         jails + self.due.iter().filter(|(_, pending)| pending.is_none()).count()
     }
 
+    /// Returns the interpreter without the modules that failed to import.
     pub(super) fn interpreter_to_start(&self) -> Interpreter {
         let mut interpreter = self.interpreter.clone();
         interpreter.preimports.retain(|module| !self.refused.contains(module));
@@ -355,7 +366,8 @@ impl Keeper {
         interpreter
     }
 
-    /// Keeps fewer where some were never needed, and none where no request came; gives those that are too many.
+    /// Ends a demand window: lowers the targets of buckets with children that were never needed, and empties
+    /// buckets that no request used. Returns what was killed.
     pub(super) fn turn_season(&mut self, now: Instant, idle: Duration) -> Vec<Dying> {
         let mut surplus = Vec::new();
         for shelf in &mut self.shelves {
@@ -371,17 +383,18 @@ impl Keeper {
         surplus
     }
 
-    /// Removes everything that waits.
+    /// Kills and removes all idle children and jails.
     pub(super) fn clear(&mut self) -> Vec<Dying> {
         self.shelves.iter_mut().flat_map(Shelf::clear).collect()
     }
 
-    /// Removes every jail that no child has entered: no other zygote can have a child in it.
+    /// Kills and removes every jail that no child has entered: no other zygote can fork into it.
     pub(super) fn clear_jails(&mut self) -> Vec<Dying> {
         let jails = self.shelves.iter_mut().flat_map(|shelf| shelf.jails.drain(..));
         jails.map(|jail| jail.discard(None)).collect()
     }
 
+    /// Returns the figures of the pool for metrics.
     pub(super) fn state(&self) -> PoolState {
         let waiting: Vec<&Child> = self.shelves.iter().flat_map(|shelf| &shelf.waiting).collect();
         PoolState {
@@ -394,7 +407,7 @@ impl Keeper {
     }
 }
 
-/// The limits that a jail is built with. The time that a run may take is the launcher's own business.
+/// Returns the limits without the timeout, which the launcher enforces and the jail does not depend on.
 fn without_timeout(limits: &Limits) -> Limits {
     Limits { timeout: None, ..*limits }
 }

@@ -1,8 +1,9 @@
-//! A zygote's lineage: its builder, its control group and its ids, for as long as anything that came of it lives.
+//! The resources of a zygote: its builder, its cgroup and its ids, held as long as anything that came of it
+//! lives.
 //!
 //! ```text
-//! zygote starts ──▶ zygote ends, its runs go on ──last run is over──▶ builder killed ──▶ namespace empty ──▶ group killed
-//!                                                                              and removed ──▶ ids given back
+//! zygote starts ──▶ zygote ends, its runs go on ──last run ends──▶ builder killed ──▶ pid namespace empty
+//!                                                   ──▶ cgroup killed and removed ──▶ id lease released
 //! ```
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,17 +16,18 @@ use super::start;
 use crate::cgroup::Group;
 use crate::sys;
 
+/// The resources of one zygote.
 pub(super) struct Lineage {
-    /// Number of the zygote.
+    /// The number of the zygote.
     pub(super) number: u64,
     builder: Rc<JailBuilder>,
     group: Option<Group>,
     taken: Taken,
-    /// The zygote's process, when it has been ended and is to be waited for.
+    /// The zygote's process, once it has been killed and must be reaped.
     zygote: Option<OwnedFd>,
-    /// Whether the zygote was caught at something: nothing that came of it is to go on.
+    /// Whether the zygote is not trusted any more, so that everything that came of it must end.
     condemned: bool,
-    /// Whether the builder's line is at its end, so that there is nothing to hear from it any more.
+    /// Whether the connection to the builder is closed and must not be polled any more.
     pub(super) builder_is_lost: bool,
     builder_is_gone: bool,
 }
@@ -48,33 +50,34 @@ impl Lineage {
         &self.builder
     }
 
-    /// The zygote has been killed.
+    /// Records that the zygote was killed; `process` must be reaped.
     pub(super) fn zygote_ended(&mut self, process: OwnedFd) {
         self.zygote = Some(process);
     }
 
-    /// Ends everything that came of the zygote, now.
+    /// Kills everything that came of the zygote.
     pub(super) fn condemn(&mut self) {
         self.condemned = true;
         self.builder.kill();
     }
 
-    /// Whether there is something to wait for.
+    /// Returns whether a process remains to be reaped, or the resources can be released.
     pub(super) fn is_ending(&self) -> bool {
         self.zygote.is_some() || self.condemned || self.is_unneeded()
     }
 
-    /// Whether neither the zygote nor a child, a run or a plot of its needs the builder any more.
+    /// Returns whether the zygote and its children, runs and namespace sets are all gone, so that none needs
+    /// the builder.
     fn is_unneeded(&self) -> bool {
         Rc::strong_count(&self.builder) == 1
     }
 
-    /// Whether a process is one that will be waited for here.
+    /// Returns whether a process is the builder, which is reaped here.
     pub(super) fn knows(&self, pid: i32) -> bool {
         self.builder.pid() == pid
     }
 
-    /// Goes on with the end as far as that is possible now. Gives itself back while something is left.
+    /// Releases the resources as far as possible without blocking. Returns itself while something is left.
     pub(super) fn sweep(mut self, home: &Home) -> Option<Self> {
         if self.zygote.as_ref().is_some_and(|zygote| start::is_readable(zygote.as_fd())) {
             let _reaped = self.zygote.take().map(|zygote| sys::wait_for(zygote.as_fd()));
@@ -87,7 +90,7 @@ impl Lineage {
         if !self.builder_is_gone || self.zygote.is_some() {
             return Some(self);
         }
-        // Whoever is left in the group escaped the namespace, which nobody can; it dies all the same.
+        // No process should be left in the cgroup. One that escaped the pid namespace is killed here.
         match self.group.take().map(Group::kill_and_remove) {
             Some(Err(group)) => {
                 self.group = Some(group);

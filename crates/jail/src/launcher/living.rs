@@ -1,4 +1,5 @@
-//! Living jails: what the launcher keeps for one, and what can be asked of it.
+//! Sandboxes, the jails that stay until they are closed: the state that the launcher keeps for one, and
+//! queries about it.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -11,16 +12,16 @@ use super::run::Run;
 use crate::cgroup::{Group, MemoryEvents};
 use crate::spec::{Answer, Ask, Ending, Stats};
 
-/// What a run has that is a living jail.
+/// The additional state of a run that is a sandbox.
 pub(super) struct Life {
-    /// Its disk, once there is a guest.
+    /// Its disk, once the guest runs.
     disk: Option<OwnedFd>,
     pub(super) pausing: Pausing,
-    /// Why it was killed.
+    /// The ending to report, if the launcher killed it.
     pub(super) doom: Option<Ending>,
-    /// What had happened for want of memory when that was looked at last, and how many processes have been killed although
-    /// the jail had not used up its own.
+    /// The out-of-memory events at the last query.
     memory: Option<MemoryEvents>,
+    /// How many processes were killed although the sandbox was below its own memory limit.
     machine_memory_kills: u64,
 }
 
@@ -30,18 +31,20 @@ impl Life {
         Self { disk: None, pausing, doom: None, memory: None, machine_memory_kills: 0 }
     }
 
-    /// Lets go of the disk before its processes do, so that the launcher is not the one to free what is on it.
+    /// Closes the disk before the sandbox's processes do, so that the launcher does not have to free what is
+    /// on it.
     pub(super) fn close_disk(&mut self) {
         self.disk = None;
     }
 
-    /// The guest runs: its disk is looked at from here. Whatever the tenant does, `/tmp` is that mount of ours.
+    /// Opens the disk, once the guest runs. Whatever the tenant does, `/tmp` is the mount that the launcher's
+    /// side made.
     pub(super) fn settle(&mut self, home: &Home, pid: i32) {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         self.disk = rustix::fs::openat(&home.proc, format!("{pid}/root/tmp"), flags, Mode::empty()).ok();
     }
 
-    /// How it ended, by the status of its PID 1.
+    /// Returns how it ended, from the wait status of its PID 1.
     pub(super) fn ending(&self, status: i32, out_of_memory: Option<Ending>) -> Ending {
         match self.doom {
             Some(ending) => ending,
@@ -61,7 +64,7 @@ impl Life {
             cpu: usage.cpu,
             memory_bytes: group.and_then(Group::memory),
             peak_memory_bytes: usage.peak_memory_bytes,
-            // PID 1 is ours.
+            // Without PID 1, which is the guest.
             processes: group.and_then(Group::processes).map(|all| all.saturating_sub(1)),
             peak_processes: usage.peak_processes.map(|all| all.saturating_sub(1)),
             disk_bytes: disk.map(|disk| (disk.f_blocks - disk.f_bfree) * disk.f_bsize as u64),
@@ -73,7 +76,7 @@ impl Life {
     }
 }
 
-/// Answers a question, where that can be done at once.
+/// Answers a query about a sandbox. `None` if the answer comes later.
 pub(super) fn answer(run: Option<&mut Run>, question: u64, what: Ask) -> Option<Answer> {
     let Some(run) = run.filter(|run| run.is_living()) else { return Some(Answer::Gone) };
     let asked = |run: &mut Run, ask: fn(&mut Life, u64, Option<&Group>) -> Option<Answer>| {

@@ -1,10 +1,11 @@
-//! What each tenant holds of the memory that all sandboxes have together, so that the kernel kills processes of a tenant above
-//! its share first when that runs out.
+//! Memory shares of tenants: when the memory for all jails runs out, the kernel first kills processes of a
+//! tenant above its share.
 //!
-//! The share is an equal part for every tenant that has a jail, and at most half. A jail whose limit no longer fits into its
-//! tenant's share has a high score from its start: whatever happens at once, those within their share by their limits are not
-//! hit first. While more than half of the memory is in use, what tenants really use is looked at, a few jails at a time, and
-//! decides instead: limits are often far above that.
+//! The memory is divided equally among the tenants that have a jail, and a share is at most half of it. A
+//! jail whose limit no longer fits into its tenant's share has a high OOM score from its start. So even in a
+//! sudden shortage, jails whose limits fit are not killed first. While more than half of the memory is in
+//! use, actual usage decides instead, because limits are often far above it; it is sampled a few jails at a
+//! time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,40 +14,41 @@ use super::oom_score::Standing;
 use super::run::Run;
 use super::runs::Runs;
 
-/// How often jails are looked at while memory is short, and how often whether it is.
+/// How often jails are sampled while memory is short, and how often the launcher checks whether it is.
 const SHORT: Duration = Duration::from_millis(20);
 const AMPLE: Duration = Duration::from_millis(250);
-/// How many jails are looked at in one turn of the loop, and how many processes have their score set.
+/// Maximum jails sampled in one turn of the event loop, and processes whose scores are set before it stops.
 const MOST_JAILS: usize = 32;
 const MOST_PROCESSES: usize = 256;
 
-/// One jail's part of what its tenant holds.
+/// The part of one jail in its tenant's memory share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Claim {
     tenant: String,
-    /// What it may use.
+    /// Its memory limit.
     limit_bytes: u64,
-    /// What it used when that was looked at last.
+    /// Its usage when last sampled.
     used_bytes: u64,
-    /// Whether its limit fitted into its tenant's share.
+    /// Whether its limit fit into its tenant's share when it started.
     fits: bool,
-    /// What its processes have their scores for.
+    /// The standing for which the scores of its processes are set.
     pub(super) standing: Standing,
 }
 
+/// The jails of one tenant.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Account {
     jails: usize,
-    /// The limits of those that fit into the share.
+    /// The sum of the limits that fit into the share.
     fitting_bytes: u64,
     used_bytes: u64,
 }
 
-/// What all tenants hold.
+/// The memory shares of all tenants.
 #[derive(Debug)]
 pub(super) struct MemoryShares {
     tenants: BTreeMap<String, Account>,
-    /// Where in the list of jails the next look begins.
+    /// The index of the run at which the next sample begins.
     next: usize,
     looked: Instant,
     short: bool,
@@ -57,7 +59,7 @@ impl MemoryShares {
         Self { tenants: BTreeMap::new(), next: 0, looked: now, short: false }
     }
 
-    /// Counts a jail; `total_bytes` is what all of them may have.
+    /// Adds a jail; `total_bytes` is the memory for all jails.
     fn claim(&mut self, total_bytes: u64, tenant: &str, limit_bytes: u64) -> Claim {
         let others = self.tenants.keys().filter(|other| *other != tenant).count() as u64;
         let share = total_bytes / (others + 1).max(2);
@@ -71,7 +73,7 @@ impl MemoryShares {
         Claim { tenant: tenant.to_owned(), limit_bytes, used_bytes: 0, fits, standing }
     }
 
-    /// Counts a jail no longer.
+    /// Removes a jail.
     fn release(&mut self, claim: &Claim) {
         let Some(account) = self.tenants.get_mut(&claim.tenant) else { return };
         account.jails -= 1;
@@ -84,7 +86,7 @@ impl MemoryShares {
         }
     }
 
-    /// Counts what a jail uses now.
+    /// Records the current usage of a jail.
     fn note(&mut self, claim: &mut Claim, used_bytes: u64) {
         if let Some(account) = self.tenants.get_mut(&claim.tenant) {
             account.used_bytes = account.used_bytes - claim.used_bytes + used_bytes;
@@ -92,14 +94,14 @@ impl MemoryShares {
         }
     }
 
-    /// Whether the tenant of a jail uses more than its share.
+    /// Returns whether the tenant of a jail uses more than its share.
     fn standing(&self, total_bytes: u64, claim: &Claim) -> Standing {
         let share = total_bytes / (self.tenants.len() as u64).max(2);
         let used = self.tenants.get(&claim.tenant).map_or(0, |account| account.used_bytes);
         if used > share { Standing::AboveShare } else { Standing::WithinShare }
     }
 
-    /// When to look next. A tenant that is alone takes nothing from others.
+    /// Returns when to sample next; `None` for a single tenant, which takes nothing from others.
     fn due(&self) -> Option<Instant> {
         let pause = if self.short { SHORT } else { AMPLE };
         (self.tenants.len() > 1).then_some(self.looked + pause)
@@ -107,7 +109,7 @@ impl MemoryShares {
 }
 
 impl Runs {
-    /// Keeps a run that has begun, and has the kernel end its processes as soon as its tenant's share says.
+    /// Adds a started run, and sets its OOM scores if it is above its tenant's share.
     pub(super) fn enroll(&mut self, number: u64, mut run: Run) {
         if let Some(total) = self.home.groups.memory_for_all() {
             let claim = self.shares.claim(total, run.tenant(), run.memory_bytes());
@@ -119,7 +121,7 @@ impl Runs {
         self.running.push((number, run));
     }
 
-    /// Gives up a run that is over.
+    /// Removes a run that is over.
     pub(super) fn dismiss(&mut self, at: usize) -> Run {
         let (_, run) = self.running.swap_remove(at);
         if let Some(claim) = &run.claim {
@@ -128,12 +130,12 @@ impl Runs {
         run
     }
 
-    /// When tenants' shares are looked at next.
+    /// Returns when memory shares must be checked next.
     pub(super) fn shares_due(&self) -> Option<Instant> {
         self.home.groups.memory_for_all().and_then(|_| self.shares.due())
     }
 
-    /// Looks at what tenants use while memory is short, where that is due.
+    /// Samples the memory usage of tenants and adjusts OOM scores, if that is due and memory is short.
     pub(super) fn look_at_shares(&mut self, now: Instant) {
         let Some(total) = self.home.groups.memory_for_all() else { return };
         if self.shares.due().is_none_or(|due| due > now) {
@@ -160,7 +162,7 @@ impl Runs {
             let run = &mut self.running[at].1;
             let Some(claim) = &mut run.claim else { continue };
             let standing = self.shares.standing(total, claim);
-            // Above the share, what has been started in the meantime is looked at again.
+            // Above the share, scores are set again, for processes that were started in the meantime.
             if standing != std::mem::replace(&mut claim.standing, standing)
                 || standing == Standing::AboveShare
             {
@@ -192,7 +194,7 @@ mod tests {
         let mut shares = MemoryShares::new(Instant::now());
         let mut many: Vec<_> = (0..4).map(|_| shares.claim(100, "a", 20)).collect();
         let mut one = shares.claim(100, "b", 90);
-        assert_eq!(one.standing, Standing::AboveShare, "by its limit");
+        assert_eq!(one.standing, Standing::AboveShare, "its limit exceeds its share");
         many.iter_mut().for_each(|claim| shares.note(claim, 15));
         shares.note(&mut one, 40);
         assert_eq!(shares.standing(100, &one), Standing::WithinShare);
@@ -211,6 +213,6 @@ mod tests {
         assert_eq!(shares.tenants["a"], Account { jails: 1, fitting_bytes: 0, used_bytes: 30 });
         assert_eq!(shares.claim(100, "a", 40).standing, Standing::WithinShare, "there is room again");
         shares.release(&claims[2]);
-        assert!(!shares.tenants.contains_key("b") && shares.due().is_none(), "a tenant that is alone");
+        assert!(!shares.tenants.contains_key("b") && shares.due().is_none(), "one tenant is not sampled");
     }
 }

@@ -1,6 +1,8 @@
-//! The launcher: one single-threaded process that starts every jail and is the parent of all of them. When the process
-//! that started it is gone, however that went, the control socket is at its end: the launcher then ends every jail,
-//! removes their groups and ends itself. When the launcher itself is killed, the kernel kills every jail.
+//! The launcher: a single-threaded process that starts every jail and is the parent of all of them.
+//!
+//! When the process that started it exits for any reason, the control socket reaches end of file. The
+//! launcher then kills every jail, removes their cgroups and exits. When the launcher itself is killed, the
+//! kernel kills every jail.
 
 mod builder;
 mod child;
@@ -48,35 +50,37 @@ use outbox::Outbox;
 use runs::{Runs, Watched};
 use turns::{Clock, Handler};
 
-/// How the launcher is told that it is one: its own name. It gets no other argument and no environment.
+/// `argv[0]` of a launcher process, which is how it recognizes itself. It gets no other argument and no
+/// environment.
 const NAME: &str = "belljar-launcher";
 const CONTROL: i32 = 3;
 
-/// Runs the launcher if this process was started as one, and then never comes back.
+/// Runs the launcher and never returns, if this process was started as one.
 ///
-/// The first thing in `main`: no thread may exist yet.
+/// Must be the first call in `main`: no thread may exist yet.
 pub fn run_if_asked() {
     if std::env::args_os().next().is_some_and(|name| name == NAME) {
-        // SAFETY: `start` put the control socket at this number, and nothing has touched it since `execve`.
+        // SAFETY: `start` placed the control socket at this descriptor, and nothing has touched it since
+        // `execve`.
         let control = unsafe { OwnedFd::from_raw_fd(CONTROL) };
         serve(&control);
         crate::sys::exit_now(0);
     }
 }
 
-/// A started launcher.
+/// A running launcher process.
 #[derive(Debug)]
 pub struct Launcher {
-    /// Where orders go and notices come from; non-blocking.
+    /// The non-blocking socket that carries requests to the launcher and events from it.
     pub control: OwnedFd,
     child: Child,
 }
 
 impl Launcher {
-    /// Starts one: this same binary, executed anew.
+    /// Starts a launcher by re-executing this binary.
     ///
     /// # Errors
-    /// Those of making a socket and a process.
+    /// Fails if the control socket cannot be created or the process cannot be spawned.
     pub fn start() -> std::io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) =
@@ -86,7 +90,8 @@ impl Launcher {
         }
         rustix::io::ioctl_fionbio(&ours, true)?;
         let mut command = Command::new("/proc/self/exe");
-        // A group of its own: an interrupt from the terminal is for the one who started it, not for the launcher.
+        // A process group of its own: Ctrl-C in the terminal is meant for the parent process, not for the
+        // launcher.
         command
             .arg0(NAME)
             .process_group(0)
@@ -97,8 +102,8 @@ impl Launcher {
         #[cfg(feature = "faults")]
         command.envs(std::env::var(crate::fault::VARIABLE).ok().map(|fault| (crate::fault::VARIABLE, fault)));
         let number = theirs.as_raw_fd();
-        // SAFETY: between fork and exec only async-signal-safe calls are made: dup2 and, where the number is right
-        // already, fcntl.
+        // SAFETY: only async-signal-safe calls run between fork and exec: dup2, or fcntl if the descriptor
+        // already has the right number.
         unsafe {
             command.pre_exec(move || {
                 let result = if number == CONTROL {
@@ -113,7 +118,7 @@ impl Launcher {
         Ok(Self { control: ours, child })
     }
 
-    /// The control socket, and what is left to wait for when it has been closed.
+    /// Returns the control socket, and the child process to wait for after the socket has been closed.
     pub fn into_parts(self) -> (OwnedFd, Child) {
         (self.control, self.child)
     }
@@ -121,10 +126,11 @@ impl Launcher {
 
 fn serve(control: &OwnedFd) {
     crate::sys::default_signals();
-    // When memory runs out the kernel ends sandboxes first, which have a score of their own. Only root may ask for that.
+    // When memory runs out, the kernel kills jails first, which have scores of their own. Only root may lower
+    // a score.
     let _lowered = std::fs::write("/proc/self/oom_score_adj", "-900");
-    // Every run takes a handful of descriptors here; programs get a limit of their own. Where it cannot be raised,
-    // fewer fit.
+    // The launcher holds several descriptors per run; programs get their own limit. If this one cannot be
+    // raised, fewer runs fit.
     let _raised = crate::sys::limit(libc::RLIMIT_NOFILE, u64::MAX, u64::MAX);
     match home::set_up() {
         Ok(home) => {
@@ -141,8 +147,9 @@ fn serve(control: &OwnedFd) {
     }
 }
 
-/// The loop: orders, reports, endings, deadlines; spares are made when there is nothing else to do. Nothing in it waits but
-/// its poll, and no tenant chooses how much there is to do in a turn.
+/// Runs the event loop: requests, reports, exits and deadlines; spare jails are set up when it is idle.
+///
+/// Only `poll` blocks, and no tenant controls how much work a turn of the loop does.
 fn work(control: &OwnedFd, runs: &mut Runs) {
     let mut buffer = Vec::new();
     let mut outbox = Outbox::new(control);
@@ -174,7 +181,7 @@ fn work(control: &OwnedFd, runs: &mut Runs) {
         }
         clock.lap(Handler::Event);
         if runs.any_doomed() {
-            // Whoever waits for the answer may have to wait for this processor.
+            // The receiver of the answer may be waiting for this processor.
             rustix::thread::sched_yield();
             runs.end_doomed();
             clock.lap(Handler::Ending);
@@ -220,7 +227,7 @@ fn obey(outbox: &mut Outbox<'_>, clock: &Clock, runs: &mut Runs, order: Order, f
     }
 }
 
-/// Which of the descriptors have something to say; the control socket apart.
+/// Waits for events. Returns whether the control socket is ready, and which of the other sources are.
 fn poll(
     outbox: &Outbox<'_>,
     watched: &[(BorrowedFd<'_>, Watched)],

@@ -1,10 +1,10 @@
-//! Everything that is kept warm: zygotes by what they are, and below each the children that wait, by the limits that hold
-//! them.
+//! All warm pools. Each pool has one zygote, and buckets of idle children by their limits.
 //!
-//! A zygote is started when something is run for the second time. The number of children that wait follows demand: one
-//! more whenever a run found none, one less whenever some were never needed for a while, none when nobody came for
-//! long. Making them is idle work: under full load nobody waits for requests, so each request has its own
-//! child made, which is cheaper for all.
+//! A zygote is started when the same interpreter, root tree and tenant are requested for the second time. The
+//! number of idle children follows demand: it grows by one when a run finds none, shrinks when some were
+//! never needed during a demand window, and drops to zero after a long time without requests. Children are
+//! made ahead only when the launcher is idle. Under full load each request has its own child forked, which is
+//! cheaper overall.
 
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
@@ -23,54 +23,60 @@ use crate::spec::{Jail, Limits, Mismatch, Network, PoolState, Settings, Warming}
 use crate::step::StepFailed;
 use crate::template::Root;
 
-/// How many zygotes there are at most; the one that was not used for longest makes room.
+/// Maximum number of pools, each with one zygote. The least recently used one is evicted.
 pub(super) const MOST_ZYGOTES: usize = 32;
-/// How long demand is looked at before fewer are kept, as a part of how long children wait.
+/// How many demand windows fit into the idle time. After each window, unneeded children are dropped.
 const SEASONS: u32 = 6;
 
-/// What came of a request.
+/// The result of trying to serve a request from a warm pool.
 pub(super) enum Served {
-    /// It runs.
+    /// The request runs in an idle child.
     Started(Box<Run>),
-    /// It will run when a child is ready.
+    /// The request is queued until a child is ready.
     Expecting,
-    /// Nothing is warm for it.
+    /// No pool can serve the request; start it cold.
     Cold(Pending),
 }
 
-/// What the loop has to deal with.
+/// A result of the pools that the event loop must act on.
 pub(super) enum News {
-    /// A request that had to wait runs.
+    /// A queued request now runs.
     Started(u64, Box<Run>),
-    /// A request that waited has to be started cold.
+    /// A queued request must be started cold.
     FallBack(Pending),
-    /// What runs and came of this zygote is not to be believed: one of its children was not what it said.
+    /// The zygote with this number is not trusted, because one of its children failed inspection. Its runs
+    /// must fail.
     Distrusted(u64),
-    /// What was seen of that child.
+    /// The inspection result of that child.
     Mismatch(Mismatch),
 }
 
-/// Where a descriptor belongs.
+/// The owner of a polled descriptor of the pools.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Crib {
+    /// The zygote of the pool with this number.
     Zygote(u64),
+    /// The successor of that zygote.
     Successor(u64),
+    /// The child with this number.
     Child(u64),
-    /// The builder of the zygote of that number.
+    /// The builder of the zygote with this number.
     Builder(u64),
 }
 
+/// All warm pools, and the processes that came of them and must still be reaped.
 pub(super) struct Nursery {
     pub(super) settings: Settings,
     filters: Filters,
     pub(super) keepers: Vec<Keeper>,
     next: u64,
+    /// When the current demand window began.
     season: Instant,
-    /// Children that were killed.
+    /// Jails of children that were killed.
     pub(super) dying: Vec<Dying>,
-    /// Zygotes and what came of them, until all of it is gone.
+    /// Resources of zygotes, held until everything that came of the zygote has exited.
     pub(super) lineages: Vec<Lineage>,
-    /// What the loop has to deal with.
+    /// Results that the event loop must act on; it drains them.
     pub(super) news: Vec<News>,
 }
 
@@ -92,9 +98,10 @@ impl Nursery {
         self.settings = settings;
     }
 
-    /// Serves a request with what is warm, if anything is.
+    /// Serves a request from a warm pool, if one can serve it.
     pub(super) fn serve(&mut self, home: &mut Home, root: &Rc<Root>, pending: Pending) -> Served {
-        // Where ids are shared, a request that requires its own is refused on the cold path, with the reason.
+        // If all jails share one uid, a request that requires its own is refused on the cold path, with the
+        // reason.
         let shared = pending.jail.require_separate_uid && home.ids.gap().is_some();
         let found = if shared { None } else { self.keeper_of(&pending.jail, root) };
         let Some(at) = found else { return Served::Cold(pending) };
@@ -119,8 +126,8 @@ impl Nursery {
         Served::Expecting
     }
 
-    /// Asks for children in the jails that are built, those for requests first, and for jails for the rest of the line, as
-    /// many as may be made at a time. Where that fails all of them start cold.
+    /// Requests forks into built jails, for queued requests first, and jails for the rest of the queue, as
+    /// many as may be in preparation at a time. If that fails, all queued requests start cold.
     pub(super) fn ask_for_next(&mut self, home: &mut Home, at: usize) {
         if let Err(failed) = self.try_next(home, at) {
             self.give_up(home, at, &failed.to_string());
@@ -141,7 +148,8 @@ impl Nursery {
         Ok(())
     }
 
-    /// Asks for a child in a built jail, if there is one: for the first request in line, or to wait.
+    /// Requests a fork into a built jail, for the first queued request or for the pool. Returns whether there
+    /// was a jail.
     fn ask_for_child(
         &mut self,
         home: &mut Home,
@@ -165,7 +173,7 @@ impl Nursery {
         }
     }
 
-    /// Takes back what a jail stood on, for the next one of the same zygote; what cannot be used again is given up.
+    /// Returns a namespace set to its zygote for the next jail, or releases it if it cannot be reused.
     pub(super) fn take_back(&mut self, home: &Home, plot: Plot) {
         let mut zygotes = self.keepers.iter_mut().filter_map(|keeper| keeper.zygote.as_mut());
         let left = match zygotes.find(|zygote| zygote.owns(&plot)) {
@@ -175,7 +183,7 @@ impl Nursery {
         left.into_iter().for_each(|plot| home.ids.give_back(plot.taken));
     }
 
-    /// A child of the zygote for which this plot was made is about to be killed.
+    /// Samples the memory of a child that is about to be killed, for its zygote's prefault statistics.
     pub(super) fn look_at(&mut self, home: &Home, plot: &Plot, child: i32) {
         let mut zygotes = self.keepers.iter_mut().filter_map(|keeper| keeper.zygote.as_mut());
         if let Some(zygote) = zygotes.find(|zygote| zygote.owns(plot)) {
@@ -183,11 +191,12 @@ impl Nursery {
         }
     }
 
-    /// What the one who collects a child's artifacts wears.
+    /// Returns the seccomp filter of the process that collects a child's artifacts.
     pub(super) fn collectors_filter(&self) -> &Filter {
         self.filters.collector()
     }
 
+    /// Returns the length of a demand window.
     fn season_length(&self) -> Duration {
         self.settings.idle / SEASONS
     }
@@ -197,7 +206,7 @@ impl Nursery {
         self.next
     }
 
-    /// The keeper for a jail: a new one where there is none, and nothing where it cannot be warm.
+    /// Returns the pool for a jail, creating it if needed, or `None` if such a jail cannot run warm.
     fn keeper_of(&mut self, jail: &Jail, root: &Rc<Root>) -> Option<usize> {
         let interpreter = jail.interpreter.as_ref().filter(|_| self.settings.warming != Warming::Off)?;
         if jail.network != Network::Own || jail.playground.is_some() || !jail.binds.is_empty() {
@@ -217,12 +226,14 @@ impl Nursery {
         Some(at)
     }
 
+    /// Evicts a pool, or marks it for eviction, if there are too many.
     fn make_room(&mut self, tenant: &str) {
         if self.keepers.len() < MOST_ZYGOTES {
             return;
         }
         if let Some(at) = self.zygote_to_give_up(tenant) {
-            // Only one without a zygote can go at once; the others go when they are forgotten.
+            // Only a pool without a zygote can be removed at once; others are removed at the end of a demand
+            // window.
             if self.keepers[at].zygote.is_none() && self.keepers[at].shelves.is_empty() {
                 self.keepers.swap_remove(at);
             } else {
@@ -231,7 +242,7 @@ impl Nursery {
         }
     }
 
-    /// Everything to poll.
+    /// Returns all descriptors to poll.
     pub(super) fn watched(&self) -> impl Iterator<Item = (BorrowedFd<'_>, Crib)> {
         let builders = self.lineages.iter().filter(|lineage| !lineage.builder_is_lost);
         let builders = builders.map(|lineage| (lineage.builder().watched(), Crib::Builder(lineage.number)));
@@ -247,7 +258,8 @@ impl Nursery {
         builders.chain(keepers)
     }
 
-    /// The zygote is of no use any more: what waited for it starts cold, and another one is started soon.
+    /// Ends a failed zygote. Requests that waited for it start cold, and another zygote is started after a
+    /// delay.
     pub(super) fn give_up(&mut self, home: &mut Home, at: usize, reason: &str) {
         self.end_zygote(home, at);
         let keeper = &mut self.keepers[at];
@@ -255,7 +267,8 @@ impl Nursery {
         self.news.extend(keeper.line.drain(..).map(News::FallBack));
     }
 
-    /// Ends a zygote, the children that are due and the jails that no child has entered; children that wait, wait on.
+    /// Ends a zygote, its children in preparation and the jails that no child has entered. Idle children
+    /// stay.
     pub(super) fn end_zygote(&mut self, home: &Home, at: usize) {
         if let Some(zygote) = self.keepers[at].zygote.take() {
             self.end(home, zygote);
@@ -268,7 +281,7 @@ impl Nursery {
         }
     }
 
-    /// Ends a zygote; its lineage waits for it, and for what came of it.
+    /// Kills a zygote. Its resources are released once it and everything that came of it have exited.
     pub(super) fn end(&mut self, home: &Home, zygote: Zygote) {
         let number = zygote.number();
         let process = zygote.end(home);
@@ -277,17 +290,18 @@ impl Nursery {
         }
     }
 
-    /// Goes on with the end of zygotes and of what came of them.
+    /// Releases resources of ended zygotes, as far as possible now.
     pub(super) fn sweep(&mut self, home: &Home) {
         let lineages = std::mem::take(&mut self.lineages).into_iter();
         self.lineages = lineages.filter_map(|lineage| lineage.sweep(home)).collect();
     }
 
-    /// Whether something has ended and is to be waited for.
+    /// Returns whether killed processes remain to be reaped.
     pub(super) fn is_ending(&self) -> bool {
         !self.dying.is_empty() || self.lineages.iter().any(Lineage::is_ending)
     }
 
+    /// Starts a zygote that will replace the current one.
     fn begin_succession(&mut self, home: &mut Home, at: usize) {
         let number = self.next_number();
         let keeper = &mut self.keepers[at];
@@ -300,12 +314,12 @@ impl Nursery {
         }
     }
 
-    /// Ends a request that waits; whether there was one.
+    /// Removes and returns a waiting request.
     pub(super) fn cancel(&mut self, run: u64) -> Option<Pending> {
         self.take_pending(|pending| pending.run == run)
     }
 
-    /// A request that waits and whose time is over.
+    /// Removes and returns a waiting request whose deadline has passed.
     pub(super) fn expired(&mut self, now: Instant) -> Option<Pending> {
         self.take_pending(|pending| pending.deadline().is_some_and(|at| at <= now))
     }
@@ -323,7 +337,7 @@ impl Nursery {
         None
     }
 
-    /// What has to be looked at by itself, and when.
+    /// Returns when [`Nursery::tend`] has something to do next.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let zygotes = self.keepers.iter().filter_map(|keeper| keeper.zygote.as_ref()?.deadline());
         let pending = self.keepers.iter().flat_map(|keeper| {
@@ -340,16 +354,16 @@ impl Nursery {
         zygotes.chain(pending).chain(season).chain(retry).chain(overdue).min()
     }
 
-    /// Looks at what is late, and at the end of a season at what was not needed.
+    /// Handles missed deadlines, and at the end of a demand window drops what was not needed.
     pub(super) fn tend(&mut self, home: &mut Home, now: Instant) {
         for at in 0..self.keepers.len() {
             let deadline = self.keepers[at].zygote.as_ref().and_then(Zygote::deadline);
             if deadline.is_some_and(|deadline| deadline <= now) {
-                self.give_up(home, at, "it was silent for too long");
+                self.give_up(home, at, "the interpreter did not respond in time");
             }
             if self.keepers[at].overdue().is_some_and(|overdue| overdue <= now) {
                 self.keepers[at].imports_nothing_ahead = true;
-                self.give_up(home, at, "a child took too long to import modules ahead of time");
+                self.give_up(home, at, "a child took too long to preimport modules");
             }
         }
         if self.season + self.season_length() <= now {
@@ -358,6 +372,7 @@ impl Nursery {
         }
     }
 
+    /// Ends a demand window: drops unneeded children and pools, and replaces old zygotes.
     fn turn_season(&mut self, home: &mut Home, now: Instant) {
         for at in 0..self.keepers.len() {
             let keeper = &mut self.keepers[at];
@@ -381,20 +396,20 @@ impl Nursery {
         self.keepers.retain(|keeper| !over(keeper));
     }
 
-    /// How many requests wait for a child.
+    /// Returns how many requests wait for a child.
     pub(super) fn awaited(&self) -> usize {
         let due = |keeper: &Keeper| keeper.due.iter().filter(|(_, pending)| pending.is_some()).count();
         self.keepers.iter().map(|keeper| keeper.line.len() + due(keeper)).sum()
     }
 
-    /// Whether something should be made ready when there is nothing else to do.
+    /// Returns whether a zygote, child or jail should be prepared while the launcher is idle.
     pub(super) fn has_idle_work(&self) -> bool {
         let now = Instant::now();
         let zygote = |keeper: &Keeper| keeper.wants_zygote(self.settings.idle) && keeper.not_before <= now;
         self.keepers.iter().any(|keeper| zygote(keeper) || self.shelf_to_fill(keeper).is_some())
     }
 
-    /// Makes one thing ready.
+    /// Prepares one zygote or one jail.
     pub(super) fn do_idle_work(&mut self, home: &mut Home) {
         let now = Instant::now();
         if let Some(at) = self
@@ -432,7 +447,7 @@ impl Nursery {
         }
     }
 
-    /// The limits of a shelf on which more children or jails should wait than do.
+    /// Returns the limits of a bucket below its target, if there is memory for one more child or jail.
     fn shelf_to_fill(&self, keeper: &Keeper) -> Option<Limits> {
         keeper.zygote.as_ref().filter(|zygote| zygote.is_fertile())?;
         let lacking = match self.settings.warming {
@@ -443,23 +458,23 @@ impl Nursery {
         lacking.filter(|_| self.may_fill(keeper))
     }
 
-    /// Whether a process is one that will be waited for.
+    /// Returns whether a process belongs to the pools and will be reaped by them.
     pub(super) fn knows(&self, pid: u32) -> bool {
         self.lineages.iter().any(|lineage| lineage.knows(pid as i32))
             || self.keepers.iter().any(|keeper| keeper_knows(keeper, pid))
     }
 
-    /// Whether there is a kind of request for which nothing waits.
+    /// Returns whether any bucket is empty.
     pub(super) fn none_waits(&self) -> bool {
         self.keepers.iter().flat_map(|keeper| &keeper.shelves).any(Shelf::is_bare)
     }
 
-    /// What is kept ready.
+    /// Returns the state of every pool.
     pub(super) fn pools(&self) -> Vec<PoolState> {
         self.keepers.iter().map(Keeper::state).collect()
     }
 
-    /// Ends everything.
+    /// Kills all zygotes, children and jails.
     pub(super) fn end_all(&mut self, home: &Home) {
         for at in 0..self.keepers.len() {
             self.end_zygote(home, at);

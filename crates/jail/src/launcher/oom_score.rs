@@ -1,9 +1,9 @@
-//! Which processes the kernel kills first when memory runs out: those of sandboxes before everything else on the machine, and
-//! among sandboxes those of a tenant above its share.
+//! OOM scores: which processes the kernel kills first when memory runs out. Processes of jails come before
+//! everything else on the machine, and among jails, those of a tenant above its share.
 //!
-//! The kernel picks the process with the most memory, and counts each point of `oom_score_adj` as a thousandth of what all
-//! sandboxes may have. A tenant within its share has at most half of that, so a process above the share comes first wherever
-//! its score is more than 500 higher.
+//! The kernel picks the process with the most memory, and counts each point of `oom_score_adj` as a
+//! thousandth of the memory for all jails. A tenant within its share has at most half of that, so a process
+//! above the share comes first if its score is more than 500 higher.
 
 use std::os::fd::OwnedFd;
 
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::home::Home;
 use crate::cgroup::Group;
 
-/// Whether a tenant uses more than its share of the memory that all sandboxes have.
+/// Whether a tenant uses more than its share of the memory for all jails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Standing {
     #[default]
@@ -24,15 +24,17 @@ pub(super) enum Standing {
 /// The scores of one jail's processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OomScores {
-    /// Of the process with which the jail ends: PID 1, or the program of a warm run.
+    /// For the process with which the jail ends: PID 1, or the program of a warm run.
     pub(super) main: u32,
-    /// Of all other processes.
+    /// For all other processes.
     pub(super) others: u32,
 }
 
-/// How much lower the score of a guest is than that of its programs, which it raises by this itself.
+/// How much lower the score of a guest is than that of its programs. The guest itself raises theirs by this
+/// amount.
 const GUEST_LOWER: u32 = 300;
-/// With more processes than this in a jail only its main one has its score changed, which is enough to end it.
+/// In a jail with more processes than this, only the score of the main process is changed, which is enough to
+/// end the jail.
 const MOST_CHANGED: u64 = 128;
 
 impl OomScores {
@@ -44,7 +46,8 @@ impl OomScores {
         Self { main: if living { others - GUEST_LOWER } else { others }, others }
     }
 
-    /// Gives all processes of a jail these scores; says how many processes were looked at. What they start has the same.
+    /// Sets these scores for all processes of a jail; processes that they start inherit them. Returns how
+    /// many processes were looked at.
     pub(super) fn apply(&self, home: &Home, main: i32, group: Option<&Group>) -> usize {
         set_oom_score(home, main, self.main);
         let few = |group: &&Group| group.processes().is_some_and(|count| count <= MOST_CHANGED);
@@ -53,7 +56,8 @@ impl OomScores {
         if others.is_empty() {
             return 1;
         }
-        // A number may be another process's by now: what was opened is written to only where it is still a member after that.
+        // A pid may have been reused by now. So a score is written only if the pid is still a member after
+        // the file was opened.
         let opened: Vec<_> = others.iter().map(|pid| (*pid, open_oom_score(home, *pid))).collect();
         let members = group.members();
         for (_, score) in opened.into_iter().filter(|(pid, _)| members.contains(pid)) {
@@ -63,19 +67,19 @@ impl OomScores {
     }
 }
 
-/// Sets how soon the kernel ends a process of ours, and everything that it starts, when memory runs out.
+/// Sets the OOM score of a process, which everything that it starts inherits.
 pub(super) fn set_oom_score(home: &Home, pid: i32, score: u32) {
     write_score(open_oom_score(home, pid), score);
 }
 
-/// Opens the score of a process for writing.
+/// Opens the OOM score of a process for writing.
 pub(super) fn open_oom_score(home: &Home, pid: i32) -> Result<OwnedFd, Errno> {
     let path = format!("{pid}/oom_score_adj");
     openat(&home.proc, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
 fn write_score(file: Result<OwnedFd, Errno>, score: u32) {
-    // Where this is refused the process keeps the score of the one that started it.
+    // If this is refused, the process keeps the score that it inherited.
     let _set = file.and_then(|file| rustix::io::write(&file, score.to_string().as_bytes()));
 }
 
@@ -89,9 +93,9 @@ mod tests {
             let within = OomScores::of(Standing::WithinShare, living);
             let above = OomScores::of(Standing::AboveShare, living);
             assert!(above.others > within.others + 500 && above.others <= 1_000);
-            assert!(within.main > 0, "sandboxes go before the rest of the machine");
-            assert_eq!(within.main < within.others, living, "programs go before their guest");
-            assert_eq!(above.main < above.others, living, "programs go before their guest");
+            assert!(within.main > 0, "jails are killed before the rest of the machine");
+            assert_eq!(within.main < within.others, living, "programs are killed before their guest");
+            assert_eq!(above.main < above.others, living, "programs are killed before their guest");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Notices on their way to the one who gives orders. Where that one does not read for a while, notices wait here and not
-//! in a call that blocks: there are never more of them than there were orders.
+//! Queue of events to the provider. If the provider does not read for a while, events wait here instead of
+//! blocking the launcher. The queue is bounded by the number of requests.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use crate::wire::{self, Notice};
 
+/// The events that wait to be sent over the control socket.
 #[derive(Debug)]
 pub(super) struct Outbox<'a> {
     control: &'a OwnedFd,
@@ -23,23 +24,23 @@ impl<'a> Outbox<'a> {
         self.control.as_fd()
     }
 
-    /// Whether something waits to be sent.
+    /// Returns whether events wait to be sent.
     pub(super) fn is_full(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Sends a notice, at once or when there is room for it.
+    /// Sends an event, at once or as soon as the socket has room.
     pub(super) fn push(&mut self, notice: Notice) {
         self.waiting.push_back(notice);
         self.send();
     }
 
-    /// Sends what there is room for.
+    /// Sends as many events as the socket has room for.
     pub(super) fn send(&mut self) {
         while let Some(notice) = self.waiting.front() {
             match wire::send(self.control(), notice, &[]) {
                 Err(Errno::AGAIN) => return,
-                // A peer that is gone is noticed by the next receive, which ends the loop.
+                // If the peer is gone, the next receive notices, which ends the event loop.
                 _ => self.waiting.pop_front(),
             };
         }
@@ -63,7 +64,7 @@ mod tests {
         for run in 0..most {
             outbox.push(Notice::Answered { run, answer: Answer::Done });
         }
-        assert!(outbox.is_full(), "a socket does not hold that many");
+        assert!(outbox.is_full(), "the socket buffer does not hold that many");
         let mut buffer = Vec::new();
         for expected in 0..most {
             let received = wire::receive::<Notice>(theirs.as_fd(), &mut buffer).unwrap();

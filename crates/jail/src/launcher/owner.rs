@@ -1,8 +1,8 @@
-//! Whose a process of a living jail is: the child of the guest's that it descends from. Only what the kernel says of
-//! processes is read, and nothing of theirs.
+//! Attributes a process of a sandbox to a command: the child of the guest from which it descends. Relies only
+//! on what the kernel reports about processes, not on anything that they control.
 //!
-//! A process may have as many ancestors as the jail lets it have, and there may be as many jails as the host has room for.
-//! So what was found out is remembered, by process and the time of its start, and the number of looks has a bound.
+//! A process may have as many ancestors as the sandbox's process limit allows, and there may be many
+//! sandboxes. So results are cached by pid and start time, and lookups are rate-limited.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -12,28 +12,31 @@ use rustix::fs::{Mode, OFlags};
 
 use super::pace::Bucket;
 
-/// So many generations are looked at. Whoever hides behind more is nobody's.
+/// Maximum ancestors followed. A process with more is attributed to no command.
 const GENERATIONS: usize = 16;
-/// What is looked for stands at the beginning.
+/// Bytes read of a file in `/proc`. The fields needed here are near the beginning.
 const READ: usize = 2_048;
-/// How many processes of one jail are remembered; the oldest go first.
+/// Maximum cached processes of one sandbox; the oldest are evicted first.
 const MAX_KNOWN: usize = 64;
-/// How many looks one jail has at once, and how soon after each another one, where it is alone.
+/// Rate limit of `/proc` reads for one sandbox: the burst, and the time until another read if it is the only
+/// sandbox.
 const MAX_LOOKS: u32 = 64;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
-/// The same for all jails together: each has an equal share of it.
+/// Time between `/proc` reads of all sandboxes together, which share the rate equally.
 const BETWEEN_LOOKS_OF_ALL: Duration = Duration::from_millis(1);
 
-/// Whose the processes of one jail are, as far as that was found out.
+/// Attributes the processes of one sandbox, with a cache.
 #[derive(Debug)]
 pub(super) struct Owners {
     known: VecDeque<Known>,
     looks: Bucket,
 }
 
+/// A cached attribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Known {
     process: i32,
+    /// Its start time, in clock ticks after boot.
     start: u64,
     session: u32,
 }
@@ -43,9 +46,9 @@ impl Owners {
         Self { known: VecDeque::new(), looks: Bucket::new(MAX_LOOKS, now) }
     }
 
-    /// Returns the session, by its number inside, of the guest's child that a process descends from; 0 where that cannot be
-    /// told, or was not looked up because `jails` together had too many looks. What a command left behind when it ended is
-    /// a child of the guest's as well, and still in that command's session.
+    /// Returns the session id, inside the sandbox, of the guest's child that a process descends from. 0 if
+    /// that is unknown, or if the rate limit shared by `jails` sandboxes is exhausted. Processes that outlive
+    /// their command become children of the guest, but stay in that command's session.
     pub(super) fn of(&mut self, proc: &OwnedFd, guest: i32, process: i32, jails: u32, now: Instant) -> u32 {
         let every = BETWEEN_LOOKS.max(BETWEEN_LOOKS_OF_ALL * jails);
         self.looks.refill(every, MAX_LOOKS, now);
@@ -90,7 +93,8 @@ impl Owners {
         self.known.push_back(Known { process, start, session });
     }
 
-    /// The thread alone is looked at: what is said of a whole process takes as long as it has threads.
+    /// Reads the `stat` file of the main thread only: the time to read that of a process grows with its
+    /// number of threads.
     fn look(&mut self, proc: &OwnedFd, process: i32) -> Option<Kin> {
         kin(&self.read(proc, &format!("{process}/task/{process}/stat"))?)
     }
@@ -107,19 +111,21 @@ impl Owners {
         let file = rustix::fs::openat(proc, path, flags, Mode::empty()).ok()?;
         let mut buffer = [0; READ];
         let read = rustix::io::read(&file, &mut buffer[..]).ok()?;
-        // A process may call itself anything.
+        // The name of a process may be any bytes.
         Some(String::from_utf8_lossy(&buffer[..read]).into_owned())
     }
 }
 
+/// The fields of a `stat` file that attribution needs.
 #[derive(Debug, PartialEq, Eq)]
 struct Kin {
     parent: i32,
-    /// When it started, which tells it from another one with its number.
+    /// Its start time, which distinguishes it from an earlier process with its pid.
     start: u64,
 }
 
-/// Reads a `stat` file. The second field is what a process calls itself and may hold anything, brackets too.
+/// Parses a `stat` file. The second field is the name of the process and may contain anything, even
+/// parentheses.
 fn kin(stat: &str) -> Option<Kin> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ');
@@ -128,8 +134,9 @@ fn kin(stat: &str) -> Option<Kin> {
     Some(Kin { parent, start })
 }
 
-/// Reads the session in a `status` file. A process may call itself anything, but on a line of its own. The last number is
-/// the one in the innermost namespace, which is the jail's: no other can be made in there.
+/// Parses the session id in a `status` file. The name of a process may be anything, but is confined to a line
+/// of its own. The last number is for the innermost pid namespace, which is the sandbox's: no other can be
+/// created in it.
 fn session(status: &str) -> Option<u32> {
     let found = status.lines().find_map(|line| line.strip_prefix("NSsid:"))?;
     found.split_ascii_whitespace().last()?.parse().ok()
@@ -151,13 +158,13 @@ mod tests {
         assert_eq!(session("Name:\tNSsid:\\n1\nPPid:\t42\nNSpid:\t4711\t9\nNSsid:\t4700\t7\n"), Some(7));
         assert_eq!(session("Name:\tsh\nPPid:\t42\n"), None);
         let (me, parent) = (std::process::id() as i32, std::os::unix::process::parent_id() as i32);
-        // 0 where who made the session is in no namespace of ours, which rustix does not expect.
-        // SAFETY: takes a number and gives one.
+        // libc, because the session id may be 0 (its leader is outside this pid namespace), which rustix does
+        // not expect. SAFETY: `getsid` takes and returns a plain number.
         let session = unsafe { libc::getsid(0) };
         let now = Instant::now();
         let of = |guest| Owners::new(now).of(&proc(), guest, me, 1, now);
-        assert_eq!(of(parent), session as u32, "a child of its parent's");
-        assert_eq!(of(me), 0, "and none of its own");
+        assert_eq!(of(parent), session as u32, "a child of its parent");
+        assert_eq!(of(me), 0, "but not of itself");
     }
 
     #[test]
@@ -166,17 +173,17 @@ mod tests {
         let (me, parent) = (std::process::id() as i32, std::os::unix::process::parent_id() as i32);
         let mut owners = Owners::new(now);
         owners.of(&proc(), parent, me, 1, now);
-        assert_eq!(owners.looks.left(), MAX_LOOKS - 2, "what it is, and its session");
+        assert_eq!(owners.looks.left(), MAX_LOOKS - 2, "its parent, and its session");
         owners.of(&proc(), parent, me, 1, now);
-        assert_eq!(owners.looks.left(), MAX_LOOKS - 3, "that it still is the same");
+        assert_eq!(owners.looks.left(), MAX_LOOKS - 3, "its start time, to verify its identity");
         for _ in 0..1_000 {
             owners.of(&proc(), parent, me, 1, now);
         }
         assert_eq!(owners.looks.left(), 0);
-        assert_eq!(owners.of(&proc(), parent, me, 1, now), 0, "nobody looks any more");
+        assert_eq!(owners.of(&proc(), parent, me, 1, now), 0, "the budget is used up");
         let later = now + Duration::from_secs(1);
         owners.of(&proc(), parent, me, 100, later);
-        assert_eq!(owners.looks.left(), 9, "one hundredth of all looks in a second, less the one just taken");
+        assert_eq!(owners.looks.left(), 9, "one hundredth of all reads in a second, less the one just made");
     }
 
     #[test]

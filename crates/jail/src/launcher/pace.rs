@@ -1,4 +1,4 @@
-//! How often something may happen: so many times at once, and then one more after each interval.
+//! A token bucket for rate limits: a burst, and then one more event per interval.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone)]
 pub(super) struct Bucket {
     left: u32,
-    /// Up to when the bucket has been refilled.
+    /// The time up to which the bucket has been refilled.
     refilled: Instant,
 }
 
@@ -59,9 +59,9 @@ mod tests {
         assert!(bucket.take() && bucket.take() && !bucket.take());
         assert_eq!(bucket.next(every, start), start + every);
         bucket.refill(every, 2, start + every / 2);
-        assert!(!bucket.take(), "half an interval is none");
+        assert!(!bucket.take(), "half an interval adds no token");
         bucket.refill(every, 2, start + every);
-        assert!(bucket.take() && !bucket.take(), "what had passed is not lost");
+        assert!(bucket.take() && !bucket.take(), "the first half of the interval counts");
         bucket.refill(every, 2, start + 100 * every);
         assert_eq!(bucket.left(), 2);
     }

@@ -1,11 +1,12 @@
-//! Pausing and resuming a living jail, without the launcher waiting for it.
+//! Pauses and resumes a sandbox without blocking the launcher.
 //!
 //! ```text
-//! asked ──▶ queued ──in its turn──▶ written ──reached, or after a while──▶ answered
+//! request ──▶ queued ──in order──▶ written to the cgroup ──frozen, or timeout──▶ answered
 //! ```
 //!
-//! The kernel takes as long to stop a group as the slowest of its processes takes to leave the kernel. So a change is
-//! written, the loop comes back to look whether it has been reached, and only then the one who asked is answered.
+//! The kernel takes as long to freeze a cgroup as the slowest of its processes takes to leave the kernel. So
+//! the launcher writes the change, checks later whether it has taken effect, and only then answers the
+//! request.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,18 +16,20 @@ use super::start::group_failed;
 use crate::cgroup::{self, Group};
 use crate::spec::Answer;
 
-/// How many changes of one jail wait at most.
+/// Maximum queued changes of one sandbox.
 const MAX_QUEUED: usize = 16;
-/// How many changes of one jail are made at once, and how soon after each another one may follow.
+/// Rate limit of changes of one sandbox: the size of a burst, and the time until another change is allowed.
 const BURST: u32 = 4;
 const BETWEEN_CHANGES: Duration = Duration::from_secs(1);
-/// How soon it is looked whether a group stands still: first so soon, and then after twice as long each time.
+/// Delay before the first check whether a cgroup is frozen. It doubles with each check, up to
+/// `MAX_CHECK_DELAY`.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_millis(32);
-/// After so long a change counts as made: a process deep in the kernel stops as soon as it comes out.
+/// After this time a change counts as made: a process that is still in the kernel stops as soon as it leaves
+/// it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What can be paused: a control group, or what a test has for one.
+/// Something that can be frozen: a cgroup, or a test's stand-in.
 pub(super) trait Freeze {
     fn set_frozen(&self, frozen: bool) -> Result<(), cgroup::Error>;
     fn is_frozen(&self) -> bool;
@@ -42,19 +45,19 @@ impl Freeze for Group {
     }
 }
 
-/// The changes of one jail.
+/// The pauses and resumes of one sandbox.
 #[derive(Debug)]
 pub(super) struct Pausing {
-    /// What was written last.
+    /// The state last written to the cgroup.
     frozen: bool,
     queue: VecDeque<(u64, bool)>,
     stopping: Option<Stopping>,
     budget: Bucket,
-    /// The jail is being killed: nothing is changed any more.
+    /// Whether the sandbox is being killed, so that no more changes are made.
     dying: bool,
 }
 
-/// A group on its way to standing still.
+/// A cgroup that is freezing.
 #[derive(Debug)]
 struct Stopping {
     question: u64,
@@ -69,17 +72,17 @@ impl Pausing {
         Self { frozen: false, queue: VecDeque::new(), stopping: None, budget, dying: false }
     }
 
-    /// Queues a change; gives an answer where none can be made.
+    /// Queues a change. Returns an answer at once if the queue is full.
     pub(super) fn ask(&mut self, question: u64, frozen: bool) -> Option<Answer> {
         if self.queue.len() >= MAX_QUEUED {
-            let message = format!("{MAX_QUEUED} changes wait already; ask again later");
+            let message = format!("{MAX_QUEUED} pause and resume requests are already queued; retry later");
             return Some(Answer::Refused(message));
         }
         self.queue.push_back((question, frozen));
         None
     }
 
-    /// When there is something to do, where there is anything.
+    /// Returns when `proceed` has something to do next.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
         match &self.stopping {
             _ if self.dying => None,
@@ -89,11 +92,11 @@ impl Pausing {
         }
     }
 
-    /// Makes the next change, or looks how far the present one is; gives the answer to a question that is settled.
+    /// Makes the next change, or checks the current one. Returns the answer to a finished request.
     pub(super) fn proceed(&mut self, group: Option<&impl Freeze>, now: Instant) -> Option<(u64, Answer)> {
         let Some(group) = group else {
             let (question, _) = self.queue.pop_front()?;
-            return Some((question, Answer::Refused("there is no control group here".to_owned())));
+            return Some((question, Answer::Refused("this host has no cgroup to freeze".to_owned())));
         };
         if let Some(stopping) = self.stopping.take() {
             return self.look(stopping, group, now);
@@ -122,16 +125,17 @@ impl Pausing {
         None
     }
 
-    /// Lets the jail die: a process that stands still does not die before it goes on. Nothing is changed any more.
+    /// Thaws the cgroup so that killed processes can exit: a frozen process does not die before it is thawed.
+    /// No more changes are made afterwards.
     pub(super) fn let_die(&mut self, group: Option<&impl Freeze>) {
         self.dying = true;
         if let Some(group) = group.filter(|_| std::mem::take(&mut self.frozen)) {
-            // Where the group is gone nothing stands still.
+            // If this fails, the cgroup is gone and nothing in it is frozen.
             let _thawed = group.set_frozen(false);
         }
     }
 
-    /// Everyone who still waits for an answer.
+    /// Removes all outstanding requests and returns their numbers.
     pub(super) fn abandon(&mut self) -> Vec<u64> {
         let stopping = self.stopping.take().map(|stopping| stopping.question);
         stopping.into_iter().chain(self.queue.drain(..).map(|(question, _)| question)).collect()
@@ -144,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// A group that stands still after it was looked at so many times.
+    /// A fake cgroup that is frozen after a number of checks.
     #[derive(Default)]
     struct Slow {
         looks_left: Cell<u32>,
@@ -207,7 +211,7 @@ mod tests {
         for question in 0..MAX_QUEUED as u64 {
             assert_eq!(pausing.ask(question, question % 2 == 0), None);
         }
-        assert!(matches!(pausing.ask(99, true), Some(Answer::Refused(_))), "no more than so many wait");
+        assert!(matches!(pausing.ask(99, true), Some(Answer::Refused(_))), "the queue is full");
         let mut at_once = 0;
         while pausing.due(start) == Some(start) && pausing.proceed(Some(&group), start).is_some() {
             at_once += 1;
@@ -215,7 +219,7 @@ mod tests {
         assert_eq!(at_once, BURST);
         assert_eq!(pausing.due(start), Some(start + BETWEEN_CHANGES));
         assert!(pausing.proceed(Some(&group), start + BETWEEN_CHANGES).is_some());
-        assert_eq!(pausing.abandon().len(), MAX_QUEUED - BURST as usize - 1, "nobody is forgotten");
+        assert_eq!(pausing.abandon().len(), MAX_QUEUED - BURST as usize - 1, "all requests are returned");
     }
 
     #[test]
@@ -228,6 +232,6 @@ mod tests {
         pausing.let_die(Some(&group));
         assert_eq!(*group.written.borrow(), [true, false]);
         pausing.ask(2, true);
-        assert_eq!(pausing.due(now), None, "it is not paused again while it dies");
+        assert_eq!(pausing.due(now), None, "it is not paused again while it is being killed");
     }
 }

@@ -1,8 +1,8 @@
-//! A plot: user, network and mount namespaces in which the jails of one zygote stand, one after the other.
+//! A namespace set: user, network and mount namespaces that jails of one zygote use one after the other.
 //!
-//! Making and destroying a network namespace costs more than all the rest of a warm run, so one in which nothing is left
-//! is used again, but only ever for the same zygote, and so for the same tenant. The user namespace comes with it
-//! because it owns it. The mounts are what each jail starts from, with its own copy.
+//! Creating and destroying a network namespace costs more than the rest of a warm run, so an empty one is
+//! reused, but only for the same zygote, and so for the same tenant. The user namespace is part of the set
+//! because it owns the network namespace. Each jail starts with a copy of the mount namespace.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -10,21 +10,23 @@ use std::rc::Rc;
 use super::builder::JailBuilder;
 use super::ids::Taken;
 
+/// A reusable set of namespaces.
 pub(super) struct Plot {
-    /// Number of the zygote that it was made for.
+    /// The number of the zygote that it was created for.
     pub(super) zygote: u64,
     pub(super) taken: Taken,
     pub(super) user: OwnedFd,
     pub(super) network: OwnedFd,
     pub(super) mounts: OwnedFd,
-    /// What the kernel counts of the sockets in there.
+    /// `/proc/net/sockstat` of the network namespace.
     sockets: OwnedFd,
-    /// Kept, so that the pid namespace in which its jails live is.
+    /// Keeps the builder alive, and with it the pid namespace of the jails.
     _builder: Rc<JailBuilder>,
 }
 
 impl Plot {
-    /// A plot that the zygote's builder made.
+    /// Takes ownership of a namespace set that the zygote's builder created. `None` if a descriptor is
+    /// missing.
     pub(super) fn new(
         zygote: u64,
         taken: Taken,
@@ -36,8 +38,8 @@ impl Plot {
         Some(Self { zygote, taken, user, network, mounts, sockets, _builder: builder })
     }
 
-    /// Whether nothing is left in it of a jail all of whose processes are gone: no socket of any kind, none that only
-    /// waits for the rest of its time, no piece of a packet.
+    /// Returns whether nothing is left of a jail whose processes have all exited: no open socket, no socket
+    /// in TIME_WAIT, no IP fragment.
     pub(super) fn is_empty(&self) -> bool {
         let mut text = [0; 1 << 10];
         let read = rustix::io::pread(&self.sockets, &mut text, 0).unwrap_or(0);
@@ -45,7 +47,7 @@ impl Plot {
     }
 }
 
-/// Whether the kernel's count of sockets says that there are none.
+/// Returns whether all counters in the text of `sockstat` are zero.
 fn counts_nothing(text: &str) -> bool {
     let count = |family: &str, what: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(family))?;
@@ -72,7 +74,7 @@ mod tests {
         }
         assert!(
             !counts_nothing("") && !counts_nothing("sockets: used 0\n"),
-            "what is not said is not nothing"
+            "a missing counter does not mean zero"
         );
     }
 }

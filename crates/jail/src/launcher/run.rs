@@ -1,9 +1,9 @@
-//! One run: what it is waiting for, and how it ended.
+//! One run: what it waits for, and how it ended.
 //!
 //! ```text
-//! started ──report──▶ answered ──PID 1 is gone──▶ tidied
+//! started ──report──▶ answered ──PID 1 exits──▶ recycled
 //!    ├──deadline, out of memory, kill: answered, and PID 1 killed──┘
-//!    └──a child's ending, with artifacts: PID 1 killed──gone──▶ collected ──▶ answered and tidied
+//!    └──a warm child exits with artifacts: PID 1 killed──exits──▶ collected ──▶ answered and recycled
 //! ```
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,8 +30,9 @@ use crate::step::StepFailed;
 use crate::sys::{self, Cloned};
 use crate::wire::Notice;
 
+/// A run, from its start until its PID 1 has been reaped.
 pub(super) struct Run {
-    /// Number of its PID 1 on the host.
+    /// The pid of its PID 1 on the host.
     pid: i32,
     pub(super) pidfd: OwnedFd,
     pub(super) report: Option<OwnedFd>,
@@ -40,37 +41,38 @@ pub(super) struct Run {
     started: Instant,
     pub(super) deadline: Option<Instant>,
     pub(super) answered: bool,
-    /// To be killed as soon as the answer is on its way.
+    /// Whether it is to be killed as soon as its answer has been sent.
     pub(super) doomed: bool,
     pub(super) child: Option<RunningChild>,
-    /// Where its filter tells.
+    /// The seccomp notification listeners of its processes.
     pub(super) ear: Ear,
-    /// Whose its processes are, where it stays.
+    /// Attributes processes to commands, if it is a sandbox.
     owners: Owners,
     /// Whether its disk was full at the end.
     pub(super) disk_full: bool,
-    /// How many processes and threads it may have.
+    /// Its limit on processes and threads.
     processes: u64,
     pub(super) collecting: Collecting,
-    /// What a child had used at its end, where no control group counts.
+    /// The usage of a warm child at its end, if no cgroup counts it.
     seen: Usage,
     warmth: Warmth,
-    /// What it has where it stays.
+    /// Its additional state, if it is a sandbox.
     life: Option<Life>,
     tenant: String,
     memory_bytes: u64,
-    /// Its part of what its tenant holds of the memory for all jails.
+    /// Its part of its tenant's memory share.
     pub(super) claim: Option<Claim>,
-    /// When to look again whether a process was killed for want of memory, and how often still.
+    /// When to check again for an out-of-memory kill, and how many checks are left.
     pub(super) memory_doubt: Option<(Instant, u32)>,
 }
 
-/// How far the artifacts of a child are, and how that had ended.
+/// The state of collecting a warm child's artifacts, with the ending to report afterwards.
 pub(super) enum Collecting {
+    /// There is nothing to collect, or not yet.
     No,
-    /// As soon as everybody in the jail is gone.
+    /// Collecting starts once every process in the jail has exited.
     Due(Ending),
-    /// By this process.
+    /// The process with this pidfd is collecting.
     Now(Ending, OwnedFd),
 }
 
@@ -103,7 +105,7 @@ impl Run {
         }
     }
 
-    /// The same as a jail that stays.
+    /// Turns the run into a sandbox.
     pub(super) fn living(self) -> Self {
         Self { life: Some(Life::new(Instant::now())), ..self }
     }
@@ -112,15 +114,15 @@ impl Run {
         &self.tenant
     }
 
-    /// What its processes may use.
+    /// Returns its memory limit in bytes.
     pub(super) fn memory_bytes(&self) -> u64 {
         self.memory_bytes
     }
 
-    /// Has the kernel end its processes sooner or later when memory runs out; says how many processes that took.
+    /// Sets the OOM scores of its processes. Returns how many processes were looked at.
     pub(super) fn set_oom_scores(&self, home: &Home, standing: Standing) -> usize {
         let main = match &self.child {
-            // Its number may be another's.
+            // Its pid may belong to another process by now.
             Some(child) if child.is_reaped() => return 0,
             Some(child) => child.pid(),
             None => self.pid,
@@ -136,35 +138,35 @@ impl Run {
         self.life.is_some()
     }
 
-    /// What it has where it stays, and its group.
+    /// Returns its sandbox state and its cgroup, if it is a sandbox.
     pub(super) fn life(&mut self) -> Option<(&mut Life, Option<&Group>)> {
         Some((self.life.as_mut()?, self.remains.group.as_ref()))
     }
 
-    /// When there is something to do about pausing or resuming it.
+    /// Returns when its pausing or resuming must proceed.
     pub(super) fn pausing_due(&self, now: Instant) -> Option<Instant> {
         self.life.as_ref().and_then(|life| life.pausing.due(now))
     }
 
-    /// PID 1 of one that stays says no more: it has become the guest, or is gone.
+    /// Handles the end of the report pipe. In a sandbox, PID 1 has become the guest or has exited.
     pub(super) fn settle(&mut self, home: &Home) {
         if let Some(life) = &mut self.life {
             life.settle(home, self.pid);
         }
     }
 
-    /// How one that stays has ended.
+    /// Returns how it ended, if it is a sandbox.
     pub(super) fn fate(&self, status: i32) -> Option<Ending> {
         let memory = self.out_of_memory().then(|| self.memory_ending());
         self.life.as_ref().map(|life| life.ending(status, memory))
     }
 
-    /// The same, with a zygote's child for a program.
+    /// Makes a warm child its program.
     pub(super) fn with_child(self, child: RunningChild, warmth: Warmth) -> Self {
         Self { child: Some(child), warmth, ..self }
     }
 
-    /// The same, heard.
+    /// Sets its seccomp notification listeners.
     pub(super) fn with_ear(self, ear: Ear) -> Self {
         Self { ear, ..self }
     }
@@ -177,7 +179,7 @@ impl Run {
         self.remains
     }
 
-    /// Number of the zygote that it came of.
+    /// Returns the number of the zygote that it came of.
     pub(super) fn zygote(&self) -> Option<u64> {
         match &self.remains.lodging {
             Lodging::Plot(plot) => Some(plot.zygote),
@@ -185,7 +187,7 @@ impl Run {
         }
     }
 
-    /// A child that waits to be killed, and where it lives.
+    /// Returns its warm child that has not been reaped, and the namespace set of that child.
     pub(super) fn spent_child(&self) -> Option<(&Plot, i32)> {
         let child = self.child.as_ref().filter(|child| !child.is_reaped())?;
         match &self.remains.lodging {
@@ -194,12 +196,13 @@ impl Run {
         }
     }
 
-    /// Whether its group has a single thread, so that nothing changes that thread's memory while it is held. Where nothing
-    /// is counted the answer is no.
+    /// Returns whether its cgroup has a single thread. While that thread is stopped, nothing changes its
+    /// memory. `false` if no cgroup counts.
     pub(super) fn is_alone(&self) -> bool {
         self.group().is_some_and(Group::has_one_thread)
     }
 
+    /// Kills PID 1, and with it every process of the jail, and the artifact collector.
     pub(super) fn kill(&mut self) {
         if let Some(child) = self.child.as_mut().filter(|_| !matches!(self.collecting, Collecting::Due(_))) {
             child.close_disk();
@@ -212,7 +215,7 @@ impl Run {
             Collecting::No | Collecting::Due(_) => None,
         };
         for process in collector.into_iter().chain([&self.pidfd]) {
-            // Only a process that is gone already cannot be killed, and that is what is wanted.
+            // This fails only if the process has already exited.
             let _killed = rustix::process::pidfd_send_signal(process, Signal::KILL);
         }
         if let Some(life) = &mut self.life {
@@ -220,15 +223,17 @@ impl Run {
         }
     }
 
+    /// Returns whether a process is its PID 1 or its warm child.
     pub(super) fn knows(&self, pid: i32) -> bool {
         self.pid == pid || self.child.as_ref().is_some_and(|child| child.pid() == pid)
     }
 
+    /// Returns whether one of its processes was killed because memory ran out.
     pub(super) fn out_of_memory(&self) -> bool {
         self.group().is_some_and(|group| group.oom_kills() > 0)
     }
 
-    /// Ends it where one of its processes was killed for want of memory.
+    /// Ends the run if one of its processes was killed because memory ran out.
     pub(super) fn end_if_out_of_memory(&mut self, number: u64) -> Option<Notice> {
         if self.answered || !self.out_of_memory() {
             return None;
@@ -238,23 +243,24 @@ impl Run {
         Some(self.ended(number, ending, Usage::default()))
     }
 
+    /// Returns whether it must be checked for an out-of-memory kill now.
     pub(super) fn is_doubt_due(&self, now: Instant) -> bool {
         self.memory_doubt.is_some_and(|(at, _)| at <= now)
     }
 
-    /// Looks again at this time, where there are looks left.
+    /// Schedules the next check for an out-of-memory kill, if any are left.
     pub(super) fn doubt_on(&mut self, at: Instant) {
         let left = self.memory_doubt.filter(|_| !self.answered).and_then(|(_, left)| left.checked_sub(1));
         self.memory_doubt = left.map(|left| (at, left));
     }
 
-    /// Whose memory was used up, where a process was killed for want of it.
+    /// Returns the ending for an out-of-memory kill: the jail's own limit, or the memory of all jails.
     pub(super) fn memory_ending(&self) -> Ending {
         let from_above = self.group().is_some_and(Group::was_killed_from_above);
         if from_above { Ending::MachineMemory } else { Ending::Memory }
     }
 
-    /// What ended the program, given what was seen of it.
+    /// Returns how the program ended, from its wait status and the state of its disk.
     pub(super) fn judge(&self, status: i32, disk_full: bool) -> Ending {
         let forks_refused = || self.group().is_some_and(|group| group.forks_refused() > 0);
         if self.out_of_memory() {
@@ -274,10 +280,13 @@ impl Run {
         }
     }
 
+    /// Marks the run as answered and returns the event for its ending. `seen` is its usage where no cgroup
+    /// counts.
     pub(super) fn ended(&mut self, run: u64, ending: Ending, seen: Usage) -> Notice {
         self.answered = true;
         let group = self.group().map(Group::usage).unwrap_or_default();
-        // What a child took to get ready is not the program's; nor is PID 1, where it is in the same group.
+        // The preparation of a warm child does not count for the program, nor does PID 1 if it is in the same
+        // cgroup.
         let before = self.child.as_ref().map(|child| child.cpu_before).unwrap_or_default();
         let ours = u64::from(self.child.is_none());
         let usage = Usage {
@@ -290,7 +299,7 @@ impl Run {
         Notice::Ended { run, ending, usage, duration, layers, warmth: self.warmth, kept }
     }
 
-    /// Hears what its filters tell; the status of a child that is about to end.
+    /// Handles seccomp notifications. Returns the wait status of a warm child that announced its exit.
     pub(super) fn hear(&mut self, home: &Home, hearing: &mut Hearing) -> Option<i32> {
         let main = self.child.as_ref().map(RunningChild::pid);
         let (guest, living, jails) = (self.pid, self.is_living(), hearing.jails());
@@ -300,8 +309,8 @@ impl Run {
         self.ear.hear(main, hearing, &mut owner)
     }
 
-    /// What it was kept from. Most programs never come near to the number of processes that they may have, and then nobody
-    /// has to look.
+    /// Returns what was denied to the run. Reads the number of refused forks only if the run came near its
+    /// process limit, which most never do.
     fn kept(&mut self, usage: &Usage) -> Kept {
         let near = usage.peak_processes.is_none_or(|peak| peak >= self.processes);
         let forks_refused = self.group().filter(|_| near).map_or(0, Group::forks_refused);
@@ -309,18 +318,20 @@ impl Run {
         Kept { calls, more_calls, forks_refused, disk_full: self.disk_full }
     }
 
+    /// Marks the run as answered and returns the event for a failed setup step.
     pub(super) fn failed(&mut self, run: u64, failure: StepFailed) -> Notice {
         self.answered = true;
         Notice::Failed { run, failure }
     }
 
+    /// Returns the usage of a warm child according to `/proc`, if no cgroup counts it.
     pub(super) fn usage_where_uncounted(&self, home: &Home) -> Usage {
         let counted = self.group().is_some() && home.has(Controller::Memory);
         let child = self.child.as_ref().filter(|child| !counted && !child.is_reaped());
         child.map(|child| child.usage(home)).unwrap_or_default()
     }
 
-    /// What a child's status comes to: an answer, or first its artifacts.
+    /// Handles the end of a warm child: returns the event, or first has its artifacts collected.
     pub(super) fn conclude(&mut self, number: u64, status: i32, seen: Usage) -> Option<Notice> {
         self.seen = seen;
         let child = self.child.as_ref()?;
@@ -331,12 +342,13 @@ impl Run {
             return Some(self.ended(number, ending, seen));
         }
         self.collecting = Collecting::Due(ending);
-        // Nobody may change files under the collector.
+        // No process may change files while the collector reads them.
         self.kill();
         None
     }
 
-    /// Begins to collect what the child left; nobody lives in the jail any more. Gives the ending where that cannot be.
+    /// Starts to collect the child's artifacts, after every process in the jail has exited. Returns the
+    /// ending if collecting cannot be started.
     pub(super) fn collect(&mut self, ending: Ending, filter: &Filter) -> Option<Ending> {
         match self.start_collector(filter) {
             Ok(collector) => {
@@ -350,7 +362,8 @@ impl Run {
     fn start_collector(&mut self, filter: &Filter) -> Result<OwnedFd, Errno> {
         let Lodging::Plot(plot) = &self.remains.lodging else { return Err(Errno::INVAL) };
         let child = self.child.as_mut().ok_or(Errno::INVAL)?;
-        // Closed here when this is over: the pipe is at its end when the collector is.
+        // The launcher's copy is closed at the end of this function, so the pipe ends when the collector
+        // exits.
         let pipe = child.take_collector_pipe().ok_or(Errno::BADF)?;
         let rules = child.artifact_rules().ok_or(Errno::INVAL)?;
         let (user, mounts, disk) = (&plot.user, &plot.mounts, child.disk().ok_or(Errno::BADF)?);
@@ -363,7 +376,7 @@ impl Run {
         Ok(collector)
     }
 
-    /// Its collector is done.
+    /// Reaps the collector and returns the event for the run's ending.
     pub(super) fn collected(&mut self, number: u64) -> Option<Notice> {
         let Collecting::Now(ending, collector) = std::mem::replace(&mut self.collecting, Collecting::No)
         else {

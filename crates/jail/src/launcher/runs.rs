@@ -1,4 +1,4 @@
-//! The runs that a launcher has going, and what is left to tidy up.
+//! All runs of a launcher, and the resources still to be reaped or removed after them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -22,56 +22,62 @@ use crate::sys;
 use crate::template::Templates;
 use crate::wire::Notice;
 
+/// How long the launcher must be idle before it sets up spare jails.
 const QUIET: Duration = Duration::from_millis(3);
+/// How long the launcher must be idle before it prepares warm children.
 const BREATH: Duration = Duration::from_micros(300);
-/// How many groups that could not be removed yet are tried again at a time.
+/// Maximum busy cgroups whose removal is retried at a time.
 const MAX_REMOVED: usize = 32;
-/// How often groups that could not be removed yet are tried again.
+/// How often the removal of busy cgroups is retried.
 const SWEEP: Duration = Duration::from_millis(20);
-/// How many processes that nobody knows are waited for in one sweep.
+/// Maximum unknown zombies reaped in one sweep.
 const MOST_STRAYS: usize = 256;
 
-/// When it is looked at again whether a run that ran out of memory lost a process, and how often.
+/// After an out-of-memory event that killed no process, the run is checked again after this time, this many
+/// times.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const MOST_LOOKS: u32 = 10;
 
-/// What a descriptor of a run stands for.
+/// The source of a poll event.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Watched {
+    /// PID 1 of a run has written to its report pipe, or closed it.
     Report(u64),
+    /// The cgroup of a run ran out of memory.
     Memory(u64),
+    /// PID 1 of a run has exited.
     Gone(u64),
-    /// The filter of a program has something to tell.
+    /// A seccomp listener of a run has a notification.
     Told(u64),
-    /// A zygote's child has ended.
+    /// The warm child of a run has exited.
     Ended(u64),
-    /// The artifacts of one have been collected.
+    /// The artifact collector of a run has exited.
     Collected(u64),
-    /// The binary that guests become has been copied.
+    /// The process that copies the guest binary has exited.
     Sealed,
-    /// Something that is kept warm.
+    /// A descriptor of the warm pools.
     Warm(Crib),
 }
 
-/// All runs, and everything the launcher keeps between them.
+/// All runs, and everything the launcher keeps from one run to the next.
 pub(super) struct Runs {
     pub(super) home: Home,
     spares: Spares,
     templates: Templates,
     filters: Filters,
     pub(super) running: Vec<(u64, Run)>,
-    /// Groups that were not empty yet, and what to give back when they are.
+    /// Cgroups that were still busy, each with the ids to release once it is removed.
     leftover: Vec<(Group, Lodging)>,
-    /// When those were tried last.
+    /// When their removal was last tried.
     swept: Instant,
-    /// Shells that were killed.
+    /// Spare jails that were killed and must be reaped.
     discarded: Vec<Discarded>,
     nursery: Nursery,
     processors: usize,
     pub(super) shares: MemoryShares,
-    /// How many refused calls of living jails are still heard.
+    /// How many denied system calls of sandboxes may still be handled.
     pub(super) hearing: Hearing,
-    /// The copying of the binary that guests become, while it lasts.
+    /// The copy of the guest binary, while it is in progress.
     pub(super) sealing: Option<Sealing>,
 }
 
@@ -94,7 +100,7 @@ impl Runs {
         }
     }
 
-    /// What to keep ready from now on.
+    /// Applies new settings for what to keep warm.
     pub(super) fn keep(&mut self, settings: Settings) {
         if let Some(memory_bytes) = settings.memory_for_all {
             self.home.groups.limit_all(memory_bytes);
@@ -102,17 +108,17 @@ impl Runs {
         self.nursery.keep(settings);
     }
 
-    /// Remembers a root tree.
+    /// Stores a root tree under its number.
     pub(super) fn learn_root(&mut self, number: u64, tree: RootTree) {
         self.templates.learn(number, tree);
     }
 
-    /// What is kept ready.
+    /// Returns the state of every warm pool.
     pub(super) fn pools(&self) -> Vec<PoolState> {
         self.nursery.pools()
     }
 
-    /// Starts a run, warm where something is.
+    /// Starts a run, from a warm pool if possible.
     pub(super) fn start(&mut self, run: u64, jail: Box<Jail>, fds: Vec<OwnedFd>) -> Result<(), StepFailed> {
         let started = Instant::now();
         if jail.living {
@@ -128,6 +134,7 @@ impl Runs {
         Ok(())
     }
 
+    /// Starts a run in a jail of its own: a spare one, or a new one.
     pub(super) fn start_cold(&mut self, pending: &Pending) -> Result<(), StepFailed> {
         let jail = &*pending.jail;
         let root = self.templates.place(jail.root)?;
@@ -165,7 +172,7 @@ impl Runs {
         }
     }
 
-    /// Deals with what became of requests that waited for a zygote's child.
+    /// Acts on the events of the warm pools.
     fn take_news(&mut self) -> Vec<Notice> {
         let mut notices = Vec::new();
         for news in std::mem::take(&mut self.nursery.news) {
@@ -182,10 +189,10 @@ impl Runs {
         notices
     }
 
-    /// Ends the runs that came of a zygote which cannot be believed, and says that this was no ending of theirs.
+    /// Kills the runs that came of an untrusted zygote, and reports each as failed rather than ended.
     fn fail_children_of(&mut self, zygote: u64) -> Vec<Notice> {
         let theirs = self.running.iter_mut().filter(|(_, run)| run.zygote() == Some(zygote) && !run.answered);
-        let failure = || StepFailed::new(Step::Init, "(its interpreter was not to be trusted)", Errno::PERM);
+        let failure = || StepFailed::new(Step::Init, "(its warm interpreter was not confined)", Errno::PERM);
         theirs
             .map(|(number, run)| {
                 run.kill();
@@ -194,15 +201,16 @@ impl Runs {
             .collect()
     }
 
-    /// Puts what a jail left behind to where the next one finds it.
+    /// Recycles the resources of a jail for later jails.
     fn tidy(&mut self, Remains { group, lodging }: Remains) {
         match group.and_then(|group| self.home.groups.take_back(group).err()) {
             None => self.vacate(lodging),
-            // Nobody may have its ids while somebody may still run under them.
+            // The ids stay leased while a process may still run under them.
             Some(group) => self.leftover.push((group, lodging)),
         }
     }
 
+    /// Releases an id lease, or returns a namespace set to its zygote.
     fn vacate(&mut self, lodging: Lodging) {
         match lodging {
             Lodging::Ids(taken) => self.home.ids.give_back(taken),
@@ -210,7 +218,7 @@ impl Runs {
         }
     }
 
-    /// Everything to poll.
+    /// Returns all descriptors to poll.
     pub(super) fn watched(&self) -> Vec<(BorrowedFd<'_>, Watched)> {
         let mut watched = Vec::new();
         let now = Instant::now();
@@ -245,10 +253,12 @@ impl Runs {
         Some((run, &self.home))
     }
 
+    /// Returns the run with this number.
     pub(super) fn find(&mut self, number: u64) -> Option<&mut Run> {
         self.running.iter_mut().find(|(found, _)| *found == number).map(|(_, run)| run)
     }
 
+    /// Handles a poll event.
     pub(super) fn handle(&mut self, watched: Watched) -> Vec<Notice> {
         let notice = match watched {
             Watched::Report(number) => self.read_report(number),
@@ -266,11 +276,12 @@ impl Runs {
         notice.into_iter().collect()
     }
 
+    /// Returns whether a run must be killed now that its answer has been sent.
     pub(super) fn any_doomed(&self) -> bool {
         self.running.iter().any(|(_, run)| run.doomed)
     }
 
-    /// Ends runs whose answer has been given.
+    /// Kills runs whose answer has been sent.
     pub(super) fn end_doomed(&mut self) {
         for (_, run) in self.running.iter_mut().filter(|(_, run)| run.doomed) {
             run.doomed = false;
@@ -281,8 +292,9 @@ impl Runs {
         }
     }
 
-    /// The kernel tells this before it kills, and tells every group where all of them together ran out of memory: so a
-    /// run that lost no process is looked at again for a while.
+    /// Handles an out-of-memory event. The kernel sends it before it kills, and sends it to every cgroup if
+    /// all of them together ran out of memory. So a run that has lost no process is checked again for a
+    /// while.
     fn out_of_memory(&mut self, number: u64) -> Option<Notice> {
         let run = self.find(number)?;
         run.group()?.drain_oom_event();
@@ -290,8 +302,8 @@ impl Runs {
         run.end_if_out_of_memory(number)
     }
 
-    /// A program was refused something; or a zygote's child says that it is about to end: that is its ending, whatever the
-    /// tearing down of its memory takes.
+    /// Handles seccomp notifications: a denied system call, or the announced exit of a warm child. The
+    /// announcement ends the run, however long the kernel takes to tear down its memory.
     fn hear(&mut self, number: u64) -> Option<Notice> {
         let run = self.running.iter_mut().find(|(found, _)| *found == number).map(|(_, run)| run)?;
         let home = &self.home;
@@ -300,7 +312,7 @@ impl Runs {
         run.conclude(number, status, seen)
     }
 
-    /// A zygote's child has ended, said so before or not.
+    /// Handles the exit of a warm child, whether or not it was announced.
     fn child_ended(&mut self, number: u64) -> Option<Notice> {
         let (run, home) = self.find_at_home(number)?;
         let seen = run.usage_where_uncounted(home);
@@ -316,6 +328,7 @@ impl Runs {
         run.conclude(number, status, seen)
     }
 
+    /// Reads the report of PID 1.
     fn read_report(&mut self, number: u64) -> Option<Notice> {
         let (run, home) = self.find_at_home(number)?;
         if run.answered {
@@ -324,7 +337,8 @@ impl Runs {
         let mut buffer = [0; rustix::pipe::PIPE_BUF];
         let read = run.report.as_ref().map_or(Ok(0), |report| rustix::io::read(report, &mut buffer[..]));
         match read {
-            // PID 1 is gone without a word; its pidfd says so too, and that is where it is dealt with. Or it is the guest.
+            // Either PID 1 exited without a report, which is handled when its pidfd becomes readable, or it
+            // became the guest.
             Ok(0) => {
                 run.report = None;
                 run.settle(home);
@@ -348,7 +362,7 @@ impl Runs {
         }
     }
 
-    /// PID 1 has gone, and with it every process of the jail.
+    /// Reaps a run whose PID 1, and with it every process of the jail, has exited.
     pub(super) fn bury(&mut self, number: u64) -> Option<Notice> {
         let last_words = self.read_report(number);
         let at = self.running.iter().position(|(found, _)| *found == number)?;
@@ -378,7 +392,7 @@ impl Runs {
         notice
     }
 
-    /// What a child left is collected, and with that its run is over.
+    /// Finishes a run whose artifacts have been collected.
     fn collected(&mut self, number: u64) -> Option<Notice> {
         let at = self.running.iter().position(|(found, _)| *found == number)?;
         let mut run = self.dismiss(at);
@@ -387,6 +401,7 @@ impl Runs {
         notice
     }
 
+    /// Kills a run, or cancels it if it has not started.
     pub(super) fn kill(&mut self, number: u64) -> Option<Notice> {
         if let Some(pending) = self.nursery.cancel(number) {
             return Some(never_started(&pending, Ending::Killed));
@@ -398,7 +413,7 @@ impl Runs {
         }
         let run = self.find(number)?;
         if let Some((life, _)) = run.life() {
-            // Whoever closes one waits until nothing is left: that is told when it is buried.
+            // Closing a sandbox waits until nothing of it is left: the event is sent once PID 1 is reaped.
             life.doom.get_or_insert(Ending::Killed);
             run.kill();
             return None;
@@ -407,7 +422,7 @@ impl Runs {
         (!run.answered).then(|| run.ended(number, Ending::Killed, Usage::default()))
     }
 
-    /// Ends what is over its time.
+    /// Handles all deadlines that have passed.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Notice> {
         self.nursery.tend(&mut self.home, now);
         let mut notices = self.take_news();
@@ -430,7 +445,7 @@ impl Runs {
         notices
     }
 
-    /// How long nothing has to be done by itself; `None` is for ever.
+    /// Returns the time until the next deadline; `None` if there is none.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let deadline =
             self.running.iter().filter(|(_, run)| !run.answered).filter_map(|(_, run)| run.deadline);
@@ -453,14 +468,16 @@ impl Runs {
         }
     }
 
-    /// How long nothing must happen before idle work is done. A run that has just been started is not to compete with the
-    /// making of spares; but children are made for requests that come every few milliseconds.
+    /// Returns how long no event may occur before idle work is done. The setup of spare jails must not
+    /// compete with a run that has just started, but warm children are for requests that arrive every few
+    /// milliseconds.
     pub(super) fn quiet(&self) -> Duration {
         if self.nursery.has_idle_work() { BREATH } else { QUIET }
     }
 
-    /// Making spares takes a processor and interrupts the others: not while something runs, unless none is left; and
-    /// never while more runs than there are processors, because then everybody pays for it.
+    /// Returns whether there is idle work to do now. Preparing jails uses one processor and interrupts the
+    /// others. So it is not done while something runs, unless none is left. Warm jails are never prepared
+    /// while there are more runs than processors, because that would slow every run down.
     pub(super) fn has_idle_work(&self) -> bool {
         let runs = self.running.iter().filter(|(_, run)| !run.answered && !run.is_living()).count();
         let busy = runs + self.nursery.awaited();
@@ -469,6 +486,7 @@ impl Runs {
                 && (busy == 0 || (busy <= self.processors && self.nursery.none_waits())))
     }
 
+    /// Does one piece of idle work: prepares a warm child or sets up a spare jail.
     pub(super) fn do_idle_work(&mut self) {
         if self.nursery.has_idle_work() {
             self.nursery.do_idle_work(&mut self.home);
@@ -477,7 +495,7 @@ impl Runs {
         }
     }
 
-    /// Waits for children that were killed, and removes groups that were still busy when their run was over.
+    /// Reaps killed processes, and removes cgroups that were still busy when their run ended.
     pub(super) fn sweep(&mut self) {
         if self.nursery.is_ending() {
             self.reap_strays();
@@ -503,12 +521,13 @@ impl Runs {
         }
     }
 
-    /// Whether nothing is left to wait for.
+    /// Returns whether nothing is left to reap or to remove.
     fn is_tidy(&self) -> bool {
         self.leftover.is_empty() && self.discarded.is_empty() && !self.nursery.is_ending()
     }
 
-    /// Tries again to remove groups that were busy, some at a time: those that are not tried now come first next time.
+    /// Retries the removal of busy cgroups, some at a time. Those that are not tried now come first next
+    /// time.
     fn remove_leftover(&mut self) {
         let tried = self.leftover.len().min(MAX_REMOVED);
         let leftover: Vec<_> = self.leftover.drain(..tried).collect();
@@ -520,8 +539,8 @@ impl Runs {
         }
     }
 
-    /// A zygote that ended may have had children that it could not tell of, or did not. They are dead with their namespace,
-    /// and somebody has to wait for them: they are those that nobody here knows.
+    /// Reaps zombies that belong to no known object. A zygote may have had children that it did not report.
+    /// They died with their pid namespace, and the launcher must reap them.
     fn reap_strays(&self) {
         for _ in 0..MOST_STRAYS {
             let Some(pid) = sys::dead_child() else { return };
@@ -534,12 +553,12 @@ impl Runs {
             if known {
                 return;
             }
-            // It is dead; this does not wait.
+            // It is a zombie, so this does not block.
             let _reaped = sys::wait(pid);
         }
     }
 
-    /// Kills everything and waits until it is gone.
+    /// Kills everything, and waits up to a second until all of it is gone.
     pub(super) fn end_all(mut self) {
         for (_, run) in &mut self.running {
             run.kill();
@@ -557,7 +576,7 @@ impl Runs {
         }
         self.nursery.end_all(&self.home);
         let unfinished = self.take_news();
-        debug_assert!(unfinished.is_empty(), "nothing waits for what is over");
+        debug_assert!(unfinished.is_empty(), "no request is left waiting");
         for remains in self.spares.end_all() {
             self.tidy(remains);
         }
@@ -571,7 +590,7 @@ impl Runs {
     }
 }
 
-/// A request that ended before anything could run.
+/// Returns the event for a request that ended before anything ran.
 fn never_started(pending: &Pending, ending: Ending) -> Notice {
     Notice::Ended {
         run: pending.run,

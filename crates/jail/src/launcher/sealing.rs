@@ -1,7 +1,9 @@
-//! The binary that guests execute: this one, as a memory file that nobody can write to, and that has no path anywhere. It can
-//! be executed and not read, so whoever executes it is from its first instruction on a process that nobody may look into.
+//! The guest binary: a copy of this binary in a sealed memfd, which cannot be written and has no path. It can
+//! be executed but not read, so a process that executes it cannot be inspected by others from its first
+//! instruction on.
 //!
-//! It is tens of megabytes, so a process of its own copies it when the first living jail is asked for, and that jail waits.
+//! The binary is tens of megabytes, so a separate process copies it when the first sandbox is requested, and
+//! that sandbox waits.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -11,22 +13,22 @@ use rustix::io::Errno;
 use super::child::Pending;
 use crate::sys::{self, Cloned};
 
-/// The copying, while it lasts.
+/// A copy in progress.
 pub(super) struct Sealing {
     memory: OwnedFd,
     pub(super) pid: i32,
     pub(super) copier: OwnedFd,
-    /// Jails that wait for it.
+    /// Sandboxes that wait for the binary.
     pub(super) pending: Vec<Pending>,
 }
 
 impl Sealing {
-    /// Begins to copy.
+    /// Starts the copying process.
     pub(super) fn begin(proc: &OwnedFd) -> Result<Self, Errno> {
         let own = rustix::fs::openat(proc, "self/exe", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = match rustix::fs::memfd_create("belljar", flags | MemfdFlags::EXEC) {
-            // A kernel that does not know that flag needs none.
+            // A kernel that does not know this flag does not need it.
             Err(Errno::INVAL) => rustix::fs::memfd_create("belljar", flags)?,
             made => made?,
         };
@@ -38,7 +40,8 @@ impl Sealing {
         }
     }
 
-    /// Gives the binary, when the copying is over, and the jails that waited for it.
+    /// Seals the copy after the copying process has exited. Returns the binary, and the sandboxes that waited
+    /// for it.
     pub(super) fn finish(self, proc: &OwnedFd) -> (Result<OwnedFd, Errno>, Vec<Pending>) {
         let copied = match sys::wait_for(self.copier.as_fd()) {
             Ok(0) => seal(proc, &self.memory),
@@ -49,7 +52,7 @@ impl Sealing {
     }
 }
 
-/// Only system calls: this runs in a copy of a process that may have had threads.
+/// Copies a file using system calls only: this runs in a fork of a process that may have had threads.
 fn copy(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
     const AT_A_TIME: usize = 16 << 20;
     while rustix::fs::sendfile(to, from, None, AT_A_TIME)? > 0 {}
@@ -60,7 +63,7 @@ fn seal(proc: &OwnedFd, memory: &OwnedFd) -> Result<OwnedFd, Errno> {
     rustix::fs::fchmod(memory, Mode::from_raw_mode(0o111))?;
     let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(memory, seals)?;
-    // What is open for writing cannot be executed.
+    // A file that is open for writing cannot be executed.
     let path = format!("self/fd/{}", memory.as_raw_fd());
     rustix::fs::openat(proc, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
@@ -76,9 +79,9 @@ mod tests {
         let binary = binary.unwrap();
         assert!(waited.is_empty());
         let mode = rustix::fs::fstat(&binary).unwrap().st_mode & 0o7777;
-        assert_eq!(mode, 0o111, "it can be executed and not read");
+        assert_eq!(mode, 0o111, "it can be executed but not read");
         let path = format!("/proc/self/fd/{}", binary.as_raw_fd());
-        // Root may open anything; even then nothing can be changed.
+        // Root may open any file. Even then the content cannot be changed.
         if let Ok(file) = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
             assert_eq!(rustix::io::write(&file, b"x"), Err(Errno::PERM));
             assert_eq!(rustix::fs::ftruncate(&file, 0), Err(Errno::PERM));

@@ -1,4 +1,4 @@
-//! Shells made before they are needed, for the root that was asked for last. Each is used once.
+//! Spare jails: set up before they are needed, for the root tree that was requested last. Each is used once.
 
 use std::rc::Rc;
 
@@ -8,41 +8,44 @@ use crate::cgroup;
 use crate::spec::{Jail, Network};
 use crate::template::Root;
 
-/// As many as a short burst takes; the launcher makes more whenever it has nothing else to do.
+/// Maximum spare jails. Enough for a short burst; the launcher sets up more when it is idle.
 const KEPT: usize = 4;
 
+/// The spare jails of a launcher.
 #[derive(Default)]
 pub(super) struct Spares {
     waiting: Vec<Waiting>,
-    /// What was asked for last.
+    /// The most recent request, which the next one is likely to resemble.
     latest: Option<Latest>,
-    /// How many are worth having: none for a launcher that runs one thing and ends.
+    /// Target number of spare jails: none for a launcher that runs one program and exits.
     kept: usize,
     runs: usize,
 }
 
-/// A root, where it stands, and the limits of the jail that wanted it: the next one is likely to want the same.
+/// A built root tree and the cgroup limits of the jail that requested it.
 struct Latest {
     root: Rc<Root>,
     limits: cgroup::Limits,
 }
 
 impl Spares {
+    /// Returns whether there are fewer spare jails than the target.
     pub(super) fn wanting(&self) -> bool {
         self.waiting.len() < self.kept
     }
 
-    /// Whether a process is the PID 1 of one of them.
+    /// Returns whether a process is the PID 1 of a spare jail.
     pub(super) fn knows(&self, pid: i32) -> bool {
         self.waiting.iter().any(|waiting| waiting.pid() == pid)
     }
 
+    /// Returns whether there are no spare jails.
     pub(super) fn none_left(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Notes that a jail wants this root; gives a shell for it if there is one that is well, and those that are of
-    /// no use any more.
+    /// Records the request of a jail, and returns a working spare jail for its root tree, if there is one,
+    /// and all spare jails that are no longer of use.
     pub(super) fn take(&mut self, jail: &Jail, root: &Rc<Root>) -> (Option<Waiting>, Vec<Waiting>) {
         self.runs += 1;
         self.kept = (self.runs - 1).min(KEPT);
@@ -58,14 +61,14 @@ impl Spares {
         (taken, useless)
     }
 
-    /// Makes one. A failure shows, with its name, when one is needed and cannot be made then either; until the next
-    /// run nothing more is tried.
+    /// Sets up one spare jail. If that fails, nothing more is tried until the next run. A persistent failure
+    /// is reported then, when a jail is needed and cannot be set up either.
     pub(super) fn refill(&mut self, home: &mut Home, filters: &Filters) {
         let Some(Latest { root, limits }) = &self.latest else { return };
         let (network, binds) = (Network::Own, Vec::new());
         let wanted = Wanted { root, network, binds, commands: 1, living: false, gate: None };
         let made = start::prepare(home, filters, &wanted).map(|mut waiting| {
-            // Where it does not work now it is tried again, and reported, when the limits are known.
+            // If this fails, it is tried again, and reported, when the actual limits are known.
             let _limited = waiting.limit(*limits);
             self.waiting.push(waiting);
         });
@@ -74,7 +77,7 @@ impl Spares {
         }
     }
 
-    /// Ends all of them; gives what is left of them.
+    /// Kills all spare jails, waits for them, and returns what can be recycled.
     pub(super) fn end_all(&mut self) -> Vec<Remains> {
         self.waiting.drain(..).map(|waiting| waiting.discard().wait()).collect()
     }

@@ -1,4 +1,4 @@
-//! Starting one jail: a shell is made, ahead of time or now, and then told what to run.
+//! Cold starts: sets up a jail, on demand or in advance, and then sends it what to run.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -26,25 +26,25 @@ use crate::sys::{self, Cloned};
 use crate::template::{self, Root};
 use crate::wire;
 
-/// What a shell is made for.
+/// The parts of a jail that must be known when it is set up, before it is known what will run in it.
 pub(super) struct Wanted<'a> {
     pub(super) root: &'a Root,
     pub(super) network: Network,
-    /// Host folders, the playground among them.
+    /// Host folders, including the playground.
     pub(super) binds: Vec<HostBind>,
-    /// How many commands will run in it.
+    /// How many commands will run in the jail.
     pub(super) commands: usize,
-    /// Whether it stays, and PID 1 becomes the guest.
+    /// Whether the jail is a sandbox, so that PID 1 becomes the guest.
     pub(super) living: bool,
-    /// Where the sockets of its gate go.
+    /// Where PID 1 sends the sockets of the jail's network gate.
     pub(super) gate: Option<&'a OwnedFd>,
 }
 
-/// The filters of a cold jail.
+/// The seccomp filters of a cold jail.
 pub(super) struct Filters {
-    /// Of PID 1.
+    /// For PID 1.
     plain: Filter,
-    /// Of commands.
+    /// For commands; the launcher listens to its notifications.
     heard: Filter,
 }
 
@@ -57,25 +57,25 @@ impl Filters {
     }
 }
 
-/// A PID 1 that has set up its place and waits to be told what to run. Used once.
+/// A jail that is set up, or about to be, and whose PID 1 waits to learn what to run. Used once.
 pub(super) struct Waiting {
-    /// Number of its root.
+    /// The number of its root tree.
     pub(super) root: u64,
     pid: i32,
     pidfd: OwnedFd,
     told: OwnedFd,
     orders: OwnedFd,
     seats: Vec<OwnedFd>,
-    /// Where the guest says how soon a process is to go when memory runs out.
+    /// `oom_score_adj` of PID 1, opened for writing and passed to the guest.
     score: Option<OwnedFd>,
     group: Option<Group>,
-    /// What the group holds it to so far.
+    /// The cgroup limits set so far.
     limits: Option<cgroup::Limits>,
     taken: Taken,
 }
 
-/// The parts of a jail that are of use while something runs in it: PID 1, where that tells how things went, and what
-/// can be had again.
+/// The handles of a jail while something runs in it: PID 1, its report pipe, and what can be recycled
+/// afterwards.
 pub(super) struct Parts {
     pub(super) pid: i32,
     pub(super) pidfd: OwnedFd,
@@ -83,21 +83,21 @@ pub(super) struct Parts {
     pub(super) remains: Remains,
 }
 
-/// What a jail leaves behind for another one.
+/// Resources of a jail that a later jail can reuse.
 pub(super) struct Remains {
     pub(super) group: Option<Group>,
     pub(super) lodging: Lodging,
 }
 
-/// Whose a jail was.
+/// Where the user ids of a jail came from.
 pub(super) enum Lodging {
-    /// Ids of its own, with everything else that it was made of.
+    /// A lease of the jail's own. All its namespaces were its own, too.
     Ids(Taken),
-    /// It stood on a plot.
+    /// The reusable namespace set that the jail was built on.
     Plot(Box<Plot>),
 }
 
-/// A shell that was killed and is not yet gone.
+/// A spare jail that was killed but has not exited yet.
 pub(super) struct Discarded {
     pid: i32,
     pidfd: OwnedFd,
@@ -105,24 +105,25 @@ pub(super) struct Discarded {
 }
 
 impl Discarded {
-    /// Whether waiting for it takes no time.
+    /// Returns whether it has exited, so that `wait` does not block.
     pub(super) fn is_gone(&self) -> bool {
         is_readable(self.pidfd.as_fd())
     }
 
-    /// Waits until it is gone; gives what is left to tidy up. In the loop only where it is gone, or has done nothing yet.
+    /// Waits until it has exited, and returns what can be recycled. In the event loop, call this only if it
+    /// has exited or has not done anything yet.
     pub(super) fn wait(self) -> Remains {
         let _reaped = sys::wait_for(self.pidfd.as_fd());
         self.remains
     }
 
-    /// Whether a process is its PID 1.
+    /// Returns whether a process is its PID 1.
     pub(super) fn knows(&self, pid: i32) -> bool {
         self.pid == pid
     }
 }
 
-/// Makes a shell.
+/// Sets up a jail that then waits to learn what to run.
 pub(super) fn prepare(
     home: &mut Home,
     filters: &Filters,
@@ -142,7 +143,8 @@ fn prepare_as(
     let guest = wanted.living.then(|| home.guest()).transpose()?;
     let group = if wanted.living { home.make_living_group() } else { home.make_group(1) }?;
     let own_network = wanted.network != Network::Host && !fault::without(Layer::NetNs);
-    // Only who owns a network may listen on the port of DNS in it; so one with a gate is PID 1's own until it gives that up.
+    // Only the owner of a network namespace may bind the DNS port in it. So with a gate, PID 1 owns the
+    // namespace until it drops its rights.
     let make_network = wanted.network == Network::Own && own_network && home.can_change_network;
     let network = make_network.then(|| home.make_network()).transpose()?;
     let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
@@ -197,20 +199,21 @@ fn prepare_as(
     };
     oom_score::set_oom_score(home, waiting.pid, OomScores::of(Standing::WithinShare, wanted.living).main);
     if wanted.living {
-        // Now it still is what this process may change. Where it is not, everybody inside has the same score.
+        // The launcher may open the score only now. If it cannot, all processes in the jail have the same
+        // score.
         waiting.score = oom_score::open_oom_score(home, waiting.pid).ok();
     }
     match let_in(home, &waiting, &let_go) {
         Ok(()) => Ok(waiting),
         Err(failed) => {
-            // It has done nothing yet.
+            // This does not block for long: PID 1 has not done anything yet.
             waiting.discard().wait();
             Err(failed)
         }
     }
 }
 
-/// Gives PID 1 its ids and lets it go on.
+/// Writes the id maps of PID 1 and lets it proceed.
 fn let_in(home: &Home, waiting: &Waiting, let_go: &OwnedFd) -> Result<(), StepFailed> {
     let (uids, gids) = waiting.taken.maps();
     step(Step::IdMap, "", || {
@@ -219,8 +222,8 @@ fn let_in(home: &Home, waiting: &Waiting, let_go: &OwnedFd) -> Result<(), StepFa
     })
 }
 
-/// The launcher steps into the network for the moment of the clone: its jails own no network namespace, they only
-/// live in one.
+/// Clones PID 1 into a network namespace. The launcher enters that namespace for the duration of the clone,
+/// because these jails do not own their network namespace.
 fn clone_into(
     home: &Home,
     flags: libc::c_int,
@@ -249,7 +252,7 @@ fn namespaces(network: bool) -> libc::c_int {
     wanted.into_iter().filter(|(wanted, _)| *wanted).fold(0, |flags, (_, flag)| flags | flag)
 }
 
-/// The playground of a jail and all its other host folders.
+/// Returns the playground of a jail and all its other host folders.
 pub(super) fn wanted_binds(jail: &Jail) -> Vec<HostBind> {
     let playground = jail.playground.iter().map(|source| HostBind {
         source: source.clone(),
@@ -270,8 +273,8 @@ fn host_binds(home: &Home, binds: &[HostBind], taken: Taken) -> Result<Vec<(Owne
     binds.iter().map(bind).collect()
 }
 
-/// A host folder, and a detached mount of it. What is mounted below it belongs to somebody else and may be of a kind
-/// that cannot be mapped: it is not shown, where the kernel lets us choose.
+/// Opens a host folder and creates a detached mount of it. If the launcher runs as the host's root, mounts
+/// below the folder are left out: they may belong to other users, and may not support id mapping.
 fn host_bind(home: &Home, bind: &HostBind) -> Result<(OwnedFd, OwnedFd), Errno> {
     let source = template::open_host(&bind.source)?;
     let detach = if home.ids.is_host_root() { template::detached_alone } else { template::detached };
@@ -284,7 +287,8 @@ fn host_bind(home: &Home, bind: &HostBind) -> Result<(OwnedFd, OwnedFd), Errno> 
     Ok((source, mount))
 }
 
-/// Makes the owner's files the sandbox user's, and what the sandbox makes the owner's.
+/// Maps ids on the mount: the owner's files appear as the sandbox user's, and files created inside belong to
+/// the owner.
 fn map_owner(
     home: &Home,
     source: &OwnedFd,
@@ -295,32 +299,33 @@ fn map_owner(
     let owner = rustix::fs::fstat(source)?;
     let map = idmap::mount_map(&home.proc, (owner.st_uid, owner.st_gid), (taken.uid, taken.gid))?;
     match sys::mount_setattr(mount.as_fd(), false, 0, Some(map.as_fd())) {
-        // This file system cannot; what is only read is then read with everybody's rights.
+        // The file system does not support id mapping. A read-only mount is then read with the rights of
+        // "others".
         Err(Errno::INVAL) if !writable => Ok(()),
         mapped => mapped,
     }
 }
 
 impl Waiting {
-    /// Whether it is still there and well.
+    /// Returns whether PID 1 is alive and has reported no failure.
     pub(super) fn is_well(&self) -> bool {
         !is_readable(self.pidfd.as_fd()) && !is_readable(self.told.as_fd())
     }
 
-    /// Its number on the host.
+    /// Returns the pid of its PID 1 on the host.
     pub(super) fn pid(&self) -> i32 {
         self.pid
     }
 
     /// Kills it.
     pub(super) fn discard(self) -> Discarded {
-        // Only a process that is gone already cannot be killed, and that is what is wanted.
+        // This fails only if the process has already exited.
         let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
         let remains = Remains { group: self.group, lodging: Lodging::Ids(self.taken) };
         Discarded { pid: self.pid, pidfd: self.pidfd, remains }
     }
 
-    /// Tells it what to run. On failure it is of no further use.
+    /// Sends it what to run. A jail for which this fails cannot be used again.
     pub(super) fn order(
         mut self,
         home: &Home,
@@ -344,7 +349,7 @@ impl Waiting {
         if jail.require_separate_uid && !self.taken.separate() {
             return Err(StepFailed::new(Step::UserId, "of its own, as required", Errno::PERM));
         }
-        // A guest is PID 1 and no command.
+        // The guest is PID 1; a sandbox starts without commands.
         let ours = if jail.living { 1 } else { jail.commands.len() };
         self.limit(group_limits(&jail.limits, ours))?;
         if jail.living {
@@ -353,20 +358,20 @@ impl Waiting {
         }
         hand_over(fds, self.taken)?;
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        // The artifacts pipe, the last one, is PID 1's; all others are the program's.
+        // The artifacts pipe, which comes last, goes to PID 1; all others go to the program.
         let (programs, collectors) = fds.split_at(fds.len() - usize::from(jail.artifacts.is_some()));
         let sent = wire::send(self.orders.as_fd(), jail, collectors)
             .and_then(|()| self.seats.iter().try_for_each(|seat| wire::send(seat.as_fd(), jail, programs)));
         self.sent(sent)
     }
 
-    /// Where nobody takes the order, somebody has told why.
+    /// Returns the failure that PID 1 reported, if it did not take the request.
     fn sent(&self, sent: Result<(), Errno>) -> Result<(), StepFailed> {
         let sent = step(Step::Order, "", || sent);
         sent.map_err(|failed| inside::read_failure(self.told.as_fd()).unwrap_or(failed))
     }
 
-    /// Has the group hold it to these limits, ahead of time where they can be guessed.
+    /// Sets the cgroup limits unless they are already set. Spare jails get them in advance, as a guess.
     pub(super) fn limit(&mut self, limits: cgroup::Limits) -> Result<(), StepFailed> {
         let Some(group) = self.group.as_ref().filter(|_| self.limits != Some(limits)) else { return Ok(()) };
         limit_group(group, &limits)?;
@@ -375,8 +380,8 @@ impl Waiting {
     }
 }
 
-/// A program that opens `/dev/stdout` opens the pipe anew, and must own it to do so. Standard streams only, and
-/// pipes only: anything else belongs to somebody.
+/// Makes the sandbox user the owner of the standard streams. A program that opens `/dev/stdout` opens the
+/// pipe anew, and must own it to do so. Anything but a pipe is refused: it may belong to another user.
 pub(super) fn hand_over(fds: &[OwnedFd], taken: Taken) -> Result<(), StepFailed> {
     if !taken.separate() {
         return Ok(());
@@ -393,7 +398,7 @@ pub(super) fn hand_over(fds: &[OwnedFd], taken: Taken) -> Result<(), StepFailed>
     })
 }
 
-/// Has a group hold what is in it to these limits.
+/// Sets the limits of a cgroup.
 pub(super) fn limit_group(group: &Group, limits: &cgroup::Limits) -> Result<(), StepFailed> {
     group.set_limits(limits).map_err(group_failed)
 }
@@ -406,8 +411,8 @@ pub(super) fn group_failed(error: cgroup::Error) -> StepFailed {
     StepFailed::new(Step::Cgroup, file, errno)
 }
 
-/// What the group of a jail has to hold it to. Of its processes so many are ours and not the program's: PID 1 where it is
-/// in there, and every command that only waits for its turn.
+/// Returns the cgroup limits for a jail. `ours` processes in the cgroup do not count against the program's
+/// limit: PID 1, if it is in the cgroup, and every command that waits for its turn.
 pub(super) fn group_limits(limits: &Limits, ours: usize) -> cgroup::Limits {
     let pids = limits.processes + ours as u32;
     cgroup::Limits {
@@ -417,7 +422,7 @@ pub(super) fn group_limits(limits: &Limits, ours: usize) -> cgroup::Limits {
     }
 }
 
-/// What will be in force.
+/// Returns the isolation layers that will be in force in a jail.
 pub(super) fn layers(home: &Home, jail: &Jail, taken: Taken) -> Vec<Layer> {
     let mut layers = inside::layers(jail, home.landlock, taken.separate());
     layers.extend(home.groups.controllers().into_iter().map(controller_layer));
@@ -425,7 +430,7 @@ pub(super) fn layers(home: &Home, jail: &Jail, taken: Taken) -> Vec<Layer> {
     layers
 }
 
-/// Whether there is something to read, or the other side is gone.
+/// Returns whether there is something to read, or the other end is closed.
 pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };

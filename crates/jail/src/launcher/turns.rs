@@ -1,12 +1,12 @@
-//! How long turns of the launcher's loop take, and which of its handlers took most of that. A turn is everything between
-//! two polls: while it lasts nobody else is served.
+//! Measures how long turns of the event loop take, and which handler took most of each. A turn is everything
+//! between two polls; no other event is handled while it lasts.
 
 use std::time::{Duration, Instant};
 
 use crate::spec::Turns;
 use crate::sys;
 
-/// A part of a turn.
+/// A part of a turn, to which CPU time is attributed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Handler {
     Order,
@@ -26,14 +26,14 @@ const HANDLERS: [(Handler, &str); 6] = [
     (Handler::Sweep, "sweep"),
 ];
 
-/// Measures turns.
+/// Measures turns of the event loop.
 #[derive(Debug)]
 pub(super) struct Clock {
     longest: [Turns; HANDLERS.len()],
     began: Instant,
     cpu_began: Duration,
     cpu_before: Duration,
-    /// Which handler took most in this turn, and how much.
+    /// The index of the handler that took the most CPU time in this turn, and that time.
     most: (usize, Duration),
 }
 
@@ -44,14 +44,14 @@ impl Clock {
         Self { longest, began, cpu_began: cpu, cpu_before: cpu, most: (0, Duration::ZERO) }
     }
 
-    /// Begins a turn: the poll has returned.
+    /// Begins a turn, when the poll has returned.
     pub(super) fn begin(&mut self) {
         let cpu = sys::thread_cpu_time();
         (self.began, self.cpu_began, self.cpu_before) = (Instant::now(), cpu, cpu);
         self.most = (0, Duration::ZERO);
     }
 
-    /// Notes that a handler is done.
+    /// Attributes the CPU time since the previous call to this handler.
     pub(super) fn lap(&mut self, handler: Handler) {
         let cpu = sys::thread_cpu_time();
         let took = cpu.saturating_sub(self.cpu_before);
@@ -62,7 +62,7 @@ impl Clock {
         }
     }
 
-    /// Ends a turn: the loop polls again.
+    /// Ends a turn, before the next poll.
     pub(super) fn end(&mut self) {
         let (cpu, wall) = (self.cpu_before.saturating_sub(self.cpu_began), self.began.elapsed());
         let longest = &mut self.longest[self.most.0];
@@ -70,7 +70,7 @@ impl Clock {
         longest.longest_wall = longest.longest_wall.max(wall);
     }
 
-    /// The longest turns so far, by the handler that took most of each.
+    /// Returns the longest turns so far, by the handler that took most of each.
     pub(super) fn longest(&self) -> Vec<Turns> {
         self.longest.to_vec()
     }

@@ -1,4 +1,4 @@
-//! What builders, zygotes and children of warm pools say, and what follows from it.
+//! Handles messages from the builders, zygotes and children of warm pools.
 
 use std::os::fd::OwnedFd;
 
@@ -13,7 +13,7 @@ use crate::spec::{Mismatch, Warmth};
 use crate::step::{Step, StepFailed};
 
 impl Nursery {
-    /// Deals with a descriptor that has something to say.
+    /// Handles a descriptor that is ready.
     pub(super) fn handle(&mut self, home: &mut Home, crib: Crib) {
         let is_it = |keeper: &Keeper| match crib {
             Crib::Zygote(number) | Crib::Successor(number) => keeper.number == number,
@@ -43,7 +43,7 @@ impl Nursery {
                 let is_it =
                     |keeper: &Keeper| keeper.zygote.as_ref().is_some_and(|one| one.number() == zygote);
                 if let Some(at) = self.keepers.iter().position(is_it) {
-                    self.give_up(home, at, "the builder of its jails ended");
+                    self.give_up(home, at, "its jail builder exited");
                 }
                 return;
             }
@@ -55,7 +55,7 @@ impl Nursery {
         }
     }
 
-    /// A jail is built or could not be; or it is one that is not wanted any more.
+    /// Handles the builder's result for a jail, which may have been discarded in the meantime.
     fn hear_built(&mut self, home: &mut Home, number: u64, built: Result<(Vec<OwnedFd>, bool), StepFailed>) {
         let is_it = |keeper: &Keeper| keeper.jails().any(|jail| jail.number == number);
         let Some(at) = self.keepers.iter().position(is_it) else {
@@ -73,7 +73,7 @@ impl Nursery {
         }
     }
 
-    /// Goes on with a child after what its builder saw.
+    /// Handles the inspection result of a child.
     fn hear_inspected(&mut self, home: &mut Home, number: u64, mismatch: Option<String>) {
         let is_due = |keeper: &Keeper| keeper.due.iter().any(|(child, _)| child.number() == number);
         let Some(at) = self.keepers.iter().position(is_due) else { return };
@@ -84,7 +84,8 @@ impl Nursery {
                 Ok(()) => self.settle(home, at, number),
                 Err(failed) => self.give_up(home, at, &failed.to_string()),
             },
-            // Nothing can be seen of one that has ended, and nothing will run in it: its memory limit, say, was too low.
+            // A child that has exited cannot be inspected, and nothing will run in it. For example, its
+            // memory limit was too low.
             Some(_) if child.has_ended() => {
                 let failed = StepFailed::new(Step::Fork, "(it was killed)", rustix::io::Errno::CHILD);
                 self.give_up(home, at, &failed.to_string());
@@ -93,7 +94,8 @@ impl Nursery {
         }
     }
 
-    /// A child was not what it said. So its zygote cannot be believed, nor can anything that came of it.
+    /// Ends a zygote and everything that came of it, because a child failed inspection: none of it can be
+    /// trusted.
     fn distrust(&mut self, home: &mut Home, at: usize, mismatch: &str) {
         let keeper = &mut self.keepers[at];
         keeper.state.mismatches += 1;
@@ -101,7 +103,7 @@ impl Nursery {
         self.news.push(News::Mismatch(Mismatch { pool, tenant, what: mismatch.to_owned() }));
         let zygote = keeper.zygote.as_ref().map(Zygote::number);
         self.dying.extend(keeper.clear());
-        self.give_up(home, at, &format!("a child was not confined as it said: {mismatch}"));
+        self.give_up(home, at, &format!("a child was not confined as it claimed: {mismatch}"));
         let lineages = self.lineages.iter_mut().filter(|lineage| Some(lineage.number) == zygote);
         lineages.for_each(Lineage::condemn);
         self.news.extend(zygote.map(News::Distrusted));
@@ -130,7 +132,8 @@ impl Nursery {
         }
     }
 
-    /// A successor takes over as soon as it can have children, also those that were asked of the other.
+    /// Handles a message from a successor. It takes over as soon as it can fork, including requests made to
+    /// its predecessor.
     fn hear_successor(&mut self, home: &mut Home, at: usize) {
         let keeper = &mut self.keepers[at];
         let Some(successor) = keeper.successor.as_mut() else { return };
@@ -142,7 +145,7 @@ impl Nursery {
                 self.ask_for_next(home, at);
             }
             Said::Gone(_) => {
-                // The other one goes on; at the end of the season the next is tried.
+                // The predecessor stays; another successor is started at the end of the demand window.
                 let gone = keeper.successor.take();
                 gone.into_iter().for_each(|zygote| self.end(home, zygote));
             }
@@ -160,7 +163,7 @@ impl Nursery {
         }
     }
 
-    /// Has a child looked at as soon as it says that it is confined and the zygote has said which it is.
+    /// Has a child inspected, once it claims to be confined and the zygote has reported its process.
     fn inspect(&mut self, home: &mut Home, at: usize, number: u64) {
         let mut due = self.keepers[at].due.iter_mut();
         let Some((child, _)) = due.find(|(child, _)| child.number() == number) else { return };
@@ -169,7 +172,7 @@ impl Nursery {
         }
     }
 
-    /// A child that is ready runs what it was asked for, or waits.
+    /// Starts the request that waits for a ready child, or adds the child to the idle ones.
     fn settle(&mut self, home: &mut Home, at: usize, number: u64) {
         let keeper = &mut self.keepers[at];
         let ready = |(child, _): &(Child, _)| child.number() == number && child.is_ready();

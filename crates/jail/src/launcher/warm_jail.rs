@@ -1,6 +1,7 @@
-//! A jail that stands before a child is in it: asked of the builder, then built, then entered by a child.
+//! A warm jail: requested from the builder, then built, then entered by a child.
 //!
-//! A request that finds one waits for its child alone, so in `fork` mode some are kept built ahead of demand.
+//! A request that finds a built jail waits only for the fork, so in `fork` mode some jails are built ahead of
+//! demand.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -21,45 +22,45 @@ use crate::spec::Limits;
 use crate::step::{Step, StepFailed, step};
 use crate::sys;
 
-/// How many namespaces are the jail's own and not its plot's.
+/// Number of namespaces that belong to the jail itself and not to its namespace set.
 const OWN_NAMESPACES: usize = 5;
 
-/// A jail that the builder builds or has built.
+/// A jail that the builder is building or has built.
 pub(super) struct WarmJail {
-    /// Of the jail, and of the child that enters it.
+    /// The number of the jail and of the child that enters it.
     pub(super) number: u64,
     pub(super) limits: Limits,
-    /// Whether a child is to wait in it.
+    /// Whether it is reserved for an idle child.
     pub(super) for_pool: bool,
     pub(super) asked: Instant,
     pub(super) group: Option<Group>,
     pub(super) taken: Taken,
-    /// Kept, so that the namespace in which the jail lives is.
+    /// Keeps the builder alive, and with it the pid namespace of the jail.
     pub(super) builder: Rc<JailBuilder>,
-    /// There as soon as the jail is built, unless it stands on one that was there before.
+    /// The namespace set: a reused one from the start, a new one once the jail is built.
     pub(super) plot: Option<Plot>,
     pub(super) built: Option<BuiltJail>,
-    /// PID 1 ends when this is closed.
+    /// The liveness pipe: PID 1 exits when it is closed.
     pub(super) leash: OwnedFd,
 }
 
-/// The parts of a jail that stands: PID 1 is in it, and no other process.
+/// The parts of a built jail, in which PID 1 is the only process.
 pub(super) struct BuiltJail {
     pub(super) init: Process,
-    /// Mount, ipc, uts, cgroup and pid.
+    /// The mount, ipc, uts, cgroup and pid namespaces, in this order.
     namespaces: Vec<OwnedFd>,
-    /// Files through which the child joins its control groups, opened with the rights of its own user.
+    /// Files through which the child joins its cgroups, opened with the rights of its own user.
     pub(super) group_files: Vec<OwnedFd>,
-    /// The workspace, through which the launcher looks at the disk without a path in it.
+    /// The workspace, through which the launcher inspects the disk without resolving a path in it.
     pub(super) disk: OwnedFd,
-    /// Its own `/proc`, until the child has been inspected.
+    /// The jail's own `/proc`, until the child has been inspected.
     pub(super) proc: Option<OwnedFd>,
-    /// Landlock's, where the kernel has it.
+    /// The Landlock ruleset, if the kernel supports Landlock.
     pub(super) rules: Option<OwnedFd>,
 }
 
 impl WarmJail {
-    /// Asks a zygote's builder for a jail.
+    /// Asks a zygote's builder to build a jail.
     pub(super) fn ask_for(
         number: u64,
         home: &mut Home,
@@ -124,7 +125,7 @@ impl WarmJail {
         })
     }
 
-    /// Takes over what the builder built.
+    /// Takes ownership of the descriptors of a jail that the builder has built.
     pub(super) fn take_built(
         &mut self,
         home: &Home,
@@ -151,13 +152,13 @@ impl WarmJail {
         Ok(())
     }
 
-    /// The namespaces of a child, in the order in which it enters them.
+    /// Returns the namespaces of a child, in the order in which it enters them.
     pub(super) fn namespaces(&self) -> Option<Vec<BorrowedFd<'_>>> {
         let (plot, built) = (self.plot.as_ref()?, self.built.as_ref()?);
         Some([&plot.user, &plot.network].into_iter().chain(&built.namespaces).map(AsFd::as_fd).collect())
     }
 
-    /// Closes what only an inspection needs.
+    /// Closes descriptors that only the inspection needs.
     pub(super) fn close_unneeded(&mut self) {
         if let Some(built) = &mut self.built {
             built.namespaces.clear();
@@ -166,17 +167,17 @@ impl WarmJail {
         }
     }
 
-    /// Whether a child can enter it.
+    /// Returns whether a child can enter it.
     pub(super) fn is_ready(&self) -> bool {
         self.built.is_some() && !self.init().is_some_and(Process::is_gone)
     }
 
-    /// Its PID 1, once that is known.
+    /// Returns its PID 1, once the jail is built.
     pub(super) fn init(&self) -> Option<&Process> {
         self.built.as_ref().map(|built| &built.init)
     }
 
-    /// Ends it, and the child in it, if there is one.
+    /// Kills it, and the child in it, if there is one.
     pub(super) fn discard(self, main: Option<Process>) -> Dying {
         main.iter().chain(self.init()).for_each(Process::kill);
         let lodging = match self.plot {
@@ -194,26 +195,26 @@ impl WarmJail {
     }
 }
 
-/// A jail that was killed. PID 1 is gone when the launcher has waited for every other process in it.
+/// A killed jail. PID 1 exits once the launcher has reaped every other process in the jail.
 pub(super) struct Dying {
     pub(super) number: u64,
     main: Option<Process>,
     init: Option<Process>,
     builder: Rc<JailBuilder>,
-    /// Its jail is still being built.
+    /// Whether the builder has not answered yet: the jail is still being built.
     is_unheard: bool,
     remains: Option<Remains>,
 }
 
 impl Dying {
-    /// The builder has answered about its jail: PID 1 has lost its leash, and ends.
+    /// Handles the builder's answer. PID 1 exits by itself, because its liveness pipe is closed.
     pub(super) fn built(&mut self, home: &Home, init: Option<OwnedFd>) {
         let pid = init.as_ref().and_then(|pidfd| home.pid_of(pidfd).ok());
         self.init = init.zip(pid).map(|(pidfd, pid)| Process { pid, pidfd });
         self.is_unheard = false;
     }
 
-    /// Waits for what has ended; what is left to tidy up when nothing lives any more.
+    /// Reaps the processes that have exited. Returns what can be recycled, once none is left.
     pub(super) fn bury(&mut self) -> Option<Remains> {
         for process in [&mut self.main, &mut self.init] {
             if process.as_ref().is_some_and(Process::is_gone)

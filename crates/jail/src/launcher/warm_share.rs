@@ -1,5 +1,6 @@
-//! What a tenant may have of what is kept warm: everything while it is alone, and no more than half of the memory and of the
-//! zygotes as soon as another tenant comes for some. A tenant below its half takes room from one above it.
+//! Fair shares of the warm pools: a tenant may use all of their memory and zygotes while it is alone, and at
+//! most half as soon as another tenant needs some. A tenant below its half takes memory and zygotes from one
+//! above its half.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use super::nursery::{MOST_ZYGOTES, Nursery};
 use crate::spec::Warming;
 
 impl Nursery {
-    /// Whether one more child of this keeper may wait, be it in the place of another tenant's.
+    /// Returns whether this pool may have one more idle child, possibly in place of another tenant's.
     pub(super) fn may_fill(&self, keeper: &Keeper) -> bool {
         let (all, budget) = (self.memory(|_| true), self.settings.pool_memory_bytes);
         let another = self.memory_of_another(keeper);
@@ -19,7 +20,7 @@ impl Nursery {
         fits || (within_share && self.over_share(keeper).is_some())
     }
 
-    /// Makes room for one more child of this keeper, where another tenant holds more than its share.
+    /// Makes room for one more child of this pool by killing one of a tenant that is above its share.
     pub(super) fn make_room_to_wait(&mut self, at: usize) {
         let keeper = &self.keepers[at];
         let needed = self.memory(|_| true) + self.memory_of_another(keeper);
@@ -33,13 +34,14 @@ impl Nursery {
         self.dying.extend(waiting.or_else(spare));
     }
 
-    /// What one more that waits would hold: a child, or in `fork` mode a jail.
+    /// Returns the memory in bytes that one more idle child needs; in `fork` mode, one more idle jail.
     fn memory_of_another(&self, keeper: &Keeper) -> u64 {
         if self.settings.warming == Warming::Fork { JAIL_MEMORY } else { keeper.memory_of_another() }
     }
 
-    /// The idle zygote that makes room for one of this tenant's: its own where it has half of them, and otherwise one of the
-    /// tenant that has most; of these, the one that was not used for longest.
+    /// Returns the pool to evict to make room for a pool of this tenant: one of its own if it has half of all
+    /// pools, otherwise one of the tenant with the most. Among these, the least recently used one that is
+    /// idle.
     pub(super) fn zygote_to_give_up(&self, tenant: &str) -> Option<usize> {
         let held = |tenant: &str| self.keepers.iter().filter(|one| one.interpreter.tenant == tenant).count();
         let own = held(tenant);
@@ -56,13 +58,13 @@ impl Nursery {
         self.keepers.iter().filter(|keeper| of(keeper)).map(Keeper::memory).sum()
     }
 
-    /// Whether another tenant came not long ago.
+    /// Returns whether another tenant made a request recently.
     fn others_come(&self, keeper: &Keeper) -> bool {
         let idle: Duration = self.settings.idle;
         self.keepers.iter().any(|other| !is_same_tenant(other, keeper) && other.used.elapsed() < idle)
     }
 
-    /// Somebody waiting of a tenant other than this keeper's that holds more than half of the memory.
+    /// Returns a non-empty pool of another tenant that uses more than half of the memory.
     fn over_share(&self, keeper: &Keeper) -> Option<usize> {
         let is_over = |other: &Keeper| {
             !is_same_tenant(other, keeper)

@@ -1,8 +1,8 @@
-//! One zygote, seen from the launcher: an interpreter that is started, imports what it is told to, and then has a child
-//! in a jail for each request.
+//! A zygote, as the launcher sees it: an interpreter that imports the requested modules and then forks
+//! children into jails.
 //!
 //! ```text
-//! starting ──FERTILE──▶ fertile ──too old, too many children, gone, or silent──▶ ended
+//! starting ──ready message──▶ ready ──too old, too many forks, exited, or unresponsive──▶ ended
 //! ```
 
 use std::collections::VecDeque;
@@ -34,21 +34,21 @@ use crate::sys::{self, Cloned};
 use crate::template::Root;
 use crate::wire;
 
-/// How long an interpreter may take to start and import.
+/// Time limit for an interpreter to start and import.
 const START: Duration = Duration::from_secs(60);
-/// How long it may be silent while a child is due.
+/// Time limit for the answer to a fork request.
 const SILENCE: Duration = Duration::from_millis(500);
-/// Children share what the zygote's address space looks like, so none has very many.
+/// Maximum forks of one zygote. It is limited because all children share the zygote's address space layout.
 const MOST_CHILDREN: u64 = 10_000;
 const OLDEST: Duration = Duration::from_secs(3_600);
 const DISK_BYTES: u64 = 64 << 20;
-/// Its own, and those of children that have not joined their own group yet.
+/// Cgroup limits of the zygote. They include its children until these have joined their own cgroups.
 const LIMITS: cgroup::Limits = cgroup::Limits { memory_bytes: 2 << 30, cpu_millis: 2_000, pids: 128 };
-/// How many plots wait for a child to stand on them.
+/// Maximum namespace sets kept for reuse.
 const MOST_PLOTS: usize = 16;
 const MAX_COMPLAINT: usize = 4 << 10;
 
-/// What is the same for all zygotes.
+/// The seccomp filters of warm jails, which are the same for all zygotes.
 pub(super) struct Filters {
     zygote: Filter,
     child: Filter,
@@ -66,55 +66,56 @@ impl Filters {
         }
     }
 
-    /// For the one who collects what a child left.
+    /// Returns the filter of the process that collects a child's artifacts.
     pub(super) fn collector(&self) -> &Filter {
         &self.collector
     }
 }
 
-/// What a zygote said.
+/// An event of a zygote.
 pub(super) enum Said {
-    /// Nothing of consequence.
+    /// No event.
     Nothing,
-    /// It can have children now.
+    /// The zygote accepts fork requests from now on.
     Fertile,
-    /// A module cannot be kept warm, for this reason; the zygote goes on without it, or has to be started anew.
+    /// A module cannot be preimported. The zygote goes on without it, or must be restarted without it.
     CannotImport { module: String, reason: String, start_anew: bool },
-    /// It had the child that was asked for first.
+    /// The oldest fork request succeeded.
     Born { number: u64, main: Process },
-    /// It could not have the child that was asked for first.
+    /// The oldest fork request failed.
     Barren(StepFailed),
-    /// It is of no further use.
+    /// The zygote exited, or cannot be used any more, for this reason.
     Gone(String),
 }
 
+/// A running zygote.
 pub(super) struct Zygote {
     number: u64,
     pidfd: OwnedFd,
     pid: i32,
     line: OwnedFd,
-    /// Its standard output and error.
+    /// The pipe of its standard output and error.
     complaints: OwnedFd,
-    /// Where a failed step of its set-up is told.
+    /// The pipe through which a failed setup step is reported.
     told: OwnedFd,
     builder: Rc<JailBuilder>,
     fertile: bool,
     started: Instant,
-    /// Children that are due, first asked for first.
+    /// Numbers of the children in outstanding fork requests, oldest first.
     due: VecDeque<u64>,
-    /// Descriptors that it had before any module was imported.
+    /// Number of descriptors open before any module was imported.
     open_before: usize,
     heard: Instant,
     children: u64,
-    /// Where no child is at the moment.
+    /// Unused namespace sets, kept for the next jails.
     plots: Vec<Plot>,
     habits: Habits,
-    /// Whether its children import modules ahead of time.
+    /// Whether its idle children preimport modules.
     children_prepare: bool,
 }
 
 impl Zygote {
-    /// Starts an interpreter, and the builder of its jails.
+    /// Starts an interpreter and the builder of its jails.
     pub(super) fn start(
         number: u64,
         home: &mut Home,
@@ -143,7 +144,7 @@ impl Zygote {
         let pipe = || step(Step::Namespaces, "", || rustix::pipe::pipe_with(PipeFlags::CLOEXEC));
         let ((told, report), (complaints, errors)) = (pipe()?, pipe()?);
         let (line, theirs) = step(Step::Namespaces, "", sys::line)?;
-        // An input that is at its end, and pipes for output, as a program would have them.
+        // Standard input at end of file, and pipes for output, as a program has them.
         let (input, _) = pipe()?;
         let output = step(Step::Namespaces, "", || rustix::io::dup(&errors))?;
         let (files, command, env) = equip(interpreter);
@@ -190,7 +191,7 @@ impl Zygote {
             habits: Habits::default(),
             children_prepare: !interpreter.frequent_imports.is_empty(),
         };
-        // Where it is gone already, that is noticed when its line is looked at.
+        // If the zygote has already exited, the next poll of its connection notices.
         let _told = wire::send_bytes(zygote.line.as_fd(), filters.child.bytes(), &[]);
         Ok((zygote, Lineage::new(number, builder, group, taken)))
     }
@@ -207,17 +208,17 @@ impl Zygote {
         &self.builder
     }
 
-    /// A plot on which another child has stood, if there is one.
+    /// Removes and returns a namespace set that an earlier jail used, if there is one.
     pub(super) fn take_plot(&mut self) -> Option<Plot> {
         self.plots.pop()
     }
 
-    /// Whether a plot was made for this zygote.
+    /// Returns whether a namespace set was created for this zygote.
     pub(super) fn owns(&self, plot: &Plot) -> bool {
         plot.zygote == self.number
     }
 
-    /// Takes a plot back where there is nothing left on it.
+    /// Keeps a namespace set for reuse, or returns it if it is not empty or enough are kept.
     pub(super) fn take_back(&mut self, plot: Plot) -> Result<(), Plot> {
         if self.plots.len() >= MOST_PLOTS || !plot.is_empty() {
             return Err(plot);
@@ -226,22 +227,23 @@ impl Zygote {
         Ok(())
     }
 
-    /// Looks at the memory of a child whose run is over, where there is something to learn from it.
+    /// Samples the memory of a child whose run is over, and sends the zygote the pages to prefault, once two
+    /// samples agree.
     pub(super) fn look_at(&mut self, home: &Home, child: i32) {
         let common = self.habits.look_at(home, self.pid, child);
         if let Some(common) = common.filter(|common| !common.is_empty()) {
             let packet: Vec<u8> = common.iter().flat_map(bytes_of).copied().collect();
-            // Where it is gone already, that is noticed when its line is looked at.
+            // If the zygote has already exited, the next poll of its connection notices.
             let _told = wire::send_bytes(self.line.as_fd(), &packet, &[]);
         }
     }
 
-    /// Gives up plots that nobody stands on.
+    /// Releases the namespace sets that are kept for reuse.
     pub(super) fn clear_plots(&mut self, home: &Home) {
         self.plots.drain(..).for_each(|plot| home.ids.give_back(plot.taken));
     }
 
-    /// Its number on the host.
+    /// Returns its pid on the host.
     pub(super) fn pid(&self) -> i32 {
         self.pid
     }
@@ -250,12 +252,12 @@ impl Zygote {
         self.fertile
     }
 
-    /// Whether another one should take its place.
+    /// Returns whether it should be replaced, because of its age or the number of its forks.
     pub(super) fn is_old(&self) -> bool {
         self.children >= MOST_CHILDREN || self.started.elapsed() >= OLDEST
     }
 
-    /// How many children are due.
+    /// Returns the number of outstanding fork requests.
     pub(super) fn expecting(&self) -> usize {
         self.due.len()
     }
@@ -264,7 +266,7 @@ impl Zygote {
         [self.line.as_fd(), self.pidfd.as_fd()]
     }
 
-    /// When it is too late for it to say something.
+    /// Returns when it must have answered.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match (self.fertile, self.due.is_empty()) {
             (false, _) => Some(self.started + START),
@@ -273,7 +275,7 @@ impl Zygote {
         }
     }
 
-    /// Asks for a child.
+    /// Sends a fork request.
     pub(super) fn ask(
         &mut self,
         child: u64,
@@ -289,7 +291,7 @@ impl Zygote {
         Ok(())
     }
 
-    /// Hears what it has to say. `proc` is the host's.
+    /// Receives one message without blocking. `proc` is the host's `/proc`.
     pub(super) fn hear(&mut self, proc: &OwnedFd) -> Said {
         let mut packet = [0; 2 << 10];
         let heard = match wire::receive_bytes_now(self.line.as_fd(), &mut packet) {
@@ -320,7 +322,7 @@ impl Zygote {
     fn delivered(&mut self, proc: &OwnedFd, packet: &[u8], fds: Vec<OwnedFd>) -> Said {
         let (Some((delivered, _)), Some(child)) = (from_bytes::<Delivered>(packet), self.due.pop_front())
         else {
-            return Said::Gone("it said something that nobody understands".to_owned());
+            return Said::Gone("the interpreter sent an invalid message".to_owned());
         };
         self.heard = Instant::now();
         let mut fds = fds.into_iter();
@@ -335,7 +337,7 @@ impl Zygote {
             return Said::Barren(inside::failure_of(step, sys::told_errno(delivered.errno)));
         }
         let Some(main) = fds.next() else {
-            return Said::Gone("it said something that nobody understands".to_owned());
+            return Said::Gone("the interpreter sent an invalid message".to_owned());
         };
         match sys::pid_of(proc, &main) {
             Ok(pid) => Said::Born { number: child, main: Process { pid, pidfd: main } },
@@ -343,34 +345,35 @@ impl Zygote {
         }
     }
 
-    /// A module that has threads or open descriptors would not survive a fork, or would share them with every child.
+    /// Checks the zygote after an import. A module that started threads would not survive a fork, and one
+    /// that keeps descriptors open would share them with every child.
     fn imported(&mut self, proc: &OwnedFd, module: String) -> Said {
         let count = |what: &str| {
             let path = format!("{}/{what}", self.pid);
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let folder = rustix::fs::openat(proc, path, flags, Mode::empty()).ok()?;
-            // `.` and `..` are no threads.
+            // Without `.` and `..`.
             Some(Dir::read_from(&folder).ok()?.flatten().count().saturating_sub(2))
         };
         let (Some(threads), Some(open)) = (count("task"), count("fd")) else {
-            return Said::Gone("its process cannot be looked at".to_owned());
+            return Said::Gone("the interpreter's process cannot be inspected".to_owned());
         };
         if module.is_empty() {
             self.open_before = open;
         }
         let reason = match (threads, open.saturating_sub(self.open_before)) {
             (1, 0) => {
-                // Where it is gone already, that is noticed when its line is looked at.
+                // If the zygote has already exited, the next poll of its connection notices.
                 let _told = wire::send_bytes(self.line.as_fd(), b"1", &[]);
                 return Said::Nothing;
             }
-            (1, 1) => "it keeps a descriptor open".to_owned(),
-            (1, more) => format!("it keeps {more} descriptors open"),
-            (2, _) => "it starts a thread when it is imported".to_owned(),
-            (more, _) => format!("it starts {} threads when it is imported", more - 1),
+            (1, 1) => "it leaves a file descriptor open".to_owned(),
+            (1, more) => format!("it leaves {more} file descriptors open"),
+            (2, _) => "it starts a thread".to_owned(),
+            (more, _) => format!("it starts {} threads", more - 1),
         };
         if module.is_empty() {
-            return Said::Gone(format!("{reason}, before it was asked to import anything"));
+            return Said::Gone(format!("{reason} before it imports anything"));
         }
         Said::CannotImport { module, reason, start_anew: true }
     }
@@ -379,7 +382,7 @@ impl Zygote {
         !start::is_readable(self.pidfd.as_fd())
     }
 
-    /// Why it ended, as far as it said so.
+    /// Returns why it ended: a failed setup step, or the last line of its output.
     fn last_words(&self) -> String {
         if let Some(failed) = inside::read_failure(self.told.as_fd()) {
             return failed.to_string();
@@ -390,20 +393,21 @@ impl Zygote {
             false => 0,
         };
         let words = String::from_utf8_lossy(&words[..read]);
-        words.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it ended without a word").to_owned()
+        let last_line = words.lines().rfind(|line| !line.trim().is_empty());
+        last_line.unwrap_or("the interpreter exited without an error message").to_owned()
     }
 
-    /// Ends it; its children live on. Gives its process, for somebody to wait for.
+    /// Kills it and returns its process, which must be reaped. Its children live on.
     pub(super) fn end(mut self, home: &Home) -> OwnedFd {
         self.clear_plots(home);
-        // Only a process that is gone already cannot be killed, and that is what is wanted.
+        // This fails only if the process has already exited.
         let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
         self.pidfd
     }
 }
 
-/// Clones a zygote into the namespace of its builder, as a child of the launcher. A process in between enters that
-/// namespace, because the launcher could not leave it again.
+/// Clones a zygote into the pid namespace of its builder, as a child of the launcher. An intermediate process
+/// enters that namespace, because the launcher could not leave it again.
 fn clone_into_namespace(
     builder: &JailBuilder,
     nest: &Nest<'_>,
@@ -419,7 +423,7 @@ fn clone_into_namespace(
             match cloned {
                 Ok(Cloned::Child) => inside::enter_nest(nest),
                 Ok(Cloned::Parent { pidfd: Some(pidfd), .. }) => {
-                    // The launcher takes a missing answer for a failure.
+                    // The launcher treats a missing answer as a failure.
                     let _sent = wire::send_bytes(theirs.as_fd(), b"1", &[pidfd.as_fd()]);
                     sys::exit_now(0)
                 }
@@ -436,13 +440,13 @@ fn clone_into_namespace(
         Some(pidfd) => Ok(pidfd),
         None => {
             let errno = sys::told_errno(libc::WEXITSTATUS(status));
-            Err(StepFailed::new(Step::Namespaces, "of a zygote", errno))
+            Err(StepFailed::new(Step::Namespaces, "for a zygote", errno))
         }
     }
 }
 
-/// Has a process be process 2 of the zygote's namespace, and end. Every child is process 2 of its jail, and libraries that
-/// keep random numbers, such as OpenSSL, know a fork by its having another process id than the original.
+/// Uses up pid 2 in the zygote's namespace, so that no zygote has it. Every child has pid 2 in its jail, and
+/// libraries with a random number generator, such as OpenSSL, detect a fork by a changed pid.
 fn use_up_second_pid() -> Result<(), Errno> {
     match sys::clone(0, None)? {
         Cloned::Child => sys::exit_now(0),
@@ -452,10 +456,11 @@ fn use_up_second_pid() -> Result<(), Errno> {
 
 type Files = Vec<(&'static str, &'static [u8])>;
 
-/// What a cold interpreter is started with to call `main`: a warm one runs the same, and so a program sees the same.
+/// The script with which a cold interpreter calls `main`. Warm interpreters run it too, so that programs see
+/// no difference.
 const PYTHON_RUNNER: &str = include_str!("../../../engine/src/runners/python.py");
 
-/// What an interpreter finds in its inbox, how it is started, and in which environment.
+/// Returns the files in an interpreter's inbox, its command line and its environment.
 fn equip(interpreter: &Interpreter) -> (Files, Vec<String>, Vec<String>) {
     let script = format!("{INBOX}/zygote");
     let mut command = vec![interpreter.program.clone()];
@@ -471,7 +476,7 @@ fn equip(interpreter: &Interpreter) -> (Files, Vec<String>, Vec<String>) {
             (include_str!("../bare/python.py"), include_bytes!(concat!(env!("OUT_DIR"), "/python.so")))
         }
         Tongue::Node => {
-            // One thread does everything; those that Node.js starts all the same wait for ever.
+            // One thread does all the work; threads that Node.js starts regardless stay blocked.
             command.extend(["--single-threaded", "--v8-pool-size=0"].map(str::to_owned));
             command.push(script);
             env.push(format!("LD_PRELOAD={INBOX}/zygote.so"));

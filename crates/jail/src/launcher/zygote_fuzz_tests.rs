@@ -1,7 +1,8 @@
-//! Fuzz targets for what the launcher, its builders, zygotes and their children say to each other. `cargo test` tries each for a
-//! second, the group `fuzz` of `./test --all` for five minutes, and
-//! `cargo bolero test -p belljar-jail launcher::zygote::fuzz_tests::fuzz_zygote_messages` goes on, guided by what each input
-//! reaches.
+//! Fuzz targets for the messages between the launcher, its builders, zygotes and their children.
+//!
+//! `cargo test` runs each target for a second, and the group `fuzz` of `./test --all` for five minutes.
+//! `cargo bolero test -p belljar-jail launcher::zygote::fuzz_tests::fuzz_zygote_messages` runs one without a
+//! time limit, guided by coverage.
 
 use std::process::{Child, Command, Stdio};
 
@@ -20,13 +21,13 @@ fn test_time() -> Duration {
     Duration::from_secs(if full { 300 } else { 1 })
 }
 
-/// Descriptors to send along, none of which leads to a process that could be hurt.
+/// Descriptors to attach to messages. None of them refers to a process that could be harmed.
 struct Props {
     proc: OwnedFd,
     ended: OwnedFd,
     null: OwnedFd,
     pipe: (OwnedFd, OwnedFd),
-    /// What the zygote's process is taken to be: it has one thread and few descriptors.
+    /// Stands in for the zygote's process: it has one thread and few descriptors.
     sleeper: Child,
 }
 
@@ -59,14 +60,14 @@ impl Props {
         self.fds(choices).into_iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect()
     }
 
-    /// A zygote at the end of a line that has just been started.
+    /// Returns a zygote that has just been started and is connected to `line`.
     fn zygote(&self, line: OwnedFd) -> Zygote {
         let copy = |fd: &OwnedFd| fd.try_clone().unwrap();
         let (builders, _gone) = sys::line().unwrap();
         let builder = JailBuilder::stand_in(builders, copy(&self.ended), copy(&self.null));
         Zygote {
             number: 1,
-            // Nothing comes out of it, so the process counts as alive.
+            // The pipe is never readable, so the process counts as alive.
             pidfd: copy(&self.pipe.0),
             pid: self.sleeper.id() as i32,
             line,
@@ -93,7 +94,7 @@ impl Drop for Props {
     }
 }
 
-/// Changes some bytes, and cuts the packet short or leaves it.
+/// Corruption of a packet: changed bytes, and possibly truncation.
 #[derive(Debug, Clone, TypeGenerator)]
 struct Damage {
     changes: Vec<(u16, u8)>,
@@ -109,12 +110,12 @@ impl Damage {
     }
 }
 
-/// What happens between a zygote and the launcher.
+/// A step of the exchange between a zygote and the launcher.
 #[derive(Debug, Clone, TypeGenerator)]
 enum Move {
-    /// The launcher asks for a child.
+    /// The launcher requests a fork.
     Ask(u64),
-    /// Words in the order and form in which a zygote says them, or nearly.
+    /// A well-formed or nearly well-formed message of a zygote.
     Word {
         kind: u8,
         step: u32,
@@ -129,7 +130,7 @@ enum Move {
         fds: Vec<u8>,
         damage: Damage,
     },
-    /// Anything else.
+    /// Arbitrary bytes.
     Bytes {
         bytes: Vec<u8>,
         fds: Vec<u8>,
@@ -154,7 +155,7 @@ impl Move {
     }
 }
 
-/// Checks what the launcher made of a packet. Returns whether it goes on with the zygote.
+/// Checks the launcher's interpretation of a packet. Returns whether the launcher keeps the zygote.
 fn check_said(said: Said, first_due: Option<u64>) -> bool {
     // A packet has at most 2 KiB, of which every byte may become a replacement character.
     let is_short = |text: &str| text.len() <= 3 * (2 << 10) + MAX_COMPLAINT;
@@ -165,7 +166,7 @@ fn check_said(said: Said, first_due: Option<u64>) -> bool {
             true
         }
         Said::Born { number, main } => {
-            assert_eq!(Some(number), first_due, "the one that was asked for first");
+            assert_eq!(Some(number), first_due, "the oldest fork request");
             assert!(main.pid > 0);
             true
         }
@@ -197,9 +198,9 @@ fn fuzz_zygote_messages() {
             let was_fertile = zygote.fertile;
             wire::send_bytes(theirs.as_fd(), &packet, &props.fds(fds)).unwrap();
             let goes_on = check_said(zygote.hear(&props.proc), first_due);
-            assert!(zygote.fertile || !was_fertile, "it never has to start again");
-            assert!(due - zygote.due.len() <= usize::from(was_fertile), "a packet answers for one child");
-            // What it was told in return has to be taken, as a zygote would.
+            assert!(zygote.fertile || !was_fertile, "a ready zygote stays ready");
+            assert!(due - zygote.due.len() <= usize::from(was_fertile), "a packet answers one fork request");
+            // Receive the launcher's answers, as a zygote would.
             while wire::receive_bytes_now(theirs.as_fd(), &mut [0; 8]).is_ok_and(|(len, _)| len > 0) {}
             if !goes_on {
                 break;
@@ -227,7 +228,7 @@ fn fuzz_child_messages() {
     );
 }
 
-/// Messages of a builder as they are, for the fuzzer to change.
+/// Well-formed messages of a builder, for the fuzzer to corrupt.
 #[derive(Debug, Clone, TypeGenerator)]
 enum Notice {
     Built { number: u64, has_rules: bool },
@@ -267,14 +268,14 @@ fn fuzz_builder_notices() {
                 Ok(answer) => assert!(answer.is_some_and(|(_, fds)| fds.len() <= MAX_FDS)),
                 Err(_) => assert!(
                     packet != whole || matches!(notice, Notice::Bytes(_)) || whole.len() > 4 << 10,
-                    "what is whole is understood: {notice:?}"
+                    "an intact message is accepted: {notice:?}"
                 ),
             }
         }
     });
 }
 
-/// Orders of a builder as they are.
+/// A well-formed request to a builder.
 #[derive(Debug, Clone, TypeGenerator)]
 struct Orders {
     number: u64,
@@ -321,7 +322,7 @@ fn fuzz_builder_orders() {
         let packet = damage.apply(orders.packet());
         let Ok(BuilderOrder::Inspect(expected)) = postcard::from_bytes(&packet) else { return };
         let seen = crate::inside::inspect(&props.proc, &expected, &props.own(fds));
-        assert!(seen.is_err(), "no process was named that is in a jail");
+        assert!(seen.is_err(), "no process in a jail was named");
     });
 }
 
@@ -342,7 +343,7 @@ fn fuzz_launcher_messages() {
             let packet = damage.apply([bytes_of(&birth), more].concat());
             let fds = vec![0; usize::from(*fds) % (MAX_FDS + 1)];
             if let Some(birth) = read_birth(&packet, fds.len()) {
-                // What a child does with it.
+                // The accesses that a child makes.
                 assert!(birth.limits[..birth.limits_len as usize].len() <= MAX_LIMITS);
                 let (rules, doors) = fds[REST..].split_at(birth.has_rules as usize);
                 assert!(rules.len() <= 1 && doors.len() <= MAX_FDS);
@@ -354,14 +355,14 @@ fn fuzz_launcher_messages() {
     );
 }
 
-/// Packets as they arrive in a zygote, with descriptors beside them.
+/// Receives packets with attached descriptors, as a zygote does.
 #[test]
 fn fuzz_received_packets() {
     let props = Props::new();
     let inputs = produce::<(Vec<u8>, Vec<u8>, u8)>();
     check!().with_test_time(test_time()).with_generator(inputs).for_each(|(bytes, fds, room)| {
         if bytes.is_empty() {
-            // That is the end.
+            // An empty packet means end of file.
             return;
         }
         let (ours, theirs) = sys::line().unwrap();
@@ -369,10 +370,10 @@ fn fuzz_received_packets() {
         wire::send_bytes(ours.as_fd(), bytes, &fds).unwrap();
         let mut buffer = vec![0; usize::from(*room) + 1];
         let received = socket::receive(std::os::fd::AsRawFd::as_raw_fd(&theirs), &mut buffer);
-        let Ok(received) = received else { panic!("a packet came: {bytes:?}") };
+        let Ok(received) = received else { panic!("the packet was not received: {bytes:?}") };
         assert_eq!(received.bytes, bytes.len().min(buffer.len()));
         assert_eq!((received.fds_len, &buffer[..received.bytes]), (fds.len(), &bytes[..received.bytes]));
-        // SAFETY: the kernel has just made these for this process, and nobody else owns them.
+        // SAFETY: the kernel has just created these descriptors for this process, and nothing else owns them.
         let own = |fd: &i32| unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(*fd) };
         received.fds[..received.fds_len].iter().map(own).for_each(drop);
     });

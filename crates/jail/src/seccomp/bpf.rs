@@ -1,12 +1,12 @@
-//! From rules to classic BPF.
+//! Compiles rules to classic BPF.
 //!
 //! Jumps in classic BPF only go forward, by at most 255 instructions. The program is therefore written from
-//! its end to its beginning: when a jump is emitted its targets exist already, and a target that has drifted
-//! out of reach gets a stepping stone right behind the jump.
+//! its end to its beginning: when a jump is emitted its targets already exist, and a target that is out of
+//! reach gets a relay jump right behind the jump.
 //!
-//! Numbers are searched by a balanced tree over ranges that share a target. It is short to load, and shallow,
-//! which counts twice: after loading, the kernel runs the program once for every number it knows, to find
-//! those that are allowed whatever their arguments and that it then lets pass without running it at all.
+//! Numbers are looked up in a balanced tree over ranges with the same target. It is short to load and
+//! shallow, which matters twice: after loading, the kernel runs the program once for every number it knows,
+//! to find those that are allowed whatever their arguments, and later lets these pass without running it.
 
 use libc::sock_filter;
 
@@ -20,30 +20,31 @@ const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
 const IF_ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
 
-/// Where `seccomp_data` holds what; the low half of an argument comes first on little-endian machines.
+/// Offsets in `seccomp_data`; the low half of an argument comes first on little-endian machines.
 const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
 const fn low_half(argument: u8) -> u32 {
     16 + 8 * argument as u32
 }
 
-/// How far a target may be behind: the limit of a jump, less the stones the other target may still need.
+/// Maximum distance of a target: the limit of a jump, less the relay jumps that the other target may still
+/// need.
 const REACH: usize = 250;
-/// How many single values a range may have cut out before another range is begun.
+/// Maximum number of single values excluded from a range before a new range is started.
 const EXCEPTIONS: usize = 3;
 
-/// Where a decision leads.
+/// The target of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// A verdict: the value the program returns.
+    /// A verdict: the value that the program returns.
     Verdict(u32),
-    /// An instruction already emitted, counted from the end of the program.
+    /// An instruction that is already emitted, counted from the end of the program.
     Label(usize),
 }
 
 impl Target {
     pub(super) const ALLOW: Target = Target::Verdict(libc::SECCOMP_RET_ALLOW);
-    /// Whoever listens to the filter answers.
+    /// The notification listener answers.
     const TELL: Target = Target::Verdict(libc::SECCOMP_RET_USER_NOTIF);
 
     pub(super) fn errno(errno: i32) -> Target {
@@ -51,7 +52,7 @@ impl Target {
     }
 }
 
-/// A stretch of values with one target, but for a few.
+/// A range of values with one target, with a few exceptions.
 struct Span {
     start: u32,
     target: Target,
@@ -62,10 +63,10 @@ struct Span {
 #[derive(Default)]
 pub(super) struct Assembler {
     backwards: Vec<sock_filter>,
-    /// The instruction nearest to the front that does what a target asks.
+    /// For each target, the emitted instruction nearest to the front that leads to it.
     nearest: Vec<(Target, usize)>,
     blocks: Vec<(Check, Target)>,
-    /// Whether somebody is told of what would be EPERM.
+    /// Whether denials with EPERM are notifications.
     tells: bool,
 }
 
@@ -74,12 +75,13 @@ impl Assembler {
         Self { tells, ..Self::default() }
     }
 
-    /// What stands for a refusal. A named errno is for programs that get over it, and nobody has to be told.
+    /// Returns the target of a denial. A specific errno is one that programs handle, and needs no
+    /// notification.
     pub(super) fn refusal(&self, errno: i32) -> Target {
         if self.tells && errno == libc::EPERM { Target::TELL } else { Target::errno(errno) }
     }
 
-    /// The block of a check; calls that share a check share it.
+    /// Returns the block of a check; calls with the same check share it.
     pub(super) fn block(&mut self, check: Check) -> Target {
         if let Some((_, target)) = self.blocks.iter().find(|(known, _)| *known == check) {
             return *target;
@@ -89,8 +91,8 @@ impl Assembler {
         target
     }
 
-    /// The whole program: architecture first, then the search for the number. `actions` starts at 0 and
-    /// ascends; each target holds up to the next start.
+    /// Returns the whole program: the architecture check, then the search for the number. `actions` starts at
+    /// 0 and ascends; each target applies up to the next start.
     pub(super) fn finish(mut self, audit_arch: u32, actions: &[(u32, Target)]) -> Vec<sock_filter> {
         let search = self.search(actions);
         self.lead_into(search);
@@ -126,7 +128,7 @@ impl Assembler {
         }
     }
 
-    /// Finds the range a value is in.
+    /// Emits the search for the range that contains a value.
     fn search(&mut self, actions: &[(u32, Target)]) -> Target {
         let mut ranges = actions.to_vec();
         ranges.dedup_by_key(|(_, target)| *target);
@@ -155,7 +157,7 @@ impl Assembler {
         Target::Label(here)
     }
 
-    /// An instruction within reach of the next jump that does what `target` asks.
+    /// Returns an instruction within reach of the next jump that leads to `target`.
     fn reach(&mut self, target: Target) -> usize {
         let known = self.nearest.iter().position(|(known, _)| *known == target);
         let position = match (known, target) {
@@ -197,7 +199,7 @@ impl Assembler {
     }
 }
 
-/// The ranges of "one of these, or not".
+/// Returns the ranges of "one of these values, or not".
 fn membership(values: &[u32], then: Target, otherwise: Target) -> Vec<(u32, Target)> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
@@ -214,7 +216,7 @@ fn membership(values: &[u32], then: Target, otherwise: Target) -> Vec<(u32, Targ
     ranges
 }
 
-/// Ranges with their single exceptions taken out: one comparison for each instead of two.
+/// Extracts single values from ranges, so that each takes one comparison instead of two.
 fn spans(ranges: &[(u32, Target)]) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     let mut rest = ranges;

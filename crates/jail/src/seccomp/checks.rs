@@ -1,17 +1,17 @@
-//! Argument checks: decision trees over the registers of one call.
+//! Argument checks: decision trees over the registers of a call.
 //!
-//! A filter sees registers, never memory, and the kernel reads all of these arguments as 32-bit values: the
-//! upper half of a register is ignored there, so it is ignored here. Comparing all 64 bits would let
-//! `0x1_0000_5412` pass for something that is not TIOCSTI.
+//! A filter sees registers, never memory, and the kernel reads all of these arguments as 32-bit values: it
+//! ignores the upper half of a register, so the checks ignore it too. Comparing all 64 bits would let
+//! `0x1_0000_5412` pass as something other than TIOCSTI.
 
 use super::options;
 use crate::bare::hop;
 use crate::bare::message::LEAVING;
 
-/// A named check, by what it is about. Arguments count from 0.
+/// A check of a call's arguments. Arguments are numbered from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Check {
-    /// `clone` that makes no namespace and no child for somebody else.
+    /// `clone` that creates no namespace and no child of another process.
     Clone,
     /// `socket` of a harmless family.
     Socket,
@@ -25,60 +25,61 @@ pub(super) enum Check {
     Ioctl,
     /// `prctl` with a listed option.
     Prctl,
-    /// `personality` that leaves the address-space protections alone.
+    /// `personality` that keeps the address-space protections.
     Personality,
-    /// `sched_setscheduler` to a class that shares.
+    /// `sched_setscheduler` to a time-sharing class.
     Scheduler,
     /// A mode without set-uid and set-gid.
     Mode {
-        /// Where the mode is.
+        /// Index of the mode argument.
         argument: u8,
     },
-    /// The same for a call that reads its mode only when it creates.
+    /// A mode without set-uid and set-gid, in a call that reads its mode only when it creates a file.
     Open {
-        /// Where the flags are.
+        /// Index of the flags argument.
         flags: u8,
-        /// Where the mode is.
+        /// Index of the mode argument.
         mode: u8,
     },
-    /// `renameat2` that leaves no whiteout, which is a device.
+    /// `renameat2` that creates no whiteout, which is a device.
     Rename,
-    /// `clone` as a program may, or with one of the two flag words by which a zygote has a child in a jail.
+    /// `clone` permitted to a program, or with one of the two flag words with which a zygote forks a child
+    /// into a jail.
     ZygoteClone,
-    /// `prctl` as a program may, or that empties the bounding set.
+    /// `prctl` permitted to a program, or one that drops from the bounding set.
     ZygotePrctl,
     /// `seccomp` that adds a filter.
     ZygoteSeccomp,
-    /// `setns` into a namespace of one kind that jails have.
+    /// `setns` into one of the kinds of namespaces that jails have.
     ZygoteSetns,
-    /// `exit_group` by which a program says that it is about to end.
+    /// `exit_group` by which a program announces its exit.
     Leave,
-    /// A mode without set-uid and set-gid, and a node that is no device.
+    /// A mode without set-uid and set-gid, and a node that is not a device.
     Node {
-        /// Where the mode is.
+        /// Index of the mode argument.
         mode: u8,
     },
 }
 
-/// One step of a check.
+/// A node of a decision tree.
 #[derive(Clone, Debug)]
 pub(super) enum Tree {
     /// The call is performed.
     Allow,
-    /// The call fails.
+    /// The call fails with this errno.
     Refuse(i32),
-    /// Whoever listens to this filter is told of the call, and it waits.
+    /// The notification listener is notified of the call, which blocks until it is answered.
     Tell,
-    /// Look at the low 32 bits of an argument, masked.
+    /// Load the low 32 bits of an argument, masked.
     Load(u8, u32, Box<Tree>),
-    /// Is one of these bits set in what was loaded?
+    /// Is one of these bits set in the loaded value?
     AnyBit(u32, Box<Tree>, Box<Tree>),
-    /// Is what was loaded one of these values?
+    /// Is the loaded value one of these?
     OneOf(&'static [u32], Box<Tree>, Box<Tree>),
 }
 
 impl Tree {
-    /// Whether EPERM is one of its ends.
+    /// Returns whether one of its outcomes is EPERM.
     pub(super) fn tells(&self) -> bool {
         match self {
             Tree::Allow | Tree::Tell => false,
@@ -93,11 +94,11 @@ impl Tree {
 
 const ALL: u32 = u32::MAX;
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
-/// O_CREAT, and the O_TMPFILE bit without the O_DIRECTORY that architectures number differently.
+/// O_CREAT, and the bit of O_TMPFILE without O_DIRECTORY, whose number differs between architectures.
 const CREATES: u32 = 0o100 | 0o20_000_000;
 
-/// Every namespace flag that fits `clone`; CLONE_NEWTIME does not, it is part of the exit signal there.
-/// CLONE_PARENT would hand the launcher, outside the sandbox, a child it never made.
+/// All namespace flags of `clone`; CLONE_NEWTIME is not one, because there it is part of the exit signal.
+/// CLONE_PARENT would give the launcher, outside the sandbox, a child that it never created.
 const FOREIGN_CHILD: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -125,15 +126,15 @@ const SET_MODE_FILTER: u32 = 1;
 const AF_UNIX: u32 = libc::AF_UNIX as u32;
 const AF_NETLINK: u32 = libc::AF_NETLINK as u32;
 const INTERNET: &[u32] = &[libc::AF_INET as u32, libc::AF_INET6 as u32];
-/// The type is in the low bits; above them are SOCK_CLOEXEC and SOCK_NONBLOCK.
+/// The socket type is in the low bits; above it are SOCK_CLOEXEC and SOCK_NONBLOCK.
 const SOCKET_TYPE: u32 = 0xf;
 const STREAM_OR_DATAGRAM: &[u32] = &[libc::SOCK_STREAM as u32, libc::SOCK_DGRAM as u32];
 /// The default, TCP, UDP, UDP-Lite (CPython's own tests need it). Others, such as SCTP and L2TP, would load
-/// kernel modules on demand, and MPTCP is a large machine that its users do without when it is missing.
+/// kernel modules on demand, and MPTCP is complex code that its users do without if it is missing.
 const TRANSPORTS: &[u32] =
     &[0, libc::IPPROTO_TCP as u32, libc::IPPROTO_UDP as u32, libc::IPPROTO_UDPLITE as u32];
 
-/// PER_LINUX, PER_LINUX32, both with UNAME26, and the query. None turns off randomisation or adds execution.
+/// PER_LINUX, PER_LINUX32, both with UNAME26, and the query. None disables randomization or adds execution.
 const PERSONALITIES: &[u32] = &[0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
 const SCHED_RESET_ON_FORK: u32 = 0x4000_0000;
@@ -145,7 +146,8 @@ const PLAIN_NODES: &[u32] = &[0, libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK];
 
 const SIOCETHTOOL: u32 = 0x8946;
 
-/// Requests a tenant may make of a descriptor, ascending; the numbers are the same on both architectures.
+/// Requests that a tenant may make of a descriptor, ascending; the numbers are the same on both
+/// architectures.
 #[rustfmt::skip]
 const REQUESTS: &[u32] = &[
     // Terminals: TCGETS TCSETS TCSETSW TCSETSF, and the same for termio
@@ -172,7 +174,7 @@ const REQUESTS: &[u32] = &[
     0x8008_6601, 0xc020_660b,
 ];
 
-/// Options of `prctl` that concern only the caller and cannot loosen anything.
+/// Options of `prctl` that affect only the caller and cannot weaken its confinement.
 #[rustfmt::skip]
 const OPTIONS: &[u32] = &[
     // PDEATHSIG set, get; DUMPABLE get, set; KEEPCAPS get, set; GET_TIMING; NAME set, get
@@ -188,7 +190,7 @@ const OPTIONS: &[u32] = &[
 ];
 
 impl Check {
-    /// What the filter has to decide.
+    /// Returns the decision tree of this check.
     pub(super) fn tree(self) -> Tree {
         let eperm = || Tree::Refuse(libc::EPERM);
         match self {
@@ -199,22 +201,22 @@ impl Check {
             }
             Check::SetOption => options::settable(),
             Check::GetOption => options::readable(),
-            // psutil takes "not supported" for an answer about link speed, but not EPERM.
+            // psutil accepts "not supported" as an answer about link speed, but not EPERM.
             Check::Ioctl => {
                 let link_speed = one_of(&[SIOCETHTOOL], Tree::Refuse(libc::EOPNOTSUPP), eperm());
                 load(1, ALL, one_of(REQUESTS, Tree::Allow, link_speed))
             }
-            // What a kernel without that option answers.
+            // The answer of a kernel without that option.
             Check::Prctl => load(0, ALL, one_of(OPTIONS, Tree::Allow, Tree::Refuse(libc::EINVAL))),
             Check::Personality => load(0, ALL, one_of(PERSONALITIES, Tree::Allow, eperm())),
             Check::Scheduler => load(1, !SCHED_RESET_ON_FORK, one_of(SHARING_CLASSES, Tree::Allow, eperm())),
             Check::Mode { argument } => load(argument, ALL, any_bit(SET_ID, eperm(), Tree::Allow)),
-            // Without O_CREAT the mode register holds whatever was in it.
+            // Without O_CREAT the mode register is undefined.
             Check::Open { flags, mode } => {
                 let creates = load(mode, ALL, any_bit(SET_ID, eperm(), Tree::Allow));
                 load(flags, ALL, any_bit(CREATES, creates, Tree::Allow))
             }
-            // What a file system without whiteouts answers.
+            // The answer of a file system without whiteouts.
             Check::Rename => {
                 load(4, ALL, any_bit(libc::RENAME_WHITEOUT, Tree::Refuse(libc::EINVAL), Tree::Allow))
             }
@@ -230,14 +232,14 @@ impl Check {
             Check::ZygoteSetns => load(1, ALL, one_of(ENTERED, Tree::Allow, eperm())),
             Check::Leave => load(1, ALL, one_of(&[LEAVING], Tree::Tell, Tree::Allow)),
             Check::Node { mode } => {
-                // The set-id bits are kept in the mask: with one of them the value is in no list.
+                // The set-id bits are part of the mask, so a value with one of them is in no list.
                 load(mode, libc::S_IFMT | SET_ID, one_of(PLAIN_NODES, Tree::Allow, eperm()))
             }
         }
     }
 }
 
-/// UNIX sockets, TCP and UDP, and the routing family of netlink, which libcs ask for the interfaces.
+/// UNIX sockets, TCP and UDP, and the routing family of netlink, which libcs use to list interfaces.
 fn socket() -> Tree {
     let eperm = || Tree::Refuse(libc::EPERM);
     let routing = load(2, ALL, one_of(&[0], Tree::Allow, eperm()));

@@ -1,42 +1,42 @@
-//! The table in the words of container runtimes, which compile filters themselves: a call, what its arguments look like, and
-//! what comes of it. Whatever is in no entry is EPERM.
+//! The filter in the format of container runtimes, which compile filters themselves: a call, conditions on
+//! its arguments, and the result. Calls that match no entry are EPERM.
 //!
-//! Such entries cannot say "none of these", so a few calls that the filter refuses with an errno of their own are EPERM here:
-//! sockets of other families, and unknown options of `prctl`.
+//! Such entries cannot express "none of these", so a few calls that the filter denies with another errno are
+//! EPERM here: sockets of other families, and unknown options of `prctl`.
 
 use super::checks::Tree;
 use super::policy::{self, Rule};
 use super::{Arch, THIS_MACHINE};
 
-/// What becomes of a call whose arguments meet all conditions.
+/// The result of a call whose arguments meet all conditions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The call.
+    /// Name of the call.
     pub name: &'static str,
-    /// What the caller sees instead; absent where the kernel performs it.
+    /// Errno that the caller gets; `None` if the kernel performs the call.
     pub errno: Option<i32>,
-    /// No two are about the same argument.
+    /// Conditions, each on a different argument.
     pub conditions: Vec<Condition>,
 }
 
-/// An argument, masked, has a value.
+/// A condition: a masked argument has a certain value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Condition {
-    /// Counted from 0.
+    /// Index of the argument, from 0.
     pub argument: u8,
-    /// Bits that count.
+    /// Bits that are compared.
     pub mask: u32,
-    /// What they are.
+    /// Required value of these bits.
     pub value: u32,
 }
 
-/// The table for programs on this machine.
+/// Returns the entries for programs on this machine.
 #[must_use]
 pub fn listing() -> Vec<Entry> {
     listing_for(THIS_MACHINE)
 }
 
-/// What libseccomp calls this machine.
+/// Returns libseccomp's name of this machine's architecture.
 #[must_use]
 pub fn architecture() -> &'static str {
     match THIS_MACHINE {
@@ -61,13 +61,13 @@ pub(super) fn listing_for(arch: Arch) -> Vec<Entry> {
     entries
 }
 
-/// A way through a check.
+/// A path through the decision tree of a check.
 #[derive(Debug, Clone)]
 struct Path {
     name: &'static str,
     loaded: (u8, u32),
     conditions: Vec<Condition>,
-    /// Whether something was found not to be the case that no condition says.
+    /// Whether a condition failed on this path that no entry can express.
     open: bool,
 }
 
@@ -92,7 +92,7 @@ impl Path {
                 values.iter().for_each(|value| self.with(mask, *value).follow(then, entries));
                 Path { open: true, ..self.clone() }.follow(otherwise, entries);
             }
-            // The default, or what only the absence of something leads to.
+            // The default, or the result of a negative condition only.
             Tree::Refuse(libc::EPERM) | Tree::Tell => {}
             _ if self.open => {}
             Tree::Allow => entries.push(self.clone().entry(None)),

@@ -1,15 +1,16 @@
-//! The system-call filter of tenant code: default deny, one table, one program.
+//! The seccomp filter of tenant code: default deny, from one table, compiled to one BPF program.
 //!
-//! `policy` says what is allowed and why, `checks` what the arguments of a call must look like, the
-//! `numbers_*` files what a call is called, and `bpf` turns the three into a program that the kernel loads
-//! and searches quickly: load time is paid once per sandbox, so the program is a balanced tree of ranges.
+//! `policy` says which calls are allowed and why, `checks` which arguments they may have, and the `numbers_*`
+//! files map names to numbers. `bpf` compiles these into a program that the kernel loads and searches
+//! quickly: loading is paid once per sandbox, so the program is a balanced tree of ranges.
 //!
-//! What the kernel answers in place of a call:
-//! - a foreign architecture (32-bit entry points) ends the process: no honest program mixes them;
-//! - a number nobody has given out yet, and x32, is ENOSYS, as on an older kernel;
-//! - a known number without a rule is EPERM, and where the launcher listens it is told of that first: it answers in the
-//!   kernel's place, so that the result can name the call. Where nobody listens, such a filter's answer is ENOSYS;
-//! - a rule may name another errno, where programs have a better way on with it.
+//! Answers of the filter:
+//! - a foreign architecture (32-bit entry points) kills the process: no honest program mixes them;
+//! - an unassigned number, and x32, is ENOSYS, as on an older kernel;
+//! - a known number without a rule is EPERM. If the launcher has a listener, it is notified first and answers
+//!   in the kernel's place, so that the result can name the call. Without a listener, such a filter's answer
+//!   is ENOSYS;
+//! - a rule may name another errno, where programs handle that better.
 
 mod bpf;
 mod checks;
@@ -32,7 +33,7 @@ use policy::Rule;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("the system-call filter knows x86-64 and aarch64 only");
 
-/// An architecture the filter can be compiled for.
+/// An architecture for which the filter can be compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arch {
     /// 64-bit x86, without x32.
@@ -42,7 +43,8 @@ pub enum Arch {
 }
 
 impl Arch {
-    /// The value of `seccomp_data.arch` for native calls: ELF machine, 64-bit flag, little-endian flag.
+    /// Returns the value of `seccomp_data.arch` for native calls: ELF machine, 64-bit flag, little-endian
+    /// flag.
     fn audit(self) -> u32 {
         match self {
             Arch::X86_64 => 0xc000_003e,
@@ -60,33 +62,36 @@ impl Arch {
 
 const THIS_MACHINE: Arch = if cfg!(target_arch = "x86_64") { Arch::X86_64 } else { Arch::Aarch64 };
 
-/// Who a filter is for.
+/// The kind of process that a filter is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wearer {
     /// PID 1 of a jail.
     Program,
-    /// A program of a tenant's, and a guest with whatever it starts: the same, and the launcher is told of what is refused.
+    /// A tenant's program, or a guest and its processes: the filter of PID 1, with denials reported to the
+    /// launcher.
     Heard,
-    /// PID 1 of a jail whose program is a zygote's child: it is there, and no more.
+    /// PID 1 of a warm jail, which only waits.
     Host,
-    /// A process of ours that collects what such a program left.
+    /// The process that collects a warm program's artifacts.
     Collector,
-    /// A warm interpreter: what a program may, and what it takes to have a child in a jail. A refusal of its own would
-    /// silence the child's, so it tells as well; nobody listens.
+    /// A warm interpreter: the rights of a program, and those needed to fork a child into a jail. Its denials
+    /// are notifications without a listener; with EPERM of its own it would suppress the child's
+    /// notification.
     Zygote,
-    /// Such a child, on top of the zygote's own filter: what is taken back. Together they are a program's filter; and
-    /// the child is heard when it is about to end, and when it is refused something.
+    /// A warm interpreter's child, installed on top of the zygote's filter: removes the additional rights.
+    /// Together they equal a program's filter. The launcher is notified when the child is denied a call and
+    /// when it announces its exit.
     Child,
 }
 
 impl Wearer {
-    /// Whether what is refused with EPERM is told of.
+    /// Returns whether denials with EPERM are notifications.
     fn tells(self) -> bool {
         matches!(self, Wearer::Heard | Wearer::Zygote | Wearer::Child)
     }
 }
 
-/// The compiled filter. Built once in the launcher, installed in every child.
+/// A compiled filter. Built once in the launcher, installed in every child.
 #[derive(Clone)]
 pub struct Filter(Vec<libc::sock_filter>);
 
@@ -97,18 +102,18 @@ impl fmt::Debug for Filter {
 }
 
 impl Filter {
-    /// The filter for the architecture this program runs on.
+    /// Compiles the filter for this machine's architecture.
     #[must_use]
     pub fn for_this_machine(wearer: Wearer) -> Filter {
         Filter::compile(THIS_MACHINE, wearer)
     }
 
-    /// The filter for `arch`, whatever this machine is.
+    /// Compiles the filter for any architecture.
     #[must_use]
     pub fn compile(arch: Arch, wearer: Wearer) -> Filter {
         let mut assembler = Assembler::new(wearer.tells());
         let mut actions: Vec<(u32, Target)> = Vec::new();
-        // A child's filter leaves to the zygote's what it has nothing to say about.
+        // A child's filter leaves unknown numbers to the zygote's.
         let unknown = if wearer == Wearer::Child { Target::ALLOW } else { Target::errno(libc::ENOSYS) };
         let mut next = 0;
         for (number, rule) in rules(arch, wearer) {
@@ -118,26 +123,26 @@ impl Filter {
             actions.push((number, target(&mut assembler, rule)));
             next = number + 1;
         }
-        // Open-ended: everything above the newest number, and so x32 (bit 30) and negative numbers too.
+        // Open-ended: covers everything above the newest number, including x32 (bit 30) and negative numbers.
         actions.push((next, unknown));
         Filter(assembler.finish(arch.audit(), &actions))
     }
 
-    /// Installs the filter in the calling thread, for good. Allocates nothing, so it may run after a fork.
+    /// Installs the filter permanently in the calling thread. Allocates nothing, so it may run after a fork.
     ///
     /// # Errors
-    /// EACCES where `no_new_privs` is not set yet; otherwise what `seccomp(2)` says.
+    /// EACCES if `no_new_privs` is not set yet; otherwise see `seccomp(2)`.
     pub fn install(&self) -> io::Result<()> {
         self.install_with(0).map(drop)
     }
 
-    /// The same; gives the descriptor at which it tells. Closed at `execve`.
+    /// Installs the filter and returns its notification listener, which is closed on `execve`.
     ///
     /// # Errors
-    /// EBUSY where somebody listens to this process already; otherwise as [`Filter::install`].
+    /// EBUSY if this process already has a filter with a listener; otherwise see [`Filter::install`].
     pub(crate) fn install_to_be_heard(&self) -> io::Result<OwnedFd> {
         let listener = self.install_with(libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
-        // SAFETY: the kernel just made this descriptor, and nobody else owns it.
+        // SAFETY: the kernel just created this descriptor, and nothing else owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(listener as i32) })
     }
 
@@ -146,8 +151,8 @@ impl Filter {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
         };
         let program = libc::sock_fprog { len, filter: self.0.as_ptr().cast_mut() };
-        // SAFETY: `program` points at `len` initialised instructions that `self` keeps alive through the
-        // call; the kernel copies them and writes nothing, so the cast away from `const` never mutates.
+        // SAFETY: `program` points to `len` initialized instructions that `self` keeps alive during the call;
+        // the kernel copies them and writes nothing, so the cast away from `const` never mutates.
         let status = unsafe {
             let program = std::ptr::from_ref(&program);
             libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, program)
@@ -155,13 +160,13 @@ impl Filter {
         if status >= 0 { Ok(status) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// The instructions, as the kernel takes them.
+    /// Returns the instructions in the kernel's layout.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: instructions are plain numbers without holes between them.
+        // SAFETY: instructions are plain integers without padding.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), size_of_val(self.0.as_slice())) }
     }
 
-    /// How many instructions the kernel has to load.
+    /// Returns the number of instructions.
     #[expect(clippy::len_without_is_empty, reason = "a filter is never empty: it ends in a verdict")]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -169,20 +174,20 @@ impl Filter {
     }
 }
 
-/// Name and number of every call that can reach the kernel at all, argument-checked ones included.
+/// Returns name and number of every call that can reach the kernel, including those with argument checks.
 pub fn allowed(arch: Arch) -> impl Iterator<Item = (&'static str, u32)> {
     let policy = policy::by_name();
     arch.numbers().iter().copied().filter(move |(name, _)| policy.get(name).is_some_and(Rule::reaches_kernel))
 }
 
-/// What a call of this machine is called.
+/// Returns the name of a system call on this machine.
 pub(crate) fn name_of(number: i32) -> Option<&'static str> {
     let numbers = THIS_MACHINE.numbers();
     let number = u32::try_from(number).ok()?;
     numbers.iter().find(|(_, known)| *known == number).map(|(name, _)| *name)
 }
 
-/// What happens to every known number, in ascending order.
+/// Returns the rule of every known number, in ascending order.
 fn rules(arch: Arch, wearer: Wearer) -> impl Iterator<Item = (u32, Rule)> {
     let policy = policy::by_name();
     arch.numbers().iter().map(move |(name, number)| {
@@ -195,7 +200,7 @@ fn rules(arch: Arch, wearer: Wearer) -> impl Iterator<Item = (u32, Rule)> {
             Wearer::Host | Wearer::Collector => Rule::Errno(libc::EPERM),
             Wearer::Zygote => for_births.unwrap_or(program),
             Wearer::Child if *name == "exit_group" => Rule::Check(Check::Leave),
-            // What the zygote's filter refuses without a word needs no second one.
+            // A denial in the zygote's filter that is not a notification needs no second one.
             Wearer::Child if for_births.is_some() || program.tells() => program,
             Wearer::Child => Rule::Allow,
         };

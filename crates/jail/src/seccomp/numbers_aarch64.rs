@@ -1,7 +1,7 @@
-//! System-call numbers of aarch64, in order.
+//! System call numbers of aarch64, in order.
 //!
-//! The generic table without the 32-bit and the superseded calls: what `open`, `fork` or `stat` would do is
-//! only there as `openat`, `clone`, `newfstatat`. From 424 on the numbers are the same on every architecture.
+//! The generic table without the 32-bit and superseded calls: `open`, `fork` and `stat` exist only as
+//! `openat`, `clone` and `newfstatat`. From 424 on the numbers are the same on every architecture.
 
 /// `(name, number)`, ascending.
 #[rustfmt::skip]

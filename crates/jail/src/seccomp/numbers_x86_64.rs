@@ -1,7 +1,8 @@
-//! System-call numbers of x86-64, in order: every number the kernel has given out, removed calls included.
+//! System call numbers of x86-64, in order: every number that the kernel has assigned, including removed
+//! calls.
 //!
-//! A number that is missing here is one this kernel generation does not have, and is answered with ENOSYS.
-//! 335 and 336 exist only here; from 424 on the numbers are the same on every architecture.
+//! A number that is missing here does not exist in this kernel generation, and is answered with ENOSYS. 335
+//! and 336 exist only here; from 424 on the numbers are the same on every architecture.
 
 /// `(name, number)`, ascending.
 #[rustfmt::skip]

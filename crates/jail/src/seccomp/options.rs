@@ -1,13 +1,14 @@
 //! Socket options that programs may set and read, by level.
 //!
-//! The lists hold what Python, Node.js, Go, Java, .NET, curl, gRPC, QUIC stacks, glibc's resolver and databases use. All
-//! other options are EPERM, and named in the result. Among those are: protocols stacked on TCP (`TCP_ULP`), socket
-//! filters (`SO_ATTACH_*`), the firewall's tables (64 and up of both IP levels), connections rebuilt by hand
-//! (`TCP_REPAIR`), keys of segments (`TCP_MD5SIG`, `TCP_AO`), encapsulation (`UDP_ENCAP`), pages shared with the kernel
-//! (`SO_ZEROCOPY`, `TCP_ZEROCOPY_RECEIVE`), scheduled sending (`SO_TXTIME`), hardware timestamps, IPsec policies, IP
-//! options and extension headers, and the finer forms of multicast.
+//! The lists contain what Python, Node.js, Go, Java, .NET, curl, gRPC, QUIC stacks, glibc's resolver and
+//! databases use. All other options are EPERM, and named in the result. Among those are: protocols stacked on
+//! TCP (`TCP_ULP`), socket filters (`SO_ATTACH_*`), the firewall's tables (64 and up of both IP levels),
+//! manually restored connections (`TCP_REPAIR`), segment keys (`TCP_MD5SIG`, `TCP_AO`), encapsulation
+//! (`UDP_ENCAP`), pages shared with the kernel (`SO_ZEROCOPY`, `TCP_ZEROCOPY_RECEIVE`), scheduled sending
+//! (`SO_TXTIME`), hardware timestamps, IPsec policies, IP options and extension headers, and the less common
+//! forms of multicast.
 //!
-//! Numbers are the kernel's and the same on both architectures. Each list ascends.
+//! The numbers are the kernel's and the same on both architectures. Each list ascends.
 
 use super::checks::{Tree, load, one_of};
 
@@ -19,19 +20,21 @@ const UDP: u32 = libc::IPPROTO_UDP as u32;
 const UDP_LITE: u32 = libc::IPPROTO_UDPLITE as u32;
 const NETLINK: u32 = 270;
 
-/// Where a call has its level and its option.
+/// Indexes of the level and option arguments.
 const LEVEL: u8 = 1;
 const NAME: u8 = 2;
 const ALL: u32 = u32::MAX;
 
-/// UDP_SEGMENT, UDP_GRO: QUIC stacks ask for them and go on without, if the answer is that of an older kernel.
+/// UDP_SEGMENT, UDP_GRO: QUIC stacks probe for them and work without if the answer is that of an older
+/// kernel.
 const BATCHED_DATAGRAMS: &[u32] = &[103, 104];
 
-/// What may be set, by level.
+/// Options that may be set, by level.
 #[rustfmt::skip]
 const SETTABLE: &[(u32, &[u32])] = &[
     (SOCKET, &[
-        // REUSEADDR; DONTROUTE BROADCAST SNDBUF RCVBUF KEEPALIVE OOBINLINE; PRIORITY LINGER BSDCOMPAT REUSEPORT PASSCRED
+        // REUSEADDR; DONTROUTE BROADCAST SNDBUF RCVBUF KEEPALIVE OOBINLINE;
+        // PRIORITY LINGER BSDCOMPAT REUSEPORT PASSCRED
         2, 5, 6, 7, 8, 9, 10, 12, 13, 14, 15, 16,
         // RCVLOWAT SNDLOWAT RCVTIMEO SNDTIMEO; TIMESTAMP TIMESTAMPNS
         18, 19, 20, 21, 29, 35,
@@ -63,7 +66,7 @@ const SETTABLE: &[(u32, &[u32])] = &[
     (NETLINK, &[10, 11, 12]),
 ];
 
-/// What may be read, by level: what may be set, and what a socket says of itself.
+/// Options that may be read, by level: those that may be set, and properties of the socket.
 #[rustfmt::skip]
 const READABLE: &[(u32, &[u32])] = &[
     (SOCKET, &[

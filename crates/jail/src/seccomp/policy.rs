@@ -1,25 +1,25 @@
-//! What tenant code may ask of the kernel: the one table.
+//! The system calls that tenant code may make: the only table.
 //!
-//! A call that is not here is EPERM. Each group says why it is what it is; the count of calls that reach the
-//! kernel is tested and only goes down. Names that an architecture lacks are skipped there.
+//! Calls that are not listed are EPERM. Each group gives its reason. A test limits the number of calls that
+//! reach the kernel, and the limit only goes down. Names that an architecture lacks are skipped there.
 
 use std::collections::HashMap;
 
 use super::checks::Check;
 
-/// What happens to one call.
+/// The rule for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
     /// The kernel performs it.
     Allow,
-    /// The kernel performs it if its arguments pass.
+    /// The kernel performs it if its arguments pass the check.
     Check(Check),
-    /// Not performed; the caller sees this errno, or success where it is 0.
+    /// Not performed; the caller gets this errno, or success if it is 0.
     Errno(i32),
 }
 
 impl Rule {
-    /// Whether it refuses something with EPERM, which is told of where somebody listens.
+    /// Returns whether it denies anything with EPERM, which is a notification if there is a listener.
     pub(super) fn tells(&self) -> bool {
         match self {
             Rule::Allow => false,
@@ -38,14 +38,14 @@ const fn check(check: Check) -> Rule {
     Rule::Check(check)
 }
 
-/// The table by name.
+/// Returns the table as a map by name.
 pub(super) fn by_name() -> HashMap<&'static str, Rule> {
     POLICY.iter().flat_map(|(rule, names)| names.iter().map(|name| (*name, *rule))).collect()
 }
 
-/// What a zygote does beyond what a program may, to fork a child into a jail that stands already. It makes no namespace and
-/// mounts nothing: it enters namespaces that it is handed, with one flag word for each clone, and its child gives up
-/// every right there.
+/// Calls that a zygote makes beyond those of a program, to fork a child into an existing jail. It creates no
+/// namespace and mounts nothing: it enters namespaces passed to it, with one flag word for each clone, and
+/// its child drops all privileges there.
 pub(super) const FOR_BIRTHS: &[(&str, Rule)] = &[
     ("capset", Allow),
     ("clone", check(Check::ZygoteClone)),
@@ -56,11 +56,11 @@ pub(super) const FOR_BIRTHS: &[(&str, Rule)] = &[
     ("setns", check(Check::ZygoteSetns)),
 ];
 
-/// All that a PID 1 needs that only waits for its end.
+/// All calls of a PID 1 that only waits for its end.
 pub(super) const FOR_HOSTS: &[&str] =
     &["close", "exit_group", "futex", "ppoll", "restart_syscall", "sendmsg"];
 
-/// All that it takes to read files and write them to a pipe.
+/// All calls needed to read files and write them to a pipe.
 pub(super) const FOR_COLLECTORS: &[&str] = &[
     "brk",
     "close",
@@ -83,34 +83,35 @@ pub(super) const FOR_COLLECTORS: &[&str] = &[
     "write",
 ];
 
-/// `(rule, the calls it holds for)`.
+/// `(rule, the calls it applies to)`.
 #[rustfmt::skip]
 pub(super) const POLICY: &[(Rule, &[&str])] = &[
     // ── Files ──────────────────────────────────────────────────────────────────────────────────────────
-    // Bytes through descriptors. `splice` stays because Go's network copy does not survive without it.
+    // Reading and writing through descriptors. `splice` stays because Go's network copy fails without it.
     (Allow, &[
         "read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "pwritev",
         "lseek", "close", "close_range", "dup", "dup2", "dup3", "fcntl", "flock", "pipe", "pipe2",
         "sendfile", "splice", "fsync", "fdatasync", "ftruncate", "fallocate", "fadvise64",
     ]),
-    // Names and metadata. The mount namespace, landlock and file modes decide what they find.
+    // Names and metadata. The mount namespace, Landlock and file modes decide what they can access.
     (Allow, &[
         "stat", "lstat", "fstat", "newfstatat", "statx", "statfs", "fstatfs", "access", "faccessat",
         "getcwd", "chdir", "fchdir", "getdents64", "readlink", "readlinkat", "truncate", "umask",
         "mkdir", "mkdirat", "rmdir", "unlink", "unlinkat", "rename", "renameat",
         "link", "linkat", "symlink", "symlinkat", "utimensat",
     ]),
-    // tar and git set owners as a matter of course; the kernel grants what an owner may, and no more.
+    // tar and git set owners routinely; the kernel permits only what an owner may do.
     (Allow, &["chown", "fchown", "lchown", "fchownat"]),
-    // Attributes are read by `ls` and by every copy, and not written: the workspace is like a file system
-    // without them. Python's copies accept EOPNOTSUPP but not ENOSYS, and only ever set by path.
+    // Extended attributes can be read, which `ls` and every copy does, but not written: the workspace behaves
+    // like a file system without them. Python's copy functions accept EOPNOTSUPP but not ENOSYS, and only
+    // ever set by path.
     (Allow, &["getxattr", "lgetxattr", "listxattr", "llistxattr"]),
     (Errno(libc::EOPNOTSUPP), &["setxattr"]),
     (Errno(libc::ENOSYS), &[
         "fgetxattr", "flistxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr",
     ]),
-    // No file may get a set-uid or set-gid bit, and none may be a device: in a folder lent to the sandbox it would
-    // outlive it.
+    // No file may get a set-uid or set-gid bit, and none may be a device: in a mounted host directory it
+    // would outlive the sandbox.
     (check(Check::Mode { argument: 1 }), &["chmod", "fchmod", "creat"]),
     (check(Check::Mode { argument: 2 }), &["fchmodat"]),
     (check(Check::Open { flags: 1, mode: 2 }), &["open"]),
@@ -118,10 +119,9 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
     (check(Check::Rename), &["renameat2"]),
     (check(Check::Node { mode: 1 }), &["mknod"]),
     (check(Check::Node { mode: 2 }), &["mknodat"]),
-    // Newer or finer forms of calls above, for which libcs, Go, Rust and Node fall back when they are
-    // missing; the mode of `openat2` sits in memory, where a filter cannot look. `sync_file_range` and
-    // `syncfs` are a lever on the neighbours' disks, like `sync`, which cannot report its EPERM and simply
-    // does nothing.
+    // Newer variants of calls above, from which libcs, Go, Rust and Node.js fall back when they are missing.
+    // The mode of `openat2` is in memory, where a filter cannot see it. `sync_file_range` and `syncfs` would
+    // affect other tenants' disks, as would `sync`, which cannot report its EPERM and simply does nothing.
     (Errno(libc::ENOSYS), &[
         "openat2", "faccessat2", "fchmodat2", "preadv2", "pwritev2", "copy_file_range",
         "sync_file_range", "syncfs",
@@ -132,20 +132,20 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
     (Allow, &[
         "mmap", "munmap", "mprotect", "mremap", "brk", "msync", "madvise", "mlock", "munlock", "memfd_create",
     ]),
-    // Optional even where the kernel has them: allocators, JITs and unwinders go on without. `mincore`
-    // would tell what is in the page cache that all tenants share.
+    // Optional even where the kernel has them: allocators, JITs and unwinders work without. `mincore` would
+    // reveal the state of the page cache that all tenants share.
     (Errno(libc::ENOSYS), &[
         "mincore", "mlock2", "membarrier", "pkey_alloc", "pkey_free", "pkey_mprotect", "memfd_secret",
         "map_shadow_stack", "mseal", "userfaultfd", "process_madvise", "process_mrelease", "cachestat",
     ]),
-    // ENOSYS is how libnuma learns that there is no NUMA to manage; after EPERM it would go on trying.
+    // ENOSYS tells libnuma that there is no NUMA to manage; after EPERM it would keep trying.
     (Errno(libc::ENOSYS), &[
         "get_mempolicy", "set_mempolicy", "set_mempolicy_home_node", "mbind", "migrate_pages", "move_pages",
     ]),
 
     // ── Processes and threads ──────────────────────────────────────────────────────────────────────────
     (check(Check::Clone), &["clone"]),
-    // Its flags sit in memory where a filter cannot look; every libc falls back to `clone`.
+    // Its flags are in memory where a filter cannot see them; every libc falls back to `clone`.
     (Errno(libc::ENOSYS), &["clone3"]),
     (Allow, &[
         "fork", "vfork", "execve", "exit", "exit_group", "wait4", "waitid", "restart_syscall",
@@ -155,14 +155,14 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
     ]),
     (check(Check::Prctl), &["prctl"]),
     (check(Check::Personality), &["personality"]),
-    // Other ways to do what is allowed above (libcs emulate `execveat` over `/proc/self/fd` and have long
-    // used `prlimit64` for both limits); runtimes probe for the newer ones and go on without.
+    // Alternatives to calls allowed above (libcs emulate `execveat` through `/proc/self/fd` and have long
+    // used `prlimit64` for both limits); runtimes probe for the newer ones and work without.
     (Errno(libc::ENOSYS), &[
         "execveat", "getrlimit", "setrlimit",
         "pidfd_open", "pidfd_getfd", "pidfd_send_signal",
         "futex_waitv", "futex_wake", "futex_wait", "futex_requeue",
     ]),
-    // Scheduling: affinity and niceness only ever give away. Real-time classes would starve the host.
+    // Scheduling: affinity and niceness can only yield CPU time. Real-time classes would starve the host.
     (Allow, &[
         "sched_yield", "sched_getaffinity", "sched_setaffinity", "sched_getparam", "sched_getscheduler",
         "sched_get_priority_max", "sched_get_priority_min", "getpriority", "setpriority",
@@ -170,15 +170,15 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
     (check(Check::Scheduler), &["sched_setscheduler"]),
 
     // ── Identity ───────────────────────────────────────────────────────────────────────────────────────
-    // BusyBox sets the ids it already has before every applet; without capabilities there are no others to
-    // take. `setgroups` always needs a capability, so the default EPERM is the kernel's own answer.
+    // BusyBox sets the ids it already has before every applet; without capabilities no others can be set.
+    // `setgroups` always needs a capability, so the default EPERM is the kernel's own answer.
     (Allow, &[
         "getuid", "geteuid", "getgid", "getegid", "getresuid", "getresgid", "getgroups",
         "setuid", "setgid", "setresuid", "setresgid", "capget",
     ]),
 
     // ── Signals and time ───────────────────────────────────────────────────────────────────────────────
-    // The pid namespace bounds whom a signal can reach.
+    // The pid namespace limits which processes a signal can reach.
     (Allow, &[
         "kill", "tkill", "tgkill", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigpending",
         "rt_sigtimedwait", "rt_sigsuspend", "sigaltstack", "pause",
@@ -193,50 +193,51 @@ pub(super) const POLICY: &[(Rule, &[&str])] = &[
         "timerfd_create", "timerfd_settime",
         "inotify_init", "inotify_init1", "inotify_add_watch", "inotify_rm_watch",
     ]),
-    // What hardly anybody misses: event loops fall back to `epoll_wait` and `recvmsg`, the setters of
-    // timers tell what was left of them, and a signal that carries a value is a rarity.
+    // Rarely needed: event loops fall back to `epoll_wait` and `recvmsg`, the setters of timers return the
+    // remaining time, and signals that carry a value are rare.
     (Errno(libc::ENOSYS), &[
         "epoll_pwait2", "recvmmsg", "timerfd_gettime", "timer_gettime", "timer_getoverrun",
         "rt_sigqueueinfo", "rt_tgsigqueueinfo",
     ]),
-    // Asynchronous I/O, old and new, has a record of kernel holes; event loops have epoll and threads.
+    // Asynchronous I/O, old and new, has a record of kernel vulnerabilities; event loops have epoll and
+    // threads.
     (Errno(libc::ENOSYS), &[
         "io_setup", "io_destroy", "io_submit", "io_cancel", "io_getevents", "io_pgetevents",
         "io_uring_setup", "io_uring_enter", "io_uring_register",
     ]),
 
     // ── Sockets and IPC ────────────────────────────────────────────────────────────────────────────────
-    // The family is decided when a socket is made; what it may reach is the network namespace's business.
+    // The family is fixed when a socket is created; what it can reach is up to the network namespace.
     (check(Check::Socket), &["socket"]),
     (check(Check::SocketPair), &["socketpair"]),
     (Allow, &[
         "bind", "listen", "accept", "accept4", "connect", "shutdown", "getsockname", "getpeername",
         "sendto", "recvfrom", "sendmsg", "recvmsg", "sendmmsg",
     ]),
-    // Most options are machinery that programs do without, and some have a record of kernel holes.
+    // Most options are not needed by programs, and some have a record of kernel vulnerabilities.
     (check(Check::SetOption), &["setsockopt"]),
     (check(Check::GetOption), &["getsockopt"]),
-    // Terminals, a few file and interface queries; everything else a driver understands is out of reach.
+    // Terminals, and a few file and interface queries; all other driver requests are denied.
     (check(Check::Ioctl), &["ioctl"]),
-    // The ipc namespace holds these; PHP and PostgreSQL use them, none with a time-out.
+    // The ipc namespace isolates these; PHP and PostgreSQL use them, none with a timeout.
     (Allow, &["shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl"]),
     (Errno(libc::ENOSYS), &["semtimedop"]),
-    // Message queues are hardly used, and are the usual way to shape a kernel heap.
+    // Message queues are rarely used, and are the usual way to shape a kernel heap.
     (Errno(libc::ENOSYS), &[
         "msgget", "msgsnd", "msgrcv", "msgctl",
         "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr",
     ]),
 
-    // ── Not for tenants, but politely ──────────────────────────────────────────────────────────────────
-    // Programs that would confine themselves, list mounts or read attributes in the newest way: an older
-    // kernel's answer sends them on to the older way or on without.
+    // ── Denied with ENOSYS instead of EPERM ────────────────────────────────────────────────────────────
+    // For programs that confine themselves, list mounts or read attributes in the newest way: an older
+    // kernel's answer makes them use the older way or continue without.
     (Errno(libc::ENOSYS), &[
         "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self", "statmount", "listmount",
         "lsm_get_self_attr", "lsm_set_self_attr", "lsm_list_modules",
         "setxattrat", "getxattrat", "listxattrat", "removexattrat", "file_getattr", "file_setattr",
     ]),
-    // All the rest is EPERM by default: ptrace and other processes' memory, keys, bpf, perf, namespaces,
-    // every mount call, handles, fanotify, modules, kexec, clocks, swap, quotas, ports, seccomp, the
+    // Everything else is EPERM by default: ptrace and other processes' memory, keys, bpf, perf, namespaces,
+    // all mount calls, handles, fanotify, modules, kexec, clocks, swap, quotas, ports, seccomp, the
     // page-sharing pipe calls (tee, vmsplice), and calls that libcs replaced long ago (getdents, eventfd,
     // utime, time).
 ];

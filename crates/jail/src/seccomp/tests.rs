@@ -1,4 +1,4 @@
-//! The program is run by a small interpreter and compared with the table, and once by the kernel.
+//! Runs the filter in a small interpreter and compares it with the table, and once in the kernel.
 
 use std::collections::HashSet;
 
@@ -19,7 +19,7 @@ fn errno(errno: i32) -> u32 {
     libc::SECCOMP_RET_ERRNO | errno as u32
 }
 
-/// Runs a program the way the kernel does; panics where the kernel would have refused to load it.
+/// Interprets a program like the kernel does; panics where the kernel would have refused to load it.
 fn interpret(program: &[sock_filter], audit_arch: u32, number: u32, arguments: [u64; 6]) -> u32 {
     let word = |offset: u32| match offset {
         0 => number,
@@ -45,7 +45,7 @@ fn interpret(program: &[sock_filter], audit_arch: u32, number: u32, arguments: [
     }
 }
 
-/// The verdict on a call by name, on each architecture that has it; they must agree.
+/// Returns the verdict on a call by name, on each architecture that has it; they must agree.
 fn verdict(name: &str, arguments: &[u64]) -> u32 {
     let mut registers = [0; 6];
     registers[..arguments.len()].copy_from_slice(arguments);
@@ -81,7 +81,7 @@ fn every_number_gets_the_verdict_of_the_table() {
                 None => assert_eq!(verdict, errno(libc::ENOSYS), "{arch:?} {number}"),
                 Some(Rule::Allow) => assert_eq!(verdict, ALLOW, "{arch:?} {name:?}"),
                 Some(Rule::Errno(with)) => assert_eq!(verdict, errno(with), "{arch:?} {name:?}"),
-                // Its own tests follow; here only that it ends in some verdict.
+                // Tested separately below; here only that it ends in some verdict.
                 Some(Rule::Check(_)) => assert!(verdict == ALLOW || verdict & 0xffff_0000 == errno(0)),
             }
         }
@@ -116,13 +116,13 @@ fn few_calls_reach_the_kernel_and_the_program_is_short() {
     for (arch, ceiling) in [(Arch::X86_64, 198), (Arch::Aarch64, 169)] {
         let (count, length) = (allowed(arch).count(), Filter::compile(arch, Wearer::Program).len());
         println!("{arch:?}: {count} calls reach the kernel, {length} instructions");
-        // 200 is the promise; the ceilings are where we are, and they only go down.
+        // 200 is the documented limit; these ceilings are the current numbers, and only go down.
         assert!(count <= ceiling, "{arch:?} lets {count} calls through");
         assert!(length < 4096);
     }
 }
 
-/// The reason for the filter: none of these may ever be let through by an edit of the table.
+/// Calls that no edit of the table may ever let through; they are why the filter exists.
 #[test]
 fn what_breaks_sandboxes_never_reaches_the_kernel() {
     const NEVER: &str = "ptrace process_vm_readv process_vm_writev kcmp keyctl add_key request_key bpf \
@@ -267,7 +267,7 @@ fn prctl_personality_and_scheduler_are_lists() {
     }
 }
 
-/// A far target gets a stepping stone: a search much longer than a jump still finds every value.
+/// A distant target gets a relay jump: a search much longer than a jump still finds every value.
 #[test]
 fn long_programs_stay_within_the_reach_of_jumps() {
     let mut assembler = Assembler::default();
@@ -287,7 +287,7 @@ fn long_programs_stay_within_the_reach_of_jumps() {
     }
 }
 
-/// Runs in the child; the number of the first expectation that does not hold, or 0.
+/// Runs in the child. Returns the number of the first expectation that fails, or 0.
 fn under_the_filter(filter: &Filter) -> i32 {
     // SAFETY: every call takes plain numbers or null and changes at most this short-lived child, which has
     // one thread and never returns to the test harness.
@@ -303,7 +303,7 @@ fn under_the_filter(filter: &Filter) -> i32 {
             failed(libc::socket(libc::AF_ALG, libc::SOCK_SEQPACKET, 0).into(), libc::EAFNOSUPPORT),
             libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) >= 0,
             failed(libc::syscall(libc::SYS_ioctl, 0, 0x1_0000_5412_u64, 0), libc::EPERM),
-            // TCP_NODELAY is asked of the kernel, TCP_ULP is not.
+            // TCP_NODELAY reaches the kernel, TCP_ULP does not.
             failed(libc::syscall(libc::SYS_setsockopt, -1, 6, 1, 0, 0), libc::EBADF),
             failed(libc::syscall(libc::SYS_setsockopt, -1, 6, 0x1_0000_001f_u64, 0, 0), libc::EPERM),
             failed(libc::syscall(libc::SYS_getsockopt, -1, 6, 35, 0, 0), libc::EPERM),
@@ -318,7 +318,8 @@ fn under_the_filter(filter: &Filter) -> i32 {
 #[test]
 fn the_kernel_loads_and_keeps_it() {
     let filter = Filter::for_this_machine(Wearer::Program);
-    // SAFETY: the child makes only system calls (no allocation, no lock of the harness) and ends by `_exit`.
+    // SAFETY: the child makes only system calls (no allocation, no lock of the harness) and ends with
+    // `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let code = under_the_filter(&filter);
@@ -326,14 +327,14 @@ fn the_kernel_loads_and_keeps_it() {
         unsafe { libc::_exit(code) };
     }
     let mut status = 0;
-    // SAFETY: `status` lives through the call, and `child` was forked above.
+    // SAFETY: `status` lives across the call, and `child` was forked above.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFEXITED(status), "ended by signal {}", libc::WTERMSIG(status));
-    assert_eq!(libc::WEXITSTATUS(status), 0, "the number of the expectation that failed");
+    assert_eq!(libc::WEXITSTATUS(status), 0, "the number of the failed expectation");
 }
 
-/// A zygote's child wears two filters; what both let pass is what a program's lets pass, and nothing else. A cold program's
-/// filter is the same, too; and of what either refuses with EPERM the launcher is told.
+/// A zygote's child has two filters. Together they allow exactly what a program's filter allows. The filter
+/// of a program without a zygote is equal as well, and denials with EPERM in any of them notify the launcher.
 #[test]
 fn a_childs_two_filters_are_a_programs() {
     let arguments = [[0; 6], [u64::MAX; 6], [0x1000_0000; 6], [0x8000; 6], [0x2000_0000; 6], [1; 6], [38; 6]];
@@ -345,19 +346,22 @@ fn a_childs_two_filters_are_a_programs() {
         for (number, arguments) in numbers.flat_map(|number| arguments.map(|arguments| (number, arguments))) {
             let by = |filter: &[sock_filter]| interpret(filter, arch.audit(), number, arguments);
             let (alone, outer, inner) = (by(&program), by(&zygote), by(&child));
-            // The kernel takes the stricter one, which is the smaller; of two that are alike the one installed last, and
-            // so who is told of what is refused is whoever listens to the child.
+            // The kernel applies the stricter verdict, which is the smaller one; of two equal ones it applies
+            // that of the filter installed last, so denials notify the child's listener.
             let together = if inner & ACTION <= outer & ACTION { inner } else { outer };
             let told = if alone == errno(libc::EPERM) { TELL } else { alone };
             assert_eq!(together, told, "{arch:?} {number} {arguments:x?}");
-            assert!(together != TELL || inner == TELL, "{arch:?} {number}: nobody listens to the zygote");
+            assert!(together != TELL || inner == TELL, "{arch:?} {number}: the zygote has no listener");
             assert_eq!(by(&heard), told, "{arch:?} {number} {arguments:x?}");
-            assert!(by(&host) != ALLOW || alone == ALLOW, "{arch:?} {number}: PID 1 may more than a program");
+            assert!(
+                by(&host) != ALLOW || alone == ALLOW,
+                "{arch:?} {number}: PID 1 has more rights than a program"
+            );
         }
     }
 }
 
-/// An end that is announced is told of; any other is none of the filter's business.
+/// An announced exit is a notification; any other exit passes the filter.
 #[test]
 fn only_an_announced_end_is_told_of() {
     for arch in ARCHES {
@@ -371,7 +375,7 @@ fn only_an_announced_end_is_told_of() {
     }
 }
 
-/// What a container runtime makes of the listing: the first entry that fits, and EPERM where none does.
+/// Returns the verdict of a container runtime with the listing: the first matching entry, or EPERM.
 fn listed(entries: &[listing::Entry], name: &str, arguments: [u64; 6]) -> u32 {
     let holds = |condition: &listing::Condition| {
         arguments[usize::from(condition.argument)] & u64::from(condition.mask) == u64::from(condition.value)
@@ -382,7 +386,7 @@ fn listed(entries: &[listing::Entry], name: &str, arguments: [u64; 6]) -> u32 {
 
 #[test]
 fn container_runtimes_are_told_the_same_table() {
-    // Every value that some check looks for is among these, and neighbours of it.
+    // Contains every value that some check compares, and neighbors of these.
     let interesting =
         [0, 1, 2, 3, 6, 8, 16, 17, 22, 38, 0o100, 0o644, 0o4755, 0o2755, 0o20_000_000, 0o100_644, 0o020_644]
             .into_iter()
@@ -427,7 +431,7 @@ fn container_runtimes_are_told_the_same_table() {
             assert_eq!(
                 arguments.len(),
                 entry.conditions.len(),
-                "two conditions on one argument mean either: {entry:?}"
+                "two conditions on one argument would be alternatives: {entry:?}"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Files, nodes and their modes.
+//! Tests of files, nodes and their modes.
 
 use super::*;
 

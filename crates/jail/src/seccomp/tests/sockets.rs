@@ -1,4 +1,4 @@
-//! Families of sockets, and their options.
+//! Tests of socket families and socket options.
 
 use super::*;
 
