@@ -1,9 +1,10 @@
-//! From sources of a Python package to a wheel, step by step. Code of packages runs in two of the steps, and those have
-//! neither network nor registries nor caches; whatever they leave is touched by no one but code of ours in a sandbox.
+//! Builds a wheel from the sources of a Python package, step by step. Two steps run code of the package.
+//! Those have no network, no registries and no caches, and their output is only read by trusted code in a
+//! sandbox.
 //!
 //! ```text
 //! list ─▶ fetch ─▶ unpack ─▶ requires ─▶ wheel ─▶ take
-//! network  network    ·      its code   its code    ·
+//! network  network    ·      untrusted  untrusted   ·
 //! ```
 
 use std::path::Path;
@@ -24,12 +25,12 @@ const SOURCES: &str = concat!(include_str!("probes/versions.py"), include_str!("
 const UNPACK: &str = include_str!("probes/unpack.py");
 const BUILD: &str = include_str!("probes/build.py");
 const WHEEL: &str = concat!(include_str!("probes/versions.py"), include_str!("probes/wheel.py"));
-/// Where a folder is seen that a build has left.
+/// Where the folder with a build's output is mounted.
 const LEFT: &str = "/opt/belljar/left";
-/// The most packages that a build may need.
+/// Maximum number of build requirements.
 const MAX_REQUIRED: usize = 100;
 
-/// An archive with sources: all that is known of it before it is fetched.
+/// A source archive, as the registry describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sources {
     pub(crate) name: String,
@@ -38,11 +39,11 @@ pub(crate) struct Sources {
     pub(crate) hash: String,
 }
 
-/// Which sources of a package there are.
+/// The source archives of a package.
 #[derive(Debug)]
 pub(crate) struct Listed {
     pub(crate) sources: Vec<Sources>,
-    /// Whether there are wheels, too.
+    /// Whether the package also has wheels.
     pub(crate) has_wheels: bool,
 }
 
@@ -59,17 +60,18 @@ struct Entry {
     hash: String,
 }
 
-/// How sources say that they are built.
+/// The `[build-system]` table of a source tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct System {
-    /// What has to be there for it.
+    /// Packages that the build requires.
     pub(crate) requires: Vec<String>,
     backend: String,
     backend_path: Vec<String>,
 }
 
 impl Python<'_> {
-    /// The sources of a package. Into the folder goes an empty wheel for each version, so that an installer can choose.
+    /// Lists the source archives of a package. Writes an empty wheel for each version to the folder, so that
+    /// an installer can choose among them.
     pub(crate) async fn sources(&self, name: &str, folder: &Path) -> Result<Listed, PackagesError> {
         let job =
             Job { command: self.script(SOURCES, &["list", name]), folder: Some(folder), ..Job::default() };
@@ -84,7 +86,7 @@ impl Python<'_> {
         Ok(Listed { sources: sources.collect(), has_wheels: listing.wheels })
     }
 
-    /// Fetches an archive, which must be what the registry says, unpacks it, and reads how it is built.
+    /// Fetches an archive, checks its hash, unpacks it and reads its build system.
     pub(crate) async fn unpacked(&self, sources: &Sources, folder: &Path) -> Result<System, PackagesError> {
         let command = self.script(SOURCES, &["fetch", &sources.url, &sources.hash]);
         let fetch = Job { command, folder: Some(folder), download: true, ..Job::default() };
@@ -97,7 +99,7 @@ impl Python<'_> {
         System::read(&understood::<String>(&done.stdout)?).map_err(|why| failed(sources, &why))
     }
 
-    /// What the build says that it needs beyond what is written. Runs code of the package.
+    /// Returns the build requirements that the build backend adds. Runs code of the package.
     pub(crate) async fn required(
         &self,
         sources: &Sources,
@@ -107,7 +109,7 @@ impl Python<'_> {
     ) -> Result<Vec<String>, PackagesError> {
         let said = self.hook("requires", sources, system, bench, folder).await?;
         let said: Vec<String> = serde_json::from_str(&said)
-            .map_err(|_| failed(sources, "it does not say what it needs to be built"))?;
+            .map_err(|_| failed(sources, "its build backend does not report its requirements"))?;
         named(&said).map_err(|why| failed(sources, &why))
     }
 
@@ -141,7 +143,7 @@ impl Python<'_> {
         self.workshop.build(self.image, build).await
     }
 
-    /// Takes what a build has left, if that is a wheel of this package, into a folder of its own.
+    /// Copies a build's output to another folder, if it is a wheel of this package.
     pub(crate) async fn take(
         &self,
         sources: &Sources,
@@ -156,7 +158,7 @@ impl Python<'_> {
         if done.succeeded { Ok(()) } else { Err(failed(sources, &end_of(&done.stderr))) }
     }
 
-    /// The hash of the one wheel in a folder.
+    /// Returns the hash of the one wheel in a folder.
     pub(crate) async fn hash(&self, folder: &Path) -> Result<String, PackagesError> {
         let command = self.script(WHEEL, &["hash", LEFT]);
         let job = Job { command, mounts: vec![shown(folder, LEFT)], ..Job::default() };
@@ -170,7 +172,7 @@ impl Python<'_> {
 }
 
 impl System {
-    /// Reads `pyproject.toml`; without one it is as it always was.
+    /// Reads `pyproject.toml`; without a build system, the setuptools default of PEP 517 applies.
     fn read(text: &str) -> Result<Self, String> {
         let usual = |requires: Option<Vec<String>>| Self {
             requires: requires.unwrap_or_else(|| vec!["setuptools>=40.8.0".to_owned()]),
@@ -203,14 +205,14 @@ struct WrittenSystem {
     backend_path: Vec<String>,
 }
 
-/// Names of packages and nothing else: an installer takes more than that.
+/// Parses package names. Rejects everything else that an installer would accept.
 fn named(texts: &[String]) -> Result<Vec<String>, String> {
     if texts.len() > MAX_REQUIRED {
-        return Err(format!("it needs more than {MAX_REQUIRED} packages to be built"));
+        return Err(format!("its build requires more than {MAX_REQUIRED} packages"));
     }
     let checked = texts.iter().map(|text| match Requirement::parse(Registry::Pypi, text) {
         Ok(one) if one.direct.is_none() && one.hashes.is_empty() => Ok(one.to_string()),
-        Ok(_) => Err(format!("'{}', which it needs to be built, is an address", text.escape_debug())),
+        Ok(_) => Err(format!("its build requirement '{}' is a URL or path", text.escape_debug())),
         Err(error) => Err(error.to_string()),
     });
     checked.collect()
@@ -224,10 +226,10 @@ pub(crate) fn failed(sources: &Sources, why: &str) -> PackagesError {
     PackagesError::BuildFailed(format!("{} {} could not be built: {why}", sources.name, sources.version))
 }
 
-/// What code of ours printed.
+/// Parses the output of a trusted script.
 fn understood<T: DeserializeOwned>(text: &str) -> Result<T, PackagesError> {
     serde_json::from_str(text)
-        .map_err(|error| PackagesError::Host(format!("the answer about sources is not understood: {error}")))
+        .map_err(|error| PackagesError::Host(format!("cannot parse the list of sources: {error}")))
 }
 
 #[cfg(test)]
@@ -252,7 +254,7 @@ mod tests {
         assert!(System::read("[build-system\n").is_err());
     }
 
-    /// Each of these is a word that an installer understands, and does something else for.
+    /// An installer would interpret each of these as something other than a package.
     #[test]
     fn a_build_needs_packages_and_nothing_else() {
         for text in

@@ -1,9 +1,9 @@
-//! What installers say, shortened to what matters, and without anything secret.
+//! Shortens installer output to the relevant part and removes secrets from it.
 
-/// The longest explanation.
+/// Maximum length of an explanation, in characters.
 const MAX_CHARS: usize = 600;
 
-/// Lines that say nothing to whoever asked.
+/// Prefixes of lines that do not help the caller.
 const NOISE: &[&str] = &[
     "warn",
     "hint: ",
@@ -27,7 +27,7 @@ const NOISE: &[&str] = &[
     "npm error the following",
 ];
 
-/// What is left of an installer's output.
+/// Returns the relevant part of an installer's output.
 pub(crate) fn shortened(output: &str) -> String {
     let told: Vec<String> = output.lines().filter_map(telling).collect();
     let text = told.join(" ");
@@ -41,7 +41,7 @@ pub(crate) fn shortened(output: &str) -> String {
     }
 }
 
-/// The end of what a build printed: there it says what went wrong.
+/// Returns the end of a build's output, where the error is.
 pub(crate) fn end_of(output: &str) -> String {
     let plain: String = output.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let text = without_secrets(&plain.split_whitespace().collect::<Vec<_>>().join(" "));
@@ -55,7 +55,7 @@ pub(crate) fn end_of(output: &str) -> String {
 }
 
 fn telling(line: &str) -> Option<String> {
-    // Boxes and arrows of uv, and names of the tool that speaks.
+    // Removes the box-drawing characters of uv and the names of the tools.
     let plain: String = line.chars().filter(|c| !c.is_control() && !"×╰─▶│├".contains(*c)).collect();
     let lower = plain.trim_end().to_lowercase();
     if lower.is_empty() || NOISE.iter().any(|noise| lower.trim_start().starts_with(noise)) {
@@ -68,7 +68,7 @@ fn telling(line: &str) -> Option<String> {
     Some(text.split_whitespace().collect::<Vec<_>>().join(" ")).filter(|text| !text.is_empty())
 }
 
-/// Addresses without the name and the password that may be in them.
+/// Removes user names and passwords from URLs.
 pub(crate) fn without_secrets(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -85,7 +85,7 @@ pub(crate) fn without_secrets(text: &str) -> String {
     out
 }
 
-/// Whether an installer could not get at its registry, as opposed to having got an answer.
+/// Returns whether the installer failed to reach its registry, rather than being refused by it.
 pub(crate) fn is_unreachable(output: &str) -> bool {
     let lower = output.to_lowercase();
     let signs = [

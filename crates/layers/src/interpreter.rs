@@ -1,4 +1,5 @@
-//! What an image has already: asked once of its interpreter, in a sandbox, and remembered until something there changes.
+//! Finds out what an image already has. Its interpreter is asked once, in a sandbox; the answer is cached
+//! until the image changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -17,10 +18,10 @@ use crate::workshop::Workshop;
 
 const PYTHON: &str = include_str!("probes/python.py");
 const NODE: &str = include_str!("probes/node.js");
-/// How long nobody looks whether something changed.
+/// How long a cached answer is used without checking for changes.
 const MOMENT: Duration = Duration::from_secs(2);
 
-/// An interpreter, as it sees itself from inside.
+/// An interpreter of an image, as it describes itself in a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Interpreter {
     /// `cpython-3.12`, `node-22-127`.
@@ -29,26 +30,26 @@ pub(crate) struct Interpreter {
     pub(crate) version: String,
     /// `x86_64-linux-gnu`.
     pub(crate) platform: String,
-    /// Where it is, inside.
+    /// Path in the sandbox.
     pub(crate) program: String,
-    /// Modules that it can import.
+    /// Importable modules.
     pub(crate) modules: BTreeSet<String>,
-    /// Packages that are installed for it, by their normal names.
+    /// Installed packages, by normalized name.
     pub(crate) packages: BTreeSet<String>,
-    /// How its own installer is called, where it has one.
+    /// Command of its own installer; empty if it has none.
     pub(crate) installer: Vec<String>,
-    /// Folders in which it looks for modules.
+    /// Folders that it searches for modules.
     paths: Vec<String>,
 }
 
-/// Kept on disk, with what tells whether it still holds.
+/// The cached answer on disk, with the timestamps that validate it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Kept {
     interpreter: Interpreter,
     stamps: BTreeMap<String, (i64, i64)>,
 }
 
-/// All that were asked.
+/// A cache of image interpreters.
 #[derive(Debug)]
 pub(crate) struct Interpreters {
     folder: PathBuf,
@@ -60,7 +61,7 @@ impl Interpreters {
         Self { folder, known: Memo::new(MOMENT) }
     }
 
-    /// The one that runs a language in an image.
+    /// Returns the interpreter that runs a language in an image.
     pub(crate) async fn of(
         &self,
         workshop: &Workshop,
@@ -94,7 +95,7 @@ async fn ask(
     let done = workshop.ask(image, language.name, code).await?;
     serde_json::from_str(&done.stdout).map_err(|_| {
         let why = crate::explain::shortened(&done.stderr);
-        PackagesError::Host(format!("{} does not say what it has: {why}", language.name))
+        PackagesError::Host(format!("cannot query {}: {why}", language.name))
     })
 }
 
@@ -104,10 +105,11 @@ impl Kept {
     }
 }
 
-/// When the folders of an image's modules last changed. They are the image's, which no tenant writes.
+/// Returns when the image's module folders last changed. No tenant can write them.
 fn stamps(interpreter: &Interpreter, image: &Image) -> BTreeMap<String, (i64, i64)> {
     let root = match image {
-        // Another image of the same name is another interpreter: nothing is to be looked at, and nothing is here.
+        // A changed image has another name and so another cache entry, and its folders are not on this
+        // machine.
         Image::Named(_) => return BTreeMap::new(),
         image => image.folder().unwrap_or(Path::new("/")),
     };
@@ -122,7 +124,7 @@ fn read(file: &Path) -> Option<Kept> {
     serde_json::from_slice(&std::fs::read(file).ok()?).ok()
 }
 
-/// Best effort: without it the question is asked again next time.
+/// Writes the cache entry. On failure, the interpreter is asked again next time.
 fn keep(file: &Path, kept: &Kept) {
     let temporary = file.with_extension(format!("{}", std::process::id()));
     let written = file

@@ -1,5 +1,5 @@
-//! JavaScript's packages: by bun where it is found, by npm otherwise. Without their scripts, so no package's code runs; where a
-//! profile allows it, the scripts run in a step of their own.
+//! Installs JavaScript packages with bun, or else with npm. Install scripts are disabled, so no code of
+//! packages runs. If a profile allows it, the scripts run in a separate step.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,17 +14,17 @@ use crate::python::answer;
 use crate::shelf::{Package, Scope};
 use crate::workshop::{Build, Job, Kept, Workshop};
 
-/// Installs for one image.
+/// Installs packages for one image.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct JavaScript<'a> {
     pub(crate) workshop: &'a Workshop,
     pub(crate) image: &'a Image,
     pub(crate) scope: &'a Scope,
-    /// A lock of somebody's own.
+    /// The request's own lock file.
     pub(crate) came_along: Option<&'a Lock>,
 }
 
-/// What was resolved: the packages, and the lock file from which exactly these are installed.
+/// A resolved set: the packages, and the lock file from which exactly these are installed.
 #[derive(Debug)]
 pub(crate) struct Locked {
     pub(crate) packages: Vec<Package>,
@@ -32,12 +32,12 @@ pub(crate) struct Locked {
 }
 
 impl JavaScript<'_> {
-    /// `bun` or `npm`.
+    /// Returns `bun` or `npm`.
     pub(crate) fn installer(&self) -> &'static str {
         if self.workshop.tools.bun.is_some() { "bun" } else { "npm" }
     }
 
-    /// Exact versions and hashes, in a folder of its own. Nothing is installed.
+    /// Resolves exact versions and hashes in a separate folder. Installs nothing.
     pub(crate) async fn resolve(
         &self,
         requirements: &[String],
@@ -63,7 +63,7 @@ impl JavaScript<'_> {
         Ok(Locked { packages: locked(name, &lock)?, lock })
     }
 
-    /// Puts exactly what a lock file says into a folder.
+    /// Installs exactly what a lock file lists into a folder.
     pub(crate) async fn install(
         &self,
         requirements: &[String],
@@ -90,14 +90,14 @@ impl JavaScript<'_> {
         self.installing(words, folder).await
     }
 
-    /// Has packages run their scripts, where they have been installed: whatever they do, they do to this folder.
+    /// Runs the install scripts of installed packages. They can only affect this folder.
     pub(crate) async fn build(&self, folder: &Path) -> Result<(), PackagesError> {
         let command = ["npm", "rebuild", "--foreground-scripts", "--offline"].map(str::to_owned).to_vec();
         let env = [
             ("NPM_CONFIG_CACHE", "/tmp/npm"),
             ("NPM_CONFIG_UPDATE_NOTIFIER", "false"),
             ("NPM_CONFIG_LOGLEVEL", "error"),
-            // Newer ones want to be told for each package; here they all may.
+            // Newer versions of npm require approval for each package; here all are approved.
             ("NPM_CONFIG_DANGEROUSLY_ALLOW_ALL_SCRIPTS", "true"),
         ];
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
@@ -105,8 +105,8 @@ impl JavaScript<'_> {
         let build = Build { what, command, env, folder: Some(folder), ..Build::default() };
         let built = self.workshop.build(self.image, build).await;
         built.map(drop).map_err(|error| {
-            let advice = "install scripts are run by npm, which is not here: install it, or use a profile without \
-                          build_packages";
+            let advice = "npm runs install scripts, but is not installed: install it, or use a profile \
+                          without build_packages";
             without_npm(error, advice)
         })
     }
@@ -117,7 +117,8 @@ impl JavaScript<'_> {
             Some(bun) => (bun.inside(), "bun"),
             None => ("npm".to_owned(), "npm"),
         };
-        // What bun has in its cache it takes by name and version, and somebody's lock may know another hash of that.
+        // bun takes cached packages by name and version, and the request's lock file may have a different
+        // hash for them.
         let fresh = name == "bun" && self.came_along.is_some();
         let cache = if fresh { "/tmp/bun".to_owned() } else { Workshop::cache(name) };
         let variable = if name == "bun" { "BUN_INSTALL_CACHE_DIR" } else { "NPM_CONFIG_CACHE" };
@@ -138,7 +139,7 @@ impl JavaScript<'_> {
         })
     }
 
-    /// The host touches nothing in a folder where an installer works: files come and go through the sandbox.
+    /// Writes a file through a sandbox: the host never touches a folder in which an installer works.
     async fn write(&self, folder: &Path, name: &str, text: &str) -> Result<(), PackagesError> {
         let command = ["tee", name].map(str::to_owned).to_vec();
         let job = Job { command, stdin: text.to_owned(), folder: Some(folder), ..Job::default() };
@@ -151,7 +152,7 @@ impl JavaScript<'_> {
     }
 }
 
-/// Where the image has no npm, says what to do about it.
+/// Replaces the error with advice if the image has no npm.
 fn without_npm(error: PackagesError, advice: &str) -> PackagesError {
     match error {
         PackagesError::Host(why) if why.contains("execute npm: ENOENT") => {
@@ -161,7 +162,7 @@ fn without_npm(error: PackagesError, advice: &str) -> PackagesError {
     }
 }
 
-/// `lodash@^4` and `@a/b` as a `package.json`.
+/// Converts requirements like `lodash@^4` and `@a/b` to a `package.json`.
 fn manifest(requirements: &[String]) -> Value {
     let pair = |text: &String| {
         let (name, version) = match text.char_indices().skip(1).find(|(_, c)| *c == '@') {
@@ -174,20 +175,20 @@ fn manifest(requirements: &[String]) -> Value {
     json!({"name": "layer", "private": true, "dependencies": dependencies})
 }
 
-/// The packages of a lock that an installer wrote.
+/// Parses the packages of a lock file that an installer wrote.
 fn locked(file: &str, text: &str) -> Result<Vec<Package>, PackagesError> {
     let lock = Lock::of_file(file, text).ok_or_else(|| unexpected(file))?;
     let lock = lock.map_err(|error| unexpected(&error.to_string()))?;
     if lock.roots.iter().any(|root| root.direct.is_some())
         || lock.pins.iter().any(|pin| pin.hashes.is_empty())
     {
-        return Err(PackagesError::Unresolvable("the registry gives no hash of a package".to_owned()));
+        return Err(PackagesError::Unresolvable("the registry provides no hash for a package".to_owned()));
     }
     let package = |pin: Requirement| Package { name: pin.name, version: pin.version, hashes: pin.hashes };
     Ok(once(lock.pins.into_iter().map(package).collect()))
 }
 
-/// A package may be there several times, in folders of others.
+/// Removes duplicates: a package may be installed several times, in folders of other packages.
 fn once(mut packages: Vec<Package>) -> Vec<Package> {
     packages.sort();
     packages.dedup();
@@ -195,7 +196,7 @@ fn once(mut packages: Vec<Package>) -> Vec<Package> {
 }
 
 fn unexpected(what: &str) -> PackagesError {
-    PackagesError::Host(format!("the installer's lock file is not understood: {what}"))
+    PackagesError::Host(format!("cannot parse the installer's lock file: {what}"))
 }
 
 #[cfg(test)]

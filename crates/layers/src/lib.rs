@@ -1,15 +1,15 @@
-//! Packages made available to runs, without an install at each of them.
+//! Makes packages available to runs without installing them for each run.
 //!
 //! ```text
-//! Needs ─ question.rs ─▶ what is missing ─ resolve ─▶ exact versions and hashes ─ shelf ─▶ a layer that is there
-//!            imports, names, manifests        │                                    └ install ─▶ a new one
-//!            minus what the image has         └────── executions: workshop.rs by python/, javascript/ ─────┘
+//! Needs ─ requirements.rs ─▶ missing packages ─ resolve ─▶ versions, hashes ─ find ─▶ an existing layer
+//!           imports, names, manifests               │                          └ install ─▶ a new layer
+//!           minus the image's packages              └── runs of installer_sandbox.rs ──┘
 //! ```
 //!
-//! - [`shelf`]: layers on disk. What is on the shelf is whole, verified and never changes.
-//! - [`Library`]: the port of the engine. Everything that an installer does happens in a sandbox, through the same provider
-//!   as everybody's code: with network, and without any package's code; or, where a profile lets packages be built (`build`),
-//!   with their code, and without network.
+//! - [`shelf`]: the layer store. Layers on disk are complete, verified and immutable.
+//! - [`Library`]: implements the engine's `Packages` port. Every installer runs in a sandbox, through the
+//!   same provider as user code. Installer sandboxes have network access but never run code of packages. If a
+//!   profile allows building packages (`build`), their code runs in a sandbox without network access.
 
 mod build;
 mod explain;

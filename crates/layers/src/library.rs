@@ -1,4 +1,4 @@
-//! The port of the engine: from what a run needs to layers that are there.
+//! Implements the engine's `Packages` port: turns the needs of a run into layers to mount.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -24,32 +24,32 @@ use crate::tally::Tally;
 use crate::tools::Tools;
 use crate::workshop::Workshop;
 
-/// How long an answer is kept in memory, and with it its layers on disk.
+/// How long an answer is kept in memory. Its layers stay on disk for at least that long.
 const MOMENT: Duration = Duration::from_secs(300);
 
-/// What an administrator decides.
+/// Package settings of the administrator.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where layers and caches of installers are.
+    /// Folder of the layer store and the installer caches.
     pub folder: PathBuf,
-    /// Which names may be installed, and what they mean.
+    /// Which package names may be installed, and what they map to.
     pub names: NameSettings,
-    /// How long a set of names means the same versions.
+    /// How long a set of requirements keeps resolving to the same versions.
     pub ttl: Duration,
-    /// Whether tenants use each other's layers.
+    /// Whether tenants share layers.
     pub shared: bool,
-    /// How much is kept.
+    /// Bounds of the layer store.
     pub bounds: Bounds,
-    /// How much installers keep for themselves.
+    /// Maximum size of all installer caches, in bytes.
     pub cache_bytes: u64,
-    /// A cache that machines share.
+    /// A cache shared between machines.
     pub shared_cache: Option<SharedCache>,
 }
 
-/// Looks for installers and registries; asked when something is to be installed for the first time.
+/// Finds installers and registries; called before the first installation.
 pub type Equip = Box<dyn Fn() -> (Registries, Tools) + Send + Sync>;
 
-/// Makes packages available.
+/// Makes packages available to runs.
 pub struct Library {
     pub(crate) settings: Settings,
     provider: Arc<dyn Provider>,
@@ -71,25 +71,25 @@ impl std::fmt::Debug for Library {
     }
 }
 
-/// An answer, and what it was given for.
+/// The result of preparing packages, and the import pattern that it serves.
 #[derive(Debug, Default)]
 pub(crate) struct Ready {
     pub(crate) prepared: Prepared,
     pub(crate) habit: Option<Habit>,
-    /// Layers while they are collected; the answer keeps them.
+    /// Leases of the layers while they are collected; the result keeps them.
     pub(crate) held: Vec<Held>,
-    /// How many layers of packages it has.
+    /// Number of package layers.
     count: usize,
 }
 
-/// What is asked of one registry.
+/// The packages that a run needs from one registry.
 #[derive(Debug)]
 pub(crate) struct Asked {
     /// Imports of the code.
     pub(crate) found: Found,
-    /// What the request names.
+    /// Packages named by the request.
     pub(crate) given: Listed,
-    /// What the profile names, where that has a layer of its own.
+    /// Packages named by the profile, if they go into a layer of their own.
     pub(crate) profile: Vec<Requirement>,
 }
 
@@ -103,7 +103,7 @@ impl Asked {
 }
 
 impl Ready {
-    /// The same for whoever comes next: what was installed once is there from then on.
+    /// Returns the answer for later callers, which find the packages installed.
     fn known(self) -> Self {
         let cache = if self.prepared.cache == Cache::None { Cache::None } else { Cache::Hit };
         Self { prepared: Prepared { cache, install: Duration::ZERO, ..self.prepared }, ..self }
@@ -156,7 +156,7 @@ impl Packages for Library {
     }
 }
 
-/// All that an answer depends on.
+/// Hashes everything that an answer depends on.
 fn asked(needs: &Needs<'_>) -> Digest {
     let image = needs.image.identity();
     let flags = format!("{} {} {}", needs.detect, needs.playground, needs.build);
@@ -169,15 +169,15 @@ fn asked(needs: &Needs<'_>) -> Digest {
     parts.extend(needs.packages.iter().chain(needs.standing).map(String::as_bytes));
     for file in needs.files {
         parts.push(file.path.as_bytes());
-        // Of most files only the name counts.
+        // Other files only matter by name.
         let lists = Requirement::of_manifest(&file.path, "").is_some();
         parts.push(if lists { &file.content } else { b"" });
     }
     Digest::of("belljar needs 2", parts)
 }
 
-/// Reads code and manifests while other tasks of this async thread go on elsewhere. A runtime with one thread only has one
-/// caller's tasks.
+/// Reads code and manifests without blocking other tasks of this thread. A single-threaded runtime only runs
+/// one caller's tasks.
 fn off_the_runtime<T>(work: impl FnOnce() -> T) -> T {
     use tokio::runtime::{Handle, RuntimeFlavor};
     match Handle::try_current().map(|handle| handle.runtime_flavor()) {
@@ -187,7 +187,7 @@ fn off_the_runtime<T>(work: impl FnOnce() -> T) -> T {
 }
 
 impl Library {
-    /// Over a provider; nothing is touched before something is asked for.
+    /// Creates a library over a provider. Nothing is opened before the first request.
     pub fn new(provider: Arc<dyn Provider>, settings: Settings, equip: Equip, tell: Tell) -> Self {
         Self {
             provider,
@@ -205,7 +205,7 @@ impl Library {
         }
     }
 
-    /// Waits until others can have what was made here, for as long as that may take.
+    /// Waits until pending uploads to the shared cache are done, up to its timeout.
     pub async fn settle(&self) {
         if let Some(Ok(shelf)) = self.shelf.get() {
             shelf.settle().await;
@@ -233,17 +233,18 @@ impl Library {
         opened.as_ref().map_err(|error| error.clone().into())
     }
 
-    /// A profile's packages that cannot be had are no reason to refuse code that says nothing of them.
+    /// Falls back to the image without the profile's packages if those are unavailable: code that does not
+    /// name them should still run.
     async fn look(&self, needs: Needs<'_>, progress: &mut dyn Progress) -> Result<Ready, PackagesError> {
         match self.find(needs, true, progress).await {
             Err(PackagesError::Host(why)) if !needs.standing.is_empty() => {
                 let mut ready = self.find(needs, false, progress).await?;
                 ready.prepared.profile_replaced = true;
-                let message = format!("the profile's packages are not there: {why}");
+                let message = format!("the profile's packages are not available: {why}");
                 ready.prepared.findings.push(question::finding(
                     message,
                     None,
-                    "install them into the image, or mend that",
+                    "install them into the image, or fix the cause",
                 ));
                 Ok(ready)
             }

@@ -1,4 +1,4 @@
-//! What a lock file that came along holds a resolution to.
+//! Applies the versions and hashes of a request's own lock file to a resolution.
 
 use belljar_analysis::imports::{Lock, Registry, Requirement};
 use belljar_engine::packages::PackagesError;
@@ -6,31 +6,32 @@ use serde_json::{Value, json};
 
 use crate::shelf::Package;
 
-/// The packages, with no other hashes than the lock's where it has some. What is not in the lock is as it was resolved.
+/// Restricts packages to the hashes of the lock file, where it has some. Packages that the lock file does not
+/// contain stay as resolved.
 pub(crate) fn hold(lock: &Lock, packages: Vec<Package>) -> Result<Vec<Package>, PackagesError> {
     let refuse = |name: &str, why: &str| {
-        Err(PackagesError::Unresolvable(format!("'{name}' {why} {}; make that anew", lock.file)))
+        Err(PackagesError::Unresolvable(format!("'{name}' {why} {}; regenerate the lock file", lock.file)))
     };
     let mut held = packages.clone();
     for package in &mut held {
         let pins: Vec<_> = lock.pins.iter().filter(|pin| is_of(lock.registry, pin, &package.name)).collect();
         let pin = pins.iter().find(|pin| version(&pin.version) == version(&package.version));
         let Some(pin) = pin else {
-            // npm may have a second one where something that is not in the lock needs it.
+            // npm can install a second version for a package that is not in the lock file.
             let there = |other: &Package| {
                 other.name == package.name
                     && pins.iter().any(|pin| version(&pin.version) == version(&other.version))
             };
             match pins.is_empty() || packages.iter().any(there) {
                 true => continue,
-                false => return refuse(&package.name, "does not come out in the version of"),
+                false => return refuse(&package.name, "does not resolve to the version in"),
             }
         };
         if !pin.hashes.is_empty() {
             package.hashes.retain(|hash| pin.hashes.contains(hash));
         }
         if package.hashes.is_empty() {
-            return refuse(&package.name, "has other files in the registry than those of");
+            return refuse(&package.name, "has other files in the registry than in");
         }
     }
     Ok(held)
@@ -40,12 +41,12 @@ fn is_of(registry: Registry, pin: &Requirement, name: &str) -> bool {
     pin.name == name || Requirement::parse(registry, name).is_ok_and(|one| one.name == pin.name)
 }
 
-/// `==1.0` and `1.0.0` are one version.
+/// Normalizes a version: `==1.0` and `1.0.0` are equal.
 fn version(text: &str) -> &str {
     text.trim_start_matches('=').trim_end_matches(".0")
 }
 
-/// Returns lines that hold Python's installers to the versions of a lock file that came along, and to these packages.
+/// Returns pip constraints for the versions of a lock file and for these packages.
 pub(crate) fn constraints(lock: Option<&Lock>, packages: &[Package]) -> String {
     let lines = lock.into_iter().flat_map(|lock| &lock.pins).map(|pin| {
         let marker = pin.marker.as_ref().map_or(String::new(), |marker| format!(" ; {marker}"));
@@ -54,7 +55,7 @@ pub(crate) fn constraints(lock: Option<&Lock>, packages: &[Package]) -> String {
     lines.chain(packages.iter().map(|one| format!("{}=={}\n", one.name, one.version))).collect()
 }
 
-/// A `package-lock.json` that npm and bun start from.
+/// Creates a `package-lock.json` from which npm and bun start.
 pub(crate) fn seed(lock: &Lock, manifest: &Value) -> String {
     let mut packages = lock.tree.clone();
     packages.insert(String::new(), manifest.clone());
@@ -87,7 +88,7 @@ mod tests {
         assert_eq!((held[1].hashes.len(), held[2].hashes.len()), (1, 1));
         let why = |packages| hold(&lock, packages).unwrap_err().to_string();
         assert!(why(vec![package("pyyaml", "6.0", &[&bad])]).contains("other files"));
-        assert!(why(vec![package("pyyaml", "6.1", &[&good])]).contains("version of Pipfile.lock"));
+        assert!(why(vec![package("pyyaml", "6.1", &[&good])]).contains("version in Pipfile.lock"));
         let profile = [package("numpy", "2.0", &[])];
         assert_eq!(constraints(Some(&lock), &profile), "pyyaml==6.0\nsix==1.17.0\nnumpy==2.0\n");
     }

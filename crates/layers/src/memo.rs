@@ -1,4 +1,4 @@
-//! Answers that are still good, in memory: so many, and no older than so long.
+//! A cache of answers in memory, bounded in size and age.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::shelf::Digest;
 
-/// So many are remembered; then all are forgotten, which costs a look at the disk each.
+/// Maximum number of entries. At the limit the cache is cleared; each entry then costs one disk access again.
 const MAX: usize = 4_096;
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! One layer of packages: resolved to exact versions, and found or installed.
+//! Obtains one layer of packages: resolves exact versions, then finds or installs the layer.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use crate::order::{Order, Resolved};
 use crate::shelf::{Origin, Package};
 
 impl Library {
-    /// Mounts the layer with exactly these packages, which is installed where it is not there.
+    /// Mounts the layer with exactly these packages; installs it if it does not exist.
     pub(crate) async fn layer(
         &self,
         order: &Order<'_>,
@@ -60,7 +60,8 @@ impl Library {
         Ok(())
     }
 
-    /// Exact versions: as remembered, else as the registry says now. Whoever asks meanwhile gets the same.
+    /// Resolves exact versions, from the cache or else from the registry. Concurrent callers share one
+    /// resolution.
     pub(crate) async fn resolve(
         &self,
         order: &Order<'_>,
@@ -82,7 +83,7 @@ impl Library {
                     shelf.remember(&question, &resolved).await?;
                     Ok(resolved)
                 }
-                // What it meant before will do where nobody can be asked.
+                // An outdated answer is better than none if the registry cannot be reached.
                 (Err(PackagesError::Host(_)), Some(old)) => Ok(old.value),
                 (Err(error), _) => Err(error),
             }
@@ -90,7 +91,7 @@ impl Library {
         self.resolving.once(&question, work).await
     }
 
-    /// Exact versions as the registry says now.
+    /// Resolves exact versions from the registry.
     pub(crate) async fn ask_registry(
         &self,
         order: &Order<'_>,

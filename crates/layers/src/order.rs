@@ -1,4 +1,4 @@
-//! One layer that is wanted: what it is called, what it comes to, and how it is filled.
+//! A request for one layer: its recipe, its digest and how to fill it.
 
 use std::path::Path;
 
@@ -17,25 +17,25 @@ use crate::question::Question;
 use crate::shelf::{Digest, Package, Recipe, Scope, Shelf};
 use crate::workshop::Workshop;
 
-/// What a question came to: kept on disk for a while.
+/// The result of resolving a set of requirements; cached on disk for a while.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Resolved {
     pub(crate) packages: Vec<Package>,
-    /// What an installer needs to install exactly that.
+    /// The lock file from which the installer installs exactly these packages.
     pub(crate) lock: Option<String>,
-    /// Which of them are built, and of what.
+    /// The packages that are built from source, and their source archives.
     #[serde(default)]
     pub(crate) built: Vec<Sources>,
 }
 
-/// One layer that is wanted.
+/// A request for one layer.
 pub(crate) struct Order<'a> {
     pub(crate) needs: &'a Needs<'a>,
     pub(crate) registry: Registry,
     pub(crate) interpreter: &'a Interpreter,
     pub(crate) question: &'a Question,
     pub(crate) scope: Scope,
-    /// Versions that packages of Python must have where they are needed.
+    /// Versions that Python packages must have if they are needed.
     pub(crate) constraints: &'a [Package],
 }
 
@@ -77,8 +77,9 @@ impl Order<'_> {
         })
     }
 
-    /// Returns what ties a layer or a lock to the image for which it is made. What is built fits where it was built; and
-    /// programs of an image that is not the operator's have a hand in it, so nobody outside that image may have it.
+    /// Returns what ties a layer or a lock file to one image. A build only fits the image that it was built
+    /// in. Programs of an image that the operator does not control can influence the result, so it is never
+    /// shared outside that image.
     pub(crate) fn whereabouts(&self) -> Vec<String> {
         let image = self.needs.image;
         let build = match image {
@@ -90,7 +91,7 @@ impl Order<'_> {
         build.into_iter().chain(image).collect()
     }
 
-    /// The same question has the same answer for a while.
+    /// Returns the key under which the resolution is cached.
     pub(crate) fn digest(&self, workshop: &Workshop) -> Result<Digest, PackagesError> {
         let recipe = self.recipe(workshop, Vec::new())?.key().to_string();
         let mut parts = vec![recipe];
@@ -106,7 +107,7 @@ impl Order<'_> {
         Ok(Digest::of("belljar question 1", parts))
     }
 
-    /// Whether sources are such as were asked for.
+    /// Checks a source archive against the hashes that the caller stated.
     pub(crate) fn accepts(&self, sources: &Sources) -> Result<(), PackagesError> {
         match self.stated(&sources.name).is_some_and(|stated| !stated.contains(&sources.hash)) {
             true => Err(unstated(&sources.name)),
@@ -114,7 +115,7 @@ impl Order<'_> {
         }
     }
 
-    /// Leaves a package the hashes that were stated for it.
+    /// Keeps only the hashes that the caller stated for a package.
     pub(crate) fn hold(&self, package: &mut Package, name: &str) -> Result<(), PackagesError> {
         if let Some(stated) = self.stated(name) {
             package.hashes.retain(|hash| stated.contains(hash));
@@ -122,13 +123,13 @@ impl Order<'_> {
         if package.hashes.is_empty() { Err(unstated(name)) } else { Ok(()) }
     }
 
-    /// The hashes that were stated for a package of Python.
+    /// Returns the hashes that the caller stated for a Python package.
     fn stated(&self, name: &str) -> Option<&[String]> {
         let mut stated = self.question.requirements.iter().filter(|(_, hashes)| !hashes.is_empty());
         stated.find(|(text, _)| name_of(text).is_some_and(|own| own == name)).map(|(_, hashes)| &**hashes)
     }
 
-    /// Exact versions of packages of JavaScript.
+    /// Resolves exact versions of JavaScript packages.
     pub(crate) async fn resolve_npm(
         &self,
         workshop: &Workshop,
@@ -140,7 +141,7 @@ impl Order<'_> {
         Ok(Resolved { packages, lock: Some(locked.lock), built: Vec::new() })
     }
 
-    /// Packages as the lock that came along has them, if one did.
+    /// Applies the request's own lock file, if there is one.
     pub(crate) fn locked(&self, packages: Vec<Package>) -> Result<Vec<Package>, PackagesError> {
         match &self.question.lock {
             Some(lock) => locked::hold(lock, packages),
@@ -148,7 +149,7 @@ impl Order<'_> {
         }
     }
 
-    /// Puts packages of JavaScript into a folder, and has them run their scripts where that is allowed.
+    /// Installs JavaScript packages into a folder and runs their install scripts if that is allowed.
     pub(crate) async fn install_npm(
         &self,
         workshop: &Workshop,
@@ -162,10 +163,10 @@ impl Order<'_> {
 }
 
 fn unstated(name: &str) -> PackagesError {
-    PackagesError::Unresolvable(format!("what there is of {name} does not have the hash that was stated"))
+    PackagesError::Unresolvable(format!("no file of {name} has a stated hash"))
 }
 
-/// The name in a requirement of Python.
+/// Returns the package name in a Python requirement.
 pub(crate) fn name_of(text: &str) -> Option<String> {
     Requirement::parse(Registry::Pypi, text).ok().map(|requirement| requirement.name)
 }

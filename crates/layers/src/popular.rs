@@ -1,4 +1,4 @@
-//! Which modules waiting interpreters should import once they are confined: those that programs often import.
+//! Counts imports, to find modules that warm interpreters should preimport after confinement.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -7,12 +7,12 @@ use belljar_engine::packages::Needs;
 
 use crate::shelf::{Digest, Key};
 
-/// How often programs with the same modules come before waiting interpreters import these.
+/// How many programs with the same import pattern run before their modules are preimported.
 const OFTEN: u32 = 8;
-/// Kinds of programs that are counted.
+/// Maximum number of patterns that are counted.
 const MAX_COUNTED: usize = 1_024;
 
-/// What programs of one kind import, and on what ground.
+/// The modules that a program imports, and the pattern (tenant, image, modules, layers) that it belongs to.
 #[derive(Debug, Clone)]
 pub(crate) struct Habit {
     ground: Digest,
@@ -20,7 +20,7 @@ pub(crate) struct Habit {
 }
 
 impl Habit {
-    /// Of one tenant in one image; nothing where nothing is imported but what every interpreter has.
+    /// Creates the pattern of one tenant in one image; `None` if the program imports no modules.
     pub(crate) fn new(needs: &Needs<'_>, modules: &[String]) -> Option<Self> {
         let image = needs.image.identity();
         let first = |module: &String| module.split('.').next().unwrap_or(module).to_owned();
@@ -30,14 +30,14 @@ impl Habit {
         (!modules.is_empty()).then(|| Self { ground, modules: modules.to_vec() })
     }
 
-    /// On a layer as well.
+    /// Adds a layer to the pattern.
     pub(crate) fn with(self, layer: &Key) -> Self {
         let parts = [self.ground.to_string(), layer.to_string()];
         Self { ground: Digest::of("belljar habit 1", parts), ..self }
     }
 }
 
-/// How often programs of one kind came, and for which modules.
+/// How often programs of one pattern ran, and how often each module was imported.
 #[derive(Debug, Default)]
 struct Kind {
     uses: u32,
@@ -45,13 +45,13 @@ struct Kind {
     chosen: Vec<String>,
 }
 
-/// Everything that is counted.
+/// Import counts of all patterns.
 #[derive(Debug, Default)]
 pub(crate) struct Popular(Mutex<HashMap<Digest, Kind>>);
 
 impl Popular {
-    /// Counts a program; which modules are worth importing ahead of time. Decided once for a kind, so that interpreters are
-    /// not started anew for every other program.
+    /// Counts a program, and returns the modules to preimport. Decided once for each pattern, so that
+    /// interpreters are not restarted for every other program.
     pub(crate) fn used(&self, habit: &Habit) -> Vec<String> {
         let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kinds.len() >= MAX_COUNTED && !kinds.contains_key(&habit.ground) {
@@ -100,7 +100,7 @@ mod tests {
         for _ in 0..OFTEN - 1 {
             assert!(popular.used(&one).is_empty());
         }
-        assert_eq!(popular.used(&other), ["numpy", "sklearn.svm"], "of one kind, by what most import");
+        assert_eq!(popular.used(&other), ["numpy", "sklearn.svm"], "modules that most programs import");
         assert_eq!(popular.used(&one), ["numpy", "sklearn.svm"]);
         for stranger in [habit("u", &["numpy", "sklearn.svm"]), habit("t", &["numpy"])] {
             assert!(popular.used(&stranger).is_empty());

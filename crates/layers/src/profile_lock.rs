@@ -1,8 +1,8 @@
-//! Locks of profiles: the exact versions and hashes that a profile's package list was resolved to.
+//! Profile locks: the exact versions and hashes that a profile's package list resolved to.
 //!
-//! A lock is made from the profile's list alone, and stays until the operator renews it: it has no age, and no request
-//! changes it. Its name follows from the list, the registry, the Python version and the platform, so a profile with
-//! another list has another lock.
+//! A lock is derived from the profile's list alone and stays until the operator renews it: it does not
+//! expire, and no request changes it. Its name is a hash of the list, the registry, the Python version and
+//! the platform, so a profile with a different list has a different lock.
 //!
 //! ```text
 //! LAYERS/locks/DIGEST.json
@@ -22,7 +22,7 @@ use crate::shelf::{Digest, Folder, Package, Scope, ShelfError, random_name};
 
 const MAX_BYTES: u64 = 4 << 20;
 
-/// A lock as it is kept. All but `resolved` is for people.
+/// The lock file. All fields but `resolved` are for people.
 #[derive(Debug, Serialize, Deserialize)]
 struct Lock {
     requirements: Vec<String>,
@@ -32,17 +32,17 @@ struct Lock {
     resolved: Resolved,
 }
 
-/// What renewing a lock came to.
+/// The result of creating or renewing a lock.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct LockChange {
-    /// The packages of the lock that was there, if one was.
+    /// The packages of the previous lock, if there was one.
     pub before: Vec<Package>,
-    /// The packages of the lock that is there now.
+    /// The packages of the current lock.
     pub now: Vec<Package>,
 }
 
 impl Library {
-    /// Returns a profile's locked packages. The first use makes the lock, from the profile's list alone.
+    /// Returns a profile's locked packages. The first use creates the lock, from the profile's list alone.
     pub(crate) async fn locked(
         &self,
         order: &Order<'_>,
@@ -80,10 +80,11 @@ impl Library {
         Ok(lock.resolved)
     }
 
-    /// Locks a profile's packages (`needs.standing`) and installs them; `upgrade` resolves them anew where a lock is there.
+    /// Locks a profile's packages (`needs.standing`) and installs them. `upgrade` resolves them again even if
+    /// a lock exists.
     ///
     /// # Errors
-    /// Says why there is no such set, or why it could not be installed. The lock that was there then stays.
+    /// Returns why the packages cannot be resolved or installed. The previous lock then stays.
     pub async fn lock_profile(
         &self,
         needs: Needs<'_>,
@@ -139,7 +140,7 @@ fn folder(layers: &Path) -> Result<Folder, ShelfError> {
     Folder::top(layers)?.child("locks")
 }
 
-/// A lock that cannot be read is an error: to make another one would be to renew it without the operator.
+/// Reads a lock. An unreadable lock is an error: creating another one would renew it without the operator.
 fn read(layers: &Path, digest: &Digest) -> Result<Option<Resolved>, PackagesError> {
     let name = format!("{digest}.json");
     let Some(text) = folder(layers)?.read(&name, MAX_BYTES)? else { return Ok(None) };

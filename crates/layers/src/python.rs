@@ -1,5 +1,5 @@
-//! Python's packages: by uv where it is found, by the interpreter's own pip otherwise. Wheels only, so no package's code runs;
-//! what comes as sources is made into wheels elsewhere (`build`).
+//! Installs Python packages with uv, or else with the interpreter's own pip. Only wheels are installed, so no
+//! code of packages runs. Source archives are built into wheels separately (`build`).
 
 use std::path::{Path, PathBuf};
 
@@ -14,19 +14,19 @@ use crate::shelf::{Package, Scope};
 use crate::workshop::{Done, Job, Kept, Workshop};
 
 const COMPILE: &str = include_str!("probes/compile.py");
-/// Writes the first list down, and hands the second one on.
+/// Writes the constraints to a file and passes the requirements on.
 const WITH_CONSTRAINTS: &str = "import subprocess, sys\n\
     constraints, _, wanted = sys.stdin.read().partition('\\f')\n\
     open('/tmp/constraints.txt', 'w').write(constraints)\n\
     command = sys.argv[1:] + ['-c', '/tmp/constraints.txt']\n\
     sys.exit(subprocess.run(command, input=wanted, text=True).returncode)\n";
 const WORKSPACE: &str = "/workspace";
-/// Where wheels are seen that do not come from the registry.
+/// Where wheels that do not come from the registry are mounted.
 const OFFERED: &str = "/opt/belljar/offered";
-/// Has an interpreter of ours import nothing from where it stands: there are the packages.
+/// Isolated mode: keeps trusted scripts from importing from the working folder, which contains packages.
 pub(crate) const ALONE: &str = "-I";
 
-/// Installs for one interpreter.
+/// Installs packages for one interpreter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Python<'a> {
     pub(crate) workshop: &'a Workshop,
@@ -36,21 +36,22 @@ pub(crate) struct Python<'a> {
     pub(crate) offer: Option<&'a Offer>,
 }
 
-/// Wheels that were built here, beside the registry's. What an installer makes of them is in no cache that others use.
+/// Wheels that were built here, offered in addition to the registry. The installer uses a private cache for
+/// them.
 #[derive(Debug)]
 pub(crate) struct Offer {
-    /// Where they are.
+    /// Folders with the wheels.
     pub(crate) folders: Vec<PathBuf>,
-    /// For the installer, and thrown away.
+    /// The installer's cache; discarded afterwards.
     pub(crate) cache: PathBuf,
 }
 
-/// What an installer answers.
+/// The result of resolving.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// This is the set.
+    /// The resolved set.
     Found(Vec<Package>),
-    /// There is none, and that may be because of packages that have no wheel for this interpreter.
+    /// No set exists, possibly because of packages without a wheel for this interpreter.
     Lacking { names: Vec<Lack>, why: PackagesError },
 }
 
@@ -58,12 +59,12 @@ pub(crate) enum Answer {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Lack {
     pub(crate) name: String,
-    /// Whether the installer says so; else it only comes up in what it says.
+    /// Whether the installer reports it explicitly; otherwise it is only mentioned in a conflict.
     pub(crate) is_said: bool,
 }
 
 impl Python<'_> {
-    /// `uv` or `pip`.
+    /// Returns `uv` or `pip`.
     pub(crate) fn installer(&self) -> Result<&'static str, PackagesError> {
         match (&self.workshop.tools.uv, self.interpreter.installer.is_empty()) {
             (Some(_), _) => Ok("uv"),
@@ -76,7 +77,7 @@ impl Python<'_> {
         }
     }
 
-    /// Exact versions and hashes. Nothing is installed, and no package's code is run.
+    /// Resolves exact versions and hashes. Installs nothing and runs no code of packages.
     pub(crate) async fn resolve(
         &self,
         requirements: &[(String, Vec<String>)],
@@ -113,7 +114,7 @@ impl Python<'_> {
         }
     }
 
-    /// Puts exactly these into a folder.
+    /// Installs exactly these packages into a folder.
     pub(crate) async fn install(&self, packages: &[Package], folder: &Path) -> Result<(), PackagesError> {
         let lines: Vec<String> = packages
             .iter()
@@ -123,7 +124,7 @@ impl Python<'_> {
         let done = match self.installer()? {
             "uv" => {
                 let words = [&["pip", "install", "--link-mode", "copy", "-r", "-"][..], &words].concat();
-                // What its cache has all of needs no registry, which was asked a moment ago.
+                // If uv's cache has everything, the registry is not needed: it was just queried to resolve.
                 let cached = [&words[..], &["--offline"]].concat();
                 match self.uv(&cached, text.clone(), "", Some(folder)).await? {
                     done if done.succeeded => done,
@@ -158,7 +159,7 @@ impl Python<'_> {
             "never",
         ];
         let cache = Workshop::cache("uv");
-        // Only a second list needs somebody who writes it down first.
+        // Only constraints need the wrapper script, which writes them to a file.
         let before = [self.interpreter.program.as_str(), ALONE, "-c", WITH_CONSTRAINTS];
         let before = before.into_iter().filter(|_| !constraints.is_empty());
         let command = before.chain([program.as_str()]).chain(words.iter().copied()).chain(fixed);
@@ -178,7 +179,8 @@ impl Python<'_> {
         self.workshop.run(self.image, job).await
     }
 
-    /// pip reads no list from its input, and its report goes to a file: a few lines of ours bring both.
+    /// pip reads no requirements from stdin and writes its report to a file; a short wrapper script does
+    /// both.
     async fn pip(
         &self,
         words: &[&str],
@@ -242,7 +244,7 @@ impl Python<'_> {
         folders.map(mount).collect()
     }
 
-    /// What is said here counts instead of what the environment says, so that is said again.
+    /// `--find-links` overrides the environment variable, so configured links are repeated here.
     fn links(&self) -> Vec<String> {
         let Some(offer) = self.offer else { return Vec::new() };
         let configured = self.workshop.registries.env.get("UV_FIND_LINKS").map_or("", String::as_str);
@@ -251,7 +253,8 @@ impl Python<'_> {
         configured.chain(own).flat_map(|place| ["--find-links".to_owned(), place]).collect()
     }
 
-    /// Layers are read-only, so what Python would compile at every import is compiled once, and kept by what it is made of.
+    /// Compiles modules once: layers are read-only, so Python would otherwise compile at every import. The
+    /// bytecode is cached by source hash.
     async fn compile(&self, folder: &Path) -> Result<(), PackagesError> {
         let cache = Workshop::cache("bytecode");
         let target = belljar_engine::packages::PYTHON;
@@ -271,7 +274,7 @@ impl Python<'_> {
 }
 
 fn gone(tool: &str) -> PackagesError {
-    PackagesError::Host(format!("{tool} is gone"))
+    PackagesError::Host(format!("{tool} is not available"))
 }
 
 fn line((requirement, hashes): &(String, Vec<String>)) -> String {
@@ -279,7 +282,7 @@ fn line((requirement, hashes): &(String, Vec<String>)) -> String {
     std::iter::once(requirement.clone()).chain(hashes).collect()
 }
 
-/// What a step printed, or why it failed.
+/// Returns a step's output, or the reason why it failed.
 pub(crate) fn answer(done: Done) -> Result<String, PackagesError> {
     if done.succeeded {
         return Ok(done.stdout);
@@ -287,8 +290,8 @@ pub(crate) fn answer(done: Done) -> Result<String, PackagesError> {
     let said = format!("{}\n{}", done.stderr, done.stdout);
     if is_unreachable(&said) {
         return Err(PackagesError::Host(format!(
-            "the registry could not be reached: {}; look at the network and at what pip, uv or npm are configured for here, \
-             or run with --no-deps",
+            "the registry could not be reached: {}; check the network and the configuration of pip, uv or \
+             npm, or run with --no-deps",
             shortened(&done.stderr)
         )));
     }
@@ -299,7 +302,7 @@ pub(crate) fn answer(done: Done) -> Result<String, PackagesError> {
     })))
 }
 
-/// Packages that have no wheel, as far as an installer's words tell.
+/// Extracts the packages without a wheel from an installer's messages.
 fn lacking(said: &str) -> Vec<Lack> {
     let after = |mark: &'static str| said.split(mark).skip(1);
     let uv = after("Wheels are required for `").filter_map(|rest| rest.split('`').next());
@@ -319,7 +322,7 @@ fn lacking(said: &str) -> Vec<Lack> {
     lacks
 }
 
-/// Reads what uv writes: `name==version \` and its hashes on lines of their own.
+/// Parses uv's output: `name==version \` followed by one line per hash.
 fn pinned(text: &str) -> Result<Vec<Package>, PackagesError> {
     let mut packages: Vec<Package> = Vec::new();
     for line in text.lines().map(|line| line.trim().trim_end_matches('\\').trim()) {
@@ -329,7 +332,7 @@ fn pinned(text: &str) -> Result<Vec<Package>, PackagesError> {
             }
         } else if !line.is_empty() && !line.starts_with(['#', '-']) {
             let (name, version) = line.split_once("==").ok_or_else(|| unexpected(line))?;
-            // Extras are resolved, and a marker that is left holds here.
+            // Extras are already resolved, and a remaining marker applies to this interpreter.
             let name = name.split('[').next().unwrap_or(name).trim().to_owned();
             let version = version.split(';').next().unwrap_or(version).trim().to_owned();
             packages.push(Package { name, version, hashes: Vec::new() });
@@ -367,7 +370,7 @@ struct Archive {
     hashes: std::collections::BTreeMap<String, String>,
 }
 
-/// Reads what pip reports.
+/// Parses pip's report.
 fn reported(text: &str) -> Result<Vec<Package>, PackagesError> {
     let report: Reported = serde_json::from_str(text).map_err(|error| unexpected(&error.to_string()))?;
     let package = |chosen: Chosen| Package {
@@ -384,18 +387,18 @@ fn reported(text: &str) -> Result<Vec<Package>, PackagesError> {
     whole(report.install.into_iter().map(package).collect())
 }
 
-/// Nothing is installed of which it is not known what it must be.
+/// Refuses packages without a hash: their content could not be verified.
 fn whole(packages: Vec<Package>) -> Result<Vec<Package>, PackagesError> {
     match packages.iter().find(|package| package.hashes.is_empty()) {
         Some(package) => {
-            Err(PackagesError::Unresolvable(format!("the registry gives no hash of {}", package.name)))
+            Err(PackagesError::Unresolvable(format!("the registry provides no hash for {}", package.name)))
         }
         None => Ok(packages),
     }
 }
 
 fn unexpected(what: &str) -> PackagesError {
-    PackagesError::Host(format!("the installer's answer is not understood: {}", shortened(what)))
+    PackagesError::Host(format!("cannot parse the installer's output: {}", shortened(what)))
 }
 
 #[cfg(test)]

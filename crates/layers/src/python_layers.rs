@@ -1,12 +1,12 @@
-//! Python's two layers: a profile's own packages as they are locked, and beside them what a request needs.
+//! Python's two layers: the profile's locked packages, and the packages that a request adds.
 //!
 //! ```text
 //! profile's list ─▶ lock (profile_lock.rs) ─▶ layer at PYTHON_PROFILE ── constraints ─┐
-//! request's list ──────────────────────────────────────────────▶ resolve ─▶ layer at PYTHON, without what is locked
-//!                                                                   └ no such set ─▶ both lists in one layer at PYTHON
+//! request's list ────────────────────────────▶ resolve ─▶ layer at PYTHON, without locked packages
+//!                                                 └ conflict ─▶ both lists in one layer at PYTHON
 //! ```
 //!
-//! Only a layer that is mounted as it is locked may be imported ahead of time; no request has any part in what is in it.
+//! Only a layer that is mounted exactly as locked may be preimported: no request influences its content.
 
 use belljar_analysis::imports::{Found, Registry, Resolver};
 use belljar_engine::packages::{Needs, PYTHON, PYTHON_PROFILE, PackagesError, Progress};
@@ -19,7 +19,7 @@ use crate::question::{self, Listed, Question};
 use crate::shelf::{Package, Scope};
 
 impl Library {
-    /// Mounts the profile's and the request's layer, or one with both where they do not fit together.
+    /// Mounts the profile's and the request's layer, or one combined layer if their versions conflict.
     pub(crate) async fn python_layers(
         &self,
         needs: &Needs<'_>,
@@ -34,7 +34,7 @@ impl Library {
         let resolver = Resolver::new(Registry::Pypi, &self.settings.names);
         let all = question::question(needs, &resolver, found, given, &interpreter)?;
         ready.prepared.findings.extend(all.findings.iter().cloned());
-        // In a folder of somebody's own, any name may be that of a module there.
+        // In a sandbox's own folder, a module of the folder can have any name.
         if !needs.playground {
             ready.habit = Habit::new(needs, &all.modules);
         }
@@ -64,7 +64,7 @@ impl Library {
         }
     }
 
-    /// Returns what a request needs beside its profile's locked packages, or nothing where it cannot have both.
+    /// Returns what a request needs in addition to its profile's locked packages, or `None` if they conflict.
     async fn constrained(
         &self,
         order: &Order<'_>,
@@ -85,7 +85,8 @@ impl Library {
         }
     }
 
-    /// What a profile's list comes to in an image. Nothing of a request is in it, not even its folder.
+    /// Returns what a profile's list requires in an image. No part of a request influences it, not even its
+    /// folder.
     pub(crate) fn profile_question(
         &self,
         needs: &Needs<'_>,
@@ -111,7 +112,8 @@ impl Library {
     }
 }
 
-/// What a request needs beyond its profile: neither what the profile names, nor a name that its lock has in any version.
+/// Returns what a request needs beyond its profile: neither packages that the profile names, nor unversioned
+/// names that its lock contains.
 fn beside(all: &Question, profile: &Question, locked: &[Package]) -> Question {
     let is_there = |text: &str| locked.iter().any(|one| name_of(&one.name).is_some_and(|name| name == text));
     let mut more = all.clone();
@@ -122,7 +124,7 @@ fn beside(all: &Question, profile: &Question, locked: &[Package]) -> Question {
     more
 }
 
-/// A set without what is locked: that is in the profile's layer, in the very same version.
+/// Removes locked packages from a set: the profile's layer has them in exactly that version.
 fn without(resolved: Resolved, locked: &[Package]) -> Resolved {
     let is_locked = |name: &str| {
         let name = name_of(name);
@@ -137,11 +139,11 @@ fn without(resolved: Resolved, locked: &[Package]) -> Resolved {
 fn replaced(why: &str) -> belljar_engine::finding::Finding {
     let mut finding = question::finding(
         format!(
-            "these packages do not fit the profile's locked versions, so both were resolved together and nothing is \
-             imported ahead of time: {why}"
+            "these packages conflict with the profile's locked versions, so both were resolved together and \
+             nothing is preimported: {why}"
         ),
         None,
-        "leave out versions, or have the operator renew the lock: belljar deps lock --upgrade",
+        "remove version requirements, or ask the operator to renew the lock: belljar deps lock --upgrade",
     );
     finding.rule = "dependency-profile-replaced".to_owned();
     finding.decided_by = "profile.packages".to_owned();

@@ -1,4 +1,4 @@
-//! What a run needs that its image does not have: imports of its code, names that were given, manifests that came along.
+//! Collects the packages that a run needs and its image lacks: from imports, named packages and manifests.
 
 use std::collections::BTreeSet;
 
@@ -11,20 +11,20 @@ use belljar_engine::packages::{Needs, PackagesError};
 
 use crate::interpreter::Interpreter;
 
-/// What is to be installed of one registry.
+/// The packages to install from one registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Question {
-    /// As an installer takes them, with hashes that their files must have.
+    /// Requirement strings as installers accept them, with the hashes that their files must have.
     pub(crate) requirements: Vec<(String, Vec<String>)>,
-    /// What was not understood, and may be there anyway.
+    /// Imports that belong to no known package. They may still be available.
     pub(crate) findings: Vec<Finding>,
-    /// Modules that the code imports and will find, the image's own included.
+    /// Modules that the code imports and will find, including those of the image.
     pub(crate) modules: Vec<String>,
-    /// Exact versions that somebody settled on.
+    /// The request's own lock file with exact versions.
     pub(crate) lock: Option<Lock>,
 }
 
-/// Whether code, names and files together can ask for anything at all. Most short code does not.
+/// Returns whether code, names and files cannot request any package. This is true of most short code.
 pub(crate) fn is_plain(needs: &Needs<'_>) -> bool {
     if !needs.packages.is_empty() || !needs.standing.is_empty() {
         return false;
@@ -42,16 +42,16 @@ fn manifests<'a>(needs: &Needs<'a>) -> impl Iterator<Item = (&'a str, &'a [u8])>
     files.filter(|(path, _)| Requirement::of_manifest(path, "").is_some())
 }
 
-/// What somebody names.
+/// The packages that a request and its profile name.
 #[derive(Debug, Default)]
 pub(crate) struct Named {
     pub(crate) python: Listed,
-    /// Python packages that the profile names.
+    /// Python packages named by the profile.
     pub(crate) profile: Vec<Requirement>,
     pub(crate) npm: Listed,
 }
 
-/// What somebody names of one registry.
+/// The packages named for one registry.
 #[derive(Debug, Default)]
 pub(crate) struct Listed {
     pub(crate) requirements: Vec<Requirement>,
@@ -68,15 +68,16 @@ impl Named {
 }
 
 impl Listed {
-    /// A lock asks for what it was made for, unless somebody says what is wanted, and decides about versions in any case.
+    /// Adds a lock file. Its roots are requirements unless the request names those packages itself; its
+    /// versions always apply.
     fn take(&mut self, lock: Lock) -> Result<(), PackagesError> {
         if let Some(other) = &self.lock {
-            let why = format!("{} and {} both came along; leave one out", other.file, lock.file);
+            let why = format!("the request has both {} and {}; remove one", other.file, lock.file);
             return Err(PackagesError::Unresolvable(why));
         }
         for root in &lock.roots {
             if !self.requirements.iter().any(|one| one.name == root.name) {
-                // Its hashes are among the pins, which hold for whatever is resolved.
+                // The hashes are part of the pins, which apply to every resolution.
                 self.requirements.push(Requirement { hashes: Vec::new(), ..root.clone() });
             }
         }
@@ -85,7 +86,8 @@ impl Listed {
     }
 }
 
-/// Reads names: `npm:` and `pypi:` say whose they are, and otherwise the language does.
+/// Parses named packages. The prefixes `npm:` and `pypi:` select the registry; the default is that of the
+/// language.
 pub(crate) fn named(needs: &Needs<'_>, with_standing: bool) -> Result<Named, PackagesError> {
     let refuse = |error: imports::Error| PackagesError::Unresolvable(error.to_string());
     let own = registry(needs);
@@ -102,7 +104,8 @@ pub(crate) fn named(needs: &Needs<'_>, with_standing: bool) -> Result<Named, Pac
         let requirement = parse(text, own.unwrap_or(Registry::Pypi))?;
         named.of(requirement.registry).requirements.push(requirement);
     }
-    // A profile serves every language, and each takes what it can use; a shell and a sandbox that stays take all.
+    // A profile serves every language: a run takes the packages of its own registry. A shell or a long-lived
+    // sandbox takes all of them.
     for text in needs.standing.iter().filter(|_| with_standing) {
         let requirement = parse(text, Registry::Pypi)?;
         match requirement.registry {
@@ -123,12 +126,12 @@ pub(crate) fn named(needs: &Needs<'_>, with_standing: bool) -> Result<Named, Pac
             named.of(requirement.registry).requirements.push(requirement);
         }
     }
-    // After all the others, which say what is wanted of it.
+    // Locks come last, because they depend on the requirements.
     locks.into_iter().try_for_each(|lock| named.of(lock.registry).take(lock))?;
     Ok(named)
 }
 
-/// Whose packages the language imports.
+/// Returns the registry that serves the language's imports.
 pub(crate) fn registry(needs: &Needs<'_>) -> Option<Registry> {
     needs
         .language
@@ -136,7 +139,7 @@ pub(crate) fn registry(needs: &Needs<'_>) -> Option<Registry> {
         .map(imports::Language::registry)
 }
 
-/// Finds imports of the code, where they count.
+/// Detects the imports of the code, if detection is enabled.
 pub(crate) fn found(needs: &Needs<'_>) -> Result<Found, Box<Finding>> {
     let language = needs.language.and_then(|language| imports::Language::named(language.name));
     let (Some(language), Some(code), true) = (language, needs.code, needs.detect) else {
@@ -146,10 +149,10 @@ pub(crate) fn found(needs: &Needs<'_>) -> Result<Found, Box<Finding>> {
     let local: BTreeSet<String> = needs.files.iter().map(|file| first_part(&file.path)).collect();
     let source = Source { code, language, python: PythonVersion::default(), local: &local };
     imports::detect(source)
-        .map_err(|error| Box::new(finding(error.to_string(), None, "name them as dependencies.packages")))
+        .map_err(|error| Box::new(finding(error.to_string(), None, "list them in dependencies.packages")))
 }
 
-/// Puts everything together, without what the interpreter has.
+/// Merges imports, requirements and the lock file, and removes what the interpreter already has.
 pub(crate) fn question(
     needs: &Needs<'_>,
     resolver: &Resolver<'_>,
@@ -174,7 +177,7 @@ pub(crate) fn question(
     Ok(question)
 }
 
-/// What the code says how to do without is left out.
+/// Returns the needed packages, without those that the code treats as optional.
 fn requirements(answer: &Answer) -> Vec<(String, Vec<String>)> {
     let needed = answer.packages.iter().filter(|package| !package.optional);
     let mut all: Vec<_> =
@@ -184,7 +187,7 @@ fn requirements(answer: &Answer) -> Vec<(String, Vec<String>)> {
     all
 }
 
-/// Whether something that is not installed stops the run; else what to say about it.
+/// Decides about a package that is not installed: refuses the run, reports a finding, or ignores it.
 fn judge(one: &Unresolved, needs: &Needs<'_>) -> Result<Option<Finding>, PackagesError> {
     let (name, line) = (one.reason.name.escape_debug().to_string(), one.reason.line);
     let refuse = |why: String| Err(PackagesError::Unresolvable(format!("'{name}' {why}")));
@@ -194,23 +197,24 @@ fn judge(one: &Unresolved, needs: &Needs<'_>) -> Result<Option<Finding>, Package
     match &one.why {
         Why::Covered { .. } => Ok(None),
         Why::Unknown => Ok(Some(unknown(&name, line))),
-        // Somebody's own module may have any name.
+        // A module of the sandbox's own can have any name.
         Why::Misspelt { .. } if needs.playground && line.is_some() => Ok(Some(unknown(&name, line))),
         Why::Misspelt { likely } => refuse(format!(
-            "is no known package, and nearly '{likely}': write that if it is meant; else an administrator can add the name \
+            "is not a known package; did you mean '{likely}'? Otherwise an administrator can add the name \
              to imports in [dependencies]"
         )),
-        Why::Denied => refuse("is denied by the administrator; do without it".to_owned()),
-        Why::NotAllowed => refuse("is not among the packages that the administrator allows".to_owned()),
-        Why::Pinned { version } => {
-            refuse(format!("is pinned to '{}' by the administrator; leave out the version", version.escape_debug()))
-        }
+        Why::Denied => refuse("is denied by the administrator; remove it".to_owned()),
+        Why::NotAllowed => refuse("is not on the administrator's list of allowed packages".to_owned()),
+        Why::Pinned { version } => refuse(format!(
+            "is pinned to '{}' by the administrator; leave out the version",
+            version.escape_debug()
+        )),
         Why::Conflict { with } => {
-            refuse(format!("contradicts '{}', which was stated before; state one version", with.escape_debug()))
+            refuse(format!("conflicts with the earlier '{}'; state one version", with.escape_debug()))
         }
         Why::Direct => refuse(
-            "comes from an address, a path or a repository; name a package, or have the administrator set direct = true \
-             in [dependencies]"
+            "comes from a URL, a path or a repository; name a package, or ask the administrator to set \
+             direct = true in [dependencies]"
                 .to_owned(),
         ),
         Why::Invalid { message } => Err(PackagesError::Unresolvable(message.clone())),
@@ -218,11 +222,11 @@ fn judge(one: &Unresolved, needs: &Needs<'_>) -> Result<Option<Finding>, Package
 }
 
 fn unknown(name: &str, line: Option<u32>) -> Finding {
-    let suggestion = "where it fails for that, name its package: --dep NAME, or dependencies.packages";
-    finding(format!("'{name}' is imported and is no known package; it was not installed"), line, suggestion)
+    let suggestion = "if the import fails, name its package: --dep NAME, or dependencies.packages";
+    finding(format!("'{name}' is imported but is no known package; it was not installed"), line, suggestion)
 }
 
-/// Something that may or may not matter.
+/// Creates a warning about a dependency.
 pub(crate) fn finding(message: String, line: Option<u32>, suggestion: &str) -> Finding {
     Finding {
         rule: "dependency-unknown".to_owned(),

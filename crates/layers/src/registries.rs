@@ -1,4 +1,5 @@
-//! Where packages come from: what this machine's own tools are configured for. Read once, and handed to downloads only.
+//! The package registries that this machine's own tools are configured for. Read once, and only passed to
+//! downloads.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use crate::tools::TOOLS;
 const PYPI: &str = "https://pypi.org/simple";
 const NPM: &str = "https://registry.npmjs.org";
 
-/// Variables that tools read, and that say nothing but where to download and how.
+/// Variables that only say where and how to download.
 const PASSED_ON: &[&str] = &[
     "PIP_INDEX_URL",
     "PIP_EXTRA_INDEX_URL",
@@ -33,13 +34,14 @@ const PASSED_ON: &[&str] = &[
     "NPM_CONFIG_REGISTRY",
     "npm_config_registry",
 ];
-/// Variables that name a proxy, the most telling first. Downloads are not told: the gate of their sandbox speaks to it.
+/// Variables that name a proxy, most specific first. Downloads do not see them: the egress gate of their
+/// sandbox uses the proxy.
 const PROXIES: &[&str] =
     &["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy"];
-/// Files that may hold credentials: where they are inside, and the variables that say so.
+/// Files that may contain credentials: their name in the sandbox, and the variable that points to them.
 const WITH_CREDENTIALS: [(&str, &str); 2] =
     [("uv.toml", "UV_CONFIG_FILE"), (".npmrc", "NPM_CONFIG_USERCONFIG")];
-/// Variables that name a file with certificates.
+/// Variables that name a certificate file.
 const CERTIFICATES: &[&str] = &[
     "SSL_CERT_FILE",
     "UV_CERT",
@@ -49,22 +51,22 @@ const CERTIFICATES: &[&str] = &[
     "NPM_CONFIG_CAFILE",
 ];
 
-/// What downloads are told.
+/// The registry configuration for downloads.
 #[derive(Debug, Clone, Default)]
 pub struct Registries {
-    /// For the environment; may hold credentials.
+    /// Environment variables; may contain credentials.
     pub(crate) env: BTreeMap<String, String>,
-    /// Files and folders that it speaks of.
+    /// Files and folders that the variables refer to.
     pub(crate) mounts: Vec<Mount>,
     python: String,
     npm: String,
     hosts: Vec<String>,
-    /// The proxy that is configured here, or why it cannot be used.
+    /// The proxy configured on this machine, or why it cannot be used.
     proxy: Option<Result<Proxy, String>>,
 }
 
 impl Registries {
-    /// Reads variables through `get`, and configuration files of tools.
+    /// Reads variables through `get`, and the configuration files of the tools.
     pub fn read(get: impl Fn(&str) -> Option<String>, home: Option<&Path>) -> Self {
         let given = |name: &str| get(name).filter(|value| !value.is_empty());
         let mut this = Self::default();
@@ -89,19 +91,20 @@ impl Registries {
         this
     }
 
-    /// Python's registry, without credentials.
+    /// Returns the URL of Python's registry, without credentials.
     pub fn python(&self) -> &str {
         &self.python
     }
 
-    /// JavaScript's registry, without credentials.
+    /// Returns the URL of JavaScript's registry, without credentials.
     pub fn npm(&self) -> &str {
         &self.npm
     }
 
-    /// All that downloads may reach, such as `pypi.org:443`: directly, or through the proxy that is configured here.
+    /// Returns the hosts that downloads may reach, for example `pypi.org:443`, directly or through the
+    /// configured proxy.
     pub(crate) fn reached(&self) -> Result<HostRules, PackagesError> {
-        let wrong = |why| PackagesError::Host(format!("a registry that is configured here: {why}"));
+        let wrong = |why| PackagesError::Host(format!("a registry configured on this machine: {why}"));
         let hosts = HostRules::parse(&self.hosts).map_err(wrong)?;
         match &self.proxy {
             None => Ok(hosts.trusting()),
@@ -110,8 +113,8 @@ impl Registries {
         }
     }
 
-    /// What downloads are told in which programs of an image run that is not the operator's: no credentials, neither in
-    /// addresses nor in files.
+    /// Returns the configuration for an image that the operator does not control: without credentials in URLs
+    /// or files.
     pub(crate) fn without_credentials(&self) -> (BTreeMap<String, String>, Vec<Mount>) {
         let is_file = |mount: &Mount| {
             WITH_CREDENTIALS.iter().any(|(file, _)| mount.destination == format!("{TOOLS}/{file}"))
@@ -121,12 +124,12 @@ impl Registries {
         let env = self.env.iter().filter(|(name, _)| told(name));
         let mut env: BTreeMap<_, _> =
             env.map(|(name, value)| (name.clone(), without_secrets(value))).collect();
-        // The file that said so is not there.
+        // The file that set the registry is not mounted.
         env.insert("NPM_CONFIG_REGISTRY".to_owned(), self.npm.clone());
         (env, mounts)
     }
 
-    /// Whoever configured pip meant all of Python's packages.
+    /// Applies pip's configuration to uv: it is meant for all Python packages.
     fn lend_pip_to_uv(&mut self) {
         for (pip, uv, others) in [
             ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", &["UV_INDEX_URL"][..]),
@@ -140,7 +143,7 @@ impl Registries {
         }
     }
 
-    /// Makes a file or folder visible; where it is inside.
+    /// Mounts a file or folder, and returns its path in the sandbox.
     fn show(&mut self, path: &Path, name: &str) -> Option<String> {
         let source = std::fs::canonicalize(path).ok()?;
         let destination = format!("{TOOLS}/{name}");
@@ -176,7 +179,7 @@ impl Registries {
         ];
         let npm =
             [given("NPM_CONFIG_USERCONFIG").map(PathBuf::from), below(".npmrc"), Some("/etc/npmrc".into())];
-        // npm is told by a variable where its file is; bun looks into its home.
+        // A variable tells npm where its file is; bun looks in its home folder.
         for (files, name, variable) in
             [(uv, "uv.toml", "UV_CONFIG_FILE"), (npm, ".npmrc", "NPM_CONFIG_USERCONFIG")]
         {
@@ -193,7 +196,7 @@ impl Registries {
         let pairs = npmrc.lines().filter_map(|line| line.split_once('='));
         let pairs = pairs.map(|(key, value)| (key.trim(), value.trim().trim_matches(['"', '\''])));
         let written = pairs.clone().rfind(|(key, _)| *key == "registry");
-        // Packages of some scopes come from elsewhere.
+        // Packages of some scopes come from another registry.
         let scoped = pairs.filter(|(key, _)| key.starts_with('@') && key.ends_with(":registry"));
         let said = |names: &[&str]| names.iter().find_map(|name| self.env.get(*name).cloned());
         let python =
@@ -217,9 +220,9 @@ impl Registries {
     }
 }
 
-/// `https://u:p@pypi.org/simple` → `pypi.org:443`.
+/// Converts `https://u:p@pypi.org/simple` to `pypi.org:443`.
 fn host_of(url: &str) -> Option<String> {
-    // uv names indexes: `name=https://…`.
+    // uv allows named indexes: `name=https://…`.
     let (scheme, rest) = url.split_once("://")?;
     let port = if scheme.ends_with("https") { 443 } else { 80 };
     let authority = rest.split(['/', '?', '#']).next()?;
@@ -228,7 +231,8 @@ fn host_of(url: &str) -> Option<String> {
     Some(if has_port { host.to_owned() } else { format!("{host}:{port}") })
 }
 
-/// What `pip.conf` says, as the variables that pip reads; the person's own file counts before the machine's.
+/// Returns the settings of `pip.conf` as the variables that pip reads. The user's file overrides the
+/// machine's.
 fn pip_settings(given: &impl Fn(&str) -> Option<String>, home: Option<&Path>) -> BTreeMap<String, String> {
     let below = |file: &str| home.map(|home| home.join(file));
     let files = [
@@ -263,7 +267,7 @@ fn settings_of(text: &str) -> Vec<(String, String)> {
             (counts, open) =
                 (matches!(section.trim_end_matches(']'), "global" | "install" | "download"), false);
         } else if line.starts_with([' ', '\t']) && open {
-            // A value of several lines.
+            // A continuation line.
             if let Some((_, value)) = settings.last_mut() {
                 *value = format!("{value} {plain}").trim().to_owned();
             }
@@ -319,7 +323,7 @@ mod tests {
         assert!(registries.env.values().any(|value| value.contains("secret")));
         assert!(
             !registries.env.keys().any(|name| name.to_uppercase().ends_with("_PROXY")),
-            "the gate's alone"
+            "only the egress gate may see the proxy"
         );
         let (env, mounts) = registries.without_credentials();
         assert!(!format!("{env:?}").contains("secret"), "{env:?}");
@@ -334,7 +338,7 @@ mod tests {
             |name: &str| (name == "HTTPS_PROXY").then(|| "socks5://ann:secret@proxy.example".to_owned());
         let why = Registries::read(get, None).reached().unwrap_err().to_string();
         assert!(
-            why.contains("HTTPS_PROXY: a proxy by 'socks5' is not supported") && !why.contains("secret"),
+            why.contains("HTTPS_PROXY: proxy scheme 'socks5' is not supported") && !why.contains("secret"),
             "{why}"
         );
     }

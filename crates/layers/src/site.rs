@@ -1,4 +1,5 @@
-//! The folder with the bootstrap that puts Python layers on `sys.path`. It is mounted beside them, and holds nothing else.
+//! The folder with the bootstrap that puts Python layers on `sys.path`. It is mounted next to them and
+//! contains nothing else.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +8,12 @@ use rustix::fs::Mode;
 
 use crate::shelf::{Digest, Folder, ShelfError, random_name};
 
-/// Python imports a module of this name when it starts.
+/// Python imports a module of this name at startup.
 const FILE: &str = "sitecustomize.py";
-/// More than the bootstrap will ever be.
+/// Larger than the bootstrap will ever be.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Returns the bootstrap's folder as a layer, and writes it where it is missing or was changed.
+/// Returns the bootstrap's folder as a layer. Writes it if it is missing or was changed.
 pub(crate) fn layer(layers: &Path) -> Result<PackageLayer, PackagesError> {
     Ok(PackageLayer { source: written(layers)?, destination: PYTHON_SITE })
 }
@@ -21,13 +22,13 @@ fn written(layers: &Path) -> Result<PathBuf, ShelfError> {
     let name = Digest::of("belljar bootstrap 1", [PYTHON_BOOTSTRAP]).to_string();
     let folder = Folder::top(layers)?.child("site")?.child(&name)?;
     if folder.read(FILE, MAX_BYTES)?.as_deref() != Some(PYTHON_BOOTSTRAP.as_bytes()) {
-        // Under its name it is there as a whole or not at all: another process may mount the folder at any time.
+        // Written under a temporary name and renamed: another process may mount the folder at any time.
         let half = random_name()?;
         folder.write(&half, PYTHON_BOOTSTRAP.as_bytes(), Mode::from_raw_mode(0o644))?;
         let moved = rustix::fs::renameat(&folder, &half, &folder, FILE);
         moved.map_err(|errno| folder.failed("write", FILE, errno))?;
     }
-    // Programs run as another user than this one.
+    // Programs run as a different user.
     for (path, mode) in [(".", 0o755), (FILE, 0o644)] {
         let changed =
             rustix::fs::chmodat(&folder, path, Mode::from_raw_mode(mode), rustix::fs::AtFlags::empty());

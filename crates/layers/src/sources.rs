@@ -1,12 +1,13 @@
-//! Sets of Python packages of which some come as sources only: found by trying, and built where that is allowed.
+//! Python sets with packages that only exist as sources. They are found by trying, and built if that is
+//! allowed.
 //!
 //! ```text
-//! resolve ─▶ lacks a wheel of x ─▶ list x's sources, offer an empty wheel of each ─▶ resolve ─▶ chooses x 1.2
-//!    ▲                                                                                              │
-//!    └──────────── offer the wheel of x 1.2 instead, with what it depends on ◀── build it ◀─────────┘
+//! resolve ─▶ no wheel of x ─▶ list x's sources, offer an empty wheel of each ─▶ resolve ─▶ chooses x 1.2
+//!    ▲                                                                                            │
+//!    └──────────── offer the wheel of x 1.2 instead, with its dependencies ◀── build it ◀─────────┘
 //! ```
 //!
-//! A built wheel is a layer of its own, named by the hash of its sources, so that it is built once.
+//! A built wheel is a layer of its own, keyed by the hash of its sources, so it is built once.
 
 use std::path::PathBuf;
 
@@ -19,7 +20,7 @@ use crate::order::{Order, Resolved};
 use crate::python::{Answer, Lack, Offer};
 use crate::shelf::{Held, Package, Recipe, Shelf, Stage};
 
-/// The most packages of one set that are built.
+/// Maximum number of packages of one set that are built.
 const MAX_BUILT: usize = 16;
 
 /// A built wheel.
@@ -30,14 +31,14 @@ struct Wheel {
     hash: String,
 }
 
-/// Versions among which an installer chooses.
+/// The versions among which the installer chooses.
 #[derive(Debug)]
 struct Choice {
     sources: Vec<Sources>,
     stage: Stage,
 }
 
-/// What is there beside the registry.
+/// Wheels and placeholder wheels offered in addition to the registry.
 #[derive(Debug, Default)]
 struct Beside {
     wheels: Vec<Wheel>,
@@ -55,7 +56,7 @@ impl Beside {
         wheels.chain(self.choices.iter().map(|(_, choice)| choice.stage.files().to_owned())).collect()
     }
 
-    /// What an installer has chosen to be built. It is no choice any more.
+    /// Returns the placeholders that the installer selected, and removes them from the choices.
     fn chosen(&mut self, packages: &[Package]) -> Vec<Sources> {
         let mut chosen = Vec::new();
         for package in packages {
@@ -75,7 +76,7 @@ impl Beside {
 }
 
 impl Library {
-    /// Exact versions of a set, as the registry says now.
+    /// Resolves exact versions of a set from the registry.
     pub(crate) async fn resolve_python(
         &self,
         shelf: &Shelf,
@@ -83,7 +84,7 @@ impl Library {
         progress: &mut dyn Progress,
     ) -> Result<Resolved, PackagesError> {
         let (mut beside, mut offer, mut cache) = (Beside::default(), None, None);
-        // Each round but the last builds something, or has something more to choose from.
+        // Each round but the last builds a wheel or adds choices.
         for _ in 0..=2 * MAX_BUILT {
             let python = order.python(self.workshop(), offer.as_ref());
             let constraints = constraints(order.question.lock.as_ref(), order.constraints);
@@ -104,14 +105,15 @@ impl Library {
                     self.offer_choices(shelf, order, &mut beside, names, why).await?;
                 }
             }
-            // What an installer makes of the wheels of one round says nothing about those of the next.
+            // uv's cache of one round's wheels is wrong for the next round, so each round has its own.
             let stage = cache.insert(shelf.stage()?);
             offer = Some(Offer { folders: beside.folders(), cache: stage.files().to_owned() });
         }
-        Err(PackagesError::BuildFailed(format!("more than {MAX_BUILT} packages would have to be built")))
+        Err(PackagesError::BuildFailed(format!("more than {MAX_BUILT} packages must be built from source")))
     }
 
-    /// Finds sources of what has no wheel. Where none are new, or none may be built, there is no such set.
+    /// Lists sources of packages without a wheel. Fails if there are no new ones, or if building is not
+    /// allowed.
     async fn offer_choices(
         &self,
         shelf: &Shelf,
@@ -132,8 +134,8 @@ impl Library {
             }
             if !order.needs.build {
                 return Err(PackagesError::Unresolvable(format!(
-                    "'{name}' has no wheel for this interpreter, only sources, which would have to be built: name a version \
-                     that has one, or use a profile with build_packages = true"
+                    "'{name}' has no wheel for this interpreter, only sources, which must be built: name a \
+                     version that has a wheel, or use a profile with build_packages = true"
                 )));
             }
             beside.choices.push((name, Choice { sources: listed.sources, stage }));
@@ -141,7 +143,7 @@ impl Library {
         if beside.choices.len() == before { Err(why) } else { Ok(()) }
     }
 
-    /// Puts a set into a folder, with wheels that are built again where they are not there any more.
+    /// Installs a set into a folder. Rebuilds wheels that no longer exist.
     pub(crate) async fn install_python(
         &self,
         shelf: &Shelf,
@@ -166,7 +168,7 @@ impl Library {
         order.python(self.workshop(), Some(&offer)).install(&packages, folder).await
     }
 
-    /// The wheel of these sources: found, else built.
+    /// Returns the wheel of these sources; builds it if it does not exist.
     async fn wheel(
         &self,
         shelf: &Shelf,
@@ -201,13 +203,13 @@ impl Library {
             bench = self.bench(shelf, order, sources, &all).await?;
         }
         python.wheel(sources, &system, bench.as_ref(), stage.files()).await?;
-        // What was built lies where its code could write until now.
+        // The build's code could write to its stage until now, so the wheel is copied to a clean one.
         let clean = shelf.stage()?;
         python.take(sources, stage.files(), clean.files()).await?;
         Ok(shelf.publish(clean, recipe).await?)
     }
 
-    /// A layer with what a build needs: an ordinary one, of wheels only.
+    /// Returns a layer with the build requirements: an ordinary layer, made from wheels only.
     async fn bench(
         &self,
         shelf: &Shelf,
@@ -225,7 +227,7 @@ impl Library {
         let needed = |why: &PackagesError| {
             let why = why.to_string();
             let why = why.strip_prefix("dependencies: ").unwrap_or(&why);
-            failed(sources, &format!("what it needs for that cannot be had: {why}"))
+            failed(sources, &format!("its build requirements cannot be installed: {why}"))
         };
         let packages = match python.resolve(&asked, "").await {
             Ok(Answer::Found(packages)) => packages,
@@ -245,7 +247,8 @@ impl Library {
 }
 
 impl Beside {
-    /// What is wanted; hashes of what is built are those of its sources, which no wheel has.
+    /// Returns the requirements. Stated hashes of a built package are those of its sources, which no wheel
+    /// has.
     fn asked(&self, order: &Order<'_>) -> Vec<(String, Vec<String>)> {
         let asked = order.question.requirements.iter().map(|(text, hashes)| {
             let known = crate::order::name_of(text).is_some_and(|name| self.knows(&name));
@@ -254,7 +257,7 @@ impl Beside {
         asked.collect()
     }
 
-    /// A set, in which what is built is pinned by its sources. What was built and is not in it came to nothing.
+    /// Pins built packages by their sources. Drops builds that are not part of the result.
     fn resolved(self, order: &Order<'_>, mut packages: Vec<Package>) -> Result<Resolved, PackagesError> {
         let mut built = Vec::new();
         for found in &mut packages {
@@ -265,7 +268,7 @@ impl Beside {
                     built.push(wheel.sources.clone());
                 }
                 _ => {
-                    // What was offered was asked for without its hashes.
+                    // Offered packages were requested without their hashes, so the hashes are checked here.
                     let name = crate::order::name_of(&found.name).filter(|name| self.knows(name));
                     name.map_or(Ok(()), |name| order.hold(found, &name))?;
                 }
@@ -275,7 +278,7 @@ impl Beside {
     }
 }
 
-/// Whether a package has this name; pip tells it as its author wrote it.
+/// Compares normalized names: pip reports a name as its author wrote it.
 fn is(package: &Package, name: &str) -> bool {
     crate::order::name_of(&package.name).is_some_and(|own| own == name)
 }
@@ -300,7 +303,7 @@ mod tests {
     use crate::question::Question;
     use crate::shelf::{Bounds, Scope};
 
-    /// An installer that could have chosen sources, and took a wheel of the registry's.
+    /// The installer could have chosen sources, but chose a wheel from the registry.
     #[test]
     fn stated_hashes_hold_for_what_is_not_built_after_all() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Counts where layers came from.
+//! Counts layers by origin.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// A layer was had; where it was built, in so long.
+    /// Counts a layer; `took` is the install time of one that was built.
     pub(crate) fn had(&self, origin: Origin, took: Duration) {
         let counter = match origin {
             Origin::Shelf => &self.hits,
@@ -31,7 +31,7 @@ impl Tally {
         counter.fetch_add(1, Relaxed);
     }
 
-    /// Layers were there, and known to be.
+    /// Counts layers of a cached answer.
     pub(crate) fn known(&self, layers: usize) {
         self.hits.fetch_add(layers as u64, Relaxed);
     }

@@ -1,39 +1,39 @@
-//! Installers on this machine: the fast ones where they are found.
+//! Finds fast installers (uv, bun) on this machine.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Where tools are put into a sandbox.
+/// Where installers are mounted in a sandbox.
 pub(crate) const TOOLS: &str = "/opt/belljar/tools";
 
-/// A program on this machine that is put into the sandboxes of installs.
+/// A program of this machine that is mounted into installer sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tool {
-    /// Its name.
+    /// The program's name.
     pub name: &'static str,
-    /// Where it is, without any link on the way.
+    /// The program's path, with symlinks resolved.
     pub path: PathBuf,
 }
 
 impl Tool {
-    /// Where it is inside.
+    /// Returns the path in the sandbox.
     pub(crate) fn inside(&self) -> String {
         format!("{TOOLS}/{}", self.name)
     }
 }
 
-/// What was found.
+/// The installers found on this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tools {
-    /// Installs Python's packages; without it that is up to the interpreter's own pip.
+    /// Installs Python packages; without it, the interpreter's own pip does.
     pub uv: Option<Tool>,
-    /// Installs JavaScript's packages; without it that is up to the image's npm.
+    /// Installs JavaScript packages; without it, the image's npm does.
     pub bun: Option<Tool>,
 }
 
 impl Tools {
-    /// Looks where programs are, and where these two install themselves.
+    /// Searches `PATH` and the folders in which uv and bun install themselves.
     pub fn find(path: Option<&std::ffi::OsStr>, home: Option<&Path>) -> Self {
         let mut folders: Vec<PathBuf> =
             path.map(|path| std::env::split_paths(path).collect()).unwrap_or_default();
@@ -49,7 +49,8 @@ impl Tools {
     }
 }
 
-/// A binary; a version manager's stand-in would not work elsewhere.
+/// Returns whether the file is an ELF binary. The wrapper script of a version manager would not work in a
+/// sandbox.
 fn is_program(path: &Path) -> bool {
     let mut magic = [0; 4];
     path.is_file()

@@ -1,5 +1,5 @@
-//! Where installers work: an engine of its own over the same provider, with limits of its own, nobody's data and nobody's
-//! environment.
+//! Runs installers in sandboxes: a separate engine over the same provider, with its own limits, and without a
+//! tenant's data or environment.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,18 +22,18 @@ use crate::registries::Registries;
 use crate::shelf::{Caches, Digest, Scope};
 use crate::tools::{TOOLS, Tool, Tools};
 
-/// How many steps are under way at one time; others wait for their turn.
+/// Maximum number of concurrent steps; others wait.
 const AT_A_TIME: usize = 4;
-/// How long one step may take.
+/// Time limit of one step.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How much of the disk one step may take.
+/// Disk space that one step may use, in bytes.
 const ROOM: u64 = 4 << 30;
-/// How often somebody looks.
+/// How often the free disk space is checked.
 const LOOK: Duration = Duration::from_millis(200);
-/// Where caches of installers are seen.
+/// Where installer caches are mounted.
 const CACHE: &str = "/opt/belljar/cache";
 
-/// Runs installers.
+/// Runs installers in sandboxes.
 #[derive(Debug)]
 pub(crate) struct Workshop {
     engine: Engine,
@@ -45,36 +45,36 @@ pub(crate) struct Workshop {
     turns: Semaphore,
 }
 
-/// One step.
+/// One step of an installation.
 #[derive(Debug, Default)]
 pub(crate) struct Job<'a> {
     pub(crate) command: Vec<String>,
     pub(crate) stdin: String,
     pub(crate) env: BTreeMap<String, String>,
-    /// The folder that it works in; without one it leaves nothing.
+    /// The working folder; without one, the step leaves no files.
     pub(crate) folder: Option<&'a Path>,
     pub(crate) tool: Option<&'a Tool>,
-    /// A cache of this name.
+    /// The cache to mount, by name.
     pub(crate) cache: Option<(&'static str, Kept<'a>)>,
-    /// What else it sees.
+    /// Additional mounts.
     pub(crate) mounts: Vec<Mount>,
-    /// Whether it reaches the registries, and is told how.
+    /// Whether the step can reach the registries and receives their configuration.
     pub(crate) download: bool,
 }
 
-/// For how long an installer keeps what it downloaded, and for whom.
+/// Where an installer's downloads are cached, and who shares them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kept<'a> {
-    /// For whoever comes next.
+    /// A persistent cache, shared within this scope.
     For(&'a Scope),
-    /// In this folder, which nobody looks into again.
+    /// A temporary cache in this folder, which no other step uses.
     Once(&'a Path),
 }
 
-/// A step in which code of packages runs. There is nothing around it: no network, no registries, no caches.
+/// A step that runs code of packages. It has no network, no registries and no caches.
 #[derive(Debug, Default)]
 pub(crate) struct Build<'a> {
-    /// What is built, for people.
+    /// A description of the build, for messages.
     pub(crate) what: &'a str,
     pub(crate) command: Vec<String>,
     pub(crate) stdin: String,
@@ -83,7 +83,7 @@ pub(crate) struct Build<'a> {
     pub(crate) mounts: Vec<Mount>,
 }
 
-/// How a step ended.
+/// The result of a step.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) succeeded: bool,
@@ -116,7 +116,7 @@ impl Workshop {
         Self { engine, provider, registries, tools, caches, folder, turns: Semaphore::new(AT_A_TIME) }
     }
 
-    /// Where a cache is seen inside.
+    /// Returns the path of a cache in the sandbox.
     pub(crate) fn cache(name: &str) -> String {
         format!("{CACHE}/{name}")
     }
@@ -134,14 +134,14 @@ impl Workshop {
         }
         let mut env = job.env;
         if job.download {
-            // An image's own interpreter or npm may be in it, which has no business with credentials.
+            // The image's interpreter or npm may run there, and must not see credentials.
             let (variables, files) = match image.is_operators() {
                 true => (self.registries.env.clone(), self.registries.mounts.clone()),
                 false => self.registries.without_credentials(),
             };
             mounts.extend(files);
             env.extend(variables);
-            // Whatever is configured there, bun looks for its settings in its home.
+            // bun reads its settings from its home folder, wherever they are configured.
             env.insert("HOME".to_owned(), TOOLS.to_owned());
         }
         let (command, stdin) = (Some(job.command), Some(job.stdin));
@@ -153,14 +153,14 @@ impl Workshop {
         done(report)
     }
 
-    /// Keeps what installers keep within its bound; what goes is made again when it is needed.
+    /// Trims installer caches to their bound. Removed entries are downloaded again when needed.
     pub(crate) async fn tidy(&self) {
         let caches = self.caches.clone();
-        // Where it fails, the next one tries again.
+        // If this fails, the next call retries.
         let _ = tokio::task::spawn_blocking(move || caches.keep_to_bound()).await;
     }
 
-    /// Runs code of packages in an image, and answers what that printed.
+    /// Runs code of packages in an image, and returns its output.
     pub(crate) async fn build(&self, image: &Image, build: Build<'_>) -> Result<String, PackagesError> {
         let Build { what, command, stdin, env, folder, mounts } = build;
         let request = Request { command: Some(command), stdin: Some(stdin), env, ..in_image(image) };
@@ -170,14 +170,14 @@ impl Workshop {
         let why = match (report.status, report.limit) {
             (Status::Succeeded, None) => return Ok(report.stdout),
             (Status::TimedOut, _) => format!("it took longer than {} s", PATIENCE.as_secs()),
-            (Status::Cancelled, _) => "it took more than 4 GB of disk".to_owned(),
-            (_, Some(limit)) => format!("it went beyond its limit of {limit:?}"),
+            (Status::Cancelled, _) => "it used more than 4 GB of disk".to_owned(),
+            (_, Some(limit)) => format!("it exceeded its limit of {limit:?}"),
             (_, None) => end_of(&format!("{}\n{}", report.stdout, report.stderr)),
         };
         Err(PackagesError::BuildFailed(format!("{what} could not be built: {why}")))
     }
 
-    /// Runs code of ours in a language, without anything around it.
+    /// Runs a trusted script in a language, without network or mounts.
     pub(crate) async fn ask(&self, image: &Image, language: &str, code: &str) -> Result<Done, PackagesError> {
         let request =
             Request { language: Some(language.to_owned()), code: Some(code.to_owned()), ..in_image(image) };
@@ -185,26 +185,26 @@ impl Workshop {
         done(self.execute(admitted).await?)
     }
 
-    /// With a way to the registries.
+    /// Allows a request to reach the registries.
     fn let_out(&self, admitted: Admitted) -> Result<Admitted, PackagesError> {
         Ok(admitted.reaching(Network::Hosts(self.registries.reached()?)))
     }
 
     async fn execute(&self, admitted: Admitted) -> Result<Report, PackagesError> {
-        // It is never closed.
+        // Acquiring never fails: the semaphore is never closed.
         let _turn = self.turns.acquire().await;
         let made = std::fs::create_dir_all(&self.folder);
         made.map_err(|error| PackagesError::Host(format!("make {}: {error}", self.folder.display())))?;
         let too_much = Box::pin(room_goes(&self.folder, ROOM));
-        // Every step of every caller would hold all of it.
+        // Boxed, so that this large future is not part of every caller's state.
         Box::pin(self.engine.execute("install".to_owned(), admitted, &mut Blind, too_much))
             .await
             .map_err(|error| host(&error))
     }
 }
 
-/// Ends when the file system of a folder has so much less room than now. Nobody has to look into folders in which an
-/// installer works for that.
+/// Completes once the file system of a folder has `bound` bytes less free space than at the start. Watching
+/// free space avoids walking folders in which an installer works.
 async fn room_goes(folder: &Path, bound: u64) {
     let free = || rustix::fs::statvfs(folder).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize));
     if let Ok(before) = free() {
@@ -218,7 +218,7 @@ fn mount_of(tool: &Tool) -> Mount {
     Mount { source: tool.path.clone(), destination: tool.inside(), writable: false }
 }
 
-/// A request in that image, where it is known by name; by its folder it is in [`of_image`].
+/// Creates a request for an image known by name. An image in a folder is set by [`of_image`].
 fn in_image(image: &Image) -> Request {
     let image = match image {
         Image::Named(name) => Some(name.clone()),
@@ -227,7 +227,8 @@ fn in_image(image: &Image) -> Request {
     Request { image, ..Request::default() }
 }
 
-/// The name of a cache on this machine. An image's own programs write to it, so no two images share one.
+/// Returns the name of a cache on this machine. The image's own programs write to it, so no two images share
+/// one.
 fn kept_as(name: &str, image: &Image) -> String {
     match image {
         Image::Host => name.to_owned(),
@@ -243,20 +244,20 @@ fn of_image(image: &Image) -> HostPaths {
 }
 
 fn host(error: &belljar_engine::Error) -> PackagesError {
-    PackagesError::Host(format!("the installer's own sandbox: {error}"))
+    PackagesError::Host(format!("installer sandbox: {error}"))
 }
 
 fn done(report: Report) -> Result<Done, PackagesError> {
     match (report.status, report.limit) {
         (Status::TimedOut, _) => Err(PackagesError::Host(format!(
-            "installing took longer than {} s; name fewer packages, or look at the network",
+            "installing took longer than {} s; name fewer packages, or check the network",
             PATIENCE.as_secs()
         ))),
         (Status::Cancelled, _) => Err(PackagesError::Unresolvable(
-            "installing took more than 4 GB of disk; name fewer or smaller packages".to_owned(),
+            "installing used more than 4 GB of disk; name fewer or smaller packages".to_owned(),
         )),
         (_, Some(limit)) => Err(PackagesError::Unresolvable(format!(
-            "installing went beyond its limit of {limit:?}; name fewer or smaller packages"
+            "installing exceeded its limit of {limit:?}; name fewer or smaller packages"
         ))),
         (status, None) => {
             Ok(Done { succeeded: status == Status::Succeeded, stdout: report.stdout, stderr: report.stderr })

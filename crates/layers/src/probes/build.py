@@ -1,9 +1,9 @@
-# Builds what lies in the folder, as PEP 517 has it. Code of the package runs here: there is nothing around it.
+# Builds the source tree in this folder with a PEP 517 hook. Runs code of the package, without network.
 import importlib, json, os, site, sys
 
 hook, packages = sys.argv[1:3]
 system = json.load(sys.stdin)
-# What the build prints is not what it answers.
+# Redirects the build's own output to stderr, so that stdout only has the answer.
 answer = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 os.makedirs("wheel", exist_ok=True)

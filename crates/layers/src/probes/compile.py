@@ -7,7 +7,7 @@ TAG = sys.implementation.cache_tag
 
 def modules():
     for folder, folders, files in os.walk(FOLDER):
-        # Nobody imports the tests of packages, and they are half of some.
+        # Tests of packages are not imported, and are half of some packages.
         folders[:] = [name for name in folders if name not in ("tests", "test", "__pycache__")]
         yield from (os.path.join(folder, name) for name in files if name.endswith(".py"))
 
@@ -24,8 +24,8 @@ def compiled(path):
         try:
             code = compile(source, place, "exec", dont_inherit=True, optimize=0)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return  # Some packages carry files for other versions.
-        # A layer never changes, so nobody has to look whether the source did.
+            return  # Some packages contain files for other Python versions.
+        # A layer never changes, so Python does not need to check the source (unchecked hash-based pyc).
         data = external._code_to_hash_pyc(code, util.source_hash(source), False)
         os.makedirs(os.path.dirname(kept), exist_ok=True)
         half = "%s.%d" % (kept, os.getpid())

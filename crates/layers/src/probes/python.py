@@ -9,7 +9,7 @@ for distribution in metadata.distributions(path=paths):
     if name:
         packages.add(re.sub(r"[-_.]+", "-", name).lower())
     for entry in distribution.files or ():
-        # Namespaces have no file of their own that would be found above.
+        # Namespace packages have no file that iter_modules would find.
         if entry.parts[0].isidentifier() and entry.suffix in (".py", ".so"):
             modules.add(entry.parts[0])
 installer = [sys.executable, "-I", "-m", "pip"] if util.find_spec("pip") else []

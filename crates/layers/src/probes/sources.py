@@ -1,21 +1,21 @@
-# Which sources of a package there are, and one of them. Nothing of a package is run, and nothing of it is unpacked.
+# Lists the source archives of a package, or fetches one. Runs and unpacks nothing of it.
 import base64, hashlib, html.parser, json, os, sys, urllib.parse, urllib.request, zipfile
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 MAX_PAGE, MAX_ARCHIVE, MAX_FILES = 64 << 20, 1 << 30, 2000
-ENDINGS = (".zip", ".tar.bz2", ".tgz", ".tar.gz")  # The last is taken where there are several.
+ENDINGS = (".zip", ".tar.bz2", ".tgz", ".tar.gz")  # The last one wins.
 
 
-def said(*names):
+def first_variable(*names):
     return next((os.environ[name] for name in names if os.environ.get(name)), "")
 
 
 def indexes():
-    if said("UV_NO_INDEX", "PIP_NO_INDEX"):
+    if first_variable("UV_NO_INDEX", "PIP_NO_INDEX"):
         return []
-    first = said("UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL").split()
-    last = said("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL") or "https://pypi.org/simple"
-    # uv lets indexes have names: `name=https://…`.
+    first = first_variable("UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL").split()
+    last = first_variable("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL") or "https://pypi.org/simple"
+    # uv allows named indexes: `name=https://…`.
     return [url if url.startswith("http") else url.partition("=")[2] for url in [*first, last]]
 
 
@@ -24,7 +24,7 @@ def get(url, accept="*/*"):
     host = parts.netloc.rpartition("@")[2]
     request = urllib.request.Request(parts._replace(netloc=host).geturl(), headers={"Accept": accept})
     for index in map(urllib.parse.urlsplit, indexes()):
-        # Whoever may ask an index may fetch its files; nobody else is told, wherever it sends us.
+        # An index's credentials are sent to its own host only, and never after a redirect.
         if index.username and index.netloc.rpartition("@")[2] == host and index.scheme == parts.scheme:
             secret = urllib.parse.unquote("%s:%s" % (index.username, index.password or ""))
             basic = base64.b64encode(secret.encode()).decode()
@@ -82,7 +82,7 @@ def folder(path):
 
 
 def files_of(name):
-    for place in said("UV_FIND_LINKS").split(","):
+    for place in first_variable("UV_FIND_LINKS").split(","):
         if "://" in place:
             yield from page(place)
         elif place:
@@ -90,13 +90,13 @@ def files_of(name):
     for index in indexes():
         found = page("%s/%s/" % (index.rstrip("/"), name))
         yield from found
-        # One that knows the name is the one that is asked.
+        # The first index that knows the name is used.
         if found:
             return
 
 
 def version_of(name, file):
-    """The version of sources, by the name of their file."""
+    """Returns the version of a source archive, from its file name."""
     ending = next((ending for ending in ENDINGS if file.endswith(ending)), None)
     stem = file[:-len(ending)] if ending else ""
     for at, letter in enumerate(stem):
@@ -107,8 +107,8 @@ def version_of(name, file):
     return None
 
 
-def offer(name, version, requires):
-    """A wheel with nothing in it, by which an installer chooses among the versions of sources."""
+def write_empty_wheel(name, version, requires):
+    """Writes an empty wheel, so that an installer can choose among source versions."""
     stem = "%s-%s" % (name.replace("-", "_"), version)
     requires = "".join(letter for letter in requires or "" if letter.isprintable())
     about = "Metadata-Version: 2.1\nName: %s\nVersion: %s\n" % (name, version)
@@ -119,16 +119,16 @@ def offer(name, version, requires):
             wheel.writestr("%s.dist-info/%s" % (stem, file), text)
 
 
-def listed(name):
+def list_sources(name):
     files = [file for file in files_of(name) if not file.get("yanked")]
     has_name = lambda file: normal_name(file["filename"].partition("-")[0]) == name
     wheels = any(file["filename"].endswith(".whl") and has_name(file) for file in files)
     sources = {}
-    # Registries name the oldest first.
+    # Registries list the oldest version first.
     for file in [file for file in files if file["filename"].endswith(ENDINGS)][-MAX_FILES:]:
         version, digest = version_of(name, file["filename"]), file.get("hashes", {}).get("sha256")
         if version and digest:
-            offer(name, version, file.get("requires-python"))
+            write_empty_wheel(name, version, file.get("requires-python"))
             ending = max(at for at, ending in enumerate(ENDINGS) if file["filename"].endswith(ending))
             one = {"version": version, "url": file["url"], "hash": "sha256:" + digest, "ending": ending}
             if version not in sources or sources[version]["ending"] < ending:
@@ -147,11 +147,11 @@ def fetch(url, expected):
             digest.update(piece)
             archive.write(piece)
     if "sha256:" + digest.hexdigest() != expected or size > MAX_ARCHIVE:
-        sys.exit("the archive is not what the registry says it is")
+        sys.exit("the archive does not match the registry's hash, or is larger than 1 GB")
 
 
 if __name__ == "__main__":
     try:
-        {"list": listed, "fetch": fetch}[sys.argv[1]](*sys.argv[2:])
+        {"list": list_sources, "fetch": fetch}[sys.argv[1]](*sys.argv[2:])
     except (OSError, ValueError, LookupError) as error:
-        sys.exit("the sources of %s: %s" % (sys.argv[2], error))
+        sys.exit("sources of %s: %s" % (sys.argv[2], error))

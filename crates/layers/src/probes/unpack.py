@@ -1,4 +1,4 @@
-# Unpacks sources, and shows what they say about how they are built. Nothing of them is run.
+# Unpacks a source archive and prints its pyproject.toml. Runs none of its code.
 import json, os, sys, tarfile, zipfile
 
 MAX_TEXT = 1 << 20
@@ -23,7 +23,7 @@ else:
     from_tar()
 tops = os.listdir("source")
 if len(tops) != 1:
-    sys.exit("an archive with sources has one folder, and this one has %d entries" % len(tops))
+    sys.exit("a source archive must have exactly one top-level folder; this one has %d entries" % len(tops))
 try:
     with open(os.path.join("source", tops[0], "pyproject.toml"), encoding="utf-8") as file:
         text = file.read(MAX_TEXT)

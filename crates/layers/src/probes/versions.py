@@ -16,7 +16,7 @@ def normal_name(name):
 
 
 def normal_version(text):
-    """As PEP 440 writes it; None where it is no version."""
+    """Normalizes a version according to PEP 440; returns None if it is invalid."""
     found = VERSION.fullmatch(text) if len(text) < 200 else None
     if not found:
         return None
@@ -37,7 +37,7 @@ def normal_version(text):
 
 
 def same_version(one, other):
-    """Whether two normal versions are one: zeros at the end of a release say nothing."""
+    """Compares normalized versions, ignoring trailing zeros of the release."""
     plain = lambda version: re.sub(r"^((?:\d+!)?\d+(?:\.\d+)*?)(?:\.0)*(?!\.?\d)", r"\1", version)
     return plain(one) == plain(other)
 

@@ -1,4 +1,4 @@
-//! Where a cache is that machines share: `file:///FOLDER` or `s3://BUCKET/FOLDER`.
+//! The address of a shared cache: `file:///FOLDER` or `s3://BUCKET/FOLDER`.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -13,30 +13,30 @@ use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 
-/// How often a request is made again, within the time that there is.
+/// Maximum number of retries of a request, within the timeout.
 const RETRIES: usize = 2;
 
-/// A cache that machines share.
+/// Settings of a cache shared between machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedCache {
-    /// Where it is.
+    /// Its address.
     pub address: Address,
-    /// Whether layers are only taken from there.
+    /// Whether layers are only fetched, never uploaded.
     pub read_only: bool,
-    /// How long one layer may take, there or back.
+    /// Timeout for the transfer of one layer.
     pub wait: Duration,
 }
 
-/// A place for objects.
+/// The address of a shared cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// A folder that all machines see.
+    /// A folder that all machines mount.
     Folder(PathBuf),
-    /// A bucket of S3, or of what speaks its language.
+    /// A bucket of S3 or of a compatible service.
     Bucket {
-        /// Its name.
+        /// The bucket's name.
         bucket: String,
-        /// Where in it.
+        /// The folder in the bucket.
         folder: String,
     },
 }
@@ -46,7 +46,7 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         const HOW: &str = "write file:///FOLDER or s3://BUCKET/FOLDER";
-        // Nothing here is decoded: what has a meaning in other addresses is refused rather than taken by the letter.
+        // Nothing is decoded here, so characters with a special meaning in URLs are refused.
         if text.contains(['%', '?', '#', '@', '\\']) || text.chars().any(char::is_control) {
             return Err(HOW);
         }
@@ -73,27 +73,28 @@ impl Address {
     }
 }
 
-/// A folder that everybody may write is nobody's word for anything.
+/// Opens a shared folder. A world-writable folder cannot be trusted.
 fn open_folder(folder: &std::path::Path, read_only: bool) -> Result<Arc<dyn ObjectStore>, String> {
     let failed = |doing: &str, why: &dyn std::fmt::Display| format!("{doing} {}: {why}", folder.display());
     if !read_only {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.map_err(|error| failed("make the folder", &error))?;
+        made.map_err(|error| failed("create the folder", &error))?;
     }
     let mode = folder.metadata().map_err(|error| failed("open the folder", &error))?.permissions().mode();
     if mode & 0o002 != 0 {
-        return Err(failed("use the folder", &"everybody may write there; chmod o-w it"));
+        return Err(failed("use the folder", &"it is world-writable; run chmod o-w on it"));
     }
     let store = LocalFileSystem::new_with_prefix(folder);
     Ok(Arc::new(store.map_err(|error| failed("open the folder", &error))?))
 }
 
-/// Region, endpoint and credentials are what `AWS_*` variables say: as for the tools that everybody uses with a bucket.
+/// Opens a bucket. Region, endpoint and credentials come from the usual `AWS_*` variables.
 fn open_bucket(bucket: &str, folder: &str, wait: Duration) -> Result<Arc<dyn ObjectStore>, String> {
-    // Whoever speaks TLS here does so by the one library; a second call changes nothing.
+    // All TLS in this program uses one library; a second call has no effect.
     let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
     let retry = RetryConfig { max_retries: RETRIES, retry_timeout: wait, ..RetryConfig::default() };
-    // Whoever waits gives up at the end of the time, and says so; a request that nobody waits for ends later by itself.
+    // The caller stops waiting after `wait` and reports that; this limit ends a request that has no caller
+    // any more.
     let limit = format!("{}ms", 2 * wait.as_millis());
     let store = AmazonS3Builder::from_env()
         .with_bucket_name(bucket)

@@ -1,5 +1,5 @@
-//! Layers as archives, for machines without a network. What comes in goes through a stage and
-//! is published like everything else, so the same checks hold; and it has to be, to the byte, what its manifest tells.
+//! Layers as tar archives, for machines without a network. An imported archive is staged and published like
+//! any other layer, so the same checks apply. Its files must match its manifest exactly.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -20,11 +20,11 @@ use super::tree::{Entry, MAX_DEPTH, MAX_ENTRIES, MAX_PATH, Node, Pass, Survey, s
 
 const MANIFEST: &str = "manifest.json";
 const MAX_MANIFEST: u64 = 16 << 20;
-/// Of what a tar says about the next entry.
+/// Maximum size of a GNU long name or long link entry, in bytes.
 const MAX_EXTENSION: u64 = 2 * MAX_PATH as u64;
 
 impl Disk {
-    /// Writes a layer that was just verified.
+    /// Writes a layer as a tar archive. The caller has just verified it.
     pub(super) fn export(&self, held: &Held, to: impl Write) -> Result<(), ShelfError> {
         let failed = |error: io::Error| ShelfError::of("write", "the archive", &error);
         let mut archive = Builder::new(to);
@@ -37,7 +37,7 @@ impl Disk {
         archive.into_inner().and_then(|mut to| to.flush()).map_err(failed)
     }
 
-    /// Puts an exported layer on the shelf; where a certain one is wanted, no other.
+    /// Imports an exported layer. If `wanted` is set, refuses any other layer.
     pub(super) fn import(
         &self,
         mut from: impl Read + Seek,
@@ -51,7 +51,7 @@ impl Disk {
         let first = entries.next().ok_or_else(|| refused("it is empty"))?.map_err(unreadable)?;
         let manifest = manifest(first)?;
         if !manifest.is_its_own() || wanted.is_some_and(|wanted| *wanted != manifest.key) {
-            return Err(refused("its manifest is another layer's"));
+            return Err(refused("its manifest belongs to another layer"));
         }
         if let Some(held) = self.find(&manifest.key)? {
             return Ok(held);
@@ -80,7 +80,7 @@ fn header(kind: EntryType, mode: u32, size: u64, modified: i64) -> Header {
     header.set_entry_type(kind);
     header.set_mode(mode);
     header.set_size(size);
-    // Python takes what it compiled before for valid by this time.
+    // Python uses this time to validate compiled files.
     header.set_mtime(u64::try_from(modified).unwrap_or(0));
     header
 }
@@ -98,13 +98,14 @@ fn append(archive: &mut Builder<impl Write>, entry: &Entry<'_>) -> io::Result<()
         Node::File { file, executable, size, modified } => {
             let mode = if *executable { 0o555 } else { 0o444 };
             let mut header = header(EntryType::Regular, mode, *size, *modified);
-            // A file that grows must not shift what follows it.
+            // A growing file must not shift the entries that follow.
             archive.append_data(&mut header, path, file.take(*size))
         }
     }
 }
 
-/// Reads the headers alone. What would be taken into memory as a whole has a bound, and so has their number.
+/// Reads only the headers. Limits the number of entries and the size of those that the tar library reads into
+/// memory.
 fn look_over(from: &mut (impl Read + Seek)) -> Result<(), ShelfError> {
     let mut archive = Archive::new(from);
     let entries = archive.entries_with_seek().map_err(unreadable)?.raw(true);
@@ -115,7 +116,7 @@ fn look_over(from: &mut (impl Read + Seek)) -> Result<(), ShelfError> {
         let bound = match entry.header().entry_type() {
             EntryType::Regular | EntryType::Directory | EntryType::Symlink => u64::MAX,
             EntryType::GNULongName | EntryType::GNULongLink => MAX_EXTENSION,
-            _ => return Err(refused("only files, folders and links are let in")),
+            _ => return Err(refused("only files, folders and links are allowed")),
         };
         if entry.size() > bound {
             return Err(refused("a name in it is too long"));
@@ -126,14 +127,14 @@ fn look_over(from: &mut (impl Read + Seek)) -> Result<(), ShelfError> {
 
 fn manifest(entry: tar::Entry<'_, impl Read>) -> Result<Manifest, ShelfError> {
     if &*entry.path_bytes() != MANIFEST.as_bytes() || entry.header().entry_type() != EntryType::Regular {
-        return Err(refused("it does not begin with a manifest"));
+        return Err(refused("it does not start with a manifest"));
     }
     let mut text = Vec::new();
     entry.take(MAX_MANIFEST).read_to_end(&mut text).map_err(unreadable)?;
     serde_json::from_slice(&text).map_err(|error| refused(format!("its manifest cannot be read ({error})")))
 }
 
-/// Makes one entry below a folder, without going through any link.
+/// Creates one entry below a folder, without following any link.
 fn unpack(top: &OwnedFd, mut entry: tar::Entry<'_, impl Read>, left: &mut u64) -> Result<(), ShelfError> {
     let path = OsString::from_vec(entry.path_bytes().into_owned());
     let path = Path::new(&path);
@@ -141,21 +142,21 @@ fn unpack(top: &OwnedFd, mut entry: tar::Entry<'_, impl Read>, left: &mut u64) -
     let header = entry.header();
     let mode = header.mode().map_err(unreadable)?;
     if mode & 0o7000 != 0 {
-        return Err(bad("setuid, setgid and sticky bits are not let in"));
+        return Err(bad("setuid, setgid and sticky bits are not allowed"));
     }
     let (folder, name) = parent(top, path).map_err(bad)?;
     let failed = |errno: rustix::io::Errno| match errno {
-        rustix::io::Errno::EXIST => bad("it is there twice"),
+        rustix::io::Errno::EXIST => bad("duplicate entry"),
         errno => ShelfError::io("unpack", shown(path.as_os_str().as_bytes()), errno),
     };
     match header.entry_type() {
         EntryType::Directory => rustix::fs::mkdirat(&folder, name, Mode::RWXU).map_err(failed),
         EntryType::Symlink => {
-            let target = entry.link_name_bytes().ok_or_else(|| bad("a link to nothing"))?;
+            let target = entry.link_name_bytes().ok_or_else(|| bad("a link without a target"))?;
             rustix::fs::symlinkat(&*target, &folder, name).map_err(failed)
         }
         _ => {
-            *left = left.checked_sub(entry.size()).ok_or_else(|| bad("more bytes than a layer may have"))?;
+            *left = left.checked_sub(entry.size()).ok_or_else(|| bad("the layer is too large"))?;
             let modified = header.mtime().ok().and_then(|time| i64::try_from(time).ok()).unwrap_or(0);
             let mode = if mode & 0o100 == 0 { Mode::RUSR | Mode::WUSR } else { Mode::RWXU };
             let file = rustix::fs::openat(&folder, name, NEW_FILE, mode);
@@ -166,7 +167,8 @@ fn unpack(top: &OwnedFd, mut entry: tar::Entry<'_, impl Read>, left: &mut u64) -
     }
 }
 
-/// The folder in which an entry goes, and its name there. Every folder on the way has to have come before.
+/// Returns the parent folder of an entry, and the entry's name. Every parent must have been created by an
+/// earlier entry.
 fn parent<'a>(top: &OwnedFd, path: &'a Path) -> Result<(OwnedFd, &'a OsStr), &'static str> {
     const OUTSIDE: &str = "its name leads out of the layer";
     let inner = path.strip_prefix(FILES).map_err(|_| OUTSIDE)?;
@@ -177,17 +179,17 @@ fn parent<'a>(top: &OwnedFd, path: &'a Path) -> Result<(OwnedFd, &'a OsStr), &'s
     }
     let name = names.pop().ok_or(OUTSIDE)?;
     if names.len() > MAX_DEPTH {
-        return Err("too many folders in folders");
+        return Err("folders are nested too deeply");
     }
     let mut folder = top.try_clone().map_err(|_| "too many open files")?;
     for name in names {
         folder = rustix::fs::openat(&folder, name, OPEN_FOLDER, Mode::empty())
-            .map_err(|_| "it is in no folder that came before")?;
+            .map_err(|_| "no earlier entry creates its folder")?;
     }
     Ok((folder, name))
 }
 
-/// Notes when a file was changed last.
+/// Sets the modification time of a file.
 pub fn set_time(file: &File, modified: i64) -> Result<(), rustix::io::Errno> {
     let times = Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT as _ },

@@ -1,10 +1,10 @@
-//! What installers keep for themselves. It grows with all that is ever installed, so what was used least recently goes, each
-//! cache as a whole and never one that is in use.
+//! Installer caches. They grow with every installation, so the least recently used are removed, each cache as
+//! a whole and never one that is in use.
 //!
 //! ```text
 //! installers/SCOPE/NAME/       an installer's cache
-//! installers/SCOPE/NAME.lock   shared by who uses it, alone by who removes it; its time is the last use
-//! installers/looked            its time says when somebody looked how much there is
+//! installers/SCOPE/NAME.lock   shared by users of the cache, exclusive for its removal; mtime: last use
+//! installers/looked            mtime is the time of the last size check
 //! ```
 
 use std::ffi::CStr;
@@ -26,20 +26,20 @@ use super::nook::Nook;
 
 const LOCK: &str = ".lock";
 const LOOKED: &str = "looked";
-/// To look costs a moment for every hundred thousand files.
+/// Measuring takes noticeable time per hundred thousand files.
 const LOOK_EVERY: Duration = Duration::from_secs(3_600);
-/// What goes deeper is no cache.
+/// No real cache is nested deeper.
 const MAX_DEPTH: usize = 64;
 const BLOCK: u64 = 512;
 
-/// The caches below a shelf's folder.
+/// The installer caches of a layer store.
 #[derive(Debug, Clone)]
 pub struct Caches {
     shelf: PathBuf,
     bytes: u64,
 }
 
-/// A cache in use: nobody removes it while this lives.
+/// A lease on a cache: it is not removed while the lease exists.
 #[derive(Debug)]
 pub(crate) struct Lent {
     path: PathBuf,
@@ -52,22 +52,22 @@ impl Lent {
     }
 }
 
-/// A cache that may go.
+/// A cache that may be removed.
 struct Found {
     used: i64,
-    /// Unknown where it cannot be measured, which is too much.
+    /// `None` if it cannot be measured, which counts as too large.
     bytes: Option<u64>,
     scope: Arc<Folder>,
     name: String,
 }
 
 impl Caches {
-    /// Of the shelf in this folder, with what they may take together.
+    /// Creates the caches of the store in a folder, with their total size limit.
     pub fn new(shelf: &Path, bytes: u64) -> Self {
         Self { shelf: shelf.to_owned(), bytes }
     }
 
-    /// Lends one, and makes it where it is missing.
+    /// Leases a cache, creating it if it is missing.
     pub(crate) fn lend(&self, scope: &Scope, name: &str) -> Result<Lent, ShelfError> {
         let scope = match scope {
             Scope::Shared => "shared".to_owned(),
@@ -79,7 +79,7 @@ impl Caches {
         Ok(Lent { path: scope.child(name)?.path().to_owned(), _lock: lock })
     }
 
-    /// Keeps to the bound, unless somebody has looked not long ago.
+    /// Enforces the size limit, unless that was done within the last hour.
     pub(crate) fn keep_to_bound(&self) -> Result<(), ShelfError> {
         let folder = Arc::new(self.folder()?);
         let looked = folder.stat(LOOKED)?.map(|stat| u64::try_from(stat.st_mtime).unwrap_or(0));
@@ -92,7 +92,8 @@ impl Caches {
         Ok(())
     }
 
-    /// Removes the least recently used until so many bytes are left; how many went.
+    /// Removes the least recently used caches until at most `to_bytes` are left. Returns the number of bytes
+    /// removed.
     pub fn prune(&self, to_bytes: u64) -> Result<u64, ShelfError> {
         let mut all = self.found()?;
         all.sort_by_key(|cache| cache.used);
@@ -133,7 +134,7 @@ impl Caches {
     }
 }
 
-/// What a folder takes on the disk.
+/// Returns the disk usage of a folder.
 fn size(parent: BorrowedFd<'_>, name: &str) -> Option<u64> {
     let opened = rustix::fs::openat(parent, name, OPEN_FOLDER, Mode::empty());
     opened.and_then(|folder| below(folder.as_fd(), MAX_DEPTH)).ok()
@@ -149,7 +150,7 @@ fn below(folder: BorrowedFd<'_>, depth: usize) -> Result<u64, Errno> {
 
 fn entry(folder: BorrowedFd<'_>, name: &CStr, depth: usize) -> Result<u64, Errno> {
     let stat = match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-        // Somebody is at work there.
+        // Another process removed it meanwhile.
         Err(Errno::NOENT) => return Ok(0),
         stat => stat?,
     };
@@ -175,7 +176,7 @@ mod tests {
         (folder, caches)
     }
 
-    /// A cache of a megabyte that was used then.
+    /// Creates a cache of one megabyte with the given last use.
     fn fill(caches: &Caches, name: &str, used: i64) -> PathBuf {
         let lent = caches.lend(&Scope::Shared, name).unwrap();
         let inner = lent.path().join("a/b");
@@ -204,7 +205,7 @@ mod tests {
         drop(in_use);
         assert!(caches.prune(0).unwrap() >= 2 << 20);
         assert!(!older.exists() && !newer.exists());
-        // Whoever comes next gets an empty one.
+        // The next user gets an empty cache.
         assert_eq!(caches.lend(&Scope::Shared, "uv").unwrap().path().read_dir().unwrap().count(), 0);
     }
 
@@ -220,7 +221,7 @@ mod tests {
         assert!(!one.exists());
     }
 
-    /// An installer unpacks what strangers packed.
+    /// An installer unpacks untrusted archives.
     #[test]
     fn links_are_not_followed_and_depths_are_no_way_out() {
         let (folder, caches) = caches();

@@ -1,4 +1,4 @@
-//! SHA-256, and what it names here.
+//! SHA-256 digests and how they are computed here.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,12 +6,13 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-/// A SHA-256; shown and written as 64 hexadecimal digits, so it is a safe name of a file too.
+/// A SHA-256 digest, displayed and serialized as 64 hexadecimal digits, so it is also a safe file name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Of some parts under a name for what they are. Each part's length counts, so no two lists come to the same.
+    /// Hashes a list of parts, in the named domain. The length of each part is hashed, too, so different
+    /// lists have different digests.
     pub fn of<T: AsRef<[u8]>>(domain: &str, parts: impl IntoIterator<Item = T>) -> Self {
         let mut hasher = Hasher::new(domain);
         parts.into_iter().for_each(|part| hasher.part(part.as_ref()));
@@ -40,7 +41,7 @@ impl FromStr for Digest {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         const WRONG: &str = "write 64 digits from 0 to 9 and a to f";
-        // Capitals would be a second name of the same thing.
+        // Uppercase digits would be a second spelling of the same digest.
         if text.len() != 64 || !text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
             return Err(WRONG);
         }
@@ -64,11 +65,11 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
-/// Takes in parts, one after the other.
+/// Hashes parts one after the other.
 pub(super) struct Hasher(Sha256);
 
 impl Hasher {
-    /// Of bytes alone, as `sha256sum` has it.
+    /// Hashes raw bytes, like `sha256sum`.
     pub(super) fn plain() -> Self {
         Self(Sha256::new())
     }
@@ -88,7 +89,7 @@ impl Hasher {
         self.0.update(number.to_be_bytes());
     }
 
-    /// Bytes of which the length is told apart from them.
+    /// Adds bytes whose length is known from elsewhere.
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }

@@ -1,13 +1,13 @@
-//! The shelf's folder: finding, publishing and moving layers away. Everything here blocks.
+//! The store's folder: finding, publishing and quarantining layers. All functions block.
 //!
 //! ```text
-//! layers/KEY/manifest.json, files/   whole and read-only; comes and goes by rename alone
-//! locks/KEY                          shared by who uses that layer, alone by who removes it; its time is the last use
-//! locks/change                       held by who moves a layer away, for that moment
-//! staging/NAME/, NAME.lock           work that is not done; nobody's when nobody holds the lock
-//! broken/KEY-NAME/                   layers that were found damaged
-//! resolutions/DIGEST                 what questions came to
-//! turns/DIGEST                       held by the process that does a thing
+//! layers/KEY/manifest.json, files/   complete and read-only; appears and disappears only by rename
+//! locks/KEY                          shared by users of a layer, exclusive for its removal; mtime: last use
+//! locks/change                       held briefly while a layer is moved away or removed
+//! staging/NAME/, NAME.lock           unfinished work; abandoned if the lock is free
+//! broken/KEY-NAME/                   quarantined layers
+//! resolutions/DIGEST                 cached resolutions
+//! turns/DIGEST                       held by the process that does the work
 //! ```
 
 use std::collections::HashMap;
@@ -32,14 +32,14 @@ use super::{Bounds, Notice, Tell};
 const MANIFEST: &str = "manifest.json";
 const MAX_MANIFEST: u64 = 16 << 20;
 const CHANGE: &str = "change";
-/// Last uses are noted no more exactly than this.
+/// Precision of the last use: it is updated at most once per interval.
 const USE_NOTED: Duration = Duration::from_secs(60);
-/// What the system says about a folder that is not as it was.
+/// Errors that indicate a damaged layer, rather than a problem of this machine.
 const DAMAGE: [Errno; 5] = [Errno::NOENT, Errno::NOTDIR, Errno::ISDIR, Errno::LOOP, Errno::IO];
-/// How often somebody else may be in between.
+/// Maximum number of attempts to publish if other processes interfere.
 const TRIES: u32 = 5;
 
-/// The open folder, and what this process knows about layers in it.
+/// The open folder, and the layers that this process has verified.
 pub(super) struct Disk {
     pub(super) bounds: Bounds,
     pub(super) layers: Folder,
@@ -66,11 +66,11 @@ struct Known {
     held: Weak<Inner>,
 }
 
-/// Which layer it is that lies under a key, and that nobody touched it: inode and time of change of its two entries.
+/// Identifies a layer under a key and detects changes: inode and ctime of its two entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity([(u64, i64, i128); 2]);
 
-/// A layer in use: it cannot be removed while this, or a clone of it, lives.
+/// A lease on a layer: the layer cannot be removed while the lease or a clone of it exists.
 #[derive(Debug, Clone)]
 pub struct Held(Arc<Inner>);
 
@@ -82,17 +82,17 @@ struct Inner {
 }
 
 impl Held {
-    /// Its name.
+    /// Returns the layer's key.
     pub fn key(&self) -> Key {
         self.0.manifest.key
     }
 
-    /// The folder to mount, read-only.
+    /// Returns the folder to mount read-only.
     pub fn files(&self) -> &Path {
         &self.0.files
     }
 
-    /// What it is made of.
+    /// Returns the layer's manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.0.manifest
     }
@@ -117,15 +117,15 @@ impl Disk {
         Ok(disk)
     }
 
-    /// A layer that is in use in this process already. Costs two looks at the disk.
+    /// Returns a layer that this process already uses. Costs three `stat` calls.
     pub(super) fn glance(&self, key: &Key) -> Result<Option<Held>, ShelfError> {
         let in_use = self.known().get(key).and_then(|known| Some((known.identity, known.held.upgrade()?)));
         let Some((identity, inner)) = in_use else { return Ok(None) };
-        // Another process may have found it damaged and moved it away.
+        // Another process may have quarantined it.
         Ok((self.identity(key)? == Some(identity)).then_some(Held(inner)))
     }
 
-    /// A layer, verified unless this process has done that before. One that is damaged is moved away.
+    /// Finds a layer, and verifies it at its first use in this process. Quarantines a damaged one.
     pub(super) fn find(&self, key: &Key) -> Result<Option<Held>, ShelfError> {
         if self.identity(key)?.is_none() {
             return Ok(None);
@@ -160,7 +160,7 @@ impl Disk {
         Held(inner)
     }
 
-    /// Puts a stage's files on the shelf. Where there is such a layer already, it is taken.
+    /// Publishes the files of a stage. Returns the existing layer if there is one.
     pub(super) fn publish(
         &self,
         stage: &Stage,
@@ -169,7 +169,7 @@ impl Disk {
     ) -> Result<Held, ShelfError> {
         let survey = survey(files_of(stage.layer())?, Pass::Seal, self.bounds.layer_bytes)?;
         if expected.is_some_and(|expected| *expected != survey) {
-            return Err(ShelfError::Archive("its files are not those that its manifest tells".to_owned()));
+            return Err(ShelfError::Archive("its files do not match its manifest".to_owned()));
         }
         let Survey { tree, bytes, entries } = survey;
         let key = recipe.key();
@@ -187,10 +187,10 @@ impl Disk {
         let key = manifest.key;
         let name = key.to_string();
         for _ in 0..TRIES {
-            // Held from before it can be seen: nobody removes it before it is used.
+            // Locked before the layer becomes visible, so that it cannot be removed before its first use.
             let lock = Lock::take(&self.locks, &name, How::Shared)?;
             let (from, staged) = stage.place();
-            // A folder replaces an empty one only, and a layer never is.
+            // A rename replaces an empty folder only, and a layer is never empty.
             match rustix::fs::renameat(from, staged, &self.layers, &name) {
                 Ok(()) => {
                     let synced = rustix::fs::fsync(&self.layers);
@@ -209,7 +209,7 @@ impl Disk {
         Err(ShelfError::Busy(self.layers.path().join(name)))
     }
 
-    /// Reads all of a layer. Everything that is not as it was made is [`ShelfError::Broken`].
+    /// Reads a whole layer. Returns [`ShelfError::Broken`] if anything differs from what was published.
     pub(super) fn check(&self, key: &Key) -> Result<Manifest, ShelfError> {
         self.compare(key).map_err(|error| {
             let why = match error {
@@ -219,7 +219,7 @@ impl Disk {
                 ShelfError::Io { errno, .. } if DAMAGE.contains(&errno) => {
                     format!("it cannot be read: {errno}")
                 }
-                // What this machine lacks at the moment says nothing about the layer.
+                // A temporary problem of this machine does not mean that the layer is damaged.
                 error => return error,
             };
             ShelfError::Broken { key: *key, why }
@@ -231,21 +231,21 @@ impl Disk {
         let folder = self.layers.open(&key.to_string())?;
         let Some(manifest) = self.manifest(key)? else { return broken("its manifest cannot be read") };
         if manifest.key != *key || !manifest.is_its_own() {
-            return broken("its manifest is another layer's");
+            return broken("its manifest belongs to another layer");
         }
         let mut names = folder.names()?;
         names.sort();
         if names != [FILES, MANIFEST] {
-            return broken("something lies beside its files");
+            return broken("unexpected entries next to its files");
         }
         let found = survey(files_of(&folder)?, Pass::Check, u64::MAX)?;
         if found != (Survey { tree: manifest.tree, bytes: manifest.bytes, entries: manifest.entries }) {
-            return broken("its files are not those that were published");
+            return broken("its files differ from those published");
         }
         Ok(manifest)
     }
 
-    /// Reads all of a layer, and moves it away where it is damaged.
+    /// Reads a whole layer, and quarantines it if it is damaged.
     pub(super) fn verify(&self, key: &Key) -> Result<Manifest, ShelfError> {
         if self.identity(key)?.is_none() {
             return Err(ShelfError::NotFound(*key));
@@ -259,13 +259,13 @@ impl Disk {
         checked
     }
 
-    /// What a layer says about itself; `None` where that cannot be read.
+    /// Returns a layer's manifest; `None` if it cannot be read.
     pub(super) fn manifest(&self, key: &Key) -> Result<Option<Manifest>, ShelfError> {
         let text = self.layers.read(&format!("{key}/{MANIFEST}"), MAX_MANIFEST)?;
         Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
     }
 
-    /// Takes a damaged layer from the shelf, whoever uses it, unless it is another one by now.
+    /// Quarantines a damaged layer, even if it is in use, unless it has been replaced since.
     pub(super) fn move_away(&self, key: &Key, seen: Identity, why: String) -> Result<(), ShelfError> {
         let name = key.to_string();
         let _change = Lock::take(&self.locks, CHANGE, How::Alone)?;
@@ -280,7 +280,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Takes a layer that nobody uses from the shelf, into a place of one's own; whether it did.
+    /// Moves an unused layer to another folder. Returns whether it was moved.
     pub(super) fn take_out(&self, key: &Key, into: &Folder) -> Result<bool, ShelfError> {
         let name = key.to_string();
         let Some(lock) = Lock::try_take(&self.locks, &name, How::Alone)? else { return Ok(false) };
@@ -295,7 +295,7 @@ impl Disk {
         Ok(taken)
     }
 
-    /// Which layer lies under a key now.
+    /// Returns the identity of the layer under a key.
     pub(super) fn identity(&self, key: &Key) -> Result<Option<Identity>, ShelfError> {
         let look = |name: &str| {
             let stat = self.layers.stat(&format!("{key}/{name}"))?;
@@ -313,13 +313,13 @@ impl Disk {
     }
 }
 
-/// The files of a layer, to be walked.
+/// Returns the folder with a layer's files.
 pub(super) fn files_of(layer: &Folder) -> Result<OwnedFd, ShelfError> {
     let files = layer.open(FILES)?;
     files.as_fd().try_clone_to_owned().map_err(|error| ShelfError::of("open", files.path(), &error))
 }
 
-/// One call for all files: one for each would take longer than to install them.
+/// One `syncfs` for all files: an `fsync` for each would take longer than the installation.
 fn to_disk(folder: &Folder) -> Result<(), ShelfError> {
     #[cfg(target_os = "linux")]
     let synced = rustix::fs::syncfs(folder);
@@ -328,7 +328,7 @@ fn to_disk(folder: &Folder) -> Result<(), ShelfError> {
     synced.map_err(|errno| ShelfError::io("write", folder.path(), errno))
 }
 
-/// Since 1970.
+/// Converts a time to seconds since 1970.
 pub(super) fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -1,4 +1,4 @@
-//! What the shelf failed to do, and whose move it is.
+//! Errors of the layer store, and whose fault they are.
 
 use std::path::{Path, PathBuf};
 
@@ -8,82 +8,83 @@ use thiserror::Error as ThisError;
 
 use super::manifest::Key;
 
-/// Why a layer cannot be had or kept. Cheap to clone: everybody who waited for the same thing gets the same answer.
+/// An error of the layer store. Cheap to clone: all callers that wait for the same work get the same error.
 #[derive(Debug, Clone, PartialEq, Eq, ThisError)]
 pub enum ShelfError {
-    /// No room on the disk.
-    #[error("{}: no room on this disk; make some, or remove layers with 'belljar deps prune'", .path.display())]
+    /// The disk is full.
+    #[error("{}: disk full; free some space, or remove layers with 'belljar deps prune'", .path.display())]
     NoSpace {
-        /// What was written.
+        /// The path that was written.
         path: PathBuf,
     },
-    /// The folder cannot be written.
+    /// The folder is not writable.
     #[error(
-        "{}: may not be written; give 'dependencies.folder' a folder of yours, or make this one writable",
+        "{}: not writable; set 'dependencies.folder' to a folder of your own, or make this one writable",
         .path.display()
     )]
     ReadOnly {
-        /// What was written.
+        /// The path that was written.
         path: PathBuf,
     },
-    /// The folder can be written by others.
-    #[error("{}: others may write here, and could change layers; chmod go-w it, or take a folder of yours", .path.display())]
+    /// The folder is writable by others.
+    #[error(
+        "{}: others can write here and change layers; run chmod go-w on it, or use a folder of your own",
+        .path.display()
+    )]
     Exposed {
         /// The folder.
         path: PathBuf,
     },
-    /// The disk refuses for another reason.
+    /// Another error of the disk.
     #[error("cannot {doing} {}: {errno}", .path.display())]
     Io {
-        /// What was done.
+        /// The operation.
         doing: &'static str,
-        /// To what.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         errno: Errno,
     },
-    /// Something that has no place in a layer.
-    #[error("'{path}' does not belong into a layer: {why}")]
+    /// An entry that is not allowed in a layer.
+    #[error("'{path}' is not allowed in a layer: {why}")]
     Unfit {
-        /// Where it is, from the top of the layer; escaped.
+        /// Path from the top of the layer, escaped.
         path: String,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
-    /// More than one layer may be.
-    #[error("more than a layer may have: {what} (at most {limit})")]
+    /// Exceeds a limit of a layer.
+    #[error("layer limit exceeded: too many {what} (at most {limit})")]
     TooLarge {
-        /// Of what.
+        /// The limited quantity.
         what: &'static str,
-        /// The bound.
+        /// The limit.
         limit: u64,
     },
-    /// A layer that is not what it was when it was made.
-    #[error("layer {key} is damaged ({why}); it will be made anew")]
+    /// A layer that differs from what was published.
+    #[error("layer {key} is damaged ({why}); it will be rebuilt")]
     Broken {
-        /// Which.
+        /// The layer's key.
         key: Key,
-        /// What is not as it was.
+        /// The damage.
         why: String,
     },
-    /// There is none.
-    #[error("there is no layer {0}; 'belljar deps list' shows those that there are")]
+    /// No layer has this key.
+    #[error("no layer {0}; 'belljar deps list' shows all layers")]
     NotFound(Key),
-    /// An archive that is none of ours, or was changed.
-    #[error(
-        "the archive is refused: {0}; export it again from a shelf that 'belljar deps verify' finds whole"
-    )]
+    /// An archive that is not an exported layer, or was changed.
+    #[error("invalid archive: {0}; check the layer with 'belljar deps verify', and export it again")]
     Archive(String),
-    /// Another process has the shelf for long.
-    #[error("{}: another belljar keeps this locked; try again later", .0.display())]
+    /// Another process holds a lock for too long.
+    #[error("{}: locked by another belljar process; try again later", .0.display())]
     Busy(PathBuf),
-    /// No random numbers, no thread.
-    #[error("the system does not give what is needed: {0}")]
+    /// The system failed to provide random numbers or a thread.
+    #[error("system error: {0}")]
     System(String),
 }
 
 impl ShelfError {
-    /// What was done to what, and what the system said to it.
+    /// Creates an error from an operation, its path and an errno.
     pub(super) fn io(doing: &'static str, path: impl AsRef<Path>, errno: Errno) -> Self {
         let path = path.as_ref().to_owned();
         match errno {
@@ -93,12 +94,12 @@ impl ShelfError {
         }
     }
 
-    /// The same, of the standard library's errors.
+    /// Creates an error from an operation, its path and an `io::Error`.
     pub(super) fn of(doing: &'static str, path: impl AsRef<Path>, error: &std::io::Error) -> Self {
         Self::io(doing, path, Errno::from_io_error(error).unwrap_or(Errno::IO))
     }
 
-    /// Whose move it is.
+    /// Returns whose fault the error is.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Unfit { .. } | Self::TooLarge { .. } | Self::NotFound(_) | Self::Archive(_) => {

@@ -1,4 +1,4 @@
-//! The same thing asked for by many at a time is done once.
+//! Single flight: concurrent requests for the same work share one execution.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -10,7 +10,7 @@ use super::digest::Digest;
 
 type Cells<T> = HashMap<Digest, Weak<OnceCell<T>>>;
 
-/// What is under way in this process. Nothing is kept longer than somebody waits for it.
+/// Work in progress in this process. An entry is removed when its last caller is gone.
 #[derive(Debug)]
 pub struct Flights<T> {
     cells: Mutex<Cells<T>>,
@@ -23,10 +23,10 @@ impl<T> Default for Flights<T> {
 }
 
 impl<T: Clone> Flights<T> {
-    /// Does it, or waits for whoever does and gets the same, an error too. Where the one who does it goes away,
-    /// another one who waits begins anew.
+    /// Runs the work, or waits for a caller that already runs it and returns the same result, including an
+    /// error. If the running caller is dropped, a waiting one starts again.
     pub async fn once(&self, what: &Digest, work: impl Future<Output = T>) -> T {
-        // Dropped after the cell, also when whoever waits goes away.
+        // Dropped after the cell, also when the caller is dropped.
         let _leave = Leave { flights: self, what };
         let cell = self.join(what);
         cell.get_or_init(|| work).await.clone()
@@ -49,7 +49,7 @@ impl<T> Flights<T> {
     }
 }
 
-/// Forgets what nobody waits for any more.
+/// Removes the entry when its last caller is gone.
 struct Leave<'a, T> {
     flights: &'a Flights<T>,
     what: &'a Digest,
@@ -76,7 +76,7 @@ mod tests {
         Digest::of("test", ["x"])
     }
 
-    /// A hundred who ask before the first is done.
+    /// A hundred callers that arrive before the work is done.
     async fn hundred(outcome: Result<u8, &'static str>) -> (usize, Vec<Result<u8, &'static str>>) {
         let flights = Arc::new(Flights::default());
         let (begun, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));

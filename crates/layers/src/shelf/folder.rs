@@ -1,4 +1,4 @@
-//! The few things that are done with folders of the shelf, by descriptor.
+//! Basic operations on folders of the layer store, by descriptor.
 
 use std::ffi::CString;
 use std::fs::{DirBuilder, File};
@@ -12,17 +12,17 @@ use rustix::io::Errno;
 
 use super::error::ShelfError;
 
-/// A folder itself, and no link to one.
+/// Opens a folder, but no symlink to one.
 pub const OPEN_FOLDER: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
-/// A file that was not there.
+/// Creates a new file; fails if the name exists.
 pub const NEW_FILE: OFlags =
     OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A folder that belongs to the shelf.
+/// An open folder of the layer store.
 #[derive(Debug)]
 pub struct Folder {
     fd: OwnedFd,
@@ -36,52 +36,53 @@ impl AsFd for Folder {
 }
 
 impl Folder {
-    /// The shelf's own folder. What others may write is no place for layers: they are trusted once they are verified.
+    /// Opens the store's top folder. Refuses a folder that others can write: layers are trusted once
+    /// verified.
     pub fn top(path: &Path) -> Result<Self, ShelfError> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-        made.map_err(|error| ShelfError::of("make the folder", path, &error))?;
+        made.map_err(|error| ShelfError::of("create the folder", path, &error))?;
         let fd = rustix::fs::openat(CWD, path, OPEN_FOLDER.difference(OFlags::NOFOLLOW), Mode::empty())
             .map_err(|errno| ShelfError::io("open the folder", path, errno))?;
-        let stat = rustix::fs::fstat(&fd).map_err(|errno| ShelfError::io("look at", path, errno))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| ShelfError::io("stat", path, errno))?;
         let ours = [0, rustix::process::geteuid().as_raw()].contains(&stat.st_uid);
         if !ours || stat.st_mode & 0o022 != 0 {
             return Err(ShelfError::Exposed { path: path.to_owned() });
         }
-        let path = path.canonicalize().map_err(|error| ShelfError::of("find", path, &error))?;
+        let path = path.canonicalize().map_err(|error| ShelfError::of("resolve", path, &error))?;
         Ok(Self { fd, path })
     }
 
-    /// A folder in it, made where it is missing.
+    /// Opens a subfolder, creating it if it is missing.
     pub fn child(&self, name: &str) -> Result<Self, ShelfError> {
         match rustix::fs::mkdirat(self, name, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => self.open(name),
-            // A folder on a disk that is full or read-only may be there all the same.
-            Err(errno) => self.open(name).map_err(|_| self.failed("make the folder", name, errno)),
+            // On a full or read-only disk, the folder may exist nevertheless.
+            Err(errno) => self.open(name).map_err(|_| self.failed("create the folder", name, errno)),
         }
     }
 
-    /// A folder in it that is there.
+    /// Opens an existing subfolder.
     pub fn open(&self, name: &str) -> Result<Self, ShelfError> {
         let fd = rustix::fs::openat(self, name, OPEN_FOLDER, Mode::empty());
         let fd = fd.map_err(|errno| self.failed("open the folder", name, errno))?;
         Ok(Self { fd, path: self.path.join(name) })
     }
 
-    /// Where it is.
+    /// Returns the folder's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What is there under a name, if anything.
+    /// Returns the metadata of an entry, or `None` if it does not exist.
     pub fn stat(&self, name: &str) -> Result<Option<Stat>, ShelfError> {
         match rustix::fs::statat(self, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(self.failed("look at", name, errno)),
+            Err(errno) => Err(self.failed("stat", name, errno)),
         }
     }
 
-    /// Takes a name away; none is as good.
+    /// Removes a file; succeeds if it does not exist.
     pub fn unlink(&self, name: &str) -> Result<(), ShelfError> {
         match rustix::fs::unlinkat(self, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -89,14 +90,14 @@ impl Folder {
         }
     }
 
-    /// The names in it that are text; there are no others but by somebody else's hand.
+    /// Returns the names of all entries. Skips names that are not UTF-8: the store creates none.
     pub fn names(&self) -> Result<Vec<String>, ShelfError> {
         let failed = |errno| ShelfError::io("list", &self.path, errno);
         let names = names(self.as_fd(), usize::MAX).map_err(failed)?;
         Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
     }
 
-    /// A new file, written to the disk.
+    /// Writes a new file and syncs it to disk.
     pub fn write(&self, name: &str, bytes: &[u8], mode: Mode) -> Result<(), ShelfError> {
         let fd = rustix::fs::openat(self, name, NEW_FILE, mode);
         let mut file = File::from(fd.map_err(|errno| self.failed("write", name, errno))?);
@@ -104,7 +105,7 @@ impl Folder {
         written.map_err(|error| ShelfError::of("write", self.path.join(name), &error))
     }
 
-    /// A file of at most so many bytes; `None` where there is no such file.
+    /// Reads a file of at most `limit` bytes; returns `None` if it is missing or larger.
     pub fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, ShelfError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(self, name, flags, Mode::empty()) {
@@ -118,13 +119,13 @@ impl Folder {
         Ok(Some(bytes).filter(|bytes| bytes.len() as u64 <= limit))
     }
 
-    /// What the system said about something in it.
+    /// Creates an error about an entry of this folder.
     pub fn failed(&self, doing: &'static str, name: &str, errno: Errno) -> ShelfError {
         ShelfError::io(doing, self.path.join(name), errno)
     }
 }
 
-/// The names in a folder, but not more than so many and one.
+/// Returns the names in a folder, at most `most + 1` of them.
 pub fn names(folder: BorrowedFd<'_>, most: usize) -> Result<Vec<CString>, Errno> {
     let mut names = Vec::new();
     for entry in Dir::read_from(folder)? {
@@ -139,7 +140,7 @@ pub fn names(folder: BorrowedFd<'_>, most: usize) -> Result<Vec<CString>, Errno>
     Ok(names)
 }
 
-/// A name that nobody has and nobody guesses.
+/// Returns a random, unpredictable name.
 pub fn random_name() -> Result<String, ShelfError> {
     let number = getrandom::u64().map_err(|error| ShelfError::System(error.to_string()))?;
     Ok(format!("{number:016x}"))

@@ -1,4 +1,4 @@
-//! What is on the shelf, and what goes when it is too much.
+//! Lists layers, measures the store and removes layers beyond its bounds.
 
 use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
@@ -13,58 +13,58 @@ use super::nook::Nook;
 use super::remove::remove;
 use super::{Bounds, Notice};
 
-/// A damaged layer is kept so long, for who wants to know what became of it.
+/// How long a damaged layer is kept for inspection.
 const BROKEN_KEPT: Duration = Duration::from_secs(24 * 3_600);
-/// What a question came to is kept so long: fresh or not, it helps where nobody can be asked.
+/// How long a resolution is kept: even an outdated one helps if the registry cannot be reached.
 const RESOLUTIONS_KEPT: Duration = Duration::from_secs(30 * 24 * 3_600);
 const MAX_RESOLUTIONS: usize = 10_000;
 
 /// A layer in a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Listed {
-    /// What it is made of.
+    /// The layer's manifest.
     #[serde(flatten)]
     pub manifest: Manifest,
-    /// When it was used last, in seconds since 1970; to the minute or so.
+    /// Last use in seconds since 1970, accurate to about a minute.
     pub used_at: u64,
 }
 
-/// Which layers go, of those that nobody uses; the least recently used first.
+/// Which of the unused layers to remove, least recently used first.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Prune {
-    /// Until so many bytes are left.
+    /// Remove until at most this many bytes are left.
     pub to_bytes: Option<u64>,
-    /// Until so many layers are left.
+    /// Remove until at most this many layers are left.
     pub to_layers: Option<u64>,
-    /// All that nobody used for so long.
+    /// Remove all that have not been used for this long.
     pub unused_for: Option<Duration>,
 }
 
-/// What went.
+/// The result of pruning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Pruned {
-    /// How many layers.
+    /// Number of layers.
     pub layers: u64,
-    /// How much they were.
+    /// Total size of their files, in bytes.
     pub bytes: u64,
 }
 
-/// What is on the shelf altogether.
+/// Total size of the store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Weight {
-    /// How many layers.
+    /// Number of layers.
     pub layers: u64,
-    /// How much their files are.
+    /// Total size of their files, in bytes.
     pub bytes: u64,
 }
 
-/// A weight, and the state of the folder that it is of.
+/// A measured size, with the mtime of the folder at that moment.
 pub(super) type Weighed = ((i64, i128), Weight);
 
 impl Disk {
-    /// All layers together; read anew only where one came or went.
+    /// Measures all layers together. Recomputed only after one was added or removed.
     pub(super) fn weigh(&self) -> Result<Weight, ShelfError> {
-        let failed = |errno| ShelfError::io("look at", self.layers.path(), errno);
+        let failed = |errno| ShelfError::io("stat", self.layers.path(), errno);
         let stat = rustix::fs::fstat(&self.layers).map_err(failed)?;
         let now = (stat.st_mtime, i128::from(stat.st_mtime_nsec));
         let weighed = || self.weighed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +78,7 @@ impl Disk {
         Ok(weight)
     }
 
-    /// Every layer that says what it is, the least recently used first.
+    /// Lists all layers with a readable manifest, least recently used first.
     pub(super) fn list(&self) -> Result<Vec<Listed>, ShelfError> {
         let mut listed = Vec::new();
         for key in self.keys()? {
@@ -88,7 +88,7 @@ impl Disk {
         Ok(listed)
     }
 
-    /// The names of all layers, also of those that do not say what they are.
+    /// Returns the keys of all layers, including those without a readable manifest.
     pub(super) fn keys(&self) -> Result<Vec<Key>, ShelfError> {
         Ok(self.layers.names()?.iter().filter_map(|name| name.parse().ok()).collect())
     }
@@ -110,7 +110,7 @@ impl Disk {
             let goes = which.to_bytes.is_some_and(|most| bytes > most)
                 || which.to_layers.is_some_and(|most| count > most)
                 || unused_since.is_some_and(|since| layer.used_at <= since);
-            // Its name is free at once, and its files are removed when the nook is gone.
+            // The name is free at once; the files are removed when the staging directory is dropped.
             if goes && self.take_out(&layer.manifest.key, Nook::new(&self.staging)?.folder())? {
                 bytes -= layer.manifest.bytes;
                 count -= 1;
@@ -123,7 +123,7 @@ impl Disk {
         Ok(pruned)
     }
 
-    /// After something came: what has been used least recently goes where it is too much.
+    /// Removes the least recently used layers beyond the bounds, after a layer was added.
     pub(super) fn keep_to_bounds(&self) {
         let Bounds { bytes, layers, .. } = self.bounds;
         let pruned = self.prune(Prune { to_bytes: Some(bytes), to_layers: Some(layers), unused_for: None });
@@ -132,11 +132,11 @@ impl Disk {
         }
     }
 
-    /// Removes what came into a folder so long ago, and the oldest of what is too many.
+    /// Removes entries older than `kept`, and the oldest beyond `most`.
     fn forget_old(&self, folder: &Folder, kept: Duration, most: usize) -> Result<(), ShelfError> {
         let mut entries = Vec::new();
         for name in folder.names()? {
-            // Its own times may say anything; this one says when it was moved here.
+            // An entry's mtime may be anything; its ctime is when it was moved here.
             if let Some(stat) = folder.stat(&name)? {
                 entries.push((u64::try_from(stat.st_ctime).unwrap_or(0), name));
             }

@@ -1,4 +1,4 @@
-//! Files that processes lock. The kernel lets go of a lock when its process ends, however it ends.
+//! File locks between processes. The kernel releases a lock when its process ends, however it ends.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use rustix::io::Errno;
 use super::error::ShelfError;
 use super::folder::Folder;
 
-/// How often somebody who waits looks again.
+/// How often a waiting process retries.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
-/// For locks that are only ever held for a moment.
+/// Timeout for locks that are only held briefly.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How a lock is held.
+/// The mode of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// Together with others.
+    /// Other holders are allowed.
     Shared,
-    /// Alone.
+    /// No other holder is allowed.
     Alone,
 }
 
-/// A lock that is held, until this is gone.
+/// A held file lock, released on drop.
 #[derive(Debug)]
 pub struct Lock {
     file: OwnedFd,
@@ -33,7 +33,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Locks a file by its name and makes it where it is missing; `None` where somebody else has it.
+    /// Locks a file by name, creating it if it is missing. Returns `None` if another holder has it.
     pub fn try_take(folder: &Arc<Folder>, name: &str, how: How) -> Result<Option<Self>, ShelfError> {
         let failed = |errno| folder.failed("lock", name, errno);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -47,14 +47,14 @@ impl Lock {
             Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(None),
             Err(errno) => return Err(failed(errno)),
         }
-        // Whoever had it before may have taken the name away: then this locks nothing.
+        // The previous holder may have unlinked the file; then this lock protects nothing.
         let locked = rustix::fs::fstat(&file).map_err(failed)?;
         let named = folder.stat(name)?;
         let same = named.is_some_and(|named| (named.st_dev, named.st_ino) == (locked.st_dev, locked.st_ino));
         Ok(same.then(|| Self { file, folder: Arc::clone(folder), name: name.to_owned() }))
     }
 
-    /// Waits for a lock that is held for moments only. Blocks.
+    /// Acquires a lock that is only held briefly. Blocks, with a timeout.
     pub fn take(folder: &Arc<Folder>, name: &str, how: How) -> Result<Self, ShelfError> {
         let begun = Instant::now();
         loop {
@@ -68,7 +68,7 @@ impl Lock {
         }
     }
 
-    /// Waits as long as it takes.
+    /// Acquires a lock, however long that takes.
     pub async fn wait(folder: &Arc<Folder>, name: &str, how: How) -> Result<Self, ShelfError> {
         loop {
             if let Some(lock) = Self::try_take(folder, name, how)? {
@@ -78,11 +78,11 @@ impl Lock {
         }
     }
 
-    /// Notes that something was used just now, unless that was noted within so long.
+    /// Updates the last use, unless it was updated within `within`.
     pub fn touch(&self, within: Duration) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64;
         let noted = rustix::fs::fstat(&self.file).map_or(0, |stat| stat.st_mtime);
-        // A time that lies ahead is wrong as well.
+        // A time in the future is wrong, too.
         if (0..within.as_secs() as i64).contains(&(now - noted)) {
             return;
         }
@@ -90,11 +90,11 @@ impl Lock {
             last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT as _ },
             last_modification: Timespec { tv_sec: now, tv_nsec: 0 },
         };
-        // Where it cannot be noted, something is removed earlier than it might be.
+        // If this fails, the entry may be removed earlier than necessary.
         let _ = rustix::fs::futimens(&self.file, &times);
     }
 
-    /// Lets go of it, and takes its name away. For who holds it alone.
+    /// Unlinks the lock file. Requires an exclusive lock.
     pub fn remove(&self) -> Result<(), ShelfError> {
         self.folder.unlink(&self.name)
     }
@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// Who waits may have the file open whose name is just being taken away.
+    /// A waiting thread may have opened a file that is then unlinked.
     #[test]
     fn one_at_a_time_although_the_name_comes_and_goes() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What a layer is made of. Its key follows from that, and from nothing else.
+//! A layer's recipe and manifest. The key is derived from the recipe alone.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::digest::{Digest, Hasher};
 
-/// The name of a layer: the SHA-256 of its [`Recipe`].
+/// The key of a layer: the SHA-256 of its [`Recipe`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Key(Digest);
@@ -32,13 +32,13 @@ impl FromStr for Key {
     }
 }
 
-/// Who may use a layer.
+/// The tenants that may use a layer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// One tenant.
     Tenant(String),
-    /// All of them.
+    /// All tenants.
     Shared,
 }
 
@@ -51,38 +51,38 @@ impl fmt::Display for Scope {
     }
 }
 
-/// A package, exactly.
+/// A package with its exact version.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Package {
-    /// As its registry writes it.
+    /// The name, as the registry writes it.
     pub name: String,
     /// The exact version.
     pub version: String,
-    /// Of the archives that it may come from, as the registry gives them: `sha256:…`, `sha512-…`.
+    /// Hashes of the archives that it may come from, as the registry gives them: `sha256:…`, `sha512-…`.
     pub hashes: Vec<String>,
 }
 
-/// Everything that decides what a layer holds, and for whom.
+/// Everything that determines the content of a layer and who may use it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
-    /// Where packages come from: `https://pypi.org/simple`, …
+    /// The registry: `https://pypi.org/simple`, …
     pub registry: String,
-    /// All of them, also those that others need. In any order.
+    /// All packages, including transitive dependencies, in any order.
     pub packages: Vec<Package>,
-    /// What they are installed for: `cpython-3.12`, `node-22`.
+    /// The interpreter: `cpython-3.12`, `node-22`.
     pub interpreter: String,
     /// `x86_64-linux-gnu`.
     pub platform: String,
-    /// What else was asked for: `build`, …
+    /// Other options: `build`, …
     pub options: Vec<String>,
-    /// Who may use it.
+    /// The tenants that may use the layer.
     pub scope: Scope,
 }
 
 impl Recipe {
-    /// The name of the layer that this comes to.
+    /// Returns the key of the layer.
     pub fn key(&self) -> Key {
         let Self { registry, packages, interpreter, platform, options, scope } = self;
         let mut hasher = Hasher::new("belljar layer 1");
@@ -106,7 +106,7 @@ impl Recipe {
     }
 }
 
-/// Takes in texts whose order does not count.
+/// Hashes texts whose order does not matter.
 fn list(hasher: &mut Hasher, texts: &[String]) {
     let mut texts: Vec<_> = texts.iter().collect();
     texts.sort();
@@ -114,26 +114,26 @@ fn list(hasher: &mut Hasher, texts: &[String]) {
     texts.iter().for_each(|text| hasher.part(text.as_bytes()));
 }
 
-/// What lies beside a layer's files.
+/// The manifest stored next to a layer's files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// The name of the layer, which has to follow from the recipe.
+    /// The layer's key, which must match the recipe.
     pub key: Key,
-    /// What it was made of.
+    /// The recipe.
     pub recipe: Recipe,
-    /// SHA-256 over every entry: path, kind, mode, and bytes or target.
+    /// SHA-256 of all entries: path, kind, mode, and content or target.
     pub tree: Digest,
-    /// Of all files together.
+    /// Total size of all files.
     pub bytes: u64,
-    /// Files, folders and links.
+    /// Number of files, folders and links.
     pub entries: u64,
-    /// When it was put on this shelf, in seconds since 1970.
+    /// When it was published in this store, in seconds since 1970.
     pub made_at: u64,
 }
 
 impl Manifest {
-    /// Whether the name is that of this recipe: no letter of either was changed alone.
+    /// Returns whether the key matches the recipe, so that neither was changed alone.
     pub(super) fn is_its_own(&self) -> bool {
         self.key == self.recipe.key()
     }

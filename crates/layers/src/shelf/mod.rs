@@ -1,18 +1,20 @@
-//! Layers on disk: content-addressed, read-only, verified, and shared by processes.
+//! The layer store: layers on disk, content-addressed, read-only, verified, and shared by processes.
 //!
 //! ```text
-//! find(key) ─▶ Held                                  verified at the first use after a start
-//! obtain(key, build) ─▶ find, else one of all who ask has it from the cache that machines share, or builds it:
-//!     stage() ─▶ Stage ─▶ files are installed ─▶ publish(stage, recipe) ─▶ Held
+//! find(key) ─▶ LayerLease                    verified at the first use after a start
+//! obtain(key, build) ─▶ find, else one caller fetches it from the shared cache, else builds it:
+//!     stage() ─▶ StagedLayer ─▶ files are installed ─▶ publish(stage, recipe) ─▶ LayerLease
 //! ```
 //!
-//! - A layer is there as a whole or not at all: it comes and goes by rename. What a killed process leaves is swept.
-//! - What is in a stage comes from strangers. It is walked by descriptor, and what has no place in a layer is refused.
-//! - A damaged layer is moved away, told, and built anew; it is never used.
-//! - What is in use is never removed, by any process.
-//! - Finding a layer lists no folder, however many there are.
+//! - A layer is complete or absent: it appears and disappears by rename. Leftovers of killed processes are
+//!   swept.
+//! - A stage contains untrusted files. It is walked by descriptor, and anything that is not allowed in a
+//!   layer is refused.
+//! - A damaged layer is quarantined, reported and rebuilt; it is never used.
+//! - No process removes a layer that is in use.
+//! - Finding a layer never lists a folder, so its cost does not grow with the number of layers.
 //!
-//! The hashes find damage and mix-ups. They do not say who made a layer: whoever can write this folder is trusted.
+//! Hashes detect damage and mix-ups, not forgery: anyone who can write this folder is trusted.
 
 mod address;
 mod archive;
@@ -58,14 +60,14 @@ pub use nook::{Nook, Stage, sweep};
 pub use remove::{remove, remove_at};
 pub use resolutions::Resolution;
 
-/// How much is kept, and how much one layer may be.
+/// Size limits of the store and of one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Of all layers together.
+    /// Bytes of all layers together.
     pub bytes: u64,
-    /// How many layers.
+    /// Number of layers.
     pub layers: u64,
-    /// Of one layer.
+    /// Bytes of one layer.
     pub layer_bytes: u64,
 }
 
@@ -75,31 +77,31 @@ impl Default for Bounds {
     }
 }
 
-/// Something that stops nothing, and that an administrator wants to know.
+/// A problem that stops nothing, but that an administrator should know about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// A layer was found damaged and moved away.
+    /// A damaged layer was quarantined.
     Broken {
-        /// Which.
+        /// The layer's key.
         key: Key,
-        /// What was not as it was.
+        /// The damage.
         why: String,
     },
-    /// The shared cache fails; said once until it works again.
+    /// The shared cache fails; reported once until it works again.
     Cache {
-        /// What it said.
+        /// The error.
         why: String,
     },
-    /// A layer in the shared cache is not what it should be.
+    /// A layer in the shared cache is invalid.
     Refused {
-        /// Which.
+        /// The layer's key.
         key: Key,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// Layers that should go cannot be removed.
+    /// Layers beyond the bounds cannot be removed.
     Full {
-        /// Why not.
+        /// The error.
         why: String,
     },
 }
@@ -108,52 +110,52 @@ impl std::fmt::Display for Notice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Broken { key, why } => {
-                write!(f, "layer {key} was damaged ({why}) and moved away; it will be made anew")
+                write!(f, "layer {key} was damaged ({why}) and moved away; it will be rebuilt")
             }
-            Self::Cache { why } => write!(f, "the shared cache of layers fails, and is done without: {why}"),
+            Self::Cache { why } => write!(f, "the shared cache of layers failed and is not used: {why}"),
             Self::Refused { key, why } => {
-                write!(f, "layer {key} of the shared cache is refused ({why}); it is built here")
+                write!(f, "layer {key} of the shared cache is invalid ({why}); it is built here")
             }
-            Self::Full { why } => write!(f, "layers that nobody uses cannot be removed: {why}"),
+            Self::Full { why } => write!(f, "unused layers cannot be removed: {why}"),
         }
     }
 }
 
-/// Who is told.
+/// A callback that receives warnings.
 pub type Tell = Arc<dyn Fn(&Notice) + Send + Sync>;
 
-/// A layer, and where it came from.
+/// A layer and its origin.
 #[derive(Debug, Clone)]
 pub struct Obtained {
-    /// The layer.
+    /// A lease on the layer.
     pub held: Held,
-    /// Where it came from.
+    /// Its origin.
     pub origin: Origin,
 }
 
-/// Where a layer came from.
+/// The origin of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// It was there.
+    /// Found in this store.
     Shelf,
-    /// From the cache that machines share.
+    /// Fetched from the shared cache.
     Fetched,
-    /// It was built.
+    /// Built now.
     Built,
 }
 
-/// The right to do a thing that one process does at a time; ends with this.
+/// An exclusive right to one piece of work, across processes; released on drop.
 #[derive(Debug)]
 pub struct Turn(Lock);
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // A name that stays is only a name.
+        // If this fails, the unlocked file stays, which is harmless.
         let _ = self.0.remove();
     }
 }
 
-/// The layers of one folder. Clones are the same shelf.
+/// A store of layers in one folder. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Shelf {
     disk: Arc<Disk>,
@@ -162,26 +164,26 @@ pub struct Shelf {
 }
 
 impl Shelf {
-    /// Opens the folder, makes it where it is missing, and removes what killed processes left half done.
+    /// Opens the store, creates its folder if it is missing, and removes unfinished work of killed processes.
     pub fn open(folder: &Path, bounds: Bounds, tell: Tell) -> Result<Self, ShelfError> {
         let disk = Arc::new(Disk::open(folder, bounds, tell)?);
         Ok(Self { disk, remote: None, finding: Arc::default() })
     }
 
-    /// The same, with a cache that it shares with other machines.
+    /// Adds a cache that is shared with other machines.
     #[must_use]
     pub fn sharing(self, cache: SharedCache) -> Self {
         Self { remote: Some(Arc::new(Remote::new(cache))), ..self }
     }
 
-    /// Waits until the shared cache has what it is to have, or no longer takes it.
+    /// Waits until pending uploads to the shared cache are done, up to its timeout.
     pub async fn settle(&self) {
         if let Some(remote) = &self.remote {
             remote.settle().await;
         }
     }
 
-    /// The layer of this name, verified at its first use in this process. One that is damaged is moved away.
+    /// Finds a layer, verified at its first use in this process. Quarantines a damaged one.
     pub async fn find(&self, key: &Key) -> Result<Option<Held>, ShelfError> {
         if let Some(held) = self.disk.glance(key)? {
             return Ok(Some(held));
@@ -190,8 +192,8 @@ impl Shelf {
         self.finding.once(key.digest(), blocking(move || disk.find(&wanted))).await
     }
 
-    /// The layer: found here, else fetched from the shared cache, else built. Whoever asks meanwhile, in this process
-    /// or in another, waits and gets the same.
+    /// Finds a layer, fetches it from the shared cache, or builds it. Concurrent callers, in any process,
+    /// share one result.
     pub async fn obtain<E: Clone + From<ShelfError>>(
         &self,
         flights: &Flights<Result<Obtained, E>>,
@@ -220,13 +222,13 @@ impl Shelf {
         flights.once(key.digest(), work).await
     }
 
-    /// A private folder to install into.
+    /// Creates a private folder to install into.
     pub fn stage(&self) -> Result<Stage, ShelfError> {
         Stage::new(&self.disk.staging)
     }
 
-    /// Puts what is in the stage on the shelf. Whatever does not belong into a layer is refused. Where that is too much
-    /// for the shelf, what was used least recently goes.
+    /// Publishes a stage as a layer. Refuses anything that is not allowed in a layer. If the store exceeds
+    /// its bounds, the least recently used layers are removed.
     pub async fn publish(&self, stage: Stage, recipe: Recipe) -> Result<Held, ShelfError> {
         let disk = Arc::clone(&self.disk);
         blocking(move || {
@@ -237,12 +239,12 @@ impl Shelf {
         .await
     }
 
-    /// Waits until no other process does this.
+    /// Waits until no other process does this work.
     pub async fn turn(&self, what: &Digest) -> Result<Turn, ShelfError> {
         Lock::wait(&self.disk.turns, &what.to_string(), How::Alone).await.map(Turn)
     }
 
-    /// What a question came to before.
+    /// Returns a cached resolution.
     pub async fn resolution<T: DeserializeOwned>(
         &self,
         question: &Digest,
@@ -253,45 +255,45 @@ impl Shelf {
         resolutions::read(question, ttl, &text)
     }
 
-    /// Remembers what a question came to.
+    /// Caches a resolution.
     pub async fn remember<T: Serialize>(&self, question: &Digest, answer: &T) -> Result<(), ShelfError> {
         let (disk, question, text) =
             (Arc::clone(&self.disk), *question, resolutions::written(question, answer)?);
         blocking(move || disk.remember(&question, &text)).await
     }
 
-    /// Every layer, the least recently used first.
+    /// Lists all layers, least recently used first.
     pub fn list(&self) -> Result<Vec<Listed>, ShelfError> {
         self.disk.list()
     }
 
-    /// The names of all layers, in no order.
+    /// Returns the keys of all layers, in no particular order.
     pub fn keys(&self) -> Result<Vec<Key>, ShelfError> {
         self.disk.keys()
     }
 
-    /// One layer.
+    /// Returns information about one layer.
     pub fn show(&self, key: &Key) -> Result<Listed, ShelfError> {
         self.disk.listed(key)?.ok_or(ShelfError::NotFound(*key))
     }
 
-    /// How many layers there are, and how much they are.
+    /// Returns the number of layers and their size.
     pub async fn weigh(&self) -> Result<Weight, ShelfError> {
         let disk = Arc::clone(&self.disk);
         blocking(move || disk.weigh()).await
     }
 
-    /// Removes layers that nobody uses.
+    /// Removes unused layers.
     pub fn prune(&self, which: Prune) -> Result<Pruned, ShelfError> {
         self.disk.prune(which)
     }
 
-    /// Reads every byte of a layer; one that is damaged is moved away.
+    /// Reads every byte of a layer. Quarantines a damaged one.
     pub fn verify(&self, key: &Key) -> Result<Manifest, ShelfError> {
         self.disk.verify(key)
     }
 
-    /// Writes a layer as a tar.
+    /// Writes a layer as a tar archive.
     pub fn export(&self, key: &Key, to: impl Write) -> Result<Manifest, ShelfError> {
         self.disk.verify(key)?;
         let held = self.disk.find(key)?.ok_or(ShelfError::NotFound(*key))?;
@@ -299,7 +301,7 @@ impl Shelf {
         Ok(held.manifest().clone())
     }
 
-    /// Puts an exported layer on the shelf, if it is what it says.
+    /// Imports an exported layer after verifying it.
     pub fn import(&self, from: impl Read + Seek) -> Result<Held, ShelfError> {
         let held = self.disk.import(from, None)?;
         self.disk.keep_to_bounds();
@@ -307,7 +309,7 @@ impl Shelf {
     }
 }
 
-/// Does what may take long away from where tasks are run.
+/// Runs blocking work on a separate thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ShelfError> + Send + 'static,
 ) -> Result<T, ShelfError> {

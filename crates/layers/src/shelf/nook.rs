@@ -1,5 +1,5 @@
-//! Private places for work that is not done yet. What a process leaves when it is killed is recognised by its lock,
-//! which the kernel has let go of, and removed by whoever opens the shelf next.
+//! Staging directories for unfinished work. The kernel releases the lock of a killed process; the next
+//! process that opens the store finds the lock free and removes the leftovers.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::remove::remove;
 
 const LOCK: &str = ".lock";
 
-/// A place of one's own in `staging`; removed with everything in it when this is gone.
+/// A private directory in `staging`, removed with its content on drop.
 #[derive(Debug)]
 pub struct Nook {
     staging: Arc<Folder>,
@@ -23,7 +23,8 @@ pub struct Nook {
 }
 
 impl Nook {
-    /// The lock comes first: a folder whose lock nobody holds is nobody's.
+    /// Creates a staging directory. The lock comes first: a folder without a held lock is considered
+    /// abandoned.
     pub fn new(staging: &Arc<Folder>) -> Result<Self, ShelfError> {
         let name = random_name()?;
         let lock = Lock::take(staging, &format!("{name}{LOCK}"), How::Alone)?;
@@ -37,7 +38,7 @@ impl Nook {
         Ok(Self { staging: Arc::clone(staging), name, folder, lock })
     }
 
-    /// The place.
+    /// Returns the directory.
     pub fn folder(&self) -> &Folder {
         &self.folder
     }
@@ -45,14 +46,14 @@ impl Nook {
 
 impl Drop for Nook {
     fn drop(&mut self) {
-        // What cannot be removed now is removed when the shelf is opened next.
+        // If this fails, the directory is removed when the store is opened next.
         if remove(&self.staging, &self.name).is_ok() {
             let _ = self.lock.remove();
         }
     }
 }
 
-/// Removes what processes that are gone have left.
+/// Removes the leftovers of killed processes.
 pub fn sweep(staging: &Arc<Folder>) -> Result<(), ShelfError> {
     for name in staging.names()? {
         let name = name.strip_suffix(LOCK).unwrap_or(&name);
@@ -63,7 +64,7 @@ pub fn sweep(staging: &Arc<Folder>) -> Result<(), ShelfError> {
     Ok(())
 }
 
-/// A private folder for what is to become a layer; gone with this unless it was published.
+/// A private folder for the files of a future layer, removed on drop unless it was published.
 #[derive(Debug)]
 pub struct Stage {
     nook: Nook,
@@ -71,7 +72,7 @@ pub struct Stage {
     files: PathBuf,
 }
 
-/// The folder in a nook that becomes the layer's, and the one in that for its files.
+/// The folder that becomes the layer, and the one in it for its files.
 const LAYER: &str = "layer";
 pub(super) const FILES: &str = "files";
 
@@ -80,23 +81,23 @@ impl Stage {
         let nook = Nook::new(staging)?;
         let layer = nook.folder().child(LAYER)?;
         let files = layer.child(FILES)?;
-        // A folder takes some bits over from the one above it.
-        rustix::fs::fchmod(&files, Mode::RWXU).map_err(|errno| layer.failed("make", FILES, errno))?;
+        // A folder inherits some mode bits from its parent.
+        rustix::fs::fchmod(&files, Mode::RWXU).map_err(|errno| layer.failed("create", FILES, errno))?;
         let files = files.path().to_owned();
         Ok(Self { nook, layer, files })
     }
 
-    /// Where the files go.
+    /// Returns the folder for the files.
     pub fn files(&self) -> &Path {
         &self.files
     }
 
-    /// The future layer's folder.
+    /// Returns the future layer's folder.
     pub(super) fn layer(&self) -> &Folder {
         &self.layer
     }
 
-    /// Where the future layer's folder is, and its name.
+    /// Returns the parent and the name of the future layer's folder.
     pub(super) fn place(&self) -> (&Folder, &'static str) {
         (self.nook.folder(), LAYER)
     }

@@ -1,16 +1,16 @@
-//! A cache that machines share: a folder that all of them see, or a bucket. It saves building and is never needed. Where it
-//! fails, that is told once, and it is left alone for a while.
+//! A cache shared between machines: a folder that all of them mount, or a bucket. It saves builds and is
+//! never required. A failure is reported once, and the cache is not used for a while.
 //!
 //! ```text
-//! KEY/layer.json    which archive the layer is: its SHA-256 and its length. Written last, so a layer is there or not
-//! KEY/SHA256.tar    that archive, as `belljar deps export` writes it
+//! KEY/layer.json    SHA-256 and length of the archive. Written last, so a layer is complete or absent
+//! KEY/SHA256.tar    the archive, as `belljar deps export` writes it
 //! ```
 //!
-//! - What comes from there is bounded and hashed while it comes, and then imported like any archive: its manifest has to be
-//!   that of the recipe that was asked for, and every file has to be what the manifest tells. Else the layer is built here.
-//! - Whose a layer is, is part of its recipe and so of `KEY`: what is made for one tenant is never asked for on behalf of
-//!   another one, here or on another machine.
-//! - As on the shelf, hashes find damage and mix-ups, not forgery: whoever may write there is trusted.
+//! - A download is bounded and hashed, and then imported like any archive: its manifest must match the
+//!   requested recipe, and every file must match the manifest. Otherwise the layer is built here.
+//! - The scope is part of a layer's recipe and so of `KEY`: a layer built for one tenant is never requested
+//!   for another one, on any machine.
+//! - As in the store, hashes detect damage and mix-ups, not forgery: anyone who can write there is trusted.
 
 use std::fmt;
 use std::fs::File;
@@ -35,29 +35,29 @@ use super::manifest::Key;
 use super::nook::Nook;
 use super::{Notice, blocking};
 
-/// How long it is left alone after it failed.
+/// How long the cache is not used after a failure.
 const REST: Duration = Duration::from_secs(60);
-/// What an archive may be beyond its files.
+/// How much larger than its files an archive may be.
 const OVERHEAD: u64 = 1 << 30;
 const LABEL: &str = "layer.json";
 const MAX_LABEL: u64 = 4 << 10;
-/// Parts of an upload, of which so many are under way.
+/// Part size of an upload, and how many parts are in flight.
 const PART: usize = 8 << 20;
 const PARTS: usize = 2;
-/// Chunks that came and are not written yet.
+/// Maximum number of received chunks that are not written yet.
 const CHUNKS: usize = 4;
-/// Layers that wait to be given to it; one at a time is.
+/// Maximum number of pending uploads; one runs at a time.
 const MAX_UPLOADS: usize = 16;
 const MAX_WORDS: usize = 300;
 
-/// The shared cache. Nothing is opened before something is asked for.
+/// The shared cache. It is opened at the first request.
 pub(super) struct Remote {
     settings: SharedCache,
     store: OnceLock<Result<Arc<dyn ObjectStore>, String>>,
-    /// When it failed, until it works again.
+    /// When it failed; cleared when it works again.
     failed: Mutex<Option<Instant>>,
     uploads: Mutex<JoinSet<()>>,
-    /// Whoever uploads now.
+    /// Held by the running upload.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Debug for Remote {
     }
 }
 
-/// Which archive a layer is.
+/// Identifies the archive of a layer.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Label {
@@ -81,11 +81,11 @@ impl Label {
     }
 }
 
-/// Why the cache was not of use.
+/// Why the cache did not help.
 enum Failure {
-    /// It does not work.
+    /// The cache does not work.
     Cache(String),
-    /// It works, and what it has under this name is not to be taken.
+    /// The cache works, but the object is invalid.
     Object(String),
 }
 
@@ -101,7 +101,7 @@ impl From<ShelfError> for Failure {
     }
 }
 
-/// What others say: so many letters, and nothing that does something to a terminal.
+/// Makes a remote message safe to print: bounded, without control characters.
 fn words(said: &dyn fmt::Display) -> String {
     said.to_string().chars().take(MAX_WORDS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -127,7 +127,7 @@ impl Remote {
         }
     }
 
-    /// A layer from there, on this shelf by now.
+    /// Fetches a layer and imports it into this store.
     pub(super) async fn fetch(&self, disk: &Arc<Disk>, key: &Key) -> Option<Held> {
         let (nook, file) = self.attempt(disk, key, self.get(disk, key)).await.flatten()?;
         let (shelf, wanted) = (Arc::clone(disk), *key);
@@ -150,7 +150,7 @@ impl Remote {
         }
     }
 
-    /// Gives a layer to the others, beside whatever goes on.
+    /// Uploads a layer in the background.
     pub(super) fn offer(self: &Arc<Self>, disk: &Arc<Disk>, held: &Held) {
         if self.settings.read_only {
             return;
@@ -158,7 +158,7 @@ impl Remote {
         let mut uploads = self.uploads();
         while uploads.try_join_next().is_some() {}
         if uploads.len() >= MAX_UPLOADS {
-            let why = format!("it is too slow, so layer {} was not given to it", held.key());
+            let why = format!("it is too slow; layer {} was not uploaded", held.key());
             return (disk.tell)(&Notice::Cache { why });
         }
         let (remote, disk, held) = (Arc::clone(self), Arc::clone(disk), held.clone());
@@ -168,14 +168,14 @@ impl Remote {
         });
     }
 
-    /// Waits until all is given, but no longer than for one layer.
+    /// Waits for all uploads, with the timeout of one.
     pub(super) async fn settle(&self) {
         let mut uploads = std::mem::take(&mut *self.uploads());
         let all = async { while uploads.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(self.settings.wait, all).await;
     }
 
-    /// Tries something, unless the cache failed a moment ago.
+    /// Runs an operation, unless the cache failed recently.
     async fn attempt<T>(
         &self,
         disk: &Disk,
@@ -197,7 +197,7 @@ impl Remote {
                 return None;
             }
             Ok(Err(Failure::Cache(why))) => why,
-            Err(_) => format!("not done within {} ms", self.settings.wait.as_millis()),
+            Err(_) => format!("timed out after {} ms", self.settings.wait.as_millis()),
         };
         if failed().replace(Instant::now()).is_none() {
             (disk.tell)(&Notice::Cache { why });
@@ -205,22 +205,22 @@ impl Remote {
         None
     }
 
-    /// The archive in a file of its own, and as long and with the digest that its label tells.
+    /// Downloads the archive of a layer and checks its length and hash against the label.
     async fn get(&self, disk: &Arc<Disk>, key: &Key) -> Result<Option<(Nook, File)>, Failure> {
         let store = self.store()?;
         let Some(label) = self.label(key).await? else { return Ok(None) };
         if label.bytes > disk.bounds.layer_bytes.saturating_add(OVERHEAD) {
-            return Err(Failure::object("it is larger than a layer may be"));
+            return Err(Failure::object("it exceeds the maximum size of a layer"));
         }
         let found = match store.get(&label.path(key)).await {
-            Err(Error::NotFound { .. }) => return Err(Failure::object("its archive is not there")),
+            Err(Error::NotFound { .. }) => return Err(Failure::object("its archive is missing")),
             found => found?,
         };
         let (shelf, (sender, chunks)) = (Arc::clone(disk), mpsc::channel(CHUNKS));
         let taking = tokio::task::spawn_blocking(move || take_in(&shelf, &label, chunks));
         let mut stream = found.into_stream();
         while let Some(chunk) = stream.next().await {
-            // Nobody takes any more of what is too long.
+            // The receiver stops at a chunk beyond the announced length.
             if sender.send(chunk?).await.is_err() {
                 break;
             }
@@ -250,7 +250,7 @@ impl Remote {
         match send(&mut upload, file).await {
             Ok(()) => upload.finish().await?,
             Err(failure) => {
-                // Parts of an upload that nobody ends are paid for, and seen by nobody.
+                // Unfinished uploads are invisible, but cost money.
                 let _ = upload.abort().await;
                 return Err(failure);
             }
@@ -275,7 +275,7 @@ fn label_of(key: &Key) -> Path {
     Path::from(format!("{key}/{LABEL}"))
 }
 
-/// All of an object that is no more than so much.
+/// Reads an object of at most `most` bytes.
 async fn within(found: GetResult, most: u64) -> Result<Vec<u8>, Failure> {
     let (mut bytes, mut stream) = (Vec::new(), found.into_stream());
     while let Some(chunk) = stream.next().await {
@@ -287,7 +287,7 @@ async fn within(found: GetResult, most: u64) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Writes what comes, for as long as it is what the label tells.
+/// Writes the chunks to a file, and checks them against the label.
 fn take_in(
     disk: &Disk,
     label: &Label,
@@ -298,20 +298,20 @@ fn take_in(
     while let Some(chunk) = chunks.blocking_recv() {
         let chunk = chunk.as_ref();
         let rest = left.checked_sub(chunk.len() as u64);
-        left = rest.ok_or_else(|| Failure::object("its archive is longer than its label tells"))?;
+        left = rest.ok_or_else(|| Failure::object("its archive is longer than its label says"))?;
         hasher.bytes(chunk);
         file.write_all(chunk).map_err(|error| Failure::scratch(&error))?;
     }
     if left > 0 {
-        return Err(Failure::object("its archive is shorter than its label tells"));
+        return Err(Failure::object("its archive is shorter than its label says"));
     }
     if hasher.end() != label.sha256 {
-        return Err(Failure::object("its archive is not the one that its label tells"));
+        return Err(Failure::object("its archive does not match the hash in its label"));
     }
     Ok((nook, file))
 }
 
-/// A layer's archive in a file of its own.
+/// Writes a layer's archive to a temporary file.
 fn pack(disk: &Disk, held: &Held) -> Result<(Nook, File, Label), ShelfError> {
     let (nook, file) = scratch(disk)?;
     let mut to = Hashing { file: &file, hasher: Hasher::plain(), bytes: 0 };
@@ -339,7 +339,7 @@ async fn send(upload: &mut WriteMultipart, mut file: File) -> Result<(), Failure
     }
 }
 
-/// A file for an archive that is on its way.
+/// Creates a temporary file for an archive.
 fn scratch(disk: &Disk) -> Result<(Nook, File), ShelfError> {
     let nook = Nook::new(&disk.staging)?;
     let file = rustix::fs::openat(nook.folder(), "archive", NEW_FILE, Mode::RUSR | Mode::WUSR);

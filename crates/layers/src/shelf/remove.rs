@@ -1,5 +1,5 @@
-//! Removing a tree of any depth, with two folders open at a time: folders in folders are lifted to the top first. What is
-//! mounted cannot be lifted, so no other file system is emptied.
+//! Removes a tree of any depth with only two open folders: nested folders are moved to the top first. A mount
+//! point cannot be moved, so no other file system is emptied.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,17 +10,17 @@ use rustix::io::Errno;
 use super::error::ShelfError;
 use super::folder::{Folder, OPEN_FOLDER, names, random_name};
 
-/// Enough at a time: a folder may hold more names than memory should.
+/// Names read at a time: a folder can contain more names than should be in memory.
 const BATCH: usize = 4_096;
 
-/// Removes what is there under a name; nothing is as good.
+/// Removes an entry and everything below it; succeeds if it does not exist.
 pub fn remove(parent: &Folder, name: &str) -> Result<(), ShelfError> {
     remove_at(parent.as_fd(), name).map_err(|errno| parent.failed("remove", name, errno))
 }
 
-/// The same in any folder.
+/// Removes an entry of any folder and everything below it; succeeds if it does not exist.
 pub fn remove_at(parent: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy) -> Result<(), Errno> {
-    // Nobody has guessed the names of lifted folders.
+    // Unpredictable, so that no name in the tree collides with a moved folder.
     let prefix = random_name().map_err(|_| Errno::IO)?;
     tree(parent, name, &mut Lifts { prefix, count: 0 })
 }
@@ -54,7 +54,7 @@ fn tree(parent: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy, lifts: &mut
     gone(rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR))
 }
 
-/// Unlinks the files of a folder, and lifts its folders to the top.
+/// Unlinks the files of a folder, and moves its subfolders to the top.
 fn empty(top: BorrowedFd<'_>, folder: OwnedFd, lifts: &mut Lifts) -> Result<(), Errno> {
     loop {
         let names = names(folder.as_fd(), BATCH)?;
@@ -63,7 +63,7 @@ fn empty(top: BorrowedFd<'_>, folder: OwnedFd, lifts: &mut Lifts) -> Result<(), 
         }
         for name in names {
             if is_folder(folder.as_fd(), &name)? {
-                // Made ours first: a folder that may not be written cannot be moved.
+                // Opening it makes it writable: a folder that is not writable cannot be moved.
                 drop(open(folder.as_fd(), &*name)?);
                 lifts.count += 1;
                 rustix::fs::renameat(&folder, &name, top, format!("{}-{}", lifts.prefix, lifts.count))?;
@@ -79,7 +79,7 @@ fn is_folder(folder: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-/// Opens a folder, and gives its owner every right to it.
+/// Opens a folder and gives its owner all permissions.
 fn open(folder: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy) -> Result<OwnedFd, Errno> {
     let opened = match rustix::fs::openat(folder, name, OPEN_FOLDER, Mode::empty()) {
         Err(Errno::ACCESS) => {
@@ -92,7 +92,7 @@ fn open(folder: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy) -> Result<O
     Ok(opened)
 }
 
-/// By descriptor, so that it is that folder and no other.
+/// Makes a folder accessible by descriptor, so that no other folder can take its place.
 #[cfg(target_os = "linux")]
 fn unlock(folder: BorrowedFd<'_>, name: impl rustix::path::Arg) -> Result<(), Errno> {
     use std::os::fd::AsRawFd;
@@ -101,7 +101,7 @@ fn unlock(folder: BorrowedFd<'_>, name: impl rustix::path::Arg) -> Result<(), Er
 
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = rustix::fs::openat(folder, name, flags, Mode::empty())?;
-    // What is open as a path only cannot be changed directly.
+    // A descriptor opened with `O_PATH` does not allow fchmod.
     let path = format!("/proc/self/fd/{}", found.as_raw_fd());
     rustix::fs::chmodat(rustix::fs::CWD, path, Mode::RWXU, AtFlags::empty())
 }
@@ -111,7 +111,7 @@ fn unlock(_folder: BorrowedFd<'_>, _name: impl rustix::path::Arg) -> Result<(), 
     Err(Errno::ACCESS)
 }
 
-/// Somebody else who removed it did no harm.
+/// Ignores that another process has removed the entry.
 fn gone(result: Result<(), Errno>) -> Result<(), Errno> {
     if result == Err(Errno::NOENT) { Ok(()) } else { result }
 }

@@ -1,4 +1,5 @@
-//! Which exact set of packages a question came to. Answers age; layers do not.
+//! Cached resolutions: the exact packages that a set of requirements resolved to. Resolutions expire; layers
+//! do not.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,12 +14,12 @@ use super::nook::Nook;
 
 const MAX_BYTES: u64 = 4 << 20;
 
-/// What a question came to before.
+/// A cached resolution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolution<T> {
-    /// The answer.
+    /// The resolved packages.
     pub value: T,
-    /// It is younger than was asked for. One that is not may still do where nobody can be asked.
+    /// Whether it is younger than the TTL. An outdated one still helps if the registry cannot be reached.
     pub fresh: bool,
 }
 
@@ -36,7 +37,7 @@ struct Read<T> {
     answer: T,
 }
 
-/// An answer as it is kept.
+/// Serializes a resolution.
 pub(super) fn written<T: Serialize>(question: &Digest, answer: &T) -> Result<Vec<u8>, ShelfError> {
     let written = Written { question, answered_at: seconds(SystemTime::now()), answer };
     let text = serde_json::to_vec(&written).map_err(|error| ShelfError::System(error.to_string()))?;
@@ -46,7 +47,7 @@ pub(super) fn written<T: Serialize>(question: &Digest, answer: &T) -> Result<Vec
     }
 }
 
-/// And as it is read. What cannot be read counts as unanswered.
+/// Parses a resolution. Returns `None` if it cannot be parsed.
 pub(super) fn read<T: DeserializeOwned>(
     question: &Digest,
     ttl: Duration,
@@ -54,7 +55,7 @@ pub(super) fn read<T: DeserializeOwned>(
 ) -> Option<Resolution<T>> {
     let read: Read<T> = serde_json::from_slice(text).ok()?;
     let age = seconds(SystemTime::now()).checked_sub(read.answered_at);
-    // A time that lies ahead says nothing about the age.
+    // A time in the future says nothing about the age.
     let fresh = age.is_some_and(|age| age < ttl.as_secs());
     (read.question == *question).then_some(Resolution { value: read.answer, fresh })
 }

@@ -1,5 +1,5 @@
-//! Every entry of a layer, looked at by descriptor. No link is followed and no other file system entered: what is in a
-//! stage was put there by a program that unpacked strangers' archives.
+//! Walks the entries of a layer by descriptor. Follows no link and enters no other file system: a stage was
+//! filled by a program that unpacked untrusted archives.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -13,28 +13,28 @@ use super::digest::{Digest, Hasher};
 use super::error::ShelfError;
 use super::folder::{OPEN_FOLDER, names};
 
-/// Files, folders and links of one layer.
+/// Maximum number of files, folders and links of one layer.
 pub(super) const MAX_ENTRIES: u64 = 500_000;
-/// Folders in folders.
+/// Maximum nesting depth of folders.
 pub(super) const MAX_DEPTH: usize = 64;
-/// Of a path from the top of the layer, and of a link's target.
+/// Maximum length of a path from the top of the layer, and of a link's target, in bytes.
 pub(super) const MAX_PATH: usize = 2_048;
 const CHUNK: usize = 256 << 10;
-/// Attributes that give rights which the mode does not show.
+/// Extended attributes that grant rights which the mode does not show.
 const RIGHTS: [&[u8]; 3] = [b"security.capability", b"system.posix_acl_access", b"system.posix_acl_default"];
 
-/// What is done about modes.
+/// How modes are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pass {
-    /// They are made read-only.
+    /// Make them read-only.
     Seal,
-    /// They have to be as they were made.
+    /// Require them to be as published.
     Check,
 }
 
-/// One entry.
+/// An entry of a layer.
 pub(super) struct Entry<'a> {
-    /// From the top of the layer.
+    /// Path from the top of the layer.
     pub(super) path: &'a [u8],
     pub(super) node: Node<'a>,
 }
@@ -47,9 +47,9 @@ pub(super) enum Node<'a> {
 
 type Visit<'a> = dyn FnMut(&Entry<'_>) -> Result<(), ShelfError> + 'a;
 
-/// Goes through everything below a folder, each folder before what is in it, and in the order of names.
+/// Visits everything below a folder in order of names, each folder before its content.
 pub(super) fn walk(top: OwnedFd, pass: Pass, bytes: u64, visit: &mut Visit<'_>) -> Result<(), ShelfError> {
-    let stat = rustix::fs::fstat(&top).map_err(|errno| ShelfError::io("look at", ".", errno))?;
+    let stat = rustix::fs::fstat(&top).map_err(|errno| ShelfError::io("stat", ".", errno))?;
     let device = i128::from(stat.st_dev);
     let mut walk =
         Walk { pass, device, entries: MAX_ENTRIES, bytes, limit: bytes, depth: 0, path: Vec::new() };
@@ -59,10 +59,10 @@ pub(super) fn walk(top: OwnedFd, pass: Pass, bytes: u64, visit: &mut Visit<'_>) 
     walk.folder(top.as_fd(), visit)
 }
 
-/// Where a walk stands, and what it may still meet.
+/// The state and remaining budget of a walk.
 struct Walk {
     pass: Pass,
-    /// As a number that holds what any system takes for it.
+    /// Wide enough for `dev_t` of every system.
     device: i128,
     entries: u64,
     bytes: u64,
@@ -99,11 +99,11 @@ impl Walk {
         visit: &mut Visit<'_>,
     ) -> Result<(), ShelfError> {
         let too_large = |what, limit| ShelfError::TooLarge { what, limit };
-        self.entries = self.entries.checked_sub(1).ok_or(too_large("files", MAX_ENTRIES))?;
+        self.entries = self.entries.checked_sub(1).ok_or(too_large("entries", MAX_ENTRIES))?;
         if self.path.len() > MAX_PATH {
             return Err(too_large("bytes in a path", MAX_PATH as u64));
         }
-        // Looked at before it is opened: to open a device may do something.
+        // Checked before it is opened: opening a device can have effects.
         let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
         let stat = stat.map_err(|errno| self.unreadable(errno))?;
         self.fit(&stat)?;
@@ -111,7 +111,7 @@ impl Walk {
             FileType::Directory => self.inner(folder, name, visit),
             FileType::RegularFile => self.file(folder, name, visit),
             FileType::Symlink => self.link(folder, name, visit),
-            _ => Err(self.unfit("only files, folders and links are let in")),
+            _ => Err(self.unfit("only files, folders and links are allowed")),
         }
     }
 
@@ -122,7 +122,7 @@ impl Walk {
         visit: &mut Visit<'_>,
     ) -> Result<(), ShelfError> {
         if self.depth == MAX_DEPTH {
-            return Err(ShelfError::TooLarge { what: "folders in folders", limit: MAX_DEPTH as u64 });
+            return Err(ShelfError::TooLarge { what: "nested folders", limit: MAX_DEPTH as u64 });
         }
         let (inner, stat) = self.open(folder, name, OPEN_FOLDER)?;
         self.mode(inner.as_fd(), &stat, SEALED_FOLDER)?;
@@ -137,11 +137,11 @@ impl Walk {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let (file, stat) = self.open(folder, name, flags)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(self.unfit("it changed while it was looked at"));
+            return Err(self.unfit("it changed during inspection"));
         }
-        // By another name, outside of the layer, it could be written later.
+        // The file could be written later by another name outside the layer.
         if stat.st_nlink != 1 {
-            return Err(self.unfit("it has several names (hard links)"));
+            return Err(self.unfit("it has several hard links"));
         }
         let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
         let left = self.bytes.checked_sub(size);
@@ -156,12 +156,12 @@ impl Walk {
         let target = rustix::fs::readlinkat(folder, name, Vec::new());
         let target = target.map_err(|errno| self.unreadable(errno))?;
         if !stays_inside(target.to_bytes(), self.depth) {
-            return Err(self.unfit("the link leads out of the layer, or might"));
+            return Err(self.unfit("the link could lead out of the layer"));
         }
         visit(&Entry { path: &self.path, node: Node::Link { target: target.to_bytes() } })
     }
 
-    /// Opens an entry, and looks at what was opened.
+    /// Opens an entry, and checks the opened file.
     fn open(
         &self,
         folder: BorrowedFd<'_>,
@@ -176,13 +176,13 @@ impl Walk {
         Ok((opened, stat))
     }
 
-    /// What is refused of every kind.
+    /// Checks the rules for entries of every kind.
     fn fit(&self, stat: &Stat) -> Result<(), ShelfError> {
         if i128::from(stat.st_dev) != self.device {
             return Err(self.unfit("it is on another file system"));
         }
         if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink && stat.st_mode & 0o7000 != 0 {
-            return Err(self.unfit("setuid, setgid and sticky bits are not let in"));
+            return Err(self.unfit("setuid, setgid and sticky bits are not allowed"));
         }
         Ok(())
     }
@@ -196,7 +196,7 @@ impl Walk {
             Err(errno) => return Err(self.unreadable(errno)),
         };
         if list[..len].split(|byte| *byte == 0).any(|name| RIGHTS.contains(&name)) {
-            return Err(self.unfit("capabilities and access lists are not let in"));
+            return Err(self.unfit("capabilities and ACLs are not allowed"));
         }
         Ok(())
     }
@@ -223,22 +223,21 @@ impl Walk {
     fn unreadable(&self, errno: Errno) -> ShelfError {
         match errno {
             Errno::ACCESS => self.unfit("it cannot be read"),
-            // It was there a moment ago, and was something else.
-            Errno::NOENT | Errno::LOOP | Errno::NOTDIR => self.unfit("it changed while it was looked at"),
-            Errno::IO => self.unfit("the disk cannot read it"),
+            // The entry existed a moment ago, with another type.
+            Errno::NOENT | Errno::LOOP | Errno::NOTDIR => self.unfit("it changed during inspection"),
+            Errno::IO => self.unfit("disk read error"),
             errno => ShelfError::io("read", self.shown(), errno),
         }
     }
 }
 
-/// A path for a message; names from strangers may hold control characters.
+/// Escapes a path for a message: untrusted names may contain control characters.
 pub(super) fn shown(path: &[u8]) -> String {
     String::from_utf8_lossy(path).escape_debug().to_string()
 }
 
-/// Whether a link in a folder so deep can only lead into the layer. Above the folder that it is in there are folders and
-/// no links, so climbing at the beginning is safe. Where it climbs later it may have come through another link first, and
-/// nobody knows from where.
+/// Returns whether a link at this depth can only lead into the layer. The ancestors of its folder are folders
+/// and no links, so leading `..` are safe. A later `..` may follow another link, with an unknown target.
 fn stays_inside(target: &[u8], depth: usize) -> bool {
     if target.is_empty() || target[0] == b'/' || target.len() > MAX_PATH {
         return false;
@@ -255,7 +254,7 @@ fn stays_inside(target: &[u8], depth: usize) -> bool {
     climbed <= depth
 }
 
-/// What the entries of a layer come to.
+/// A summary of the entries of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Survey {
     pub(super) tree: Digest,
@@ -263,7 +262,7 @@ pub(super) struct Survey {
     pub(super) entries: u64,
 }
 
-/// Reads and hashes everything.
+/// Reads and hashes all entries.
 pub(super) fn survey(top: OwnedFd, pass: Pass, limit: u64) -> Result<Survey, ShelfError> {
     let mut hasher = Hasher::new("belljar tree 1");
     let (mut bytes, mut entries) = (0, 0);
@@ -298,13 +297,13 @@ fn content(mut file: &File, size: u64, path: &[u8], chunk: &mut [u8]) -> Result<
             Ok(0) => break,
             Ok(len) => len as u64,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(_) => return Err(unfit("the disk cannot read it")),
+            Err(_) => return Err(unfit("disk read error")),
         };
-        left = left.checked_sub(len).ok_or_else(|| unfit("it changed while it was read"))?;
+        left = left.checked_sub(len).ok_or_else(|| unfit("it changed during reading"))?;
         hasher.bytes(&chunk[..len as usize]);
     }
     if left > 0 {
-        return Err(unfit("it changed while it was read"));
+        return Err(unfit("it changed during reading"));
     }
     Ok(hasher.end())
 }

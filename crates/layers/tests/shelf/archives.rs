@@ -1,4 +1,4 @@
-//! Layers that travel: what goes out comes in as it was, and nothing else does.
+//! Export and import: a layer is imported exactly as exported, and nothing else is accepted.
 
 use std::fs;
 use std::io::Cursor;
@@ -9,7 +9,7 @@ use tar::{Builder, EntryType, Header};
 
 use crate::common::{Place, count, publish};
 
-/// An exported layer.
+/// Returns an exported layer.
 async fn exported() -> (Vec<u8>, Manifest, i64) {
     let place = Place::new();
     let shelf = place.open();
@@ -40,13 +40,14 @@ async fn what_goes_out_comes_in() {
     let found = place.open().find(&manifest.key).await.unwrap().unwrap();
     assert_eq!(fs::read_link(found.files().join("pkg/link")).unwrap().to_str(), Some("../bin/tool"));
     assert_eq!(fs::metadata(found.files().join("pkg/__init__.py")).unwrap().mtime(), time);
-    // Once more is no mistake.
+    // Importing it again is not an error.
     shelf.import(Cursor::new(&archive)).unwrap();
     assert!(place.is_tidy());
     assert_eq!(shelf.export(&manifest.key, Vec::new()).unwrap().tree, manifest.tree);
 }
 
-/// A byte anywhere: it is refused, or it was one that says nothing (a time, padding) and the layer is the same.
+/// Flips a bit anywhere: the import is refused, or the bit has no meaning (a time, padding) and the layer is
+/// identical.
 #[tokio::test]
 async fn no_changed_byte_changes_a_layer() {
     let (archive, manifest, _) = exported().await;
@@ -63,7 +64,7 @@ async fn no_changed_byte_changes_a_layer() {
                 "{index}"
             );
         }
-        // What is there already would be found, and the archive not looked at any further.
+        // An existing layer would be returned without reading the rest of the archive.
         shelf.prune(Prune { to_layers: Some(0), ..Prune::default() }).unwrap();
     }
     for len in (0..archive.len() - 1_024).step_by(200) {
@@ -80,7 +81,7 @@ fn header(kind: EntryType, size: u64, mode: u32) -> Header {
     header
 }
 
-/// A name as it is, where the library would refuse to write it.
+/// Writes a name verbatim that the tar library would refuse.
 fn raw(archive: &mut Builder<Vec<u8>>, name: &str, mut header: Header, data: &[u8]) {
     let field = &mut header.as_old_mut().name;
     field.fill(0);
@@ -134,7 +135,7 @@ const HOSTILE: [(&str, Add); 14] = [
 
 #[tokio::test]
 async fn hostile_archives_are_refused() {
-    // Left there by a version that followed links.
+    // May be left over from a version that followed links.
     let _ = fs::remove_file("/tmp/belljar-test-x");
     let (_, manifest, _) = exported().await;
     let text = serde_json::to_vec(&manifest).unwrap();
@@ -144,16 +145,16 @@ async fn hostile_archives_are_refused() {
         add(&mut archive);
         let error = refused(archive.into_inner().unwrap());
         assert!(
-            matches!(&error, ShelfError::Archive(why) if !why.contains("manifest tells")),
+            matches!(&error, ShelfError::Archive(why) if !why.contains("match its manifest")),
             "{what}: {error}"
         );
         assert!(!std::path::Path::new("/tmp/belljar-test-x").exists(), "{what}");
     }
-    // Its files are missing.
+    // The files are missing.
     let mut archive = Builder::new(Vec::new());
     raw(&mut archive, "manifest.json", header(EntryType::Regular, text.len() as u64, 0o444), &text);
     let error = refused(archive.into_inner().unwrap());
-    assert!(error.to_string().contains("manifest tells"), "{error}");
+    assert!(error.to_string().contains("match its manifest"), "{error}");
     refused(Vec::new());
     refused(b"not a tar at all".repeat(100));
 }

@@ -1,4 +1,4 @@
-//! Shelves and layers for the tests.
+//! Stores and layers for the tests.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use belljar_layers::shelf::{Bounds, Held, Key, Notice, Package, Recipe, Scope, Shelf, ShelfError, Stage};
 use tempfile::TempDir;
 
-/// A folder with a shelf, and what it told.
+/// A folder with a store, and the warnings that it reported.
 pub(crate) struct Place {
     pub(crate) folder: TempDir,
     pub(crate) told: Arc<Mutex<Vec<Notice>>>,
@@ -23,7 +23,7 @@ impl Place {
         self.folder.path().join("shelf")
     }
 
-    /// As a process that has just started sees it.
+    /// Opens the store like a process that has just started.
     pub(crate) fn open(&self) -> Shelf {
         self.open_with(Bounds::default())
     }
@@ -42,7 +42,7 @@ impl Place {
         self.path().join("layers").join(key.to_string())
     }
 
-    /// Nothing is half done, and nothing lies about.
+    /// Returns whether there is no unfinished work and no leftover.
     pub(crate) fn is_tidy(&self) -> bool {
         count(&self.path().join("staging")) == 0 && count(&self.path().join("turns")) == 0
     }
@@ -50,7 +50,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // An ordinary user cannot remove what is in read-only folders.
+        // An unprivileged user cannot remove the content of read-only folders.
         unseal(&self.path());
     }
 }
@@ -82,7 +82,7 @@ pub(crate) fn recipe(name: &str) -> Recipe {
     }
 }
 
-/// What an installer might leave.
+/// Creates files as an installer might.
 pub(crate) fn fill(stage: &Stage, name: &str) {
     let top = stage.files();
     fs::create_dir_all(top.join("pkg/sub")).unwrap();

@@ -1,4 +1,4 @@
-//! What an installer that strangers' packages took over might leave in a stage. None of it becomes a layer.
+//! Malicious files that a compromised installer might leave in a stage. None of them becomes a layer.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -18,7 +18,7 @@ fn chmod(path: &Path, mode: u32) {
 
 fn node(path: &Path, kind: FileType) {
     let mode = Mode::RUSR | Mode::WUSR;
-    // Devices need rights that a test may lack; then a pipe stands in for them.
+    // Devices need privileges that a test may lack; a pipe is the fallback.
     if rustix::fs::mknodat(CWD, path, kind, mode, rustix::fs::makedev(1, 3)).is_err() {
         rustix::fs::mknodat(CWD, path, FileType::Fifo, mode, 0).unwrap();
     }
@@ -100,7 +100,7 @@ async fn file_capabilities_are_refused() {
     assert!(matches!(error, ShelfError::Unfit { .. }), "{error}");
 }
 
-/// A mount below the stage would show other files than those that were hashed.
+/// Files on a mount below the stage would not be those that were hashed.
 #[tokio::test]
 async fn another_file_system_is_not_entered() {
     let place = Place::new();
@@ -118,7 +118,7 @@ async fn another_file_system_is_not_entered() {
     }
     fs::write(at.join("mine"), "").unwrap();
     let refused = shelf.publish(stage, recipe("a")).await;
-    // Nothing on it was removed either, when the stage was.
+    // Removing the stage did not remove anything on the mount either.
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let mut mounts = mounts.lines().filter_map(|line| line.split(' ').nth(1));
     let below = mounts.find(|at| Path::new(at).starts_with(place.path())).unwrap();
@@ -128,7 +128,7 @@ async fn another_file_system_is_not_entered() {
     assert!(kept);
 }
 
-/// Depth that no descriptor count and no stack holds is removed all the same, and nothing that a link names.
+/// A tree deeper than any descriptor or stack limit is still removed, but not the targets of links.
 #[tokio::test]
 async fn a_bottomless_stage_is_removed() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! What is kept, what goes, and in which order.
+//! Which layers are kept, which are removed, and in what order.
 
 use std::fs;
 use std::time::{Duration, SystemTime};
@@ -7,7 +7,7 @@ use belljar_layers::shelf::{Bounds, Key, Prune, Pruned};
 
 use crate::common::{Place, count, publish, recipe};
 
-/// Makes a layer look as if it had been used last so many hours ago.
+/// Sets a layer's last use to `hours` ago.
 fn used(place: &Place, name: &str, hours: u64) {
     let lock = place.path().join("locks").join(recipe(name).key().to_string());
     let time = SystemTime::now() - Duration::from_secs(hours * 3_600);
@@ -26,7 +26,7 @@ async fn the_least_recently_used_goes_first() {
         drop(publish(&shelf, name).await.unwrap());
         used(&place, name, hours);
     }
-    // A use counts: it is the most recent now.
+    // A use counts: it is now the most recent.
     drop(shelf.find(&recipe("d").key()).await.unwrap().unwrap());
     let listed: Vec<Key> = shelf.list().unwrap().iter().map(|layer| layer.manifest.key).collect();
     assert_eq!(listed, keys(&["b", "c", "a", "d"]));

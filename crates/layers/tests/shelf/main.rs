@@ -1,4 +1,4 @@
-//! The shelf, on a real disk and with real processes.
+//! Tests the layer store on a real disk and with real processes.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod archives;

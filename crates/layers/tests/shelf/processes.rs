@@ -1,4 +1,4 @@
-//! Several processes on one shelf, some of which are killed. Each is this test binary, executed once more.
+//! Several processes on one store, some of which are killed. Each one executes this test binary again.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +13,7 @@ use crate::common::{Place, fill, publish, recipe};
 const ROLE: &str = "BELLJAR_SHELF_ROLE";
 const FOLDER: &str = "BELLJAR_SHELF_FOLDER";
 
-/// What the other process does; no test of its own.
+/// The entry point of the other process; not a test itself.
 #[test]
 fn other_process() {
     let (Ok(role), Ok(folder)) = (std::env::var(ROLE), std::env::var(FOLDER)) else { return };
@@ -44,7 +44,7 @@ fn other_process() {
     });
 }
 
-/// Says that it is there, and waits for the end of its input.
+/// Reports that it is ready, and waits until its input ends.
 fn wait() {
     std::io::stdout().lock().write_all(b"\nready\n").unwrap();
     let _ = std::io::stdin().lock().read_line(&mut String::new());
@@ -71,11 +71,11 @@ fn command(role: &str, place: &Place, before: &[&str]) -> Command {
     command
 }
 
-/// Starts one, and waits until it is where it says so.
+/// Starts a process, and waits until it reports that it is ready.
 fn ready(role: &str, place: &Place) -> Child {
     let mut child = command(role, place, &[]).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(lines.map_while(Result::ok).any(|line| line == "ready"), "{role} ended early");
+    assert!(lines.map_while(Result::ok).any(|line| line == "ready"), "{role} exited early");
     child
 }
 
@@ -93,7 +93,7 @@ async fn what_a_killed_process_staged_is_swept_and_what_a_living_one_did_is_not(
     kill(living);
     drop(place.open());
     assert!(fs::read_dir(place.path().join("staging")).unwrap().next().is_none());
-    // And what it alone was to do, others can.
+    // Its work can now be done by another process.
     place.open().turn(&belljar_layers::shelf::Digest::of("x", ["x"])).await.unwrap();
     assert!(place.is_tidy());
 }
@@ -124,7 +124,7 @@ async fn several_processes_build_once() {
     assert!(place.is_tidy());
 }
 
-/// Whatever it was doing: every layer that is there afterwards is whole, and nothing else is there.
+/// Checks that every layer is complete afterwards, and that nothing else is left.
 async fn is_whole(place: &Place, when: &str) {
     let shelf = place.open();
     for name in fs::read_dir(place.path().join("layers")).unwrap() {
@@ -135,11 +135,11 @@ async fn is_whole(place: &Place, when: &str) {
     assert!(place.told().is_empty(), "{when}");
 }
 
-/// Killed at the n-th of each call that changes something.
+/// Kills the process at the n-th call of each kind that changes something.
 #[tokio::test]
 async fn killed_at_any_step_of_a_publication_it_leaves_no_half_layer() {
     if Command::new("strace").arg("-V").output().is_err() {
-        assert!(std::env::var_os("CI").is_none(), "strace is needed");
+        assert!(std::env::var_os("CI").is_none(), "strace is required in CI");
         println!("skipped: strace is not installed");
         return;
     }
@@ -161,16 +161,16 @@ async fn killed_at_any_step_of_a_publication_it_leaves_no_half_layer() {
             killed += u32::from(!ended.status.success());
             is_whole(&place, &inject).await;
             came += u32::from(place.layer(&recipe("a").key()).exists());
-            // What comes next finds it, or can make it.
+            // The next process finds the layer, or can publish it.
             publish(&place.open(), "a").await.unwrap();
             is_whole(&place, &inject).await;
         }
     }
-    assert!(killed >= 12, "only {killed} were killed");
-    assert!(came >= 1 && came < killed, "{came} of {killed} had come so far");
+    assert!(killed >= 12, "only {killed} processes were killed");
+    assert!(came >= 1 && came < killed, "{came} of {killed} killed processes had published");
 }
 
-/// Killed at moments that nobody chose, while layers come and go.
+/// Kills the process at arbitrary moments, while layers come and go.
 #[tokio::test]
 async fn killed_at_any_moment_it_leaves_no_half_layer() {
     let place = Place::new();

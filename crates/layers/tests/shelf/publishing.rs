@@ -1,4 +1,4 @@
-//! How layers come onto the shelf, and how they are found there.
+//! How layers are published and found.
 
 use std::fs;
 use std::io::Write;
@@ -77,7 +77,7 @@ impl From<ShelfError> for Failed {
     }
 }
 
-/// A hundred who want the same layer.
+/// A hundred callers that request the same layer.
 async fn hundred(shelf: &Shelf, fail: bool) -> (usize, Vec<Result<Obtained, Failed>>) {
     let (flights, builds) = (Arc::new(Flights::default()), Arc::new(AtomicUsize::new(0)));
     let tasks: Vec<_> = (0..100)
@@ -86,7 +86,8 @@ async fn hundred(shelf: &Shelf, fail: bool) -> (usize, Vec<Result<Obtained, Fail
             tokio::spawn(async move {
                 let build = async {
                     builds.fetch_add(1, Ordering::SeqCst);
-                    // Long enough for everybody to come; who comes later finds the layer, or builds it again.
+                    // Long enough for all callers to arrive; a late one would find the layer, or build it
+                    // again.
                     tokio::time::sleep(Duration::from_millis(1_500)).await;
                     if fail { Err(Failed::Build) } else { publish(&shelf, "a").await.map_err(Failed::from) }
                 };
@@ -133,7 +134,7 @@ async fn answers_age_and_stay() {
     assert_eq!((fresh.fresh, fresh.value), (true, vec!["numpy==2.0".to_owned()]));
     let old = place.open().resolution::<Vec<String>>(&question, Duration::ZERO).await.unwrap();
     assert!(!old.fresh);
-    // Another question's answer under this name is no answer, and neither is nonsense.
+    // A file with another digest's resolution is ignored, and so is an invalid file.
     let other = Digest::of("question", ["pandas"]);
     let at = |digest: &Digest| place.path().join("resolutions").join(digest.to_string());
     fs::copy(at(&question), at(&other)).unwrap();
@@ -143,7 +144,7 @@ async fn answers_age_and_stay() {
     assert!(place.is_tidy());
 }
 
-/// Reading a folder's names leaves a time behind. None is left by finding a layer.
+/// Listing a folder updates its atime. Finding a layer does not list any folder.
 #[tokio::test]
 async fn a_layer_among_a_thousand_is_found_without_a_list() {
     let place = Place::new();
@@ -164,7 +165,7 @@ async fn a_layer_among_a_thousand_is_found_without_a_list() {
     assert_eq!(listed(), 0);
     shelf.list().unwrap();
     if listed() == 0 {
-        println!("skipped: this file system does not note when it is read");
+        println!("skipped: this file system does not update atime");
     }
 }
 
@@ -177,7 +178,7 @@ async fn a_folder_that_others_may_write_is_no_shelf() {
     assert!(matches!(error, ShelfError::Exposed { .. }), "{error}");
 }
 
-/// A small file system of its own, where the tests may mount one.
+/// Uses a small tmpfs, if the test may mount one.
 #[tokio::test]
 async fn a_full_disk_breaks_nothing() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! A cache that machines share: what it saves, and what it may not do.
+//! The cache shared between machines: what it saves, and what it must not do.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::common::{Place, fill, publish, recipe};
 
-/// A folder that machines share.
+/// A folder shared between machines.
 struct Cache(TempDir);
 
 impl Cache {
@@ -25,7 +25,7 @@ impl Cache {
         SharedCache { address, read_only: false, wait: Duration::from_secs(60) }
     }
 
-    /// A machine that uses it.
+    /// Opens the store of a machine that uses the cache.
     fn shelf(&self, place: &Place) -> Shelf {
         place.open().sharing(self.settings())
     }
@@ -51,7 +51,7 @@ async fn obtain(shelf: &Shelf, name: &str) -> Obtained {
     obtained
 }
 
-/// An archive with a label that fits it.
+/// Writes an archive with a matching label.
 fn put(folder: &Path, archive: &[u8]) {
     let _ = fs::remove_dir_all(folder);
     fs::create_dir_all(folder).unwrap();
@@ -89,7 +89,7 @@ async fn a_machine_that_only_reads_gives_nothing() {
     assert_eq!(obtain(&shelf, "b").await.origin, Origin::Fetched);
 }
 
-/// The same packages for another tenant are another layer, and no trick with names makes them this one.
+/// The same packages for another tenant are a different layer, and moving files does not make them the same.
 #[tokio::test]
 async fn another_tenants_layer_is_not_asked_for_and_not_taken() {
     let of = |tenant: &str| Recipe { scope: Scope::Tenant(tenant.to_owned()), ..recipe("a") };
@@ -108,11 +108,11 @@ async fn another_tenants_layer_is_not_asked_for_and_not_taken() {
     assert_eq!(built(cache.shelf(&here), of("one")).await, Origin::Built);
     assert_eq!(built(cache.shelf(&there), of("two")).await, Origin::Built);
     assert!(there.told().is_empty());
-    // Whoever moves it under the other's name moves its manifest along.
+    // An attacker who moves the layer to the other tenant's key moves its manifest along.
     put(&cache.folder(&of("two").key()), &fs::read(cache.archive(&of("one").key())).unwrap());
     let third = Place::new();
     assert_eq!(built(cache.shelf(&third), of("two")).await, Origin::Built);
-    assert!(matches!(&third.told()[..], [Notice::Refused { why, .. }] if why.contains("another layer's")));
+    assert!(matches!(&third.told()[..], [Notice::Refused { why, .. }] if why.contains("another layer")));
 }
 
 #[tokio::test]
@@ -138,14 +138,14 @@ async fn what_is_not_the_layer_is_refused_told_built_and_mended() {
         label(&folder, text);
     };
     let tampering: [(&str, &dyn Fn()); 11] = [
-        ("is not the one that its label", &|| unlabelled(&changed)),
-        ("not those that its manifest", &|| put(&folder, &changed)),
-        ("another layer's", &|| put(&folder, &other)),
+        ("match the hash in its label", &|| unlabelled(&changed)),
+        ("match its manifest", &|| put(&folder, &changed)),
+        ("another layer", &|| put(&folder, &other)),
         ("shorter than", &|| unlabelled(&good[..good.len() / 2])),
         ("longer than", &|| unlabelled(&longer)),
         ("it is empty", &|| put(&folder, &[])),
-        ("larger than a layer", &|| labelled(&format!(r#"{{"sha256":"{sha}","bytes":{}}}"#, 1_u64 << 50))),
-        ("archive is not there", &|| labelled(&format!(r#"{{"sha256":"{sha}","bytes":1}}"#))),
+        ("size of a layer", &|| labelled(&format!(r#"{{"sha256":"{sha}","bytes":{}}}"#, 1_u64 << 50))),
+        ("archive is missing", &|| labelled(&format!(r#"{{"sha256":"{sha}","bytes":1}}"#))),
         ("cannot be read", &|| labelled(r#"{"sha256":"../../../etc/passwd","bytes":1}"#)),
         ("cannot be read", &|| labelled("not json")),
         ("too long", &|| labelled(&" ".repeat(5_000))),
@@ -170,14 +170,14 @@ async fn what_is_too_large_for_this_machine_is_refused() {
     let flights = Flights::<Result<_, ShelfError>>::default();
     let built = shelf.obtain(&flights, &recipe("a").key(), publish(&shelf, "a")).await;
     assert!(matches!(built, Err(ShelfError::TooLarge { .. })));
-    assert!(matches!(&place.told()[..], [Notice::Refused { why, .. }] if why.contains("more bytes")));
+    assert!(matches!(&place.told()[..], [Notice::Refused { why, .. }] if why.contains("too many bytes")));
     assert!(place.is_tidy());
 }
 
 #[tokio::test]
 async fn a_cache_that_fails_is_told_once_and_done_without() {
     let (cache, place) = (Cache::new(), Place::new());
-    // A file where the folder should be.
+    // A file in place of the folder.
     fs::write(cache.0.path().join("cache"), "").unwrap();
     let shelf = cache.shelf(&place);
     for name in ["a", "b"] {
@@ -195,5 +195,5 @@ async fn a_folder_that_everybody_may_write_is_not_believed() {
     let everybody = fs::Permissions::from_mode(0o777);
     fs::set_permissions(cache.0.path().join("cache"), everybody).unwrap();
     assert_eq!(obtain(&cache.shelf(&place), "a").await.origin, Origin::Built);
-    assert!(matches!(&place.told()[..], [Notice::Cache { why }] if why.contains("everybody")));
+    assert!(matches!(&place.told()[..], [Notice::Cache { why }] if why.contains("world-writable")));
 }

@@ -1,4 +1,4 @@
-//! Whatever is changed about a layer is found: when it is used first after a start, and by `verify`.
+//! Any change to a layer is detected: at its first use after a start, and by `verify`.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -8,7 +8,7 @@ use belljar_layers::shelf::{Notice, ShelfError};
 
 use crate::common::{Place, count, publish, recipe};
 
-/// As whoever may do everything would, and puts the modes back.
+/// Changes a file despite its mode, and restores the modes.
 fn anyway(path: &Path, mode: u32, change: impl FnOnce(&Path)) {
     let folder = path.parent().unwrap();
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
@@ -90,7 +90,7 @@ async fn a_damaged_layer_is_not_used_after_a_start() {
         assert!(shelf.find(&key).await.unwrap().is_none(), "{what}");
         assert!(matches!(&place.told()[..], [Notice::Broken { key: told, .. }] if *told == key), "{what}");
         assert_eq!(count(&place.path().join("broken")), 1, "{what}");
-        // And made anew, it is well.
+        // Rebuilt, it is valid again.
         publish(&shelf, "a").await.unwrap();
         assert!(place.open().find(&key).await.unwrap().is_some(), "{what}");
         assert!(place.told().is_empty(), "{what}");
@@ -113,7 +113,7 @@ async fn verify_finds_damage_of_a_layer_that_is_in_use() {
     }
 }
 
-/// A process that has verified a layer, and uses it, learns that it is another one now.
+/// A process that has verified and uses a layer notices that it was replaced.
 #[tokio::test]
 async fn a_layer_that_was_replaced_is_verified_again() {
     let place = Place::new();
