@@ -1,5 +1,5 @@
-//! What living sandboxes cost: opening one and its first command, idle memory, bytes in and out.
-#![expect(clippy::print_stdout, reason = "it is what this is for")]
+//! Measures sandboxes: opening one and its first command, idle memory, and file throughput.
+#![expect(clippy::print_stdout, reason = "the example prints its measurements")]
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -100,7 +100,7 @@ async fn idle(engine: &Engine) -> Answer<()> {
     }
     let each = before.saturating_sub(available_kb()) / IDLE as u64;
     println!(
-        "{IDLE} idle ones, opened in {took:?}: {each} kB each by what the machine has left, {} kB each by their groups",
+        "{IDLE} idle sandboxes, opened in {took:?}: {each} kB each by free memory, {} kB by their cgroups",
         counted / 1024 / IDLE as u64
     );
     let start = Instant::now();

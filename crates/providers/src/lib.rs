@@ -1,4 +1,4 @@
-//! Ways to make sandboxes, one module each.
+//! Sandbox providers, one module each.
 
 #[cfg(target_os = "linux")]
 pub mod docker;
@@ -6,7 +6,7 @@ pub mod docker;
 mod inside;
 #[cfg(target_os = "linux")]
 pub mod native;
-// Elsewhere only services use it, which need less of it.
+// On other systems only remote providers use it, and only parts of it.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 mod program;
 pub mod remote;

@@ -1,5 +1,5 @@
-//! From a task to what is really executed: commands, environment, and the files that they need. The same for every
-//! provider that can place a program in a box.
+//! Turns a task into what is executed: commands, environment and files. Shared by all providers that start
+//! programs in a sandbox.
 
 use std::collections::BTreeMap;
 
@@ -9,27 +9,27 @@ use belljar_engine::packages::{self, PackageLayer};
 use belljar_engine::plan::{Plan, Program, Source, Task, WORKSPACE};
 use serde_json::{Map, Value};
 
-/// Where images have their programs.
+/// Standard folders of programs in images.
 pub(crate) const IMAGE_FOLDERS: &[&str] = &["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/go/bin"];
-/// What `main` may return, as JSON.
+/// Size limit of `main`'s return value as JSON.
 pub(crate) const MAX_RESULT: usize = 16 << 20;
-/// How many artifacts leave.
+/// Number of artifacts returned.
 pub(crate) const MAX_ARTIFACTS: usize = 10;
-/// How large one may be.
+/// Size limit of one artifact.
 pub(crate) const MAX_ARTIFACT: u64 = 10 << 20;
-/// What their names may end in.
+/// File extensions of artifacts.
 pub(crate) const ARTIFACT_EXTENSIONS: [&str; 15] = [
     "png", "jpg", "jpeg", "gif", "webp", "svg", "pdf", "csv", "tsv", "json", "html", "md", "txt", "parquet",
     "xlsx",
 ];
 
-/// Where to look for programs of an image: where its own search path says, then at the usual places.
+/// Returns the folders of an image's programs: those of its search path, then the standard ones.
 pub(crate) fn image_folders(path: Option<&str>) -> Vec<&str> {
     let own = path.unwrap_or_default().split(':').filter(|folder| folder.starts_with('/'));
     own.chain(IMAGE_FOLDERS.iter().copied()).collect()
 }
 
-/// The first `major.minor` of a text; a bare number is a major version.
+/// Parses the first `major.minor` in a text. A bare number is a major version.
 pub(crate) fn version(text: &str) -> Option<(u32, u32)> {
     let start = text.find(|c: char| c.is_ascii_digit())?;
     let digits: String = text[start..].chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
@@ -37,19 +37,20 @@ pub(crate) fn version(text: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next().and_then(|minor| minor.parse().ok()).unwrap_or(0)))
 }
 
-/// Where a run's own files are.
+/// Where a run's own files go.
 #[derive(Debug)]
 pub(crate) struct Spots {
-    /// Names the code's file where the workspace holds files of somebody's, so that nothing of theirs is overwritten.
+    /// Makes the name of the code's file unique in a workspace with the user's files, so that none is
+    /// overwritten.
     pub(crate) hidden: Option<String>,
-    /// A runner and its arguments.
+    /// The folder of the runner and its arguments.
     pub(crate) inbox: String,
-    /// What a compiler makes.
+    /// The output of a compiler.
     pub(crate) compiled: String,
 }
 
 impl Spots {
-    /// In a place that is made for one run; with the code under another name where that has a playground.
+    /// Returns the paths in a sandbox created for one run. With a playground, the code gets a unique name.
     pub(crate) fn fresh(hidden: Option<String>) -> Self {
         Self { hidden, inbox: "/run/belljar".to_owned(), compiled: "/home/sandbox/program".to_owned() }
     }
@@ -58,48 +59,48 @@ impl Spots {
 /// A runtime that was found.
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
-    /// How the language is run.
+    /// How to run the language.
     pub(crate) runtime: &'static Runtime,
-    /// The program, as seen from inside.
+    /// The program's path inside the sandbox.
     pub(crate) program: String,
 }
 
-/// A file that goes in before the program starts.
+/// A file written before the program starts.
 #[derive(Debug)]
 pub(crate) struct File {
-    /// Whether it goes to the inbox and not to the workspace.
+    /// Whether it goes to the inbox instead of the workspace.
     pub(crate) inbox: bool,
     pub(crate) path: String,
     pub(crate) mode: u32,
     pub(crate) content: Vec<u8>,
 }
 
-/// What is really executed.
+/// A task's commands, environment and files.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) commands: Vec<Vec<String>>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) files: Vec<File>,
-    /// A file of the workspace that is only there for the run.
+    /// A file in the workspace that is removed after the run.
     pub(crate) temporary: Option<String>,
     /// Whether the program gets a result pipe.
     pub(crate) result: bool,
-    /// What an interpreter that was started ahead of time would have to know, where one can do it.
+    /// The request for a warm interpreter, if one can run the task.
     pub(crate) warm: Option<WarmTask>,
 }
 
-/// A task for an interpreter that was started ahead of time.
+/// A task for a warm interpreter.
 #[derive(Debug)]
 pub(crate) struct WarmTask {
     pub(crate) language: &'static Language,
     pub(crate) program: String,
-    /// The environment in which it was started: the same for every run of a profile.
+    /// The environment that the interpreter starts with, equal for all runs of a profile.
     pub(crate) env: BTreeMap<String, String>,
-    /// Where the code is.
+    /// The path of the code.
     pub(crate) source: String,
 }
 
-/// Variables that hold the number of threads worth starting, for a program of unknown kind.
+/// Variables that limit the number of threads, for a program of unknown kind.
 const THREAD_VARIABLES: &[&str] = &["OMP_NUM_THREADS", "GOMAXPROCS", "RAYON_NUM_THREADS"];
 
 /// Prepares a task. `path` is the search path inside.
@@ -158,8 +159,8 @@ pub(crate) fn prepare(
     prepared
 }
 
-/// Has Python find the bootstrap that adds package layers to `sys.path`. Layers themselves are never on `PYTHONPATH`, where
-/// they would come before the standard library. Node.js finds its packages by where they are.
+/// Lets Python find the bootstrap that adds package layers to `sys.path`. The layers themselves are never on
+/// `PYTHONPATH`, where they would precede the standard library. Node.js finds its packages by path.
 pub(crate) fn add_packages(env: &mut BTreeMap<String, String>, layers: &[PackageLayer]) {
     if layers.iter().any(|layer| layer.destination == packages::PYTHON_SITE) {
         let given = env.remove("PYTHONPATH").filter(|path| !path.is_empty());
@@ -169,8 +170,8 @@ pub(crate) fn add_packages(env: &mut BTreeMap<String, String>, layers: &[Package
     }
 }
 
-/// Variables by which code is loaded into an interpreter that is only starting. A warm interpreter starts outside full
-/// confinement, so none is started with one of these.
+/// Variables that load code into a starting interpreter. A warm interpreter starts outside full confinement,
+/// so none is started with one of these.
 const LOADS_CODE: &[&str] = &[
     "PYTHONPATH",
     "PYTHONHOME",
@@ -185,8 +186,8 @@ const LOADS_CODE: &[&str] = &[
     "NODE_OPTIONS",
 ];
 
-/// Returns a task for a warm interpreter, unless a variable has to be there before the interpreter, or the interpreter is
-/// not the operator's own.
+/// Returns a task for a warm interpreter, unless a variable must be set before the interpreter starts, or the
+/// image is not the operator's.
 fn warm_task(
     task: &Task,
     plan: &Plan,
@@ -226,7 +227,7 @@ fn thread_variables(env: &mut BTreeMap<String, String>, names: &[&str], limits: 
     env.extend(names.iter().map(|name| ((*name).to_owned(), threads.clone())));
 }
 
-/// Puts the code where it runs, and says where that is.
+/// Adds the file of the code and returns its path.
 fn place_source(
     source: &Source,
     language: &Language,
@@ -293,7 +294,7 @@ fn add_arguments(
             };
             files.push(inbox(file, runner));
             files.push(inbox("arguments.json", &text));
-            // The runner stands where the code stood, and gets the code and the arguments as its own.
+            // The runner takes the place of the code, and gets the code and the arguments as its arguments.
             let runner = format!("{folder}/{file}");
             let step: Vec<String> = found.runtime.steps.last().map_or_else(Vec::new, |step| {
                 let words = step

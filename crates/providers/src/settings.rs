@@ -1,4 +1,4 @@
-//! What an administrator says about providers; the same on every machine, whatever runs there.
+//! Provider settings that administrators configure, identical on all platforms.
 
 mod agentrun;
 mod e2b;
@@ -11,29 +11,29 @@ pub use agentrun::AgentRunSettings;
 pub use e2b::E2bSettings;
 pub use secret::Secret;
 
-/// How Docker is used; `[providers.docker]` in the configuration.
+/// Settings of the Docker provider; `[providers.docker]` in the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DockerSettings {
-    /// Where the daemon listens: `unix:///PATH`. Else `DOCKER_HOST`, else the usual socket.
+    /// Address of the daemon: `unix:///PATH`. Defaults to `DOCKER_HOST`, then to the standard socket.
     #[schemars(title = "Daemon")]
     pub host: Option<String>,
-    /// The image that everything runs in that names no other; `belljar image build` makes the default one.
+    /// Image for requests that name none; `belljar image build` builds the default one.
     #[schemars(length(min = 1, max = 512))]
     #[schemars(title = "Image")]
     pub image: String,
-    /// Other images that requests may name; `"*"` lets them name any.
+    /// Other images that requests may use; `"*"` allows any.
     #[schemars(title = "Other images", length(max = 256))]
     pub images: Vec<String>,
-    /// The daemon's runtime: `runc`, `runsc` or another one that it knows; absent, its own default.
+    /// Runtime of the daemon: `runc`, `runsc` or another that it knows. Defaults to the daemon's own default.
     #[schemars(title = "Runtime")]
     pub runtime: Option<String>,
-    /// Whether images are pulled where they are missing.
+    /// Whether missing images are pulled.
     #[schemars(title = "Pull images")]
     pub pull: bool,
-    /// How many containers may wait for runs to come.
+    /// Number of idle containers kept ready for later runs.
     #[schemars(range(max = 128))]
-    #[schemars(title = "Waiting containers")]
+    #[schemars(title = "Idle containers")]
     pub pool: usize,
 }
 

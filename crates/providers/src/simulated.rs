@@ -1,4 +1,5 @@
-//! Runs nothing and says so: for developing an agent on a machine that cannot isolate. Only ever chosen by name.
+//! A provider that runs nothing and reports so, for developing an agent on a machine that cannot isolate. It
+//! is used only when named explicitly.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use belljar_engine::provider::{
     Stream,
 };
 
-/// Its name in requests and receipts.
+/// Name in requests and receipts.
 pub const NAME: &str = "simulated";
 
 /// A provider that runs nothing.
@@ -22,7 +23,7 @@ impl Provider for Simulated {
         NAME
     }
 
-    /// Whatever is accepted, nobody looks into it.
+    /// Accepts host paths, host rules and images, because nothing uses them.
     fn capabilities(&self) -> Capabilities {
         let missing = |layer: &Layer| MissingLayer {
             layer: *layer,

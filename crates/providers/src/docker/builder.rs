@@ -1,4 +1,4 @@
-//! Docker's images for whoever makes them: built from a Dockerfile, or imported as a root.
+//! Builds Docker images from a Dockerfile, or imports them from a root file system archive.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,11 +14,11 @@ use futures_util::{StreamExt, stream};
 use super::Settings;
 use super::daemon::Daemon;
 
-/// How long an image may take; the daemon answers an import when it is done.
+/// Timeout for making an image. The daemon answers an import only when it is done.
 const PATIENCE: Duration = Duration::from_secs(3_600);
 const CHUNK: usize = 256 << 10;
 
-/// A daemon that makes images. Its errors are for people, and say what to do.
+/// Builds and imports images. Its error messages are for users and name a remedy.
 #[derive(Debug)]
 pub struct ImageBuilder {
     daemon: Daemon,
@@ -26,29 +26,29 @@ pub struct ImageBuilder {
 }
 
 impl ImageBuilder {
-    /// Reaches the daemon.
+    /// Connects to the daemon.
     ///
     /// # Errors
-    /// Why nobody answers.
+    /// Returns a message if the daemon cannot be reached.
     pub async fn connect(settings: Settings) -> Result<Self, String> {
         let daemon = Daemon::new(settings);
         let client = daemon.connected().await.map_err(text)?.client.clone().with_timeout(PATIENCE);
         Ok(Self { daemon, client })
     }
 
-    /// Makes sure that the image of its settings is there, and pulls it where they allow that.
+    /// Ensures that the configured image exists, pulling it if the settings allow.
     ///
     /// # Errors
-    /// Why it is not.
+    /// Returns a message if the image is missing and cannot be pulled.
     pub async fn bring(&self, sink: &mut dyn Sink) -> Result<(), String> {
         let connected = self.daemon.connected().await.map_err(text)?;
         self.daemon.image(connected, &self.daemon.settings.image, sink).await.map(drop).map_err(text)
     }
 
-    /// Builds an image from an archive with a Dockerfile; its id.
+    /// Builds an image from an archive that contains a Dockerfile. Returns its id.
     ///
     /// # Errors
-    /// What failed; the lines before it were progress.
+    /// Returns a message that names the failed step. Output up to that point went to the sink.
     pub async fn build(
         &self,
         context: Vec<u8>,
@@ -75,10 +75,10 @@ impl ImageBuilder {
         self.id(name).await
     }
 
-    /// Makes an image of a root in an archive, with some lines of a Dockerfile; its id.
+    /// Imports a root file system archive as an image, applying Dockerfile instructions. Returns its id.
     ///
     /// # Errors
-    /// What failed.
+    /// Returns a message that names the failed step.
     pub async fn import(
         &self,
         mut root: File,
@@ -94,7 +94,7 @@ impl ImageBuilder {
             changes: changes.iter().map(|change| (*change).to_owned()).collect(),
             ..Default::default()
         };
-        // Reading blocks, but nothing else is under way.
+        // Reading blocks the thread, but nothing else runs meanwhile.
         let chunks = stream::iter(std::iter::from_fn(move || {
             let mut chunk = Vec::with_capacity(CHUNK);
             match root.by_ref().take(CHUNK as u64).read_to_end(&mut chunk) {
@@ -110,11 +110,11 @@ impl ImageBuilder {
         self.id(name).await
     }
 
-    /// Docker repeats the whole step that failed, which says less than its output.
+    /// Docker's message repeats the whole failed step, which is less useful than its output.
     fn why_not(&self, error: &Error) -> String {
         match error {
             Error::DockerStreamError { error } => match error.rsplit_once("' returned ") {
-                Some((_, code)) => format!("build the image: a step of its Dockerfile returned {code}"),
+                Some((_, code)) => format!("build the image: a Dockerfile step returned {code}"),
                 None => format!("build the image: {error}"),
             },
             _ => text(self.daemon.explain("build the image", error)),
@@ -128,7 +128,7 @@ impl ImageBuilder {
     }
 }
 
-/// A line without the colours in which Docker shows errors.
+/// Strips the color codes in which Docker prints errors.
 fn plain(line: &str) -> &str {
     let line = line.trim_start_matches("\u{1b}[0m").trim_start_matches("\u{1b}[91m");
     line.trim_end_matches("\u{1b}[0m")

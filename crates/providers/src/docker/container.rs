@@ -1,4 +1,4 @@
-//! A container: hardened as a jail is, with the guest as its first process.
+//! A container, hardened like a jail, with the guest as PID 1.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,17 +32,17 @@ use crate::inside::ahead::Ahead;
 use crate::inside::task::INBOX;
 use crate::inside::{self, GREETING};
 
-/// In which processor time is counted, in microseconds.
+/// The period of the CPU quota.
 const PERIOD_US: i64 = 100_000;
-/// From which port on nobody needs a right to listen.
+/// The first port that needs no capability to listen on.
 const LOW_PORTS: &str = "net.ipv4.ip_unprivileged_port_start";
-/// The guest, which is one process with one thread.
+/// Processes of the guest: one process with one thread.
 const PROCESSES_OF_OURS: u64 = 1;
-/// What gVisor may have on the host for itself, and for each process in it: some more than the 78 and 5 that were counted, so that
-/// `nproc`, which it honours, refuses first. Beyond this it ends itself.
+/// Host threads allowed for gVisor itself, and for each process inside it. Slightly more than the 78 and 5
+/// that were measured, so that `nproc`, which gVisor honors, refuses first. Beyond this limit gVisor exits.
 const GVISORS_THREADS: i64 = 256;
 const GVISORS_THREADS_EACH: i64 = 10;
-/// What can be written, and how: all of it is in memory and counted as such.
+/// Writable paths and their modes. All are tmpfs, accounted as memory.
 const PLACES: [(&str, &str); 5] = [
     ("/workspace", "0755"),
     ("/tmp", "1777"),
@@ -50,39 +50,40 @@ const PLACES: [(&str, &str); 5] = [
     ("/home/sandbox", "0700"),
     (INBOX, "0700"),
 ];
-/// Where the machine is out of memory, containers go before anything that is not one; the guest gives its programs more.
+/// When the machine runs out of memory, containers are killed before other processes. The guest raises its
+/// programs' score further.
 const OOM_SCORE: i64 = 500;
-/// What of `/sys` has nothing to do with the container itself.
+/// Entries of `/sys` that do not concern the container itself.
 const MASKED_SYS: [&str; 10] =
     ["block", "bus", "class", "dev", "devices", "firmware", "hypervisor", "kernel", "module", "power"];
 
-/// A container that runs. Dropped, it is removed.
+/// A running container. Dropping it removes it.
 #[derive(Debug)]
 pub(super) struct Container {
     pub(super) guest: Guest,
-    /// Which image it was made of.
+    /// The image it was created from.
     pub(super) image: DockerImage,
     pub(super) isolation: Vec<Layer>,
     pub(super) kernel: Kernel,
-    /// Its way out, where it may reach single hosts.
+    /// Its egress, if it may reach individual hosts.
     pub(super) egress: Option<Egress>,
-    /// What waits in it for a program.
+    /// The interpreter pre-started in it.
     pub(super) ahead: Option<Ahead>,
     pub(super) made: Made,
 }
 
-/// A container that Docker knows of; removed when this is dropped.
+/// A container that exists in Docker. Dropping it removes it.
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) id: String,
     daemon: Arc<Daemon>,
-    /// Free when it is gone, and not before.
+    /// Released once the container is gone.
     held: Option<(OwnedSemaphorePermit, User)>,
     runtime: Handle,
 }
 
 impl Made {
-    /// Has it removed; whoever likes may wait for that.
+    /// Starts removing the container. The handle can be awaited.
     pub(super) fn remove(&mut self) -> Option<JoinHandle<()>> {
         let held = self.held.take()?;
         let (daemon, id) = (Arc::clone(&self.daemon), self.id.clone());
@@ -100,7 +101,8 @@ impl Drop for Made {
 }
 
 impl Container {
-    /// Makes one. Whoever does not wait for it any longer leaves nothing behind.
+    /// Creates a container. If the caller stops waiting, the container is still created fully and then
+    /// removed.
     pub(super) async fn make(
         daemon: &Arc<Daemon>,
         shape: &Shape,
@@ -125,7 +127,7 @@ async fn make(daemon: Arc<Daemon>, shape: Shape, image: DockerImage) -> Result<C
     let order = Order { daemon: &daemon, connected, shape: &shape, ids, gate: gate.as_ref() };
     let created = connected.client.create_container(None, order.body(&image.id)).await;
     let made = Made {
-        id: created.map_err(explained("make a container"))?.id,
+        id: created.map_err(explained("create the container"))?.id,
         daemon: Arc::clone(&daemon),
         held: Some((permit, user)),
         runtime: Handle::current(),
@@ -147,14 +149,15 @@ async fn make(daemon: Arc<Daemon>, shape: Shape, image: DockerImage) -> Result<C
     Ok(Container { guest, image, isolation, kernel, egress, ahead: None, made })
 }
 
-/// As whom it runs: as nobody else, or as whoever owns what it writes to.
+/// Returns the ids to run as: unique ones, or those of the owner of the writable host folders.
 fn ids(shape: &Shape, user: &User, connected: &Connected) -> Result<(u32, u32), ProviderError> {
     match shape.owner()? {
         Some(_) if connected.maps_users => Err(ProviderError::Unsupported {
             field: "mount",
-            message: "this daemon maps user ids, so that nobody in a container owns a folder of the host; \
-                 show it read-only, or use provider 'native'"
-                .to_owned(),
+            message:
+                "this daemon remaps user ids, so a container cannot own a host folder; mount it read-only, \
+                 or use provider 'native'"
+                    .to_owned(),
         }),
         owner => Ok(owner.unwrap_or((user.id, user.id))),
     }
@@ -177,14 +180,14 @@ async fn greet(line: Line, limits: &Limits, daemon: &Daemon, id: &str) -> Result
         Ok(Ok(guest)) => return Ok(guest),
         Ok(Err(_)) if !said.text().is_empty() => said.text(),
         Ok(Err(error)) => {
-            format!("{error}: {}; limits.memory_bytes may be too little for it", daemon.fate(id).await)
+            format!("{error}: {}; limits.memory_bytes may be too low", daemon.fate(id).await)
         }
-        Err(_) => "it did not greet".to_owned(),
+        Err(_) => "the guest did not answer in time".to_owned(),
     };
     Err(ProviderError::Setup { step: "start the guest in the container".to_owned(), cause })
 }
 
-/// What Docker is asked for.
+/// The parameters of a container to create.
 struct Order<'a> {
     daemon: &'a Daemon,
     connected: &'a Connected,
@@ -203,7 +206,8 @@ impl Order<'_> {
             entrypoint: Some(self.connected.kit.command(self.gate.is_some())),
             cmd: Some(Vec::new()),
             working_dir: Some("/".to_owned()),
-            // Its line is what it reads: when this process is gone that ends, and so does the guest, and all of it goes.
+            // The guest reads from stdin: when this process is gone, stdin closes, the guest exits, and the
+            // container ends.
             open_stdin: Some(true),
             stdin_once: Some(true),
             attach_stdin: Some(true),
@@ -234,14 +238,14 @@ impl Order<'_> {
             masked_paths: Some(masked_paths()),
             readonly_paths: Some(vec!["/proc/sys".to_owned(), "/proc/sysrq-trigger".to_owned()]),
             network_mode: Some(network.to_owned()),
-            // The gate's own port of DNS, in a network that has no other.
+            // The container's own DNS listener, in a network that has no other.
             sysctls: self.gate.map(|_| HashMap::from([(LOW_PORTS.to_owned(), "0".to_owned())])),
             dns: self.gate.map(|_| vec!["127.0.0.1".to_owned()]),
             ipc_mode: Some("private".to_owned()),
             cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
             memory: Some(signed(limits.memory_bytes)),
             memory_swap: Some(signed(limits.memory_bytes)),
-            // As a quota: Docker refuses more processors than there are, by their number.
+            // A quota, because Docker refuses a number of CPUs above that of the machine.
             cpu_period: Some(PERIOD_US),
             cpu_quota: Some(i64::from(limits.cpu_millis) * PERIOD_US / 1_000),
             oom_score_adj: Some(OOM_SCORE),
@@ -255,7 +259,7 @@ impl Order<'_> {
         }
     }
 
-    /// How many the host is to count. gVisor's are threads of its own, several for each of its programs'.
+    /// Returns the host's process limit. gVisor runs several threads of its own for each thread of a program.
     fn processes(&self) -> i64 {
         let inside = i64::from(self.shape.limits.processes) + PROCESSES_OF_OURS as i64;
         match super::kernel(&self.daemon.settings) {
@@ -264,7 +268,7 @@ impl Order<'_> {
         }
     }
 
-    /// Each has the whole size: Docker cannot show one disk in several places.
+    /// Each tmpfs has the full size, because Docker cannot mount one tmpfs at several paths.
     fn places(&self) -> HashMap<String, String> {
         let (size, (user, group)) = (tables::disk_size(self.shape.limits.disk_bytes), self.ids);
         let options = |mode| format!("rw,exec,nosuid,nodev,{size},mode={mode},uid={user},gid={group}");
@@ -275,7 +279,8 @@ impl Order<'_> {
         places.chain(dev).collect()
     }
 
-    /// Whether its `/dev` is ours: gVisor has one of its own, and a daemon that maps users could not let them have terminals.
+    /// Returns whether the container uses our `/dev`. gVisor brings its own, and a daemon that remaps users
+    /// could not provide terminals in ours.
     fn has_dev(&self) -> bool {
         super::kernel(&self.daemon.settings) != Kernel::Gvisor && !self.connected.maps_users
     }
@@ -288,13 +293,13 @@ impl Order<'_> {
 }
 
 fn masked_paths() -> Vec<String> {
-    // Docker's own are masked as well: naming some takes the place of its list.
+    // Naming masked paths replaces Docker's list, so its entries are repeated here.
     let docker = ["/proc/kcore", "/proc/latency_stats", "/proc/timer_list", "/proc/sched_debug"];
     let system = MASKED_SYS.map(|name| format!("/sys/{name}"));
     tables::masked_paths().chain(docker.map(str::to_owned)).chain(system).collect()
 }
 
-/// Processes of a user that others have as well are counted by the control group only.
+/// With a user id that other processes share, only the cgroup limits processes.
 fn ulimits(limits: &Limits, shared_user: bool) -> Vec<ResourcesUlimits> {
     let limits = spec::Limits {
         timeout: None,
@@ -304,7 +309,7 @@ fn ulimits(limits: &Limits, shared_user: bool) -> Vec<ResourcesUlimits> {
         disk_bytes: limits.disk_bytes,
         open_files: OPEN_FILES,
     };
-    // The control group is to refuse first, because it says that it did.
+    // Above the cgroup's limit, so that the cgroup refuses first, because it counts refusals.
     let named = tables::resource_limits(&limits, PROCESSES_OF_OURS + 2).into_iter();
     let named = named.filter(|(name, ..)| !(shared_user && *name == "nproc"));
     let ulimit = |(name, soft, hard): tables::NamedLimit| ResourcesUlimits {
@@ -315,12 +320,12 @@ fn ulimits(limits: &Limits, shared_user: bool) -> Vec<ResourcesUlimits> {
     named.map(ulimit).collect()
 }
 
-/// Quantities are bounded by the ceiling, far below where this would matter.
+/// The ceiling keeps quantities far below `i64::MAX`.
 fn signed(quantity: u64) -> i64 {
     i64::try_from(quantity).unwrap_or(i64::MAX)
 }
 
-/// Where anything can be written.
+/// Returns all writable paths.
 pub(super) fn writable() -> impl Iterator<Item = &'static str> {
     PLACES.iter().map(|(place, _)| *place)
 }

@@ -1,5 +1,5 @@
-//! What a container uses: its control group as it is seen inside, read by the guest, on either version of control groups. A
-//! kernel that is not the host's may show none, and then there is nothing to tell.
+//! Resource usage of a container, read by the guest from the cgroup visible inside (v1 or v2). A kernel other
+//! than the host's may show none; usage is then unknown.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const MAX_TEXT: u64 = 4 << 10;
 /// The guest itself.
 const OURS: u64 = 1;
 
-/// With a playground, the workspace is no place of its own.
+/// Returns the usage. With a playground, the workspace is not a tmpfs of the container.
 pub(super) async fn stats(guest: &Guest, playground: bool) -> Stats {
     let (processor, memory, processes, disk) =
         tokio::join!(cpu(guest), memory(guest), processes(guest), disk(guest, playground));
@@ -34,7 +34,7 @@ pub(super) async fn stats(guest: &Guest, playground: bool) -> Stats {
     }
 }
 
-/// What the kernel says of the guest itself: nothing that it starts can have more rights, or more room.
+/// Returns the guest's own confinement. No process that it starts can have more privileges.
 pub(super) async fn seen(guest: &Guest) -> Option<Seen> {
     let (status, space) = tokio::join!(file(guest, "/proc/self/status"), guest.space("/tmp"));
     Some(Seen { status: status?, counts_files: space.ok()?.counts_files })
@@ -46,7 +46,7 @@ async fn cpu(guest: &Guest) -> Option<Duration> {
     new.or_else(|| old?.trim().parse().ok().map(Duration::from_nanos))
 }
 
-/// At present, at most, and how many were killed for it.
+/// Returns current usage, peak usage, and the number of OOM kills.
 async fn memory(guest: &Guest) -> (Option<u64>, Option<u64>, Option<u64>) {
     let (now, most, kills) = tokio::join!(
         number(guest, "memory.current", "memory/memory.usage_in_bytes"),
@@ -56,7 +56,7 @@ async fn memory(guest: &Guest) -> (Option<u64>, Option<u64>, Option<u64>) {
     (now, most.or(now), kills.and_then(|text| field(&text, "oom_kill")))
 }
 
-/// At present, at most, and how often one was refused.
+/// Returns the current count, the peak, and the number of refused forks.
 async fn processes(guest: &Guest) -> (Option<u64>, Option<u64>, Option<u64>) {
     let (now, most, refused) = tokio::join!(
         number(guest, "pids.current", "pids/pids.current"),
@@ -66,7 +66,7 @@ async fn processes(guest: &Guest) -> (Option<u64>, Option<u64>, Option<u64>) {
     (now, most, refused.and_then(|text| field(&text, "max")))
 }
 
-/// Bytes in all places together, and whether one of them is full.
+/// Returns the bytes used in all writable paths, and whether one of them is full.
 async fn disk(guest: &Guest, playground: bool) -> Option<(u64, bool)> {
     let (mut used, mut full) = (0_u64, false);
     for place in writable().filter(|place| !(playground && *place == WORKSPACE)) {
@@ -97,7 +97,7 @@ async fn file(guest: &Guest, path: &str) -> Option<String> {
     Some(text)
 }
 
-/// The number behind a name at the beginning of a line.
+/// Returns the number after a name at the start of a line.
 fn field(text: &str, name: &str) -> Option<u64> {
     let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok();
     text.lines().find_map(value)

@@ -1,4 +1,4 @@
-//! Docker's daemon: found, asked, and explained where it does not do what it should.
+//! The Docker daemon: connecting to it, and explaining its errors.
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -16,21 +16,21 @@ use super::owner::Owner;
 use super::users::Users;
 use super::{Settings, kit::Kit};
 
-/// How long the daemon may take for an answer. Pulling an image streams, and is not an answer.
+/// Timeout for an answer of the daemon. Pulling an image streams and is not subject to it.
 const PATIENCE_SECONDS: u64 = 120;
-/// Where it listens if nobody says otherwise.
+/// The default address of the daemon.
 const USUAL_HOST: &str = "unix:///var/run/docker.sock";
-/// Containers of this process at one time, those that are being removed included.
+/// Concurrent containers of this process, including those being removed.
 pub(super) const MAX_CONTAINERS: usize = 128;
-/// So many are remembered that could not be removed; the next process finds the others.
+/// How many failed removals are remembered. The next process finds the others.
 const MAX_LEFT: usize = 1_024;
-/// How long it may take at the end until they are gone.
+/// Time allowed at shutdown for removing all containers.
 const FAREWELL: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Whose containers are whose.
+/// The label that names the process a container belongs to.
 pub(super) const OWNER_LABEL: &str = "dev.belljar.owner";
 
-/// The daemon, which is spoken to when somebody first needs it.
+/// The daemon. The connection is made on first use.
 #[derive(Debug)]
 pub(super) struct Daemon {
     pub(super) settings: Settings,
@@ -38,17 +38,17 @@ pub(super) struct Daemon {
     pub(super) room: Arc<Semaphore>,
     host: String,
     connected: OnceCell<Connected>,
-    /// Containers that are to go and could not be removed, because the daemon was away.
+    /// Containers whose removal failed because the daemon could not be reached.
     left: Mutex<Vec<String>>,
 }
 
-/// What is known of it once it has answered.
+/// A connection to the daemon, and what was learned on connecting.
 #[derive(Debug)]
 pub(super) struct Connected {
     pub(super) client: Client,
     pub(super) kit: Kit,
     pub(super) owner: Owner,
-    /// Whether ids inside are others outside.
+    /// Whether user ids are remapped.
     pub(super) maps_users: bool,
 }
 
@@ -66,18 +66,18 @@ impl Daemon {
         }
     }
 
-    /// The daemon as it answered first; what former processes left there is removed then.
+    /// Returns the connection, connecting on first use. Connecting removes the containers of dead processes.
     pub(super) async fn connected(&self) -> Result<&Connected, ProviderError> {
         self.connected.get_or_try_init(|| self.connect()).await
     }
 
     async fn connect(&self) -> Result<Connected, ProviderError> {
-        let step = "reach Docker's daemon";
+        let step = "reach the Docker daemon";
         if !self.host.starts_with("unix://") {
             return Err(ProviderError::Setup {
                 step: step.to_owned(),
                 cause: format!(
-                    "'{}' is not on this machine, and containers are given files of it; name a socket: unix:///PATH",
+                    "'{}' is not a local socket, but containers mount local files; use unix:///PATH",
                     self.host.escape_debug()
                 ),
             });
@@ -94,7 +94,7 @@ impl Daemon {
         Ok(connected)
     }
 
-    /// Removes containers of processes that are no more.
+    /// Removes containers whose process is gone.
     async fn sweep(&self, connected: &Connected) -> Result<(), ProviderError> {
         let filters = HashMap::from([("label".to_owned(), vec![OWNER_LABEL.to_owned()])]);
         let options = ListContainersOptions { all: true, filters: Some(filters), ..Default::default() };
@@ -102,38 +102,38 @@ impl Daemon {
         for container in listed.map_err(|error| self.explain("list containers", &error))? {
             let owner = container.labels.as_ref().and_then(|labels| labels.get(OWNER_LABEL));
             if owner.is_some_and(|owner| connected.owner.outlived(owner)) {
-                // One that cannot be removed is found by the next process.
+                // On failure, the next process retries.
                 let _gone = remove(&connected.client, container.id.as_deref().unwrap_or_default()).await;
             }
         }
         Ok(())
     }
 
-    /// What went wrong, and what to do about it.
+    /// Turns an error into a message with a remedy.
     pub(super) fn explain(&self, step: &str, error: &Error) -> ProviderError {
         let host = &self.host;
         let kind = io_kind(error);
         let absent = matches!(error, Error::SocketNotFoundError(_));
         let cause = match kind {
             Some(io::ErrorKind::PermissionDenied) => format!(
-                "this user may not talk to {host}; add it to the group of that socket \
+                "this user may not access {host}; add the user to the group of that socket \
                  (usually: sudo usermod -aG docker $USER, and log in again)"
             ),
             Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => self.not_there(),
             _ if absent => self.not_there(),
             _ => match error {
                 Error::DockerResponseServerError { message, .. } => {
-                    format!("Docker says: {}", message.trim())
+                    format!("Docker answered: {}", message.trim())
                 }
                 Error::RequestTimeoutError => {
-                    format!("the daemon at {host} did not answer in {PATIENCE_SECONDS} s; see its log")
+                    format!("the daemon at {host} did not answer within {PATIENCE_SECONDS} s; see its log")
                 }
-                // The client is between two answers when the connection ends, or amid one.
+                // The connection ended between two responses, or during one.
                 Error::HyperLegacyError { .. } | Error::HyperResponseError { .. } => {
-                    format!("the daemon at {host} went away: {error}; try again when it is back")
+                    format!("the daemon at {host} disconnected: {error}; try again when it is running")
                 }
                 _ if kind.is_some() => {
-                    format!("the daemon at {host} went away: {error}; try again when it is back")
+                    format!("the daemon at {host} disconnected: {error}; try again when it is running")
                 }
                 other => other.to_string(),
             },
@@ -143,13 +143,13 @@ impl Daemon {
 
     fn not_there(&self) -> String {
         format!(
-            "nobody answers at {}; start Docker (usually: sudo systemctl start docker), or say where it is: \
-             DOCKER_HOST, or host in [providers.docker]",
+            "no Docker daemon at {}; start Docker (usually: sudo systemctl start docker), or set its \
+             address: DOCKER_HOST, or host in [providers.docker]",
             self.host
         )
     }
 
-    /// Removes a container, now or when the daemon is next spoken to.
+    /// Removes a container, now or once the daemon can be reached again.
     pub(super) async fn remove(&self, id: &str) {
         let gone = match self.connected().await {
             Ok(connected) => remove(&connected.client, id).await,
@@ -161,7 +161,7 @@ impl Daemon {
         }
     }
 
-    /// Removes what could not be removed before.
+    /// Retries failed removals.
     pub(super) async fn clear(&self) {
         let left = std::mem::take(&mut *self.left.lock().unwrap_or_else(PoisonError::into_inner));
         for id in left {
@@ -169,18 +169,18 @@ impl Daemon {
         }
     }
 
-    /// Waits until no container is left.
+    /// Waits until every container is removed.
     pub(super) async fn farewell(&self) {
         self.clear().await;
         let all = self.room.acquire_many(MAX_CONTAINERS as u32);
-        // One that cannot be removed is found by the next process.
+        // On failure, the next process retries.
         let _gone = tokio::time::timeout(FAREWELL, all).await;
-        // Nobody makes another one.
+        // Prevents new containers.
         self.room.close();
     }
 }
 
-/// The error of the system behind an error of the client.
+/// Returns the system error behind a client error.
 fn io_kind(error: &Error) -> Option<io::ErrorKind> {
     let mut source = error.source();
     if let Error::IOError { err } = error {
@@ -195,13 +195,13 @@ fn io_kind(error: &Error) -> Option<io::ErrorKind> {
     None
 }
 
-/// Removes a container, whatever it does, and waits until it is gone; whether it is.
+/// Removes a container, running or not, and waits until it is gone. Returns whether it is.
 async fn remove(client: &Client, id: &str) -> bool {
     let options = RemoveContainerOptions { force: true, v: true, ..Default::default() };
     match client.remove_container(id, Some(options)).await {
         Ok(()) | Err(Error::DockerResponseServerError { status_code: 404, .. }) => true,
         Err(Error::DockerResponseServerError { status_code: 409, .. }) => {
-            // Docker is at it already, because its first process ended.
+            // Docker is already removing it, because its first process exited.
             let options = WaitContainerOptions { condition: "removed".to_owned() };
             let mut gone = std::pin::pin!(client.wait_container(id, Some(options)));
             let _gone = gone.next().await;

@@ -1,19 +1,20 @@
-//! A container's `/dev`. The one that Docker mounts holds devices and is mounted to be written, and so is what runc hides
-//! files behind, which is a copy of its `null`. Ours runc fills as well, and then makes it read-only.
+//! A container's `/dev`. Docker's own is mounted writable, and so are the copies of `null` with which runc
+//! masks files. With this mount, runc populates `/dev` as well and then remounts it read-only.
 
 use std::collections::HashMap;
 
 use bollard::models::{Mount, MountType, MountVolumeOptions, MountVolumeOptionsDriverConfig};
 
-/// Where it is, and how it is mounted.
+/// The path and the mount options.
 pub(super) const PLACE: (&str, &str) = ("/dev", "ro,dev,nosuid,noexec,size=64k,mode=0755");
-/// Where terminals are.
+/// The path of the terminals.
 pub(super) const TERMINALS: &str = "/dev/pts";
-/// An instance of its own, as Docker would have mounted.
+/// A separate devpts instance, with the options that Docker would use.
 const INSTANCE: [(&str, &str); 3] =
     [("type", "devpts"), ("device", "devpts"), ("o", "newinstance,nosuid,noexec,ptmxmode=0666,mode=0620")];
 
-/// Docker mounts nothing below a `/dev` that is not its own. Terminals are a volume without a name, which goes with its container.
+/// Returns the mount for terminals. Docker mounts nothing below a `/dev` that is not its own, so devpts is an
+/// anonymous volume, which is removed with its container.
 pub(super) fn terminals() -> Mount {
     let options: HashMap<_, _> =
         INSTANCE.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();

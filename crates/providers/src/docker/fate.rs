@@ -1,4 +1,4 @@
-//! Why a container ended under whoever used it.
+//! Why a container ended while in use.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,26 +12,28 @@ use futures_util::StreamExt;
 
 use super::daemon::Daemon;
 
-/// How long the daemon may take to notice.
+/// Time allowed for the daemon to report the event.
 const NOTICING: Duration = Duration::from_secs(5);
-/// How gVisor itself ends when it may not have another thread; a program that ends its own sandbox does so otherwise.
+/// gVisor's exit status when it cannot create another thread. A program that kills its own sandbox causes a
+/// different one.
 const NO_MORE_THREADS: &str = "2";
 
-/// Why nobody in a container answers any more.
+/// The reason why a container ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The kernel ended all of it: in gVisor the memory of every program is one process's.
+    /// Out of memory. In gVisor the kernel kills the whole sandbox, because one process holds the memory of
+    /// every program.
     Memory,
-    /// gVisor has several threads for each of its programs'.
+    /// Out of threads: gVisor runs several for each thread of a program.
     Processes,
-    /// Somebody ended it, and nobody says who.
+    /// Ended for an unknown reason.
     Ended,
     /// The daemon does not answer, for this reason.
     Unreachable(String),
 }
 
 impl Fate {
-    /// The limit that it reached.
+    /// Returns the limit that was hit.
     pub(super) fn limit(&self) -> Option<Limit> {
         match self {
             Self::Memory => Some(Limit::Memory),
@@ -44,25 +46,24 @@ impl Fate {
 impl fmt::Display for Fate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Memory => f.write_str("its memory ran out (limits.memory_bytes)"),
-            Self::Processes => f.write_str("gVisor had no room for more processes (limits.processes)"),
-            Self::Ended => {
-                f.write_str("its container was ended, by somebody else or because its memory ran out")
-            }
-            Self::Unreachable(why) => write!(f, "Docker's daemon went away under it: {why}"),
+            Self::Memory => f.write_str("the container ran out of memory (limits.memory_bytes)"),
+            Self::Processes => f.write_str("gVisor could not create more processes (limits.processes)"),
+            Self::Ended => f.write_str("the container was killed, or it ran out of memory"),
+            Self::Unreachable(why) => write!(f, "the Docker daemon became unreachable: {why}"),
         }
     }
 }
 
 impl Daemon {
-    /// What became of a container. It removes itself when it ends, so that nobody but the daemon's list of events still knows.
+    /// Returns why a container ended. It is removed automatically when it ends, so only the daemon's event
+    /// log still knows.
     pub(super) async fn fate(&self, id: &str) -> Fate {
         let client = match self.connected().await {
             Ok(connected) => &connected.client,
             Err(error) => return Fate::Unreachable(error.to_string()),
         };
         if let Err(error) = client.ping().await {
-            return Fate::Unreachable(self.explain("ask for it", &error).to_string());
+            return Fate::Unreachable(self.explain("ping the daemon", &error).to_string());
         }
         let told = tokio::time::timeout(NOTICING, last_words(client, id)).await;
         let (memory, status) = told.unwrap_or_default();
@@ -75,7 +76,7 @@ impl Daemon {
     }
 }
 
-/// Whether its memory ran out, and its exit status.
+/// Returns whether the container ran out of memory, and its exit status.
 async fn last_words(client: &Client, id: &str) -> (bool, Option<String>) {
     let filter = |name: &str, values: &[&str]| {
         (name.to_owned(), values.iter().map(|value| (*value).to_owned()).collect::<Vec<_>>())

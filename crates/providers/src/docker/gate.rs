@@ -1,6 +1,6 @@
-//! The gate of a container that may reach single hosts. The guest makes listening sockets in the container's own network,
-//! before anything of the tenant's is there, and sends them over a socket in a folder that only this user can enter; they
-//! are served here, as a jail's are.
+//! Egress of a container that may reach individual hosts. The guest creates listening sockets in the
+//! container's own network namespace before any tenant code runs, and sends them over a Unix socket in a
+//! directory that only this user can enter. They are served here, like a jail's.
 
 use std::fs::{DirBuilder, Permissions};
 use std::io;
@@ -19,14 +19,14 @@ use super::shape::mount;
 use crate::native::gate::doors;
 use crate::native::run::unique_name;
 
-/// A gate that is about to be made.
+/// Egress that waits for the container's sockets.
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) egress: Egress,
     nook: Nook,
 }
 
-/// A folder with a socket in it; gone when this is dropped.
+/// A directory for the Unix socket, removed on drop.
 #[derive(Debug)]
 struct Nook(PathBuf);
 
@@ -49,28 +49,29 @@ impl Nook {
 }
 
 impl Gate {
-    /// Where the network has one.
+    /// Creates the egress, if the network has individual hosts.
     pub(super) fn of(network: &Network) -> Result<Option<Self>, ProviderError> {
         let Network::Hosts(rules) = network else { return Ok(None) };
         let failed = |error: io::Error| ProviderError::Setup {
-            step: "make a line for the network's gate".to_owned(),
+            step: "create the egress socket".to_owned(),
             cause: error.to_string(),
         };
         let nook = Nook::make().map_err(failed)?;
         let listener = UnixListener::bind(nook.socket()).map_err(failed)?;
-        // Whoever is in the container may; nobody else comes through the folder.
+        // Any user inside the container may connect. The directory keeps everyone else out.
         std::fs::set_permissions(nook.socket(), Permissions::from_mode(0o666)).map_err(failed)?;
         let egress = Egress::new(rules.clone(), Bounds::default(), Arc::new(System));
         egress.serve(async move {
             let (line, _) = listener.accept().await?;
-            // The guest was first. Nobody is heard after it.
+            // The guest connects first. Later connections are refused.
             drop(listener);
             doors(line).await
         });
         Ok(Some(Self { egress, nook }))
     }
 
-    /// Its line, as the container sees it: to be called needs no right to write.
+    /// Returns the mount that shows the socket in the container. Connecting needs no write access to the
+    /// mount.
     pub(super) fn mount(&self) -> Mount {
         mount(&self.nook.socket().to_string_lossy(), GATE, false)
     }

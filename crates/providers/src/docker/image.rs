@@ -1,4 +1,4 @@
-//! Images that Docker has, or gets.
+//! Docker images: finding and pulling them.
 
 use belljar_engine::images::{MAX_VARIABLES, Variables};
 use belljar_engine::provider::{ProviderError, Sink};
@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 
 use super::daemon::{Connected, Daemon};
 
-/// An image that Docker has.
+/// An image known to Docker.
 #[derive(Debug, Clone)]
 pub(super) struct DockerImage {
     pub(super) id: String,
@@ -21,14 +21,14 @@ impl DockerImage {
         let lines = inspected.config.and_then(|config| config.env).unwrap_or_default();
         let variables = Variables::read(&lines).ok_or_else(|| ProviderError::Setup {
             step: format!("use image {}", name.escape_debug()),
-            cause: format!("it sets more than {MAX_VARIABLES} bytes of variables"),
+            cause: format!("the image sets more than {MAX_VARIABLES} bytes of environment variables"),
         })?;
         Ok(Self { id: inspected.id.unwrap_or_default(), variables })
     }
 }
 
 impl Daemon {
-    /// An image, which is pulled where that is allowed.
+    /// Returns an image, pulling it if the settings allow.
     pub(super) async fn image(
         &self,
         connected: &Connected,
@@ -42,9 +42,9 @@ impl Daemon {
                 return Err(ProviderError::Setup {
                     step: format!("find image {}", name.escape_debug()),
                     cause: format!(
-                        "Docker does not have it; make it with: belljar image build --tag {name}, or get it with: \
-                         docker pull {name}, or let it be pulled: pull = true in [providers.docker], or name another \
-                         one there: image = \"NAME\""
+                        "Docker does not have this image; build it: belljar image build --tag {name}, or \
+                         pull it: docker pull {name}, or allow pulling: pull = true in [providers.docker], or \
+                         configure another: image = \"NAME\""
                     ),
                 });
             }

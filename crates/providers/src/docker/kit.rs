@@ -1,5 +1,5 @@
-//! What a container is given beside its image: this program, which is its first process, and the libraries that this very
-//! process has loaded. The image's own may be others, or none.
+//! The files mounted into a container besides its image: this program, which runs as PID 1, and the libraries
+//! that this process has loaded. The image's libraries may differ or be missing.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use bollard::models::Mount;
 
 use super::shape::{KIT, mount};
 
-/// What is mounted, and how the guest is started from it.
+/// The mounts, and the commands that start the guest and its worker.
 #[derive(Debug, Clone)]
 pub(super) struct Kit {
     pub(super) mounts: Vec<Mount>,
@@ -25,14 +25,16 @@ impl Kit {
         };
         let program = std::env::current_exe().map_err(failed)?;
         if !program.is_file() {
-            return Err(failed(std::io::Error::other("it was replaced or removed; start belljar anew")));
+            return Err(failed(std::io::Error::other(
+                "the program file was replaced or removed; restart belljar",
+            )));
         }
         let maps = std::fs::read_to_string("/proc/self/maps").map_err(failed)?;
         Ok(Self::new(&program, &libraries(&maps)))
     }
 
     fn new(program: &Path, libraries: &[PathBuf]) -> Self {
-        // The same program twice: what it is for is in its name.
+        // Mounted twice: the file name selects the role.
         let names = [NAME, WORKER].map(|name| format!("{KIT}/{name}"));
         let mut mounts: Vec<_> = names.iter().map(|name| read_only(program, name)).collect();
         let mut loader = Vec::new();
@@ -40,7 +42,7 @@ impl Kit {
             let Some(name) = library.file_name().and_then(|name| name.to_str()) else { continue };
             let inside = format!("{KIT}/lib/{name}");
             mounts.push(read_only(library, &inside));
-            // The loader is named when a program is started by it, and then finds the rest.
+            // The program is started through the loader, which then finds the other libraries.
             if name.starts_with("ld-") {
                 loader = vec![inside, "--library-path".to_owned(), format!("{KIT}/lib")];
             }
@@ -49,7 +51,7 @@ impl Kit {
         Self { mounts, guest, worker }
     }
 
-    /// What starts the guest, with a gate or without.
+    /// Returns the command that starts the guest, with or without egress.
     pub(super) fn command(&self, gated: bool) -> Vec<String> {
         let words = [gated.then_some(GATED), Some(ON_STDIO)].into_iter().flatten().map(str::to_owned);
         self.guest.iter().cloned().chain(words).chain(self.worker.iter().cloned()).collect()
@@ -60,7 +62,7 @@ fn read_only(source: &Path, target: &str) -> Mount {
     mount(&source.display().to_string(), target, false)
 }
 
-/// Shared objects among what a process has mapped, each once.
+/// Returns the shared objects mapped by a process, without duplicates.
 fn libraries(maps: &str) -> Vec<PathBuf> {
     let paths = maps.lines().filter_map(|line| line.split_once('/').map(|(_, path)| format!("/{path}")));
     let mut found: Vec<PathBuf> = paths

@@ -1,4 +1,4 @@
-//! The line to a guest that is the first process of a container: what Docker attaches to it, as one stream.
+//! The stream to a guest that runs as PID 1 of a container, over Docker's attach connection.
 
 use std::fmt;
 use std::io;
@@ -11,20 +11,20 @@ use bollard::errors::Error;
 use futures_util::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What is kept of what a container's first process says of itself, which is something only where it cannot be started.
+/// How much stderr of the container's first process is kept. It writes some only if it cannot be started.
 const MAX_SAID: usize = 1 << 10;
 
-/// Both ways of it.
+/// Both directions of the attach connection.
 pub(super) struct Line {
     output: Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>,
     input: Pin<Box<dyn AsyncWrite + Send>>,
-    /// What came and was not read yet.
+    /// Received bytes that were not read yet.
     rest: Vec<u8>,
     at: usize,
     said: Said,
 }
 
-/// Its last words.
+/// The stderr output of the container's first process.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Said(Arc<Mutex<Vec<u8>>>);
 
@@ -54,7 +54,7 @@ impl Line {
 
 impl fmt::Debug for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Line")
+        f.write_str("AttachStream")
     }
 }
 

@@ -1,4 +1,4 @@
-//! A container with somebody to ask in it.
+//! A running container, as a sandbox.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,7 +28,7 @@ use crate::inside::task::{Errand, Ready};
 use crate::inside::{self, Inside, Keeper, environment};
 use crate::program::Found;
 
-/// How long it takes at most until a line is at its end whose container is gone.
+/// Time allowed for the stream to close after its container is removed.
 const MOURNING: Duration = Duration::from_secs(5);
 
 /// A container in use.
@@ -38,23 +38,24 @@ pub(super) struct DockerLiving {
     kept: Arc<Kept>,
     shared: Arc<Shared>,
     plan: Plan,
-    /// The search path inside.
+    /// The search path inside the container.
     path: String,
-    /// Its way out, where it may reach single hosts.
+    /// Its egress, if it may reach individual hosts.
     egress: Option<Egress>,
     isolation: Vec<Layer>,
     kernel: Kernel,
     warm: Warmth,
     image: DockerImage,
-    /// Whether it is for a single task; what the container of the next one would be, and what waits here already.
+    /// Whether it is for a single task; the shape of the container for the next task; the interpreter
+    /// pre-started here.
     fresh: bool,
     next: Option<Shape>,
     ahead: Mutex<Option<Ahead>>,
-    /// What it had used when it was paused: nothing changes until it is resumed, and the guest cannot be asked.
+    /// The usage when it was paused. It does not change until resumed, and a paused guest cannot be asked.
     at_rest: Mutex<Option<Stats>>,
 }
 
-/// The container itself, until somebody wants it gone.
+/// The container, until it is killed or closed.
 #[derive(Debug)]
 struct Kept {
     daemon: Arc<Daemon>,
@@ -70,7 +71,7 @@ impl Keeper for Kept {
     fn fate(&self) -> BoxFuture<'_, String> {
         Box::pin(async {
             if self.made.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
-                return "it was closed".to_owned();
+                return "the sandbox was closed".to_owned();
             }
             self.daemon.fate(&self.id).await.to_string()
         })
@@ -78,7 +79,7 @@ impl Keeper for Kept {
 }
 
 impl DockerLiving {
-    /// One for a single task.
+    /// Creates one for a single task.
     pub(super) fn for_task(
         shared: &Arc<Shared>,
         plan: Plan,
@@ -89,7 +90,7 @@ impl DockerLiving {
         Self { next, ..Self::new(shared, plan, container, warm, true) }
     }
 
-    /// One that stays.
+    /// Creates one that stays until it is closed.
     pub(super) fn to_stay(shared: &Arc<Shared>, plan: Plan, container: Container) -> Self {
         Self::new(shared, plan, container, Warmth::Cold, false)
     }
@@ -99,7 +100,7 @@ impl DockerLiving {
         let daemon = Arc::clone(&shared.daemon);
         let kept = Arc::new(Kept { daemon, id: made.id.clone(), made: Mutex::new(Some(made)) });
         let path = search_path(&plan, image.variables.path.as_deref());
-        // What an image sets stands below what everybody else says.
+        // Variables set by the image have the lowest precedence.
         let mut set = image.variables.env.clone();
         set.append(&mut plan.env);
         plan.env = set;
@@ -122,14 +123,15 @@ impl DockerLiving {
         }
     }
 
-    /// What runs the task's language.
+    /// Returns the runtime for the task's language.
     async fn runtime(&self, task: &Task) -> Result<Option<Found>, ProviderError> {
         let Program::Code { language, .. } = &task.program else { return Ok(None) };
         let name = self.plan.image.identity();
         self.shared.runtimes.find(&self.inside.guest, &self.image, language, &name).await.map(Some)
     }
 
-    /// What waits here for this task, if anything does; and has one wait for another task like it.
+    /// Takes the interpreter pre-started for this task, if any, and refills the pool for the next task like
+    /// it.
     async fn ahead_for(&self, ready: &Ready<'_>) -> Option<Ahead> {
         let order = ready.ahead();
         let waiting = self.ahead.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -165,7 +167,7 @@ impl DockerLiving {
         let stats = self.take_stats().await?;
         let client = &self.shared.daemon.connected().await?.client;
         if paused {
-            // From here on nobody asks what would not answer.
+            // From here on, calls that a paused guest would not answer fail at once.
             self.inside.set_paused(true);
         }
         let done = match paused {
@@ -181,7 +183,8 @@ impl DockerLiving {
         Ok(())
     }
 
-    /// What became of a task whose container ended under it: where that was all its own, a limit is the task's own end.
+    /// Returns the outcome of a task whose container ended. In a single-task container, hitting a limit is
+    /// the task's own ending.
     async fn ended_under(&self, why: String, started: Instant) -> Result<Outcome, LivingError> {
         if !self.fresh {
             return Err(LivingError::Gone(why));
@@ -204,7 +207,7 @@ impl DockerLiving {
         let made = self.kept.made.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(removing) = made.and_then(|mut made| made.remove()) {
             let _removed = removing.await;
-            // Its line ends with it; a daemon that is gone has closed it already.
+            // The stream closes with the container. If the daemon is gone, it has closed already.
             let _gone = tokio::time::timeout(MOURNING, self.inside.guest.gone()).await;
         }
         if let Some(egress) = &self.egress {
@@ -280,7 +283,8 @@ impl Living for DockerLiving {
     }
 
     fn halt(&self, why: String) -> Asked<'_, ()> {
-        // First nobody starts anything any more. Whoever just did is found when this is done again.
+        // First stop new commands from starting. One that has just started is found when the caller repeats
+        // this.
         self.inside.set_halted(Some(why));
         Box::pin(async { self.inside.told(self.inside.awake()?.end_all().await).await })
     }

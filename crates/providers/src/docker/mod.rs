@@ -1,10 +1,13 @@
-//! Docker: a container for each run, hardened from the jail's own tables, with this program's guest as its first process.
+//! Docker: one container per run, hardened from the same tables as a jail, with this program's guest as PID
+//! 1.
 //!
 //! ```text
-//! Docker ── daemon ──▶ container ── attach ──▶ guest (PID 1) ──▶ the program      pool: containers that wait, each used once
+//! Docker ── daemon ──▶ container ── attach ──▶ guest (PID 1) ──▶ program
+//! pool: idle containers, each used once
 //! ```
 //!
-//! When this process ends, whatever the reason, so do its lines and with them its containers, which Docker then removes.
+//! When this process ends for any reason, its attach connections close, so its containers end and Docker
+//! removes them.
 
 mod builder;
 mod container;
@@ -50,10 +53,10 @@ use shape::Shape;
 pub use crate::settings::DockerSettings as Settings;
 pub use builder::ImageBuilder;
 
-/// Its name in requests and receipts.
+/// Name in requests and receipts.
 pub const NAME: &str = "docker";
 
-/// Whose kernel programs see.
+/// Returns which kernel programs run on.
 fn kernel(settings: &Settings) -> Kernel {
     match settings.runtime.as_deref() {
         Some(name) if name.starts_with("runsc") => Kernel::Gvisor,
@@ -61,11 +64,11 @@ fn kernel(settings: &Settings) -> Kernel {
     }
 }
 
-/// The provider.
+/// The Docker provider.
 #[derive(Debug)]
 pub struct Docker(Arc<Shared>);
 
-/// What every sandbox of it uses.
+/// State shared by all sandboxes of the provider.
 #[derive(Debug)]
 struct Shared {
     daemon: Arc<Daemon>,
@@ -75,7 +78,8 @@ struct Shared {
 }
 
 impl Docker {
-    /// Speaks to nobody yet: a daemon that is not there is an error of the runs that need it, until it is.
+    /// Creates the provider without connecting. An unreachable daemon fails each run that needs it until it
+    /// is back.
     pub fn new(settings: Settings) -> Self {
         let daemon = Arc::new(Daemon::new(settings));
         let pool = Pool::new(&daemon);
@@ -102,18 +106,19 @@ impl Provider for Docker {
         let mut lacks = vec![
             missing(
                 Layer::UserNs,
-                "ids inside a container are the host's own, though none that a person has",
+                "user ids inside a container are host ids, though no real user's",
                 "set userns-remap in Docker's daemon.json, or use provider 'native'",
             ),
-            missing(Layer::Landlock, "Docker does not set it up", "use provider 'native'"),
+            missing(Layer::Landlock, "Docker does not support it", "use provider 'native'"),
         ];
         let settings = &self.0.daemon.settings;
         let kernel = kernel(settings);
         if kernel == Kernel::Gvisor {
-            let why = "gVisor's places have a size, and no limit on how many files they hold";
+            let why = "gVisor limits the bytes of a tmpfs, but not the number of files";
             lacks.push(missing(Layer::DiskQuota, why, "use runtime 'runc', or provider 'native'"));
         }
-        // A gate's sockets are the host's to serve, and gVisor's are not. Installers need a gate.
+        // This process serves the container's listening sockets, which works only on the host's kernel, not
+        // in gVisor. Installers need this egress.
         let single_hosts = kernel != Kernel::Gvisor;
         Capabilities {
             strength: Some(Strength::new(kernel, lacks.len())),
@@ -150,7 +155,7 @@ impl Provider for Docker {
         })
     }
 
-    /// The daemon answers, and the image is there.
+    /// Checks that the daemon answers and that the image exists.
     fn check(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
         Box::pin(async {
             let connected = self.0.daemon.connected().await?;
@@ -168,7 +173,7 @@ impl Provider for Docker {
     }
 }
 
-/// A place in which tasks run one after the other, each in a container of its own.
+/// A sandbox that runs each task in a new container, one after another.
 #[derive(Debug)]
 struct DockerSandbox {
     shared: Arc<Shared>,
@@ -216,7 +221,7 @@ impl DockerSandbox {
 }
 
 impl Shared {
-    /// A container that nobody used.
+    /// Creates a container that was never used.
     async fn fresh(&self, shape: &Shape, sink: &mut dyn Sink) -> Result<Container, ProviderError> {
         let image = self.daemon.image(self.daemon.connected().await?, &shape.image, sink).await?;
         Container::make(&self.daemon, shape, image).await
@@ -230,7 +235,7 @@ fn language(task: &Task) -> Option<&'static str> {
     }
 }
 
-/// The plan with what tells programs of a gate.
+/// Returns the plan with the egress environment variables added.
 fn with_gate(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     let mut env = native::gate::environment(&plan.network);
@@ -239,7 +244,7 @@ fn with_gate(plan: &Plan) -> Plan {
     plan
 }
 
-/// It was called off before there was anything to run it in.
+/// Returns the outcome of a run canceled before its container existed.
 fn cancelled(duration: Duration) -> Outcome {
     Outcome {
         ending: Ending::Cancelled,
@@ -259,7 +264,7 @@ fn cancelled(duration: Duration) -> Outcome {
     }
 }
 
-/// What a guest's answer means for a run that was to be all of it.
+/// Converts an error of a sandbox to one of a one-shot run.
 fn refusal(error: LivingError, task: &Task) -> ProviderError {
     match error {
         LivingError::Provider(error) => error,
@@ -269,7 +274,7 @@ fn refusal(error: LivingError, task: &Task) -> ProviderError {
     }
 }
 
-/// A program or folder that is not there is the request's mistake, and trying again would not help.
+/// Converts a failure. A missing program or folder is an error in the request, and retrying would not help.
 fn refused(failure: Failure, task: &Task) -> ProviderError {
     let Failure { kind, subject, message } = failure;
     let errno = match kind {

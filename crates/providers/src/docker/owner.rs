@@ -1,16 +1,17 @@
-//! Which process a container belongs to: so that what a dead one left is removed, and what a living one has is not.
+//! Which process a container belongs to, so that containers of dead processes are removed and those of
+//! running ones are not.
 
 use std::os::unix::fs::MetadataExt;
 
 use belljar_jail::cgroup::started;
 
-/// A process of a machine.
+/// The identity of a process on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Owner {
-    /// The machine's boot and the namespace in which the process has its number.
+    /// The boot id and the PID namespace in which the pid is valid.
     place: String,
     pid: u32,
-    /// When it started: its number may be another's later.
+    /// Start time, because pids are reused.
     start: u64,
 }
 
@@ -22,12 +23,12 @@ impl Owner {
         Self { place: format!("{}/{namespace}", boot.trim()), pid, start: started(pid).unwrap_or(0) }
     }
 
-    /// As a label.
+    /// Returns the label text.
     pub(super) fn text(&self) -> String {
         format!("{}/{}/{}", self.place, self.pid, self.start)
     }
 
-    /// Whether whoever wrote this label is surely no more.
+    /// Returns whether the process that wrote this label is certainly gone.
     pub(super) fn outlived(&self, label: &str) -> bool {
         let mut parts = label.splitn(4, '/');
         let (Some(boot), Some(namespace), Some(pid), Some(start)) =
@@ -39,7 +40,7 @@ impl Owner {
         if boot != own_boot {
             return true;
         }
-        // Of another namespace's processes nothing is known here.
+        // Processes in another PID namespace cannot be checked.
         let Ok(pid) = pid.parse() else { return true };
         namespace == own_namespace && started(pid).is_none_or(|found| found.to_string() != start)
     }
@@ -53,10 +54,10 @@ mod tests {
     fn only_the_dead_are_outlived() {
         let me = Owner::this_process();
         assert!(!me.outlived(&me.text()));
-        assert!(me.outlived(&Owner { start: 1, ..me.clone() }.text()), "another one's number");
+        assert!(me.outlived(&Owner { start: 1, ..me.clone() }.text()), "the pid was reused");
         assert!(me.outlived(&Owner { pid: 0x7fff_fff0, ..me.clone() }.text()));
         assert!(me.outlived(&format!("other-boot/{}/1/1", 4026531836_u64)));
         let elsewhere = format!("{}/7/4194303/1", me.place.split_once('/').unwrap().0);
-        assert!(!me.outlived(&elsewhere), "nothing is known of another namespace");
+        assert!(!me.outlived(&elsewhere), "processes in another PID namespace cannot be checked");
     }
 }

@@ -1,5 +1,5 @@
-//! Containers that were started ahead of time, where it can be with the interpreter that the last run needed. Each is for
-//! one tenant, and for one run.
+//! Containers started in advance, if possible with the interpreter that the last run needed. Each serves one
+//! tenant and one run.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use super::image::DockerImage;
 use super::shape::Shape;
 use crate::inside::ahead::{Ahead, Order};
 
-/// So many are being made at one time: making one keeps a core busy.
+/// Containers started concurrently. Starting one keeps a core busy.
 const MAKING: usize = 2;
 
 #[derive(Debug)]
@@ -39,10 +39,11 @@ impl Pool {
         Arc::new(Self { daemon: Arc::clone(daemon), state: Mutex::default() })
     }
 
-    /// One that waits for this, preferably with this language's interpreter or with none.
+    /// Takes an idle container of this shape, preferring one with this language's interpreter, then one with
+    /// none.
     pub(super) fn take(&self, shape: &Shape, language: Option<&str>) -> Option<Container> {
         let mut state = self.state();
-        // Its daemon may have been restarted meanwhile.
+        // The daemon may have restarted meanwhile.
         state.waiting.retain(|(_, container)| !container.guest.is_gone());
         let waiting = state.waiting.iter().enumerate().filter(|(_, (waits_for, _))| waits_for == shape);
         let found = waiting.min_by_key(|(_, (_, container))| {
@@ -58,7 +59,7 @@ impl Pool {
         taken.map(|(_, container)| container)
     }
 
-    /// Has another one wait for the next who needs the same. Where as many wait as may, the oldest goes.
+    /// Starts another container of this shape. When the pool is full, the oldest is evicted.
     pub(super) fn refill(self: &Arc<Self>, shape: Shape, image: DockerImage, order: Option<Order>) {
         {
             let mut state = self.state();
@@ -74,7 +75,7 @@ impl Pool {
             if let (Ok(container), Some(order)) = (&mut made, order) {
                 container.ahead = Ahead::start(&container.guest, order).await;
             }
-            // Dropped when nobody holds the state any more: removing it is somebody else's work.
+            // Dropped after the lock is released: removing a container takes time.
             let _surplus = pool.put(shape, made.map_err(|error| error.to_string()), started.elapsed());
         });
     }
@@ -97,7 +98,7 @@ impl Pool {
         (state.waiting.len() > self.daemon.settings.pool).then(|| state.waiting.pop_front()).flatten()
     }
 
-    /// None waits any more, and none will.
+    /// Removes all idle containers and accepts no more.
     pub(super) fn close(&self) {
         let waiting = {
             let mut state = self.state();

@@ -1,16 +1,17 @@
-//! The system-call filter in Docker's JSON, from the jail's own table.
+//! The seccomp filter in Docker's JSON format, generated from the jail's table.
 
 use belljar_jail::seccomp::listing::{Condition, Entry, architecture, listing};
 use serde_json::{Value, json};
 
-/// What the kernel calls EPERM.
+/// EPERM's number.
 const EPERM: i32 = 1;
 
-/// What the guest does before it runs anything: it confines itself once more, and by that refuses these to programs.
+/// System calls that the guest needs before it runs anything: it confines itself further, which denies these
+/// calls to programs.
 const FOR_THE_GUEST: [&str; 4] =
     ["landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self", "seccomp"];
 
-/// The profile for this machine.
+/// Returns the profile for this machine's architecture.
 pub(super) fn seccomp() -> String {
     let ours = json!({ "names": FOR_THE_GUEST, "action": "SCMP_ACT_ALLOW", "args": [] });
     let listing = listing();
@@ -60,7 +61,7 @@ mod tests {
         let named = |name: &str| calls.iter().filter(|call| call["names"][0] == name).collect::<Vec<_>>();
         assert!(named("ptrace").is_empty() && named("bpf").is_empty() && named("mount").is_empty());
         assert_eq!(named("clone3")[0]["errnoRet"], 38);
-        // Namespaces: none of their bits may be set.
+        // Namespaces: none of these flag bits may be set.
         let clone = named("clone")[0];
         assert_eq!(
             (&clone["args"][0]["op"], &clone["args"][0]["valueTwo"]),

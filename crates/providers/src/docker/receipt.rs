@@ -1,4 +1,4 @@
-//! What really holds a container: read from what Docker says it made, never from what was asked for.
+//! Which layers confine a container, taken from what Docker reports and never from what was requested.
 
 use belljar_engine::layer::Layer;
 use belljar_engine::outcome::Kernel;
@@ -8,7 +8,7 @@ use bollard::models::{ContainerInspectResponse, HostConfig, HostConfigCgroupnsMo
 
 use super::dev;
 
-/// Layers of a container, in order; with user ids of its own where the daemon maps them.
+/// Returns the layers of a container in order, including user namespaces if the daemon remaps user ids.
 pub(super) fn layers(made: &ContainerInspectResponse, daemon_maps_users: bool) -> Vec<Layer> {
     let (Some(host), Some(config)) = (&made.host_config, &made.config) else { return Vec::new() };
     let is_own =
@@ -40,20 +40,20 @@ pub(super) fn layers(made: &ContainerInspectResponse, daemon_maps_users: bool) -
     Layer::ALL.iter().filter(holds).copied().collect()
 }
 
-/// Layers that a control group enforces.
+/// Layers that cgroups enforce.
 const GROUP: [Layer; 3] = [Layer::CgroupMemory, Layer::CgroupCpu, Layer::CgroupPids];
-/// All sets that a process has.
+/// All capability sets of a process.
 const CAPABILITIES: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
 
-/// What the kernel says in the guest, from before anything of the tenant's was there.
+/// The guest's confinement as the kernel reports it, read before any tenant code runs.
 pub(super) struct Seen {
-    /// Of the guest itself.
+    /// `/proc/self/status` of the guest.
     pub(super) status: String,
-    /// Whether places hold no more files than they may.
+    /// Whether the tmpfs mounts limit the number of files.
     pub(super) counts_files: bool,
 }
 
-/// What Docker says it made, without what the kernel does not know of.
+/// Returns the layers that Docker reports, minus those that the kernel does not confirm.
 pub(super) fn enforced(
     made: &ContainerInspectResponse,
     daemon_maps_users: bool,
@@ -62,15 +62,15 @@ pub(super) fn enforced(
 ) -> Vec<Layer> {
     let status = seen.status.as_str();
     let mut layers = layers(made, daemon_maps_users);
-    // gVisor may have been told to leave control groups alone, which Docker does not learn: what it was asked for counts
-    // where the container's process really is in a group of its own.
+    // gVisor may be configured to ignore cgroups, which Docker does not notice: the cgroup layers count only
+    // if the container's process is in a cgroup of its own.
     if kernel == Kernel::Gvisor && !is_in_own_group(made) {
         layers.retain(|layer| !GROUP.contains(layer));
     }
     layers.retain(|layer| match layer {
         Layer::Seccomp => field(status, "Seccomp") == Some("2"),
         Layer::NoCapabilities => CAPABILITIES.iter().all(|set| is_zero(field(status, set))),
-        // gVisor does not tell, and knows nothing that would give a right.
+        // gVisor does not report it, and supports nothing that would grant privileges.
         Layer::NoNewPrivs => kernel == Kernel::Gvisor || field(status, "NoNewPrivs") == Some("1"),
         Layer::DiskQuota => seen.counts_files,
         _ => true,
@@ -88,12 +88,12 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
 }
 
-/// A set that the kernel does not list is one that it does not have.
+/// A set that the kernel does not list does not exist.
 fn is_zero(set: Option<&str>) -> bool {
     set.is_none_or(|set| !set.is_empty() && set.bytes().all(|digit| digit == b'0'))
 }
 
-/// Without one of the floor nothing runs, whatever the daemon made of what it was asked for.
+/// Fails if a layer of the floor or a required one is missing, whatever the daemon did with the request.
 pub(super) fn demand(
     layers: &[Layer],
     kernel: Kernel,
@@ -102,7 +102,7 @@ pub(super) fn demand(
 ) -> Result<(), ProviderError> {
     let given_up = |layer: &Layer| match layer {
         Layer::NetNs => *network == Network::Full,
-        // Calls end in gVisor: none of the host's can be made from inside, filtered or not.
+        // System calls end in gVisor: no host system call can be made from inside, filtered or not.
         Layer::Seccomp => kernel == Kernel::Gvisor,
         _ => false,
     };
@@ -110,8 +110,9 @@ pub(super) fn demand(
     match floor.chain(require).find(|layer| !layers.contains(layer)) {
         None => Ok(()),
         Some(layer) => Err(ProviderError::Setup {
-            step: format!("have Docker enforce {layer}"),
-            cause: "the container that it made has no such thing; its daemon's log says why".to_owned(),
+            step: format!("enforce {layer} in Docker"),
+            cause: "the container that Docker created lacks this layer; see the Docker daemon's log"
+                .to_owned(),
         }),
     }
 }
@@ -125,19 +126,20 @@ fn has_no_capabilities(host: &HostConfig) -> bool {
     dropped && host.cap_add.iter().flatten().next().is_none() && host.privileged != Some(true)
 }
 
-/// Every place that can be written is a tmpfs with a size. Neither `/dev` nor terminals hold files of programs.
+/// Returns whether every writable path is a tmpfs with a size limit. Programs cannot store files in `/dev` or
+/// devpts.
 fn has_disk_quota(made: &ContainerInspectResponse, host: &HostConfig) -> bool {
     let places = host.tmpfs.iter().flatten();
     let mut places = places.filter(|(place, options)| (place.as_str(), options.as_str()) != dev::PLACE);
     let sized = places.all(|(_, options)| options.contains("size=") && options.contains("nr_inodes="));
-    // An image may declare volumes, which Docker makes without being asked.
+    // Docker creates the volumes that an image declares.
     let mounts = made.mounts.iter().flatten();
     let mut mounts = mounts.filter(|mount| mount.destination.as_deref() != Some(dev::TERMINALS));
     let writable = mounts.any(|mount| mount.rw == Some(true));
     sized && host.tmpfs.as_ref().is_some_and(|places| !places.is_empty()) && !writable
 }
 
-/// A user and a group, as `--user` has them.
+/// A user id and group id in the syntax of `--user`.
 struct Ids(u32, u32);
 
 impl Ids {
@@ -173,7 +175,7 @@ mod tests {
         let bare = layers(&made(HostConfig::default()), false);
         assert_eq!(bare, [Layer::PidNs, Layer::MountNs, Layer::IpcNs, Layer::UtsNs]);
         assert!(demand(&bare, Kernel::Host, &Network::None, &[]).unwrap_err().to_string().contains("net_ns"));
-        // A kernel without swap accounting: Docker leaves the limit out and says so in a warning.
+        // Without swap accounting in the kernel, Docker drops the limit with a warning.
         let swap = HostConfig { memory: Some(1 << 20), memory_swap: Some(-1), ..HostConfig::default() };
         assert!(!layers(&made(swap), false).contains(&Layer::CgroupMemory));
         let added = HostConfig {

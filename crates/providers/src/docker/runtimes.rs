@@ -1,4 +1,4 @@
-//! What runs a language in an image: looked for inside a container of it, and known from then on.
+//! Which runtime of an image runs a language: found inside a container of the image, then cached.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,21 +13,21 @@ use belljar_guest::Guest;
 use super::image::DockerImage;
 use crate::program::{Found, IMAGE_FOLDERS, image_folders, version};
 
-/// Images times languages.
+/// Cached pairs of image and language.
 const MAX_KNOWN: usize = 1_000;
-/// More than any program says of its version.
+/// More than any program prints as its version.
 const MAX_VERSION: usize = 4 << 10;
 const KEPT: u32 = 64 << 10;
 const ASKING_MS: u64 = 10_000;
 
-/// The search path inside, where the image has this one.
+/// Returns the search path inside a container, given the image's own.
 pub(super) fn search_path(plan: &Plan, own: Option<&str>) -> String {
     let packages = plan.package_layers.iter().filter_map(PackageLayer::programs);
     let own = own.map_or_else(|| IMAGE_FOLDERS.join(":"), str::to_owned);
     packages.chain([own]).collect::<Vec<_>>().join(":")
 }
 
-/// What is known.
+/// The cache of runtimes found in images.
 #[derive(Debug, Default)]
 pub(super) struct Runtimes(Mutex<HashMap<(String, &'static str), Option<Found>>>);
 
@@ -46,7 +46,7 @@ impl Runtimes {
             None => {
                 let found = look(guest, language, image.variables.path.as_deref()).await;
                 if guest.is_gone() {
-                    return Err(ProviderError::Lost { message: "its container ended".to_owned() });
+                    return Err(ProviderError::Lost { message: "the container ended".to_owned() });
                 }
                 let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
                 if known.len() >= MAX_KNOWN {
@@ -88,7 +88,7 @@ async fn is_new_enough(guest: &Guest, runtime: &Runtime, program: &str) -> bool 
     said.and_then(|text| version(&text)).is_some_and(|found| found >= wanted)
 }
 
-/// What a program says, if it does so quickly.
+/// Runs a program and returns its output, if it exits in time.
 async fn said(guest: &Guest, words: Vec<String>) -> Option<String> {
     let mut command = StartCommand::program(words);
     command.keep_bytes = KEPT;

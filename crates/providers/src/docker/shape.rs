@@ -1,4 +1,4 @@
-//! What a container is made for: what it shows of the host, and as whom it runs for that.
+//! The requirements for a container: mounts, limits, network, and the user to run as.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -12,15 +12,15 @@ use rustix::fs::{Gid, OFlags, Uid};
 
 use crate::native::paths;
 
-/// Docker takes no less.
+/// Docker's minimum.
 const LEAST_MEMORY: u64 = 6 << 20;
-/// What is ours inside.
+/// The directory of our own files inside.
 pub(super) const KIT: &str = "/.belljar";
-/// Whose empty folders of root's become when a container is to write there: nothing in one is ever root. Nobody's id, and
-/// none that a container has of its own.
+/// The owner that an empty root-owned folder gets when a container is to write there, because nothing in a
+/// container runs as root. No user and no container has this id.
 pub(super) const WRITER: u32 = super::users::FIRST - 1;
 
-/// A folder or file of the host.
+/// A host folder or file to mount.
 #[derive(Debug, Clone, PartialEq)]
 struct Bind {
     source: String,
@@ -28,11 +28,11 @@ struct Bind {
     writable: bool,
 }
 
-/// What a container is made for; one that waits is for the same.
+/// The requirements for a container. A pooled container serves only plans with equal requirements.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Shape {
     pub(super) tenant: String,
-    /// The name of its image.
+    /// The image's name.
     pub(super) image: String,
     pub(super) limits: Limits,
     pub(super) network: Network,
@@ -41,10 +41,10 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// What this plan needs.
+    /// Derives the requirements from a plan.
     pub(super) fn of(plan: &Plan) -> Result<Self, ProviderError> {
         let Image::Named(image) = &plan.image else {
-            return Err(unsupported("image", "provider 'docker' runs images that Docker has, by name"));
+            return Err(unsupported("image", "provider 'docker' runs only Docker images, by name"));
         };
         if plan.limits.memory_bytes < LEAST_MEMORY {
             return Err(unsupported("limits.memory_bytes", "provider 'docker' needs 6 MB or more"));
@@ -52,7 +52,7 @@ impl Shape {
         let shape = Self {
             tenant: plan.tenant.clone(),
             image: image.clone(),
-            // Time and output are the task's, and no two shapes differ by them.
+            // Timeout and output limits apply per task, so they are normalized here.
             limits: Limits { timeout: Limits::DEFAULT.timeout, output_bytes: 1, ..plan.limits },
             network: plan.network.clone(),
             require: plan.require.clone(),
@@ -63,19 +63,20 @@ impl Shape {
     }
 
     fn refuse_what_cannot_hold(&self) -> Result<(), ProviderError> {
-        let refuse =
-            |layer: Layer, why: &str| Err(unsupported("require", &format!("'{layer}' cannot hold: {why}")));
+        let refuse = |layer: Layer, why: &str| {
+            Err(unsupported("require", &format!("'{layer}' cannot be enforced: {why}")))
+        };
         let writes = self.writes_to_host();
         for layer in &self.require {
             match layer {
                 Layer::NetNs if self.network == Network::Full => {
-                    return refuse(*layer, "network 'full' reaches everything");
+                    return refuse(*layer, "network 'full' is unrestricted");
                 }
                 Layer::DiskQuota if writes => {
-                    return refuse(*layer, "a host folder may be written, and has no quota of ours");
+                    return refuse(*layer, "a writable host folder has no disk quota");
                 }
                 Layer::SeparateUid if writes => {
-                    return refuse(*layer, "a host folder is written as its owner");
+                    return refuse(*layer, "a writable host folder is accessed as its owner");
                 }
                 _ => {}
             }
@@ -83,34 +84,36 @@ impl Shape {
         Ok(())
     }
 
-    /// Whether one may be made before somebody comes: it would hold nothing of the host, and nobody serves it.
+    /// Returns whether a container may be started in advance: it mounts nothing of the host and needs no
+    /// egress.
     pub(super) fn can_wait(&self) -> bool {
         self.binds.is_empty() && !matches!(self.network, Network::Hosts(_))
     }
 
-    /// Whether its workspace is a folder of somebody's.
+    /// Returns whether the workspace is a host folder.
     pub(super) fn has_playground(&self) -> bool {
         self.binds.iter().any(|bind| bind.destination == WORKSPACE)
     }
 
-    /// Whether something of the host can be changed from inside.
+    /// Returns whether the container can modify host files.
     pub(super) fn writes_to_host(&self) -> bool {
         self.binds.iter().any(|bind| bind.writable)
     }
 
-    /// What Docker is to mount.
+    /// Returns the mounts for Docker.
     pub(super) fn mounts(&self) -> impl Iterator<Item = Mount> {
         self.binds.iter().map(|bind| mount(&bind.source, &bind.destination, bind.writable))
     }
 
-    /// Who owns what can be written: it runs as them. Nobody in particular where that is nothing.
+    /// Returns the owner of the writable folders, which the container runs as, or `None` if nothing is
+    /// writable.
     pub(super) fn owner(&self) -> Result<Option<(u32, u32)>, ProviderError> {
         let mut owner = None;
         let writable: Vec<_> = self.binds.iter().filter(|bind| bind.writable).collect();
         for bind in &writable {
             let found = owner_of(bind)?;
             if *owner.get_or_insert(found) != found {
-                let message = "folders that can be written belong to different users, and a container is one; \
+                let message = "writable folders belong to different users, but a container runs as one user; \
                      use provider 'native'";
                 return Err(unsupported("mount", message));
             }
@@ -136,13 +139,13 @@ fn binds(plan: &Plan) -> Result<Vec<Bind>, ProviderError> {
                 .strip_prefix(folder)
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        // Docker would make the mount point in there, as root.
+        // Docker would create the mount point inside the user's folder, as root.
         if plan.playground.is_some() && lies_in(WORKSPACE) {
-            let message = "nothing is mounted in a workspace that is a folder of yours; name another place";
+            let message = "cannot mount inside a workspace that is a host folder; choose another destination";
             return Err(unsupported("mount", message));
         }
         if lies_in(KIT) {
-            return Err(unsupported("mount", "that place is Belljar's own"));
+            return Err(unsupported("mount", "this path is reserved for Belljar"));
         }
         let bind = paths::bind(mount)?;
         let (source, destination) = (bind.source, bind.destination);
@@ -155,7 +158,7 @@ fn binds(plan: &Plan) -> Result<Vec<Bind>, ProviderError> {
     Ok(binds)
 }
 
-/// A mount of a host's folder or file, without what is mounted below it: that would stay writable.
+/// Returns a bind mount without submounts, because those would stay writable.
 pub(super) fn mount(source: &str, destination: &str, writable: bool) -> Mount {
     Mount {
         target: Some(destination.to_owned()),
@@ -167,7 +170,8 @@ pub(super) fn mount(source: &str, destination: &str, writable: bool) -> Mount {
     }
 }
 
-/// Whose it is. An empty folder of root's is given away, so that volumes and folders of ours can be used.
+/// Returns the owner. Changes the owner of an empty root-owned folder, so that volumes and our own folders
+/// are usable.
 fn owner_of(bind: &Bind) -> Result<(u32, u32), ProviderError> {
     let failed = |error: std::io::Error| ProviderError::Invalid {
         field: "mount",
@@ -182,8 +186,8 @@ fn owner_of(bind: &Bind) -> Result<(u32, u32), ProviderError> {
     }
     if !metadata.is_dir() || !is_empty(&found).map_err(failed)? {
         let message = format!(
-            "'{}' belongs to root, and nothing in a container is ever root; give it to another user, show it \
-             read-only, or use provider 'native'",
+            "'{}' belongs to root, but nothing in a container runs as root; give it to another user, mount \
+             it read-only, or use provider 'native'",
             bind.source
         );
         return Err(ProviderError::Unsupported { field: "mount", message });

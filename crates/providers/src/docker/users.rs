@@ -1,20 +1,20 @@
-//! User ids on the host: one for each live container of this process, and none that a person has.
+//! Host user ids: one per running container of this process, none of them a real user's.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::daemon::MAX_CONTAINERS;
 
-/// Far above what systems give to people, services and ranges of subordinate ids.
+/// Far above the ids that systems assign to people, services and subordinate ranges.
 pub(super) const FIRST: u32 = 0x4000_0000;
-/// Where the daemon maps ids it has few of them, and they are nobody's outside.
+/// A daemon that remaps ids has few of them, and they match no user outside.
 const FIRST_MAPPED: u32 = 1_000;
 
-/// Those in use.
+/// The ids in use.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Users(Arc<Mutex<BTreeSet<u32>>>);
 
-/// One of them; free again when this is dropped.
+/// A leased user id, returned on drop.
 #[derive(Debug)]
 pub(super) struct User {
     pub(super) id: u32,
@@ -22,7 +22,7 @@ pub(super) struct User {
 }
 
 impl Users {
-    /// The lowest that is free; there are as many as there may be containers.
+    /// Leases the lowest free id. There are as many ids as containers.
     pub(super) fn take(&self, mapped: bool) -> User {
         let first = if mapped { FIRST_MAPPED } else { FIRST + ((std::process::id() & 0x3f_ffff) << 8) };
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! An interpreter that was started before there was a program for it. It has the very command, variables and folder that
-//! the program would have had it started with, and waits before it reads any of it; for anything else it is of no use.
+//! An interpreter started before its program is known. It was started with exactly the command, environment
+//! and folder that the program would get, and waits before reading any of it. It can serve nothing else.
 
 use std::time::Duration;
 
@@ -11,28 +11,28 @@ use futures_util::FutureExt;
 
 use super::commands::Viewer;
 
-/// How long it may take until it waits, on a slow machine.
+/// Time allowed to become ready, on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long it is waited for when it is no longer wanted.
+/// Time allowed to exit after it is killed.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// What to start ahead of time.
+/// An interpreter to pre-start.
 #[derive(Debug, Clone)]
 pub(crate) struct Order {
     pub(super) language: &'static str,
-    /// What a program would be started with.
+    /// The command that a program is started with.
     pub(super) usual: StartCommand,
-    /// The same with what has it wait.
+    /// This command with the waiting script added.
     pub(super) waiting: StartCommand,
-    /// Where that is, and its text.
+    /// The path of the waiting script, and its text.
     pub(super) script: String,
     pub(super) text: &'static str,
 }
 
-/// One that waits.
+/// A pre-started interpreter that waits for its program.
 #[derive(Debug)]
 pub(crate) struct Ahead {
-    /// Of which language's programs it would run one.
+    /// The language it runs.
     pub(crate) language: &'static str,
     usual: StartCommand,
     process: ProcessId,
@@ -40,7 +40,8 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// Starts one and sees it wait. Where it does not there is none, and programs are started when they come.
+    /// Starts an interpreter and waits until it is ready. Returns `None` on failure; programs then start
+    /// normally.
     pub(crate) async fn start(guest: &Guest, order: Order) -> Option<Self> {
         let Order { language, usual, mut waiting, script, text } = order;
         guest.write_file(&script, WriteOptions::default(), text.as_bytes()).await.ok()?;
@@ -57,26 +58,27 @@ impl Ahead {
         }
     }
 
-    /// Whether it was started for a program like this.
+    /// Returns whether it was started for a program like this.
     pub(crate) fn is_for(&self, order: Option<&Order>) -> bool {
         order.is_some_and(|order| order.usual == self.usual)
     }
 
-    /// Ends it, so that nothing of it is left when somebody else comes.
+    /// Kills it and waits, so that nothing of it is left for the next user.
     pub(crate) async fn end(mut self, guest: &Guest) {
-        // One that has ended by itself needs no killing.
+        // Fails if it has exited already.
         let _killed = guest.signal(self.process, 9).await;
         let gone = async { while let Ok(Some(_)) = self.output.next().await {} };
         let _gone = tokio::time::timeout(FAREWELL, gone).await;
     }
 
-    /// Has it read its program, which is there now. `None` where it no longer waits: then it is of no use.
+    /// Lets it read its program, which has been written. Returns `None` if it no longer waits and cannot be
+    /// used.
     pub(super) async fn go_on(mut self, commands: &dyn Commands) -> Option<(ProcessId, Box<dyn Output>)> {
         let waits = self.output.next().now_or_never().is_none();
         if waits && commands.write_stdin(self.process, b"+").await.is_ok() {
             return Some((self.process, Box::new(Viewer(self.output))));
         }
-        // Most likely it has ended already.
+        // Most likely it has exited already.
         let _killed = commands.signal(self.process, 9).await;
         None
     }

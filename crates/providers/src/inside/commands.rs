@@ -1,4 +1,4 @@
-//! Commands, by the guest.
+//! Commands, executed by the guest.
 
 use belljar_engine::finding::Finding;
 use belljar_engine::living::{
@@ -9,7 +9,7 @@ use belljar_guest::host;
 use super::Inside;
 use super::errors::plain;
 
-/// What a viewer of the guest's gives.
+/// Output of a command in the guest.
 #[derive(Debug)]
 pub(super) struct Viewer(pub(super) host::Output);
 
@@ -24,7 +24,7 @@ impl Output for Viewer {
 }
 
 impl Inside {
-    /// A command with what every process of the sandbox has.
+    /// Returns the command with the sandbox's environment added.
     fn at_home(&self, mut command: StartCommand) -> StartCommand {
         let mut env = self.env.clone();
         env.extend(command.env);
@@ -77,7 +77,7 @@ impl Commands for Inside {
         Box::pin(async move { self.told(self.awake()?.processes().await).await })
     }
 
-    /// Nobody listens to the filter here, and counters know the sandbox only.
+    /// Denied system calls are not monitored here, and the counters cover the whole sandbox.
     fn kept_from<'a>(&'a self, _command: &'a ProcessInfo) -> Asked<'a, Vec<Finding>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }

@@ -1,4 +1,4 @@
-//! What a guest's errors mean to whoever asked.
+//! Converts guest errors for callers.
 
 use std::io;
 
@@ -9,19 +9,19 @@ use belljar_guest::host::Loss;
 use super::Inside;
 
 impl Inside {
-    /// The error that a caller sees. One that breaks the rules of its line is killed.
+    /// Converts an error. A guest that violated the protocol is killed.
     async fn explain(&self, error: GuestError) -> LivingError {
         match error {
             GuestError::Gone(Loss::Violation(violation)) => {
                 self.keeper.kill();
-                LivingError::Gone(format!("it broke the protocol: {violation}"))
+                LivingError::Gone(format!("the guest violated the protocol: {violation}"))
             }
             GuestError::Gone(_) => LivingError::Gone(self.keeper.fate().await),
             other => plain(other),
         }
     }
 
-    /// The same for what may have gone well.
+    /// Converts the error of a result.
     pub(crate) async fn told<T>(&self, result: Result<T, GuestError>) -> Result<T, LivingError> {
         match result {
             Ok(value) => Ok(value),
@@ -29,7 +29,7 @@ impl Inside {
         }
     }
 
-    /// The same where the guest's error is inside of another, or it is the source that failed.
+    /// Converts an I/O error, which either wraps a guest error or comes from the source.
     pub(super) async fn told_io<T>(&self, result: io::Result<T>) -> Result<T, LivingError> {
         match result {
             Ok(value) => Ok(value),
@@ -41,13 +41,13 @@ impl Inside {
     }
 }
 
-/// The same where nobody can be asked why it is gone.
+/// Converts an error without determining why a sandbox is gone.
 pub(super) fn plain(error: GuestError) -> LivingError {
     match error {
         GuestError::Failed(failure) => LivingError::Failed(failure),
         GuestError::Gone(loss) => LivingError::Gone(loss.to_string()),
         GuestError::RequestTooLarge => {
-            LivingError::Failed(Failure::new(FailureKind::TooLarge, "request", "is too large"))
+            LivingError::Failed(Failure::new(FailureKind::TooLarge, "request", "too large"))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Files, by the guest: no path is ever resolved out here.
+//! Files, through the guest: paths are never resolved on the host.
 
 use std::io;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::Inside;
 use super::errors::plain;
 
-/// Bytes from the guest, with errors as the port has them.
+/// A byte stream from the guest, with converted errors.
 #[derive(Debug)]
 struct Bytes(ByteReader);
 
@@ -33,7 +33,7 @@ impl AsyncRead for Bytes {
     }
 }
 
-/// Changes from the guest.
+/// File changes reported by the guest.
 #[derive(Debug)]
 struct Watched(Watch);
 

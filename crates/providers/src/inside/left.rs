@@ -1,4 +1,4 @@
-//! What a task leaves behind: what it returned, and artifacts that are new or changed.
+//! Results of a task: its return value, and new or changed artifacts.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use tokio::io::AsyncReadExt;
 use crate::native::run::MAX_RESULT;
 use crate::program::Prepared;
 
-/// What fits between two looks at the folder of artifacts.
+/// Most files considered when artifacts are compared.
 const MAX_LISTED: usize = 10_000;
 const ARTIFACTS: &str = "/workspace/artifacts";
 
-/// What may leave as an artifact: size and time of each.
+/// Size and modification time of each possible artifact.
 pub(super) type Seen = BTreeMap<String, (u64, i64)>;
 
-/// What may leave as an artifact, and when it was written.
+/// Lists files that qualify as artifacts, with size and modification time.
 pub(super) async fn artifacts_in(files: &dyn Files, rules: &ArtifactRules) -> Result<Seen, LivingError> {
     let mut seen = Seen::new();
     let mut after = None;
@@ -50,10 +50,10 @@ fn may_leave(name: &str, rules: &ArtifactRules) -> bool {
         && ending.is_some_and(|ending| rules.extensions.iter().any(|e| e.eq_ignore_ascii_case(ending)))
 }
 
-/// A result, and artifacts.
+/// A return value and artifacts.
 pub(super) type Left = (Option<serde_json::Value>, Vec<Artifact>);
 
-/// What the task left: what it returned, and artifacts that are new or changed.
+/// Collects the return value and the artifacts that are new or changed.
 pub(super) async fn collect(
     files: &dyn Files,
     prepared: &Prepared,
@@ -79,7 +79,7 @@ pub(super) async fn collect(
     Ok((result, artifacts))
 }
 
-/// All of a file that is no longer than it may be.
+/// Reads a whole file, unless it is longer than the bound.
 async fn whole(files: &dyn Files, path: &str, bound: u64) -> Option<Vec<u8>> {
     let (_, reader) = files.read(path, 0, Some(bound + 1)).await.ok()?;
     let mut bytes = Vec::new();

@@ -1,5 +1,5 @@
-//! What is asked of a guest, whoever made the box around it: commands, files, and tasks. What counts, pauses and ends the
-//! box is its keeper's.
+//! A client for the guest of any provider: commands, files and tasks. The provider itself measures, pauses
+//! and ends the sandbox.
 
 pub(crate) mod ahead;
 mod commands;
@@ -25,29 +25,30 @@ use tokio::sync::watch;
 
 use crate::program::{add_packages, base_environment};
 
-/// How long a guest may take to greet, on a slow machine with next to no processor time.
+/// Time allowed for a guest to connect, on a slow machine with hardly any CPU time.
 pub(crate) const GREETING: Duration = Duration::from_secs(60);
-/// What a guest keeps of output, of all processes together; and the part of a small sandbox's memory that it may be.
+/// How much output the guest keeps for all processes together, and the divisor that bounds it by a small
+/// sandbox's memory.
 const KEPT_BYTES: u64 = 64 << 20;
 const KEPT_PART: u64 = 8;
 
-/// The bounds of a guest in a box of this size.
+/// Returns the guest's settings for these limits.
 pub(crate) fn settings(limits: &Limits) -> Settings {
     let kept_bytes = KEPT_BYTES.min(limits.memory_bytes / KEPT_PART);
     Settings { workdir: WORKSPACE.to_owned(), kept_bytes, ..Settings::default() }
 }
 
-/// Where pip puts programs of the sandbox user.
+/// Where pip installs programs of the sandbox user.
 const INSTALLED: &str = "/home/sandbox/.local/bin";
-/// Lets packages be installed as the sandbox user: the root is read-only, so nothing of it can be broken. And nobody in
-/// there can do anything about a newer installer.
+/// Allows the sandbox user to install packages: the root is read-only, so the system's packages cannot be
+/// damaged. Update notices are off because users in the sandbox cannot update the installer.
 const INSTALLING: [(&str, &str); 3] = [
     ("PIP_BREAK_SYSTEM_PACKAGES", "1"),
     ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
     ("NPM_CONFIG_UPDATE_NOTIFIER", "false"),
 ];
 
-/// What every process of a box has that stays. `path` is the search path inside.
+/// Returns the environment of every process in a long-lived sandbox. `path` is the search path inside.
 pub(crate) fn environment(path: &str, plan: &Plan) -> BTreeMap<String, String> {
     let mut env = base_environment(&format!("{path}:{INSTALLED}"));
     env.extend(INSTALLING.map(|(name, value)| (name.to_owned(), value.to_owned())));
@@ -56,7 +57,7 @@ pub(crate) fn environment(path: &str, plan: &Plan) -> BTreeMap<String, String> {
     env
 }
 
-/// What went through a box's way out.
+/// Returns the network use of a sandbox with egress.
 pub(crate) fn network_use(egress: &Egress) -> NetworkUse {
     let traffic = egress.traffic();
     NetworkUse {
@@ -68,21 +69,21 @@ pub(crate) fn network_use(egress: &Egress) -> NetworkUse {
     }
 }
 
-/// Whoever made the box.
+/// Control over the container or jail that a guest runs in.
 pub(crate) trait Keeper: Debug + Send + Sync {
-    /// Ends everything in it; does not wait.
+    /// Kills everything inside without waiting.
     fn kill(&self);
 
-    /// Why it is gone; waits until that is known.
+    /// Returns why it ended, waiting until that is known.
     fn fate(&self) -> BoxFuture<'_, String>;
 }
 
-/// A guest to ask.
+/// A client for one guest.
 #[derive(Debug)]
 pub(crate) struct Inside {
     pub(crate) guest: Guest,
     keeper: Arc<dyn Keeper>,
-    /// What every process in it has.
+    /// The environment of every process inside.
     env: BTreeMap<String, String>,
     paused: AtomicBool,
     halted: watch::Sender<Option<String>>,
@@ -93,12 +94,13 @@ impl Inside {
         Self { guest, keeper, env, paused: AtomicBool::new(false), halted: watch::Sender::default() }
     }
 
-    /// Whether it can be asked: one that is paused would answer only when it is resumed.
+    /// Returns the guest, or an error if the sandbox is paused and could not answer.
     pub(crate) fn awake(&self) -> Result<&Guest, LivingError> {
         if self.is_paused() { Err(LivingError::Paused) } else { Ok(&self.guest) }
     }
 
-    /// The same for what starts or writes something.
+    /// Returns the guest for operations that start or write something, or an error if the sandbox is halted
+    /// or paused.
     pub(crate) fn able(&self) -> Result<&Guest, LivingError> {
         match self.halted() {
             Some(why) => Err(LivingError::Halted(why)),
@@ -122,7 +124,7 @@ impl Inside {
         self.halted.send_replace(why);
     }
 
-    /// Does what writes, until it is halted.
+    /// Runs a write operation, but aborts it when the sandbox is halted.
     async fn unless_halted<T>(
         &self,
         work: impl Future<Output = Result<T, LivingError>>,
@@ -130,7 +132,7 @@ impl Inside {
         let mut halted = self.halted.subscribe();
         tokio::select! {
             biased;
-            // The sender is ours, so waiting cannot fail.
+            // The sender is in `self`, so waiting cannot fail.
             Ok(why) = halted.wait_for(Option::is_some) => {
                 Err(LivingError::Halted(why.clone().unwrap_or_default()))
             }

@@ -1,6 +1,5 @@
-//! One task in a living sandbox: its files are written inside, its commands are started by the guest, and what it left is
-//! looked at afterwards. How it ended is the guest's word; whether a limit had to do with it, and what it used, are counted
-//! outside.
+//! One task in a sandbox: writes its files, starts its commands through the guest, and collects its results.
+//! The guest reports how the task ended; usage and limits are measured from outside.
 
 use std::time::{Duration, Instant};
 
@@ -21,39 +20,39 @@ use super::left::{Left, Seen, artifacts_in, collect};
 use crate::native::run::unique_name;
 use crate::program::{self, Found, Prepared, Spots};
 
-/// What the guest keeps of a task's output; everything is passed on as it comes.
+/// How much output the guest keeps per command. All output is forwarded as it arrives.
 const KEPT: u32 = 256 << 10;
-/// How much longer than its time a task is waited for, before the guest is no longer believed to end it.
+/// Time after the deadline before a guest is no longer trusted to end the task.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Where a box that is made for one task has room for what is ours, apart from all that programs look at.
+/// Where a single-task sandbox holds our own files, apart from everything that programs look at.
 pub(crate) const INBOX: &str = "/.belljar/inbox";
 
-/// A task, and where it is run.
+/// A task and where it runs.
 #[derive(Debug)]
 pub(crate) struct Errand<'a> {
     pub(crate) task: &'a Task,
-    /// The limits of time and output.
+    /// Timeout and output limits.
     pub(crate) limits: &'a Limits,
     pub(crate) plan: &'a Plan,
-    /// What runs the task's language.
+    /// The runtime of the task's language.
     pub(crate) found: Option<Found>,
     /// The search path inside.
     pub(crate) path: &'a str,
-    /// Whether nobody else's files are there, nobody will miss what is left, and there is an inbox.
+    /// Whether the sandbox is for this task only: it has no other files, needs no cleanup, and has an inbox.
     pub(crate) fresh: bool,
-    /// Whether nobody else runs anything there: whatever was counted is its own.
+    /// Whether nothing else runs there, so that every counted event belongs to the task.
     pub(crate) alone: bool,
     pub(crate) artifacts: &'a ArtifactRules,
-    /// What starts its commands.
+    /// Starts the task's commands.
     pub(crate) commands: &'a dyn Commands,
-    /// Whoever knows more about what it was kept from than counters tell.
+    /// Reports denials in more detail than the counters.
     pub(crate) notes: Option<&'a dyn Notes>,
 }
 
-/// What a provider itself notes of a task.
+/// A provider's own record of a task's denials.
 pub(crate) trait Notes: std::fmt::Debug + Send + Sync {
-    /// What these commands were kept from.
+    /// Returns findings on what these commands were denied.
     fn findings<'a>(
         &'a self,
         commands: &'a [ProcessId],
@@ -62,12 +61,12 @@ pub(crate) trait Notes: std::fmt::Debug + Send + Sync {
     ) -> Asked<'a, Vec<Finding>>;
 }
 
-/// A task with all that it takes to start it.
+/// A task that is ready to start.
 #[derive(Debug)]
 pub(crate) struct Ready<'a> {
     errand: Errand<'a>,
     prepared: Prepared,
-    /// Where what is ours goes.
+    /// The directory of our own files.
     folder: String,
 }
 
@@ -83,10 +82,10 @@ impl<'a> Errand<'a> {
 }
 
 impl Ready<'_> {
-    /// What would be started ahead of time for another one like it, where that can be.
+    /// Returns what to pre-start for the next task like this one, if anything.
     pub(crate) fn ahead(&self) -> Option<Order> {
         let Program::Code { language, .. } = &self.errand.task.program else { return None };
-        // A request's own variables may be secrets, and are not kept for whoever comes next.
+        // A request's own variables may be secrets and must not be kept for the next task.
         if !self.errand.task.env.is_empty() {
             return None;
         }
@@ -136,7 +135,7 @@ impl Ready<'_> {
         };
         let ran = going.run(&prepared, &folder, &mut cancel).await;
         let commands = std::mem::take(&mut going.commands);
-        // Before anything of ours goes, which would make room on a full disk.
+        // Measured before our files are removed, which would free space on a full disk.
         let stats = living.stats().await?;
         let after = collect(files, &prepared, &folder, &seen, rules).await;
         if !errand.fresh {
@@ -144,7 +143,7 @@ impl Ready<'_> {
         }
         let ending = ran?;
         let (result, artifacts) = match after {
-            // Its time ran out while it stood still, and it leaves nothing.
+            // The timeout expired while the sandbox was paused. A paused sandbox yields no results.
             Err(LivingError::Paused) => Left::default(),
             after => after?,
         };
@@ -152,7 +151,7 @@ impl Ready<'_> {
             return Err(ProviderError::SandboxMemoryExhausted.into());
         }
         let ending = match judge(ending, &before, &stats, living.halted().is_some()) {
-            // Where nobody else has anything, whoever was killed was part of it.
+            // Nothing else runs in the sandbox, so the killed process belonged to the task.
             Ending::Exited(_) if errand.alone && stats.memory_kills > before.memory_kills => {
                 Ending::LimitHit(Limit::Memory, None)
             }
@@ -171,11 +170,11 @@ impl Ready<'_> {
     }
 }
 
-/// What starts a command of a task.
+/// Builds a start request for a command of a task.
 fn start(prepared: &Prepared, command: &[String], folder: &str, workdir: &str) -> StartCommand {
     let mut words = command.to_vec();
     if prepared.result {
-        // What `main` returns leaves by descriptor 3, here into a file of ours.
+        // The return value of `main` is written to descriptor 3, which the shell redirects to a file of ours.
         let shell = ["/bin/sh", "-c", "exec \"$@\" 3>\"$0\""].map(str::to_owned);
         words = shell.into_iter().chain([format!("{folder}/result")]).chain(words).collect();
     }
@@ -186,7 +185,7 @@ fn start(prepared: &Prepared, command: &[String], folder: &str, workdir: &str) -
     start
 }
 
-/// What was counted of the sandbox as a whole, where nobody else was there.
+/// Returns denials counted for the whole sandbox, if nothing else ran in it.
 fn counted(before: &Stats, now: &Stats, alone: bool) -> Kept {
     if !alone && before.processes != Some(0) {
         return Kept::default();
@@ -199,7 +198,7 @@ fn counted(before: &Stats, now: &Stats, alone: bool) -> Kept {
     }
 }
 
-/// Ours goes whatever became of it; in a sandbox that is gone there is nothing left.
+/// Removes our own files whatever the outcome. Errors are ignored: a sandbox that is gone has no files.
 async fn clear(files: &dyn Files, prepared: &Prepared, folder: &str) {
     let _removed = files.remove(folder, true).await;
     if let Some(temporary) = &prepared.temporary {
@@ -207,16 +206,17 @@ async fn clear(files: &dyn Files, prepared: &Prepared, folder: &str) {
     }
 }
 
-/// Whether a task failed while a process was killed for want of memory that was not the sandbox's own.
+/// Returns whether a task failed while a process was killed because memory outside the sandbox's own limit
+/// ran out.
 fn is_killed_from_above(ending: Ending, before: &Stats, after: &Stats) -> bool {
     let killed = after.machine_memory_kills > before.machine_memory_kills;
     killed && matches!(ending, Ending::Signalled(9) | Ending::Exited(1..))
 }
 
-/// A limit that was reached while the task ran, and that it failed with, is its ending.
+/// Returns the ending: a limit that was hit while the task ran counts if the task failed.
 fn judge(ending: Ending, before: &Stats, after: &Stats, halted: bool) -> Ending {
     match ending {
-        // A volume is too full.
+        // A volume exceeds its limit.
         Ending::Signalled(9) if halted => Ending::LimitHit(Limit::Disk, None),
         Ending::Signalled(9) if after.memory_kills > before.memory_kills => {
             Ending::LimitHit(Limit::Memory, None)
@@ -235,27 +235,27 @@ fn judge(ending: Ending, before: &Stats, after: &Stats, halted: bool) -> Ending 
     }
 }
 
-/// A command of a task.
+/// A started command of a task.
 struct Begun {
     process: ProcessId,
     output: Box<dyn Output>,
-    /// Whether it waits for the end of what it reads.
+    /// Whether its stdin is open and must be closed.
     open: bool,
-    /// Whether the guest ends it in time.
+    /// Whether the guest enforces the timeout.
     timed: bool,
 }
 
-/// A task that is going on.
+/// A running task.
 struct Going<'a> {
     living: &'a dyn Living,
     starter: &'a dyn Commands,
-    /// What was started for one like it.
+    /// The interpreter pre-started for a task like this one.
     ahead: Option<Ahead>,
     task: &'a Task,
     sink: &'a mut dyn Sink,
     deadline: Instant,
     why_killed: Option<Ending>,
-    /// What was started for it.
+    /// The commands started so far.
     commands: Vec<ProcessId>,
 }
 
@@ -300,7 +300,7 @@ impl Going<'_> {
         let task = self.task;
         let feed = async {
             if open {
-                // A program that does not read, or has ended, wants no more.
+                // Fails if the program has closed stdin or exited.
                 let _fed = commands.write_stdin(process, &task.stdin).await;
                 let _closed = commands.close_stdin(process).await;
             }
@@ -328,7 +328,7 @@ impl Going<'_> {
         }
     }
 
-    /// Starts a command, or has the one go on that was started for it ahead of time.
+    /// Starts a command, or resumes the interpreter pre-started for it.
     async fn begin(&mut self, mut start: StartCommand, fed: bool) -> Result<Begun, LivingError> {
         if let Some(ahead) = self.ahead.take()
             && let Some((process, output)) = ahead.go_on(self.starter).await
@@ -352,7 +352,7 @@ impl Going<'_> {
                 }
                 None
             }
-            // Nothing is, since the process is held up.
+            // Cannot happen, because the process is paused while output is pending.
             OutputEvent::Lost { .. } => None,
             OutputEvent::Ended { ending, .. } => Some(match (self.why_killed, ending) {
                 (Some(why), living::Ending::Signalled(9)) => why,
@@ -365,7 +365,7 @@ impl Going<'_> {
 
     async fn kill(&mut self, process: ProcessId, why: Ending) {
         self.why_killed = Some(why);
-        // One that has ended meanwhile needs no killing; and its end is heard.
+        // Fails if it has exited already; its end is reported in any case.
         let _killed = self.living.commands().signal(process, 9).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Attending to a run: its pipes, output in as it comes, and what came of it.
+//! The I/O of a run: its pipes, its output as it arrives, and its outcome.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -20,16 +20,16 @@ use super::connection::{Ordered, lost};
 use super::engine_layer;
 use super::run::{MAX_RESULT, failure_of, setup};
 
-/// What is read at once.
+/// Bytes read at once.
 const BUFFER: usize = 32 << 10;
-/// How long the output of a run is left in its pipes.
+/// How long to wait for the end of a run before reading its pipes.
 const MOMENT: Duration = Duration::from_millis(1);
-/// What can still be in a pipe when the program has ended.
+/// How much can remain in a pipe after the program has ended.
 const MAX_DRAIN: usize = 1 << 20;
-/// Ten of ten megabytes, and their headers.
+/// Ten artifacts of 10 MiB each, plus their headers.
 const MAX_ARTIFACTS: usize = (10 << 20) * 10 + (64 << 10);
 
-/// Both ends of every pipe, until theirs have been sent.
+/// Both ends of every pipe, until the child's ends have been sent.
 pub(super) struct Pipes {
     stdin: (OwnedFd, OwnedFd),
     stdout: (OwnedFd, OwnedFd),
@@ -58,7 +58,7 @@ impl Pipes {
         fds
     }
 
-    /// Our ends; no input is an input that is at its end.
+    /// Returns the host's ends. Without input, stdin is closed at once.
     pub(super) fn keep_ours(self, has_input: bool) -> std::io::Result<Ours<OwnedFd, OwnedFd>> {
         let ours = Ours {
             stdin: has_input.then_some(self.stdin.1),
@@ -74,7 +74,7 @@ impl Pipes {
     }
 }
 
-/// Our ends; each is closed at its end.
+/// The host's ends of the pipes. Each is dropped at end of file.
 pub(super) struct Ours<W, R> {
     stdin: Option<W>,
     stdout: Option<R>,
@@ -84,7 +84,7 @@ pub(super) struct Ours<W, R> {
 }
 
 impl Ours<OwnedFd, OwnedFd> {
-    /// Has the event loop watch them.
+    /// Registers the pipes with the event loop.
     fn watch(self) -> std::io::Result<Ours<pipe::Sender, pipe::Receiver>> {
         let receiver = |end: Option<OwnedFd>| end.map(pipe::Receiver::from_owned_fd_unchecked).transpose();
         Ok(Ours {
@@ -97,7 +97,7 @@ impl Ours<OwnedFd, OwnedFd> {
     }
 }
 
-/// A run that is going on.
+/// A run in progress.
 pub(super) struct Attending<'a> {
     ordered: Ordered,
     sink: &'a mut dyn Sink,
@@ -107,10 +107,10 @@ pub(super) struct Attending<'a> {
     artifacts: Vec<u8>,
 }
 
-/// Reads from a pipe that may have been closed, into a buffer; 0 is the end.
+/// Reads from a pipe into a buffer. Returns 0 at the end; never completes for a closed pipe.
 async fn read(pipe: &mut Option<pipe::Receiver>, buffer: &mut Vec<u8>) -> usize {
     let Some(pipe) = pipe else { return std::future::pending().await };
-    // Memory is taken only where there is something to read.
+    // Memory is allocated only when there is data to read.
     if pipe.readable().await.is_err() {
         return 0;
     }
@@ -119,7 +119,7 @@ async fn read(pipe: &mut Option<pipe::Receiver>, buffer: &mut Vec<u8>) -> usize 
     pipe.read_buf(buffer).await.unwrap_or(0)
 }
 
-/// Writes what is left of the input; the future ends only when something could be written.
+/// Writes pending input. Completes only after something was written.
 async fn feed(pipe: &mut Option<pipe::Sender>, input: &[u8]) -> usize {
     match pipe {
         Some(pipe) if !input.is_empty() => pipe.write(input).await.unwrap_or(0),
@@ -132,7 +132,7 @@ impl<'a> Attending<'a> {
         Self { ordered, sink, limits, why_killed: None, result: Vec::new(), artifacts: Vec::new() }
     }
 
-    /// Stays with it to its end.
+    /// Runs until the end and returns the outcome.
     pub(super) async fn attend(
         mut self,
         ours: Ours<OwnedFd, OwnedFd>,
@@ -154,8 +154,9 @@ impl<'a> Attending<'a> {
         self.outcome(notice)
     }
 
-    /// Most runs are over in a moment, and what they wrote fits their pipes: to watch those, and be woken for each word,
-    /// would take longer than all the rest. A run with input has somebody waiting for it.
+    /// Waits briefly for the end. Most runs end within a millisecond and their output fits the pipes;
+    /// registering the pipes and waking for each write would take longer than all the rest. With input, the
+    /// program may be waiting for it.
     async fn over_soon(
         &mut self,
         input: &[u8],
@@ -219,7 +220,8 @@ impl<'a> Attending<'a> {
         }
     }
 
-    /// The program has ended; what it wrote is in the pipes. A survivor that still holds one is not waited for.
+    /// Reads what remains in the pipes after the program has ended. A surviving process that holds a pipe
+    /// open is not awaited.
     fn drain<W, R: AsFd>(&mut self, ours: &Ours<W, R>) {
         let Ours { stdout, stderr, result, artifacts, .. } = ours;
         let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -229,7 +231,7 @@ impl<'a> Attending<'a> {
         drain(artifacts.as_ref(), &mut self.artifacts, MAX_ARTIFACTS);
         for (stream, bytes) in [(Stream::Stdout, out), (Stream::Stderr, err)] {
             if !bytes.is_empty() {
-                // It has ended already; there is nothing left to kill.
+                // The program has ended, so there is nothing left to kill.
                 let _flow = self.sink.output(stream, &bytes);
             }
         }
@@ -288,7 +290,7 @@ impl<'a> Attending<'a> {
 }
 
 fn keep(kept: &mut Vec<u8>, bytes: &[u8], bound: usize) {
-    // One byte beyond the bound shows that there was more.
+    // One byte above the bound shows that there was more.
     let room = (bound + 1).saturating_sub(kept.len());
     kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
 }
@@ -298,7 +300,7 @@ fn drain(pipe: Option<&impl AsFd>, into: &mut Vec<u8>, bound: usize) {
     let mut buffer = [0; 8 << 10];
     let mut drained = 0;
     while drained < bound {
-        // The pipe itself is asked: the event loop may not know yet that there is something to read.
+        // Reads the pipe directly: the event loop may not know yet that it is readable.
         match rustix::io::read(pipe.as_fd(), &mut buffer) {
             Err(Errno::INTR) => {}
             Ok(0) | Err(_) => return,
@@ -316,7 +318,7 @@ fn kept_of(kept: spec::Kept) -> explain::Kept {
     explain::Kept { calls, more_calls, forks_refused, disk_full, memory_kills: 0 }
 }
 
-/// A call that was refused, in the engine's words.
+/// Converts a denied system call.
 pub(super) fn call_of(call: spec::RefusedCall) -> explain::RefusedCall {
     let spec::RefusedCall { name, arguments, count } = call;
     explain::RefusedCall { name, arguments, count }
@@ -334,7 +336,8 @@ fn ending_of(ending: spec::Ending, why_killed: Option<Ending>) -> Ending {
     }
 }
 
-/// A program or folder that is not there is the request's mistake, and trying again would not help.
+/// Converts a failed step. A missing program or folder is an error in the request, and retrying would not
+/// help.
 fn refusal_of(failure: &belljar_jail::StepFailed) -> ProviderError {
     let (field, hint) = match failure.step {
         Step::Exec => ("command", "; the image has no such program, or it cannot be executed"),
@@ -349,7 +352,7 @@ fn refusal_of(failure: &belljar_jail::StepFailed) -> ProviderError {
     ProviderError::Invalid { field, message: format!("{}: {}{hint}", failure.what(), failure.cause()) }
 }
 
-/// Reads what the collector inside sent. It is data from the tenant: what does not fit is dropped.
+/// Parses the collector's stream. It is untrusted data from the tenant: malformed entries are dropped.
 fn parse_artifacts(mut bytes: &[u8]) -> Vec<Artifact> {
     let mut artifacts = Vec::new();
     while let Some((artifact, rest)) = parse_artifact(bytes) {

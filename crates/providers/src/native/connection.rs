@@ -1,4 +1,4 @@
-//! The line to the launcher: orders go out, and each notice finds the run that waits for it.
+//! The connection to the launcher: sends requests and delivers each event to the run that waits for it.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,31 +19,31 @@ use super::run::failure_of;
 
 #[derive(Debug)]
 struct Line {
-    /// Used for its readiness; what goes over it are packets with descriptors beside them.
+    /// Used for readiness; packets with descriptors are sent over it directly.
     control: UnixStream,
-    /// Who waits for which run. `None` once the launcher is gone.
+    /// Event receivers by run. `None` once the launcher is gone.
     waiting: Mutex<Option<HashMap<u64, oneshot::Sender<Notice>>>>,
-    /// Whether everything that the launcher said before its end has been heard.
+    /// Whether every event sent before the launcher exited has been read.
     over: watch::Sender<bool>,
     next: AtomicU64,
-    /// Roots that the launcher was told of.
+    /// Roots that were sent to the launcher.
     told: Mutex<HashSet<u64>>,
 }
 
-/// A line to a launcher that said it was ready.
+/// A connection to a launcher that has reported ready.
 #[derive(Debug, Clone)]
 pub(super) struct Connection(Arc<Line>);
 
-/// What a launcher says of its host.
+/// The launcher's report about its host.
 #[derive(Debug)]
 pub(super) struct Host {
-    /// Layers that it does not give.
+    /// Layers that this host cannot provide.
     pub(super) missing: Vec<MissingLayer>,
-    /// Why nothing can be paused, where nothing can.
+    /// Why sandboxes cannot be paused, if they cannot.
     pub(super) no_freezer: Option<String>,
 }
 
-/// A run that was ordered. Dropped early, it is killed.
+/// A run that was requested. Dropping it early kills the run.
 #[derive(Debug)]
 pub(super) struct Ordered {
     line: Connection,
@@ -73,7 +73,7 @@ impl Connection {
             Ok(Some(Notice::Broken(failed))) => {
                 return Err(failure_of(&failed));
             }
-            Ok(_) => return Err(broken("it ended at once".to_owned())),
+            Ok(_) => return Err(broken("it exited at once".to_owned())),
             Err(errno) => return Err(broken(errno.to_string())),
         };
         let connection = Self(Arc::new(line));
@@ -81,7 +81,7 @@ impl Connection {
         Ok((connection, host))
     }
 
-    /// Orders a run.
+    /// Requests a run.
     pub(super) async fn start(
         &self,
         root: &NumberedRoot,
@@ -102,7 +102,7 @@ impl Connection {
         }
     }
 
-    /// Tells the launcher of a root, unless it was told before.
+    /// Sends a root to the launcher, unless it already has it.
     async fn tell_of(&self, root: &NumberedRoot) -> Result<(), ProviderError> {
         if self.0.told().contains(&root.number) {
             return Ok(());
@@ -115,18 +115,19 @@ impl Connection {
             }
             Err(Errno::TOOBIG) => Err(ProviderError::Invalid {
                 field: "image",
-                message: "has too many entries at its top".to_owned(),
+                message: "too many top-level entries".to_owned(),
             }),
             Err(_) => Err(lost()),
         }
     }
 
-    /// Says what to keep ready.
+    /// Configures warm pools and shared memory.
     pub(super) async fn configure(&self, settings: spec::Settings) -> Result<(), ProviderError> {
         self.0.send(&Order::Keep(settings), &[]).await.map_err(|_| lost())
     }
 
-    /// What is kept ready, and the longest turns of the launcher's loop; nothing where the launcher is gone.
+    /// Returns the state of the warm pools and the longest turns of the launcher's loop, both empty if the
+    /// launcher is gone.
     pub(super) async fn pools(&self) -> (Vec<PoolState>, Vec<Turns>) {
         let Some((run, notice)) = self.0.expect() else { return Default::default() };
         let mut asked = Ordered { line: self.clone(), run, notice, over: true };
@@ -139,7 +140,7 @@ impl Connection {
         }
     }
 
-    /// Asks something of a living jail.
+    /// Sends a query about a sandbox's jail.
     pub(super) async fn ask(&self, of: u64, what: Ask) -> Answer {
         let Some((run, notice)) = self.0.expect() else { return Answer::Gone };
         let mut asked = Ordered { line: self.clone(), run, notice, over: true };
@@ -152,26 +153,26 @@ impl Connection {
         }
     }
 
-    /// Ends a run.
+    /// Kills a run.
     pub(super) fn kill(&self, run: u64) {
-        // A full socket is retried by nobody, but it holds hundreds of orders; and the deadline stands anyway.
+        // Not retried if the socket is full: it holds hundreds of requests, and the deadline applies anyway.
         let _sent = wire::send(self.0.control.as_fd(), &Order::Kill { run }, &[]);
     }
 
-    /// Whether the launcher is gone.
+    /// Returns whether the launcher is gone.
     pub(super) fn is_lost(&self) -> bool {
         self.0.waiting().is_none()
     }
 
-    /// Hangs up; the launcher then ends everything and itself.
+    /// Disconnects. The launcher then ends all runs and exits.
     pub(super) fn close(&self) {
-        // Where the other side is gone already, there is nothing to hang up.
+        // Fails if the launcher is gone already.
         let _closed = rustix::net::shutdown(&self.0.control, rustix::net::Shutdown::Both);
     }
 }
 
 pub(super) fn lost() -> ProviderError {
-    ProviderError::Lost { message: "the launcher was killed under it; run it again".to_owned() }
+    ProviderError::Lost { message: "the launcher was killed; run it again".to_owned() }
 }
 
 impl Ordered {
@@ -179,12 +180,12 @@ impl Ordered {
         self.line.kill(self.run);
     }
 
-    /// Its number.
+    /// Returns the run's number.
     pub(super) fn number(&self) -> u64 {
         self.run
     }
 
-    /// The launcher has answered; nothing is left to kill.
+    /// Marks the run as finished, so that dropping this does not kill it.
     pub(super) fn over(&mut self) {
         self.over = true;
     }
@@ -203,7 +204,7 @@ impl Drop for Ordered {
 
 impl Line {
     fn waiting(&self) -> MutexGuard<'_, Option<HashMap<u64, oneshot::Sender<Notice>>>> {
-        // A map of senders is whole after every statement, so a panic elsewhere does not spoil it.
+        // Each statement leaves the map consistent, so a panic elsewhere does not corrupt it.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -211,7 +212,7 @@ impl Line {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number for a run, and where the notice about it will arrive; nothing where the launcher is gone.
+    /// Allocates a run number and a receiver for its event. Returns `None` if the launcher is gone.
     fn expect(&self) -> Option<(u64, oneshot::Receiver<Notice>)> {
         let run = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, notice) = oneshot::channel();
@@ -227,9 +228,10 @@ impl Line {
             match sent.map_err(|error| errno(&error)) {
                 Err(Errno::AGAIN) => {}
                 Err(gone @ (Errno::PIPE | Errno::CONNRESET)) => {
-                    // Whoever tries again at once would find the same line, and be none the wiser.
+                    // Wait until the listener has seen the disconnect, or an immediate retry would use the
+                    // same connection.
                     let mut over = self.over.subscribe();
-                    // The line holds the other end itself.
+                    // `self` holds the sender, so this cannot fail.
                     drop(over.wait_for(|over| *over).await);
                     return Err(gone);
                 }
@@ -256,7 +258,7 @@ fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::AGAIN)
 }
 
-/// Passes notices on until the launcher is gone; then every run that still waits learns of it.
+/// Delivers events until the launcher is gone, and then drops all waiting receivers.
 async fn listen(line: Arc<Line>, mismatches: Arc<Mismatches>, mut buffer: Vec<u8>) {
     while let Ok(Some(notice)) = line.receive(&mut buffer).await {
         if let Notice::Mismatch(mismatch) = notice {
@@ -272,7 +274,7 @@ async fn listen(line: Arc<Line>, mismatches: Arc<Mismatches>, mut buffer: Vec<u8
         };
         let waiting = line.waiting().as_mut().and_then(|waiting| waiting.remove(&run));
         if let Some(sender) = waiting {
-            // A run that nobody waits for any more was killed when it was dropped.
+            // Fails if the run was dropped, which also killed it.
             let _told = sender.send(notice);
         }
     }
@@ -286,7 +288,8 @@ mod tests {
 
     use super::*;
 
-    /// Whoever cannot send any more knows that the launcher is gone, although nobody has read the end of the line yet.
+    /// A failed send implies that the launcher is known to be gone, even if the listener has not read the end
+    /// of stream yet.
     #[tokio::test]
     async fn a_launcher_that_takes_nothing_is_known_to_be_gone() {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

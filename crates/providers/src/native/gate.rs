@@ -1,4 +1,5 @@
-//! The way out of a sandbox that may reach single hosts: its PID 1 sends listening sockets, and they are served here.
+//! Egress of a sandbox that may reach individual hosts: PID 1 of the jail sends listening sockets, which are
+//! served here.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,12 +17,13 @@ use tokio::net::UnixStream;
 
 use super::run::setup;
 
-/// Variables by which programs find a proxy. Some read only the one form of a name, some only the other.
+/// Variables that configure a proxy. Some programs read only the uppercase name, others only the lowercase
+/// one.
 const HTTP_PROXIES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
-/// What is the sandbox's own.
+/// Hosts inside the sandbox itself.
 const OWN: &str = "localhost,127.0.0.1";
 
-/// A gate that is about to be made.
+/// Egress that waits for the jail's sockets.
 #[derive(Debug)]
 pub(super) struct Gate {
     egress: Egress,
@@ -29,22 +31,22 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// Where the network has one.
+    /// Creates the egress, if the network has individual hosts.
     pub(super) fn of(network: &Network) -> Result<Option<Self>, ProviderError> {
         let Network::Hosts(rules) = network else { return Ok(None) };
-        let failed = |error: io::Error| setup("make a line for the network's gate", &error);
+        let failed = |error: io::Error| setup("create the egress socket", &error);
         let (ours, theirs) = line().map_err(failed)?;
         let egress = Egress::new(rules.clone(), Bounds::default(), Arc::new(System));
         egress.serve(doors(ours));
         Ok(Some(Self { egress, theirs }))
     }
 
-    /// What goes along with the order.
+    /// Returns the descriptor to send with the start request.
     pub(super) fn theirs(&self) -> BorrowedFd<'_> {
         self.theirs.as_fd()
     }
 
-    /// The order is given.
+    /// Closes the jail's end after the start request was sent.
     pub(super) fn ordered(self) -> Egress {
         self.egress
     }
@@ -57,7 +59,7 @@ fn line() -> io::Result<(UnixStream, OwnedFd)> {
     Ok((UnixStream::from_std(ours.into())?, theirs))
 }
 
-/// The sockets, when they come.
+/// Receives the listening sockets.
 pub(crate) async fn doors(line: UnixStream) -> io::Result<Doors> {
     loop {
         line.readable().await?;
@@ -75,24 +77,23 @@ pub(crate) async fn doors(line: UnixStream) -> io::Result<Doors> {
     }
 }
 
-/// What tells programs of the gate.
+/// Returns the variables that point programs to the proxy.
 pub(crate) fn environment(network: &Network) -> BTreeMap<String, String> {
     let Network::Hosts(rules) = network else { return BTreeMap::new() };
     let proxy = format!("http://127.0.0.1:{}", gate::PROXY);
-    // Where the host's loopback is open, that is what its name means.
+    // If the rules open the host's loopback, `localhost` means the host.
     let own = if rules.open_loopback() { "" } else { OWN };
     let proxies = HTTP_PROXIES.map(|name| (name, proxy.as_str()));
     let upper = proxies.into_iter().chain([("NO_PROXY", own)]);
     let mut env: BTreeMap<_, _> = upper
         .flat_map(|(name, value)| [name.to_owned(), name.to_lowercase()].map(|name| (name, value.to_owned())))
         .collect();
-    // Node.js asks to be told that it may read the others.
+    // Node.js reads the proxy variables only with this one set.
     env.insert("NODE_USE_ENV_PROXY".to_owned(), "1".to_owned());
     env
 }
 
-/// What DNS is asked inside.
+/// Returns the resolv.conf for inside the sandbox.
 pub(super) fn resolv_conf() -> String {
-    "# answers for hosts that this sandbox may reach\nnameserver 127.0.0.1\noptions timeout:5 attempts:2\n"
-        .to_owned()
+    "# answers only for reachable hosts\nnameserver 127.0.0.1\noptions timeout:5 attempts:2\n".to_owned()
 }

@@ -1,4 +1,4 @@
-//! Roots: what a sandbox sees of the host, or of an unpacked image.
+//! Root file systems: what a sandbox sees of the host or of an unpacked image.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::{gate, paths};
 const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Top-level folders of the host that hold programs and libraries.
 const HOST_FOLDERS: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// What programs need of `/etc`, by name; never all of it.
+/// Entries of `/etc` that programs need. The rest is never visible.
 const HOST_ETC: &[&str] = &[
     "alternatives",
     "ca-certificates.conf",
@@ -37,11 +37,11 @@ const HOST_ETC: &[&str] = &[
     "terminfo",
     "timezone",
 ];
-/// Runtimes whose packages keep settings in `/etc` under a name that carries a version.
+/// Prefixes of `/etc` entries with a version in their name, in which runtimes' packages keep settings.
 const HOST_ETC_PREFIXES: &[&str] = &["R", "java", "lua", "perl", "php", "python"];
-/// Folders of an image that are ours instead.
+/// Top-level folders that an image cannot provide: the sandbox has its own.
 const OUR_FOLDERS: &[&str] = &["dev", "home", "proc", "run", "sys", "tmp", "workspace"];
-/// The folder of an image's `/opt` that is ours instead: packages are mounted below it.
+/// The entry of `/opt` that an image cannot provide: packages are mounted below it.
 const OUR_OPT: &str = "belljar";
 
 const PASSWD: &str = "root:x:0:0:root:/root:/usr/sbin/nologin\n\
@@ -52,7 +52,7 @@ const HOSTS: &str = "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost 
 const NSSWITCH: &str =
     "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n";
 
-/// Builds root trees; finds runtimes in them.
+/// Builds root trees and finds runtimes in them.
 #[derive(Debug)]
 pub(super) struct Roots {
     host: Vec<RootEntry>,
@@ -60,7 +60,7 @@ pub(super) struct Roots {
     known: Mutex<Known>,
 }
 
-/// A root tree with the number that it has in orders, and the search path inside.
+/// A root tree with its number in launcher requests, and the search path inside.
 #[derive(Debug)]
 pub(super) struct NumberedRoot {
     pub(super) number: u64,
@@ -68,7 +68,8 @@ pub(super) struct NumberedRoot {
     pub(super) path: String,
 }
 
-/// Trees by what they consist of; and, because that takes a while to find out, those of the host by what differs.
+/// A cache of trees by content. Trees of the host are also cached by what distinguishes them, because
+/// building one is slow.
 #[derive(Debug, Default)]
 struct Known {
     by_tree: HashMap<RootTree, Arc<NumberedRoot>>,
@@ -76,10 +77,10 @@ struct Known {
     next: u64,
 }
 
-/// A tree of the host with nothing in it but runtimes and packages.
+/// Distinguishes trees of the host that contain only runtimes and packages.
 type Usual = (Vec<PathBuf>, Vec<PackageLayer>);
 
-/// So many are remembered; then all are forgotten.
+/// Cached trees. When full, the cache is cleared.
 const MAX_KNOWN: usize = 256;
 
 impl Roots {
@@ -87,7 +88,7 @@ impl Roots {
         Self { host: host_tree(), runtimes: Runtimes::new(), known: Mutex::default() }
     }
 
-    /// Finds what runs a language.
+    /// Finds the runtime of a language.
     pub(super) fn runtime(
         &self,
         language: &'static Language,
@@ -101,7 +102,7 @@ impl Roots {
         }
     }
 
-    /// Prefixes of the interpreters that shell scripts call most.
+    /// Returns the prefixes of the interpreters that shell scripts call most.
     pub(super) fn usual_prefixes(&self, image: &Image) -> Vec<PathBuf> {
         if *image != Image::Host {
             return Vec::new();
@@ -113,7 +114,7 @@ impl Roots {
             .collect()
     }
 
-    /// The tree of a plan.
+    /// Returns the tree for a plan.
     pub(super) fn tree(
         &self,
         plan: &Plan,
@@ -134,7 +135,7 @@ impl Roots {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        // Maps are whole after every statement, so a panic elsewhere does not spoil them.
+        // Each statement leaves the maps consistent, so a panic elsewhere does not corrupt them.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -169,7 +170,8 @@ impl Roots {
             Image::Stored(stored) => {
                 let mut tree: RootTree =
                     folder_tree(&stored.folder)?.into_iter().map(never_changes).collect();
-                // The image's own names the gate. Whoever has the host's network needs the host's.
+                // The image's own resolv.conf points to the egress DNS server. With the host's network, the
+                // host's is needed.
                 if plan.network == Network::Full {
                     tree.extend(host_names());
                 }
@@ -198,13 +200,14 @@ impl Roots {
     }
 }
 
-/// Admission lets none through.
+/// The image of another provider. Admission refuses these earlier.
 fn not_here(name: &str) -> ProviderError {
-    let message = format!("'{}' is another provider's", name.escape_debug());
+    let message = format!("'{}' belongs to another provider", name.escape_debug());
     ProviderError::Unsupported { field: "image", message }
 }
 
-/// An empty place on which a host folder will be mounted. Below the workspace it is made later, inside.
+/// Returns an empty mount point for a host folder. Mount points below the workspace are created later,
+/// inside.
 fn mount_point(bind: &HostBind) -> Option<RootEntry> {
     let path = bind.destination.clone();
     if path.starts_with("/workspace/") {
@@ -222,7 +225,7 @@ fn link(path: &str, target: &str) -> RootEntry {
     RootEntry::Link { path: path.to_owned(), target: target.to_owned() }
 }
 
-/// What every root has, whatever the image.
+/// Returns the entries that every root has, whatever the image.
 fn common_tree() -> RootTree {
     let folders = ["/proc", "/sys", "/tmp", "/dev/pts", "/dev/shm", WORKSPACE, HOME, INBOX];
     let mut tree: RootTree =
@@ -234,7 +237,7 @@ fn common_tree() -> RootTree {
         number,
     };
     let devices = devices.iter().map(|(name, minor)| (*name, (1, *minor))).chain([("tty", (5, 0))]);
-    // A container may lack one or the other. `null` it does not lack, and without it nothing would start.
+    // A container may lack some of these devices. `null` is always present, and nothing starts without it.
     let present = devices.filter(|(name, _)| *name == "null" || Path::new("/dev").join(name).exists());
     tree.extend(present.map(|(name, number)| device(name, number)));
     for (path, target) in [
@@ -249,7 +252,7 @@ fn common_tree() -> RootTree {
     tree
 }
 
-/// Named folders of the host, and an `/etc` of our own with a few of the host's entries.
+/// Returns the host's tree: selected folders, and our own `/etc` with a few of the host's entries.
 pub(super) fn host_tree() -> RootTree {
     let mut tree = common_tree();
     tree.push(link("/var/tmp", "/tmp"));
@@ -270,7 +273,7 @@ pub(super) fn host_tree() -> RootTree {
     tree
 }
 
-/// An entry of a host folder as it is: a link stays a link, a folder or file is bound.
+/// Returns the entry for a path on the host: symlinks are copied, folders and files are bound.
 fn mirror(folder: &Path, name: &str) -> Option<RootEntry> {
     let path = folder.join(name);
     let text = path.to_str()?.to_owned();
@@ -281,7 +284,7 @@ fn mirror(folder: &Path, name: &str) -> Option<RootEntry> {
     Some(RootEntry::Bind { source, path: text })
 }
 
-/// The host's own, wherever it really is.
+/// Binds the host's resolv.conf, with symlinks resolved.
 fn host_names() -> Option<RootEntry> {
     let path = "/etc/resolv.conf";
     let source = std::fs::canonicalize(path).ok()?.to_str()?.to_owned();
@@ -296,7 +299,7 @@ fn resolv_conf(network: &Network) -> String {
     }
 }
 
-/// An unpacked root: its own folders, and ours where a sandbox needs its own.
+/// Returns the tree of an unpacked root: its folders, except those of which a sandbox has its own.
 fn folder_tree(folder: &Path) -> Result<RootTree, ProviderError> {
     let wrong = |why: String| ProviderError::Invalid {
         field: "image",
@@ -304,10 +307,10 @@ fn folder_tree(folder: &Path) -> Result<RootTree, ProviderError> {
     };
     let real = std::fs::canonicalize(folder).map_err(|error| wrong(error.to_string()))?;
     if real == Path::new("/") {
-        return Err(wrong("is the host's own root; use image 'host'".to_owned()));
+        return Err(wrong("is the host's root; use image 'host'".to_owned()));
     }
     if !real.join("usr").is_dir() && !real.join("bin").is_dir() {
-        return Err(wrong("holds no root: neither usr nor bin is in it".to_owned()));
+        return Err(wrong("is not a root file system: it has neither usr nor bin".to_owned()));
     }
     let mut tree = common_tree();
     let mut names: Vec<_> = std::fs::read_dir(&real)
@@ -325,7 +328,7 @@ fn folder_tree(folder: &Path) -> Result<RootTree, ProviderError> {
             let target = std::fs::read_link(&path).ok().and_then(|target| target.to_str().map(str::to_owned));
             tree.extend(target.map(|target| link(&inside, &target)));
         } else if name == "opt" {
-            // Packages are put beside what is in it.
+            // Packages are mounted beside the entries of `/opt`.
             let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
             let mut names: Vec<_> =
                 entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -339,7 +342,7 @@ fn folder_tree(folder: &Path) -> Result<RootTree, ProviderError> {
     Ok(tree)
 }
 
-/// The same of a folder that stays as it is.
+/// Converts a bind to one of a folder that never changes.
 fn never_changes(entry: RootEntry) -> RootEntry {
     match entry {
         RootEntry::Bind { source, path } => RootEntry::Image { source, path },
@@ -347,7 +350,7 @@ fn never_changes(entry: RootEntry) -> RootEntry {
     }
 }
 
-/// A folder or link of an image's folder, in the same place.
+/// Returns the entry for a folder or symlink inside an image's folder, at the same path.
 fn shown_below(folder: &Path, inside: &str, name: &str) -> Option<RootEntry> {
     let (source, path) = (folder.join(name), format!("{inside}/{name}"));
     let metadata = std::fs::symlink_metadata(&source).ok()?;
@@ -376,7 +379,9 @@ mod tests {
     #[test]
     fn a_folder_that_is_no_root_is_refused() {
         assert!(folder_tree(Path::new("/")).unwrap_err().to_string().contains("use image 'host'"));
-        assert!(folder_tree(Path::new("/proc")).unwrap_err().to_string().contains("holds no root"));
+        assert!(
+            folder_tree(Path::new("/proc")).unwrap_err().to_string().contains("is not a root file system")
+        );
         assert!(folder_tree(Path::new("/nope")).unwrap_err().to_string().contains("No such file"));
     }
 }

@@ -1,4 +1,4 @@
-//! The launcher, which is started anew when it is gone.
+//! The launcher process, restarted when it dies.
 
 use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,9 +14,9 @@ use super::mismatches::Mismatches;
 pub(super) struct Link {
     settings: spec::Settings,
     now: Mutex<Option<Connected>>,
-    /// Held while another launcher is started, so that all who need one start one only.
+    /// Held while the launcher is restarted, so that concurrent callers start only one.
     renewing: tokio::sync::Mutex<()>,
-    /// What launchers told, this one and those before it.
+    /// Mismatches reported by this launcher and its predecessors.
     pub(super) mismatches: Arc<Mismatches>,
 }
 
@@ -38,16 +38,16 @@ impl Link {
     }
 
     fn now(&self) -> MutexGuard<'_, Option<Connected>> {
-        // It holds a connection or none after every statement, so a panic elsewhere does not spoil it.
+        // Each statement leaves the value consistent, so a panic elsewhere does not corrupt it.
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The line to the launcher; an error once it was closed.
+    /// Returns the connection, or an error after it was closed.
     pub(super) fn connection(&self) -> Result<Connection, ProviderError> {
         self.now().as_ref().map(|now| now.connection.clone()).ok_or_else(lost)
     }
 
-    /// Starts another launcher in place of one that is gone.
+    /// Starts a new launcher if the current one is gone.
     pub(super) async fn renew(&self) -> Result<(), ProviderError> {
         let _one_at_a_time = self.renewing.lock().await;
         if !self.connection()?.is_lost() {
@@ -61,7 +61,7 @@ impl Link {
         Ok(())
     }
 
-    /// Hangs up, and waits until the launcher has ended everything and itself.
+    /// Disconnects, and waits until the launcher has ended all runs and exited.
     pub(super) async fn close(&self) {
         let closed = self.now().take();
         if let Some(closed) = closed {
@@ -83,6 +83,6 @@ async fn connect(
 }
 
 async fn wait_for(mut launcher: Child) {
-    // Waiting blocks, and a runtime may have one thread only.
+    // Waiting blocks the thread, and the runtime may have only one.
     let _ended = tokio::task::spawn_blocking(move || launcher.wait()).await;
 }

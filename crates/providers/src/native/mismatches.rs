@@ -1,22 +1,22 @@
-//! Warm interpreters that were caught lying, until somebody asks for them.
+//! Warm children whose confinement did not match what they reported, held until they are collected.
 
 use std::sync::{Mutex, PoisonError};
 
 use belljar_engine::provider::Mismatch;
 use belljar_jail::spec;
 
-/// How many are kept. A pool that was caught rests before it starts another interpreter, so that somebody who asks now and
-/// then misses none; the metric counts all of them.
+/// How many are held. A pool with a mismatch pauses before it starts another interpreter, so a regular
+/// collector misses none. The metric counts all of them.
 const MOST: usize = 256;
 
-/// Those that nobody asked for yet, the oldest first.
+/// Mismatches not yet collected, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Mismatches(Mutex<Vec<Mismatch>>);
 
 impl Mismatches {
     pub(super) fn push(&self, mismatch: spec::Mismatch) {
         let spec::Mismatch { pool, tenant, what } = mismatch;
-        // A list is whole after every statement, so a panic elsewhere does not spoil it.
+        // Each statement leaves the list consistent, so a panic elsewhere does not corrupt it.
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() < MOST {
             kept.push(Mismatch { pool, tenant, what });

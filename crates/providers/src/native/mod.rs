@@ -1,4 +1,5 @@
-//! The native provider: the kernel of this machine, through the jail. No daemon, no Docker, no root.
+//! The native provider: sandboxes on this machine's kernel, through the jail. Needs no daemon, no Docker and
+//! no root.
 
 mod attend;
 mod connection;
@@ -34,15 +35,16 @@ use image::{NumberedRoot, Roots};
 use link::Link;
 use run::Artifacts;
 
-/// Runs the launcher, or the guest of a living sandbox, if this process was started as one, and then never comes back.
+/// Runs the launcher, or the guest of a sandbox, if this process was started as one. In that case it never
+/// returns.
 ///
-/// The first thing in `main`: no thread may exist yet, and nothing may be open.
+/// Call it first in `main`, before any thread exists or any file is open.
 pub fn run_if_asked() {
     belljar_jail::launcher::run_if_asked();
     belljar_guest::run_if_asked();
 }
 
-/// A launcher that was started and not yet spoken to: it sets itself up while this process goes on.
+/// A launcher that was started but not yet connected to: it sets itself up in parallel.
 #[derive(Debug)]
 pub struct Launched {
     launcher: Launcher,
@@ -50,7 +52,7 @@ pub struct Launched {
 }
 
 impl Launched {
-    /// Starts the launcher: this same binary, executed anew.
+    /// Starts the launcher by executing this binary again.
     ///
     /// # Errors
     /// Names the step that failed.
@@ -63,7 +65,7 @@ impl Launched {
         Ok(Self { launcher, memory_for_all: None })
     }
 
-    /// Limits the memory of all sandboxes together to less than the machine has for them.
+    /// Limits the memory of all sandboxes together to less than the machine could provide.
     #[must_use]
     pub fn with_memory_for_all(self, bytes: Option<u64>) -> Self {
         Self { memory_for_all: bytes, ..self }
@@ -79,7 +81,7 @@ fn settings_of(warm: WarmSettings, memory_for_all: Option<u64>) -> spec::Setting
     spec::Settings { warming, pool_memory_bytes: warm.memory_bytes, idle: warm.idle, memory_for_all }
 }
 
-/// What image `host` shows of this machine.
+/// Returns what image `host` shows of this machine.
 pub fn host_root() -> spec::RootTree {
     image::host_tree()
 }
@@ -92,7 +94,7 @@ pub struct Native {
     no_freezer: Option<String>,
 }
 
-/// What every sandbox of one provider uses.
+/// State shared by all sandboxes of the provider.
 #[derive(Debug)]
 struct Shared {
     link: Link,
@@ -100,22 +102,22 @@ struct Shared {
     artifacts: Artifacts,
 }
 
-/// Whether a language can be run in image `host`, and by which program.
+/// Whether a language can run in image `host`, and by which program.
 #[derive(Debug)]
 pub struct LanguageState {
     /// The language.
     pub language: &'static Language,
-    /// The program that would run it.
+    /// The program that runs it.
     pub program: Option<PathBuf>,
 }
 
 impl Native {
-    /// Connects to a launcher; needs a tokio runtime around it.
+    /// Connects to a launcher. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// Names the step of the launcher's own set-up that failed.
+    /// Names the launcher's set-up step that failed.
     pub async fn connect(launched: Launched, warm: WarmSettings) -> Result<Self, ProviderError> {
-        // Looked at while the launcher sets itself up.
+        // Done while the launcher sets itself up.
         let roots = Roots::new();
         let settings = settings_of(warm, launched.memory_for_all);
         let (link, host) = Link::open(launched, settings).await?;
@@ -131,7 +133,7 @@ impl Native {
         })
     }
 
-    /// Every language and what would run it.
+    /// Returns every language with the program that runs it.
     pub fn languages(&self) -> Vec<LanguageState> {
         let state = |language| {
             let program = self
@@ -145,14 +147,14 @@ impl Native {
         LANGUAGES.iter().map(state).collect()
     }
 
-    /// Changes with the program that runs a language.
+    /// Returns a string that changes with the program that runs a language.
     fn identity_of(&self, language: &'static Language, image: &Image) -> Option<String> {
         let found = self.shared.roots.runtime(language, image).ok()?.found;
         let real = match image.folder() {
             None => PathBuf::from(&found.program),
             Some(folder) => folder.join(found.program.trim_start_matches('/')),
         };
-        // A link may be one of the image's own, and then its target is nowhere here; it changes with what it is.
+        // In an image, a link's target may not exist on the host. The link's own metadata then identifies it.
         let metadata = std::fs::metadata(&real).or_else(|_| std::fs::symlink_metadata(&real)).ok()?;
         let stamp = (metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec());
         Some(format!("{} {stamp:?}", real.display()))
@@ -224,11 +226,14 @@ impl Provider for Native {
     }
 }
 
-/// Layers that a plan itself gives up.
+/// Refuses required layers that the plan itself disables.
 fn refuse_what_this_plan_lacks(plan: &Plan) -> Result<(), ProviderError> {
     let writable_host = plan.playground.is_some() || plan.mounts.iter().any(|mount| mount.writable);
     let refuse = |layer: Layer, why: &str| {
-        Err(ProviderError::Unsupported { field: "require", message: format!("'{layer}' cannot hold: {why}") })
+        Err(ProviderError::Unsupported {
+            field: "require",
+            message: format!("'{layer}' cannot be enforced: {why}"),
+        })
     };
     for layer in &plan.require {
         match layer {
@@ -236,7 +241,7 @@ fn refuse_what_this_plan_lacks(plan: &Plan) -> Result<(), ProviderError> {
                 return refuse(*layer, "network 'full' is the host's own network");
             }
             Layer::DiskQuota if writable_host => {
-                return refuse(*layer, "a host folder may be written, and has no quota of ours");
+                return refuse(*layer, "a writable host folder has no disk quota");
             }
             _ => {}
         }
@@ -252,7 +257,7 @@ struct Place {
     binds: Vec<spec::HostBind>,
 }
 
-/// A place in which tasks run one after the other, each in a jail of its own.
+/// A sandbox that runs each task in a new jail, one after another.
 #[derive(Debug)]
 struct NativeSandbox {
     shared: Arc<Shared>,
@@ -271,7 +276,7 @@ impl Place {
         Ok(Self { plan, playground, binds })
     }
 
-    /// Whether nothing outside the sandbox can have changed, whatever the program did.
+    /// Returns whether a program cannot have changed anything outside the sandbox.
     fn is_sealed(&self) -> bool {
         let writable = self.playground.is_some() || self.binds.iter().any(|bind| bind.writable);
         !writable && self.plan.network == Network::None
@@ -289,7 +294,7 @@ impl Sandbox for NativeSandbox {
     }
 }
 
-/// Finds the runtime of a task and the root in which it is.
+/// Returns the root for a task, and the runtime of its language.
 fn root_for(
     roots: &Roots,
     place: &Place,
@@ -301,7 +306,7 @@ fn root_for(
             let found = roots.runtime(language, image)?;
             (Some(found.found), found.prefixes)
         }
-        // A shell or a program may call any interpreter: the usual ones are there as well.
+        // A shell or a program may call any interpreter, so the common ones are included.
         Program::Code { language, .. } => {
             let found = roots.runtime(language, image)?;
             (Some(found.found), roots.usual_prefixes(image))

@@ -1,4 +1,4 @@
-//! Host folders that a caller names: which may be shown, and which are refused.
+//! Host folders named by users: which may be mounted, and which are refused.
 
 use std::path::{Path, PathBuf};
 
@@ -6,14 +6,14 @@ use belljar_engine::plan::Mount;
 use belljar_engine::provider::ProviderError;
 use belljar_jail::spec::HostBind;
 
-/// Folders that are never a playground themselves, though folders below them may be.
+/// Folders that cannot be a playground themselves; folders below them can.
 const TOO_WIDE: &[&str] = &["/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var"];
-/// Folders that hold the system: neither they nor anything below them may be written.
+/// System folders: neither they nor anything below them may be mounted writable.
 const SYSTEM: &[&str] = &[
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr",
 ];
 
-/// Checks a playground and gives its real path.
+/// Checks a playground and returns its real path.
 pub(crate) fn playground(path: &Path) -> Result<String, ProviderError> {
     let wrong = |why: &str| refuse("workspace", path, why);
     let metadata = std::fs::symlink_metadata(path).map_err(|error| wrong(&error.to_string()))?;
@@ -30,7 +30,7 @@ pub(crate) fn playground(path: &Path) -> Result<String, ProviderError> {
     }
 }
 
-/// Checks a mount and gives its real path.
+/// Checks a mount and returns it with its real path.
 pub(crate) fn bind(mount: &Mount) -> Result<HostBind, ProviderError> {
     let wrong = |why: &str| refuse("mount", &mount.source, why);
     let metadata = std::fs::symlink_metadata(&mount.source).map_err(|error| wrong(&error.to_string()))?;
@@ -59,10 +59,10 @@ fn too_precious(real: &Path, home: Option<&Path>) -> Option<&'static str> {
     if TOO_WIDE.iter().any(|folder| real == Path::new(folder))
         || SYSTEM.iter().any(|folder| real.starts_with(folder))
     {
-        return Some("is a system folder; make a folder of its own for the run");
+        return Some("is a system folder; use a separate folder");
     }
     if home.is_some_and(|home| home.starts_with(real)) {
-        return Some("is a home folder; make a folder below it for the run");
+        return Some("is a home folder; use a folder below it");
     }
     None
 }
@@ -71,9 +71,9 @@ fn real_path(field: &'static str, path: &Path) -> Result<PathBuf, ProviderError>
     std::fs::canonicalize(path).map_err(|error| refuse(field, path, &error.to_string()))
 }
 
-/// Paths go to the launcher as text.
+/// Returns a path as UTF-8, which launcher requests require.
 pub(crate) fn text(field: &'static str, path: &Path) -> Result<String, ProviderError> {
-    path.to_str().map(str::to_owned).ok_or_else(|| refuse(field, path, "has a name that is not UTF-8"))
+    path.to_str().map(str::to_owned).ok_or_else(|| refuse(field, path, "is not valid UTF-8"))
 }
 
 fn refuse(field: &'static str, path: &Path, why: &str) -> ProviderError {

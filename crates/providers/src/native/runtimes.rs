@@ -1,8 +1,9 @@
-//! Finding interpreters and compilers: the first on `PATH`, behind whatever version manager stands before it.
+//! Finds interpreters and compilers: the first on `PATH`, looking behind version managers' shims.
 //!
-//! A program in `/usr` or `/bin` is used as it is: those folders are visible inside. Any other one is resolved to
-//! the real binary, and only the prefix that it lives in becomes visible. Asking a version manager's stand-in takes
-//! a tenth of a second, so answers are kept in the user's cache folder until the stand-in changes.
+//! A program in `/usr` or `/bin` is used directly: those folders are visible inside. Any other program is
+//! resolved to the real binary, and only the prefix that contains it becomes visible. Asking a version
+//! manager's shim takes a tenth of a second, so answers are cached in the user's cache folder until the shim
+//! changes.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +18,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use crate::program::Found;
 pub(crate) use crate::program::{image_folders, version};
 
-/// Folders that are visible inside anyway.
+/// Folders that are always visible inside.
 const VISIBLE: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib64"];
 const FALLBACK_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
@@ -38,7 +39,7 @@ impl Runtimes {
         Self { known: Mutex::new(BTreeMap::new()) }
     }
 
-    /// What runs a language on this host.
+    /// Returns the runtime of a language on this host.
     pub(super) fn on_host(&self, language: &'static Language) -> Result<Located, ProviderError> {
         let mut known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let located = known.entry(language.name).or_insert_with(|| language.runtimes.iter().find_map(locate));
@@ -49,7 +50,8 @@ impl Runtimes {
         })
     }
 
-    /// What runs a language in an unpacked root; found by name, never executed outside.
+    /// Returns the runtime of a language in an unpacked root. Found by name, never executed outside a
+    /// sandbox.
     pub(super) fn in_folder(
         language: &'static Language,
         folder: &Path,
@@ -82,7 +84,7 @@ impl Runtimes {
     }
 }
 
-/// The first candidate on `PATH` that can be used.
+/// Returns the first usable candidate on `PATH`.
 fn locate(runtime: &'static Runtime) -> Option<Located> {
     let path = std::env::var("PATH").unwrap_or_default();
     let folders = path.split(':').chain(FALLBACK_PATH.split(':')).filter(|folder| folder.starts_with('/'));
@@ -116,7 +118,7 @@ fn resolve(runtime: &'static Runtime, candidate: &Path) -> Option<Located> {
     Some(Located { found: Found { runtime, program }, prefixes })
 }
 
-/// A Python environment is used as such: its own folder becomes visible beside its interpreter's.
+/// Returns a Python virtual environment, whose folder becomes visible along with its interpreter's.
 fn virtual_environment(runtime: &'static Runtime, candidate: &Path, real: &Path) -> Option<Located> {
     let environment = candidate.parent()?.parent()?;
     if !environment.join("pyvenv.cfg").is_file() || !is_the_thing_itself(runtime, real) {
@@ -131,7 +133,7 @@ fn virtual_environment(runtime: &'static Runtime, candidate: &Path, real: &Path)
     Some(Located { found: Found { runtime, program }, prefixes })
 }
 
-/// Whether a file is the runtime and not a stand-in: a binary, and named like it.
+/// Returns whether a file is the runtime itself and not a shim: an ELF binary with a matching name.
 fn is_the_thing_itself(runtime: &Runtime, real: &Path) -> bool {
     let named = real
         .file_name()
@@ -143,7 +145,7 @@ fn is_the_thing_itself(runtime: &Runtime, real: &Path) -> bool {
     named && read.is_ok() && magic == *b"\x7fELF"
 }
 
-/// The folder that a runtime lives in. Where that would show somebody's whole home, only the program itself.
+/// Returns the folder that contains a runtime, or only the program if that folder would expose a home folder.
 fn prefix(real: &Path) -> Option<PathBuf> {
     let prefix = real.parent()?.parent()?;
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
@@ -152,7 +154,7 @@ fn prefix(real: &Path) -> Option<PathBuf> {
     Some(if too_wide { real.to_owned() } else { prefix.to_owned() })
 }
 
-/// Asks a stand-in where the real one is; the answer is kept.
+/// Asks a shim for the path of the real program. The answer is cached.
 fn ask(runtime: &Runtime, candidate: &Path) -> Option<PathBuf> {
     let (arguments, suffix) = runtime.locate;
     if arguments.is_empty() {
@@ -179,8 +181,8 @@ fn output(program: &Path, arguments: &[&str]) -> Option<String> {
     (output.status.success() && !text.trim().is_empty()).then(|| text.trim().to_owned())
 }
 
-/// Looks an answer up in the cache, or asks and keeps it. What it was asked of, when that last changed, and where
-/// it was asked from are part of the question: version managers look at all three.
+/// Returns a cached answer, or asks and caches it. The key includes the program, its modification time and
+/// the current folder, because version managers depend on all three.
 fn remembered(program: &Path, arguments: &[&str], ask: impl FnOnce() -> Option<String>) -> Option<String> {
     let metadata = std::fs::metadata(program).ok()?;
     let folder = std::env::current_dir().unwrap_or_default();
@@ -214,7 +216,7 @@ fn cache_file() -> Option<PathBuf> {
     Some(base.join("belljar").join("runtimes.json"))
 }
 
-/// Best effort: without a cache the question is asked again next time.
+/// Writes the cache, ignoring errors: without it, the shim is asked again next time.
 fn keep(path: &Path, known: &BTreeMap<String, String>) {
     let Some(folder) = path.parent() else { return };
     let temporary = folder.join(format!("runtimes.{}", std::process::id()));

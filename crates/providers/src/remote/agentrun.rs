@@ -1,5 +1,5 @@
-//! Aliyun AgentRun: machines of a code interpreter's template, asked over signed requests. Its commands are text that a shell
-//! reads and wait for their end, so a program of ours runs there what is to be run, and keeps its output in files.
+//! Aliyun AgentRun: sandboxes of a code interpreter template, over signed requests. Its commands are shell
+//! text and block until they end, so a launch script runs the program there and writes its output to files.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -14,23 +14,23 @@ use super::task::{FOLDER, heard_enough};
 use super::{Asked, Command, Ear, Lender, Lent, Outside, Terms, unique};
 use crate::settings::{AgentRunSettings, Secret};
 
-/// Its name in requests and receipts.
+/// Name in requests and receipts.
 pub(crate) const NAME: &str = "agentrun";
 const REGION: &str = "cn-hangzhou";
-/// The service ends every command after that.
+/// The service ends every command after this time.
 const LONGEST: Duration = Duration::from_secs(30);
-/// How long a machine lives that nobody asks anything of.
+/// Idle time after which the service deletes a sandbox.
 const IDLE_SECONDS: u64 = 120;
-/// How long one may take to be ready.
+/// Time allowed for a sandbox to become ready.
 const STARTING: Duration = Duration::from_secs(60);
 const ASKING_AGAIN: Duration = Duration::from_millis(300);
-/// How much longer than its program our own may take to say how that ended.
+/// How much longer than its program the launch script may take to report the ending.
 const GRACE: Duration = Duration::from_secs(3);
-/// More than any answer but a file has.
+/// More than any response except a file.
 const MAX_ANSWER: u64 = 1 << 20;
 const LAUNCH: &str = include_str!("launch.py");
 
-/// What is asked for machines.
+/// A client for the service.
 #[derive(Debug)]
 pub(super) struct AgentRun {
     http: Http,
@@ -77,12 +77,12 @@ impl AgentRun {
         Ok(Self { http, data, key_id, secret, token, region, template, internet })
     }
 
-    /// A signed request; `path` has its query with it.
+    /// Builds a signed request. `path` includes the query.
     fn request(&self, method: Method, path: &str) -> Result<RequestBuilder, Trouble> {
         let text = format!("{}{path}", self.data.as_str().trim_end_matches('/'));
         let url: Url = text.parse().map_err(|error| Trouble::Unreachable {
             host: host_of(&self.data),
-            why: format!("'{path}' cannot be asked for: {error}"),
+            why: format!("invalid path '{path}': {error}"),
         })?;
         let token = self.token.as_ref().map(Secret::reveal);
         let signer =
@@ -92,7 +92,7 @@ impl AgentRun {
         Ok(headers.into_iter().fold(request, |request, (name, value)| request.header(name, value)))
     }
 
-    /// Asks with a body of JSON, and reads an answer of the same kind.
+    /// Sends a request with an optional JSON body, and reads a JSON response.
     async fn ask(
         &self,
         method: Method,
@@ -107,7 +107,7 @@ impl AgentRun {
         let answer = self.http.send(request, again).await?;
         let answer = self.http.body(answer, MAX_ANSWER).await?;
         let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
-        // A refusal may come as a success, with its name in the answer.
+        // An error may arrive with status 200, named in the body.
         match answer["code"].as_str() {
             None | Some("SUCCESS") => Ok(answer),
             Some(code) => {
@@ -134,19 +134,20 @@ impl AgentRun {
         }
     }
 
-    /// What is wrong, in words of the settings.
+    /// Explains an error in terms of the settings.
     fn refusal(&self, step: &str, trouble: &Trouble) -> ProviderError {
         let cause = match trouble.status() {
             Some(401 | 403) => format!(
-                "{trouble}; correct providers.agentrun.access_key_id and access_key_secret, or AGENTRUN_ACCESS_KEY_ID and AGENTRUN_ACCESS_KEY_SECRET"
+                "{trouble}; check providers.agentrun.access_key_id and access_key_secret, or \
+                 AGENTRUN_ACCESS_KEY_ID and AGENTRUN_ACCESS_KEY_SECRET"
             ),
             Some(404) => format!(
-                "{trouble}; is there a template '{}' in {}? Correct providers.agentrun.template",
+                "{trouble}; check that template '{}' exists in {}, or set providers.agentrun.template",
                 self.template, self.region
             ),
             Some(429) => {
                 format!(
-                    "{trouble}; raise the quota there, or lower providers.agentrun.sandboxes{}",
+                    "{trouble}; raise the quota at AgentRun, or lower providers.agentrun.sandboxes{}",
                     trouble.when()
                 )
             }
@@ -175,7 +176,7 @@ impl AgentRun {
         self.http.json(answer, MAX_ANSWER).await
     }
 
-    /// Runs a program of a tenant's, and passes on what it wrote.
+    /// Runs a tenant's program and forwards its output.
     async fn launch(&self, lent: &Lent, command: &Command, ear: Ear<'_>) -> Result<Ending, ProviderError> {
         let started = Instant::now();
         let seconds = command.timeout.as_secs_f64().to_string();
@@ -185,7 +186,7 @@ impl AgentRun {
         let patience = command.timeout + GRACE;
         let answer = match self.command(lent, text, &command.workdir, patience).await {
             Ok(answer) => answer,
-            // It was ended there before our own program could say so.
+            // The service ended it before the launch script could report.
             Err(_) if started.elapsed() >= command.timeout => return Ok(Ending::TimedOut),
             Err(trouble) => return Err(lost(&trouble)),
         };
@@ -206,19 +207,19 @@ impl AgentRun {
             _ => {
                 let why = shown(answer["stderr"].as_str().unwrap_or_default());
                 Err(ProviderError::Lost {
-                    message: format!("its machine at AgentRun does not say how it ended: {why}"),
+                    message: format!("the sandbox at AgentRun did not report how the program ended: {why}"),
                 })
             }
         }
     }
 }
 
-/// A machine that is gone under a run.
+/// The error for a sandbox that failed during a run.
 fn lost(trouble: &Trouble) -> ProviderError {
-    ProviderError::Lost { message: format!("its machine at AgentRun failed: {trouble}") }
+    ProviderError::Lost { message: format!("the sandbox at AgentRun failed: {trouble}") }
 }
 
-/// Words as a shell reads them, each as it is.
+/// Quotes words for a shell.
 fn shell_text<'a>(env: &[(String, String)], words: impl Iterator<Item = &'a String>) -> String {
     let quoted = |word: &str| format!("'{}'", word.replace('\'', "'\\''"));
     let env = env.iter().map(|(name, value)| quoted(&format!("{name}={value}")));
@@ -252,13 +253,13 @@ impl Lender for AgentRun {
         ""
     }
 
-    /// Nobody has a sandbox of that name; whoever may not ask is told so instead.
+    /// Queries a sandbox that does not exist, which fails differently for invalid credentials.
     fn check(&self) -> Asked<'_, ()> {
         Box::pin(async {
             let asked = self.ask(Method::GET, "/sandboxes/belljar-check", None, Again::Always).await;
             match asked {
                 Err(trouble) if trouble.status() != Some(404) => {
-                    Err(self.refusal("look for a sandbox", &trouble))
+                    Err(self.refusal("query a sandbox", &trouble))
                 }
                 _ => Ok(()),
             }
@@ -267,12 +268,12 @@ impl Lender for AgentRun {
 
     fn borrow(&self, _terms: Terms) -> Asked<'_, Lent> {
         Box::pin(async move {
-            let step = "make a sandbox";
-            // The name is ours, so that asking again makes no second one, and there is something to end.
+            let step = "create a sandbox";
+            // The name is ours, so that a retry creates no second sandbox and a failed one can be deleted.
             let lent = Lent { id: format!("belljar-{}", unique()?), url: String::new(), token: None };
             let body = json!({"templateName": self.template, "sandboxIdleTimeoutSeconds": IDLE_SECONDS, "sandboxId": lent.id});
             let made = match self.ask(Method::POST, "/sandboxes", Some(body), Again::Always).await {
-                // The first time was heard after all.
+                // An earlier attempt succeeded after all.
                 Err(trouble) if trouble.status() == Some(409) => Ok(()),
                 made => made.map(drop),
             };
@@ -308,7 +309,7 @@ impl Lender for AgentRun {
             let request = request.map_err(|trouble| lost(&trouble))?;
             let request =
                 request.header("Content-Type", format!("multipart/form-data; boundary={mark}")).body(body);
-            // Written twice, a file is the same.
+            // Writing a file twice is harmless.
             self.http
                 .send_for(request, Again::Always, patience)
                 .await
@@ -345,7 +346,9 @@ impl Lender for AgentRun {
             let asked =
                 self.ask(Method::DELETE, &format!("/sandboxes/{}", lent.id), None, Again::Always).await;
             match asked {
-                Err(trouble) if trouble.status() != Some(404) => Err(self.refusal("end a sandbox", &trouble)),
+                Err(trouble) if trouble.status() != Some(404) => {
+                    Err(self.refusal("delete a sandbox", &trouble))
+                }
                 _ => Ok(()),
             }
         })

@@ -1,5 +1,5 @@
-# Packs what a run left: what main returned, and artifacts. $1 how large a result may be, $2 how large an artifact, $3 how many,
-# $4 what their names may end in. Fails where there is nothing.
+# Packs a run's results: the return value of main, and artifacts. $1: size limit of the result; $2: size limit
+# of an artifact; $3: number of artifacts; $4: their extensions. Fails if there are none.
 cd /
 {
     find tmp/.belljar/result -maxdepth 0 -type f -size +0c -size "-$(($1 + 1))c" -print0

@@ -1,23 +1,23 @@
-//! Connect's frames as E2B's daemon sends them: a byte of flags, a length, JSON.
+//! Frames of the Connect protocol as sent by E2B's daemon: one byte of flags, a length, JSON.
 
 use serde_json::Value;
 
-/// The last frame of a stream.
+/// The flag of a stream's last frame.
 const END: u8 = 2;
 const HEADER: usize = 5;
-/// More than any frame has; output comes in pieces of some ten kilobytes.
+/// More than any frame needs: output arrives in chunks of about ten kilobytes.
 const MAX_FRAME: usize = 8 << 20;
 
-/// One frame.
+/// A frame of a stream.
 #[derive(Debug, PartialEq)]
 pub(super) enum Frame {
     /// A message.
     Message(Value),
-    /// The stream is over; with an error where it ended by one.
+    /// The end of the stream, with its error if there is one.
     End(Option<Value>),
 }
 
-/// A message as a stream has it.
+/// Encodes a message as a frame.
 pub(super) fn framed(message: &Value) -> Vec<u8> {
     let text = message.to_string();
     let mut frame = vec![0];
@@ -26,7 +26,7 @@ pub(super) fn framed(message: &Value) -> Vec<u8> {
     frame
 }
 
-/// Bytes as they come, from which frames are taken.
+/// A decoder that splits incoming bytes into frames.
 #[derive(Debug, Default)]
 pub(super) struct Frames(Vec<u8>);
 
@@ -35,17 +35,16 @@ impl Frames {
         self.0.extend_from_slice(bytes);
     }
 
-    /// The next frame that is whole.
+    /// Returns the next complete frame.
     pub(super) fn next(&mut self) -> Result<Option<Frame>, String> {
         let Some((header, rest)) = self.0.split_at_checked(HEADER) else { return Ok(None) };
         let (flags, length) = (header[0], u32::from_be_bytes([header[1], header[2], header[3], header[4]]));
         let length = length as usize;
         if length > MAX_FRAME || flags & !END != 0 {
-            return Err(format!("a frame of {length} bytes with flags {flags}"));
+            return Err(format!("unexpected frame of {length} bytes with flags {flags}"));
         }
         let Some(text) = rest.get(..length) else { return Ok(None) };
-        let message =
-            serde_json::from_slice(text).map_err(|error| format!("a frame that is no JSON: {error}"));
+        let message = serde_json::from_slice(text).map_err(|error| format!("a frame is not JSON: {error}"));
         let message: Value = message?;
         self.0.drain(..HEADER + length);
         Ok(Some(match flags {

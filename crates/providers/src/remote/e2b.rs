@@ -1,4 +1,5 @@
-//! E2B: machines are made and ended at its API; the daemon on each takes files over HTTP and runs commands over Connect.
+//! E2B: its API creates and deletes sandboxes; the daemon in each transfers files over HTTP and runs commands
+//! over Connect.
 
 use std::time::Duration;
 
@@ -15,16 +16,17 @@ use super::task::heard_enough;
 use super::{Asked, Command, Ear, Lender, Lent, Outside, Terms, unique};
 use crate::settings::{E2bSettings, Secret};
 
-/// Its name in requests and receipts.
+/// Name in requests and receipts.
 pub(crate) const NAME: &str = "e2b";
-/// The daemon's port on each machine.
+/// The daemon's port in each sandbox.
 const DAEMON: &str = "49983";
-/// How much longer than its program a machine lives, where nobody gives it back: files come and go in that time.
+/// How much longer than its program a sandbox lives if it is not deleted. Covers the time for transferring
+/// files.
 const GRACE: Duration = Duration::from_secs(120);
-/// More than any answer but a file has.
+/// More than any response except a file.
 const MAX_ANSWER: u64 = 1 << 20;
 
-/// What is asked for machines.
+/// A client for the service.
 #[derive(Debug)]
 pub(super) struct E2b {
     http: Http,
@@ -36,10 +38,10 @@ pub(super) struct E2b {
 impl E2b {
     pub(super) fn new(settings: &E2bSettings) -> Result<Self, ProviderError> {
         let wrong = |cause: String| ProviderError::Setup { step: "use provider 'e2b'".to_owned(), cause };
-        let missing = || wrong("it has no key; set providers.e2b.api_key or E2B_API_KEY".to_owned());
+        let missing = || wrong("no API key; set providers.e2b.api_key or E2B_API_KEY".to_owned());
         let key = settings.api_key.clone().ok_or_else(missing)?;
         if !key.reveal().bytes().all(|byte| byte.is_ascii_graphic()) || key.reveal().is_empty() {
-            return Err(wrong("providers.e2b.api_key (or E2B_API_KEY) is no key".to_owned()));
+            return Err(wrong("providers.e2b.api_key (or E2B_API_KEY) is not a valid key".to_owned()));
         }
         let usual = || format!("https://api.{}", settings.domain);
         let api = settings.api_url.clone().unwrap_or_else(usual);
@@ -49,7 +51,7 @@ impl E2b {
         }
         if settings.longest_seconds <= GRACE.as_secs() {
             return Err(wrong(format!(
-                "providers.e2b.longest_seconds: must be above {}, which files and the set-up may take",
+                "providers.e2b.longest_seconds: must be above {}, the time reserved for set-up and files",
                 GRACE.as_secs()
             )));
         }
@@ -60,13 +62,13 @@ impl E2b {
         Ok(Self { http, api, key, settings: settings.clone() })
     }
 
-    /// A request to its API.
+    /// Builds a request to the API.
     fn api(&self, method: Method, path: &str) -> RequestBuilder {
         let url = format!("{}{path}", self.api.as_str().trim_end_matches('/'));
         self.http.client.request(method, url).header("X-API-KEY", self.key.reveal())
     }
 
-    /// A request to the daemon on a machine.
+    /// Builds a request to the daemon in a sandbox.
     fn daemon(&self, lent: &Lent, method: Method, path: &str) -> RequestBuilder {
         let request = self.http.client.request(method, format!("{}{path}", lent.url));
         let request = request.header("E2b-Sandbox-Id", &lent.id).header("E2b-Sandbox-Port", DAEMON);
@@ -76,7 +78,7 @@ impl E2b {
         }
     }
 
-    /// What came of asking for a machine.
+    /// Parses the response to a creation request.
     fn lent(&self, answer: &Value) -> Option<Lent> {
         let is_plain = |text: &&str| {
             !text.is_empty()
@@ -92,18 +94,18 @@ impl E2b {
         Some(Lent { id, url, token })
     }
 
-    /// What is wrong, in words of the settings.
+    /// Explains an error in terms of the settings.
     fn refusal(&self, step: &str, trouble: &Trouble) -> ProviderError {
         let cause = match trouble.status() {
-            Some(401 | 403) => format!("{trouble}; correct providers.e2b.api_key or E2B_API_KEY"),
-            Some(402) => format!("{trouble}; the account there has no credit left"),
+            Some(401 | 403) => format!("{trouble}; check providers.e2b.api_key or E2B_API_KEY"),
+            Some(402) => format!("{trouble}; the E2B account has no credit left"),
             Some(404) => format!(
-                "{trouble}; is there a template '{}'? Correct providers.e2b.template",
+                "{trouble}; check that template '{}' exists, or set providers.e2b.template",
                 self.settings.template
             ),
             Some(429) => {
                 format!(
-                    "{trouble}; raise the quota there, or lower providers.e2b.sandboxes{}",
+                    "{trouble}; raise the quota at E2B, or lower providers.e2b.sandboxes{}",
                     trouble.when()
                 )
             }
@@ -118,11 +120,11 @@ impl E2b {
     }
 }
 
-/// A machine that is gone under a run.
+/// The error for a sandbox that failed during a run.
 fn lost(trouble: &Trouble) -> ProviderError {
     let message = match trouble {
-        Trouble::Refused { status: 502, .. } => format!("its machine at E2B is gone ({trouble})"),
-        _ => format!("its machine at E2B failed: {trouble}"),
+        Trouble::Refused { status: 502, .. } => format!("the sandbox at E2B is gone ({trouble})"),
+        _ => format!("the sandbox at E2B failed: {trouble}"),
     };
     ProviderError::Lost { message }
 }
@@ -140,7 +142,7 @@ impl Lender for E2b {
         Duration::from_secs(self.settings.longest_seconds).saturating_sub(GRACE)
     }
 
-    /// The end is heard as it comes.
+    /// Zero, because the daemon reports the ending at once.
     fn grace(&self) -> Duration {
         Duration::ZERO
     }
@@ -169,9 +171,9 @@ impl Lender for E2b {
                 "allow_internet_access": terms.internet,
                 "metadata": {"made-by": "belljar"},
             });
-            let step = "make a sandbox";
+            let step = "create a sandbox";
             let key = unique()?;
-            // The same key again is the same sandbox again.
+            // Repeating the key returns the same sandbox.
             let request = self.api(Method::POST, "/v2/sandboxes").header("Idempotency-Key", key);
             let request = request.header("Content-Type", "application/json").body(body.to_string());
             let refusal = |trouble: Trouble| self.refusal(step, &trouble);
@@ -179,7 +181,7 @@ impl Lender for E2b {
             let answer = self.http.json(answer, MAX_ANSWER).await.map_err(refusal)?;
             self.lent(&answer).ok_or_else(|| ProviderError::Setup {
                 step: format!("{step} at E2B"),
-                cause: "its answer names none".to_owned(),
+                cause: "the response names no sandbox".to_owned(),
             })
         })
     }
@@ -189,7 +191,7 @@ impl Lender for E2b {
             let request = self.daemon(lent, Method::POST, &format!("/files?username=root&path={path}"));
             let patience = self.http.patience(content.len());
             let request = request.header("Content-Type", "application/octet-stream").body(content);
-            // Written twice, a file is the same.
+            // Writing a file twice is harmless.
             self.http
                 .send_for(request, Again::Always, patience)
                 .await
@@ -214,7 +216,7 @@ impl Lender for E2b {
             let process = json!({"cmd": words[0], "args": words[1..], "envs": env, "cwd": workdir});
             let start = framed(&json!({"process": process, "stdin": false}));
             let user = STANDARD.encode(if ours { "root:" } else { "user:" });
-            // The daemon ends it, too, where nobody here does.
+            // The daemon ends the command too, in case this process cannot.
             let deadline = (timeout + Duration::from_secs(10)).as_millis().to_string();
             let request = self
                 .daemon(lent, Method::POST, "/process.Process/Start")
@@ -227,7 +229,7 @@ impl Lender for E2b {
             let answer = self.http.send(request, Again::IfNothingHappened).await;
             let mut answer = answer.map_err(|trouble| lost(&trouble))?;
             let broken =
-                |why: String| ProviderError::Lost { message: format!("its machine at E2B sent {why}") };
+                |why: String| ProviderError::Lost { message: format!("the sandbox at E2B failed: {why}") };
             let mut frames = Frames::default();
             loop {
                 while let Some(frame) = frames.next().map_err(broken)? {
@@ -237,9 +239,9 @@ impl Lender for E2b {
                 }
                 match answer.chunk().await {
                     Ok(Some(bytes)) => frames.push(&bytes),
-                    Ok(None) => return Err(broken("no end of the program".to_owned())),
+                    Ok(None) => return Err(broken("the stream ended before the program".to_owned())),
                     Err(error) => {
-                        let message = format!("the connection to its machine at E2B broke: {error}");
+                        let message = format!("the connection to the sandbox at E2B broke: {error}");
                         return Err(ProviderError::Lost { message: shown(&message) });
                     }
                 }
@@ -251,34 +253,39 @@ impl Lender for E2b {
         Box::pin(async move {
             let request = self.api(Method::DELETE, &format!("/sandboxes/{}", lent.id));
             match self.http.send(request, Again::Always).await {
-                Err(trouble) if trouble.status() != Some(404) => Err(self.refusal("end a sandbox", &trouble)),
+                Err(trouble) if trouble.status() != Some(404) => {
+                    Err(self.refusal("delete a sandbox", &trouble))
+                }
                 _ => Ok(()),
             }
         })
     }
 }
 
-/// What a frame of a running command says; how it ended, if it did.
+/// Handles a frame of a running command. Returns how the command ended, if it did.
 fn hear(frame: Frame, ear: Ear<'_>) -> Result<Option<Ending>, ProviderError> {
     let event = match frame {
         Frame::Message(message) => message["event"].clone(),
         Frame::End(error) => {
             let said = |error: &Value| error["message"].as_str().or(error["code"].as_str()).map(shown);
-            let said = error.as_ref().and_then(said).unwrap_or_else(|| "no end of the program".to_owned());
+            let said = error
+                .as_ref()
+                .and_then(said)
+                .unwrap_or_else(|| "the stream ended before the program".to_owned());
             let step = "start the program at E2B".to_owned();
             return match error.as_ref().and_then(|error| error["code"].as_str()) {
                 Some("deadline_exceeded") => Ok(Some(Ending::TimedOut)),
                 Some("invalid_argument" | "not_found" | "unauthenticated" | "permission_denied") => {
                     Err(ProviderError::Setup { step, cause: said })
                 }
-                _ => Err(ProviderError::Lost { message: format!("its machine at E2B says: {said}") }),
+                _ => Err(ProviderError::Lost { message: format!("the sandbox at E2B reported: {said}") }),
             };
         }
     };
     for (name, stream) in [("stdout", Stream::Stdout), ("stderr", Stream::Stderr)] {
         let Some(text) = event["data"][name].as_str() else { continue };
         let bytes = STANDARD.decode(text).map_err(|_| ProviderError::Lost {
-            message: "its machine at E2B sent output that is no base64".to_owned(),
+            message: "the sandbox at E2B sent output that is not base64".to_owned(),
         })?;
         if ear(stream, &bytes) == Flow::Kill {
             return Ok(Some(heard_enough()));
@@ -287,7 +294,7 @@ fn hear(frame: Frame, ear: Ear<'_>) -> Result<Option<Ending>, ProviderError> {
     Ok(event.get("end").map(ending))
 }
 
-/// How Go puts the end of a process.
+/// Parses an ending as Go formats it.
 fn ending(end: &Value) -> Ending {
     let status = end["status"].as_str().unwrap_or_default();
     let signal = status.strip_prefix("signal: ").map(|name| name.trim_end_matches(" (core dumped)"));
@@ -295,12 +302,12 @@ fn ending(end: &Value) -> Ending {
         Some(name) => Ending::Signalled(
             SIGNALS.iter().find(|(_, known)| *known == name).map_or(9, |(number, _)| *number),
         ),
-        // What is zero is left out.
+        // Zero is omitted.
         None => Ending::Exited(end["exitCode"].as_i64().unwrap_or(0) as u8),
     }
 }
 
-/// Go's names of signals on Linux.
+/// Go's names of Linux signals.
 const SIGNALS: [(i32, &str); 15] = [
     (1, "hangup"),
     (2, "interrupt"),
@@ -345,7 +352,7 @@ mod tests {
                 .contains("set providers.e2b.api_key or E2B_API_KEY")
         );
         let split = E2bSettings { api_key: Some("a\r\nHost: x".to_owned().into()), ..usual() };
-        assert!(wrong(split).contains("is no key"));
+        assert!(wrong(split).contains("is not a valid key"));
         let plain = E2bSettings { api_url: Some("http://e2b.example".to_owned()), ..usual() };
         assert!(wrong(plain).contains("providers.e2b.api_url: must begin with https://"));
         assert!(wrong(E2bSettings { longest_seconds: 60, ..usual() }).contains("must be above 120"));

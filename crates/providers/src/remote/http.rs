@@ -1,4 +1,4 @@
-//! Requests to a service: bounded in time and size, and sent again only where that can do no harm.
+//! Requests to a service: limited in time and size, and retried only if that is harmless.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,34 +8,34 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use serde_json::Value;
 
-/// How long is waited before each further try.
+/// Delays before each retry.
 const PAUSES: [Duration; 3] =
     [Duration::from_millis(200), Duration::from_millis(800), Duration::from_secs(3)];
-/// Whoever is told to come back later than this gives up and says so.
+/// A longer Retry-After is not waited for: the request fails.
 const PATIENCE: Duration = Duration::from_secs(10);
 const CONNECTING: Duration = Duration::from_secs(10);
-/// More than any error says.
+/// More than any error message needs.
 const MAX_ERROR: u64 = 64 << 10;
-/// What of it people are shown.
+/// How much of it users see.
 const MAX_SHOWN: usize = 300;
 
-/// When a request may be sent again.
+/// When a request may be retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Again {
-    /// Whenever it failed: sent twice, it does the same as sent once.
+    /// After any failure: the request is idempotent.
     Always,
-    /// Where it certainly did nothing: nobody was reached, or it was told to come back later.
+    /// Only if it certainly had no effect: there was no connection, or the service asked to retry later.
     IfNothingHappened,
 }
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// Nobody was reached.
+    /// No connection was made.
     Unreachable { host: String, why: String },
-    /// It was sent, and what became of it is not known.
+    /// The request was sent, but its effect is unknown.
     Broken { host: String, why: String },
-    /// The service does not want to.
+    /// The service refused the request.
     Refused { host: String, status: u16, message: String, later: Option<Duration> },
 }
 
@@ -47,17 +47,17 @@ impl Trouble {
         }
     }
 
-    /// When the service wants to be asked again, if it says so.
+    /// Returns a hint that names the service's Retry-After, if there is one.
     pub(super) fn when(&self) -> String {
         match self {
             Self::Refused { later: Some(later), .. } => {
-                format!("; it may be tried again in {} s", later.as_secs())
+                format!("; retry in {} s", later.as_secs())
             }
             _ => String::new(),
         }
     }
 
-    /// How long to wait, where it may be tried again; `pause` where nobody says.
+    /// Returns the delay before a retry, or `None` if it may not be retried. `pause` is the default delay.
     fn wait(&self, again: Again, pause: Duration) -> Option<Duration> {
         match self {
             Self::Unreachable { .. } => Some(pause),
@@ -75,25 +75,27 @@ impl Trouble {
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreachable { host, why } => write!(f, "nobody answers at {host}: {why}"),
+            Self::Unreachable { host, why } => write!(f, "cannot connect to {host}: {why}"),
             Self::Broken { host, why } => write!(f, "the connection to {host} broke: {why}"),
-            Self::Refused { host, status, message, .. } => write!(f, "{host} answers {status}: {message}"),
+            Self::Refused { host, status, message, .. } => {
+                write!(f, "{host} responded with {status}: {message}")
+            }
         }
     }
 }
 
-/// What sends requests.
+/// An HTTP client for one service.
 #[derive(Debug)]
 pub(super) struct Http {
     pub(super) client: Client,
-    /// How long an answer is waited for.
+    /// Timeout for a response.
     answer: Duration,
 }
 
 impl Http {
-    /// Follows nobody elsewhere, because requests carry a key.
+    /// Creates a client that follows no redirects, because requests carry a key.
     pub(super) fn new(answer: Duration, base: &Url) -> Result<Self, String> {
-        // Whoever was first has set the same one.
+        // Fails if the same provider is installed already.
         let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
         let builder = Client::builder()
             .connect_timeout(CONNECTING.min(answer))
@@ -105,17 +107,18 @@ impl Http {
         Ok(Self { client, answer })
     }
 
-    /// How long an answer is waited for where so many bytes go there first; a megabyte a second is slow.
+    /// Returns the timeout for a response to a request of this size, assuming at least one megabyte per
+    /// second.
     pub(super) fn patience(&self, bytes: usize) -> Duration {
         self.answer + Duration::from_secs((bytes >> 20) as u64)
     }
 
-    /// Sends a request until there is an answer that says yes.
+    /// Sends a request, with retries, until it succeeds.
     pub(super) async fn send(&self, request: RequestBuilder, again: Again) -> Result<Response, Trouble> {
         self.send_for(request, again, self.answer).await
     }
 
-    /// The same for a request that takes its time.
+    /// Sends a request like [`Http::send`], with a specific timeout.
     pub(super) async fn send_for(
         &self,
         request: RequestBuilder,
@@ -157,7 +160,7 @@ impl Http {
         Err(Trouble::Refused { host, status: status.as_u16(), message: message(&body, status), later })
     }
 
-    /// All of an answer that is no longer than it may be.
+    /// Reads a response body up to a size limit.
     pub(super) async fn body(&self, mut response: Response, bound: u64) -> Result<Vec<u8>, Trouble> {
         let host = host_of(response.url());
         let broken = |why: String| Trouble::Broken { host: host.clone(), why };
@@ -167,33 +170,33 @@ impl Http {
             match chunk.map_err(|_| broken(silence(self.answer)))?.map_err(|error| broken(reason(&error)))? {
                 None => return Ok(body),
                 Some(chunk) if (body.len() + chunk.len()) as u64 > bound => {
-                    return Err(broken(format!("its answer is longer than {bound} bytes")));
+                    return Err(broken(format!("the response is longer than {bound} bytes")));
                 }
                 Some(chunk) => body.extend_from_slice(&chunk),
             }
         }
     }
 
-    /// The same, as JSON.
+    /// Reads a response body as JSON.
     pub(super) async fn json(&self, response: Response, bound: u64) -> Result<Value, Trouble> {
         let host = host_of(response.url());
         let body = self.body(response, bound).await?;
         serde_json::from_slice(&body)
-            .map_err(|error| Trouble::Broken { host, why: format!("its answer is no JSON: {error}") })
+            .map_err(|error| Trouble::Broken { host, why: format!("the response is not JSON: {error}") })
     }
 }
 
 fn silence(patience: Duration) -> String {
-    format!("no answer within {} s", patience.as_secs())
+    format!("no response within {} s", patience.as_secs())
 }
 
-/// An address that a key may be sent to: over TLS, or to this machine.
+/// Parses a URL that a key may be sent to: over TLS, or to this machine.
 pub(super) fn address(setting: &str, text: &str) -> Result<Url, String> {
     let url: Url = text.parse().map_err(|error| format!("{setting}: '{}': {error}", text.escape_debug()))?;
     match url.scheme() {
         "https" => Ok(url),
         "http" if is_near(&url) => Ok(url),
-        _ => Err(format!("{setting}: must begin with https://; http:// is for this machine itself only")),
+        _ => Err(format!("{setting}: must begin with https://; http:// is allowed only for this machine")),
     }
 }
 
@@ -207,7 +210,7 @@ pub(super) fn is_near(url: &Url) -> bool {
     }
 }
 
-/// The host, with its port where that is not the usual one.
+/// Returns the host, with the port if it is not the default.
 pub(super) fn host_of(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
@@ -218,7 +221,7 @@ fn later(response: &Response) -> Option<Duration> {
     text.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// What a service says of its refusal, in one line of a bounded length.
+/// Returns the service's error message as one line of limited length.
 fn message(body: &[u8], status: StatusCode) -> String {
     let json: Option<Value> = serde_json::from_slice(body).ok();
     let said = json.as_ref().and_then(|json| json["message"].as_str()).map(str::to_owned);
@@ -227,13 +230,13 @@ fn message(body: &[u8], status: StatusCode) -> String {
     if said.is_empty() { status.canonical_reason().unwrap_or("no reason given").to_owned() } else { said }
 }
 
-/// Text of somebody else's, fit to be shown.
+/// Makes text from a service safe to print.
 pub(super) fn shown(text: &str) -> String {
     let plain = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c });
     plain.take(MAX_SHOWN).collect::<String>().trim().to_owned()
 }
 
-/// The innermost cause, which is what tells: the outer ones only repeat the address.
+/// Returns the innermost cause: the outer ones only repeat the address.
 fn reason(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {

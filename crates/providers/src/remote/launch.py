@@ -1,4 +1,4 @@
-"""Runs a command, keeps head and tail of what it writes in files, and says how it ended: their API is for text, and waits."""
+"""Runs a command, keeps head and tail of its output in files, reports its ending: the API is text-only."""
 import collections, json, os, signal, subprocess, sys, threading
 
 seconds, keep, folder, words = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
@@ -30,7 +30,7 @@ except subprocess.TimeoutExpired:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     said = {"late": True}
-# Whoever still has a stream open is not waited for.
+# Processes that keep a stream open are not awaited.
 [thread.join(0.3) for thread in pumps]
 for name, tail in list(kept.items()):
     with open(f"{folder}/{name}", "ab") as file:

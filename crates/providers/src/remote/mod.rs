@@ -1,10 +1,12 @@
-//! Somebody else's machines: each run borrows one, and gives it back however it ends.
+//! Providers that run on a remote service. Each run creates one sandbox at the service, here called a
+//! machine, and deletes it however the run ends.
 //!
 //! ```text
-//! Remote ── lender: E2B or AgentRun ──▶ Held: a machine ── files, commands ──▶ task.rs
+//! Remote ── service: E2B or AgentRun ──▶ LeasedMachine ── files, commands ──▶ task.rs
 //! ```
 //!
-//! What keeps a program in there is the service's word. Belljar enforces time and output, by giving the machine back.
+//! Isolation is the service's responsibility. Belljar enforces time and output limits by deleting the
+//! machine.
 
 mod agentrun;
 mod connect;
@@ -29,7 +31,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use crate::settings::{AgentRunSettings, E2bSettings};
 use task::Left;
 
-/// What a machine is borrowed for.
+/// Requirements for a machine.
 #[derive(Debug, Clone, Copy)]
 struct Terms {
     /// How long the program may run.
@@ -38,13 +40,13 @@ struct Terms {
     internet: bool,
 }
 
-/// A machine of a lender's.
+/// A machine at the service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Lent {
     id: String,
-    /// Where it is spoken to.
+    /// The URL of its daemon.
     url: String,
-    /// What lets us in there.
+    /// The access token of its daemon.
     token: Option<String>,
 }
 
@@ -54,53 +56,54 @@ struct Command {
     words: Vec<String>,
     env: Vec<(String, String)>,
     workdir: String,
-    /// Whether it is ours and needs every right.
+    /// Whether it is one of our scripts, which need full privileges.
     ours: bool,
-    /// How long it may take.
+    /// The timeout.
     timeout: Duration,
-    /// How much of each stream will be kept.
+    /// How much of each stream is kept.
     keep: u64,
 }
 
-/// What machines of a lender's reach.
+/// Which network a service's machines have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outside {
-    /// The internet, where that is asked for.
+    /// The internet on request.
     AsAsked,
-    /// The internet.
+    /// Always the internet.
     Always,
-    /// Nothing.
+    /// No network.
     Never,
 }
 
-/// Takes the output of a command as it comes.
+/// Receives the output of a command as it arrives.
 type Ear<'a> = &'a mut (dyn FnMut(Stream, &[u8]) -> Flow + Send);
 type Asked<'a, T> = BoxFuture<'a, Result<T, ProviderError>>;
 
-/// A service that lends machines.
+/// A service that provides machines.
 trait Lender: Debug + Send + Sync {
     fn name(&self) -> &'static str;
-    /// Who it is, for receipts.
+    /// Returns the service's description for receipts.
     fn service(&self) -> Service;
-    /// The longest that a program may run there.
+    /// Returns the longest time a program may run.
     fn longest(&self) -> Duration;
-    /// How much later than its program's end a lender may know of it.
+    /// Returns how long after a program's end the service may take to report it.
     fn grace(&self) -> Duration;
     fn outside(&self) -> Outside;
-    /// The user whose files a program's are; none where commands are that user's anyway.
+    /// Returns the user who must own a program's files, or an empty string if commands run as the owner
+    /// anyway.
     fn user(&self) -> &'static str;
-    /// Whether it would lend us something.
+    /// Checks that the service accepts requests.
     fn check(&self) -> Asked<'_, ()>;
     fn borrow(&self, terms: Terms) -> Asked<'_, Lent>;
     fn put<'a>(&'a self, lent: &'a Lent, path: &'a str, content: Vec<u8>) -> Asked<'a, ()>;
-    /// A file that is no longer than it may be.
+    /// Reads a file up to a size limit.
     fn get<'a>(&'a self, lent: &'a Lent, path: &'a str, bound: u64) -> Asked<'a, Vec<u8>>;
     fn run<'a>(&'a self, lent: &'a Lent, command: Command, ear: Ear<'a>) -> Asked<'a, Ending>;
-    /// Gives it back. One that is gone already is no error.
+    /// Deletes the machine. Succeeds if it is gone already.
     fn give_back<'a>(&'a self, lent: &'a Lent) -> Asked<'a, ()>;
 }
 
-/// A provider whose machines are somebody else's.
+/// A provider whose sandboxes run at a remote service.
 #[derive(Debug)]
 pub struct Remote(Arc<Shared>);
 
@@ -108,13 +111,13 @@ pub struct Remote(Arc<Shared>);
 struct Shared {
     lender: Box<dyn Lender>,
     permits: Arc<Semaphore>,
-    /// How many of those there are.
+    /// The total number of permits.
     count: u32,
     closing: watch::Sender<bool>,
 }
 
 impl Remote {
-    /// Machines of E2B's. Speaks to nobody yet.
+    /// Creates the provider for E2B without connecting.
     ///
     /// # Errors
     /// Names the setting that is missing or wrong.
@@ -122,7 +125,7 @@ impl Remote {
         Ok(Self::over(Box::new(e2b::E2b::new(settings)?), settings.sandboxes))
     }
 
-    /// Machines of Aliyun AgentRun's. Speaks to nobody yet.
+    /// Creates the provider for Aliyun AgentRun without connecting.
     ///
     /// # Errors
     /// Names the setting that is missing or wrong.
@@ -142,11 +145,11 @@ impl Provider for Remote {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let reason = format!("isolation is that of the service at {}", self.0.lender.service().host);
+        let reason = format!("isolation is provided by the service at {}", self.0.lender.service().host);
         let missing = |layer: &Layer| MissingLayer {
             layer: *layer,
             reason: reason.clone(),
-            remedy: "use provider 'native' where Belljar is to enforce it".to_owned(),
+            remedy: "use provider 'native' if Belljar must enforce it".to_owned(),
         };
         let missing = Layer::ALL.iter().map(missing).collect();
         Capabilities { missing, remote: true, ..Capabilities::default() }
@@ -159,7 +162,7 @@ impl Provider for Remote {
         Box::pin(std::future::ready(admitted))
     }
 
-    /// The service answers, and takes our key.
+    /// Checks that the service answers and accepts our key.
     fn check(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
         self.0.lender.check()
     }
@@ -171,14 +174,14 @@ impl Provider for Remote {
     fn shut_down(&self) -> BoxFuture<'_, ()> {
         self.0.closing.send_replace(true);
         Box::pin(async {
-            // A machine's permit is free when it was given back, and not before.
+            // A machine's permit is released only after it was deleted.
             let _all = self.0.permits.acquire_many(self.0.count).await;
         })
     }
 }
 
 impl Shared {
-    /// Refuses what the service cannot do.
+    /// Refuses plans that the service cannot run.
     fn admit(&self, plan: &Plan) -> Result<(), ProviderError> {
         let name = self.lender.name();
         let refuse = |field, what: &str| {
@@ -186,33 +189,35 @@ impl Shared {
             Err(ProviderError::Unsupported { field, message })
         };
         if plan.image != Image::Host {
-            return refuse("image", "runs the template that is configured for it; name no image");
+            return refuse("image", "runs its configured template; leave out image");
         }
         if plan.playground.is_some() || !plan.mounts.is_empty() {
-            return refuse("mount", "shows no folders and volumes of this machine; give files");
+            return refuse("mount", "cannot mount folders or volumes of this machine; use files");
         }
         if !plan.package_layers.is_empty() {
-            return refuse("dependencies", "has the packages of its template only; use --no-deps");
+            return refuse("dependencies", "has only the packages of its template; use --no-deps");
         }
         match (&plan.network, self.lender.outside()) {
-            (Network::Hosts(_), _) => return refuse("network", "cannot let out to single hosts"),
+            (Network::Hosts(_), _) => {
+                return refuse("network", "cannot restrict the network to individual hosts");
+            }
             (Network::None, Outside::Always) => {
-                return refuse("network", "cannot keep a program from the internet; ask for network 'full'");
+                return refuse("network", "cannot block the internet; use network 'full'");
             }
             (Network::Full, Outside::Never) => {
-                return refuse("network", "has a template without the internet; ask for network 'none'");
+                return refuse("network", "has a template without internet access; use network 'none'");
             }
             (Network::None | Network::Full, _) => {}
         }
         let longest = self.lender.longest();
         if plan.limits.timeout > longest {
-            let what = format!("runs nothing for longer than {} s; ask for less", longest.as_secs());
+            let what = format!("limits runs to {} s; use a shorter timeout", longest.as_secs());
             return refuse("limits.timeout_ms", &what);
         }
         Ok(())
     }
 
-    /// Borrows a machine. Whoever stops waiting for it has it given back as soon as there is one.
+    /// Creates a machine. If the caller stops waiting, it is deleted as soon as it exists.
     async fn lend(self: &Arc<Self>, terms: Terms) -> Result<Held, ProviderError> {
         let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| closing())?;
         if *self.closing.borrow() {
@@ -224,27 +229,27 @@ impl Shared {
             let lent = shared.lender.borrow(terms).await;
             let held =
                 lent.map(|lent| Held { lent, shared, permit: Some(permit), runtime: Handle::current() });
-            let _nobody_waits = give.send(held);
+            let _sent = give.send(held);
         });
         take.await.unwrap_or_else(|_| Err(closing()))
     }
 }
 
 fn closing() -> ProviderError {
-    ProviderError::Lost { message: "this provider is being shut down".to_owned() }
+    ProviderError::Lost { message: "the provider is shutting down".to_owned() }
 }
 
-/// A name that nothing else has.
+/// Returns a random name.
 fn unique() -> Result<String, ProviderError> {
     let mut bytes = [0_u8; 16];
     getrandom::fill(&mut bytes).map_err(|error| ProviderError::Setup {
-        step: "draw a random name".to_owned(),
+        step: "generate a random name".to_owned(),
         cause: error.to_string(),
     })?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A machine that is ours for the time being. Dropped, it is given back.
+/// A machine in use. Dropping it deletes the machine.
 #[derive(Debug)]
 struct Held {
     lent: Lent,
@@ -257,14 +262,14 @@ impl Drop for Held {
     fn drop(&mut self) {
         let (lent, shared, permit) = (self.lent.clone(), Arc::clone(&self.shared), self.permit.take());
         self.runtime.spawn(async move {
-            // One that cannot be given back has an end that was agreed on when it was borrowed.
+            // On failure, the machine ends at the timeout set on creation.
             let _given_back = shared.lender.give_back(&lent).await;
             drop(permit);
         });
     }
 }
 
-/// A place in which tasks run one after the other, each on a machine of its own.
+/// A sandbox that runs each task on a new machine, one after another.
 #[derive(Debug)]
 struct RemoteSandbox {
     shared: Arc<Shared>,
@@ -296,7 +301,7 @@ impl RemoteSandbox {
             let held = self.shared.lend(terms).await?;
             task::run(&held, &self.plan, task, sink).await
         };
-        // What is dropped here gives its machine back.
+        // Dropping the future deletes its machine.
         let (ending, left) = tokio::select! {
             biased;
             () = cancel => (Ending::Cancelled, Left::default()),

@@ -1,6 +1,6 @@
-# Puts a run's files where they belong, and says what it found: on each line a word and what it is about.
-# $1 whose the files are ('' leaves them), $2 where the program starts, $3 the command ('' for code), $4 where programs are
-# looked for, and then the programs that would do.
+# Moves a run's files into place and reports what it found, one keyword and its subject per line. $1: owner of
+# the files ('' keeps it); $2: working directory; $3: command ('' for code); $4: search path; the rest:
+# candidate programs.
 set -e
 user=$1 start=$2 command=$3 path=$4
 shift 4

@@ -1,4 +1,4 @@
-//! AgentRun's signature of a request: which headers it adds, and how they come about.
+//! Request signing for AgentRun.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,7 @@ const PAYLOAD: &str = "UNSIGNED-PAYLOAD";
 const REQUEST: &str = "aliyun_v4_request";
 const PRODUCT: &str = "agentrun";
 
-/// Who signs.
+/// The credentials of a signature.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Signer<'a> {
     pub(super) key_id: &'a str,
@@ -22,7 +22,7 @@ pub(super) struct Signer<'a> {
 }
 
 impl Signer<'_> {
-    /// The headers that a request needs beside its host.
+    /// Returns the headers to add to a request.
     pub(super) fn headers(&self, method: &str, url: &Url, now: SystemTime) -> Vec<(&'static str, String)> {
         let (date, time) = stamp(now);
         let mut headers =
@@ -53,7 +53,7 @@ impl Signer<'_> {
     }
 }
 
-/// Names and values, each encoded, in the order of the names.
+/// Returns the query's encoded names and values, sorted by name.
 fn canonical_query(url: &Url) -> String {
     let mut pairs: Vec<_> =
         url.query_pairs().map(|(name, value)| (encoded(&name), encoded(&value))).collect();
@@ -61,7 +61,7 @@ fn canonical_query(url: &Url) -> String {
     pairs.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join("&")
 }
 
-/// As part of a query: everything but letters, digits and four signs is written as bytes.
+/// Percent-encodes everything but letters, digits and `-._~`.
 pub(super) fn encoded(text: &str) -> String {
     let byte = |byte: u8| match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
@@ -74,11 +74,11 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The day, and the second of it, as the signature has them.
+/// Returns the date, and the date with time, as signatures need them.
 fn stamp(now: SystemTime) -> (String, String) {
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Years that begin in March, so that a leap day is the last of one; in eras of four hundred.
+    // Years start in March, so that a leap day is the last day of a year; eras have four hundred years.
     let (era, day) = ((days + 719_468) / 146_097, (days + 719_468) % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
@@ -104,7 +104,7 @@ mod tests {
         headers.into_iter().find(|(name, _)| *name == "agentrun-authorization").unwrap().1
     }
 
-    /// Recorded from `agentrun-sdk` 0.0.54 for the same requests at the same time.
+    /// Recorded from `agentrun-sdk` 0.0.54 for the same requests and time.
     #[test]
     fn signatures_are_those_of_the_public_sdk() {
         let host = "https://123-ram.agentrun-data.cn-hangzhou.aliyuncs.com";

@@ -1,5 +1,5 @@
-//! One task on a borrowed machine: its files go there in one archive, its commands are run, and what it left comes back in
-//! another one.
+//! One task on a machine: its files are uploaded as one archive, its commands run, and its results are
+//! downloaded as another.
 
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -16,26 +16,26 @@ use crate::program::{
     self, ARTIFACT_EXTENSIONS, Found, IMAGE_FOLDERS, MAX_ARTIFACT, MAX_ARTIFACTS, MAX_RESULT, Prepared, Spots,
 };
 
-/// Where a run's own files are on the machine, and the archive with all of them.
+/// The folder of a run's own files on the machine, and the archive of all files.
 pub(super) const FOLDER: &str = "/tmp/.belljar";
 const ARCHIVE: &str = "/tmp/.belljar.tar";
 const PREPARE: &str = include_str!("prepare.sh");
 const COLLECT: &str = include_str!("collect.sh");
-/// How long a script of ours may take.
+/// Timeout for our own scripts.
 const SCRIPT_TIME: Duration = Duration::from_secs(25);
-/// What of its output is read.
+/// How much of their output is read.
 const MAX_SAID: usize = 16 << 10;
-/// All that can come back, with an archive's own headers.
+/// The size limit of the results, including archive headers.
 const MAX_LEFT: u64 = MAX_RESULT as u64 + (MAX_ARTIFACTS as u64) * MAX_ARTIFACT + (1 << 20);
 
-/// What a task left.
+/// Results of a task.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Left {
     pub(super) result: Option<Value>,
     pub(super) artifacts: Vec<Artifact>,
 }
 
-/// Runs a task; its time begins when its files are there.
+/// Runs a task. Its timeout starts when its files are in place.
 pub(super) async fn run(
     held: &Held,
     plan: &Plan,
@@ -79,7 +79,7 @@ pub(super) async fn run(
     };
     let left = match ending {
         Ending::Exited(_) | Ending::Signalled(_) => collect(held).await?,
-        // What runs on there is ended by giving the machine back, and nothing is waited for.
+        // Deleting the machine ends what still runs there.
         _ => Left::default(),
     };
     Ok((ending, left))
@@ -98,7 +98,7 @@ fn prepared(plan: &Plan, task: &Task, runtime: Option<&'static Runtime>) -> Prep
     program::prepare(task, plan, found.as_ref(), &IMAGE_FOLDERS.join(":"), &spots)
 }
 
-/// All files of a run, as an archive of the whole machine.
+/// Packs all files of a run into an archive of absolute paths.
 fn pack(prepared: &Prepared, stdin: &[u8]) -> Result<Vec<u8>, ProviderError> {
     let mut archive = tar::Builder::new(Vec::new());
     let mut add = |path: String, mode: u32, content: &[u8]| {
@@ -119,7 +119,7 @@ fn pack(prepared: &Prepared, stdin: &[u8]) -> Result<Vec<u8>, ProviderError> {
         .map_err(|error| ProviderError::Setup { step: "pack the files".to_owned(), cause: error.to_string() })
 }
 
-/// Has the files put into place, and hears what there is to run them with.
+/// Moves the files into place, and returns the script's report about programs.
 async fn place(held: &Held, task: &Task, prepared: &Prepared) -> Result<String, ProviderError> {
     let command = match &task.program {
         Program::Command(words) => words.first().map(String::as_str).unwrap_or_default(),
@@ -132,7 +132,7 @@ async fn place(held: &Held, task: &Task, prepared: &Prepared) -> Result<String, 
     let (ending, said) = script(held, PREPARE, &arguments, true).await?;
     if ending != Ending::Exited(0) {
         let cause = format!("{} (the template needs sh, tar and find)", super::http::shown(&said));
-        return Err(ProviderError::Setup { step: "put files into place".to_owned(), cause });
+        return Err(ProviderError::Setup { step: "move files into place".to_owned(), cause });
     }
     for line in said.lines() {
         match line.split_once(' ') {
@@ -152,7 +152,7 @@ async fn place(held: &Held, task: &Task, prepared: &Prepared) -> Result<String, 
     Ok(said)
 }
 
-/// The best runtime of those that are there.
+/// Returns the first runtime that is installed and new enough.
 fn choose(held: &Held, language: &'static Language, said: &str) -> Result<&'static Runtime, ProviderError> {
     let version_of = |name: &str| {
         let told = said.lines().filter_map(|line| line.strip_prefix("program ")?.split_once(' '));
@@ -166,11 +166,11 @@ fn choose(held: &Held, language: &'static Language, said: &str) -> Result<&'stat
     language.runtimes.iter().find(fits).ok_or_else(|| ProviderError::LanguageMissing {
         language: language.name,
         image: held.shared.lender.service().template,
-        install: "use a template that has it".to_owned(),
+        install: "use a template that includes it".to_owned(),
     })
 }
 
-/// A command whose input is a file, and whose result, if it gives one, is written to another.
+/// Wraps a command to read its input from a file and to write its return value to another.
 fn redirected(words: &[String], stdin: bool, result: bool) -> Vec<String> {
     let input = if stdin { format!("{FOLDER}/stdin") } else { "/dev/null".to_owned() };
     let result = if result { format!(" 3>{FOLDER}/result") } else { String::new() };
@@ -179,7 +179,7 @@ fn redirected(words: &[String], stdin: bool, result: bool) -> Vec<String> {
     shell.into_iter().chain(words.iter().cloned()).collect()
 }
 
-/// Runs a script of ours, and gives what it said.
+/// Runs one of our scripts, and returns how it ended and its output.
 async fn script(
     held: &Held,
     text: &str,
@@ -206,12 +206,12 @@ async fn script(
     };
     let ended =
         tokio::time::timeout(SCRIPT_TIME, held.shared.lender.run(&held.lent, command, &mut ear)).await;
-    let lost = || ProviderError::Lost { message: "its machine does not answer any more".to_owned() };
+    let lost = || ProviderError::Lost { message: "the remote sandbox no longer responds".to_owned() };
     let ending = ended.map_err(|_| lost())??;
     Ok((ending, String::from_utf8_lossy(&said).into_owned()))
 }
 
-/// What the task left. A machine on which that cannot be packed is one that the program made so.
+/// Collects the results. Returns none if packing failed, which only the program can have caused.
 async fn collect(held: &Held) -> Result<Left, ProviderError> {
     let numbers = [MAX_RESULT as u64, MAX_ARTIFACT, MAX_ARTIFACTS as u64].map(|number| number.to_string());
     let endings = ARTIFACT_EXTENSIONS.join("\\|");
@@ -224,7 +224,7 @@ async fn collect(held: &Held) -> Result<Left, ProviderError> {
     Ok(unpack(&archive))
 }
 
-/// Reads an archive that a tenant's machine made: nothing of it is believed, and nothing is written anywhere.
+/// Reads an archive created on a tenant's machine: untrusted, and never unpacked to disk.
 fn unpack(archive: &[u8]) -> Left {
     let mut left = Left::default();
     let mut archive = tar::Archive::new(archive);
@@ -252,7 +252,7 @@ fn unpack(archive: &[u8]) -> Left {
     left
 }
 
-/// What a command's end means where its reader wants no more.
+/// The ending of a command whose output limit was hit.
 pub(super) fn heard_enough() -> Ending {
     Ending::LimitHit(Limit::Output, None)
 }

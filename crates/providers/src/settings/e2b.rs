@@ -1,40 +1,40 @@
-//! How E2B is used.
+//! Settings of the E2B provider.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Secret;
 
-/// How E2B is used; `[providers.e2b]` in the configuration.
+/// Settings of the E2B provider; `[providers.e2b]` in the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct E2bSettings {
-    /// The key of a project at E2B; else `E2B_API_KEY`.
-    #[schemars(title = "Key")]
+    /// API key of an E2B project; defaults to `E2B_API_KEY`.
+    #[schemars(title = "API key")]
     pub api_key: Option<Secret>,
-    /// Template that sandboxes are made of, by name or id. It needs `sh`, `tar`, `find` and the languages that are run.
+    /// Name or id of the template for sandboxes. It needs `sh`, `tar`, `find` and the languages to run.
     #[schemars(title = "Template")]
     pub template: String,
-    /// Where E2B is; another one where it is hosted by somebody else.
+    /// Domain of E2B, or of a self-hosted installation.
     #[schemars(title = "Domain", extend("x-destination" = true))]
     pub domain: String,
-    /// Where its API is, if not at `https://api.DOMAIN`.
-    #[schemars(title = "Address of the API", extend("x-destination" = true))]
+    /// URL of the API; defaults to `https://api.DOMAIN`.
+    #[schemars(title = "API URL", extend("x-destination" = true))]
     pub api_url: Option<String>,
-    /// Where sandboxes are reached, if not at `https://PORT-ID.DOMAIN`.
-    #[schemars(title = "Address of sandboxes", extend("x-destination" = true))]
+    /// URL of the sandboxes; defaults to `https://PORT-ID.DOMAIN`.
+    #[schemars(title = "Sandbox URL", extend("x-destination" = true))]
     pub sandbox_url: Option<String>,
-    /// The longest that a sandbox may live there, in seconds: an hour, or more on some plans.
+    /// Longest lifetime of a sandbox at E2B in seconds: an hour, or more on some plans.
     #[schemars(range(min = 60, max = 86_400))]
-    #[schemars(title = "Longest life")]
+    #[schemars(title = "Longest lifetime")]
     pub longest_seconds: u64,
-    /// How many sandboxes there may be at one time; more requests wait.
+    /// Maximum number of concurrent sandboxes; further requests wait.
     #[schemars(range(min = 1, max = 10_000))]
-    #[schemars(title = "Sandboxes at one time")]
+    #[schemars(title = "Concurrent sandboxes")]
     pub sandboxes: u32,
-    /// How long an answer is waited for, in seconds; what a program runs for does not count.
+    /// Timeout for a response in seconds, not counting a program's run time.
     #[schemars(range(min = 1, max = 600))]
-    #[schemars(title = "Patience")]
+    #[schemars(title = "Response timeout")]
     pub answer_seconds: u64,
 }
 

@@ -1,21 +1,22 @@
-//! A word that nobody is to see by accident.
+//! A setting that must not be printed by accident.
 
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A key or a password. It cannot be printed; whoever needs it says so.
+/// A key or a password. It cannot be printed; code that needs the text calls [`Secret::reveal`].
 ///
-/// It is serialised as it is, because whoever stores settings has to: what is shown to people is the store's part.
-/// Settings that decide where it is sent are `x-destination` in their schema: it is not kept where one of them changes.
+/// It serializes to its plain text, because storing settings requires that; hiding it from users is the
+/// store's task. Settings that determine where it is sent are marked `x-destination` in the schema: when one
+/// of them changes, the secret is not kept.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(transparent, extend("writeOnly" = true, "format" = "password"))]
 pub struct Secret(String);
 
 impl Secret {
-    /// The word itself.
+    /// Returns the text.
     pub fn reveal(&self) -> &str {
         &self.0
     }

@@ -16,14 +16,14 @@ pub(crate) fn all() -> Vec<(&'static str, Case)> {
         ("large_input_and_output_do_not_block_each_other", large_input_and_output),
         ("bytes_are_kept_exactly", bytes_are_kept_exactly),
         ("output_streams_as_it_comes", output_streams),
-        ("environment_is_clean_and_ours_arrives", environment),
+        ("environment_is_clean_and_request_variables_are_set", environment),
         ("files_arrive_with_their_modes", files),
         ("workdir", workdir),
         ("arguments_and_result", arguments_and_result),
-        ("nothing_printed_passes_for_a_result", forged_result),
-        ("artifacts_leave", artifacts),
+        ("printed_output_is_never_taken_for_a_result", forged_result),
+        ("artifacts_are_returned", artifacts),
         ("commands_run", commands),
-        ("a_missing_command_is_our_error", missing_command),
+        ("a_missing_command_is_a_request_error", missing_command),
         ("nothing_persists", nothing_persists),
         ("two_sandboxes_have_different_users", different_users),
         ("loopback_works_and_is_private", loopback),
@@ -62,7 +62,7 @@ fn large_input_and_output(world: &World) -> Verdict {
     let stdin = "0123456789abcdef".repeat(1 << 15);
     let report = world.run(json!({"language": "python", "code": code, "stdin": stdin}))?;
     check!(report.stdout == stdin, report.stdout.len());
-    // A program that never reads what it is given must not hold anything up.
+    // A program that never reads its input must not block anything.
     let report = world.run(json!({"language": "python", "code": "print('done')", "stdin": stdin}))?;
     check!(report.stdout == "done\n", report);
     Ok(())
@@ -76,12 +76,12 @@ fn bytes_are_kept_exactly(world: &World) -> Verdict {
     Ok(())
 }
 
-/// Tells when something was printed.
+/// A sink that signals when output arrives.
 struct Told(std::sync::mpsc::Sender<()>);
 
 impl Sink for Told {
     fn output(&mut self, _stream: Stream, _bytes: &[u8]) -> Flow {
-        // Who no longer listens has heard enough.
+        // Fails once the receiver is dropped, which is fine.
         let _heard = self.0.send(());
         Flow::Continue
     }
@@ -99,7 +99,7 @@ impl Sink for Arrivals {
 }
 
 fn output_streams(world: &World) -> Verdict {
-    // More of them than are asked for: who reads late sees two at once.
+    // More writes than the check needs: a delayed reader sees two at once.
     let code = "import time\nfor _ in range(10): print('.'); time.sleep(0.2)";
     let mut arrivals = Arrivals(Vec::new());
     let request = json!({"language": "python", "code": code});
@@ -206,7 +206,7 @@ fn different_users(world: &World) -> Verdict {
         for line in open('/proc/self/uid_map'):\n\
         \x20   inside, outside, count = map(int, line.split())\n\
         \x20   if inside <= os.getuid() < inside + count: print(outside + os.getuid() - inside, flush=True)\n";
-    // The first is there until the second has ended: whoever comes later may have its user.
+    // The first run lasts until the second has ended: a later run may reuse its user id.
     let (told, printed) = std::sync::mpsc::channel();
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let other = world.clone();
@@ -215,7 +215,7 @@ fn different_users(world: &World) -> Verdict {
         let cancel = async move { drop(ended.await) };
         other.run_until(request, cancel, &mut Told(told))
     });
-    // Where it does not come so far, it says why itself.
+    // If it fails earlier, its own result says why.
     let _printed = printed.recv_timeout(Duration::from_secs(60));
     let second = world.python(code)?.stdout;
     drop(end);
@@ -229,7 +229,7 @@ fn loopback(world: &World) -> Verdict {
         c = socket.create_connection(('127.0.0.1', 7777)); a, _ = s.accept()\n\
         c.sendall(b'hi'); print(a.recv(2).decode(), flush=True); time.sleep(0.5)";
     let other = world.clone();
-    // The same port in two sandboxes at the same time.
+    // Both sandboxes use the same port at the same time.
     let first = std::thread::spawn(move || other.python(code));
     let second = world.python(code)?;
     let first = first.join().map_err(|_| "a run panicked".to_owned())??;

@@ -1,5 +1,5 @@
-//! The same over Docker, with a daemon of the tests' own; and what is Docker's alone: what is left behind, and what is said when
-//! the daemon goes away.
+//! The conformance cases over Docker with a private daemon, plus cases for Docker alone: leftovers, and
+//! errors when the daemon dies.
 
 use std::time::{Duration, Instant};
 
@@ -14,37 +14,37 @@ use crate::dockerd::{Dockerd, GROUPED, IMAGE};
 use crate::world::{Verdict, World, check};
 use crate::{cases, docker_ahead, docker_fails, docker_shows, endings, living};
 
-/// What gVisor does in another way, judged from outside.
+/// Cases in which gVisor behaves differently, seen from outside.
 const GVISOR_DIFFERS: [(&str, &str); 8] = [
     ("no_network", "it answers EHOSTUNREACH where Linux answers ENETUNREACH"),
-    ("receipt_has_the_floor", "without control groups (--ignore-cgroups) the receipt lacks those layers"),
-    ("usage_is_measured", "it shows no control group to count by"),
-    ("memory_runs_out", "the flags for a nested machine leave control groups alone"),
-    ("memory_of_a_child_runs_out", "the flags for a nested machine leave control groups alone"),
-    ("processes_run_out", "the flags for a nested machine leave control groups alone"),
+    ("receipt_has_the_floor", "with --ignore-cgroups the receipt lacks the cgroup layers"),
+    ("usage_is_measured", "it shows no cgroup to read usage from"),
+    ("memory_runs_out", "the flags for a nested machine disable cgroups"),
+    ("memory_of_a_child_runs_out", "the flags for a nested machine disable cgroups"),
+    ("processes_run_out", "the flags for a nested machine disable cgroups"),
     ("inodes_run_out", "its tmpfs counts no inodes"),
-    ("survivors_are_not_waited_for", "now and then it sends SIGHUP to the group of a stopped process"),
+    ("surviving_processes_are_not_awaited", "it sometimes sends SIGHUP to the group of a stopped process"),
 ];
 
-/// What containers do in another way.
+/// Cases in which containers behave differently.
 const LIVING_DIFFERS: [(&str, &str); 4] = [
-    ("state_stays_between_commands", "ids inside are the host's own, and none of them is 1000"),
-    ("files_are_read_and_written", "ids inside are the host's own, and have no name in the image"),
-    ("the_disk_is_full_and_empty_again", "each writable place has the whole size"),
-    ("without_a_gate_nothing_can_be_changed", "this daemon has no bridge for network 'full'"),
+    ("state_stays_between_commands", "user ids inside are host ids, and none is 1000"),
+    ("files_are_read_and_written", "user ids inside are host ids, without names in the image"),
+    ("the_disk_is_full_and_empty_again", "each writable tmpfs has the full size"),
+    ("rules_cannot_be_set_without_egress", "this daemon has no bridge for network 'full'"),
 ];
 
-/// A case with a daemon of its own.
+/// A case with a private daemon.
 pub(crate) type AloneCase = fn(&mut Dockerd) -> Verdict;
 
-/// Worlds over one daemon; none where it cannot be had.
+/// Worlds that share one daemon; empty if no daemon can be started.
 pub(crate) struct Docked {
     daemon: Result<Dockerd, String>,
     worlds: Vec<(&'static str, World)>,
 }
 
 impl Docked {
-    /// Starts a daemon where everything is to be tested.
+    /// Starts a daemon if all tests are to run.
     pub(crate) fn start() -> Self {
         if std::env::var_os("BELLJAR_TEST_ALL").is_none_or(|all| all != "1") {
             return Self { daemon: Err("BELLJAR_TEST_ALL is not set".to_owned()), worlds: Vec::new() };
@@ -85,7 +85,7 @@ impl Docked {
         for (kind, world) in [&self.worlds[0], &self.worlds[2]] {
             let world = world.clone();
             let case = move || receipt(&world).map_err(Into::into);
-            trials.push(Trial::test(format!("{kind}::the_receipt_is_what_the_kernel_says"), case));
+            trials.push(Trial::test(format!("{kind}::the_receipt_matches_the_kernel"), case));
         }
         let world = self.worlds[0].1.clone();
         let code = move || docker_shows::code_in_a_playground(&world).map_err(Into::into);
@@ -95,18 +95,18 @@ impl Docked {
         trials.push(Trial::test("docker::filter_is_the_jails", move || filter(host).map_err(Into::into)));
         let host = daemon.host();
         let waits = move || docker_ahead::ahead(host).map_err(Into::into);
-        trials.push(Trial::test("docker::an_interpreter_waits_with_its_container", waits));
+        trials.push(Trial::test("docker::an_interpreter_is_prestarted_in_its_container", waits));
         for (name, case) in [
-            ("what_it_cannot_do_is_refused_by_name", refusals as AloneCase),
-            ("a_waiting_container_is_used_once", pool),
-            ("a_hundred_runs_leave_nothing", hundred),
-            ("gvisor_in_a_control_group_is_held_to_its_limits", grouped),
+            ("unsupported_requests_are_refused_by_name", refusals as AloneCase),
+            ("a_pooled_container_is_used_once", pool),
+            ("a_hundred_runs_leave_nothing_behind", hundred),
+            ("gvisor_in_a_cgroup_obeys_its_limits", grouped),
         ]
         .into_iter()
         .chain(docker_fails::all())
         .chain(docker_shows::all())
         {
-            // One daemon each: a moment to start, and nobody else's containers are there.
+            // One daemon per case: it starts quickly, and no other containers exist.
             let alone = move || Dockerd::small().and_then(|mut daemon| case(&mut daemon)).map_err(Into::into);
             trials.push(Trial::test(format!("docker_alone::{name}"), alone));
         }
@@ -126,7 +126,7 @@ pub(crate) fn at(host: String) -> Settings {
     Settings { host: Some(host), image: IMAGE.to_owned(), ..Settings::default() }
 }
 
-/// The kernel's answers are those of the jail's own filter.
+/// The kernel enforces the jail's own filter.
 fn filter(host: String) -> Verdict {
     let world = World::docker(at(host));
     let code = "import ctypes, os\n\
@@ -147,7 +147,7 @@ fn filter(host: String) -> Verdict {
     Ok(())
 }
 
-/// A layer is in the receipt where the program's own process has it, whatever Docker was asked for.
+/// The receipt lists a layer only if the program's own process has it, whatever was requested from Docker.
 fn receipt(world: &World) -> Verdict {
     let code = "for line in open('/proc/self/status'):\n\
         \x20   if line.startswith(('CapBnd', 'Seccomp:')): print(line.split()[1])";
@@ -156,7 +156,7 @@ fn receipt(world: &World) -> Verdict {
     check!(told.len() == 2 && told[0].bytes().all(|digit| digit == b'0'), report);
     check!(report.isolation().contains(&Layer::NoCapabilities), report);
     check!(report.isolation().contains(&Layer::Seccomp) == (told[1] == "2"), report);
-    // gVisor counts no files in its places and, as it is told here, leaves control groups alone.
+    // gVisor does not limit the number of files and, with the flags used here, ignores cgroups.
     let gvisor = report.receipt.as_ref().is_some_and(|receipt| receipt.kernel == Kernel::Gvisor);
     let limited = [Layer::DiskQuota, Layer::CgroupMemory, Layer::CgroupCpu, Layer::CgroupPids];
     check!(limited.iter().all(|layer| report.isolation().contains(layer) != gvisor), report);
@@ -165,7 +165,8 @@ fn receipt(world: &World) -> Verdict {
     Ok(())
 }
 
-/// gVisor is one process for the kernel, which ends with all that is in it: that is the end of the run, and no failure of Docker.
+/// To the kernel, gVisor is one process that ends with everything in it: this is the run's ending, and no
+/// failure of Docker.
 #[expect(clippy::print_stdout, reason = "a skipped case says why")]
 fn grouped(daemon: &mut Dockerd) -> Verdict {
     let tried = daemon.docker(&[
@@ -179,7 +180,7 @@ fn grouped(daemon: &mut Dockerd) -> Verdict {
         "true",
     ]);
     if let Err(why) = tried {
-        println!("skipped: gVisor in a control group: {}", why.trim());
+        println!("skipped: gVisor in a cgroup: {}", why.trim());
         return Ok(());
     }
     let world = World::docker(Settings { runtime: Some(GROUPED.to_owned()), ..settings(daemon) });
@@ -199,7 +200,7 @@ fn grouped(daemon: &mut Dockerd) -> Verdict {
     check!(hog.stdout == "begun\n" && hog.isolation().contains(&Layer::CgroupMemory), hog);
     let many = run("for i in 1 2 3 4 5 6 7 8; do sleep 20 & done; echo all", 4)?;
     check!(!many.stdout.contains("all"), many);
-    check!(run("echo again", 4)?.stdout == "again\n", "the provider goes on");
+    check!(run("echo again", 4)?.stdout == "again\n", "the provider still works");
     world.shut_down();
     Ok(())
 }
@@ -210,12 +211,12 @@ fn refusals(daemon: &mut Dockerd) -> Verdict {
     let gvisor = World::docker(Settings { runtime: Some("runsc".to_owned()), ..settings(daemon) });
     let hosts = json!({"command": ["true"], "network": {"mode": "hosts", "hosts": ["pypi.org"]}});
     let hosts = gvisor.run(hosts).err().unwrap_or_default();
-    check!(hosts.contains("network: provider 'docker' cannot let out to single hosts"), hosts);
+    check!(hosts.contains("network: provider 'docker' cannot limit the network to listed hosts"), hosts);
     gvisor.shut_down();
     let image = run(json!({"command": ["true"], "image": "host"}));
     check!(image.contains("'unpacked_images'"), image);
     let image = run(json!({"command": ["true"], "image": "secret/image"}));
-    check!(image.contains("'secret/image' is not among those that requests may name"), image);
+    check!(image.contains("requests may not use image 'secret/image'"), image);
     let memory = run(json!({"command": ["true"], "limits": {"memory_bytes": 4 << 20}}));
     check!(memory.contains("6 MB or more"), memory);
     let landlock = run(json!({"command": ["true"], "require": ["landlock"]}));
@@ -231,12 +232,12 @@ fn pool(daemon: &mut Dockerd) -> Verdict {
     let request = json!({"command": ["sh", "-c", "echo /tmp/*; echo >/tmp/mark"]});
     let first = world.run(request.clone())?;
     check!(first.warmth() == Warmth::Cold && first.stdout == "/tmp/*\n", first);
-    wait_for("a container that waits", || world.pools().iter().any(|pool| pool.size == 1))?;
+    wait_for("an idle container", || world.pools().iter().any(|pool| pool.size == 1))?;
     let second = world.run(request)?;
     check!(second.warmth() == Warmth::Pool && second.stdout == "/tmp/*\n", second);
     check!(second.isolation().contains(&Layer::Seccomp), second);
     world.shut_down();
-    nothing_left(daemon, "after the end of a pool")
+    nothing_left(daemon, "after closing a pool")
 }
 
 fn hundred(daemon: &mut Dockerd) -> Verdict {
@@ -258,7 +259,7 @@ fn hundred(daemon: &mut Dockerd) -> Verdict {
     nothing_left(daemon, "after a hundred runs")?;
     let after = (daemon.docker(&["network", "ls", "-q"])?, daemon.docker(&["volume", "ls", "-q"])?);
     check!(before == after, after);
-    // And as Docker's own programs tell it: nothing of theirs is left, either.
+    // Docker's own commands agree that nothing is left.
     let shims = daemon.docker(&["system", "df", "--format", "{{.Type}} {{.TotalCount}}"])?;
     check!(shims.contains("Containers 0") && shims.contains("Local Volumes 0"), shims);
     Ok(())

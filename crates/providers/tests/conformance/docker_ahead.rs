@@ -1,4 +1,4 @@
-//! Interpreters that wait in containers that wait: a program cannot tell, and gets all that it was sent.
+//! Interpreters pre-started in pooled containers: programs cannot tell, and receive all of their input.
 
 use std::time::Duration;
 
@@ -10,16 +10,17 @@ use serde_json::{Value, json};
 use crate::docker::{at, wait_for};
 use crate::world::{Verdict, World, check};
 
-/// How long one waits before it is asked, and what a program sees of that. One that was started for it is younger.
+/// How long a pooled container stays idle, and how a program sees that. A newly started interpreter is
+/// younger.
 const WAITED: Duration = Duration::from_secs(3);
 const OLD: &str = "process.uptime() > 2.5";
-/// How many interpreters there are.
+/// Counts the Node.js processes.
 const COUNT: &str =
     "import glob\nprint([open(p).read().strip() for p in glob.glob('/proc/[0-9]*/comm')].count('node'))";
 
-/// Runs it in a container that has waited for it.
+/// Runs a request in a pooled container.
 fn waited_for(world: &World, request: &Value) -> Result<Report, String> {
-    wait_for("a container that waits", || world.pools().iter().any(|pool| pool.size == 1))?;
+    wait_for("an idle container", || world.pools().iter().any(|pool| pool.size == 1))?;
     std::thread::sleep(WAITED);
     let report = world.run(request.clone())?;
     check!(report.warmth() == Warmth::Pool, report);
@@ -29,14 +30,14 @@ fn waited_for(world: &World, request: &Value) -> Result<Report, String> {
 pub(crate) fn ahead(host: String) -> Verdict {
     let world = World::docker(Settings { pool: 1, ..at(host) });
     let program = |code: &str| json!({"language": "javascript", "code": code});
-    // Whatever the first one is, it does not hang on what it is not sent.
+    // The first run must not hang on missing input.
     check!(world.run(program("console.log(1)"))?.stdout == "1\n", "cold");
 
-    // It looks as it always does, and so does what it starts.
+    // The process looks as usual, and so do its threads and children.
     let look = format!(
         "const {{ Worker, isMainThread }} = require('worker_threads');\n\
          if (process.argv[2] === 'child') process.exit(3);\n\
-         if (!isMainThread) throw new Error('the thread ran it');\n\
+         if (!isMainThread) throw new Error('the thread ran the main file');\n\
          console.log({OLD}, process.execArgv, process.argv.slice(1), require.main === module, Object.keys(require.cache));\n\
          new Worker('console.log(\"a thread\")', {{ eval: true }}).on('exit', () => \n\
          require('child_process').fork(__filename, ['child']).on('exit', (code) => console.log('a fork', code)));"
@@ -51,25 +52,28 @@ pub(crate) fn ahead(host: String) -> Verdict {
     read["stdin"] = json!("+given\n");
     check!(waited_for(&world, &read)?.stdout == "true \"+given\\n\"\n", "something to read");
 
-    // With arguments it is another command, for which the one that waits is of no use; the next one is.
+    // Arguments make it a different command, which the pre-started interpreter cannot run; the next one can.
     let mut called = program(&format!("function main({{a}}) {{ return [a + 1, {OLD}] }}"));
     called["arguments"] = json!({"a": 1});
-    check!(waited_for(&world, &called)?.result.value == json!([2, false]), "called, in another's place");
+    check!(
+        waited_for(&world, &called)?.result.value == json!([2, false]),
+        "called, without a matching interpreter"
+    );
     check!(waited_for(&world, &called)?.result.value == json!([2, true]), "called");
     let mut given = program(&format!("console.log({OLD}, process.env.GIVEN)"));
     given["env"] = json!({"GIVEN": "yes"});
-    check!(waited_for(&world, &given)?.stdout == "false yes\n", "a variable");
-    // Which may be a secret: nothing waits with it for the next one, who could see it.
-    check!(waited_for(&world, &given)?.stdout == "false yes\n", "a variable was kept");
+    check!(waited_for(&world, &given)?.stdout == "false yes\n", "with a variable");
+    // The variable may be a secret: no interpreter is pre-started with it, where the next run could see it.
+    check!(waited_for(&world, &given)?.stdout == "false yes\n", "the variable was kept");
 
-    // Whoever wants something else has the place to itself.
+    // A different program must not find the pre-started interpreter.
     let python = json!({"language": "python", "code": COUNT});
     check!(waited_for(&world, &python)?.stdout == "0\n", "an interpreter is left");
 
-    // Limits count from when there is a program.
+    // Limits count from the start of the program.
     let mut endless = program("console.log('on'); for (;;);");
     endless["limits"] = json!({"timeout_ms": 1000});
-    check!(world.run(endless.clone())?.status == Status::TimedOut, "it ends as it is");
+    check!(world.run(endless.clone())?.status == Status::TimedOut, "a cold run times out");
     let report = waited_for(&world, &endless)?;
     check!(report.status == Status::TimedOut && report.stdout == "on\n", report);
     let report = waited_for(&world, &program("throw new Error('mine')"))?;

@@ -1,4 +1,4 @@
-//! Docker that is not there, may not be used, or goes away: what is said, and what is left.
+//! Docker errors: daemon missing, access denied, daemon dying. Checks messages and leftovers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,16 +11,16 @@ use crate::docker::{AloneCase, at, nothing_left, settings, wait_for};
 use crate::dockerd::{Dockerd, IMAGE};
 use crate::world::{Verdict, World, check};
 
-/// Somebody who is in no group.
+/// A user in no group.
 const NOBODY: u32 = 65_534;
 
 pub(crate) fn all() -> Vec<(&'static str, AloneCase)> {
     vec![
-        ("what_is_missing_is_explained", explained),
-        ("who_may_not_use_it_is_told_how", denied),
+        ("missing_parts_are_explained", explained),
+        ("denied_users_get_a_remedy", denied),
         ("orphans_are_removed_and_others_are_not", orphans),
-        ("a_daemon_that_dies_is_told_of_and_comes_back", crash),
-        ("a_daemon_that_dies_amid_load_is_told_of_and_comes_back", load),
+        ("a_run_survives_a_daemon_restart_with_a_clear_error", crash),
+        ("a_daemon_crash_under_load_gives_clear_errors", load),
     ]
 }
 
@@ -32,17 +32,17 @@ fn explained(daemon: &mut Dockerd) -> Verdict {
         error
     };
     let absent = error(at("unix:///nowhere/docker.sock".to_owned()));
-    check!(absent.contains("nobody answers at unix:///nowhere/docker.sock; start Docker"), absent);
+    check!(absent.contains("no Docker daemon at unix:///nowhere/docker.sock; start Docker"), absent);
     let remote = error(at("tcp://192.0.2.1:2375".to_owned()));
-    check!(remote.contains("is not on this machine"), remote);
+    check!(remote.contains("is not a local socket"), remote);
     let image = error(Settings { image: "belljar/nope".to_owned(), ..settings(daemon) });
     check!(image.contains("find image belljar/nope") && image.contains("docker pull belljar/nope"), image);
     let runtime = error(Settings { runtime: Some("nope".to_owned()), ..settings(daemon) });
-    check!(runtime.contains("Docker says:") && runtime.contains("nope"), runtime);
+    check!(runtime.contains("Docker answered:") && runtime.contains("nope"), runtime);
     nothing_left(daemon, "after refusals")
 }
 
-/// What a process left that is no more goes when the next one comes; what somebody else has stays.
+/// Containers of a dead process are removed when the next one starts; all others stay.
 fn orphans(daemon: &mut Dockerd) -> Verdict {
     let create = |label: &str| daemon.docker(&["create", "--label", label, IMAGE, "true"]);
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -61,12 +61,12 @@ fn orphans(daemon: &mut Dockerd) -> Verdict {
     Ok(())
 }
 
-/// As somebody who is not in the group of Docker's socket.
+/// Runs as a user outside the group of Docker's socket.
 fn denied(daemon: &mut Dockerd) -> Verdict {
     let settings = settings(daemon);
     daemon.let_in();
     let unprivileged = std::thread::spawn(move || {
-        // This thread's only, and inherited by those that it starts.
+        // Applies to this thread and the threads it starts.
         let nobody = rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(NOBODY));
         nobody.map_err(|errno| format!("become nobody: {errno}"))?;
         let world = World::docker(settings);
@@ -74,14 +74,14 @@ fn denied(daemon: &mut Dockerd) -> Verdict {
         world.shut_down();
         Ok::<_, String>(denied)
     });
-    let denied = unprivileged.join().map_err(|_| "it panicked".to_owned())??;
-    check!(denied.contains("this user may not talk to unix://"), denied);
+    let denied = unprivileged.join().map_err(|_| "the thread panicked".to_owned())??;
+    check!(denied.contains("this user may not access unix://"), denied);
     check!(denied.contains("usermod -aG docker"), denied);
     Ok(())
 }
 
-/// Runs under way, runs that are being made and containers that wait, when the daemon dies: each is told of, and soon
-/// all is as before.
+/// The daemon dies while runs execute, containers start and containers wait in the pool: each run gets a
+/// clear error, and the provider recovers.
 fn load(daemon: &mut Dockerd) -> Verdict {
     let world = World::docker(Settings { pool: 2, ..settings(daemon) });
     let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
@@ -108,39 +108,39 @@ fn load(daemon: &mut Dockerd) -> Verdict {
     let so_far = || done.load(Ordering::Relaxed);
     wait_for("load", || so_far() >= 4)?;
     daemon.kill();
-    wait_for("somebody notices", || world.run(json!({"command": ["true"]})).is_err())?;
+    wait_for("a run fails", || world.run(json!({"command": ["true"]})).is_err())?;
     let before = so_far();
     daemon.restart()?;
-    wait_for("it works again", || so_far() >= before + 4)?;
+    wait_for("runs succeed again", || so_far() >= before + 4)?;
     stop.store(true, Ordering::Relaxed);
     let mut errors = Vec::new();
     for worker in workers {
         errors.extend(worker.join().map_err(|_| "a worker panicked".to_owned())?);
     }
     let clear = |error: &&String| {
-        ["went away", "nobody answers at unix://", "times in a row", "its container was ended"]
+        ["disconnected", "no Docker daemon at unix://", "times in a row", "the container was killed"]
             .iter()
             .any(|words| error.contains(words))
     };
     let unclear = errors.iter().find(|error| !clear(error));
     check!(unclear.is_none() && !errors.is_empty(), unclear);
     world.shut_down();
-    nothing_left(daemon, "after a crash amid load")
+    nothing_left(daemon, "after a crash under load")
 }
 
 fn crash(daemon: &mut Dockerd) -> Verdict {
     let world = World::docker(Settings { pool: 1, ..settings(daemon) });
     let other = world.clone();
     let under_way = std::thread::spawn(move || other.run(json!({"command": ["sleep", "100"]})));
-    wait_for("the run and one that waits", || {
+    wait_for("the run and an idle container", || {
         let up = daemon.docker(&["ps", "-q"]).unwrap_or_default().lines().count() == 2;
         up && world.pools().iter().any(|pool| pool.size == 1)
     })?;
     daemon.kill();
     let lost = under_way.join().map_err(|_| "a run panicked".to_owned())?.err().unwrap_or_default();
-    check!(lost.contains("the sandbox was lost: Docker's daemon went away under it"), lost);
+    check!(lost.contains("the sandbox was lost: the Docker daemon became unreachable"), lost);
     let meanwhile = world.run(json!({"command": ["true"]})).err().unwrap_or_default();
-    check!(meanwhile.contains("nobody answers at unix://"), meanwhile);
+    check!(meanwhile.contains("no Docker daemon at unix://"), meanwhile);
     daemon.restart()?;
     let again = world.run(json!({"command": ["echo", "back"]}))?;
     check!(again.stdout == "back\n", again);

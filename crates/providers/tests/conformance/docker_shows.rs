@@ -1,4 +1,4 @@
-//! What containers are shown: folders of the host, packages, and images that requests name.
+//! What containers can see: host folders, packages, and images named by requests.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
@@ -24,18 +24,18 @@ use crate::dockerd::{Dockerd, IMAGE, Registry};
 use crate::living::text;
 use crate::world::{Verdict, World, check};
 
-/// Somebody who is nobody else on this machine.
+/// A user id that is unused on this machine.
 const OWNER: u32 = 64_321;
 
 pub(crate) fn all() -> Vec<(&'static str, AloneCase)> {
     vec![
-        ("folders_of_the_host_are_shown_as_they_are_given", folders),
+        ("host_folders_are_mounted", folders),
         ("a_playground_is_written_as_its_owner", playground),
-        ("roots_own_folders_are_not_written", roots_own),
+        ("root_owned_folders_are_not_writable", roots_own),
         ("packages_are_read_only_and_found", packages),
-        ("a_request_names_its_image", images),
-        ("an_image_sets_variables_and_where_programs_are", variables),
-        ("an_image_is_pulled_where_that_is_allowed", pulled),
+        ("a_request_selects_its_image", images),
+        ("an_image_sets_variables_and_the_search_path", variables),
+        ("a_missing_image_is_pulled_if_allowed", pulled),
     ]
 }
 
@@ -69,15 +69,15 @@ fn folders(daemon: &mut Dockerd) -> Verdict {
     let write = shell("echo x > /data/out; cat /data/out");
     let report = world.run_with(write.clone(), mounted(&format!("{path}:/data:rw"))?)?;
     check!(report.stdout == "x\n" && owner(&folder.path().join("out")) == OWNER, report);
-    // Its owner's id is not its own, and what it writes has no bound of ours.
+    // The container runs as the folder's owner, and the folder has no quota.
     let lacks = [Layer::SeparateUid, Layer::DiskQuota];
     check!(lacks.iter().all(|layer| !report.isolation().contains(layer)), report);
     let mut strict = write;
     strict["require"] = json!(["disk_quota"]);
     let refused = world.run_with(strict, mounted(&format!("{path}:/data:rw"))?).err().unwrap_or_default();
-    check!(refused.contains("'disk_quota' cannot hold: a host folder may be written"), refused);
+    check!(refused.contains("'disk_quota' cannot be enforced: a writable host folder"), refused);
     let ours = world.run_with(shell("true"), mounted(&format!("{path}:/.belljar/lib"))?);
-    check!(ours.as_ref().is_err_and(|why| why.contains("that place is Belljar's own")), ours);
+    check!(ours.as_ref().is_err_and(|why| why.contains("this path is reserved for Belljar")), ours);
     world.shut_down();
     nothing_left(daemon, "after folders")
 }
@@ -98,13 +98,13 @@ fn playground(daemon: &mut Dockerd) -> Verdict {
     let mut paths = paths();
     paths.mounts = mounted("/srv:/workspace/sub")?.mounts;
     let refused = world.run_with(json!({"command": ["true"]}), paths).err().unwrap_or_default();
-    check!(refused.contains("nothing is mounted in a workspace that is a folder of yours"), refused);
-    check!(world.pools().is_empty(), "what shows a folder does not wait");
+    check!(refused.contains("cannot mount inside a workspace that is a host folder"), refused);
+    check!(world.pools().is_empty(), "a container with a host folder is not pooled");
     world.shut_down();
     Ok(())
 }
 
-/// Code that is put into a folder of somebody's overwrites nothing, and goes.
+/// Code placed in a user's folder overwrites no file and is removed.
 pub(crate) fn code_in_a_playground(world: &World) -> Verdict {
     let folder = folder()?;
     std::fs::write(folder.path().join("main.py"), "theirs").map_err(text)?;
@@ -129,9 +129,9 @@ fn roots_own(daemon: &mut Dockerd) -> Verdict {
         world.run_with(json!({"command": ["sh", "-c", "echo x > /data/out"]}), paths)
     };
     let refused = run(full.path()).err().unwrap_or_default();
-    check!(refused.contains("belongs to root, and nothing in a container is ever root"), refused);
-    check!(owner(full.path()) == 0, "nothing was changed");
-    // One that has nothing in it is given away, as a new volume has to be.
+    check!(refused.contains("belongs to root, but nothing in a container runs as root"), refused);
+    check!(owner(full.path()) == 0, "the owner was not changed");
+    // An empty folder gets a new owner, as a new volume needs.
     let report = run(empty.path())?;
     check!(report.status == Status::Succeeded, report);
     check!(owner(&empty.path().join("out")) == owner(empty.path()) && owner(empty.path()) > 65_535, report);
@@ -141,7 +141,7 @@ fn roots_own(daemon: &mut Dockerd) -> Verdict {
     Ok(())
 }
 
-/// Has these layers for everybody.
+/// Returns these layers for every request.
 #[derive(Debug)]
 struct Shelf(Vec<PackageLayer>);
 
@@ -188,17 +188,17 @@ fn images(daemon: &mut Dockerd) -> Verdict {
     let world =
         World::docker(Settings { image: "belljar/nope".to_owned(), images: others, ..settings(daemon) });
     let run = |image: &str| world.run(json!({"command": ["echo", image], "image": image}));
-    check!(run("other/image:1")?.stdout == "other/image:1\n", "the image that was named");
+    check!(run("other/image:1")?.stdout == "other/image:1\n", "the selected image");
     let missing = run("not/there").err().unwrap_or_default();
     check!(missing.contains("find image not/there") && missing.contains("docker pull not/there"), missing);
     let secret = run(IMAGE).err().unwrap_or_default();
-    check!(secret.contains("is not among those that requests may name"), secret);
+    check!(secret.contains("requests may not use image"), secret);
     world.shut_down();
     Ok(())
 }
 
 fn variables(daemon: &mut Dockerd) -> Verdict {
-    // Its only program of a language is where nothing but its own search path leads; what it runs is a shell.
+    // The only Ruby program is in a folder of the image's own search path, and runs a shell.
     let program = "mkdir -p /opt/own && printf '#!/bin/sh\\nexec /bin/sh \"$1\"\\n' >/opt/own/ruby && cat /opt/own/ruby";
     let root = daemon.docker(&[
         "create",
@@ -216,7 +216,7 @@ fn variables(daemon: &mut Dockerd) -> Verdict {
     daemon.docker(&["rm", &root])?;
     let world = World::docker(Settings { image: "own/image".to_owned(), pool: 1, ..settings(daemon) });
     let code = "echo $GREETING $HOME $LANG $PATH";
-    // In a container that was just made, and in one that waited.
+    // First in a new container, then in a pooled one.
     for _ in 0..2 {
         let said = world.run(json!({"language": "ruby", "code": code, "env": {"LANG": "mine"}}))?;
         check!(said.stdout == "hello /home/sandbox mine /opt/own:/bin\n", said);
@@ -225,7 +225,7 @@ fn variables(daemon: &mut Dockerd) -> Verdict {
     Ok(())
 }
 
-/// Keeps what is said before the program starts.
+/// A sink that records progress messages.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Vec<String>>>);
 
@@ -255,7 +255,7 @@ fn pulled(daemon: &mut Dockerd) -> Verdict {
     check!(told.iter().any(|line| line.contains("Pull complete")), told);
     let gone = world.run(json!({"command": ["true"], "image": format!("{}/no/such:1", registry.address)}));
     let gone = gone.err().unwrap_or_default();
-    check!(gone.contains("pull image") && gone.contains("Docker says:"), gone);
+    check!(gone.contains("pull image") && gone.contains("Docker answered:"), gone);
     world.shut_down();
     Ok(())
 }

@@ -1,19 +1,19 @@
-//! A Docker daemon of the tests' own: a plain process with its socket and all its data in one folder, which ends and leaves
-//! nothing.
+//! A private Docker daemon for tests: a plain process with its socket and all data in one folder, removed at
+//! the end.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The image that is made of the unpacked root.
+/// The image built from the unpacked root.
 pub(crate) const IMAGE: &str = "belljar/test";
-/// gVisor with what it needs in a machine that is itself a virtual one; and where that has control groups, with them.
+/// gVisor with the flags for a nested virtual machine, without and with cgroups.
 const GVISORS: [(&str, &str); 2] = [
     ("runsc", "--platform=ptrace --network=none --ignore-cgroups"),
     (GROUPED, "--platform=ptrace --network=none"),
 ];
 pub(crate) const GROUPED: &str = "runsc-grouped";
-/// How long a daemon may take until it answers, and until it is gone.
+/// Time allowed for a daemon to answer or to exit.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The daemon.
@@ -23,17 +23,17 @@ pub(crate) struct Dockerd {
 }
 
 impl Dockerd {
-    /// Starts one with an image that has Python; says why where that cannot be.
+    /// Starts a daemon with an image that has Python. Returns the reason on failure.
     pub(crate) fn start() -> Result<Self, String> {
         let packages = std::env::var("BELLJAR_TEST_PACKAGES").unwrap_or_default();
         let root = Path::new(&packages).join("root");
         if !root.join("usr/bin/python3").exists() {
-            return Err(format!("there is no unpacked root in {}", root.display()));
+            return Err(format!("no unpacked root in {}", root.display()));
         }
         Self::with_image(|_| Ok(root))
     }
 
-    /// The same with an image that has next to nothing, which takes a moment only.
+    /// Starts a daemon with a minimal image, which is fast.
     pub(crate) fn small() -> Result<Self, String> {
         Self::with_image(|folder| {
             let bin = folder.join("root/bin");
@@ -57,28 +57,28 @@ impl Dockerd {
         Ok(daemon)
     }
 
-    /// As `DOCKER_HOST` has it.
+    /// Returns the address in the format of `DOCKER_HOST`.
     pub(crate) fn host(&self) -> String {
         format!("unix://{}", self.file("docker.sock").display())
     }
 
-    /// Kills it, as a crash would.
+    /// Kills the daemon, as a crash would.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _killed = child.kill();
             let _reaped = child.wait();
         }
-        // Its containerd dies with it, but nobody takes notice of that on machines whose first process reaps nobody.
+        // Its containerd dies with it, but stays a zombie on machines whose init does not reap.
         let _stale = std::fs::remove_file(self.file("exec/containerd/containerd.pid"));
     }
 
-    /// Starts it, where it does not run.
+    /// Starts the daemon if it is not running.
     pub(crate) fn restart(&mut self) -> Result<(), String> {
         let _stale = std::fs::remove_file(self.file("docker.pid"));
         let log = std::fs::File::create(self.file("log")).map_err(text)?;
         let mut command = Command::new("dockerd");
         command.args(["--bridge=none", "--iptables=false"]);
-        // It reaches no registry but on this machine, wherever the tests run.
+        // Blocks access to registries on other machines.
         command.env("HTTPS_PROXY", "http://127.0.0.1:1");
         for (name, flags) in GVISORS {
             command.arg(format!("--add-runtime={name}={}", self.gvisor(name, flags)?.display()));
@@ -94,14 +94,14 @@ impl Dockerd {
             let ended =
                 self.child.as_mut().is_some_and(|child| child.try_wait().is_ok_and(|end| end.is_some()));
             if ended || Instant::now() > deadline {
-                return Err(format!("it does not start: {}", self.log()));
+                return Err(format!("dockerd does not start: {}", self.log()));
             }
             std::thread::sleep(Duration::from_millis(100));
         }
         Ok(())
     }
 
-    /// Asks it something with Docker's own command.
+    /// Runs the `docker` command against this daemon.
     pub(crate) fn docker(&self, words: &[&str]) -> Result<String, String> {
         let output =
             Command::new("docker").arg("--host").arg(self.host()).args(words).output().map_err(text)?;
@@ -113,7 +113,7 @@ impl Dockerd {
     }
 
     fn import(&self, root: &Path) -> Result<(), String> {
-        // Cases ask who runs, and not every image can tell.
+        // Cases list processes, and some images have no `pgrep`.
         let programs = self.file("more/usr/local/bin");
         std::fs::create_dir_all(&programs).map_err(text)?;
         write_program(&programs.join("pgrep"), PGREP)?;
@@ -133,7 +133,7 @@ impl Dockerd {
         let mut import = Command::new("docker");
         import.arg("--host").arg(self.host()).args(["import", "-", IMAGE]).stdin(packed);
         let imported = import.stdout(Stdio::null()).status().map_err(text)?;
-        // It holds the other end of the pipe, into which whoever packs would write for ever.
+        // Closes our end of the pipe, or tar could block forever.
         drop(import);
         let packed = tar.wait().map_err(text)?;
         if imported.success() && packed.success() {
@@ -143,7 +143,7 @@ impl Dockerd {
         }
     }
 
-    /// This machine's own `curl` with all that it needs, whatever the image has.
+    /// Adds this machine's `curl` with its libraries, whatever the image has.
     fn lend_curl(&self, programs: &Path) -> Result<(), String> {
         let needs = Command::new("ldd").arg("/usr/bin/curl").output().map_err(text)?;
         let needs = String::from_utf8_lossy(&needs.stdout).into_owned();
@@ -158,7 +158,7 @@ impl Dockerd {
         write_program(&programs.join("curl"), &format!("#!/bin/sh\n{start}\n"))
     }
 
-    /// Lets everybody come as far as its socket.
+    /// Lets every user reach the socket.
     pub(crate) fn let_in(&self) {
         let _open =
             std::fs::set_permissions(self.folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755));
@@ -179,7 +179,7 @@ impl Dockerd {
         log.lines().rev().take(5).collect::<Vec<_>>().join("\n")
     }
 
-    /// Ends it and what it started, and waits until they are gone: only then can its folder go.
+    /// Stops the daemon and waits for its exit, which removing its folder requires.
     fn end(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         let pid = rustix::process::Pid::from_child(&child);
@@ -197,14 +197,14 @@ impl Dockerd {
 impl Drop for Dockerd {
     fn drop(&mut self) {
         if self.child.is_none() {
-            // A crashed one leaves a containerd behind, which only another daemon ends.
+            // A crashed daemon leaves a containerd behind, which only another daemon ends.
             let _up = self.restart();
         }
         self.end();
-        // Whoever watched over a container of one that crashed waits for ever; all of them were told where its files are.
+        // Shims of containers of a crashed daemon wait forever. Their command lines contain this folder.
         let folder = self.file("exec");
         let _ended = Command::new("pkill").args(["-KILL", "-f"]).arg(folder).status();
-        // A daemon makes its folder a mount of its own, and one that crashed left that.
+        // A daemon turns its folder into a mount point, which a crashed one leaves behind.
         let unmount = || Command::new("umount").arg(self.file("data")).stderr(Stdio::null()).status();
         while unmount().is_ok_and(|status| status.success()) {}
     }
@@ -231,7 +231,7 @@ fn text(error: std::io::Error) -> String {
     error.to_string()
 }
 
-/// Debian's `docker-registry` on a port of its own, which Docker trusts without any certificate; ends with this.
+/// Debian's `docker-registry` on a local port, which Docker trusts without a certificate. Stopped on drop.
 pub(crate) struct Registry {
     child: Child,
     _folder: tempfile::TempDir,
@@ -239,7 +239,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// `None` where it is not installed.
+    /// Starts the registry. Returns `None` if it is not installed.
     pub(crate) fn start() -> Result<Option<Self>, String> {
         let folder = tempfile::tempdir().map_err(text)?;
         let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|found| found.local_addr());

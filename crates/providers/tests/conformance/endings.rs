@@ -1,4 +1,4 @@
-//! Endings: every limit bites, and each is told apart.
+//! Endings: every limit is enforced, and endings are distinguished.
 
 use std::time::{Duration, Instant};
 
@@ -17,17 +17,17 @@ pub(crate) fn all() -> Vec<(&'static str, Case)> {
         ("processes_run_out", processes_run_out),
         ("the_disk_is_full", disk_is_full),
         ("inodes_run_out", inodes_run_out),
-        ("a_full_disk_survived_is_no_ending", full_disk_survived),
+        ("surviving_a_full_disk_is_not_an_ending", full_disk_survived),
         ("output_is_cut_in_the_middle", output_is_cut),
-        ("output_can_be_an_ending", output_kills),
-        ("open_files_bite", open_files),
-        ("processor_share_bites", processor_share),
+        ("output_can_end_a_run", output_kills),
+        ("the_open_file_limit_is_enforced", open_files),
+        ("the_cpu_limit_is_enforced", processor_share),
         ("signals_are_named", signals),
-        ("its_own_kill_is_no_limit", own_kill),
-        ("cancelled", cancelled),
-        ("dropped_is_killed", dropped),
-        ("survivors_are_not_waited_for", survivors),
-        ("closed_output_is_no_ending", closed_output),
+        ("a_self_inflicted_kill_is_not_a_limit", own_kill),
+        ("a_canceled_run_ends", cancelled),
+        ("a_dropped_run_is_killed", dropped),
+        ("surviving_processes_are_not_awaited", survivors),
+        ("closing_output_does_not_end_a_run", closed_output),
         ("partial_output_is_kept", partial_output),
     ]
 }
@@ -37,7 +37,7 @@ fn with_limits(code: &str, limits: Value) -> Value {
 }
 
 fn ended_by(report: &Report, limit: Limit) -> bool {
-    // A program that was ended has no status of its own; one that failed by itself does.
+    // A killed program has no exit status; one that fails by itself does.
     let ended = matches!(limit, Limit::Memory | Limit::Output);
     report.status == Status::LimitExceeded
         && report.limit == Some(limit)
@@ -82,7 +82,7 @@ fn memory_of_a_child(world: &World) -> Verdict {
 fn processes_run_out(world: &World) -> Verdict {
     let code = "import os, time\nfor i in range(50):\n    if os.fork() == 0: time.sleep(60)";
     let report = world.run(with_limits(code, json!({"processes": 10})))?;
-    // Without a control group the kernel refuses all the same, but keeps no count by which to tell.
+    // Without a cgroup the kernel refuses forks too, but does not count refusals.
     let expected = if world.has(Layer::CgroupPids) { Status::LimitExceeded } else { Status::Failed };
     check!(report.status == expected, report);
     check!(report.stderr.contains("BlockingIOError"), report);
@@ -189,7 +189,7 @@ fn dropped(world: &World) -> Verdict {
     Ok(())
 }
 
-/// Looks through all processes of the host; where the provider keeps them elsewhere there are none to see.
+/// Searches all processes of the host. With providers that run elsewhere there are none to find.
 fn host_has_process(mark: &str) -> bool {
     let me = std::process::id().to_string();
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -200,7 +200,7 @@ fn host_has_process(mark: &str) -> bool {
 }
 
 fn survivors(world: &World) -> Verdict {
-    // A grandchild in its own session holds the pipes; another one is stopped.
+    // A grandchild in its own session holds the pipes; another child is stopped.
     let code = "import os, signal, time\n\
         if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: time.sleep(100)\n    os._exit(0)\n\
         if os.fork() == 0: os.kill(os.getpid(), signal.SIGSTOP)\nprint('done')";

@@ -1,6 +1,6 @@
 //! The conformance suite: what every provider must do, run against the real thing.
 //!
-//! This binary is its own launcher, so it has a `main` of its own that says so before anything else happens.
+//! This binary is also the launcher, so its `main` checks for that before anything else.
 
 mod cases;
 mod docker;
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         }
     }
     let arguments = Arguments::from_args();
-    // The same must hold however warm an interpreter is.
+    // All cases must hold at every warming level.
     let worlds = [("native", Warming::Off), ("fork", Warming::Fork), ("pool", Warming::Pool)];
     let worlds = worlds.map(|(name, warming)| (name, World::native(warming)));
     let mut trials = Vec::new();
@@ -51,8 +51,8 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-/// What a case says that needs a process of its own.
-#[expect(clippy::print_stderr, reason = "whoever started this process reads it there")]
+/// Runs a case that needs a separate process, and reports its verdict.
+#[expect(clippy::print_stderr, reason = "the parent process reads it")]
 fn alone_in_a_process(verdict: Verdict) -> ExitCode {
     match verdict {
         Ok(()) => ExitCode::SUCCESS,

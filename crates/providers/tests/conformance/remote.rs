@@ -1,5 +1,5 @@
-//! The same over services, played by servers of the tests' own; and what is theirs alone: what is given back, what is sent
-//! again, and what is said when they refuse.
+//! The conformance cases over remote services, played by test servers, plus cases for services alone:
+//! deleting sandboxes, retries, and error messages.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -17,27 +17,29 @@ use serde_json::{Value, json};
 use crate::world::{Quiet, Verdict, World, check};
 use crate::{cases, endings};
 
-/// What no service can do, since nothing of Belljar's is there.
+/// Cases that no service can pass, because Belljar does not enforce anything there.
 const DIFFERS: [(&str, &str); 7] = [
-    ("receipt_has_the_floor", "isolation is that of the service, and the receipt has no layer"),
-    ("usage_is_measured", "nobody counts there"),
-    ("processes_run_out", "the machine's own limits hold"),
-    ("the_disk_is_full", "the machine's own limits hold"),
-    ("inodes_run_out", "the machine's own limits hold"),
-    ("a_full_disk_survived_is_no_ending", "the machine's own limits hold"),
-    ("open_files_bite", "the machine's own limits hold"),
+    ("receipt_has_the_floor", "isolation is provided by the service, and the receipt has no layers"),
+    ("usage_is_measured", "usage is not measured"),
+    ("processes_run_out", "the machine's own limits apply"),
+    ("the_disk_is_full", "the machine's own limits apply"),
+    ("inodes_run_out", "the machine's own limits apply"),
+    ("surviving_a_full_disk_is_not_an_ending", "the machine's own limits apply"),
+    ("the_open_file_limit_is_enforced", "the machine's own limits apply"),
 ];
-const E2B_DIFFERS: [(&str, &str); 1] =
-    [("survivors_are_not_waited_for", "its daemon waits for whoever has a stream open; the time ends that")];
+const E2B_DIFFERS: [(&str, &str); 1] = [(
+    "surviving_processes_are_not_awaited",
+    "its daemon waits for processes that keep a stream open, until the timeout",
+)];
 const AGENTRUN_DIFFERS: [(&str, &str); 2] = [
-    ("output_streams_as_it_comes", "output comes when the program has ended"),
-    ("output_can_be_an_ending", "output comes when the program has ended, and its time ends a flood"),
+    ("output_streams_as_it_comes", "output arrives after the program has ended"),
+    ("output_can_end_a_run", "output arrives after the program has ended, so a flood ends by timeout"),
 ];
 
-/// A service that is played.
+/// A test server that plays a service.
 pub(crate) struct Played {
     child: Child,
-    /// It ends with this.
+    /// Closing it ends the server.
     _stdin: ChildStdin,
     port: u16,
 }
@@ -72,7 +74,7 @@ impl Played {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// What it has seen; with a fault that waits for the next request that fits.
+    /// Returns the server's state, optionally after adding a fault for the next matching request.
     fn state(&self, fault: Option<Value>) -> Result<Value, String> {
         let asked = || -> std::io::Result<String> {
             let mut line = TcpStream::connect(("127.0.0.1", self.port))?;
@@ -91,7 +93,7 @@ impl Played {
         serde_json::from_str(body).map_err(|error| error.to_string())
     }
 
-    /// Waits until every machine was given back.
+    /// Waits until every machine is deleted.
     fn nothing_left(&self) -> Verdict {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -111,24 +113,24 @@ impl Played {
     }
 }
 
-/// What a trial does with a service of its own.
+/// A case with its own service.
 type Alone = fn(&Played) -> Verdict;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let all = std::env::var_os("BELLJAR_TEST_ALL").is_some_and(|value| value != "0");
     let quick: [(&str, &str, Alone); 6] = [
-        ("e2b", "a_run_comes_and_goes", e2b_run),
-        ("e2b", "what_is_called_off_is_given_back", e2b_given_back),
-        ("e2b", "an_answer_that_is_lost_costs_nothing", e2b_lost_answer),
+        ("e2b", "a_run_succeeds", e2b_run),
+        ("e2b", "a_canceled_run_deletes_its_machine", e2b_given_back),
+        ("e2b", "a_lost_response_is_retried_only_if_safe", e2b_lost_answer),
         ("e2b", "refusals_name_the_setting", e2b_refusals),
-        ("agentrun", "a_run_comes_and_goes", agentrun_run),
+        ("agentrun", "a_run_succeeds", agentrun_run),
         ("agentrun", "refusals_name_the_setting", agentrun_refusals),
     ];
     let slow: [(&str, &str, Alone); 4] = [
         ("e2b", "conforms", e2b_conforms),
-        ("e2b", "its_sdk_understands_the_server", e2b_sdk),
+        ("e2b", "the_sdk_works_with_the_test_server", e2b_sdk),
         ("agentrun", "conforms", agentrun_conforms),
-        ("agentrun", "its_sdk_understands_the_server", agentrun_sdk),
+        ("agentrun", "the_sdk_works_with_the_test_server", agentrun_sdk),
     ];
     let quick = quick.into_iter().map(|case| (case, false));
     let slow = slow.into_iter().map(|case| (case, !all));
@@ -170,24 +172,21 @@ fn e2b_run(played: &Played) -> Verdict {
     check!(service.host == format!("127.0.0.1:{}", played.port) && service.template == "base", service);
     let refused = world.run(json!({"command": ["true"], "require": ["seccomp"]})).err().unwrap_or_default();
     check!(
-        refused.contains("layer 'seccomp' is not enforced here: isolation is that of the service"),
+        refused.contains("layer 'seccomp' is not enforced here: isolation is provided by the service"),
         refused
     );
     let hosts = json!({"command": ["true"], "network": {"mode": "hosts", "hosts": ["pypi.org"]}});
     let refused = world.run(hosts).err().unwrap_or_default();
-    check!(refused.contains("network: provider 'e2b' cannot let out to single hosts"), refused);
+    check!(refused.contains("network: provider 'e2b' cannot limit the network to listed hosts"), refused);
     let long = json!({"command": ["true"], "limits": {"timeout_ms": 3_600_000}});
     let refused = world.run(long).err().unwrap_or_default();
-    check!(
-        refused.contains("limits.timeout_ms: provider 'e2b' runs nothing for longer than 3480 s"),
-        refused
-    );
+    check!(refused.contains("limits.timeout_ms: provider 'e2b' limits runs to 3480 s"), refused);
     world.shut_down();
     check!(played.state(None)?["machines"] == json!([]), "shutting down waits for the last machine");
     Ok(())
 }
 
-/// However a run ends, nothing is left running, and billed, there.
+/// However a run ends, no machine is left running, and billed, at the service.
 fn e2b_given_back(played: &Played) -> Verdict {
     let world = e2b(&e2b_settings(played))?;
     let sleeping = json!({"command": ["sleep", "600"]});
@@ -195,7 +194,7 @@ fn e2b_given_back(played: &Played) -> Verdict {
     let report = world.run_until(sleeping.clone(), cancel, &mut Quiet)?;
     check!(report.status == Status::Cancelled, report);
     played.nothing_left()?;
-    // Before there is a machine at all.
+    // Abandon the run before its machine exists.
     world.abandon(sleeping.clone(), Duration::from_millis(1))?;
     world.abandon(sleeping, Duration::from_millis(250))?;
     let report = world.run(json!({"command": ["sleep", "600"], "limits": {"timeout_ms": 200}}))?;
@@ -206,7 +205,7 @@ fn e2b_given_back(played: &Played) -> Verdict {
 
 fn e2b_lost_answer(played: &Played) -> Verdict {
     let world = e2b(&e2b_settings(played))?;
-    // It makes a machine and its answer is lost: the same is asked for again, and there is one machine.
+    // The machine is created but the response is lost: the retry returns the same machine.
     played.state(Some(json!({"at": "POST /v2/sandboxes"})))?;
     played.state(Some(json!({"at": "DELETE /sandboxes", "status": 503})))?;
     let report = world.run(json!({"command": ["echo", "hi"]}))?;
@@ -216,12 +215,12 @@ fn e2b_lost_answer(played: &Played) -> Verdict {
         played.asked_for("POST /v2/sandboxes")? == 2 && played.asked_for("DELETE /")? == 2,
         played.state(None)
     );
-    // A command whose answer is lost may have run, and is not sent again.
+    // A command whose response is lost may have run, so it is not retried.
     let world = e2b(&e2b_settings(played))?;
     played.state(Some(json!({"at": "/process.Process/Start"})))?;
     let before = played.asked_for("POST /process.Process/Start")?;
     let lost = world.run(json!({"command": ["echo", "hi"]})).err().unwrap_or_default();
-    check!(lost.contains("the sandbox was lost: its machine at E2B"), lost);
+    check!(lost.contains("the sandbox was lost: the sandbox at E2B"), lost);
     check!(played.asked_for("POST /process.Process/Start")? == before + 1, "sent once");
     world.shut_down();
     played.nothing_left()
@@ -237,13 +236,13 @@ fn e2b_refusals(played: &Played) -> Verdict {
     };
     let wrong_key = said(E2bSettings { api_key: Some("e2b_1".to_owned().into()), ..usual.clone() })?;
     check!(
-        wrong_key.contains("answers 401: Invalid API key") && wrong_key.contains("E2B_API_KEY"),
+        wrong_key.contains("responded with 401: Invalid API key") && wrong_key.contains("E2B_API_KEY"),
         wrong_key
     );
     check!(!wrong_key.contains("e2b_1"), wrong_key);
     let template = said(E2bSettings { template: "nope".to_owned(), ..usual.clone() })?;
     check!(
-        template.contains("template 'nope' not found; is there")
+        template.contains("template 'nope' not found; check that template")
             && template.contains("providers.e2b.template"),
         template
     );
@@ -255,16 +254,16 @@ fn e2b_refusals(played: &Played) -> Verdict {
     fault(429, "too many sandboxes", json!({"Retry-After": "3600"}))?;
     let quota = said(usual.clone())?;
     check!(
-        quota.contains("answers 429: too many sandboxes") && quota.contains("tried again in 3600 s"),
+        quota.contains("responded with 429: too many sandboxes") && quota.contains("retry in 3600 s"),
         quota
     );
-    // A moment later it is taken.
+    // With a short Retry-After the request is retried.
     fault(429, "slow down", json!({"Retry-After": "0"}))?;
     check!(said(usual.clone())?.is_empty(), "a second try");
-    // Nobody is followed elsewhere with a key.
+    // Redirects are not followed, because requests carry a key.
     fault(307, "", json!({"Location": "http://127.0.0.1:1/v2/sandboxes"}))?;
     let elsewhere = said(usual)?;
-    check!(elsewhere.contains("answers 307"), elsewhere);
+    check!(elsewhere.contains("responded with 307"), elsewhere);
     played.nothing_left()
 }
 
@@ -290,7 +289,7 @@ fn agentrun_run(played: &Played) -> Verdict {
         "import sys\ndef main(a):\n    print(open('in.txt').read(), sys.stdin.read())\n    return a * 2";
     let request = json!({"language": "python", "code": code, "arguments": {"a": 21}, "stdin": "it's $HOME",
         "files": [{"path": "in.txt", "content": "sent"}]});
-    // What is made and not heard of is asked for by the same name again.
+    // If the response to a creation is lost, the retry uses the same name.
     played.state(Some(json!({"at": "POST /sandboxes"})))?;
     let report = world.run(request)?;
     check!(report.stdout == "sent it's $HOME\n" && report.result.value == json!(42), report);
@@ -299,13 +298,10 @@ fn agentrun_run(played: &Played) -> Verdict {
     let sleeping = json!({"command": ["sleep", "600"]});
     world.abandon(sleeping.clone(), Duration::from_millis(1))?;
     let cancel = async { tokio::time::sleep(Duration::from_millis(300)).await };
-    check!(world.run_until(sleeping, cancel, &mut Quiet)?.status == Status::Cancelled, "cancelled");
+    check!(world.run_until(sleeping, cancel, &mut Quiet)?.status == Status::Cancelled, "status");
     let long = json!({"command": ["true"], "limits": {"timeout_ms": 31_000}});
     let refused = world.run(long).err().unwrap_or_default();
-    check!(
-        refused.contains("limits.timeout_ms: provider 'agentrun' runs nothing for longer than 30 s"),
-        refused
-    );
+    check!(refused.contains("limits.timeout_ms: provider 'agentrun' limits runs to 30 s"), refused);
     world.shut_down();
     check!(played.state(None)?["machines"] == json!([]), "shutting down waits for the last machine");
     Ok(())
@@ -321,17 +317,17 @@ fn agentrun_refusals(played: &Played) -> Verdict {
     };
     let key = said(AgentRunSettings { access_key_secret: Some("wrong".to_owned().into()), ..usual.clone() })?;
     check!(
-        key.contains("answers 403: The request signature does not match")
+        key.contains("responded with 403: The request signature does not match")
             && key.contains("access_key_secret"),
         key
     );
     let template = said(AgentRunSettings { template: Some("nope".to_owned()), ..usual.clone() })?;
     check!(
-        template.contains("providers.agentrun.template") && template.contains("'nope' in cn-hangzhou"),
+        template.contains("providers.agentrun.template") && template.contains("'nope' exists in cn-hangzhou"),
         template
     );
     let open = said(AgentRunSettings { internet: true, ..usual })?;
-    check!(open.contains("network: provider 'agentrun' cannot keep a program from the internet"), open);
+    check!(open.contains("network: provider 'agentrun' cannot block the internet"), open);
     played.nothing_left()
 }
 
@@ -344,14 +340,14 @@ fn e2b_conforms(played: &Played) -> Verdict {
     let world = e2b(&E2bSettings { api_url: Some("http://127.0.0.1:1".to_owned()), ..e2b_settings(played) })?;
     let nobody = world.run(json!({"command": ["true"]})).err().unwrap_or_default();
     check!(
-        nobody.contains("nobody answers at 127.0.0.1:1") && nobody.contains("providers.e2b.domain"),
+        nobody.contains("cannot connect to 127.0.0.1:1") && nobody.contains("providers.e2b.domain"),
         nobody
     );
     conforms(&e2b(&e2b_settings(played))?, &E2B_DIFFERS)?;
     played.nothing_left()
 }
 
-/// Every case that holds for a service, one after the other.
+/// Runs every case that applies to the service, one after another.
 fn conforms(world: &World, more: &[(&str, &str)]) -> Verdict {
     let differs = |name: &str| DIFFERS.iter().chain(more).any(|(other, _)| *other == name);
     let mut failed = Vec::new();
@@ -376,13 +372,13 @@ fn agentrun_sdk(played: &Played) -> Verdict {
     sdk("agentrun_client.py", &key, &[("AGENTRUN_ACCOUNT_ID", "1"), ("AGENTRUN_DATA_ENDPOINT", &at)])
 }
 
-/// Has a service's own SDK do what `script` says.
-#[expect(clippy::print_stdout, reason = "a test that misses something says so")]
+/// Runs a script with the service's own SDK.
+#[expect(clippy::print_stdout, reason = "a skipped test says why")]
 fn sdk(script: &str, key: &[(&str, &str)], more: &[(&str, &str)]) -> Verdict {
     let packages = std::env::var_os("BELLJAR_TEST_PACKAGES").unwrap_or_default();
     let python = Path::new(&packages).join("remote/bin/python3");
     if !python.exists() {
-        println!("skipped: the SDKs of services are not installed; ./test --all does that");
+        println!("skipped: the SDKs of services are not installed; ./test --all installs them");
         return Ok(());
     }
     let output = Command::new(python)

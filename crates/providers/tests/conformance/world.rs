@@ -1,4 +1,4 @@
-//! What a case works with: an engine over one provider, and short ways to ask it.
+//! The environment of a case: an engine with one provider, and helpers to use it.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use belljar_providers::native::{Launched, Native};
 use belljar_providers::remote::Remote;
 use serde_json::Value;
 
-/// What a case says when it does not hold.
+/// The result of a case, with what was seen if it failed.
 pub(crate) type Verdict = Result<(), String>;
-/// A case.
+/// A synchronous case.
 pub(crate) type Case = fn(&World) -> Verdict;
 
-/// Fails a case with what was seen.
+/// Fails a case with the value seen unless the condition holds.
 macro_rules! check {
     ($condition:expr, $seen:expr) => {
         let holds: bool = $condition;
@@ -50,19 +50,19 @@ impl World {
         Self::over(Arc::new(native), runtime, warming)
     }
 
-    /// A world of containers.
+    /// Creates a world over Docker.
     pub(crate) fn docker(settings: docker::Settings) -> Self {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         Self::over(Arc::new(Docker::new(settings)), runtime, Warming::Off)
     }
 
-    /// A world of an engine that was made otherwise.
+    /// Creates a world from a prepared engine.
     pub(crate) fn of_engine(engine: Engine) -> Self {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         Self { engine: Arc::new(engine), runtime: Arc::new(runtime), warming: Warming::Off }
     }
 
-    /// A world of somebody else's machines.
+    /// Creates a world over a remote service.
     pub(crate) fn remote(remote: Remote) -> Self {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         Self::over(Arc::new(remote), runtime, Warming::Off)
@@ -81,7 +81,7 @@ impl World {
         self.run_until(request, std::future::pending(), &mut Quiet)
     }
 
-    /// The same with folders of the host.
+    /// Runs a request with host folders.
     pub(crate) fn run_with(&self, request: Value, paths: HostPaths) -> Result<Report, String> {
         self.execute(request, paths, std::future::pending(), &mut Quiet)
     }
@@ -91,7 +91,7 @@ impl World {
         self.run(serde_json::json!({"language": "python", "code": code}))
     }
 
-    /// The same, and does not wait until it can be warm: many of them together keep a pool empty.
+    /// Runs Python code without waiting for a warm interpreter: many runs at once keep a pool empty.
     pub(crate) fn python_as_it_is(&self, code: &str) -> Result<Report, String> {
         let request = serde_json::json!({"language": "python", "code": code});
         self.run_as_it_is(request, std::future::pending(), &mut Quiet)
@@ -107,7 +107,7 @@ impl World {
         let warm = self.warm_up(&request)?;
         let report = self.run_as_it_is(request, cancel, sink)?;
         match report.warmth() {
-            Warmth::Cold if warm => Err("it was to be warm, and was cold".to_owned()),
+            Warmth::Cold if warm => Err("expected a warm run, but it was cold".to_owned()),
             _ => Ok(report),
         }
     }
@@ -129,14 +129,15 @@ impl World {
         sink: &mut dyn Sink,
     ) -> Result<Report, String> {
         let mut request: Request = serde_json::from_value(request).map_err(|error| error.to_string())?;
-        // What is tested here is what holds when no policy does.
+        // Policies are not under test here.
         request.policy.get_or_insert_with(|| "off".to_owned());
         let admitted = self.engine.admit(request, paths).map_err(|error| error.to_string())?;
         let run = self.engine.execute("exec_test".to_owned(), admitted, sink, Box::pin(cancel));
         self.runtime.block_on(run).map_err(|error| error.to_string())
     }
 
-    /// Where interpreters are to be warm, waits until one is that has the limits of this request; whether it has one.
+    /// Waits until an interpreter with this request's limits is warm. Returns whether the request can be
+    /// warm.
     fn warm_up(&self, request: &Value) -> Result<bool, String> {
         let can_be = ["python", "javascript"].iter().any(|name| request["language"] == *name);
         if self.warming == Warming::Off || !can_be {
@@ -168,28 +169,28 @@ impl World {
         let run = self.engine.execute("exec_test".to_owned(), admitted, &mut view, cancel);
         match self.runtime.block_on(async { tokio::time::timeout(after, run).await }) {
             Err(_) => Ok(()),
-            Ok(ended) => Err(format!("it ended before it was dropped: {ended:?}")),
+            Ok(ended) => Err(format!("the run ended before it was dropped: {ended:?}")),
         }
     }
 
-    /// The engine, for cases that ask it themselves.
+    /// Returns the engine.
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Runs a case that waits, unless it waits for ever.
+    /// Runs an async case with a timeout.
     pub(crate) fn block_on(&self, case: impl Future<Output = Verdict>) -> Verdict {
         let patience = std::time::Duration::from_secs(120);
         let case = async { tokio::time::timeout(patience, case).await };
-        self.runtime.block_on(case).unwrap_or_else(|_| Err("it hangs".to_owned()))
+        self.runtime.block_on(case).unwrap_or_else(|_| Err("the case timed out".to_owned()))
     }
 
-    /// Whether a layer is enforced here; cases that need one say so and pass over it otherwise.
+    /// Returns whether a layer is enforced here. Cases that need a missing one are skipped.
     pub(crate) fn has(&self, layer: Layer) -> bool {
         self.engine.capabilities().missing.iter().all(|missing| missing.layer != layer)
     }
 
-    /// What it keeps ready.
+    /// Returns the metrics of the pools.
     pub(crate) fn pools(&self) -> Vec<belljar_engine::provider::PoolMetrics> {
         self.runtime.block_on(self.engine.pools())
     }
@@ -199,7 +200,7 @@ impl World {
     }
 }
 
-/// A view that looks away.
+/// A sink that ignores all output.
 pub(crate) struct Quiet;
 
 impl Sink for Quiet {

@@ -1,4 +1,4 @@
-"""Has the official SDK use the server of the tests, which is faithful as far as that goes."""
+"""Uses the test server with the official SDK, which shows that the server is faithful to that extent."""
 
 import os
 import sys
@@ -35,12 +35,12 @@ client.delete_sandbox(made.sandbox_id)
 for wrong in (lambda: client.delete_sandbox(made.sandbox_id), lambda: client.create_sandbox("nope")):
     try:
         wrong()
-        sys.exit("what is not there was found")
+        sys.exit("a missing sandbox was found")
     except AgentRunError:
         pass
 try:
     SandboxClient(Config(access_key_secret="wrong")).create_sandbox("python")
-    sys.exit("a wrong signature was taken")
+    sys.exit("a wrong signature was accepted")
 except AgentRunError as refused:
     assert "signature" in str(refused), refused
 print("the SDK and this server understand each other")

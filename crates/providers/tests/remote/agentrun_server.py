@@ -1,4 +1,4 @@
-"""AgentRun's code interpreter as its SDK sees it: what makes machines, and what runs on each. For tests; it runs what it is given."""
+"""AgentRun's API and the daemon on each machine, as its SDK sees them. For tests: runs any code."""
 
 import email
 import hashlib
@@ -17,7 +17,7 @@ LONGEST = 30
 
 
 class Api(FrontHandler):
-    """What makes machines."""
+    """The API, which creates machines."""
 
     def control(self):
         body = self.body()
@@ -39,7 +39,7 @@ class Api(FrontHandler):
         return self.fail(404, "SandboxNotFound", "sandbox not found")
 
     def signed(self):
-        """Whether the signature is the one of this request and our key."""
+        """Returns whether the signature matches this request and our key."""
         words = self.headers.get("Agentrun-Authorization", "").split(" ", 1)
         if words[0] != "AGENTRUN4-HMAC-SHA256":
             return False
@@ -81,7 +81,7 @@ class Api(FrontHandler):
 
 
 class Daemon(Handler):
-    """What runs on a machine."""
+    """The daemon on a machine."""
 
     def do_GET(self):
         match self.url.path:

@@ -1,4 +1,4 @@
-"""Has the official SDK use the server of the tests, which is faithful as far as that goes."""
+"""Uses the test server with the official SDK, which shows that the server is faithful to that extent."""
 
 import sys
 
@@ -49,12 +49,12 @@ with Sandbox.create(timeout=60, allow_internet_access=False, metadata={"by": "te
 assert not Sandbox.kill(gone)
 try:
     Sandbox.create(template="nope")
-    sys.exit("there is no such template")
+    sys.exit("a missing template was found")
 except SandboxException as refused:
     assert "template 'nope' not found" in str(refused)
 try:
     Sandbox.create(api_key="e2b_" + "1" * 40)
-    sys.exit("a wrong key was taken")
+    sys.exit("a wrong key was accepted")
 except AuthenticationException:
     pass
 print("the SDK and this server understand each other")

@@ -1,4 +1,4 @@
-"""E2B as its SDKs see it: the API, and on each machine the daemon. For tests; it runs what it is given."""
+"""E2B as its SDKs see it: the API, and the daemon on each machine. For tests: it runs any code it is sent."""
 
 import base64
 import gzip
@@ -29,7 +29,7 @@ def stamp(seconds):
 
 
 class Api(FrontHandler):
-    """The API."""
+    """The API, which creates machines."""
 
     def control(self):
         body = self.body()
@@ -117,7 +117,7 @@ class Api(FrontHandler):
 
 
 class Refusal(Exception):
-    """An error of Connect's."""
+    """A Connect error."""
 
     def __init__(self, code, message):
         super().__init__(message)
@@ -128,7 +128,7 @@ STATUS = {"not_found": 404, "already_exists": 409, "invalid_argument": 400, "uni
 
 
 class Daemon(Handler):
-    """The daemon."""
+    """The daemon on a machine."""
 
     running = {}
 
@@ -209,12 +209,12 @@ class Daemon(Handler):
                 while part := pipe.read1(1 << 15):
                     send({"event": {"data": {name: base64.b64encode(part).decode()}}})
             except OSError:
-                pass  # Nobody listens any more.
+                pass  # The client is gone.
 
         pumps = [threading.Thread(target=pump, args=pair) for pair in (("stdout", process.stdout), ("stderr", process.stderr))]
         for thread in pumps:
             thread.start()
-        # Whoever still has a stream open is waited for.
+        # Waits for processes that keep a stream open.
         for thread in pumps:
             thread.join()
         code = process.wait()
@@ -288,7 +288,7 @@ class Daemon(Handler):
         try:
             os.makedirs(self.home(asked["path"]))
         except FileExistsError as error:
-            raise Refusal("already_exists", "it is there already") from error
+            raise Refusal("already_exists", "the folder exists already") from error
         return {"entry": self.entry(self.home(asked["path"]))}
 
     def on_Remove(self, asked):

@@ -1,4 +1,4 @@
-"""Machines to lend in tests: each has namespaces, a root and a daemon of its own. Really isolated is nothing in them."""
+"""Machines for test services: each has its own namespaces, root and daemon. They do not really isolate."""
 
 import ctypes
 import fcntl
@@ -21,7 +21,7 @@ OWN = {"proc", "tmp", "home", "root", "run", "workspace", "lost+found"}
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers in JSON, and takes bodies of either kind."""
+    """Answers in JSON and reads plain and chunked bodies."""
 
     protocol_version = "HTTP/1.1"
 
@@ -77,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Machine:
-    """One that was lent."""
+    """A machine of a test service."""
 
     def __init__(self, script):
         self.id = secrets.token_hex(10)
@@ -85,7 +85,7 @@ class Machine:
         self.made = time.time()
         words = ["unshare", "-U", "-r", "-m", "-p", "-n", "-i", "-u", "-f", "--kill-child"]
         words += [sys.executable, script, "inside", self.folder.name]
-        # The daemon ends with its standard input, and everything on the machine with the daemon.
+        # The daemon exits when its stdin closes, and everything on the machine with it.
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         if self.process.stdout.readline() != b"ready\n":
             raise RuntimeError("no machine")
@@ -98,7 +98,7 @@ class Machine:
         self.folder.cleanup()
 
     def relay(self, asked, body):
-        """Has the daemon answer a request, byte by byte; breaks off when it does."""
+        """Forwards a request to the daemon and copies the response until the daemon closes the connection."""
         line = socket.socket(socket.AF_UNIX)
         try:
             line.connect(self.folder.name + "/daemon")
@@ -120,7 +120,7 @@ HOP = {"connection", "content-length", "transfer-encoding"}
 
 
 class Front(ThreadingHTTPServer):
-    """A service: its machines, and what goes wrong on purpose."""
+    """A service: its machines and injected faults."""
 
     daemon_threads = True
     request_queue_size = 100
@@ -133,7 +133,7 @@ class Front(ThreadingHTTPServer):
         self.seen = []
 
     def fault(self, method, path):
-        """The fault that waits for this request, if there is one."""
+        """Returns the fault injected for this request, if any."""
         with self.lock:
             self.seen.append(f"{method} {path}")
             for fault in self.faults:
@@ -151,7 +151,7 @@ class Front(ThreadingHTTPServer):
 
 
 class FrontHandler(Handler):
-    """What tests ask a service for, beside what clients do."""
+    """Handles requests of tests besides those of clients."""
 
     def serve(self):
         server, path = self.server, self.url.path
@@ -166,7 +166,7 @@ class FrontHandler(Handler):
             headers = fault.get("headers", {})
             return self.answer(fault["status"], {"code": fault["status"], "message": fault.get("message", "")}, **headers)
         if fault:
-            # It is done, and nobody learns of it.
+            # The request is executed, but the response is dropped.
             self.wfile = open(os.devnull, "wb")
             self.close_connection = True
         return self.control()
@@ -175,7 +175,7 @@ class FrontHandler(Handler):
 
 
 def serve(handler):
-    """Serves until standard input ends."""
+    """Serves until stdin closes."""
     server = Front(handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)
@@ -185,7 +185,7 @@ def serve(handler):
 
 
 def inside(folder, handler):
-    """Becomes the daemon of a machine."""
+    """Turns this process into the daemon of a machine."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def mount(source, target, kind, flags, data=None):
@@ -223,7 +223,7 @@ def inside(folder, handler):
         mount("proc", f"{root}/proc", "proc", 0)
     except OSError:
         mount("/proc", f"{root}/proc", None, BIND | REC)
-    # The loopback comes up.
+    # Brings the loopback interface up.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
         fcntl.ioctl(line, 0x8914, struct.pack("16sH14x", b"lo", 0x41))
     os.chroot(root)

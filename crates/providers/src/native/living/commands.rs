@@ -1,4 +1,4 @@
-//! Commands, by the guest; who was there when each was started is noted.
+//! Commands, executed by the guest. Each start records whether anything else was running.
 
 use belljar_engine::finding::Finding;
 use belljar_engine::living::{

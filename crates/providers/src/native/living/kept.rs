@@ -1,7 +1,8 @@
-//! What commands of a living sandbox are kept from, and whose doing it was.
+//! Which denials belong to which command of a sandbox.
 //!
-//! The filter knows who made a call. Counters and the way out know the sandbox only: what they saw is a command's where
-//! nobody else was there from before its start until now, and otherwise nobody's.
+//! The seccomp listener knows which process made a call. Counters and egress know only the sandbox: what they
+//! recorded is attributed to a command if nothing else ran from before its start until now, and otherwise to
+//! no command.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +17,7 @@ use super::NativeLiving;
 use crate::inside::task::Notes;
 use crate::native::attend::call_of;
 
-/// What is started in one sandbox.
+/// The commands being started in one sandbox.
 #[derive(Debug, Default)]
 pub(super) struct Starts(Mutex<Started>);
 
@@ -24,18 +25,18 @@ pub(super) struct Starts(Mutex<Started>);
 struct Started {
     begun: u64,
     done: u64,
-    /// The last one, where nobody else was there.
+    /// The latest command, if nothing else has run since before its start.
     alone: Option<(ProcessId, Arc<Before>)>,
 }
 
-/// How the sandbox stood before something was started in it.
+/// The sandbox's counters before a command or task was started.
 #[derive(Debug)]
 pub(super) struct Before {
     pub(super) stats: Stats,
     mark: Option<Mark>,
 }
 
-/// Something that is being started. Until this is dropped, nobody else is alone.
+/// A command that is being started. Until this is dropped, no other command is exclusive.
 #[derive(Debug)]
 pub(super) struct Start<'a> {
     starts: &'a Starts,
@@ -51,7 +52,7 @@ impl Starts {
         Start { starts: self, number: started.begun, crowded: started.begun != started.done + 1 }
     }
 
-    /// How it was before a command that has been alone since.
+    /// Returns the counters from before a command that has been exclusive since its start.
     fn before(&self, command: ProcessId) -> Option<Arc<Before>> {
         self.lock().alone.clone().filter(|(alone, _)| *alone == command).map(|(_, before)| before)
     }
@@ -62,12 +63,12 @@ impl Starts {
 }
 
 impl Start<'_> {
-    /// Whether nobody else was there before, nor has come since.
+    /// Returns whether nothing else ran before, and nothing has been started since.
     pub(super) fn is_alone(&self, before: &Before) -> bool {
         !self.crowded && before.stats.processes == Some(0) && self.starts.lock().begun == self.number
     }
 
-    /// It is a command now.
+    /// Records that the command was started.
     pub(super) fn done(self, command: ProcessId, before: Before) {
         if self.is_alone(&before) {
             self.starts.lock().alone = Some((command, Arc::new(before)));
@@ -82,7 +83,7 @@ impl Drop for Start<'_> {
 }
 
 impl NativeLiving {
-    /// How it stands.
+    /// Returns the current counters.
     pub(super) async fn before(&self) -> Result<Before, LivingError> {
         let mut stats = self.take_stats().await?;
         if stats.processes.is_none() {
@@ -91,14 +92,15 @@ impl NativeLiving {
         Ok(Before { stats, mark: self.egress.as_ref().map(Egress::mark) })
     }
 
-    /// How many processes there are beside the guest, by its word, where nobody outside counts them.
+    /// Returns the number of processes besides the guest, as the guest reports it, for hosts that cannot
+    /// count them.
     async fn others(&self) -> Option<u64> {
         let page = self.files().list("/proc", None, 8).await.ok()?;
         let is_process = |entry: &&Entry| entry.name.bytes().all(|byte| byte.is_ascii_digit());
         (page.entries.iter().filter(is_process).count() as u64).checked_sub(1)
     }
 
-    /// The calls that were refused to these commands; to everybody, where none is named.
+    /// Returns the denied system calls of these commands, or of all if `None`.
     async fn refused(&self, commands: Option<&[u32]>) -> Result<Kept, LivingError> {
         let mut kept = Kept::default();
         if let Answer::Calls(calls) = self.ask(Ask::Calls).await? {
@@ -109,7 +111,8 @@ impl NativeLiving {
         Ok(kept)
     }
 
-    /// What these commands were refused. Their numbers inside are asked for only where anybody was refused anything.
+    /// Returns the denied system calls of these commands. Their pids inside are fetched only if there are any
+    /// denials.
     pub(super) async fn refused_to(&self, commands: &[ProcessId]) -> Result<Kept, LivingError> {
         if self.refused(None).await?.calls.is_empty() || self.inside.awake().is_err() {
             return Ok(Kept::default());
@@ -119,14 +122,14 @@ impl NativeLiving {
         self.refused(Some(&theirs.collect::<Vec<_>>())).await
     }
 
-    /// Adds what was counted since, of the sandbox as a whole.
+    /// Adds what the counters of the whole sandbox recorded since then.
     pub(super) fn add_counted(&self, kept: &mut Kept, before: &Before, now: &Stats) {
         kept.forks_refused = now.forks_refused.saturating_sub(before.stats.forks_refused);
         kept.memory_kills = now.memory_kills.saturating_sub(before.stats.memory_kills);
         kept.disk_full = now.disk_full && !before.stats.disk_full;
     }
 
-    /// The hosts that were out of reach since.
+    /// Returns findings on hosts that were refused since then.
     pub(super) fn hosts_refused(&self, before: &Before) -> Vec<Finding> {
         let egress = self.egress.as_ref().zip(before.mark.as_ref());
         egress.map(|(egress, mark)| egress.findings_since(mark)).unwrap_or_default()
@@ -137,7 +140,7 @@ impl NativeLiving {
         let mut hosts = Vec::new();
         if let Some(before) = self.starts.before(command.id) {
             let (now, refused) = (self.take_stats().await?, self.hosts_refused(&before));
-            // Whoever came meanwhile may have been the reason.
+            // Count them only if nothing was started meanwhile, which could be the cause.
             if self.starts.before(command.id).is_some() {
                 self.add_counted(&mut kept, &before, &now);
                 hosts = refused;
@@ -158,7 +161,7 @@ impl NativeLiving {
     }
 }
 
-/// A task, and how the sandbox stood before it.
+/// A running task and the sandbox's counters before it.
 #[derive(Debug)]
 pub(super) struct Noted<'a> {
     pub(super) living: &'a NativeLiving,
@@ -203,21 +206,24 @@ mod tests {
         starts.begin().done(ProcessId(1), before(Some(0)));
         assert!(alone(1));
         starts.begin().done(ProcessId(2), before(Some(1)));
-        assert!(!alone(1) && !alone(2), "the first one still ran");
+        assert!(!alone(1) && !alone(2), "the first command was still running");
         starts.begin().done(ProcessId(3), before(None));
-        assert!(!alone(3), "where nobody counts, nobody knows");
+        assert!(!alone(3), "the number of processes is unknown");
         let (one, other) = (starts.begin(), starts.begin());
         one.done(ProcessId(4), before(Some(0)));
         other.done(ProcessId(5), before(Some(0)));
-        assert!(!alone(4) && !alone(5), "both started at once");
+        assert!(!alone(4) && !alone(5), "both were started at once");
         let task = starts.begin();
         assert!(task.is_alone(&before(Some(0))));
         starts.begin().done(ProcessId(6), before(Some(0)));
-        assert!(!task.is_alone(&before(Some(0))) && !alone(6), "a task is there until it is over");
+        assert!(
+            !task.is_alone(&before(Some(0))) && !alone(6),
+            "a task counts as running until it is dropped"
+        );
         drop(task);
         starts.begin().done(ProcessId(7), before(Some(0)));
         assert!(alone(7));
         drop(starts.begin());
-        assert!(!alone(7), "what could not be started may have been there for a moment");
+        assert!(!alone(7), "a failed start may have run for a moment");
     }
 }

@@ -1,5 +1,5 @@
-//! Living sandboxes: a jail whose PID 1 is the guest, and what it is asked through its line. What counts and what ends it
-//! are the launcher's: pausing, figures, the end.
+//! Sandboxes: a jail whose PID 1 is the guest. The guest handles requests over its socket; the launcher
+//! handles pausing, statistics and termination.
 
 mod commands;
 mod kept;
@@ -37,9 +37,9 @@ use crate::inside::task::Errand;
 use crate::inside::{self, GREETING, Inside, Keeper};
 use crate::program::Found;
 
-/// How long it takes at most to be told why something ended that has.
+/// Time allowed to learn why a sandbox ended.
 const MOURNING: Duration = Duration::from_secs(5);
-/// A living sandbox.
+/// A sandbox of the native provider.
 #[derive(Debug)]
 pub(super) struct NativeLiving {
     inside: Inside,
@@ -48,19 +48,19 @@ pub(super) struct NativeLiving {
     shared: Arc<Shared>,
     place: Place,
     root: Arc<NumberedRoot>,
-    /// What can be seen beside the usual folders: no interpreter elsewhere can run.
+    /// Interpreters outside the standard folders that are visible inside. No others can run.
     prefixes: Vec<PathBuf>,
-    /// Its way out, where it may reach single hosts.
+    /// Its egress, if it may reach individual hosts.
     egress: Option<Egress>,
     starts: Starts,
 }
 
-/// The jail around it.
+/// The jail of a sandbox.
 #[derive(Debug)]
 struct KeptJail {
     connection: Connection,
     number: u64,
-    /// Dropped, it kills.
+    /// Dropping it kills the jail.
     ordered: Mutex<Ordered>,
     fate: OnceCell<String>,
 }
@@ -83,7 +83,7 @@ impl Keeper for KeptJail {
     }
 }
 
-/// Opens one. Where the launcher is gone, another one is started.
+/// Opens a sandbox, starting a new launcher if the current one is gone.
 pub(super) async fn open(shared: &Arc<Shared>, place: Place) -> Result<NativeLiving, ProviderError> {
     let prefixes = shared.roots.usual_prefixes(&place.plan.image);
     let root = shared.roots.tree(&place.plan, &place.binds, &prefixes)?;
@@ -124,7 +124,7 @@ async fn start(
         ours.set_nonblocking(true)?;
         Ok((UnixStream::from_std(ours)?, theirs))
     });
-    let (ours, theirs) = pair.map_err(|error| setup("make a line to the guest", &error))?;
+    let (ours, theirs) = pair.map_err(|error| setup("create a socket to the guest", &error))?;
     let connection = shared.link.connection()?;
     let gate = Gate::of(&place.plan.network)?;
     let fds: Vec<_> = [theirs.as_fd()].into_iter().chain(gate.as_ref().map(Gate::theirs)).collect();
@@ -136,18 +136,18 @@ async fn start(
     match tokio::time::timeout(GREETING, Guest::connect(ours, settings)).await {
         Ok(Ok(guest)) => Ok((guest, connection, ordered, egress)),
         Ok(Err(error)) => Err(why_not(&mut ordered, &error).await),
-        Err(_) => Err(ProviderError::Lost { message: "its guest did not greet".to_owned() }),
+        Err(_) => Err(ProviderError::Lost { message: "the guest did not answer in time".to_owned() }),
     }
 }
 
-/// The guest is not there; the launcher knows why.
+/// Returns why the guest is not running, as reported by the launcher.
 async fn why_not(ordered: &mut Ordered, error: &GuestError) -> ProviderError {
     match tokio::time::timeout(MOURNING, &mut ordered.notice).await {
         Ok(Ok(Notice::Failed { failure, .. })) => failure_of(&failure),
         Ok(Ok(Notice::Ended { ending: Ending::MachineMemory, .. })) => ProviderError::SandboxMemoryExhausted,
         Ok(Ok(Notice::Ended { ending: Ending::Memory, .. })) => ProviderError::Setup {
             step: "start the guest".to_owned(),
-            cause: "limits.memory_bytes is too little for it".to_owned(),
+            cause: "limits.memory_bytes is too low".to_owned(),
         },
         Ok(Err(_)) => lost(),
         _ => ProviderError::Setup { step: "start the guest".to_owned(), cause: error.to_string() },
@@ -184,7 +184,7 @@ impl NativeLiving {
         }
     }
 
-    /// What is in force.
+    /// Returns the layers in force.
     async fn layers(&self) -> Result<&[Layer], LivingError> {
         let ask = || async {
             match self.ask(Ask::Layers).await? {
@@ -201,7 +201,7 @@ impl NativeLiving {
 
     async fn set_paused(&self, paused: bool) -> Result<(), LivingError> {
         if paused {
-            // From here on nobody asks what would not answer.
+            // From here on, calls that a paused guest would not answer fail at once.
             self.inside.set_paused(true);
         }
         let answer = self.ask(if paused { Ask::Pause } else { Ask::Resume }).await;
@@ -211,13 +211,13 @@ impl NativeLiving {
         answer.map(drop)
     }
 
-    /// What runs the task's language, which must be within what this sandbox shows.
+    /// Returns the runtime for the task's language, which must be visible in this sandbox.
     fn runtime(&self, task: &Task) -> Result<Option<Found>, ProviderError> {
         let Program::Code { language, .. } = &task.program else { return Ok(None) };
         let located = self.shared.roots.runtime(language, &self.place.plan.image)?;
         if located.prefixes.iter().any(|prefix| !self.prefixes.contains(prefix)) {
             let message =
-                format!("{} is installed where this sandbox cannot see it; run it by itself", language.name);
+                format!("{} is installed outside this sandbox; run it without a sandbox", language.name);
             return Err(ProviderError::Unsupported { field: "language", message });
         }
         Ok(Some(located.found))
@@ -243,18 +243,18 @@ impl NativeLiving {
 fn fate_of(notice: Option<Result<Notice, tokio::sync::oneshot::error::RecvError>>) -> String {
     match notice {
         Some(Ok(Notice::Ended { ending, .. })) => match ending {
-            Ending::Killed => "it was closed".to_owned(),
-            Ending::TimedOut => "its time was over".to_owned(),
+            Ending::Killed => "the sandbox was closed".to_owned(),
+            Ending::TimedOut => "it timed out".to_owned(),
             Ending::MachineMemory => {
-                "the memory for all sandboxes together was used up, and it was ended for it".to_owned()
+                "the memory shared by all sandboxes ran out, and this one was killed".to_owned()
             }
-            Ending::Memory => "its memory ran out, and its first process was killed for it".to_owned(),
-            Ending::Signalled(signal) => format!("its first process was ended by signal {signal}"),
-            other => format!("its first process ended: {other:?}"),
+            Ending::Memory => "it ran out of memory, and its init process was killed".to_owned(),
+            Ending::Signalled(signal) => format!("its init process was killed by signal {signal}"),
+            other => format!("its init process ended: {other:?}"),
         },
         Some(Ok(Notice::Failed { failure, .. })) => failure.to_string(),
-        Some(Err(_)) => "the launcher was killed under it".to_owned(),
-        Some(Ok(_)) | None => "it does not answer any more".to_owned(),
+        Some(Err(_)) => "the launcher was killed".to_owned(),
+        Some(Ok(_)) | None => "it no longer responds".to_owned(),
     }
 }
 
@@ -317,7 +317,8 @@ impl Living for NativeLiving {
     }
 
     fn halt(&self, why: String) -> Asked<'_, ()> {
-        // First nobody starts anything any more. Whoever just did is found when this is done again.
+        // First stop new commands from starting. One that has just started is found when the caller repeats
+        // this.
         self.inside.set_halted(Some(why));
         Box::pin(async { self.inside.told(self.inside.awake()?.end_all().await).await })
     }

@@ -1,5 +1,5 @@
-//! Host folders that an administrator allows: links are resolved once, at the start, and what is shown later must still
-//! be the very same folder.
+//! Host folders that an administrator allows. Symlinks are resolved once at startup, and a folder that is
+//! mounted later must still be the same one.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,16 +14,16 @@ use rustix::io::Errno;
 use super::walk::identity;
 use crate::native::paths;
 
-/// A host folder, as an administrator writes it.
+/// A host folder in the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostFolderSpec {
-    /// What requests call it.
+    /// The name used in requests.
     pub name: String,
-    /// Where it is.
+    /// The path.
     pub path: PathBuf,
     /// Whether it may be written.
     pub writable: bool,
-    /// Who may name it; everybody where this is empty.
+    /// The tenants that may use it; all if empty.
     pub tenants: Vec<String>,
 }
 
@@ -33,12 +33,13 @@ pub(super) struct HostFolders(BTreeMap<String, Allowed>);
 #[derive(Debug)]
 struct Allowed {
     folder: HostFolder,
-    /// Held, so that no other folder can come to have its number.
+    /// Kept open, so that the inode number cannot be reused.
     held: OwnedFd,
 }
 
 impl HostFolders {
-    /// Resolves and holds them. None may show what is kept in the data folder, or lie where another can be written.
+    /// Resolves and opens the folders. None may expose the data folder, or overlap another if either is
+    /// writable.
     pub(super) fn open(specs: Vec<HostFolderSpec>, data: &Path) -> Result<Self, ProviderError> {
         let mut allowed: BTreeMap<String, Allowed> = BTreeMap::new();
         for spec in specs {
@@ -51,14 +52,14 @@ impl HostFolders {
                 return Err(wrong("is not a folder".to_owned()));
             }
             if overlap(&path, data) {
-                return Err(wrong("would show the data folder".to_owned()));
+                return Err(wrong("would expose the data folder".to_owned()));
             }
             let clash = |other: &&Allowed| {
                 (spec.writable || other.folder.writable) && overlap(&path, &other.folder.path)
             };
             if let Some(other) = allowed.values().find(clash) {
                 let other = other.folder.path.display();
-                return Err(wrong(format!("and {other} lie in each other, and one can be written")));
+                return Err(wrong(format!("overlaps {other}, and one of them is writable")));
             }
             let mount =
                 Mount { source: path.clone(), destination: "/data".to_owned(), writable: spec.writable };
@@ -70,7 +71,7 @@ impl HostFolders {
         Ok(Self(allowed))
     }
 
-    /// The folder of that name, if it is still the one that was allowed.
+    /// Returns the folder of that name, if it is still the one that was allowed.
     pub(super) fn find(&self, name: &str) -> Result<HostFolder, PlacesError> {
         let allowed = self.0.get(name).ok_or(PlacesError::Missing)?;
         let same = open(&allowed.folder.path)

@@ -1,4 +1,4 @@
-//! How much a folder holds, while others may be writing in it.
+//! Measures a folder's size while others may be writing to it.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
@@ -9,18 +9,18 @@ use rustix::io::Errno;
 
 use super::walk::Walk;
 
-/// What a name costs at least: every one takes some of the disk, and of the time in which all are counted.
+/// The least that an entry counts: each costs some disk space, and some time to count.
 const LEAST: u64 = 4 << 10;
-/// Names that are counted.
+/// The most entries that are counted.
 const MOST: u64 = 1_000_000;
-/// What the names of folders that are still to be looked into may take.
+/// The most bytes of names of folders still to be visited.
 const NAMES: usize = 16 << 20;
-/// How often counting begins anew because a folder was moved.
+/// How often counting restarts because a folder was moved.
 const ATTEMPTS: usize = 8;
-/// The part of a file that `st_blocks` counts.
+/// The unit of `st_blocks`.
 const BLOCK: u64 = 512;
 
-/// Counts until it is more than `most`. `top` opens the folder anew for each attempt.
+/// Counts until the size exceeds `most`. `top` opens the folder for each attempt.
 pub(super) fn measure(top: impl Fn() -> Result<OwnedFd, Errno>, most: u64) -> Result<Measured, Errno> {
     for _ in 0..ATTEMPTS {
         match (Count { most, bytes: 0, entries: 0, names: 0 }).all(Walk::new(top()?)) {
@@ -64,7 +64,7 @@ impl Count {
         Ok(Measured::Bytes(self.bytes))
     }
 
-    /// Counts what is in one folder, and gives the folders in it.
+    /// Counts the entries of one folder and returns its subfolders.
     fn folder(&mut self, walk: &Walk) -> Result<Vec<CString>, Errno> {
         let mut folders = Vec::new();
         let mut entries = Dir::read_from(walk.folder())?;
@@ -85,7 +85,7 @@ impl Count {
                 self.names += name.to_bytes().len();
                 folders.push(name.to_owned());
             } else {
-                // Each of its names is found in here, and all of them together are the file.
+                // Each hard link of the file counts a share of its size.
                 own /= (stat.st_nlink as u64).max(1);
             }
             self.bytes = self.bytes.saturating_add(own.max(LEAST));
@@ -97,7 +97,7 @@ impl Count {
     }
 }
 
-/// Whether somebody else removed or replaced it meanwhile.
+/// Returns whether the entry was removed or replaced meanwhile.
 fn is_gone(errno: Errno) -> bool {
     matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
 }

@@ -1,4 +1,5 @@
-//! Removing a tenant's folder with all that is in it, whatever rights it has there and whoever is still writing.
+//! Removes a tenant's folder with its contents, whatever the permissions and even while processes write to
+//! it.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::BorrowedFd;
@@ -8,12 +9,12 @@ use rustix::io::Errno;
 
 use super::walk::{Walk, open_inside, unlock};
 
-/// Somebody who makes entries as fast as they are removed is not followed for ever.
+/// Bounds the work if a process creates entries as fast as they are removed.
 const MOST: usize = 100_000_000;
-/// How often it begins anew because a folder was moved.
+/// How often removal restarts because a folder was moved.
 const ATTEMPTS: usize = 64;
 
-/// Removes the folder of that name. One that is not there is removed already.
+/// Removes the folder of that name. Succeeds if it does not exist.
 pub(super) fn remove(parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
     let mut left = MOST;
     for _ in 0..ATTEMPTS {
@@ -39,13 +40,13 @@ fn attempt(parent: BorrowedFd<'_>, name: &CStr, left: &mut usize) -> Result<(), 
         }
     }
     match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
-        // Somebody put something in.
+        // A process added an entry.
         Err(Errno::NOTEMPTY | Errno::EXIST) => Err(Errno::STALE),
         answer => answer,
     }
 }
 
-/// Removes what can be removed from a folder; gives the first inner folder that is not empty.
+/// Removes the removable entries of a folder. Returns the first subfolder that is not empty.
 fn empty(walk: &Walk, left: &mut usize) -> Result<Option<CString>, Errno> {
     let mut entries = Dir::read_from(walk.folder())?;
     while let Some(entry) = entries.read() {
@@ -76,7 +77,7 @@ fn enter(walk: &mut Walk, name: CString) -> Result<(), Errno> {
     };
     match entered {
         Ok(()) => own(walk.folder()),
-        // Somebody else removed or replaced it.
+        // Another process removed or replaced it.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
         Err(errno) => Err(errno),
     }
@@ -84,7 +85,7 @@ fn enter(walk: &mut Walk, name: CString) -> Result<(), Errno> {
 
 fn leave(folder: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
     match rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR) {
-        // What was put in, or put there instead, is seen at the next look.
+        // An entry that was added or replaced meanwhile is found in the next pass.
         Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
         Err(errno) => Err(errno),
     }
@@ -99,7 +100,7 @@ fn opened(parent: BorrowedFd<'_>, name: &CStr) -> Result<std::os::fd::OwnedFd, E
     Ok(top)
 }
 
-/// What is in a folder can be removed only by somebody with every right to it.
+/// Grants the owner all permissions, which removing the entries of a folder requires.
 fn own(folder: BorrowedFd<'_>) -> Result<(), Errno> {
     let mode = Mode::from_raw_mode(rustix::fs::fstat(folder)?.st_mode);
     if mode.contains(Mode::RWXU) { Ok(()) } else { rustix::fs::fchmod(folder, Mode::RWXU) }

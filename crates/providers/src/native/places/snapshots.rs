@@ -1,4 +1,4 @@
-//! Snapshots: one file each, under another name until it is complete and on the disk.
+//! Snapshots: one file each, written under a temporary name until it is complete and synced.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -16,10 +16,10 @@ use super::{Disk, Folders, failure, file_name, others};
 const WRITE: &str = "write a snapshot";
 const WHOLE: &str = ".tar";
 const PART: &str = ".part";
-/// What is read and written at once.
+/// Bytes read and written at once.
 const PIECE: usize = 256 << 10;
 
-/// A file that is not complete; dropping it removes it.
+/// A file that is not complete. Dropping it removes the file.
 struct Part {
     folders: Arc<Folders>,
     name: Option<CString>,
@@ -28,7 +28,7 @@ struct Part {
 impl Drop for Part {
     fn drop(&mut self) {
         if let Some(name) = &self.name {
-            // What cannot be removed now is at the next start.
+            // On failure, the next start removes it.
             let _removed = rustix::fs::unlinkat(&self.folders.snapshots, name, AtFlags::empty());
         }
     }
@@ -86,7 +86,7 @@ pub(super) async fn remove(disk: &Disk, id: &str) -> Result<(), PlacesError> {
     disk.blocking("remove a snapshot", unlink).await
 }
 
-/// Removes whatever is not the whole file of a known snapshot.
+/// Removes every file that is not the complete file of a known snapshot.
 pub(super) fn settle(folders: &Folders, known: &[String]) -> Result<usize, Errno> {
     let is_known =
         |name: &str| name.strip_suffix(WHOLE).is_some_and(|name| known.iter().any(|known| known == name));

@@ -1,4 +1,4 @@
-//! Folders as a tenant may leave them, for root and for whoever else runs these tests.
+//! Folders as a tenant may leave them, tested as root and as other users.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -16,7 +16,7 @@ fn disk() -> (TempDir, Disk) {
     (data, disk)
 }
 
-/// Makes folders in folders, deeper than any path can say.
+/// Creates nested folders, deeper than the longest path allows.
 fn deep(top: &Path, depth: usize) {
     use rustix::fs::{CWD, Mode, OFlags};
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -59,7 +59,7 @@ async fn a_volume_is_measured_and_removed_whatever_is_in_it() {
     let Measured::Bytes(bytes) = measure(&disk, u64::MAX).await else { panic!() };
     assert!(
         (100 << 10..160 << 10).contains(&bytes),
-        "a file of two names counts once, links not at all: {bytes}"
+        "a file with two hard links counts once, symlinks do not count: {bytes}"
     );
     let over = measure(&disk, 50 << 10).await;
     assert!(over.beyond(50 << 10).is_some() && over.beyond(u64::MAX).is_none(), "{over:?}");
@@ -94,7 +94,7 @@ async fn folders_may_be_locked() {
     if !rustix::process::geteuid().is_root() {
         let measured = measure(&disk, u64::MAX).await;
         assert_eq!(measured, Measured::Unreadable);
-        assert!(measured.beyond(u64::MAX).is_some(), "what cannot be counted is too much");
+        assert!(measured.beyond(u64::MAX).is_some(), "an unreadable volume counts as too large");
     }
     disk.remove_volume(ID).await.unwrap();
     assert!(!disk.volume_folder(ID).exists());
@@ -120,7 +120,7 @@ async fn somebody_may_still_be_writing() {
         std::thread::yield_now();
     }
     measure(&disk, u64::MAX).await;
-    // Whether it can be removed depends on who is faster; found it is never again.
+    // Whether removal succeeds is a race. Either way the volume can no longer be found.
     let _removed = disk.remove_volume(ID).await;
     assert!(!folder.exists());
     stop.send(()).unwrap();
@@ -146,7 +146,7 @@ async fn a_snapshot_is_whole_or_not_there() {
     assert!(matches!(refused, Err(PlacesError::TooLarge(_))));
     let broken = broken_source();
     assert!(matches!(disk.write_snapshot("snap_2", broken, 1 << 20).await, Err(PlacesError::Source(_))));
-    assert_eq!(names(&folder), ["snap_1.tar"], "nothing is left of what failed");
+    assert_eq!(names(&folder), ["snap_1.tar"], "failed writes leave no file");
     assert!(matches!(disk.read_snapshot("snap_2").await, Err(PlacesError::Missing)));
     for name in ["", ".", "..", "../volumes", "a/b", "snap_1.tar", "A", "snap_1\0"] {
         assert!(matches!(disk.read_snapshot(name).await, Err(PlacesError::Name(_))), "{name}");
@@ -155,7 +155,7 @@ async fn a_snapshot_is_whole_or_not_there() {
     assert!(matches!(disk.remove_snapshot("snap_1").await, Err(PlacesError::Missing)));
 }
 
-/// A source that breaks off.
+/// Returns a source that fails midway.
 fn broken_source() -> belljar_engine::living::ByteSource<'static> {
     use tokio::io::AsyncReadExt;
     struct Broken;
@@ -207,23 +207,23 @@ async fn a_host_folder_is_the_one_that_was_allowed() {
     assert_eq!(
         found.path,
         std::fs::canonicalize(top.join("real")).unwrap(),
-        "links are resolved at the start"
+        "symlinks are resolved at startup"
     );
     assert!(matches!(disk.host_folder("/etc").await, Err(PlacesError::Missing)));
     std::fs::rename(top.join("real"), top.join("moved")).unwrap();
     std::fs::create_dir(top.join("real")).unwrap();
     assert!(
         matches!(disk.host_folder("data").await, Err(PlacesError::Changed(_))),
-        "another of the same name"
+        "another folder of the same name"
     );
     std::fs::remove_dir(top.join("real")).unwrap();
     symlink("/etc", top.join("real")).unwrap();
-    assert!(matches!(disk.host_folder("data").await, Err(PlacesError::Changed(_))), "a link");
+    assert!(matches!(disk.host_folder("data").await, Err(PlacesError::Changed(_))), "a symlink");
 
     let refused = |specs: Vec<HostFolderSpec>| Disk::open(data.path(), specs).unwrap_err().to_string();
     let (outer, inner) = (top.join("moved"), top.join("moved/inner"));
     let nested = refused(vec![spec("a", &outer, true), spec("b", &inner, false)]);
-    assert!(nested.contains("lie in each other"), "{nested}");
+    assert!(nested.contains("overlaps"), "{nested}");
     assert!(Disk::open(data.path(), vec![spec("a", &outer, false), spec("b", &inner, false)]).is_ok());
     assert!(refused(vec![spec("a", data.path(), false)]).contains("data folder"));
     assert!(refused(vec![spec("a", Path::new("/"), false)]).contains("data folder"));

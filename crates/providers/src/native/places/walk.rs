@@ -1,7 +1,7 @@
-//! Going down into a tenant's folders and up again, with one folder open at a time, however deep they are.
+//! Walks down into a tenant's folders and up again with one folder open at a time, however deep they are.
 //!
-//! No link is followed and no other file system entered. The way back up is checked, because folders may be moved
-//! meanwhile: whoever walks here can never come out above the folder in which it began.
+//! No symlink is followed and no other file system is entered. Each step up is verified, because folders may
+//! be moved meanwhile: a walk never leaves the folder in which it began.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -19,14 +19,14 @@ const INSIDE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
 
-/// A folder that stands open, and the way on which it was reached.
+/// An open folder, and the path to it.
 #[derive(Debug)]
 pub(super) struct Walk {
     folder: OwnedFd,
     way: Vec<Level>,
 }
 
-/// A step down: the name of the folder, and which one it was in.
+/// A step down: the name of the entered folder, and the identity of its parent.
 #[derive(Debug)]
 struct Level {
     name: CString,
@@ -42,7 +42,7 @@ impl Walk {
         self.folder.as_fd()
     }
 
-    /// Goes into a folder that is in this one.
+    /// Enters a subfolder.
     pub(super) fn down(&mut self, name: CString) -> Result<(), Errno> {
         let inner = open_inside(self.folder(), &name)?;
         self.way.push(Level { name, parent: identity(self.folder())? });
@@ -50,8 +50,8 @@ impl Walk {
         Ok(())
     }
 
-    /// Goes back to the folder above, and gives the name of the one that was left; `None` where this is the top.
-    /// `STALE` where it is not the folder from which this one was entered.
+    /// Returns to the parent and gives the name of the folder that was left, or `None` at the top. Fails with
+    /// `STALE` if the parent is not the folder that was entered from.
     pub(super) fn up(&mut self) -> Result<Option<CString>, Errno> {
         let Some(level) = self.way.pop() else { return Ok(None) };
         let parent = rustix::fs::openat(&self.folder, c"..", FOLDER, Mode::empty())?;
@@ -63,21 +63,21 @@ impl Walk {
     }
 }
 
-/// Opens a folder by its name in another.
+/// Opens a subfolder by name.
 pub(super) fn open_inside(folder: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat2(folder, name, FOLDER, Mode::empty(), INSIDE)
 }
 
-/// Gives the owner every right to a folder that lacks some: by descriptor, so that it is that folder and no other.
+/// Grants the owner all permissions on a folder: through a descriptor, so that it is exactly this folder.
 pub(super) fn unlock(folder: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = rustix::fs::openat2(folder, name, flags, Mode::empty(), INSIDE)?;
-    // What is open as a path only cannot be changed directly.
+    // An `O_PATH` descriptor does not support fchmod.
     let path = format!("/proc/self/fd/{}", found.as_raw_fd());
     rustix::fs::chmodat(CWD, path, Mode::RWXU, rustix::fs::AtFlags::empty())
 }
 
-/// Which folder it is.
+/// Returns the device and inode number.
 pub(super) fn identity(folder: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
     rustix::fs::fstat(folder).map(|stat| (stat.st_dev, stat.st_ino))
 }

@@ -1,4 +1,4 @@
-//! Commands: exact endings, output as it comes and again later, input, signals, terminals, and what stays between them.
+//! Commands: endings, streaming and replayed output, input, signals, terminals, and persistent state.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ async fn endings_are_exact(world: World) -> Verdict {
 
 async fn output_streams_as_it_comes(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
-    // More of them than are asked for: who reads late sees two at once.
+    // More writes than the check needs: a delayed reader sees two at once.
     let command = StartCommand::shell("for i in 1 2 3 4 5 6 7 8 9 10; do echo $i; sleep 0.2; done");
     let started = open.living.commands().start_attached(command, Attach::default()).await;
     let (_, mut output) = started.map_err(text)?;
@@ -76,7 +76,7 @@ async fn background_and_replay(world: World) -> Verdict {
     let first = collect(commands.attach(process, Attach::default()).await.map_err(text)?).await;
     let first = first.map_err(text)?;
     check!(first.stdout == "one\ntwo\n" && first.ending == Some(Ending::Exited(0)), first);
-    // Again when it has ended, and from the middle.
+    // Attach after the end, from the middle of the output.
     let later = commands.attach(process, Attach { from: 4, hold: false }).await.map_err(text)?;
     let later = collect(later).await.map_err(text)?;
     check!(later.stdout == "two\n" && later.ending == Some(Ending::Exited(0)), later);
@@ -109,7 +109,8 @@ async fn signals_reach_the_group(world: World) -> Verdict {
     check!(ran.as_ref().is_ok_and(|ran| ran.ending == Some(Ending::Signalled(15))), ran);
     let late = commands.signal(process, 15).await;
     check!(late.as_ref().is_err_and(|error| error.kind() == Some(FailureKind::Ended)), late);
-    until("no sleeper is left", async || Ok(open.says("pgrep -c sleep || true").await? == "0")).await?;
+    until("all sleeping processes are gone", async || Ok(open.says("pgrep -c sleep || true").await? == "0"))
+        .await?;
     open.close().await
 }
 
@@ -135,7 +136,11 @@ async fn state_stays_between_commands(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     open.says("echo kept > file; (sleep 100 &) ; echo $$ > /tmp/pid").await?;
     check!(open.says("cat file; pwd; id -u; hostname").await? == "kept\n/workspace\n1000\nsandbox", "state");
-    until("what was left runs on", async || Ok(open.says("pgrep -c sleep || true").await? == "1")).await?;
+    until(
+        "the background process still runs",
+        async || Ok(open.says("pgrep -c sleep || true").await? == "1"),
+    )
+    .await?;
     open.close().await
 }
 
@@ -153,8 +158,8 @@ async fn missing_programs_are_told(world: World) -> Verdict {
     let missing = open.run(StartCommand::program(["no-such-program"])).await;
     check!(missing.as_ref().is_err_and(|error| error.kind() == Some(FailureKind::NotFound)), missing);
     let nowhere = StartCommand { workdir: Some("/nope".to_owned()), ..StartCommand::program(["true"]) };
-    check!(open.run(nowhere).await.is_err(), "a folder that is not there");
-    check!(open.says("echo fine").await? == "fine", "it goes on");
+    check!(open.run(nowhere).await.is_err(), "a missing working directory");
+    check!(open.says("echo fine").await? == "fine", "the sandbox still works");
     open.close().await
 }
 
@@ -165,12 +170,12 @@ async fn two_sandboxes_do_not_meet(world: World) -> Verdict {
     for path in ["/tmp/x", "/dev/shm/x", "/workspace/x"] {
         check!(two.living.files().stat(path, false).await.is_err(), path);
     }
-    check!(two.says("pgrep -c sleep || true").await? == "0", "the other one's processes");
+    check!(two.says("pgrep -c sleep || true").await? == "0", "processes of the other sandbox");
     if world.has(belljar_engine::layer::Layer::SeparateUid) {
         check!(one.says(map).await? != two.says(map).await?, "the same user");
     }
     one.says("(python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 &)").await?;
-    until("it listens", async || Ok(one.living.open_port(8000).await.is_ok())).await?;
+    until("the server listens", async || Ok(one.living.open_port(8000).await.is_ok())).await?;
     let other = two.living.open_port(8000).await;
     check!(other.as_ref().is_err_and(|error| error.kind() == Some(FailureKind::Refused)), other);
     one.close().await?;
@@ -182,7 +187,7 @@ async fn ports_are_reachable(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     open.put("index.txt", b"over the port").await?;
     open.says("(python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 &)").await?;
-    until("it listens", async || Ok(open.living.open_port(8000).await.is_ok())).await?;
+    until("the server listens", async || Ok(open.living.open_port(8000).await.is_ok())).await?;
     let mut port = open.living.open_port(8000).await.map_err(text)?;
     port.write_all(b"GET /index.txt HTTP/1.0\r\n\r\n").await.map_err(text)?;
     let mut answer = String::new();

@@ -1,4 +1,4 @@
-//! What cannot be done from inside: to the sandbox's first process, and beyond the sandbox.
+//! What programs inside must not be able to do: to the sandbox's PID 1, and outside the sandbox.
 
 use belljar_engine::layer::Layer;
 use belljar_engine::living::{Ending, State};
@@ -49,10 +49,10 @@ async fn the_first_process_cannot_be_looked_into(world: World) -> Verdict {
     }
     check!(open.shell("ls /proc/1/fd").await?.stdout.is_empty(), "its descriptors");
     check!(open.shell("readlink /proc/1/exe").await?.stdout.is_empty(), "its program");
-    // Nor is its program anywhere else.
+    // The guest's program file is not reachable by any other path, either.
     check!(open.says("ls -A /run/belljar").await?.is_empty(), "a path to it");
     let attach = "import ctypes; print(ctypes.CDLL(None).ptrace(16, 1, 0, 0))";
-    check!(open.shell(&format!("python3 -c '{attach}'")).await?.stdout != "0\n", "it can be traced");
+    check!(open.shell(&format!("python3 -c '{attach}'")).await?.stdout != "0\n", "PID 1 can be traced");
     if world.has(Layer::SeparateUid) {
         let user = open.says("awk '$1 == 1000 { print $2 }' /proc/self/uid_map").await?;
         let status = status_of_guest(&user)?;
@@ -63,7 +63,7 @@ async fn the_first_process_cannot_be_looked_into(world: World) -> Verdict {
     open.close().await
 }
 
-/// What the host's kernel says of the first process of the sandbox that has this user.
+/// Returns the host's `/proc/PID/status` of the guest that runs as this user.
 fn status_of_guest(user: &str) -> Result<String, String> {
     let guests = super::host_processes("belljar-guest").into_iter();
     let mut statuses = guests.filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/status")).ok());
@@ -97,8 +97,11 @@ async fn every_process_is_confined(world: World) -> Verdict {
 
 async fn no_descriptor_of_ours_is_inherited(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
-    check!(open.says("ls /proc/self/fd | tr '\\n' ' '").await? == "0 1 2 3", "3 is the listing's own");
-    // A program that runs out of memory goes before the first process: its place in that order is further up.
+    check!(
+        open.says("ls /proc/self/fd | tr '\\n' ' '").await? == "0 1 2 3",
+        "3 is the directory being listed"
+    );
+    // Programs have a higher OOM score than the guest, so they are killed first.
     let score: i32 = open.says("cat /proc/self/oom_score_adj").await?.parse().map_err(super::text)?;
     let ours = std::fs::read_to_string("/proc/self/oom_score_adj").map_err(super::text)?;
     check!(ours.trim().parse().is_ok_and(|ours: i32| score >= (ours + 300).min(1000)), (score, ours));

@@ -1,4 +1,4 @@
-//! How sandboxes end, and that nothing of them is left.
+//! How sandboxes end, and that they leave nothing behind.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ async fn closed_is_gone_at_once(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     let mark = mark();
     open.says(&format!("(setsid sh -c 'while :; do sleep 1; done' {mark} >/dev/null 2>&1 &)")).await?;
-    until("it runs", async || Ok(host_processes(&mark).len() == 1)).await?;
+    until("the process runs", async || Ok(host_processes(&mark).len() == 1)).await?;
     let waiting = tokio::spawn({
         let living = Arc::clone(&open.living);
         async move { living.ended().await }
@@ -33,10 +33,13 @@ async fn closed_is_gone_at_once(world: World) -> Verdict {
     check!(host_processes(&mark).is_empty(), mark);
     check!(open.living.state() == State::Ended, open.living);
     let why = waiting.await.map_err(text)?;
-    check!(why == "it was closed", why);
+    check!(why == "the sandbox was closed", why);
     let asked = open.living.commands().start(StartCommand::shell("true")).await;
-    check!(matches!(&asked, Err(LivingError::Gone(why)) if why == "it was closed"), asked);
-    check!(open.living.stats().await.is_err() && open.living.pause().await.is_err(), "it is gone");
+    check!(matches!(&asked, Err(LivingError::Gone(why)) if why == "the sandbox was closed"), asked);
+    check!(
+        open.living.stats().await.is_err() && open.living.pause().await.is_err(),
+        "a closed sandbox answers nothing"
+    );
     open.living.close().await;
     Ok(())
 }
@@ -45,19 +48,19 @@ async fn dropped_is_killed(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     let mark = mark();
     open.says(&format!("(sh -c 'while :; do sleep 1; done' {mark} &)")).await?;
-    until("it runs", async || Ok(host_processes(&mark).len() == 1)).await?;
+    until("the process runs", async || Ok(host_processes(&mark).len() == 1)).await?;
     drop(open);
-    until("it is gone", async || Ok(host_processes(&mark).is_empty())).await
+    until("the process is gone", async || Ok(host_processes(&mark).is_empty())).await
 }
 
-/// Mounts and descriptors of this process.
+/// Counts the mounts and descriptors of this process.
 fn traces() -> (usize, usize) {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default().lines().count();
     (mounts, descriptors(std::process::id()))
 }
 
 async fn nothing_is_left_behind(_: World) -> Verdict {
-    // A launcher of its own, in a process of its own: other cases run meanwhile.
+    // Needs its own launcher in a separate process, because other cases run at the same time.
     let program = std::env::current_exe().map_err(text)?;
     let alone =
         tokio::task::spawn_blocking(move || std::process::Command::new(program).env(ALONE, "1").output());
@@ -66,10 +69,10 @@ async fn nothing_is_left_behind(_: World) -> Verdict {
     Ok(())
 }
 
-/// Says that this program is to look only at what sandboxes leave behind.
+/// The variable that makes this program check only what sandboxes leave behind.
 pub(crate) const ALONE: &str = "BELLJAR_CONFORMANCE_LEAKS";
 
-/// What [`nothing_is_left_behind`] does in a process of its own.
+/// The part of [`nothing_is_left_behind`] that runs in a separate process.
 pub(crate) fn leaks() -> Verdict {
     let world = World::native(Warming::Off);
     let verdict = world.clone().block_on(async {
@@ -86,11 +89,14 @@ pub(crate) fn leaks() -> Verdict {
         let (before, own) = (held(), traces());
         for _ in 0..10 {
             round(&world).await?;
-            // At once: who closes a sandbox is told when nothing of it is left.
+            // Checked at once: when closing a sandbox returns, nothing of it is left.
             let after = held();
             check!(after == before, (before, after));
         }
-        until("nothing more is held here", async || Ok(traces().0 == own.0 && traces().1 <= own.1)).await?;
+        until("this process holds no more descriptors", async || {
+            Ok(traces().0 == own.0 && traces().1 <= own.1)
+        })
+        .await?;
         Ok(())
     });
     world.shut_down();
@@ -119,7 +125,7 @@ fn children(process: u32) -> usize {
         .count()
 }
 
-/// The launchers that this process started.
+/// Returns the launchers that this process started.
 fn launchers() -> Vec<u32> {
     let me = format!("PPid:\t{}", std::process::id());
     let is_ours = |pid: &u32| {
@@ -128,7 +134,7 @@ fn launchers() -> Vec<u32> {
     host_processes("belljar-launcher").into_iter().filter(is_ours).collect()
 }
 
-/// A process that nobody else may end: the launcher of a world that is this case's own.
+/// Runs in a separate process, whose launcher can be killed without affecting other cases.
 async fn the_launcher_is_killed(_: World) -> Verdict {
     let program = std::env::current_exe().map_err(text)?;
     let alone =
@@ -138,10 +144,10 @@ async fn the_launcher_is_killed(_: World) -> Verdict {
     Ok(())
 }
 
-/// Says that this program is to look only at what becomes of sandboxes without their launcher.
+/// The variable that makes this program check only what happens to sandboxes whose launcher dies.
 pub(crate) const KILLED: &str = "BELLJAR_CONFORMANCE_KILLED";
 
-/// What [`the_launcher_is_killed`] does in a process of its own.
+/// The part of [`the_launcher_is_killed`] that runs in a separate process.
 pub(crate) fn killed() -> Verdict {
     let world = World::native(Warming::Off);
     let verdict = world.clone().block_on(async {
@@ -154,16 +160,18 @@ pub(crate) fn killed() -> Verdict {
         let launcher = launchers().first().copied().ok_or("no launcher")?;
         let killed = std::process::Command::new("kill").args(["-9", &launcher.to_string()]).status();
         check!(killed.as_ref().is_ok_and(std::process::ExitStatus::success), killed);
-        until("everything died with it", async || Ok(host_processes(&marks.0).is_empty())).await?;
+        until("the processes died with the launcher", async || Ok(host_processes(&marks.0).is_empty()))
+            .await?;
         let why = awake.living.ended().await;
-        check!(why == "the launcher was killed under it", why);
+        check!(why == "the launcher was killed", why);
         let asked = awake.living.commands().list().await;
         check!(matches!(&asked, Err(LivingError::Gone(why)) if why.contains("launcher")), asked);
-        check!(asleep.living.stats().await.is_err(), "who should know");
-        // The next sandbox has another launcher; what stood still when the first one died is found and ended.
+        check!(asleep.living.stats().await.is_err(), "a lost sandbox answers nothing");
+        // The next sandbox gets a new launcher, which finds and kills what was paused when the first one
+        // died.
         let next = world.open(json!({})).await?;
-        check!(next.says("echo fine").await? == "fine", "another one");
-        let what = format!("what was paused ({paused}) is gone");
+        check!(next.says("echo fine").await? == "fine", "a new sandbox");
+        let what = format!("the paused process ({paused}) is gone");
         until(&what, async || Ok(host_processes(&marks.1).is_empty())).await?;
         next.close().await
     });
@@ -171,16 +179,17 @@ pub(crate) fn killed() -> Verdict {
     verdict
 }
 
-/// Says that this program is to open one sandbox only, at which a step fails.
+/// The variable that makes this program open a single sandbox, with a fault at one step.
 pub(crate) const FAULT: &str = "BELLJAR_FAULT";
 
-/// Steps that a living sandbox with a volume does not take, or that are the launcher's own.
+/// Returns whether opening a sandbox with a volume takes this step. Some belong to the launcher or to
+/// one-shot runs.
 fn is_taken(step: belljar_jail::Step) -> bool {
     use belljar_jail::Step;
     !matches!(step, Step::LauncherNamespaces | Step::LauncherRoot | Step::Fork | Step::Inbox | Step::Files)
 }
 
-/// Needs a launcher that fails on demand: `--features faults`.
+/// Needs a launcher with fault injection: `--features faults`.
 async fn set_up_that_fails_at_any_step_leaves_nothing(world: World) -> Verdict {
     if !cfg!(feature = "faults") || !rustix::process::geteuid().is_root() {
         return Ok(());
@@ -200,7 +209,8 @@ async fn set_up_that_fails_at_any_step_leaves_nothing(world: World) -> Verdict {
     Ok(())
 }
 
-/// What the case above does in a process of its own: always an error, which is to name the step.
+/// The part of [`set_up_that_fails_at_any_step_leaves_nothing`] that runs in a separate process. Always
+/// fails, with an error that must name the step.
 pub(crate) fn fault() -> Verdict {
     let world = World::native(Warming::Off);
     let opened = world.clone().block_on(async {
@@ -209,7 +219,7 @@ pub(crate) fn fault() -> Verdict {
         let admitted = world.engine().admit_sandbox(serde_json::from_value(request).map_err(text)?, None);
         let path = folder.path().to_owned();
         let admitted = admitted.map_err(text)?.with_volumes(move |_| Some(path.clone())).map_err(text)?;
-        let error = world.open_admitted(admitted).await.err().ok_or("it opened")?;
+        let error = world.open_admitted(admitted).await.err().ok_or("the sandbox opened")?;
         let launcher = launchers().first().copied().ok_or("no launcher")?;
         until("nothing is left", async || Ok(children(launcher) <= 1 && own_groups(launcher) == 0)).await?;
         Err(error)

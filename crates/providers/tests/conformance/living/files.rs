@@ -1,4 +1,4 @@
-//! Files: ranges, pages, big ones in constant memory, archives that behave and that do not, changes, volumes.
+//! Files: ranges, pages, large files in constant memory, valid and hostile archives, changes, volumes.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -81,7 +81,7 @@ async fn what_is_not_theirs_is_denied(world: World) -> Verdict {
         let denied = files.write(path, WriteOptions::default(), Box::pin(&b"x"[..])).await;
         check!(denied.is_err(), path);
     }
-    // A link to elsewhere leads to elsewhere inside, and never out here.
+    // A symlink resolves inside the sandbox, never on the host.
     open.says("ln -s /etc/shadow shadow; ln -s /proc/1/environ environ; ln -s / root").await?;
     for path in ["shadow", "environ", "root/root/.ssh", "root/home/agent"] {
         check!(open.get(path, 0, None).await.is_err(), path);
@@ -92,11 +92,11 @@ async fn what_is_not_theirs_is_denied(world: World) -> Verdict {
     open.close().await
 }
 
-/// So many bytes, none of them in memory.
+/// The size of a file that is never held in memory as a whole.
 const BIG: u64 = 64 << 20;
 
 async fn big_files_take_constant_memory(world: World) -> Verdict {
-    // What is on the disk is memory as well, and beside it there is little.
+    // The disk is accounted as memory, and little is left beside it.
     let open = world.open(json!({"limits": {"memory_bytes": 80 << 20, "disk_bytes": 70 << 20}})).await?;
     let files = open.living.files();
     let source = tokio::io::repeat(7).take(BIG);
@@ -121,7 +121,7 @@ async fn archives_go_both_ways(world: World) -> Verdict {
         let mut packed = Vec::new();
         let mut source = files.download_archive("a", format).await.map_err(text)?;
         source.read_to_end(&mut packed).await.map_err(text)?;
-        // What was packed in one can be unpacked in another: that is what a snapshot is for.
+        // What was packed in one sandbox can be unpacked in another, as snapshots require.
         let other = world.open(json!({})).await?;
         let limits = ArchiveLimits::default();
         let unpacked =
@@ -156,7 +156,7 @@ async fn hostile_archives_are_refused(world: World) -> Verdict {
         let refused = files.upload_archive("into", ArchiveFormat::Tar, limits, Box::pin(&tar[..])).await;
         check!(refused.as_ref().is_err_and(|error| is(error, FailureKind::BadArchive)), (name, refused));
     }
-    check!(files.stat("/tmp/escaped", false).await.is_err(), "it got out");
+    check!(files.stat("/tmp/escaped", false).await.is_err(), "an entry escaped");
     let small = ArchiveLimits { bytes: 1 << 20, ..ArchiveLimits::default() };
     open.says("truncate -s 2M zeros; tar cf fat zeros").await?;
     let fat = open.get("fat", 0, None).await?;
@@ -179,7 +179,7 @@ async fn changes_are_told(world: World) -> Verdict {
 }
 
 async fn volumes_outlive_sandboxes(world: World) -> Verdict {
-    // On a disk: not every kernel can map the owners of what is in memory.
+    // On a disk, because some kernels cannot map file owners on tmpfs.
     let folder = tempfile::tempdir_in("/var/tmp").map_err(text)?;
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).map_err(text)?;
     let request = |read_only: bool| {
@@ -195,9 +195,15 @@ async fn volumes_outlive_sandboxes(world: World) -> Verdict {
     one.close().await?;
     use std::os::unix::fs::MetadataExt;
     let owner = |path: &str| std::fs::metadata(folder.path().join(path)).map(|m| m.uid()).map_err(text);
-    check!(owner("f")? == owner("")? && owner("d/g")? == owner("")?, "what it leaves is the owner's");
+    check!(
+        owner("f")? == owner("")? && owner("d/g")? == owner("")?,
+        "new files belong to the folder's owner"
+    );
     let two = world.open_admitted(request(true)?).await?;
-    check!(two.says("cat /data/cache/f /data/cache/d/g").await? == "from one\nby the guest", "it is there");
+    check!(
+        two.says("cat /data/cache/f /data/cache/d/g").await? == "from one\nby the guest",
+        "the files are still there"
+    );
     check!(
         two.shell("echo x > /data/cache/h").await?.ending != Some(belljar_engine::living::Ending::Exited(0)),
         "read-only"

@@ -1,4 +1,5 @@
-//! What a command is kept from is its own, whatever runs beside it; and a flood of it is nobody else's trouble.
+//! Denials are attributed to the command that caused them, and a flood of them does not affect other
+//! sandboxes.
 
 use belljar_engine::living::{Attach, Ending, StartCommand};
 use serde_json::json;
@@ -10,7 +11,7 @@ pub(super) fn all() -> Vec<(&'static str, Case)> {
     cases![calls_are_told_to_who_made_them, a_flood_of_refused_calls_slows_nobody_else]
 }
 
-/// Makes a call that is refused, and fails unless it is with EPERM, every time.
+/// Returns Python code that makes a call this often and fails unless it is denied with EPERM each time.
 fn refused(call: &str, times: u32) -> String {
     format!(
         "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n\
@@ -19,7 +20,7 @@ fn refused(call: &str, times: u32) -> String {
 }
 
 impl Open {
-    /// What the command of this line was kept from, by name of the call.
+    /// Runs a line and returns the messages of its command's denials.
     async fn told(&self, line: &str) -> Result<Vec<String>, String> {
         let attach = Attach { from: 0, hold: true };
         let started = self.living.commands().start_attached(StartCommand::shell(line), attach).await;
@@ -27,7 +28,7 @@ impl Open {
         let ran = collect(output).await.map_err(text)?;
         check!(ran.ending == Some(Ending::Exited(0)), (line, ran));
         let all = self.living.commands().list().await.map_err(text)?;
-        let info = all.into_iter().find(|info| info.id == process).ok_or("it is forgotten")?;
+        let info = all.into_iter().find(|info| info.id == process).ok_or("the command is not listed")?;
         let findings = self.living.commands().kept_from(&info).await.map_err(text)?;
         Ok(findings.into_iter().map(|finding| finding.message).collect())
     }
@@ -44,11 +45,11 @@ fn has(told: &[String], calls: &[&str]) -> bool {
 
 async fn calls_are_told_to_who_made_them(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
-    check!(open.told("echo nothing").await?.is_empty(), "nothing was refused");
-    check!(open.told_of_all().await?.is_empty(), "not to the guest either");
+    check!(open.told("echo nothing").await?.is_empty(), "no call was denied");
+    check!(open.told_of_all().await?.is_empty(), "no call of the guest was denied");
     open.put("unshare.py", refused("unshare(0x10000000)", 3).as_bytes()).await?;
     open.put("ptrace.py", refused("ptrace(0, 0, 0, 0)", 1).as_bytes()).await?;
-    // At once, in children and in sessions of their own.
+    // Concurrently, in child processes and in new sessions.
     let (one, other) = tokio::join!(
         open.told("sh -c 'python3 unshare.py; true' && sleep 0.3"),
         open.told("sleep 0.1; setsid -w python3 ptrace.py | cat && sleep 0.3"),
@@ -56,7 +57,7 @@ async fn calls_are_told_to_who_made_them(world: World) -> Verdict {
     let (one, other) = (one?, other?);
     check!(has(&one, &["unshare"]) && one[0].ends_with("(3 times)"), one);
     check!(has(&other, &["ptrace"]), other);
-    // What a command left behind in its session is still its own.
+    // A background process in the command's session still belongs to the command.
     let left = open
         .told(
             "python3 ptrace.py; (sh -c 'python3 unshare.py; touch left; sleep 0.2' >/dev/null 2>&1 &)\n\
@@ -64,17 +65,19 @@ async fn calls_are_told_to_who_made_them(world: World) -> Verdict {
         )
         .await?;
     check!(has(&left, &["ptrace", "unshare"]), left);
-    // Who left his command behind altogether is nobody's, and the sandbox's all the same.
+    // A daemon belongs to no command, but its denials appear for the sandbox.
     let daemon = "(setsid sh -c 'sleep 0.5; python3 ptrace.py; touch done' >/dev/null 2>&1 &)";
     check!(open.told(daemon).await?.is_empty(), "a daemon");
-    until("it is done", async || Ok(open.shell("test -e done").await?.ending == Some(Ending::Exited(0))))
-        .await?;
+    until("the daemon is done", async || {
+        Ok(open.shell("test -e done").await?.ending == Some(Ending::Exited(0)))
+    })
+    .await?;
     let all = open.told_of_all().await?;
     check!(has(&all, &["unshare", "ptrace"]), all);
     open.close().await
 }
 
-/// So many that they are heard at a pace; each of them fails as the first one did.
+/// More denials than the listener handles at full speed. Each call still fails like the first.
 async fn a_flood_of_refused_calls_slows_nobody_else(world: World) -> Verdict {
     let (open, quiet) = (world.open(json!({})).await?, world.open(json!({})).await?);
     open.put("flood.py", refused("unshare(0x10000000)", 320).as_bytes()).await?;
@@ -82,18 +85,18 @@ async fn a_flood_of_refused_calls_slows_nobody_else(world: World) -> Verdict {
     let beside = async {
         let mut answered = 0;
         while answered < 20 {
-            check!(quiet.told("echo fine").await?.is_empty(), "its neighbour's");
+            check!(quiet.told("echo fine").await?.is_empty(), "denials of the other sandbox");
             answered += 1;
         }
         Ok::<_, String>(answered)
     };
     let (flood, answered) = tokio::join!(flood, beside);
     let flood = flood?;
-    // Beyond its share of looks, nobody finds out whose a call was: those are the sandbox's.
+    // Beyond its budget, the listener does not look up the process: such calls count for the sandbox only.
     let count = flood.first().and_then(|text| text.rsplit_once('(')?.1.strip_suffix(" times)")?.parse().ok());
     check!(has(&flood, &["unshare"]) && count.is_some_and(|count: u32| (100..=320).contains(&count)), flood);
-    check!(answered? == 20, "its neighbour answers");
-    check!(quiet.told_of_all().await?.is_empty(), "it was refused nothing");
+    check!(answered? == 20, "the other sandbox answers");
+    check!(quiet.told_of_all().await?.is_empty(), "the other sandbox has no denials");
     quiet.close().await?;
     open.close().await
 }

@@ -1,4 +1,4 @@
-//! Limits bite, programs go before the sandbox does, and what is paused uses nothing.
+//! Limits are enforced, programs are killed before the sandbox, and paused sandboxes use no CPU.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn memory_takes_the_program_only(world: World) -> Verdict {
         check!(ran.ending == Some(Ending::Exited(137)) || ran.ending == Some(Ending::Signalled(9)), ran);
         check!(open.says("cat file; pgrep -c sleep").await? == "kept\n1", round);
     }
-    // Many small ones together: whoever goes, it is never the first process.
+    // Many small processes together: any may be killed, but never PID 1.
     let many = "for i in 1 2 3 4 5 6 7 8; do python3 -c 'b = bytearray(30 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1\nimport time; time.sleep(1)' & done; wait";
     open.shell(many).await?;
     check!(open.living.state() == State::Running, open.living);
@@ -55,13 +55,15 @@ async fn forks_run_out_and_come_back(world: World) -> Verdict {
         Ok(started.is_err_and(|error| error.kind() == Some(FailureKind::Busy)))
     };
     until("forks have run out", refused).await?;
-    // What needs no process goes on.
+    // Operations that need no new process still work.
     open.put("f", b"x").await?;
     let stats = open.living.stats().await.map_err(text)?;
     check!(stats.processes.is_none_or(|count| count <= 12), stats);
     commands.signal(bomb, 9).await.map_err(text)?;
-    until("there is room again", async || Ok(commands.start(StartCommand::shell("true")).await.is_ok()))
-        .await?;
+    until("a process can be started again", async || {
+        Ok(commands.start(StartCommand::shell("true")).await.is_ok())
+    })
+    .await?;
     open.close().await
 }
 
@@ -106,7 +108,7 @@ async fn paused_uses_nothing(world: World) -> Verdict {
         check!(matches!(refused, Err(LivingError::Provider(_))) && living.state() == State::Running, refused);
         return open.close().await;
     }
-    // A program that starts itself again whatever it is sent, and one that counts.
+    // One program that resumes itself whatever signal arrives, and one that counts.
     let spin = "trap '' TERM INT HUP CONT TSTP; while :; do kill -CONT $$; done";
     living.commands().start(StartCommand::shell(spin)).await.map_err(text)?;
     let count = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done";
@@ -130,8 +132,8 @@ async fn paused_uses_nothing(world: World) -> Verdict {
         )
     };
     let seen = lines().await?;
-    until("it goes on", async || Ok(lines().await? > seen)).await?;
-    check!(cpu().await? > before, "it uses none");
+    until("the counter continues", async || Ok(lines().await? > seen)).await?;
+    check!(cpu().await? > before, "no CPU time after resuming");
     open.close().await
 }
 
@@ -142,7 +144,7 @@ async fn paused_can_be_closed(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     let mark = super::mark();
     open.says(&format!("(sh -c 'while :; do :; done' {mark} &)")).await?;
-    until("it runs", async || Ok(super::host_processes(&mark).len() == 1)).await?;
+    until("the process runs", async || Ok(super::host_processes(&mark).len() == 1)).await?;
     open.living.pause().await.map_err(text)?;
     open.living.close().await;
     check!(super::host_processes(&mark).is_empty(), mark);
@@ -174,7 +176,7 @@ async fn figures_are_live(world: World) -> Verdict {
     open.close().await
 }
 
-/// Everybody but the guest is killed, whatever group it is in, and files can still be read and removed.
+/// All processes except the guest are killed, whatever their group, and files can still be read and removed.
 async fn halted_it_starts_and_writes_nothing(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     let mark = mark();
@@ -182,13 +184,14 @@ async fn halted_it_starts_and_writes_nothing(world: World) -> Verdict {
     let (living, attach) = (&open.living, Attach { from: 0, hold: true });
     let (_, output) =
         living.commands().start_attached(StartCommand::shell("sleep 555"), attach).await.map_err(text)?;
-    // A write that never ends by itself.
+    // A write that does not end by itself.
     let (mut sender, source) = tokio::io::duplex(64);
     let write = async { living.files().write("long", WriteOptions::default(), Box::pin(source)).await };
     let halt = async {
         use tokio::io::AsyncWriteExt;
         sender.write_all(b"begun").await.map_err(text)?;
-        until("it is being written", async || Ok(living.files().stat("long", true).await.is_ok())).await?;
+        until("the file is being written", async || Ok(living.files().stat("long", true).await.is_ok()))
+            .await?;
         living.halt("too much".to_owned()).await.map_err(text)
     };
     let (written, halted) = tokio::join!(write, halt);
@@ -200,15 +203,15 @@ async fn halted_it_starts_and_writes_nothing(world: World) -> Verdict {
     check!(matches!(refused, Err(LivingError::Halted(_))), refused);
     let refused = living.files().make_folder("d", true, None).await;
     check!(matches!(refused, Err(LivingError::Halted(_))), refused);
-    check!(open.get("file", 0, None).await? == b"kept\n", "it can be read");
+    check!(open.get("file", 0, None).await? == b"kept\n", "the file can be read");
     living.files().remove("file", false).await.map_err(text)?;
     check!(living.state() == State::Running && living.halted().is_some(), living);
     living.release();
-    check!(open.says("ls file || echo gone").await? == "gone", "it goes on");
+    check!(open.says("ls file || echo gone").await? == "gone", "the sandbox works again");
     open.close().await
 }
 
-/// What is packed is of one moment, and everybody goes on afterwards, also when nobody reads to the end.
+/// A snapshot is consistent, and processes continue afterwards even if it is not read to the end.
 async fn a_snapshot_stands_still(world: World) -> Verdict {
     use tokio::io::AsyncReadExt;
     let open = world.open(json!({})).await?;
@@ -217,17 +220,17 @@ async fn a_snapshot_stands_still(world: World) -> Verdict {
     )
     .await?;
     let size = async || open.living.files().stat("n", true).await.map(|found| found.size).map_err(text);
-    until("it counts", async || Ok(size().await.unwrap_or(0) > 3)).await?;
+    until("the counter runs", async || Ok(size().await.unwrap_or(0) > 3)).await?;
     let mut source = open.living.files().snapshot().await.map_err(text)?;
     let before = size().await?;
     tokio::time::sleep(Duration::from_millis(200)).await;
-    check!(size().await? == before, "nobody runs");
+    check!(size().await? == before, "the counter stands still");
     let mut bytes = Vec::new();
     source.read_to_end(&mut bytes).await.map_err(text)?;
     check!(bytes.len() > 30_000_000, bytes.len());
-    until("it goes on", async || Ok(size().await? > before)).await?;
+    until("the counter continues", async || Ok(size().await? > before)).await?;
     drop(open.living.files().snapshot().await.map_err(text)?);
     let before = size().await?;
-    until("it goes on again", async || Ok(size().await? > before)).await?;
+    until("the counter continues again", async || Ok(size().await? > before)).await?;
     open.close().await
 }

@@ -1,4 +1,4 @@
-//! Living sandboxes: what every provider must do that has them.
+//! Sandboxes: cases for every provider that supports them.
 
 mod commands;
 mod confinement;
@@ -25,7 +25,7 @@ use crate::world::{Verdict, World, check};
 
 pub(crate) type Case = fn(World) -> Pin<Box<dyn Future<Output = Verdict>>>;
 
-/// Names a case that waits.
+/// Lists async cases with their names.
 macro_rules! cases {
     ($($case:ident),+ $(,)?) => {
         vec![$((stringify!($case), (|world| Box::pin($case(world))) as crate::living::Case)),+]
@@ -36,14 +36,14 @@ pub(crate) use cases;
 type Group = (&'static str, Vec<(&'static str, Case)>);
 
 pub(crate) fn trials(world: &World) -> Vec<Trial> {
-    let own = [("kept", kept::all()), ("confinement", confinement::all()), ("ends", ends::all())];
+    let own = [("denials", kept::all()), ("confinement", confinement::all()), ("ends", ends::all())];
     let mut trials =
         vec![Trial::test("living::as_an_ordinary_user", || as_an_ordinary_user().map_err(Into::into))];
     trials.extend(shared().into_iter().chain(own).flat_map(|group| trials_of("living", group, world, &[])));
     trials
 }
 
-/// What has nothing to do with how the native provider does it.
+/// Cases that do not depend on the native provider.
 fn shared() -> Vec<Group> {
     vec![
         ("commands", commands::all()),
@@ -54,7 +54,7 @@ fn shared() -> Vec<Group> {
     ]
 }
 
-/// That for another provider, with what it is known to do in another way.
+/// Returns the shared cases for another provider, ignoring those in which it differs.
 pub(crate) fn shared_trials(kind: &str, world: &World, differs: &[(&str, &str)]) -> Vec<Trial> {
     shared().into_iter().flat_map(|group| trials_of(kind, group, world, differs)).collect()
 }
@@ -73,10 +73,10 @@ fn trials_of(kind: &str, (group, cases): Group, world: &World, differs: &[(&str,
     cases.into_iter().map(trial).collect()
 }
 
-/// Somebody who is nobody else on this machine.
+/// A user id that is unused on this machine.
 const PERSON: u32 = 64_123;
 
-/// All of this once more for somebody without rights, where there is somebody with all of them to begin with.
+/// Repeats all cases as an unprivileged user, if this process runs as root.
 fn as_an_ordinary_user() -> Verdict {
     use std::os::unix::process::CommandExt;
     if !rustix::process::geteuid().is_root() {
@@ -84,7 +84,7 @@ fn as_an_ordinary_user() -> Verdict {
     }
     let home = tempfile::tempdir().map_err(text)?;
     let (folder, program) = (home.path(), home.path().join("conformance"));
-    // By another process: one that a case forks meanwhile must not hold the copy open for writing.
+    // Copied by another process: a case that forks at the same time must not hold the copy open for writing.
     let own = std::env::current_exe().map_err(text)?;
     let copied = std::process::Command::new("cp").arg(own).arg(&program).status();
     check!(copied.as_ref().is_ok_and(std::process::ExitStatus::success), copied);
@@ -101,7 +101,7 @@ fn as_an_ordinary_user() -> Verdict {
         .current_dir(folder);
     command.args(["living::", "--test-threads", "2"]).uid(PERSON).gid(PERSON);
     let output = command.output().map_err(text)?;
-    let _kept_by_nobody = std::fs::remove_dir_all(format!("/tmp/belljar-{PERSON}"));
+    let _removed = std::fs::remove_dir_all(format!("/tmp/belljar-{PERSON}"));
     check!(output.status.success(), String::from_utf8_lossy(&output.stdout));
     Ok(())
 }
@@ -113,7 +113,7 @@ pub(crate) struct Open {
     pub(crate) admitted: AdmittedSandbox,
 }
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Debug, Default)]
 pub(crate) struct Ran {
     pub(crate) stdout: String,
@@ -148,7 +148,7 @@ impl Open {
         }
     }
 
-    /// What a line of shell that succeeds writes, without the end of its last line.
+    /// Runs a shell line that must succeed, and returns its output without the final newline.
     pub(crate) async fn says(&self, line: &str) -> Result<String, String> {
         let ran = self.shell(line).await?;
         match ran.ending {
@@ -182,7 +182,7 @@ impl Open {
     }
 }
 
-/// Everything that a viewer sees.
+/// Reads all output of a command.
 pub(crate) async fn collect(mut output: Box<dyn Output>) -> Result<Ran, LivingError> {
     let mut ran = Ran::default();
     while let Some(event) = output.next().await? {
@@ -200,7 +200,7 @@ pub(crate) async fn collect(mut output: Box<dyn Output>) -> Result<Ran, LivingEr
     Ok(ran)
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> Result<bool, String>) -> Verdict {
     let start = Instant::now();
     while !holds().await? {
@@ -212,7 +212,7 @@ pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> Result<boo
     Ok(())
 }
 
-/// Looks through all processes of the host; where the provider keeps them elsewhere there are none to see.
+/// Searches all processes of the host. With providers that run elsewhere there are none to find.
 pub(crate) fn host_processes(mark: &str) -> Vec<u32> {
     let me = std::process::id();
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -224,7 +224,7 @@ pub(crate) fn host_processes(mark: &str) -> Vec<u32> {
     numbers.filter(|pid| *pid != me).filter(has_mark).collect()
 }
 
-/// A word that nothing else on this machine has.
+/// Returns a word that is unique on this machine.
 pub(crate) fn mark() -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);

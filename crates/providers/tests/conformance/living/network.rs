@@ -1,5 +1,5 @@
-//! A network that opens only where it is allowed: of one-shot runs and of sandboxes that stay, against a server on the
-//! host's own loopback, which has to be listed as everything that is near.
+//! Network access restricted to listed hosts, for one-shot runs and sandboxes. The server listens on the
+//! host's loopback, which must be listed like every private address.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -29,11 +29,12 @@ pub(super) fn all() -> Vec<(&'static str, Case)> {
         hosts_of_a_living_sandbox_can_be_changed,
         a_task_has_findings_of_its_own,
         a_closed_sandbox_leaves_nothing,
-        without_a_gate_nothing_can_be_changed,
+        rules_cannot_be_set_without_egress,
     ]
 }
 
-/// A web server of the host; what it serves is `hello`, or no more than a word until the other side is gone below `/hold`.
+/// A web server on the host. It serves `hello`; below `/hold`, it sends one word and keeps the connection
+/// open.
 struct Web {
     port: u16,
     connections: Arc<AtomicUsize>,
@@ -56,7 +57,7 @@ impl Web {
         Ok(web)
     }
 
-    /// Its rule, by the name of the host's loopback.
+    /// Returns the rule that allows it, by the name of the host's loopback.
     fn rule(&self) -> String {
         format!("localhost:{}", self.port)
     }
@@ -90,7 +91,7 @@ fn serve(mut stream: TcpStream, held: &AtomicUsize) {
         held.fetch_sub(1, Ordering::SeqCst);
         return;
     }
-    // Whoever is gone does not read it.
+    // Fails if the client is gone.
     let _written =
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\nhello\n");
 }
@@ -163,7 +164,7 @@ async fn who_ignores_the_proxy_gets_nothing(world: World) -> Verdict {
         own_address().unwrap_or([192, 0, 2, 2].into())
     );
     let report = python(&world, &code, &[web.rule()]).await?;
-    // No route to anywhere; and what is the sandbox's own loopback has nobody else's server on it.
+    // No route exists, and the sandbox's loopback has no server of the host.
     check!(report.stdout == "['lo']\n101 101\n111 101\n", report);
     let report =
         shell(&world, &format!("curl -sS --noproxy '*' {} 2>&1", web.url("/")), &[web.rule()]).await?;
@@ -171,7 +172,7 @@ async fn who_ignores_the_proxy_gets_nothing(world: World) -> Verdict {
     Ok(())
 }
 
-/// The address with which this machine goes out.
+/// Returns this machine's source address for outgoing traffic.
 fn own_address() -> Option<IpAddr> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("203.0.113.1:9").ok()?;
@@ -192,7 +193,7 @@ async fn the_hosts_own_services_are_out_of_reach(world: World) -> Verdict {
     }
     let report = shell(&world, &format!("{code}true"), &["*.test".to_owned()]).await?;
     check!(report.stdout == "403 ".repeat(8) && web.connections() == 0, report);
-    // A machine without any network is asked for by one name less.
+    // A machine without a network has one address less to try.
     check!(report.findings.len() == if own.is_loopback() { 6 } else { 7 }, report.findings);
     Ok(())
 }
@@ -214,7 +215,7 @@ async fn no_descriptor_of_the_gate_is_inherited(world: World) -> Verdict {
     let code = "import os\nprint(sorted(os.listdir('/proc/self/fd')))\n\
         print([line.split()[3] for line in open('/proc/net/tcp').readlines()[1:]])";
     let report = python(&world, code, &["pypi.org".to_owned()]).await?;
-    // Four: the folder that is being listed. And of all sockets there are two that listen.
+    // Descriptor 3 is the directory being listed. Of all sockets, only two listen.
     check!(report.stdout == "['0', '1', '2', '3']\n['0A', '0A']\n", report);
     let open = world.open(json!({"network": hosts(&["pypi.org".to_owned()])})).await?;
     check!(open.says("ls -m /proc/self/fd").await? == "0, 1, 2, 3", "descriptors");
@@ -256,7 +257,7 @@ async fn the_callers_own_proxy_wins(world: World) -> Verdict {
 
 async fn a_run_takes_its_connections_with_it(world: World) -> Verdict {
     let web = Web::open()?;
-    // In the background, so that it outlives the program, and the run ends it.
+    // In the background, so that it outlives the program until the run ends it.
     let code = format!(
         "setsid curl -sSN {} > word & while ! grep -q held word 2>/dev/null; do sleep 0.05; done",
         web.url("/hold")
@@ -266,7 +267,7 @@ async fn a_run_takes_its_connections_with_it(world: World) -> Verdict {
     until("the connection is closed", async || Ok(web.held() == 0)).await
 }
 
-/// Sockets of this process, which no run may leave anything of.
+/// Counts the descriptors of this process, which runs must not leak.
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
@@ -279,8 +280,8 @@ async fn many_runs_leave_nothing(world: World) -> Verdict {
         let report = shell(&world, &code, &[web.rule()]).await?;
         check!(report.stdout == "hello\n", report);
     }
-    // Other cases run beside this one; what twenty runs would have left is more than they have.
-    until("nothing more is held here", async || Ok(descriptors() < before + 40)).await
+    // Other cases run at the same time, but twenty leaking runs would hold more descriptors than they do.
+    until("this process holds no more descriptors", async || Ok(descriptors() < before + 40)).await
 }
 
 async fn hosts_of_a_living_sandbox_can_be_changed(world: World) -> Verdict {
@@ -294,7 +295,7 @@ async fn hosts_of_a_living_sandbox_can_be_changed(world: World) -> Verdict {
     until("the connection is cut off", async || Ok(one.held() == 0)).await?;
     check!(open.says(&status_of(&one)).await? == "403", "no longer listed");
     check!(open.says(&format!("curl -sS {}", two.url("/"))).await? == "hello", "now listed");
-    let network = open.living.network().ok_or("it has a gate")?;
+    let network = open.living.network().ok_or("no network use")?;
     check!(network.rules.hosts() == [two.rule()] && network.refused.len() == 2, network);
     check!(network.connections == 5 && network.received_bytes > 100, network);
     open.close().await
@@ -304,11 +305,11 @@ fn status_of(web: &Web) -> String {
     format!("curl -sS -o /dev/null -w '%{{http_code}}' {}", web.url("/"))
 }
 
-/// Has a connection stay open.
+/// Opens a connection that stays open.
 async fn hold(open: &Open, web: &Web) -> Result<(), String> {
     let line = format!("curl -sS {} >/dev/null 2>&1 &", web.url("/hold"));
     open.says(&line).await?;
-    until("the connection is there", async || Ok(web.held() == 1)).await
+    until("the connection is open", async || Ok(web.held() == 1)).await
 }
 
 async fn a_task_has_findings_of_its_own(world: World) -> Verdict {
@@ -338,7 +339,7 @@ async fn a_closed_sandbox_leaves_nothing(world: World) -> Verdict {
     until("the connection is closed", async || Ok(web.held() == 0)).await
 }
 
-async fn without_a_gate_nothing_can_be_changed(world: World) -> Verdict {
+async fn rules_cannot_be_set_without_egress(world: World) -> Verdict {
     let rules = world.engine().admit_hosts(&["pypi.org".to_owned()]).map_err(text)?;
     for mode in ["none", "full"] {
         let open = world.open(json!({"network": {"mode": mode}})).await?;

@@ -1,4 +1,4 @@
-//! Code that runs in a sandbox as a one-shot run does.
+//! Code in a sandbox behaves like a one-shot run.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ async fn code_runs_beside_what_is_there(world: World) -> Verdict {
     let report = run(&world, &open, request).await?;
     check!((report.status, report.exit_code) == (Status::Failed, Some(3)), report);
     check!(report.stdout == "42 hi input\n", report);
-    check!(open.says("cat left d/f; stat -c %a d/f").await? == "xy755", "what it left");
+    check!(open.says("cat left d/f; stat -c %a d/f").await? == "xy755", "files of the task");
     let report = run(&world, &open, python("import os; os.kill(os.getpid(), 11)")).await?;
     check!((report.signal.as_deref(), report.exit_code) == (Some("SIGSEGV"), None), report);
     for layer in Layer::FLOOR {
@@ -76,7 +76,7 @@ async fn results_and_artifacts_leave(world: World) -> Verdict {
         check!(report.result.present && report.result.value == json!({"twice": 2 * a}), report);
         check!(report.stdout == "working\n", report);
         let names: Vec<_> = report.artifacts.iter().map(|artifact| artifact.name.clone()).collect();
-        // What an earlier task left is not this one's.
+        // Artifacts of an earlier task are not returned again.
         check!(names == [format!("{a}.csv")], names);
     }
     let report = run(&world, &open, python("print('{\"present\": true}')")).await?;
@@ -99,7 +99,7 @@ async fn limits_of_a_task_are_told_apart(world: World) -> Verdict {
         let bomb = "import os, time\nfor i in range(50):\n    if os.fork() == 0: time.sleep(2); os._exit(0)";
         let report = run(&world, &open, python(bomb)).await?;
         check!(report.limit == Some(Limit::Processes), report);
-        until("there is room again", async || Ok(open.says("! pgrep python3 | grep -q .").await.is_ok()))
+        until("the processes are gone", async || Ok(open.says("! pgrep python3 | grep -q .").await.is_ok()))
             .await?;
     }
     let report = run(
@@ -125,13 +125,13 @@ async fn a_task_is_cancelled(world: World) -> Verdict {
     let cancel = tokio::time::sleep(Duration::from_millis(300));
     let report = run_until(&world, &open, python("import time; time.sleep(60)"), cancel).await?;
     check!(report.status == Status::Cancelled && report.exit_code.is_none(), report);
-    check!(open.says("pgrep -c python3 || true").await? == "0", "it goes on");
+    check!(open.says("pgrep -c python3 || true").await? == "0", "the program still runs");
     open.close().await
 }
 
 async fn a_task_that_stands_still_is_over_in_time(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
-    // While it is being started it would be refused; what has not started by then is over in time as well.
+    // Pausing earlier would fail the start. If the program has not started by then, it times out as well.
     let pause = async {
         for _ in 0..50 {
             if open.says("ls").await?.contains("started") {
@@ -168,6 +168,6 @@ async fn nothing_of_a_task_is_left(world: World) -> Verdict {
     run(&world, &open, request).await?;
     check!(open.says("ls -A /workspace /tmp | tr -d '\\n'").await? == "/tmp:/workspace:", "files");
     let error = run(&world, &open, json!({"command": ["ls"], "image": "host"})).await.err();
-    check!(error.as_deref().is_some_and(|error| error.starts_with("image: was decided")), error);
+    check!(error.as_deref().is_some_and(|error| error.starts_with("image: was fixed")), error);
     open.close().await
 }
