@@ -1,11 +1,11 @@
-// Fills the page with what openapi.json says. Text is only ever set as text.
+// Fills the page from openapi.json. Strings are only ever inserted as text, never as HTML.
 "use strict";
 
 const base = location.origin + location.pathname.replace(/\/docs\/?$/, "");
 const find = (selector, within = document) => within.querySelector(selector);
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 
-/** An element of this class with these children; text may hold `code`. */
+/** Creates an element with a class and children. */
 function make(tag, name, ...children) {
   const element = document.createElement(tag);
   if (name) element.className = name;
@@ -25,7 +25,7 @@ class Schemas {
     this.named = document.components?.schemas ?? {};
   }
 
-  /** What a schema really is: its name where it has one, and without "or null". */
+  /** Resolves a schema: follows references, adds its name, and drops "or null". */
   resolve(schema = {}) {
     if (schema.$ref) {
       const name = schema.$ref.split("/").pop();
@@ -48,7 +48,7 @@ class Schemas {
     return words.join(" or ") || "null";
   }
 
-  /** The fields of an object, or of what a list holds. */
+  /** Returns the schema with the fields of an object, or of a list's items. */
   inner(given) {
     const schema = this.resolve(given);
     if (schema.properties) return schema;
@@ -72,7 +72,7 @@ class Schemas {
     return Object.fromEntries(wanted.map((name) => [name, this.example(schema.properties[name], depth + 1)]));
   }
 
-  /** Fields as a list; those of fields are folded, and nothing is shown inside itself. */
+  /** Lists fields. Nested fields are collapsed, and recursion stops at a schema that contains itself. */
   fields(schema, within = []) {
     const required = new Set(schema.required ?? []);
     const list = make("ul", "fields");
@@ -108,7 +108,7 @@ class Schemas {
 const JSON_TOKEN = /("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d+(?:\.\d+)?)|\b(?:true|false|null)\b/g;
 const SHELL_TOKEN = /("(?:[^"\\]|\\.)*")(\s*:)?/g;
 
-function coloured(text) {
+function colored(text) {
   const code = make("code");
   let end = 0;
   for (const token of text.matchAll(text.startsWith("curl") ? SHELL_TOKEN : JSON_TOKEN)) {
@@ -134,7 +134,7 @@ function sample(text) {
     }
     setTimeout(() => (button.textContent = "Copy"), 1500);
   });
-  const block = make("pre", "code", coloured(text));
+  const block = make("pre", "code", colored(text));
   block.tabIndex = 0;
   return make("div", "sample", block, button);
 }
@@ -198,14 +198,14 @@ function responses(operation, schemas) {
     if (inner) item.append(schemas.folded(inner, []));
     list.append(item);
   }
-  return [make("h4", "", "Answers"), list];
+  return [make("h4", "", "Responses"), list];
 }
 
 function answer(operation, schemas) {
   const [status, response] = Object.entries(operation.responses ?? {}).find(([status]) => status[0] === "2") ?? [];
   const schema = response?.content?.["application/json"]?.schema;
   if (!schema || !schemas.inner(schema)) return [];
-  return [make("h4", "", `Answer, ${status}`), sample(JSON.stringify(schemas.example(schema), null, 2))];
+  return [make("h4", "", `Response, ${status}`), sample(JSON.stringify(schemas.example(schema), null, 2))];
 }
 
 function fill(article, document, schemas) {
@@ -217,12 +217,12 @@ function fill(article, document, schemas) {
   if (isOpen(operation)) find("h3", article).append(make("span", "open", "no key needed"));
   const told = make("div", "", ...parameters(operation, schemas), ...body(operation, schemas));
   told.append(...responses(operation, schemas));
-  const shown = make("div", "samples", make("h4", "", "Call"), sample(curl(method, path, operation, schemas)));
+  const shown = make("div", "samples", make("h4", "", "Request"), sample(curl(method, path, operation, schemas)));
   shown.append(...answer(operation, schemas));
   article.append(make("div", "parts", told, shown));
 }
 
-/* ── Finding one's way ───────────────────────────────────────────────────────────────────────────────── */
+/* ── Navigation ──────────────────────────────────────────────────────────────────────────────────────── */
 
 function filter(text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
@@ -239,7 +239,7 @@ function filter(text) {
   find(".hero").hidden = words.length > 0;
 }
 
-/** Up and down go through what is listed; Enter opens; Escape shows everything again. */
+/** Keyboard navigation: arrows move through the list, Enter opens an operation, Escape clears the filter. */
 function keys(event) {
   const input = find("#filter");
   const typing = event.target === input;
@@ -261,7 +261,7 @@ function keys(event) {
   }
 }
 
-/** Marks the operation that is being read. */
+/** Marks the operation that is currently visible. */
 function follow() {
   const links = new Map(all("nav a").map((link) => [link.hash.slice(1), link]));
   const seen = new Set();
@@ -288,7 +288,7 @@ async function start() {
   const schemas = new Schemas(described);
   all(".op").forEach((article) => fill(article, described, schemas));
   follow();
-  // What is above has grown, so the place that was asked for has moved.
+  // The content above has grown, so scroll to the target again.
   if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
 }
 

@@ -1,7 +1,7 @@
-//! Who calls: a key becomes a tenant, its scopes and its quotas.
+//! Authentication: maps a key to its tenant, scopes and quotas.
 //!
-//! What was found is remembered for a second, and forgotten at once when an administrator changes something: a key that
-//! is revoked opens nothing from the next request on.
+//! Results are cached for a second. Any administrative change clears the cache, so that a revoked key is
+//! refused from the next request on.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,29 +19,30 @@ use crate::error::Error;
 use crate::trace::{self, Context};
 use crate::world::World;
 
-/// How long what was found counts: an expired key opens no longer than that.
+/// How long a result is cached. An expired key stays usable no longer than that.
 const REMEMBERED: Duration = Duration::from_secs(1);
-/// The most that are remembered.
+/// Maximum number of cached callers.
 const MOST: usize = 1_024;
 
-/// On whose behalf a request is.
+/// The caller of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
-    /// The id of the key, or what stands for one.
+    /// The id of the key, or a name in its place.
     pub(crate) actor: String,
     pub(crate) tenant: TenantName,
     pub(crate) scopes: Scopes,
     pub(crate) quotas: Quotas,
-    /// Above which no request of the tenant can go.
+    /// A policy that always applies to requests of the tenant, besides the one they name; the strictest
+    /// decides.
     pub(crate) policy: Option<String>,
-    /// Who serves the tenant's requests that name nobody.
+    /// The default provider of the tenant's requests.
     pub(crate) provider: Option<String>,
-    /// What is done for the caller is part of this, where traces are kept.
+    /// Parent of the spans recorded for the caller, if traces are exported.
     pub(crate) context: Option<Context>,
 }
 
 impl Caller {
-    /// What holds for all requests of the tenant.
+    /// Returns the tenant's settings that apply to all of its requests.
     pub(crate) fn tenancy(&self) -> Tenancy<'_> {
         Tenancy { policy: self.policy.as_deref(), provider: self.provider.as_deref() }
     }
@@ -51,15 +52,15 @@ impl Caller {
     }
 }
 
-/// A caller who may run things.
+/// A caller with the scope `run`.
 #[derive(Debug)]
 pub(crate) struct Runner(pub(crate) Caller);
 
-/// A caller who may keep sandboxes.
+/// A caller with the scope `sandboxes`.
 #[derive(Debug)]
 pub(crate) struct Keeper(pub(crate) Caller);
 
-/// A caller who may change tenants, keys and profiles.
+/// A caller with the scope `admin`.
 #[derive(Debug)]
 pub(crate) struct Admin(pub(crate) Caller);
 
@@ -84,7 +85,7 @@ impl FromRequestParts<Arc<World>> for Admin {
 
     async fn from_request_parts(parts: &mut Parts, world: &Arc<World>) -> Result<Self, Error> {
         let caller = caller(parts, world).await?;
-        // Whoever takes back its own key, or rotates it, still has to hear of that.
+        // A caller that revokes or rotates its own key must still receive the response.
         comes_with(parts, None);
         let refused = crate::admin::Act::refused(&caller, parts);
         match caller.needs(Scope::Admin) {
@@ -113,11 +114,11 @@ fn comes_with(parts: &Parts, key: Option<KeyId>) {
     }
 }
 
-/// Keys, and what is remembered of them.
+/// Authenticates callers, and caches the results.
 #[derive(Debug)]
 pub(crate) struct Accounts {
     home: TenantName,
-    /// The digest of the key that automation set.
+    /// The digest of `BELLJAR_ADMIN_KEY`.
     set_key: Option<Digest>,
     without_keys: bool,
     known: Mutex<Remembered>,
@@ -126,7 +127,7 @@ pub(crate) struct Accounts {
 #[derive(Debug, Default)]
 struct Remembered {
     callers: HashMap<String, Known>,
-    /// How often everything was forgotten: what was looked up before is not remembered after.
+    /// Number of times the cache was cleared. A result looked up before a clear is not cached after it.
     times: u64,
 }
 
@@ -138,17 +139,17 @@ struct Known {
 }
 
 impl Accounts {
-    /// `home` is the tenant of those who come without a key of the database.
+    /// Creates an authenticator. `home` is the tenant of callers without a key in the database.
     pub(crate) fn new(home: TenantName, set_key: Option<Digest>, without_keys: bool) -> Self {
         Self { home, set_key, without_keys, known: Mutex::default() }
     }
 
-    /// Whether this is the tenant of those who come without a key of the database.
+    /// Returns whether this is the tenant of callers without a key in the database.
     pub(crate) fn is_home(&self, tenant: &TenantName) -> bool {
         self.home == *tenant
     }
 
-    /// Who presents these headers.
+    /// Authenticates the sender of these headers.
     pub(crate) async fn caller(&self, store: &Store, headers: &HeaderMap) -> Result<Caller, Error> {
         let caller = self.find(store, headers).await?;
         let context = trace::on_behalf_of(&caller.tenant);
@@ -161,7 +162,7 @@ impl Accounts {
         if self.set_key.is_some_and(|key| key.matches(&digest)) {
             return self.at_home(store, "BELLJAR_ADMIN_KEY", Scopes::all()).await;
         }
-        // The part of a key that may be seen; the rest is compared by its digest, in constant time.
+        // The public part of a key. The rest is compared by its digest, in constant time.
         let name = presented.rsplit_once('_').map_or("", |(name, _)| name);
         if let Some(caller) = self.remembered(name, &digest) {
             return Ok(caller);
@@ -182,7 +183,8 @@ impl Accounts {
         Ok(caller)
     }
 
-    /// Whoever sends a wrong key is told so; without any, it depends on how the server was started.
+    /// Authenticates a request without a valid bearer token. A malformed `Authorization` header is always
+    /// refused.
     async fn keyless(&self, store: &Store, headers: &HeaderMap) -> Result<Caller, Error> {
         if !self.without_keys || headers.contains_key(header::AUTHORIZATION) {
             return Err(Error::Unauthorized);
@@ -223,7 +225,7 @@ impl Accounts {
             .insert(name.to_owned(), Known { digest, caller: caller.clone(), since: Instant::now() });
     }
 
-    /// After a change to tenants or keys.
+    /// Clears the cache after a change to tenants or keys.
     pub(crate) fn forget(&self) {
         let mut known = self.lock();
         known.callers.clear();
@@ -263,7 +265,7 @@ mod tests {
         assert!(accounts.remembered("bj_1", &digest).is_some());
         accounts.forget();
         assert!(accounts.remembered("bj_1", &digest).is_none());
-        // The answer to a question from before the key was taken back.
+        // A lookup that started before the key was revoked.
         accounts.remember(times, "bj_1", digest, &caller);
         assert!(accounts.remembered("bj_1", &digest).is_none());
     }

@@ -1,6 +1,6 @@
-//! What an execution waits for before it runs: its order in a sandbox, where it runs inside one, and then a turn.
+//! Admission of one execution: its order within its sandbox, if it runs in one, then a slot of the server.
 //!
-//! One after the other: an execution that waits for others in its sandbox holds no turn meanwhile.
+//! The waits are sequential: an execution that waits for others in its sandbox holds no slot of the server.
 
 use belljar_store::{Quotas, TenantName};
 
@@ -10,22 +10,22 @@ use crate::error::Error;
 use crate::gate::{Entry, Need, Turn};
 use crate::world::World;
 
-/// The way of one execution through the gates.
+/// The progress of one execution through the queues.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    /// Turns that it has.
+    /// Slots already taken.
     have: Vec<Turn>,
-    /// The gate at which it waits.
+    /// The queue it waits in.
     at: Option<Entry>,
-    /// What it will need of the server's gate after its sandbox's.
+    /// Needs to be requested from the server's queue once the sandbox's queue lets it pass.
     then: Option<(TenantName, Quotas, Need)>,
 }
 
 impl Admission {
-    /// Enters the first gate, and the second where the first is open.
+    /// Enters the first queue, and the second if the first does not make it wait.
     ///
     /// # Errors
-    /// Too much of the tenant waits already.
+    /// The tenant has too many queued executions.
     pub(crate) fn enter(world: &World, caller: &Caller, job: &Job) -> Result<Self, Error> {
         let limits = job.admitted.limits();
         let Some(sandbox) = &job.inside else {
@@ -33,14 +33,14 @@ impl Admission {
             let at = world.gate.enter(&caller.tenant, &caller.quotas, need)?;
             return Ok(Self { have: Vec::new(), at: Some(at), then: None });
         };
-        // The sandbox's memory is counted already.
+        // The memory of the sandbox is already counted.
         let need = Need::new(0, limits.timeout);
         let at = sandbox.gate.enter(&caller.tenant, &Quotas::default(), need)?;
         let then = Some((caller.tenant.clone(), caller.quotas, need));
         Ok(Self { have: Vec::new(), at: Some(at), then }.advanced(world))
     }
 
-    /// Goes as far as it can without waiting.
+    /// Advances as far as possible without waiting.
     fn advanced(mut self, world: &World) -> Self {
         loop {
             match self.at.take() {
@@ -55,12 +55,12 @@ impl Admission {
         }
     }
 
-    /// Returns whether it may run at once.
+    /// Returns whether the execution can run at once.
     pub(crate) fn is_now(&self) -> bool {
         !matches!(self.at, Some(Entry::Later(_)))
     }
 
-    /// Waits for all turns.
+    /// Waits for all slots.
     pub(crate) async fn turns(self, world: &World) -> Result<Vec<Turn>, Error> {
         let mut admission = self.advanced(world);
         while let Some(Entry::Later(mut waiting)) = admission.at.take() {

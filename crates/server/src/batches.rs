@@ -1,7 +1,8 @@
-//! `POST /v1/batches`: a request a line in, a result a line out, as they finish and in bounded memory.
+//! `POST /v1/batches`: one request per line in, one result per line out, as they finish and in bounded
+//! memory.
 //!
-//! The next line is read when there is room to run it, and the next result is taken when the one before has been sent: a
-//! client that does not read holds up its own batch and nothing else.
+//! The next line is read once it can run, and the next result is sent once the previous one has been sent: a
+//! client that does not read delays only its own batch.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -30,15 +31,17 @@ use crate::live::{Done, Leash};
 use crate::schema;
 use crate::world::World;
 
-/// How often a line whose tenant has too much waiting looks again.
+/// Interval at which a line checks again whether its tenant's queue has room.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Runs many requests.
+/// Runs a batch of requests, one per line.
 #[utoipa::path(
     post, path = "/v1/batches", tag = "executions",
-    request_body(content = schema::Request, content_type = "application/x-ndjson", description = "A request a line"),
+    request_body(content = schema::Request, content_type = "application/x-ndjson",
+        description = "One request per line"),
     responses(
-        (status = 200, description = "A result a line, as they finish, each with the number of its request as `index`",
+        (status = 200, description = "One result per line, as they finish; `index` is the line number of the \
+            request, from 0",
             body = schema::Line, content_type = "application/x-ndjson"),
     )
 )]
@@ -75,7 +78,7 @@ impl Batch {
             let room = running.len() < self.world.settings.batch_jobs;
             let line = tokio::select! {
                 biased;
-                // Whoever is gone wants nothing any more: what runs is on a leash, and ends with this.
+                // The client is gone. Returning drops the running futures, which cancels their executions.
                 () = results.closed() => return,
                 Some(line) = running.next(), if !running.is_empty() => line,
                 next = self.lines.next(), if open && room => match next {
@@ -128,7 +131,7 @@ async fn attempt(world: &Arc<World>, caller: &Caller, wanted: Result<(Vec<u8>, B
     }
 }
 
-/// The result object, or the error object, with `index` in front.
+/// Returns the result object, or an error object, with `index` in front.
 fn as_line(index: u64, done: Done) -> Bytes {
     let object = done.unwrap_or_else(|error| {
         json!({"error": {"code": error.code(), "message": error.message(), "request_id": null}})
@@ -139,19 +142,19 @@ fn as_line(index: u64, done: Done) -> Bytes {
     [format!("{{\"index\":{index},").as_bytes(), rest, b"\n"].concat().into()
 }
 
-/// The lines of a body, each no longer than a body may be.
+/// The lines of a body, each at most as long as a body may be.
 struct Lines {
     body: Body,
     ready: VecDeque<u8>,
-    /// Where the search for the end of the line goes on.
+    /// Offset at which the search for the end of the line continues.
     searched: usize,
-    /// The rest of a line that was too long is passed over.
+    /// Whether the rest of an overlong line is being skipped.
     skipping: bool,
     ended: bool,
-    /// It broke off before its end: the client has gone.
+    /// Whether the body broke off because the client disconnected.
     broken: bool,
     limit: usize,
-    /// For what is in `ready`.
+    /// Memory reserved for `ready`.
     hold: BodyHold,
 }
 
@@ -162,7 +165,7 @@ impl Lines {
         Self { body, ready, searched: 0, skipping: false, ended: false, broken: false, limit, hold }
     }
 
-    /// The next line that is not blank. Dropping this future loses nothing.
+    /// Returns the next line that is not blank. Cancel-safe.
     async fn next(&mut self) -> Option<Result<(Vec<u8>, BodyHold), Error>> {
         loop {
             match self.take_line() {
@@ -201,7 +204,7 @@ impl Lines {
             over => {
                 self.ended = true;
                 self.broken = over.is_some();
-                // Half a line is none.
+                // An incomplete line is not a request.
                 if self.broken {
                     self.ready.clear();
                 }
@@ -221,7 +224,7 @@ impl Lines {
         let found = self.ready.iter().skip(self.searched).position(|byte| *byte == b'\n');
         let length = match found {
             Some(place) => self.searched + place + 1,
-            // The last line may have no end.
+            // The last line may lack a line feed.
             None if self.ended && !self.ready.is_empty() => self.ready.len(),
             None => {
                 self.searched = self.ready.len();

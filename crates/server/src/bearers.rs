@@ -1,5 +1,5 @@
-//! Which key a connection is used with. When that opens nothing any more, the connection ends, whatever it was for: a
-//! terminal, a stream of events, a batch.
+//! Tracks which key each connection uses. When the key is revoked or expires, the connection is closed,
+//! whatever it carries: a terminal, an event stream, a batch.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,34 +16,34 @@ use crate::connections::Place;
 use crate::error::Error;
 use crate::world::World;
 
-/// How often keys are looked at that end by themselves.
+/// Interval at which expired keys are looked for.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// One connection.
+/// The handle of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Bearer {
     key: Mutex<Option<KeyId>>,
     cut: AtomicBool,
     waker: AtomicWaker,
-    /// The connection's place, as long as it is open.
+    /// The connection's slot, while it is open.
     place: OnceLock<Weak<Place>>,
 }
 
 impl Bearer {
-    /// The request under way is one of this key, or of none that could be taken back.
+    /// Records the key of the request in progress; `None` for a caller without a revocable key.
     pub(crate) fn comes_with(&self, key: Option<KeyId>) {
         *lock(&self.key) = key;
     }
 
-    /// Whether the connection has to end. Whoever asked last is woken when it has.
+    /// Returns whether the connection must end, and registers the task to be woken when it must.
     pub(crate) fn is_cut(&self, context: &Context<'_>) -> bool {
         self.waker.register(context.waker());
         self.cut.load(Ordering::Acquire)
     }
 
-    /// Says which place the connection has.
+    /// Sets the connection's slot.
     pub(crate) fn has_place(&self, place: &Arc<Place>) {
-        // A connection has one place.
+        // Called once per connection.
         let _ = self.place.set(Arc::downgrade(place));
     }
 
@@ -60,14 +60,14 @@ impl Bearer {
         self.cut.load(Ordering::Acquire)
     }
 
-    /// Ends the connection.
+    /// Closes the connection.
     pub(crate) fn cut(&self) {
         self.cut.store(true, Ordering::Release);
         self.waker.wake();
     }
 }
 
-/// All connections.
+/// Handles of all connections.
 #[derive(Debug, Default)]
 pub(crate) struct Bearers {
     all: Mutex<Vec<Weak<Bearer>>>,
@@ -85,7 +85,7 @@ impl Bearers {
         bearer
     }
 
-    /// Some key may open less than before.
+    /// Triggers a check of all keys, after one was revoked or changed.
     pub(crate) fn look_again(&self) {
         self.changed.notify_one();
     }
@@ -102,7 +102,7 @@ impl Bearers {
     }
 }
 
-/// Ends connections whose keys open nothing any more, for ever.
+/// Closes connections whose key is no longer valid. Runs forever.
 pub(crate) async fn watch(world: Arc<World>) {
     loop {
         tokio::select! {
@@ -112,12 +112,12 @@ pub(crate) async fn watch(world: Arc<World>) {
         for (key, bearers) in world.bearers.by_key() {
             match world.store.key_opens(&key, Timestamp::now()).await {
                 Ok(true) => {}
-                // On a connection that is kept, another key may have come meanwhile.
+                // On a keep-alive connection, a later request may have used another key meanwhile.
                 Ok(false) => {
                     let theirs = bearers.iter().filter(|bearer| lock(&bearer.key).as_ref() == Some(&key));
                     theirs.for_each(|bearer| bearer.cut());
                 }
-                Err(error) => tracing::warn!(%key, %error, "whether a key still opens is not known"),
+                Err(error) => tracing::warn!(%key, %error, "cannot check whether a key is still valid"),
             }
         }
     }

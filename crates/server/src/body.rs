@@ -1,4 +1,4 @@
-//! Bodies: read within a length, a time and the sender's share of the memory that all of them have together.
+//! Request bodies: bounded in length and time, and by the tenant's share of the memory for all bodies.
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
@@ -16,11 +16,11 @@ use crate::fair_share::{FairShare, Tenure};
 use crate::pool::{Hold, Pool, Rivals, ShareKind};
 use crate::world::World;
 
-/// Which tenant sends a request; put into a request's extensions when its key is known.
+/// The tenant that sends a request. Inserted into the request's extensions once its key is known.
 #[derive(Debug, Clone)]
 pub(crate) struct Sender(pub(crate) TenantName);
 
-/// A body, and what it holds of the memory for bodies until it is parsed.
+/// A complete JSON body, with its memory reservation, which is held until the body is parsed.
 #[derive(Debug)]
 pub(crate) struct Whole {
     pub(crate) bytes: Vec<u8>,
@@ -33,7 +33,7 @@ impl FromRequest<Arc<World>> for Whole {
     async fn from_request(request: Request, world: &Arc<World>) -> Result<Self, Error> {
         check_type(request.headers(), &["json"])?;
         let settings = &world.settings;
-        // Handlers ask for the caller first: a body of nobody is not read.
+        // Handlers extract the caller first, so an unauthenticated body is never read.
         let Sender(tenant) = request.extensions().get().ok_or(Error::Unauthorized)?;
         let hold = world.bodies.hold(tenant);
         let reading = read(request.into_body(), settings.max_body, hold);
@@ -41,18 +41,18 @@ impl FromRequest<Arc<World>> for Whole {
     }
 }
 
-/// Parses a body of a few known fields, and gives back its memory; an empty one has none of them.
+/// Parses a JSON object and releases the body's memory. An empty body is an empty object.
 pub(crate) fn parse<T: DeserializeOwned>(body: Whole) -> Result<T, Error> {
     parse_bytes(&body.bytes)
 }
 
-/// Parses the bytes of a body.
+/// Parses the bytes of a body. Empty bytes are an empty object.
 pub(crate) fn parse_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     let bytes = if bytes.trim_ascii().is_empty() { b"{}" } else { bytes };
     Ok(belljar_engine::json::object(bytes)?)
 }
 
-/// Refuses what is plainly something else. A form of another site can be sent without asking, but not as JSON.
+/// Refuses other content types. Browsers send cross-site forms without a preflight request, but not JSON.
 pub(crate) fn check_type(headers: &HeaderMap, kinds: &[&str]) -> Result<(), Error> {
     let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
     let text = value.to_str().unwrap_or_default().to_ascii_lowercase();
@@ -67,7 +67,7 @@ async fn read(mut body: Body, limit: usize, mut hold: BodyHold) -> Result<Whole,
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large(limit));
     }
-    // Nothing is taken for what is only announced: memory grows with what has arrived.
+    // `Content-Length` reserves nothing: memory grows with what has arrived.
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|_| Error::SlowBody)?.into_data() else { continue };
@@ -84,8 +84,9 @@ pub(crate) fn too_large(limit: usize) -> Error {
     Error::TooLarge(show_bytes(limit as u64))
 }
 
-/// The memory for bodies that arrive, and for the requests that they become. Two pools, because a body is there for
-/// seconds and a request for as long as it waits and runs: what waits must not keep others from sending.
+/// The memory for arriving bodies and for the requests parsed from them. There are two pools because a body
+/// lives for seconds, but a request for as long as it waits and runs: queued requests must not keep others
+/// from sending.
 #[derive(Debug)]
 pub(crate) struct Bodies {
     arriving: Pool<TenantName>,
@@ -93,14 +94,14 @@ pub(crate) struct Bodies {
 }
 
 impl Bodies {
-    /// Creates two pools of `total` bytes each, in which a tenant's half holds the longest body.
+    /// Creates two pools of `total` bytes each, in which a tenant's half holds at least the longest body.
     pub(crate) fn new(total: usize, max_body: usize, rivals: &Rivals) -> Self {
         let total = total.max(max_body.saturating_mul(3)) as u64;
         let pool = |kind| Pool::new(kind, FairShare::with_reserve_within(total), rivals);
         Self { arriving: pool(ShareKind::Bodies), requests: pool(ShareKind::Requests) }
     }
 
-    /// Returns a guard for a body of a tenant that holds nothing yet.
+    /// Returns an empty reservation for a body of a tenant.
     pub(crate) fn hold(&self, tenant: &TenantName) -> BodyHold {
         BodyHold { arriving: self.arriving.empty_hold(tenant), requests: self.requests.clone() }
     }
@@ -110,31 +111,31 @@ impl Bodies {
     }
 }
 
-/// What a body holds while it arrives and is parsed.
+/// The memory reserved for a body while it arrives and is parsed.
 #[derive(Debug)]
 pub(crate) struct BodyHold {
     arriving: Hold<TenantName>,
     requests: Pool<TenantName>,
 }
 
-/// What a request holds while it waits and runs.
+/// The memory reserved for a request while it waits and runs.
 #[derive(Debug)]
 pub(crate) struct RequestHold {
     _bytes: Hold<TenantName>,
 }
 
 impl BodyHold {
-    /// Holds so many bytes.
+    /// Grows the reservation to this many bytes.
     pub(crate) fn cover(&mut self, bytes: usize) -> Result<(), Error> {
         self.arriving.grow_to(bytes as u64, Tenure::Brief)
     }
 
-    /// Splits off the part of a line that has been taken out of a longer body.
+    /// Splits off the reservation of one line of a longer body.
     pub(crate) fn split(&mut self, bytes: usize) -> Self {
         Self { arriving: self.arriving.split(bytes as u64), requests: self.requests.clone() }
     }
 
-    /// Counts the bytes as a request from now on, and gives back what the body held.
+    /// Moves the reservation from the arriving bodies to the requests.
     pub(crate) fn parsed(self) -> Result<RequestHold, Error> {
         let (tenant, bytes) = (self.arriving.party(), self.arriving.amount());
         let taken = self.requests.take(tenant, bytes, None, Tenure::Lasting);

@@ -1,12 +1,13 @@
-//! One execution from its turn to its committed result.
+//! One execution, from its slot to its committed result.
 //!
 //! ```text
-//! enter the gate ─▶ begin: recorded ─▶ run ─▶ finish: committed ─▶ known to whoever waits
+//! run queue ─▶ begin: recorded ─▶ run ─▶ finish: committed ─▶ waiting clients get the result
 //! ```
 //!
-//! What runs is recorded whatever becomes of the client: let go, it is carried on ([`Carried`]). Where nobody needs to
-//! know that it began (no idempotency key, and the client waits), that is recorded only if it takes longer than a
-//! moment, and otherwise together with its result. A result is never acknowledged before it is committed.
+//! An execution is recorded even if its client disconnects: dropping [`Carried`] moves it to its own task. If
+//! no client could ask for it before it ends (no idempotency key, and the client waits), its start is
+//! recorded only after [`MOMENT`], otherwise together with its result. A result is never acknowledged before
+//! it is committed.
 
 use std::fmt;
 use std::future::Future;
@@ -35,41 +36,43 @@ use crate::object;
 use crate::sandboxes::Used;
 use crate::world::World;
 
-/// What has not ended by then is recorded as running.
+/// Delay after which a running execution is recorded as started.
 const MOMENT: Duration = Duration::from_millis(20);
-/// How often a result that could not be committed is tried again, a second apart.
+/// Number of attempts to commit a result after the first failed, one second apart.
 const TRIES: usize = 60;
 
-/// An execution that was admitted.
+/// An admitted execution.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) admitted: Admitted,
-    /// The sandbox in which it runs, if not in a fresh one.
+    /// The sandbox to run in; `None` for a fresh one.
     pub(crate) inside: Option<Used>,
     pub(crate) language: &'static str,
     pub(crate) metadata: Map<String, Value>,
     pub(crate) idempotency: Option<Idempotency>,
-    /// Nobody waits for the answer: a failure is kept as a result.
+    /// No client waits for the answer, so a failure is stored as a result.
     pub(crate) detached: bool,
     /// Whether output can be followed.
     pub(crate) watched: bool,
-    /// What it holds of the memory for requests.
+    /// Memory reserved for the request.
     pub(crate) hold: RequestHold,
 }
 
-/// What came of the wish to start.
+/// The outcome of starting a job.
 #[derive(Debug)]
 pub(crate) enum Started {
-    /// It is under way, as long as it is carried.
+    /// The execution is in progress. It advances while the task is awaited, or in its own task once it is
+    /// dropped.
     Running(Arc<Running>, Carried),
-    /// The same request is under way, or was, under this name.
+    /// An execution of the same request is in progress or has ended.
     Known(ExecutionId),
 }
 
 /// Starts a job.
 ///
 /// # Errors
-/// Its tenant has too much waiting, its key was used for something else, or it cannot be recorded.
+/// The tenant's queue is full, the idempotency key was used for another request, or the start cannot be
+/// recorded.
 pub(crate) async fn start(world: &Arc<World>, caller: &Caller, job: Job) -> Result<Started, Error> {
     if world.live.is_closed() {
         return Err(Error::ShuttingDown);
@@ -102,8 +105,8 @@ pub(crate) async fn start(world: &Arc<World>, caller: &Caller, job: Job) -> Resu
     }
 }
 
-/// Work that is done by whoever waits for it, as long as somebody does; let go, it goes on by itself. So what is over in
-/// a millisecond is not handed to another thread and back.
+/// A task that runs inline while it is awaited, and is spawned when dropped. So an execution that takes a
+/// millisecond is not handed to another thread and back.
 #[derive(Default)]
 pub(crate) struct Carried(Option<BoxFuture<'static, ()>>);
 
@@ -139,7 +142,7 @@ impl fmt::Debug for Carried {
     }
 }
 
-/// What the store does not know of yet.
+/// The start of an execution that is not yet recorded in the store.
 #[derive(Debug, Clone, Default)]
 struct Unrecorded(Arc<Mutex<Option<NewExecution>>>);
 
@@ -148,7 +151,7 @@ impl Unrecorded {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(new);
     }
 
-    /// For whoever records it now.
+    /// Returns the start, for the caller to record.
     fn take(&self) -> Option<NewExecution> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -162,10 +165,10 @@ struct Work {
 }
 
 impl Work {
-    /// Runs; that it does is recorded when it takes longer than a moment.
+    /// Runs, and records the start only if the execution is still running after a moment.
     async fn beside(self, entry: Admission, listed: Listed) {
         let (store, unrecorded) = (Arc::clone(&self.world.store), self.unrecorded.clone());
-        // What has to wait takes longer for certain.
+        // An execution that must wait takes longer than a moment in any case.
         let moment = if entry.is_now() { MOMENT } else { Duration::ZERO };
         let begin = async move {
             sleep(moment).await;
@@ -177,7 +180,7 @@ impl Work {
         listed.end(both(begin, self.perform(entry)).await);
     }
 
-    /// Runs when it is recorded that it will, and only if nobody asked for the same before.
+    /// Records the start, then runs, unless the same request was recorded before.
     async fn behind(
         self,
         new: NewExecution,
@@ -187,7 +190,7 @@ impl Work {
     ) {
         let begun = self.world.store.begin_execution(new).await.map_err(Error::from);
         let fresh = matches!(begun, Ok(Begun::Fresh));
-        // Whoever asked may be gone; the execution is known by its key all the same.
+        // If the client is gone, it can still find the execution by its idempotency key.
         let _ = tell.send(begun);
         if fresh {
             listed.end(self.perform(entry).await);
@@ -211,7 +214,7 @@ impl Work {
                 ran.inspect(|report| sandbox.ran(report)).map_err(Error::from)
             }
         };
-        // The next one may run while this one's result is written.
+        // Free the slots first, so that the next execution runs while this result is written.
         drop((turns, job.hold));
         let end = End { world: &world, running: &running, metadata: &job.metadata, unrecorded };
         match report {
@@ -220,7 +223,7 @@ impl Work {
         }
     }
 
-    /// Waits for the turns; nothing where it was cancelled before.
+    /// Waits for the slots. Returns `None` if the execution is canceled first.
     async fn turns(&self, entry: Admission) -> Result<Option<Vec<Turn>>, Error> {
         let is_now = entry.is_now();
         let turns = tokio::select! {
@@ -246,7 +249,7 @@ impl Work {
     }
 }
 
-/// What is to be done when an execution has ended.
+/// Finishes an execution after it ran or failed to run.
 struct End<'a> {
     world: &'a Arc<World>,
     running: &'a Arc<Running>,
@@ -264,14 +267,15 @@ impl End<'_> {
         let finished = match Finished::report(report, ended) {
             Ok(finished) => finished,
             Err(error) => {
-                let why = format!("the result cannot be kept: {error}");
+                let why = format!("cannot store the result: {error}");
                 Finished::failed(&self.blank(&why), ended)?
             }
         };
         commit(self.world, self.running, self.unrecorded.take(), finished).await
     }
 
-    /// A client that waits is told, and the same request may come again; for later, the reason is kept as a result.
+    /// Returns the error to a waiting client, which may retry the request. For a detached execution, stores
+    /// the error.
     async fn did_not_run(self, error: Error, detached: bool) -> Done {
         let Running { tenant, id, .. } = &**self.running;
         tracing::warn!(execution = %id, code = ?error.code(), detail = %error, "nothing ran");
@@ -290,8 +294,8 @@ impl End<'_> {
     }
 }
 
-/// Commits a result, and with it that there was an execution, where that is still unrecorded. Where the disk refuses,
-/// that is said at once, and the result is tried again behind it.
+/// Commits a result, together with the start if that is unrecorded. If the disk fails, the error is returned
+/// at once and the commit is retried in the background.
 async fn commit(
     world: &Arc<World>,
     running: &Arc<Running>,
@@ -307,7 +311,7 @@ async fn commit(
         }
         Err(error) => {
             if error.fault() != Fault::Caller && !matches!(error, StoreError::Closed) {
-                tracing::error!(execution = %id, %error, "a result could not be committed; trying again");
+                tracing::error!(execution = %id, %error, "cannot commit a result; retrying");
                 tokio::spawn(try_again(Arc::clone(world), Arc::clone(running), unrecorded, finished));
             }
             Err(error.into())
@@ -339,14 +343,14 @@ async fn try_again(
             return;
         }
     }
-    tracing::error!(execution = %running.id, "a result was lost: it could not be committed");
+    tracing::error!(execution = %running.id, "lost a result: cannot commit it");
 }
 
-/// Both at once. When the first fails, the second is given up; when the second has ended, the first is of no use.
+/// Runs both futures. If `begin` fails, `work` is dropped; if `work` ends first, `begin` is dropped.
 async fn both(begin: impl Future<Output = Result<(), Error>>, work: impl Future<Output = Done>) -> Done {
     let (mut begin, mut work) = (pin!(begin), pin!(work));
     tokio::select! {
-        // The store takes what it is given in order, so the beginning has to be handed in before any end.
+        // The store processes writes in order, so the start must be submitted before the end.
         biased;
         begun = &mut begin => {
             begun?;

@@ -1,4 +1,4 @@
-//! One connection: HTTP/1.1, inside TLS or not, over a stream whose peer may be slow, but not for ever.
+//! One connection: HTTP/1.1, optionally over TLS. A slow peer is cut off after a timeout.
 
 use std::future::Future;
 use std::io;
@@ -25,21 +25,21 @@ use crate::connections::Place;
 use crate::settings::Settings;
 use crate::world::World;
 
-/// A head longer than this is no request.
+/// Maximum length of a request head.
 pub(crate) const HEAD_BYTES: usize = 64 << 10;
-/// Nor is one with more headers.
+/// Maximum number of request headers.
 pub(crate) const HEADERS: usize = 100;
 
-/// What a connection takes for as long as its stream is there, also when that becomes a WebSocket.
+/// Resources that a connection holds until its stream is closed, also after an upgrade to a WebSocket.
 #[derive(Debug)]
 pub(crate) struct Taken {
-    /// One of so many connections; none once the stream is shut down.
+    /// The connection's slot; `None` once the stream is shut down.
     pub(crate) place: Option<Arc<Place>>,
-    /// By which the server knows that there still is one.
+    /// Tells the server that this connection is still open.
     pub(crate) _alive: mpsc::Sender<()>,
 }
 
-/// Serves a connection until it ends; after the request to end, until what is under way has been answered.
+/// Serves a connection until it ends. On shutdown, answers the request in progress and closes.
 pub(crate) async fn serve(
     stream: TcpStream,
     taken: Taken,
@@ -49,7 +49,7 @@ pub(crate) async fn serve(
     world: Arc<World>,
     mut ending: watch::Receiver<bool>,
 ) {
-    // Small answers are to leave at once.
+    // Send small responses immediately.
     let _ = stream.set_nodelay(true);
     let settings = &world.settings;
     let stream = Patient::new(stream, taken, Arc::clone(&bearer), settings.body_timeout);
@@ -58,7 +58,7 @@ pub(crate) async fn serve(
     let handshake = timeout(settings.head_timeout, tls.accept(stream));
     let stream = tokio::select! {
         shaken = handshake => shaken,
-        // Nothing is under way yet.
+        // No request is in progress yet.
         _ = ending.wait_for(|ending| *ending) => return,
     };
     if let Ok(Ok(stream)) = stream {
@@ -81,14 +81,14 @@ async fn talk(
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
-        // What goes wrong on a connection is between it and its client.
+        // Connection errors concern only the client.
         _ = connection.as_mut() => return,
         _ = ending.wait_for(|ending| *ending) => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
 }
 
-/// All routes, for one connection: whoever is served is known to be the one who uses it.
+/// The router for one connection. Adds the connection's handle to every request.
 #[derive(Debug)]
 struct Routes {
     routes: TowerToHyperService<Router>,
@@ -106,7 +106,7 @@ impl Service<Request<Incoming>> for Routes {
     }
 }
 
-/// A stream that gives up when its peer takes nothing for too long, or must not be talked to any more.
+/// A stream that fails if its peer accepts no data for too long, or once the connection is cut.
 #[derive(Debug)]
 struct Patient {
     stream: TcpStream,
@@ -125,7 +125,7 @@ impl Patient {
         if self.bearer.is_cut(cx) { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
     }
 
-    /// Counts from the first write that had to wait to the next that did not.
+    /// Measures the time since the first pending write, until a write makes progress.
     fn watch<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if poll.is_ready() {
             self.stuck = None;
@@ -177,7 +177,7 @@ impl AsyncWrite for Patient {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // A client that sees the end may connect again at once, and must find its place free.
+        // A client that sees the end may reconnect at once, and must find the slot free.
         self.taken.place = None;
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }

@@ -1,12 +1,13 @@
-//! Who holds the connections. One that has not shown a key counts for its client's address, any other for its tenant.
+//! Accounting of open connections. A connection without a known key counts for its client's address, any
+//! other for its tenant.
 //!
 //! ```text
 //! accepted ─▶ counts for the address ─▶ a key is known ─▶ counts for the tenant ─▶ closed
-//!          └▶ the address is at its share: its oldest connection without a key is closed for the new one
+//!          └▶ the address is at its share: its oldest connection without a key is evicted
 //!                                          └▶ the tenant is at its share: 429, and closed
 //! ```
 //!
-//! Nothing here waits, so no client can keep the server from accepting another.
+//! Nothing here waits, so no client can block the accept loop.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -21,7 +22,7 @@ use crate::error::Error;
 use crate::fair_share::{FairShare, ShareRefusal, Tenure, Terms};
 use crate::pool::{Rivals, ShareKind};
 
-/// For whom a connection counts.
+/// The party that a connection counts for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Holder {
     Address(IpAddr),
@@ -45,12 +46,12 @@ struct Table {
     shares: FairShare<Holder>,
     /// Connections without a key, by address, oldest first.
     keyless: HashMap<IpAddr, BTreeMap<u64, Weak<Bearer>>>,
-    /// For whom each open connection counts.
+    /// The party that each open connection counts for.
     holders: HashMap<u64, Holder>,
     next_number: u64,
 }
 
-/// The place of one connection; given back when dropped.
+/// The slot of one connection. Dropping it frees the slot.
 #[derive(Debug)]
 pub(crate) struct Place {
     shared: Arc<Shared>,
@@ -73,7 +74,8 @@ impl Connections {
         }))
     }
 
-    /// Takes a place for a new connection from an address; none where there is no room and nobody gives way.
+    /// Takes a slot for a new connection from an address, or returns `None` if none is free and none can be
+    /// evicted.
     pub(crate) fn admit(&self, address: IpAddr, bearer: &Arc<Bearer>) -> Option<Arc<Place>> {
         let (address, now) = (client(address), Instant::now());
         let (holder, terms) = (Holder::Address(address), self.0.terms(Tenure::Brief));
@@ -90,7 +92,7 @@ impl Connections {
         Some(Arc::new(Place { shared: Arc::clone(&self.0), number }))
     }
 
-    /// How often a tenant or an address was refused because of its share.
+    /// Returns how often a tenant or an address was refused because of its share.
     pub(crate) fn refused(&self) -> [(&'static str, u64); 2] {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
@@ -111,8 +113,8 @@ impl Shared {
 }
 
 impl Table {
-    /// Closes the oldest connection without a key: of this address where that is at its share, and otherwise of the
-    /// address that has most of them.
+    /// Closes the oldest connection without a key: of this address if the address is at its share, otherwise
+    /// of the address with the most such connections.
     fn close_one(&mut self, address: IpAddr, refusal: ShareRefusal) {
         let crowded = match refusal {
             ShareRefusal::Share(_) | ShareRefusal::Cap(_) if self.keyless.contains_key(&address) => {
@@ -136,7 +138,7 @@ impl Table {
         self.has_key(&holder, number);
     }
 
-    /// A connection no longer counts for an address.
+    /// Removes a connection from the connections without a key.
     fn has_key(&mut self, before: &Holder, number: u64) {
         let Holder::Address(address) = before else { return };
         if let Some(theirs) = self.keyless.get_mut(address) {
@@ -154,7 +156,7 @@ impl Place {
         let terms = self.shared.terms(Tenure::Lasting);
         let mut table = self.shared.lock();
         let holder = Holder::Tenant(tenant.clone());
-        // One that was closed for another is about to end.
+        // An evicted connection has no holder any more and is about to end.
         let Some(before) = table.holders.get(&self.number).cloned().filter(|before| *before != holder) else {
             return Ok(());
         };
@@ -179,7 +181,7 @@ impl Drop for Place {
     }
 }
 
-/// One client: an IPv4 address, or the network of 64 bits that one subscriber has.
+/// Maps an address to one client: an IPv4 address, or the /64 network of one IPv6 subscriber.
 fn client(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

@@ -1,7 +1,8 @@
-//! `/docs`: the service described for people. Its files are part of this program, and nothing is fetched from elsewhere.
+//! `/docs`: the API documentation for people. Its files are embedded in the binary; nothing is fetched from
+//! elsewhere.
 //!
-//! The page itself already names every operation, so that it is of use without its script; the script adds parameters,
-//! schemas and examples from `/openapi.json`.
+//! The page lists every operation even without its script. The script adds parameters, schemas and examples
+//! from `/openapi.json`.
 
 use std::sync::LazyLock;
 
@@ -15,19 +16,20 @@ const SCRIPT: &str = include_str!("../docs/docs.js");
 const ICON: &str = include_str!("../docs/icon.svg");
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-/// What most come for is in front, and what few need is last; the rest is between, as the document has it.
+/// The first and the last groups of operations. The others keep the order of the document.
 const FIRST: &str = "executions";
 const LAST: [&str; 2] = ["administration", "service"];
 
-/// What is made comes before what is looked at, changed and removed.
+/// Methods in display order: creating comes before reading, changing and removing.
 const METHODS: [&str; 7] = ["post", "get", "head", "put", "patch", "delete", "options"];
 
 static PAGE: LazyLock<String> =
     LazyLock::new(|| render(&serde_json::from_str(crate::openapi::CHECKED_IN).unwrap_or_default()));
 
-/// This service, described for people.
+/// Returns the API documentation for people.
 #[utoipa::path(get, path = "/docs", tag = "service", security(()),
-    responses((status = 200, description = "A page", body = String, content_type = "text/html")))]
+    responses((status = 200, description = "The documentation page",
+        body = String, content_type = "text/html")))]
 pub(crate) async fn page() -> impl IntoResponse {
     file("text/html; charset=utf-8", PAGE.as_str())
 }
@@ -49,7 +51,7 @@ fn file(kind: &'static str, text: &'static str) -> ([(HeaderName, &'static str);
         (header::CONTENT_TYPE, kind),
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::REFERRER_POLICY, "no-referrer"),
-        // Another version of this program has another page.
+        // Another version of the server has another page.
         (header::CACHE_CONTROL, "no-cache"),
     ];
     (headers, text)
@@ -96,7 +98,7 @@ fn groups(document: &Value) -> Vec<(&str, Vec<Operation<'_>>)> {
         }
     }
     for (tag, group) in &mut groups {
-        // What it is named after comes first.
+        // Paths that start with the group's name come first.
         group.sort_by_key(|operation| !operation.path.starts_with(&format!("/v1/{tag}")));
     }
     groups.sort_by_key(|(tag, _)| match LAST.iter().position(|last| last == tag) {

@@ -1,4 +1,4 @@
-//! Where the server listens.
+//! The sockets the server listens on.
 
 use std::sync::Arc;
 
@@ -6,18 +6,18 @@ use tokio::net::TcpListener;
 
 use crate::tls::Tls;
 
-/// The ways in.
+/// Listeners of the server.
 #[derive(Debug)]
 pub struct Doors {
-    /// For everything.
+    /// Serves all routes.
     pub api: TcpListener,
-    /// What is spoken there, where it is not plain HTTP.
+    /// TLS for `api`; `None` for plain HTTP.
     pub tls: Option<Arc<Tls>>,
-    /// For metrics and health alone, without a key.
+    /// Serves only metrics and health, without a key.
     pub metrics: Option<TcpListener>,
 }
 
-/// Plain HTTP, and nothing else.
+/// Serves plain HTTP on one listener, without a metrics listener.
 impl From<TcpListener> for Doors {
     fn from(api: TcpListener) -> Self {
         Self { api, tls: None, metrics: None }

@@ -1,4 +1,4 @@
-//! What is the same for every request: its id, who may send it from where, the one shape of errors, a line in the log.
+//! Middleware around all requests: request ids, Host and Origin checks, uniform errors, logging.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::error::Error;
 use crate::sandboxes::Passed;
 use crate::world::World;
 
-/// Names a request in answers, in the log and in the audit log.
+/// The id of a request in responses, in the log and in the audit log.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestId(String);
 
 impl RequestId {
     fn new() -> Self {
         let mut bytes = [0; 8];
-        // Without random numbers the id is poor, and the request is served all the same.
+        // Without random bytes the id is not unique, but the request is still served.
         let _ = getrandom::fill(&mut bytes);
         Self(format!("req_{:016x}", u64::from_be_bytes(bytes)))
     }
@@ -34,7 +34,7 @@ impl fmt::Display for RequestId {
     }
 }
 
-/// Lies around every handler.
+/// Checks a request, runs its handler, and completes, counts, traces and logs the response.
 pub(crate) async fn edge(State(world): State<Arc<World>>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let id = RequestId::new();
@@ -63,11 +63,12 @@ pub(crate) async fn edge(State(world): State<Arc<World>>, mut request: Request, 
 fn check(world: &World, request: &Request) -> Result<(), Error> {
     let text = |name| request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let host = text(header::HOST).unwrap_or_default();
-    // Without keys, a web page that calls its own name 127.0.0.1 must not get in.
+    // Without keys, a web page whose domain resolves to 127.0.0.1 (DNS rebinding) must be refused.
     if world.settings.without_keys && !is_loopback(host) {
         return Err(Error::Misdirected);
     }
-    // A WebSocket begins as a GET that any web page may send, and then goes both ways; MCP wants every request checked.
+    // A WebSocket starts as a GET that any web page may send and is then bidirectional. MCP requires the
+    // check on every request.
     let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
         && !request.headers().contains_key(header::UPGRADE)
         && request.uri().path() != "/mcp";
@@ -84,7 +85,7 @@ fn is_welcome(origin: &HeaderValue, host: &str, listed: &[String]) -> bool {
     same_place(origin, host) || listed.iter().any(|listed| listed == origin)
 }
 
-/// Tells browsers what pages of listed origins may do; `None` where no origin is listed.
+/// Returns a CORS layer for the listed origins, or `None` if there are none.
 pub(crate) fn welcome(origins: &[String]) -> Option<CorsLayer> {
     let methods = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
     let told = ["mcp-session-id", "x-request-id"].map(HeaderName::from_static);
@@ -109,7 +110,7 @@ fn is_loopback(host: &str) -> bool {
     matches!(name, "localhost" | "127.0.0.1" | "::1")
 }
 
-/// Gives an error its body, and every answer its id.
+/// Gives error responses their JSON body, and every response its request id.
 fn finish(world: &World, mut response: Response, id: &RequestId) -> Response {
     let status = response.status();
     let passed = response.extensions().get::<Passed>().is_some();
@@ -134,13 +135,13 @@ fn finish(world: &World, mut response: Response, id: &RequestId) -> Response {
     response
 }
 
-/// What axum itself refuses.
+/// Returns the error for a status that axum itself produced.
 fn foreign(status: StatusCode) -> Error {
     match status {
         StatusCode::METHOD_NOT_ALLOWED => Error::MethodNotAllowed,
         StatusCode::NOT_FOUND => Error::NotFound("place"),
         status if status.is_client_error() => {
-            Error::Invalid { field: "request", message: "its path cannot be read".to_owned() }
+            Error::Invalid { field: "request", message: "the path is not valid".to_owned() }
         }
         _ => Error::Internal,
     }

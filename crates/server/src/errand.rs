@@ -1,10 +1,10 @@
-//! What must not be left half done because a client hangs up: it is done in a task of its own.
+//! Work that must not be left half done when a client disconnects runs in its own task.
 
 use std::future::Future;
 
 use crate::error::Error;
 
-/// Does something to its end, whoever still waits for it.
+/// Runs a future to completion, even if the caller stops waiting.
 pub(crate) async fn to_the_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T, Error> {

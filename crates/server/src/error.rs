@@ -1,7 +1,7 @@
-//! Every way in which a request can be refused or fail, and what each looks like outside.
+//! Errors of requests: their codes, HTTP statuses and messages.
 //!
-//! The text of an error is for the caller: no path of this machine, no message of the system or of the database is in
-//! it. Those go to the log, beside the request's id.
+//! Messages are for the caller: they contain no path of this machine, and no message of the operating system
+//! or the database. Those go to the log, together with the request id.
 
 use std::sync::Arc;
 
@@ -32,205 +32,205 @@ pub enum Code {
     LanguageUnavailable,
     /// No such profile.
     UnknownProfile,
-    /// Known, but not possible with this provider or version.
+    /// A known feature that this provider or version does not support.
     Unsupported,
-    /// A demanded layer is not enforced here.
+    /// A required isolation layer is not enforced here.
     LayerUnavailable,
     /// The sandbox could not be set up; nothing ran.
     SetupFailed,
-    /// All sandboxes together used up their memory, and this one was ended for it; try again later.
+    /// The memory of all sandboxes together ran out, and this one was ended; try again later.
     SandboxMemoryExhausted,
-    /// There is no such set of packages, or none that may be installed; nothing ran.
+    /// The requested packages do not exist or may not be installed; nothing ran.
     DependencyUnresolvable,
     /// A package could not be built; nothing ran.
     DependencyBuildFailed,
-    /// No key, or none that opens anything.
+    /// The API key is missing or not valid.
     Unauthorized,
-    /// The key does not open this.
+    /// The key lacks the scope for this.
     Forbidden,
-    /// A browser sent this from another site.
+    /// A browser sent this request from another site.
     ForeignOrigin,
-    /// The request is for another host name.
+    /// The request names another host in its `Host` header.
     Misdirected,
-    /// There is none, or it is another tenant's.
+    /// No such resource in this tenant.
     NotFound,
-    /// There is something here, but not by this method.
+    /// The path exists, but not with this method.
     MethodNotAllowed,
-    /// It is there already, in use, or has ended already.
+    /// The resource already exists, is in use, or has already ended.
     Conflict,
-    /// Another request came with this `Idempotency-Key`.
+    /// A different request was sent with this `Idempotency-Key`.
     IdempotencyConflict,
     /// The body is too long.
     TooLarge,
-    /// The body is no JSON by its `Content-Type`.
+    /// The `Content-Type` of the body is not JSON.
     UnsupportedMediaType,
     /// The body did not arrive in time.
     RequestTimeout,
-    /// As many of this tenant's executions wait as may, or it holds its share of connections, streams or memory.
+    /// The tenant's queue is full, or it holds its share of connections, streams or memory.
     TooManyRequests,
-    /// What the tenant may use in a day, or have at one time, is used up.
+    /// The tenant's quota for the day, or for concurrent use, is used up.
     QuotaExceeded,
-    /// The server has as much to do as it can hold.
+    /// The server is at capacity.
     Overloaded,
-    /// The server is about to end.
+    /// The server is shutting down.
     ShuttingDown,
-    /// There are as many sandboxes as there may be.
+    /// The maximum number of sandboxes is reached.
     TooManySandboxes,
     /// The sandbox has ended.
     SandboxEnded,
     /// The sandbox is paused.
     SandboxPaused,
-    /// The sandbox's own user may not do this in it.
+    /// The user inside the sandbox lacks permission.
     PermissionDenied,
     /// The sandbox's disk is full.
     DiskFull,
-    /// The archive is malformed, or tries something that archives must not.
+    /// The archive is malformed, or contains an entry that is not allowed.
     BadArchive,
-    /// The file has no such part.
+    /// The requested range is outside the file.
     RangeNotSatisfiable,
-    /// Nobody listens on that port of the sandbox.
+    /// No program listens on that port of the sandbox.
     PortClosed,
-    /// Whoever listens on that port does not answer in HTTP.
+    /// The program on that port does not answer in HTTP.
     PortFailed,
-    /// Whoever listens on that port does not answer in time.
+    /// The program on that port does not answer in time.
     PortTimeout,
-    /// There is no room for results.
+    /// The server has no disk space for results.
     StorageFull,
-    /// Results can be neither kept nor found.
+    /// Results cannot be stored or read.
     StorageUnavailable,
-    /// A policy does not let it run.
+    /// A policy refuses the request.
     Refused,
-    /// A mistake of ours.
+    /// A bug in the server.
     Internal,
 }
 
-/// Why a request was not served.
+/// The reason a request was not served.
 #[derive(Debug, Clone, ThisError)]
 pub enum Error {
-    /// The engine refuses the request, or could not do its part.
+    /// The engine refused the request or failed.
     #[error(transparent)]
     Engine(Arc<belljar_engine::Error>),
-    /// The store refuses, or could not do its part.
+    /// The store refused the request or failed.
     #[error(transparent)]
     Store(Arc<Store>),
-    /// A living sandbox did not do what it was asked.
+    /// An operation in a sandbox failed.
     #[error(transparent)]
     Living(Arc<LivingError>),
-    /// What outlives sandboxes could not be kept or found.
+    /// A volume or snapshot could not be stored or read.
     #[error(transparent)]
     Places(Arc<PlacesError>),
-    /// A part of the request that cannot be used as it is.
+    /// A part of the request is not valid.
     #[error("{field}: {message}")]
     Invalid {
-        /// What part.
+        /// The part of the request.
         field: &'static str,
-        /// What is wrong and what to do.
+        /// The problem and how to fix it.
         message: String,
     },
-    /// No key, or none that opens anything.
+    /// The API key is missing or not valid.
     #[error("a valid API key is needed: send 'Authorization: Bearer KEY'")]
     Unauthorized,
     /// The key lacks a scope.
     #[error("this key does not have the scope '{0}'")]
     Forbidden(Scope),
-    /// A browser sent this from another site.
-    #[error("requests from web pages of other sites are refused; origins in [server] lists those that may")]
+    /// A browser sent this request from another site.
+    #[error("requests from web pages of other sites are refused; allow an origin with 'origins' in [server]")]
     ForeignOrigin,
-    /// Not our name.
+    /// The `Host` header names another host.
     #[error("this server does not answer to that host name; use 127.0.0.1 or localhost")]
     Misdirected,
-    /// There is none, or it is another tenant's.
+    /// No such resource in this tenant.
     #[error("no such {0}")]
     NotFound(&'static str),
-    /// There is something here, but not by this method.
-    #[error("this method is not possible here")]
+    /// The path exists, but not with this method.
+    #[error("this method is not supported here")]
     MethodNotAllowed,
-    /// It has ended already.
-    #[error("the execution has ended already")]
+    /// The execution has already ended.
+    #[error("the execution has already ended")]
     Ended,
-    /// Whoever has no key of the database belongs to it.
+    /// The tenant of callers without a key in the database cannot be removed.
     #[error("this is the server's own tenant, which cannot be removed; disable it instead")]
     OwnTenant,
-    /// There are as many sandboxes as there may be.
+    /// The maximum number of sandboxes is reached.
     #[error("Maximum number of sandboxes ({0}) reached")]
     SandboxesFull(usize),
-    /// The tenant holds its share of something that all tenants use.
-    #[error("this tenant holds its share of {} ({most}); {}", kind.noun(), kind.advice())]
+    /// The tenant holds its fair share of a shared resource.
+    #[error("this tenant has reached its share of {} ({most}); {}", kind.noun(), kind.advice())]
     ShareTaken {
-        /// Of what.
+        /// The resource.
         kind: ShareKind,
-        /// What it may hold at the moment.
+        /// The tenant's current maximum.
         most: u64,
     },
-    /// The tenant's memory is taken.
-    #[error("the memory that this tenant may have at one time is taken; end a sandbox, or ask for less")]
+    /// The tenant's memory quota is used up.
+    #[error("this tenant's memory quota is in use; end a sandbox, or ask for less memory")]
     MemoryTaken,
     /// The sandbox has ended.
     #[error("the sandbox has ended; open another")]
     SandboxEnded,
-    /// The file has no such part.
-    #[error("the file has no such part; it has {0} bytes")]
+    /// The requested range is outside the file.
+    #[error("the range is outside the file, which has {0} bytes")]
     Range(u64),
-    /// Whoever listens on that port does not answer in HTTP.
-    #[error("the program at that port of the sandbox gave no answer that can be passed on: {0}")]
+    /// The program on that port does not answer in HTTP.
+    #[error("the program on that port of the sandbox sent a response that cannot be forwarded: {0}")]
     PortFailed(&'static str),
-    /// Whoever listens on that port does not answer in time.
-    #[error("the program at that port of the sandbox did not answer in time")]
+    /// The program on that port does not answer in time.
+    #[error("the program on that port of the sandbox did not answer in time")]
     PortTimeout,
-    /// One at a time.
-    #[error("a snapshot is being made; try again when it is there")]
+    /// Another snapshot is being created.
+    #[error("a snapshot is already being created; try again when it is complete")]
     SnapshotUnderWay,
-    /// The sandbox did not give its files in time.
+    /// The sandbox did not send its files in time.
     #[error(
-        "making the snapshot took too long; try again when the sandbox has less to do, or with fewer files"
+        "creating the snapshot took too long; try again when the sandbox is less busy, or with fewer files"
     )]
     SnapshotTooSlow,
-    /// Another request came with this key.
-    #[error("another request came with this Idempotency-Key")]
+    /// A different request was sent with this key.
+    #[error("a different request was sent with this Idempotency-Key")]
     IdempotencyConflict,
     /// The body is too long.
-    #[error("the body is longer than {0}; leave out some of its input")]
+    #[error("the body is longer than {0}; send less input")]
     TooLarge(String),
-    /// The body is no JSON by its `Content-Type`.
+    /// The `Content-Type` of the body is not JSON.
     #[error(
         "send JSON, with 'Content-Type: application/json' ('application/x-ndjson' for a batch, \
-         'application/octet-stream' for plain bytes)"
+         'application/octet-stream' for raw bytes)"
     )]
     MediaType,
     /// The body did not arrive in time.
     #[error("the body did not arrive in time")]
     SlowBody,
-    /// As many of this tenant's executions wait as may.
-    #[error("too many executions of this tenant are waiting already; try again later")]
+    /// The tenant's queue is full.
+    #[error("too many executions of this tenant are queued; try again later")]
     QueueFull,
-    /// As many of this tenant's requests wait to have their code read as may.
-    #[error("too many requests of this tenant wait to have their code checked; nothing ran, try again later")]
+    /// Too many requests of this tenant wait for their code to be checked.
+    #[error("too many requests of this tenant are queued for a code check; nothing ran, try again later")]
     ReadersBusy,
-    /// Readings of this tenant's code were abandoned, and have not ended.
+    /// Too many code checks of this tenant timed out and are still running.
     #[error(
-        "checking earlier code of this tenant has not ended; nothing ran, try again when it has, or with simpler code"
+        "earlier code checks of this tenant still run; nothing ran, try again later or with simpler code"
     )]
     ReadersStuck,
-    /// Reading this code took too long.
-    #[error("checking this code took too long; nothing ran, make it smaller or simpler")]
+    /// The code check took too long.
+    #[error("checking this code took too long; nothing ran, send smaller or simpler code")]
     ReadingAbandoned,
-    /// What the tenant may use in a day is used up.
-    #[error("the processor time of this day is used up; it is fresh again at midnight, UTC")]
+    /// The tenant's CPU quota for the day is used up.
+    #[error("this tenant's CPU time for today is used up; the quota resets at midnight UTC")]
     QuotaSpent {
-        /// Seconds until then.
+        /// Seconds until the quota resets.
         retry_after: u64,
     },
-    /// The server has as much to do as it can hold.
-    #[error("the server has too much to do; try again later")]
+    /// The server is at capacity.
+    #[error("the server is at capacity; try again later")]
     Overloaded,
-    /// The tenant has as many sessions of MCP as it may.
-    #[error("{0} sessions are open, and no more may be; end one with DELETE, or wait until one is over")]
+    /// The tenant has the maximum number of MCP sessions.
+    #[error("the maximum of {0} MCP sessions is open; end one with DELETE, or wait until one expires")]
     TooManySessions(usize),
-    /// The server is about to end.
+    /// The server is shutting down.
     #[error("the server is shutting down; try again later")]
     ShuttingDown,
-    /// A mistake of ours: what was to answer is gone.
-    #[error("an internal error; the log says more")]
+    /// A bug in the server: a task that should answer is gone.
+    #[error("internal error; see the server log")]
     Internal,
 }
 
@@ -249,7 +249,7 @@ impl From<Store> for Error {
 impl From<PlacesError> for Error {
     fn from(error: PlacesError) -> Self {
         match error {
-            // What the sandbox says is the same whoever asked it.
+            // An error of the sandbox keeps its own code.
             PlacesError::Source(error) => match error.downcast::<LivingError>() {
                 Ok(living) => living.into(),
                 Err(error) => Self::Places(Arc::new(PlacesError::Source(error))),
@@ -262,9 +262,9 @@ impl From<PlacesError> for Error {
 impl From<LivingError> for Error {
     fn from(error: LivingError) -> Self {
         match error {
-            // What the provider could not do is the same whoever asked for it.
+            // An error of the provider keeps its own code.
             LivingError::Provider(error) => belljar_engine::Error::from(error).into(),
-            // Why it is gone is recorded with its end.
+            // The reason is recorded with the sandbox's end.
             LivingError::Gone(_) => Self::SandboxEnded,
             LivingError::Source(_) => Self::SlowBody,
             error => Self::Living(Arc::new(error)),
@@ -273,7 +273,7 @@ impl From<LivingError> for Error {
 }
 
 impl Error {
-    /// The machine-readable name of this error.
+    /// Returns the machine-readable code of this error.
     pub fn code(&self) -> Code {
         match self {
             Self::Engine(error) => engine_code(error.code()),
@@ -309,23 +309,21 @@ impl Error {
         }
     }
 
-    /// What the caller is told.
+    /// Returns the message for the caller.
     pub(crate) fn message(&self) -> String {
         match self.code() {
             Code::SetupFailed if self.is_about_packages() => {
-                "dependencies: they cannot be installed now; try again later, or do without them".to_owned()
+                "dependencies: cannot be installed now; try again later, or run without them".to_owned()
             }
             Code::SetupFailed => "the sandbox could not be set up; nothing ran".to_owned(),
-            Code::LayerUnavailable => "require: a demanded layer is not enforced here".to_owned(),
-            Code::StorageFull => "there is no room for results; try again later".to_owned(),
-            Code::StorageUnavailable => {
-                "results can be neither kept nor found now; try again later".to_owned()
-            }
+            Code::LayerUnavailable => "require: a required layer is not enforced here".to_owned(),
+            Code::StorageFull => "no disk space is left for results; try again later".to_owned(),
+            Code::StorageUnavailable => "results cannot be stored or read now; try again later".to_owned(),
             _ => self.to_string(),
         }
     }
 
-    /// The body that says it.
+    /// Returns the JSON body of this error.
     pub(crate) fn object(&self, request_id: Option<&str>) -> Value {
         let mut error = json!({"code": self.code(), "message": self.message(), "request_id": request_id});
         if let Self::Engine(engine) = self
@@ -440,7 +438,7 @@ fn store_code(error: &Store) -> Code {
 }
 
 impl Code {
-    /// The status line that goes with it.
+    /// Returns the HTTP status of this code.
     pub fn status(self) -> StatusCode {
         match self {
             Self::InvalidRequest
@@ -485,13 +483,13 @@ impl Code {
         }
     }
 
-    /// The word, as JSON has it.
+    /// Returns the code as it appears in JSON.
     pub fn word(self) -> String {
         serde_json::to_value(self).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
     }
 }
 
-/// The head alone; the body is written at the edge, where the request's id is known.
+/// Produces status and headers only. The middleware adds the body, because it knows the request id.
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         let mut response = self.code().status().into_response();

@@ -1,4 +1,4 @@
-//! Server-sent events: output as it comes, then the result.
+//! Server-sent events: output while an execution runs, then its result.
 //!
 //! ```text
 //! event: progress          (while packages are installed)
@@ -11,7 +11,7 @@
 //! data: {…the result object…}
 //! ```
 //!
-//! A viewer has a place in the transcript and nothing else, so one that does not read costs nothing.
+//! A viewer only has a position in the transcript, so one that does not read costs nothing.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -30,22 +30,22 @@ use tokio::time::sleep;
 use crate::error::Error;
 use crate::live::{Done, Leash, Place, Running};
 
-/// So that nobody in between takes silence for the end.
+/// Interval of comments on an idle stream, so that proxies do not close it.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// Whether a client asks for events.
+/// Returns whether a client accepts server-sent events.
 pub(crate) fn wanted(headers: &HeaderMap) -> bool {
     let accepts = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     accepts.split(',').any(|kind| kind.split(';').next().unwrap_or_default().trim() == "text/event-stream")
 }
 
-/// Has events to tell, one after the other.
+/// A source of server-sent events.
 pub(crate) trait Teller: Send + 'static {
-    /// The next one; `None` after the last. Nothing is lost when this is dropped and asked for again.
+    /// Returns the next event, or `None` after the last. Cancel-safe.
     fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
 }
 
-/// Tells everything that there is to tell, at the client's pace.
+/// Streams all events of a source, at the client's pace.
 pub(crate) fn told_by(teller: impl Teller) -> Response {
     let events = stream::unfold(teller, |mut teller| async {
         let event = tokio::select! {
@@ -58,7 +58,8 @@ pub(crate) fn told_by(teller: impl Teller) -> Response {
     as_events(Body::from_stream(events))
 }
 
-/// Follows an execution. With a leash, it ends when the client goes away.
+/// Streams the events of an execution. With a [`Leash`], the execution is canceled when the client
+/// disconnects.
 pub(crate) fn response(running: Arc<Running>, leash: Option<Leash>) -> Response {
     let (place, texts) = (Place::default(), Default::default());
     let mut progress = running.progress.subscribe();
@@ -66,12 +67,12 @@ pub(crate) fn response(running: Arc<Running>, leash: Option<Leash>) -> Response 
     told_by(Viewer { running, _leash: leash, place, texts, progress, last: None, over: false })
 }
 
-/// The result of an execution that has ended.
+/// Returns the result of an ended execution as a single event.
 pub(crate) fn only_result(json: &Bytes) -> Response {
     as_events(Body::from(event("result", json)))
 }
 
-/// A body of events.
+/// Returns a response whose body is an event stream.
 pub(crate) fn as_events(body: Body) -> Response {
     let head = [
         (header::CONTENT_TYPE, "text/event-stream"),
@@ -116,7 +117,7 @@ impl Teller for Viewer {
                         return Some(event("progress", json!({"message": message}).to_string().as_bytes()));
                     }
                 }
-                // Everything was written before the end is known, so one more look shows it all.
+                // All output was written before the outcome is known, so one more pass reads it completely.
                 done = running.done() => self.last = Some(done),
             }
         }
@@ -143,17 +144,17 @@ impl Viewer {
     }
 }
 
-/// The error object, where the answer has begun already.
+/// Returns the error object for a response that has already started.
 pub(crate) fn problem(error: &Error) -> String {
     json!({"error": {"code": error.code(), "message": error.message(), "request_id": null}}).to_string()
 }
 
-/// JSON has no line end in it, so it is one line of data.
+/// Formats an event. JSON contains no line breaks, so one `data` line suffices.
 pub(crate) fn event(name: &str, json: &[u8]) -> Bytes {
     [b"event: ", name.as_bytes(), b"\ndata: ", json, b"\n\n"].concat().into()
 }
 
-/// Bytes become text piece by piece; a character that is cut in two waits for its other half.
+/// Decodes UTF-8 incrementally. A character split between two chunks is held back until it is complete.
 #[derive(Debug, Default)]
 struct Text(Vec<u8>);
 
@@ -168,7 +169,7 @@ impl Text {
     }
 }
 
-/// How many bytes at the end are the beginning of a character.
+/// Returns the number of bytes at the end that are an incomplete character.
 pub(crate) fn cut_short(bytes: &[u8]) -> usize {
     let tail = &bytes[bytes.len().saturating_sub(3)..];
     (1..=tail.len())

@@ -1,4 +1,4 @@
-//! `/v1/executions`: run, look, list, cancel.
+//! `/v1/executions`: run, show, list and cancel executions.
 
 use std::sync::Arc;
 
@@ -27,14 +27,16 @@ use crate::{events, object, schema};
 
 const PAGE: u32 = 50;
 
-/// Runs a piece of code or a program in a fresh sandbox.
+/// Runs code or a command in a fresh sandbox.
 #[utoipa::path(
     post, path = "/v1/executions", tag = "executions", request_body = schema::Request,
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same request with the same key is run once")),
+    params(("Idempotency-Key" = Option<String>, Header,
+        description = "Repeating the same request with the same key runs it only once")),
     responses(
-        (status = 200, description = "What the program did, whatever that was; with `Accept: text/event-stream` its \
-            output as it comes (`output` events) and then that (`result`)", body = schema::Result),
-        (status = 202, description = "With `\"wait\": false`: it will run", body = schema::Accepted),
+        (status = 200, description = "The result of the program, whatever it did. With \
+            `Accept: text/event-stream`, events: output while it runs (`output`), then the `result`",
+            body = schema::Result),
+        (status = 202, description = "Queued: the answer to `\"wait\": false`", body = schema::Accepted),
     )
 )]
 pub(crate) async fn create(
@@ -46,7 +48,7 @@ pub(crate) async fn create(
     run(&world, &caller, None, &headers, body).await
 }
 
-/// Runs what a body asks for, in a fresh sandbox or inside one that is there.
+/// Runs the request of a body, in a fresh sandbox or inside an existing one.
 pub(crate) async fn run(
     world: &Arc<World>,
     caller: &Caller,
@@ -55,14 +57,14 @@ pub(crate) async fn run(
     body: Whole,
 ) -> Result<Response, Error> {
     let wants_events = events::wanted(headers);
-    // Before anything runs: a stream that may not be is no reason to cancel.
+    // Checked before anything runs, so that a missing stream slot does not cancel a running execution.
     let place = if wants_events { Some(world.streams.open(&caller.tenant)?) } else { None };
     let Whole { bytes, hold } = body;
     let idempotency = idempotency(headers, inside.as_ref(), &bytes)?;
     let mut request = Request::parse(&bytes)?;
     drop(bytes);
     let detached = request.wait.take() == Some(false);
-    // Whoever sends a key will ask again; without one, nobody ever could.
+    // With an idempotency key, the client can ask again for the result; without one, it cannot.
     let holds_leash = idempotency.is_none();
     let mut job = admit(world, caller, inside, request, hold).await?;
     (job.idempotency, job.detached, job.watched) = (idempotency, detached, detached || wants_events);
@@ -86,7 +88,7 @@ pub(crate) async fn run(
     running.done().await.map(result)
 }
 
-/// A response keeps the place of its stream.
+/// Keeps the stream slot, if any, until the response has been sent.
 fn streamed(response: Response, place: Option<StreamPlace>) -> Response {
     match place {
         Some(place) => place.within(response),
@@ -94,7 +96,7 @@ fn streamed(response: Response, place: Option<StreamPlace>) -> Response {
     }
 }
 
-/// Resolves a request as the caller's tenant.
+/// Admits a request on behalf of the caller's tenant.
 pub(crate) async fn admit(
     world: &Arc<World>,
     caller: &Caller,
@@ -118,16 +120,16 @@ pub(crate) async fn admit(
         Ok::<_, Error>((admitted, inside))
     });
     let (admitted, inside) = reading.await??;
-    // What is run inside is the sandbox's tenant's already.
+    // An execution inside a sandbox already belongs to the sandbox's tenant.
     let admitted = if inside.is_none() { admitted.for_tenant(caller.tenant.as_str()) } else { admitted };
     Ok(Job { admitted, inside, language, metadata, idempotency: None, detached: false, watched: false, hold })
 }
 
-/// Says what a policy minds in a request, as an execution would; nothing runs.
+/// Checks a request against its policy, as an execution would, without running it.
 #[utoipa::path(
     post, path = "/v1/check", tag = "executions", request_body = schema::Request,
-    responses((status = 200, description = "What was found", body = schema::Checked),
-        (status = 422, description = "Something is wrong with it", body = schema::Problem)))]
+    responses((status = 200, description = "Findings of the policy", body = schema::Checked),
+        (status = 422, description = "Invalid request", body = schema::Problem)))]
 pub(crate) async fn check(
     State(world): State<Arc<World>>,
     Runner(caller): Runner,
@@ -143,7 +145,7 @@ pub(crate) async fn check(
     Ok(Json(json!({"status": status, "error": refusal, "findings": findings})))
 }
 
-/// Refuses a tenant that has used up its day.
+/// Refuses a tenant that has used up its CPU quota for the day.
 pub(crate) async fn check_quota(world: &World, caller: &Caller) -> Result<(), Error> {
     let Some(seconds) = caller.quotas.cpu_seconds_per_day else { return Ok(()) };
     let now = Timestamp::now();
@@ -155,7 +157,8 @@ pub(crate) async fn check_quota(world: &World, caller: &Caller) -> Result<(), Er
     Err(Error::QuotaSpent { retry_after: left.unsigned_abs().div_ceil(1_000) })
 }
 
-/// The same body in another place is another request.
+/// Returns the idempotency key and a digest of the request. The same body in another sandbox is another
+/// request.
 fn idempotency(
     headers: &HeaderMap,
     inside: Option<&Used>,
@@ -170,7 +173,7 @@ fn idempotency(
     Ok(Some(Idempotency { key, request }))
 }
 
-/// The same request has come before: its answer is the answer.
+/// Answers a repeated request from the execution of the first one.
 async fn again(
     world: &Arc<World>,
     caller: &Caller,
@@ -188,13 +191,15 @@ async fn again(
     Ok(response)
 }
 
-/// One execution: its result, or how it stands.
+/// Returns an execution: its result, or its status until it ends.
 #[utoipa::path(
-    get, path = "/v1/executions/{id}", tag = "executions", params(("id" = String, Path)),
+    get, path = "/v1/executions/{id}", tag = "executions",
+    params(("id" = String, Path, description = "Execution id")),
     responses(
-        (status = 200, description = "The result, or how it stands; with `Accept: text/event-stream` its output from \
-            the beginning, where it was asked for with `\"wait\": false` or as events", body = schema::Result),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
+        (status = 200, description = "The result, or the status while queued or running. With \
+            `Accept: text/event-stream`, the output from the beginning, if the execution was started with \
+            `\"wait\": false` or with events", body = schema::Result),
+        (status = 404, description = "No such execution in this tenant", body = schema::Problem),
     )
 )]
 pub(crate) async fn show(
@@ -213,13 +218,14 @@ pub(crate) async fn show(
     }
 }
 
-/// Ends an execution that waits or runs.
+/// Cancels a queued or running execution.
 #[utoipa::path(
-    delete, path = "/v1/executions/{id}", tag = "executions", params(("id" = String, Path)),
+    delete, path = "/v1/executions/{id}", tag = "executions",
+    params(("id" = String, Path, description = "Execution id")),
     responses(
-        (status = 200, description = "It has ended", body = schema::Result),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
-        (status = 409, description = "It had ended before", body = schema::Problem),
+        (status = 200, description = "The execution has ended; its result", body = schema::Result),
+        (status = 404, description = "No such execution in this tenant", body = schema::Problem),
+        (status = 409, description = "The execution had already ended", body = schema::Problem),
     )
 )]
 pub(crate) async fn cancel(
@@ -236,18 +242,20 @@ pub(crate) async fn cancel(
     running.done().await.map(result)
 }
 
-/// The tenant's executions, newest first.
+/// Lists the tenant's executions, newest first.
 #[utoipa::path(
     get, path = "/v1/executions", tag = "executions",
     params(
-        ("status" = Option<String>, Query), ("language" = Option<String>, Query),
-        ("metadata.KEY" = Option<String>, Query, description = "With this value in their metadata; up to eight of them"),
-        ("limit" = Option<u32>, Query, description = "From 1 to 200; 50 unless said otherwise"),
-        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+        ("status" = Option<String>, Query, description = "Only executions with this status"),
+        ("language" = Option<String>, Query, description = "Only executions in this language"),
+        ("metadata.KEY" = Option<String>, Query,
+            description = "Only executions with this value in their metadata; up to eight keys"),
+        ("limit" = Option<u32>, Query, description = "Page size, 1 to 200; default 50"),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the previous page"),
     ),
     responses(
-        (status = 200, description = "A page", body = schema::ExecutionPage),
-        (status = 422, description = "A parameter is wrong", body = schema::Problem),
+        (status = 200, description = "A page of executions", body = schema::ExecutionPage),
+        (status = 422, description = "Invalid parameter", body = schema::Problem),
     )
 )]
 pub(crate) async fn list(
@@ -266,12 +274,12 @@ pub(crate) async fn list(
     Ok(Json(world.store.executions(&caller.tenant, filter, cursor, limit).await?))
 }
 
-/// An alias finds what was asked for by its own name.
+/// Maps a language alias to its canonical name.
 fn canonical(language: &str) -> String {
     Language::named(language).map_or(language, |language| language.name).to_owned()
 }
 
-/// What is no id is nobody's.
+/// Parses an execution id. A malformed id is reported as an unknown one.
 fn known_id(text: &str) -> Result<ExecutionId, Error> {
     text.parse().map_err(|_| Error::NotFound("execution"))
 }

@@ -1,54 +1,55 @@
-//! Fair shares: who may take how much of something that all tenants use together.
+//! Fair shares of resources that all tenants use.
 //!
-//! One rule for turns, queue places, sandboxes, connections, streams and bytes. Of `total` units the last `reserve` are
-//! kept back; `ordinary` is the rest. A party that holds `own` units and asks for `amount` more
+//! One rule covers slots, queue entries, sandboxes, connections, streams and bytes. Of `total` units, the
+//! last `reserve` are held back; `ordinary` is the rest. A party that holds `own` units and asks for `amount`
+//! more
 //!
-//! 1. never gets more than its cap (a quota that an administrator set);
-//! 2. without a cap, gets at most half of `ordinary`. It may *borrow* beyond that half, up to `ordinary`, for a
-//!    [`Tenure::Brief`] while no other party holds or recently wanted some, and for a [`Tenure::Lasting`] only where
-//!    there is no other tenant at all;
-//! 3. gets units of the reserve only while it stays within its fair share: `ordinary` divided by the number of active
-//!    parties, at least by two.
+//! 1. never exceeds its cap (a quota set by an administrator);
+//! 2. without a cap, gets at most half of `ordinary`. It may *borrow* beyond that half, up to `ordinary`: for
+//!    a [`Tenure::Brief`] while no other party holds or recently asked for units, and for a
+//!    [`Tenure::Lasting`] only if there is no other tenant at all;
+//! 3. gets units of the reserve only while it stays within its fair share: `ordinary` divided by the number
+//!    of active parties, at least two.
 //!
-//! So the sum never exceeds `total`, a party within its fair share is refused only when nothing is left, and a party
-//! that is alone can use everything except the reserve.
+//! So the sum never exceeds `total`, a party within its fair share is refused only if no unit is left, and a
+//! party that is alone can use everything except the reserve.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// A party that asked for something within this time counts as wanting some.
+/// How long after its last request a party counts as having demand.
 pub(crate) const RECENT: Duration = Duration::from_secs(5);
-/// How often parties that hold and want nothing are forgotten.
+/// Interval at which parties without units or demand are removed.
 const PURGE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a party keeps what it takes.
+/// How long a party keeps its units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tenure {
-    /// Given back within a minute.
+    /// Returned within a minute.
     Brief,
-    /// Kept for as long as the party likes.
+    /// Kept for an unbounded time.
     Lasting,
 }
 
-/// On which terms a party takes units.
+/// The terms on which a party takes units.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
-    /// The most that the party may hold, where an administrator set that.
+    /// The party's maximum, if an administrator set one.
     pub(crate) cap: Option<u64>,
     pub(crate) tenure: Tenure,
     /// Whether the server has other tenants, active or not.
     pub(crate) has_rivals: bool,
 }
 
-/// Why nothing was given.
+/// The reason no units were given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ShareRefusal {
-    /// The party's cap.
+    /// The party is at its cap.
     Cap(u64),
-    /// The party's share; the number is what it may hold at the moment.
+    /// The party is at its share, which is currently this many units.
     Share(u64),
-    /// Nothing is left.
+    /// No units are left.
     Full,
 }
 
@@ -58,7 +59,7 @@ struct Party {
     wanted: Instant,
 }
 
-/// The units of one kind, and who holds them.
+/// The units of one resource and the parties that hold them.
 #[derive(Debug)]
 pub(crate) struct FairShare<P> {
     total: u64,
@@ -68,7 +69,7 @@ pub(crate) struct FairShare<P> {
     next_purge: Option<Instant>,
 }
 
-/// A quarter, and at least one.
+/// Returns a quarter of `units`, at least one.
 fn quarter(units: u64) -> u64 {
     (units / 4).max(1)
 }
@@ -88,18 +89,18 @@ impl<P: Eq + Hash + Clone> FairShare<P> {
         Self { total, ordinary, used: 0, parties: HashMap::new(), next_purge: None }
     }
 
-    /// Returns what `party` holds.
+    /// Returns the number of units that `party` holds.
     pub(crate) fn held(&self, party: &P) -> u64 {
         self.parties.get(party).map_or(0, |party| party.held)
     }
 
-    /// Returns what all parties hold together.
+    /// Returns the number of units that all parties hold together.
     #[cfg(test)]
     pub(crate) fn used(&self) -> u64 {
         self.used
     }
 
-    /// Records that a party wants some.
+    /// Records that a party asked for units.
     pub(crate) fn want(&mut self, party: &P, now: Instant) {
         self.purge(now);
         match self.parties.get_mut(party) {
@@ -108,7 +109,7 @@ impl<P: Eq + Hash + Clone> FairShare<P> {
         }
     }
 
-    /// Takes units for a party, or says why not; either way the party wanted some.
+    /// Takes units for a party, or returns the reason for refusing. Either way, the request counts as demand.
     pub(crate) fn take(
         &mut self,
         party: &P,
@@ -125,7 +126,7 @@ impl<P: Eq + Hash + Clone> FairShare<P> {
         Ok(())
     }
 
-    /// Returns whether a party could take so much now.
+    /// Returns whether a party could take `amount` units now.
     pub(crate) fn check(&self, party: &P, amount: u64, terms: Terms) -> Result<(), ShareRefusal> {
         let wanted = self.held(party).saturating_add(amount);
         let limit = self.limit(party, terms);
@@ -139,14 +140,14 @@ impl<P: Eq + Hash + Clone> FairShare<P> {
         }
         let share = self.fair_share(party);
         if used > self.ordinary && wanted > share {
-            // A party that is alone has all there is for it.
+            // A party that is alone is not limited by its share.
             let alone = self.used == self.held(party);
             return Err(if alone { ShareRefusal::Full } else { ShareRefusal::Share(share) });
         }
         Ok(())
     }
 
-    /// The most that a party may hold, whatever is left.
+    /// Returns the most that a party may hold, however much is free.
     fn limit(&self, party: &P, terms: Terms) -> u64 {
         if let Some(cap) = terms.cap {
             return cap.min(self.ordinary);
@@ -158,7 +159,7 @@ impl<P: Eq + Hash + Clone> FairShare<P> {
         if may_borrow { self.ordinary } else { (self.ordinary / 2).max(1) }
     }
 
-    /// What a party may hold although only the reserve is left.
+    /// Returns the most that a party may hold when only the reserve is left.
     fn fair_share(&self, party: &P) -> u64 {
         let active = self.parties.len() + usize::from(!self.parties.contains_key(party));
         (self.ordinary / (active as u64).max(2)).max(1)
@@ -168,7 +169,7 @@ impl<P: Eq + Hash + Clone> FairShare<P> {
         self.parties.len() > usize::from(self.parties.contains_key(party))
     }
 
-    /// Gives units back.
+    /// Returns units.
     pub(crate) fn give_back(&mut self, party: &P, amount: u64) {
         if let Some(known) = self.parties.get_mut(party) {
             let amount = amount.min(known.held);
@@ -177,7 +178,7 @@ impl<P: Eq + Hash + Clone> FairShare<P> {
         }
     }
 
-    /// Has one unit of `from` count for `to`; where that is refused, all stays as it is.
+    /// Transfers one unit from one party to another. On refusal, nothing changes.
     pub(crate) fn pass_on(
         &mut self,
         from: &P,
@@ -196,7 +197,7 @@ impl<P: Eq + Hash + Clone> FairShare<P> {
         taken
     }
 
-    /// Forgets parties that hold nothing and have not asked recently.
+    /// Removes parties that hold nothing and have not asked for units recently.
     fn purge(&mut self, now: Instant) {
         if self.next_purge.is_some_and(|next| now < next) {
             return;

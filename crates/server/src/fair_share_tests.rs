@@ -1,4 +1,4 @@
-//! The rule of `fair_share.rs`, by example and by chance.
+//! Example and property tests of the rule in `fair_share.rs`.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ fn a_party_alone_uses_all_but_the_reserve_and_another_is_served_at_once() {
     assert_eq!(take_all(&mut pool, 1, BRIEF, now), 8);
     assert_eq!(pool.take(&2, 1, BRIEF, now), Ok(()));
     assert_eq!(pool.take(&1, 1, BRIEF, now), Err(ShareRefusal::Share(4)));
-    // What the first one gives back does not return to it before it is below half.
+    // The first party gets no returned units before it is below half.
     pool.give_back(&1, 4);
     assert_eq!(pool.take(&1, 1, BRIEF, now), Err(ShareRefusal::Share(4)));
     pool.give_back(&1, 1);
@@ -107,7 +107,7 @@ proptest! {
                     let terms = if lasting { LASTING } else { BRIEF };
                     let (own, used) = (pool.held(&party), pool.used());
                     let taken = pool.take(&party, amount, terms, now);
-                    // After the attempt, so that parties that are forgotten meanwhile do not count.
+                    // Evaluated after the attempt, because `take` may remove expired parties.
                     let share = pool.fair_share(&party);
                     let contested = pool.is_contested(&party);
                     let half = (pool.ordinary / 2).max(1);

@@ -1,17 +1,18 @@
-//! Turns: so many executions run at a time, and tenants take turns.
+//! The run queue: bounds concurrent executions, and serves tenants in turn.
 //!
 //! ```text
-//! enter ─▶ a turn is free, and within the tenant's share ─▶ Turn ─▶ dropped: the next tenant's oldest gets it
-//!       └▶ waits in its tenant's queue ───────────────────┘
+//! enter ─▶ a slot is free within the tenant's share ─▶ slot ─▶ dropped: the next tenant's oldest gets it
+//!       └▶ waits in its tenant's queue ─────────────────┘
 //!       └▶ the queue is full: refused
 //! ```
 //!
-//! A tenant has a queue of its own, with a bound, and a tenant that had a turn goes behind the others: a tenant that
-//! sends a thousand requests delays another's first by one. Executions are not preempted, so turns are shared by the
-//! rule of `fair_share.rs`: a quarter more turns than the configured number are a reserve for tenants within their fair
-//! share, and a tenant holds more than half of the configured number only with executions that end within
-//! a minute, while no other tenant has recently wanted a turn. What a tenant has at one time is counted here as well:
-//! executions under way, and the memory that they and its sandboxes may take.
+//! Every tenant has its own bounded queue, and a tenant that got a slot moves behind the others: a tenant
+//! that sends a thousand requests delays another tenant's first request by one. Executions are not preempted,
+//! so slots are shared by the rule of `fair_share.rs`: a quarter more slots than the configured number are
+//! reserved for tenants within their fair share, and a tenant holds more than half of the configured number
+//! only with executions that end within a minute, while no other tenant has recently asked for a slot. A
+//! tenant's concurrent use is counted here as well: running executions, and the memory limits of these and of
+//! its sandboxes.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,11 +28,11 @@ pub(crate) use crate::need::Need;
 use crate::need::fits_at_all;
 use crate::pool::{Rivals, ShareKind};
 
-/// Hands out turns.
+/// The queue of executions, and its slots.
 #[derive(Debug)]
 pub(crate) struct Gate(Arc<Mutex<Table>>);
 
-/// The right to run; giving it back is dropping it.
+/// A slot: the right to run. Dropping it frees the slot.
 #[derive(Debug)]
 pub(crate) struct Turn {
     gate: Arc<Mutex<Table>>,
@@ -39,7 +40,7 @@ pub(crate) struct Turn {
     memory: u64,
 }
 
-/// Memory that a tenant has taken for longer; giving it back is dropping it.
+/// Memory reserved for a tenant's sandbox. Dropping it frees the memory.
 #[derive(Debug)]
 pub(crate) struct Held {
     gate: Arc<Mutex<Table>>,
@@ -47,16 +48,16 @@ pub(crate) struct Held {
     memory: u64,
 }
 
-/// What came of the wish to run.
+/// The result of asking for a slot.
 #[derive(Debug)]
 pub(crate) enum Entry {
-    /// Now.
+    /// A slot was free.
     Now(Turn),
-    /// When others are done.
+    /// The request is queued.
     Later(Waiting),
 }
 
-/// A place in a queue; dropping it leaves the queue.
+/// A queued request. Dropping it leaves the queue.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     gate: Arc<Mutex<Table>>,
@@ -68,12 +69,12 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 struct Table {
     turns: FairShare<TenantName>,
-    /// Places in the queues of all tenants.
+    /// Entries in the queues of all tenants.
     places: FairShare<TenantName>,
-    /// The most places of one tenant.
+    /// Maximum number of entries of one tenant.
     queue: usize,
     rivals: Rivals,
-    /// How often a tenant had to wait, or could not even do that, because of its share.
+    /// How often a tenant was queued or refused because of its share.
     held_back: Refusals,
     waiting: usize,
     next_number: u64,
@@ -82,14 +83,14 @@ struct Table {
     ring: VecDeque<TenantName>,
 }
 
-/// How often shares were the reason.
+/// Number of times that a fair share was the reason.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Refusals {
     pub(crate) turns: u64,
     pub(crate) queue: u64,
 }
 
-/// Why a tenant gets no turn now.
+/// The reason a tenant gets no slot now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HeldBack {
     Quota,
@@ -110,7 +111,8 @@ struct Lane {
 struct Waiter {
     number: u64,
     need: Need,
-    /// Whether it takes one of the places that are shared; what waits in a sandbox has a place there.
+    /// Whether it occupies a queue entry. A request that waited in its sandbox's queue occupies an entry
+    /// there.
     placed: bool,
     turn: oneshot::Sender<Turn>,
 }
@@ -125,7 +127,7 @@ impl Lane {
         self.memory.saturating_add(wanted) <= self.memory_limit
     }
 
-    /// Whether one more may run that takes so much memory.
+    /// Returns whether one more execution with this memory limit may run.
     fn may_run(&self, memory: u64) -> bool {
         self.running < self.limit && self.has_memory(memory)
     }
@@ -136,7 +138,7 @@ impl Lane {
 }
 
 impl Gate {
-    /// Creates a gate of so many turns; so many may wait of one tenant, and of all.
+    /// Creates a queue with `turns` slots, `queue` entries per tenant and `queue_total` entries overall.
     pub(crate) fn new(turns: usize, queue: usize, queue_total: usize, rivals: &Rivals) -> Self {
         Self(Arc::new(Mutex::new(Table {
             turns: FairShare::with_reserve_on_top(turns as u64),
@@ -151,7 +153,7 @@ impl Gate {
         })))
     }
 
-    /// Asks for a turn of a tenant.
+    /// Asks for a slot for a tenant.
     pub(crate) fn enter(&self, tenant: &TenantName, quotas: &Quotas, need: Need) -> Result<Entry, Error> {
         if quotas.concurrency == Some(0) {
             return Err(Error::QueueFull);
@@ -168,8 +170,8 @@ impl Gate {
         Ok(Entry::Later(self.wait(&mut table, tenant, need, true)))
     }
 
-    /// Asks for a turn for something that has waited for its order in a sandbox. There is one of them for each sandbox,
-    /// so it takes no place in the queue and is never refused.
+    /// Asks for a slot for an execution that has passed its sandbox's queue. Each sandbox has at most one, so
+    /// it occupies no queue entry and is never refused.
     pub(crate) fn enter_from_sandbox(&self, tenant: &TenantName, quotas: &Quotas, need: Need) -> Entry {
         let mut table = lock(&self.0);
         if table.enter_now(tenant, quotas, need) {
@@ -195,7 +197,7 @@ impl Gate {
         Waiting { gate: Arc::clone(&self.0), tenant: tenant.clone(), number, turn }
     }
 
-    /// Takes memory for a sandbox. Nobody waits for that: it may be a long time.
+    /// Reserves memory for a sandbox, without waiting: a sandbox may hold its memory for a long time.
     pub(crate) fn hold(&self, tenant: &TenantName, quotas: &Quotas, memory: u64) -> Result<Held, Error> {
         fits_at_all(quotas, memory)?;
         let mut table = lock(&self.0);
@@ -209,7 +211,7 @@ impl Gate {
         Ok(Held { gate: Arc::clone(&self.0), tenant: tenant.clone(), memory })
     }
 
-    /// Whether one more of this tenant may wait.
+    /// Returns whether one more request of this tenant may be queued.
     pub(crate) fn has_room(&self, tenant: &TenantName) -> bool {
         let table = lock(&self.0);
         table.places.check(tenant, 1, table.place_terms()).is_ok()
@@ -220,14 +222,14 @@ impl Gate {
         lock(&self.0).held_back
     }
 
-    /// How many wait.
+    /// Returns the number of queued requests.
     pub(crate) fn waiting(&self) -> usize {
         lock(&self.0).waiting
     }
 }
 
 impl Table {
-    /// Gives a turn at once, where nobody of the tenant waits and its quotas and shares allow it.
+    /// Takes a slot at once, if the tenant has no queued requests and its quotas and shares allow it.
     fn enter_now(&mut self, tenant: &TenantName, quotas: &Quotas, need: Need) -> bool {
         let lane = self.tenants.entry(tenant.clone()).or_default();
         lane.allow(quotas);
@@ -242,7 +244,7 @@ impl Table {
         Terms { cap: None, tenure: Tenure::Lasting, has_rivals: self.rivals.exist() }
     }
 
-    /// Takes a place in the queue.
+    /// Takes a queue entry.
     fn take_place(&mut self, tenant: &TenantName) -> Result<(), Error> {
         if self.places.held(tenant) >= self.queue as u64 {
             return Err(Error::QueueFull);
@@ -257,10 +259,10 @@ impl Table {
         }
     }
 
-    /// The next turn, if somebody waits who may have it.
+    /// Takes the next queued request that may run, and a slot for it.
     fn next(&mut self) -> Option<(TenantName, Waiter)> {
         let now = Instant::now();
-        // Those who wait want some, however long they have waited.
+        // A queued request is ongoing demand, however long it has waited.
         self.ring.iter().for_each(|tenant| self.turns.want(tenant, now));
         for _ in 0..self.ring.len() {
             let tenant = self.ring.pop_front()?;
@@ -291,12 +293,12 @@ impl Table {
         }
     }
 
-    /// Gives a turn, where the tenant's quotas and share allow it.
+    /// Takes a slot, if the tenant's quotas and share allow it.
     fn give(&mut self, tenant: &TenantName, need: Need) -> Result<(), HeldBack> {
         let has_rivals = self.rivals.exist();
         let lane = self.tenants.get_mut(tenant).filter(|lane| lane.may_run(need.memory));
         let Some(lane) = lane else { return Err(HeldBack::Quota) };
-        // What an administrator allows a tenant is its share.
+        // A quota set by an administrator replaces the share.
         let cap = (lane.limit < usize::MAX).then_some(lane.limit as u64);
         let terms = Terms { cap, tenure: need.tenure, has_rivals };
         match self.turns.take(tenant, 1, terms, Instant::now()) {
@@ -320,7 +322,7 @@ impl Table {
         self.forget_idle(tenant);
     }
 
-    /// Tenants come and go; a lane is there only as long as somebody is in it.
+    /// Drops a tenant's entry once it has nothing running, reserved or queued.
     fn forget_idle(&mut self, tenant: &TenantName) {
         if self.tenants.get(tenant).is_some_and(Lane::is_idle) {
             self.tenants.remove(tenant);
@@ -330,13 +332,13 @@ impl Table {
 }
 
 impl Waiting {
-    /// Waits for the turn. Dropping this leaves the queue.
+    /// Waits for the slot. Dropping `self` leaves the queue.
     pub(crate) async fn turn(&mut self) -> Result<Turn, Error> {
         loop {
             tokio::select! {
                 biased;
                 turn = &mut self.turn => return turn.map_err(|_| Error::ShuttingDown),
-                // Another tenant's wish may have become old, which nobody else notices.
+                // Another tenant's demand may have expired, which triggers no event.
                 () = sleep(RECENT) => hand_on(&self.gate),
             }
         }
@@ -357,7 +359,8 @@ impl Drop for Waiting {
         }
         table.forget_idle(&self.tenant);
         drop(table);
-        // Who was next may need less. A turn that arrived and was not taken goes on, by its own drop, after this.
+        // The next request may need less. An unclaimed slot is passed on by its own `Drop`, which runs after
+        // this.
         hand_on(&self.gate);
     }
 }
@@ -376,12 +379,12 @@ impl Drop for Held {
     }
 }
 
-/// Gives every turn that is free to whoever waits for one.
+/// Gives free slots to queued requests.
 fn hand_on(gate: &Arc<Mutex<Table>>) {
     loop {
         let mut table = lock(gate);
         let Some((tenant, waiter)) = table.next() else { return };
-        // The lock is let go first: a turn that nobody takes is dropped, and comes by here again.
+        // Unlock first: if the receiver is gone, the slot is dropped here, and its `Drop` takes the lock.
         drop(table);
         let _ = waiter.turn.send(Turn { gate: Arc::clone(gate), tenant, memory: waiter.need.memory });
     }

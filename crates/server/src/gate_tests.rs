@@ -1,4 +1,4 @@
-//! Turns between tenants, without a server.
+//! Tests of the run queue without a server.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ async fn tenants_take_turns() {
     let gate = gate(1, 100, 1_000);
     let (greedy, other, modest) = (name("greedy"), name("other"), name("modest"));
     let first = now(gate.enter(&greedy, &ANY, brief(0)));
-    // The reserve is taken as well.
+    // The reserve is used up as well.
     let _second = now(gate.enter(&other, &ANY, brief(0)));
     let mut many: Vec<_> = (0..50).map(|_| later(gate.enter(&greedy, &ANY, brief(0)))).collect();
     let mut one = later(gate.enter(&modest, &ANY, brief(0)));
@@ -74,7 +74,7 @@ async fn another_tenant_is_served_at_once_although_one_took_all_turns() {
     let mut turns: Vec<_> = (0..8).map(|_| now(gate.enter(&mallory, &ANY, brief(0)))).collect();
     let mut ninth = later(gate.enter(&mallory, &ANY, brief(0)));
     let bobs = (now(gate.enter(&bob, &ANY, brief(0))), now(gate.enter(&bob, &ANY, brief(0))));
-    // Turns that come back go to nobody above half while bob has some.
+    // While bob holds slots, freed ones do not return to mallory until it is below half.
     turns.truncate(4);
     assert!(ninth.turn.try_recv().is_err());
     assert_eq!(gate.refusals().turns, 1);
@@ -106,7 +106,7 @@ async fn what_others_leave_is_borrowed_when_they_have_not_asked_for_a_while() {
     drop(now(gate.enter(&bob, &ANY, brief(0))));
     let first = now(gate.enter(&ada, &ANY, brief(0)));
     let mut second = later(gate.enter(&ada, &ANY, brief(0)));
-    // As if bob's wish were old.
+    // Forgets bob's demand, as if it had expired.
     lock(&gate.0).turns = FairShare::with_reserve_on_top(2);
     drop(second.turn().await.unwrap());
     drop((first, second));
@@ -153,7 +153,7 @@ async fn memory_is_counted_over_executions_and_sandboxes() {
     let large = later(gate.enter(&tenant, &quotas, brief(5)));
     let mut small = later(gate.enter(&tenant, &quotas, brief(3)));
     drop(running);
-    // The large one still does not fit, and is the first; when it leaves, the small one's turn has come.
+    // The large request is first and still does not fit. When it leaves, the small one runs.
     assert!(small.turn.try_recv().is_err());
     drop(large);
     let running = small.turn().await.unwrap();
@@ -172,7 +172,7 @@ async fn who_leaves_the_queue_loses_nothing_for_others() {
     let gone = later(gate.enter(&tenant, &ANY, brief(0)));
     let mut stays = later(gate.enter(&tenant, &ANY, brief(0)));
     drop(running);
-    // The turn was sent to the one that leaves without having taken it.
+    // The slot was sent to the request that leaves without taking it.
     drop(gone);
     drop(stays.turn().await.unwrap());
     drop(stays);

@@ -1,4 +1,4 @@
-//! `/healthz`: whether the server lives, and whether it could run something now.
+//! `/healthz`: liveness and readiness.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,22 +18,22 @@ use crate::query::Query;
 use crate::schema;
 use crate::world::World;
 
-/// How long the last probe counts: whoever asks more often learns the same.
+/// How long the result of a probe is reused.
 const COUNTS: Duration = Duration::from_secs(5);
-/// How long a probe may take.
+/// Timeout of a probe.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the last probe said, and when.
+/// The result of the last probe and its time.
 #[derive(Debug, Default)]
 pub(crate) struct Readiness(Mutex<Option<(Instant, Result<(), Error>)>>);
 
-/// Whether the server lives; with `?ready`, whether it could run something now.
+/// Returns whether the server is alive; with `?ready`, whether it can run code now.
 #[utoipa::path(
     get, path = "/healthz", tag = "service", security(()),
-    params(("ready" = Option<String>, Query, description = "Ask as `/healthz/ready` does")),
+    params(("ready" = Option<String>, Query, description = "Check readiness as `/healthz/ready` does")),
     responses(
-        (status = 200, description = "It lives", body = schema::Health),
-        (status = 503, description = "It cannot run anything now", body = schema::Problem),
+        (status = 200, description = "The server is alive", body = schema::Health),
+        (status = 503, description = "The server cannot run code now", body = schema::Problem),
     )
 )]
 pub(crate) async fn show(State(world): State<Arc<World>>, query: RawQuery) -> Result<Json<Value>, Error> {
@@ -43,12 +43,14 @@ pub(crate) async fn show(State(world): State<Arc<World>>, query: RawQuery) -> Re
     Ok(Json(json!({"status": "live"})))
 }
 
-/// Whether the server could run something now: a real run, and a real write, not older than five seconds.
+/// Returns whether the server can run code now.
+///
+/// The answer comes from a real run and a real database write at most five seconds ago.
 #[utoipa::path(
     get, path = "/healthz/ready", tag = "service", security(()),
     responses(
-        (status = 200, description = "It could", body = schema::Health),
-        (status = 503, description = "It could not", body = schema::Problem),
+        (status = 200, description = "The server can run code", body = schema::Health),
+        (status = 503, description = "The server cannot run code now", body = schema::Problem),
     )
 )]
 pub(crate) async fn ready(State(world): State<Arc<World>>) -> Result<Json<Value>, Error> {
@@ -68,7 +70,7 @@ pub(crate) async fn ready(State(world): State<Arc<World>>) -> Result<Json<Value>
     found.map(|()| Json(json!({"status": "ready"})))
 }
 
-/// Runs the smallest program there is, and writes a number.
+/// Runs a minimal program and writes to the database.
 async fn probe(world: &World) -> Result<(), Error> {
     let request = Request { command: Some(vec!["true".to_owned()]), ..Request::default() };
     let admitted = world.engine.admit(request, HostPaths::default())?;

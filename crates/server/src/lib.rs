@@ -1,15 +1,16 @@
 //! The service: executions, batches, sandboxes, tenants, keys and profiles over HTTP.
 //!
 //! ```text
-//! connection ─▶ edge (request id, Host, Origin, one shape of error)
+//! connection ─▶ middleware (request id, Host, Origin, uniform errors)
 //!   ─▶ handler: two conversions and a call ─▶ Caller (key → tenant, scopes, quotas)
-//!   ─▶ gate (turns between tenants) ─▶ engine ─▶ store: committed ─▶ answer
+//!   ─▶ run queue (fair slots per tenant) ─▶ engine ─▶ store: committed ─▶ answer
 //! ```
 //!
-//! - What a program did is an answer (200); an error is about the request or about us, with a code of a closed list.
-//! - Another tenant's id is an unknown id.
-//! - A client that waits and goes away takes its execution with it.
-//! - Everything has a bound: connections, bodies, what waits, what runs, how long anybody may be slow.
+//! - The outcome of a program is a 200 response. An error is about the request or the server, and its code
+//!   comes from a closed list.
+//! - Another tenant's id answers exactly like an unknown id.
+//! - If a waiting client disconnects, its execution is canceled.
+//! - Everything is bounded: connections, bodies, queues, running work, and how long a client may be slow.
 
 mod accounts;
 mod admin;

@@ -1,4 +1,4 @@
-//! Executions under way: by what they can be cancelled, watched and waited for.
+//! Executions in progress: cancellation, live output and waiting for results.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,18 +14,18 @@ use crate::error::Error;
 use crate::trace::Context;
 use crate::world::World;
 
-/// The most that a viewer takes at once.
+/// Maximum number of bytes that a viewer reads at once.
 const PIECE: usize = 64 << 10;
 
-/// What came of an execution: its result object, committed; or why nothing ran.
+/// The committed JSON result of an execution, or the reason nothing ran.
 pub(crate) type Done = Result<Bytes, Error>;
 
-/// All of them.
+/// All executions in progress.
 #[derive(Debug)]
 pub(crate) struct Live {
     table: Mutex<HashMap<ExecutionId, Arc<Running>>>,
     count: watch::Sender<usize>,
-    /// Commands in sandboxes for whose end somebody waits.
+    /// Number of commands in sandboxes that a client waits for.
     commands: watch::Sender<usize>,
     closed: watch::Sender<bool>,
 }
@@ -38,23 +38,23 @@ impl Default for Live {
     }
 }
 
-/// One execution that waits or runs.
+/// One queued or running execution.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) id: ExecutionId,
     pub(crate) tenant: TenantName,
     pub(crate) started: SystemTime,
-    /// The request to which it belongs, where traces are kept.
+    /// Span of the request that started it, if traces are exported.
     pub(crate) context: Option<Context>,
-    /// What it has written so far, where somebody may want to see that before the end.
+    /// Output so far, if it can be followed.
     pub(crate) transcript: Option<Transcript>,
-    /// How far things are before it starts.
+    /// Progress message before the execution starts.
     pub(crate) progress: watch::Sender<String>,
     cancel: watch::Sender<bool>,
     done: watch::Sender<Option<Done>>,
 }
 
-/// Makes an execution known for as long as this is kept.
+/// Keeps an execution registered until it ends or this is dropped.
 #[derive(Debug)]
 pub(crate) struct Listed {
     world: Arc<World>,
@@ -62,12 +62,12 @@ pub(crate) struct Listed {
 }
 
 impl Live {
-    /// A tenant's own; another's is not there.
+    /// Returns an execution of this tenant.
     pub(crate) fn find(&self, tenant: &TenantName, id: &ExecutionId) -> Option<Arc<Running>> {
         self.lock().get(id).filter(|running| running.tenant == *tenant).cloned()
     }
 
-    /// From now on nothing new begins.
+    /// Stops accepting new executions.
     pub(crate) fn close(&self) {
         self.closed.send_replace(true);
     }
@@ -76,9 +76,9 @@ impl Live {
         *self.closed.borrow()
     }
 
-    /// Completes when nothing new begins any more.
+    /// Completes once no new executions are accepted.
     pub(crate) async fn closing(&self) {
-        // The sender is ours, so waiting cannot fail; nor below.
+        // `self` owns the sender, so waiting cannot fail. The same holds below.
         let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
     }
 
@@ -86,7 +86,7 @@ impl Live {
         self.lock().len()
     }
 
-    /// Completes when nothing is under way.
+    /// Completes when no execution or awaited command is in progress.
     pub(crate) async fn idle(&self) {
         let _ = self.count.subscribe().wait_for(|count| *count == 0).await;
         let _ = self.commands.subscribe().wait_for(|count| *count == 0).await;
@@ -101,7 +101,7 @@ impl Live {
     }
 }
 
-/// A command for whose end somebody waits: it is under way for as long as this is kept.
+/// Counts a command that a client waits for as in progress until dropped.
 #[derive(Debug)]
 pub(crate) struct Awaited(Arc<World>);
 
@@ -126,7 +126,7 @@ impl Listed {
         Self { world: Arc::clone(world), running: Arc::clone(running) }
     }
 
-    /// It has ended so: first it is no longer under way, then whoever waits is told.
+    /// Unregisters the execution, then sends its outcome to all waiters.
     pub(crate) fn end(self, done: Done) {
         self.leave();
         self.running.finish(done);
@@ -142,7 +142,7 @@ impl Listed {
 impl Drop for Listed {
     fn drop(&mut self) {
         self.leave();
-        // Whoever waits for a task that is gone is told so, and does not wait for ever.
+        // If the task was dropped without an outcome, waiters get an error instead of waiting forever.
         self.running.done.send_if_modified(|done| {
             let forgotten = done.is_none();
             done.get_or_insert(Err(Error::Internal));
@@ -169,7 +169,7 @@ impl Running {
         self.cancel.send_replace(true);
     }
 
-    /// Completes when it is to be cancelled.
+    /// Completes when cancellation is requested.
     pub(crate) async fn cancelled(&self) {
         let _ = self.cancel.subscribe().wait_for(|cancelled| *cancelled).await;
     }
@@ -178,7 +178,7 @@ impl Running {
         self.done.send_replace(Some(done));
     }
 
-    /// Waits for the end.
+    /// Waits for the outcome.
     pub(crate) async fn done(&self) -> Done {
         let mut done = self.done.subscribe();
         match done.wait_for(Option::is_some).await.ok().and_then(|done| done.clone()) {
@@ -188,7 +188,7 @@ impl Running {
     }
 }
 
-/// Cancels an execution when its client goes away.
+/// Cancels an execution when dropped, which happens when its client disconnects.
 #[derive(Debug)]
 pub(crate) struct Leash(pub(crate) Arc<Running>);
 
@@ -198,8 +198,8 @@ impl Drop for Leash {
     }
 }
 
-/// Output so far, for any number of viewers, each at its own place. No longer than what the result will keep, and with
-/// little beside it even where a program writes a byte at a time.
+/// Output so far, for any number of viewers at their own positions. It is no longer than the output in the
+/// result, and has little overhead even if a program writes single bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Transcript {
     log: Mutex<Log>,
@@ -209,11 +209,11 @@ pub(crate) struct Transcript {
 #[derive(Debug, Default)]
 struct Log {
     bytes: Vec<u8>,
-    /// Whose the bytes are, up to which.
+    /// Runs of bytes: the stream of each, and its end offset.
     marks: Vec<(Stream, usize)>,
 }
 
-/// How far a viewer has read.
+/// The read position of a viewer.
 #[derive(Debug, Default)]
 pub(crate) struct Place {
     bytes: usize,
@@ -235,7 +235,7 @@ impl Transcript {
         self.length.send_replace(end);
     }
 
-    /// What comes next for a viewer, if it is there.
+    /// Returns the next bytes after a viewer's position, if there are any.
     pub(crate) fn next(&self, place: &mut Place) -> Option<(Stream, Vec<u8>)> {
         let log = self.lock();
         while let Some((stream, mark)) = log.marks.get(place.marks) {
@@ -253,7 +253,7 @@ impl Transcript {
         None
     }
 
-    /// Completes when there is more than a viewer has read.
+    /// Completes when there are bytes after a viewer's position.
     pub(crate) async fn goes_beyond(&self, place: &Place) {
         let _ = self.length.subscribe().wait_for(|length| *length > place.bytes).await;
     }
@@ -263,7 +263,7 @@ impl Transcript {
     }
 }
 
-/// Writes output into the transcript, where there is one, and says how far things are.
+/// Writes output to the transcript, if there is one, and publishes progress.
 #[derive(Debug)]
 pub(crate) struct Scribe<'a>(pub(crate) &'a Running);
 
@@ -275,7 +275,7 @@ impl Sink for Scribe<'_> {
         Flow::Continue
     }
 
-    /// What somebody may have seen cannot be taken back.
+    /// Allows a restart only while the transcript is empty: a viewer may already have seen any output in it.
     fn restart(&mut self) -> bool {
         self.0.transcript.as_ref().is_none_or(|transcript| transcript.lock().bytes.is_empty())
     }

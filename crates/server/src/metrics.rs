@@ -1,4 +1,4 @@
-//! What is counted and measured, for Prometheus. Labels are words of closed lists: no tenant, no code, no id.
+//! Metrics for Prometheus. Label values come from closed lists: no tenant, no code, no id.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,49 +21,49 @@ use crate::accounts::Admin;
 use crate::error::Code;
 use crate::world::World;
 
-/// Seconds: from a warm run to a long one.
+/// Histogram buckets in seconds, from a warm run to a long one.
 const SECONDS: &[f64] =
     &[0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0];
 const METADATA: Metadata<'static> = Metadata::new("belljar", Level::INFO, None);
 
-/// What pools are of.
+/// Runtimes with warm pools.
 const RUNTIMES: &[&str] = &["python", "node"];
-/// What each number says.
+/// Help texts of the metrics.
 const MEANINGS: &[(&str, &str)] = &[
-    ("belljar_executions_total", "Executions that ran, by how they ended and their language"),
-    ("belljar_execution_seconds", "How long they ran, by how their sandbox came about: pool, fork or cold"),
-    ("belljar_executions_waiting", "Executions that wait for their turn"),
-    ("belljar_executions_under_way", "Executions that wait or run"),
-    ("belljar_readings_failed_total", "Code that was not read: abandoned, or refused for want of a reader"),
-    ("belljar_rejections_total", "Answers that were errors, by code"),
-    ("belljar_share_refusals_total", "Requests that were refused or had to wait because of a share, by kind"),
-    ("belljar_http_requests_total", "Requests, by method, route and status"),
-    ("belljar_pools", "Pools that there are now; other numbers of pools are of these together"),
-    ("belljar_pool_sandboxes", "Sandboxes that were made ahead of time and wait"),
-    ("belljar_pool_sandboxes_wanted", "How many are to wait"),
-    ("belljar_pool_memory_bytes", "Memory that those that wait hold"),
-    ("belljar_pool_hits", "Runs that found a sandbox waiting"),
-    ("belljar_pool_forks", "Runs that found none, and had one forked"),
-    ("belljar_pool_misses", "Runs that found none, and started cold"),
-    ("belljar_pool_interpreters", "Interpreters that were started to fork from"),
-    ("belljar_pool_mismatches", "Forks that were not confined as they said; nothing ran in them"),
-    ("belljar_pool_refill_seconds", "How long making the last sandbox took, in the slowest pool"),
+    ("belljar_executions_total", "Executions that ran, by status and language"),
+    ("belljar_execution_seconds", "Duration of executions, by sandbox start: pool, fork or cold"),
+    ("belljar_executions_waiting", "Queued executions"),
+    ("belljar_executions_under_way", "Queued and running executions"),
+    ("belljar_readings_failed_total", "Code checks that timed out or were refused for lack of a worker"),
+    ("belljar_rejections_total", "Error responses, by code"),
+    ("belljar_share_refusals_total", "Requests refused or delayed because of a fair share, by kind"),
+    ("belljar_http_requests_total", "HTTP requests, by method, route and status"),
+    ("belljar_pools", "Current warm pools; the other pool metrics are sums over these"),
+    ("belljar_pool_sandboxes", "Warm sandboxes ready for use"),
+    ("belljar_pool_sandboxes_wanted", "Target number of warm sandboxes"),
+    ("belljar_pool_memory_bytes", "Memory used by warm sandboxes"),
+    ("belljar_pool_hits", "Runs that used a warm sandbox"),
+    ("belljar_pool_forks", "Runs that found no warm sandbox and forked one"),
+    ("belljar_pool_misses", "Runs that found no warm sandbox and started cold"),
+    ("belljar_pool_interpreters", "Interpreters started as zygotes"),
+    ("belljar_pool_mismatches", "Forks that were not confined as claimed; nothing ran in them"),
+    ("belljar_pool_refill_seconds", "Time to make the latest warm sandbox, in the slowest pool"),
     (
         "belljar_launcher_longest_turn_cpu_seconds",
-        "The most CPU time in one turn of the launcher's loop, by the handler that took most of it",
+        "Highest CPU time of one iteration of the launcher's loop, by the handler that used most of it",
     ),
     (
         "belljar_launcher_longest_turn_wall_seconds",
-        "The longest turn of the launcher's loop, by the handler that took most of it",
+        "Longest iteration of the launcher's loop, by the handler that used most of it",
     ),
-    ("belljar_layers_total", "Layers of packages that were asked for, by where they came from"),
-    ("belljar_layers_install_seconds", "How long installing took, of all layers that were built"),
-    ("belljar_layers", "Layers that lie ready"),
-    ("belljar_layers_bytes", "Files of all layers that lie ready"),
+    ("belljar_layers_total", "Package layers requested, by source"),
+    ("belljar_layers_install_seconds", "Total time spent installing packages for layers"),
+    ("belljar_layers", "Layers in the layer store"),
+    ("belljar_layers_bytes", "Size of all layers in the layer store"),
     ("belljar_spans_dropped_total", "Spans that could not be sent to the collector"),
 ];
 
-/// The service's own counters: none are global, so that two servers in one process are two.
+/// Metrics of this server. They are not global, so that two servers in one process stay separate.
 pub(crate) struct Meters(PrometheusRecorder);
 
 impl fmt::Debug for Meters {
@@ -74,11 +74,11 @@ impl fmt::Debug for Meters {
 
 impl Meters {
     pub(crate) fn new() -> Self {
-        // Only an empty list of buckets is refused.
+        // `set_buckets` fails only for an empty list.
         let builder = PrometheusBuilder::new();
         let recorder = builder.set_buckets(SECONDS).unwrap_or_default().build_recorder();
         for (name, meaning) in MEANINGS {
-            // What kind it is, the exporter knows from its use.
+            // `describe_gauge` only sets the help text; the exporter knows the type from the metric's use.
             recorder.describe_gauge((*name).into(), None, (*meaning).into());
         }
         Self(recorder)
@@ -112,7 +112,7 @@ impl Meters {
             Method::GET | Method::POST | Method::PUT | Method::PATCH | Method::DELETE => method.as_str(),
             _ => "other",
         };
-        // A tenant's program answers with any number; those that nobody knows are one.
+        // A tenant's program may answer with any number; unknown ones share a label.
         let status = if status.canonical_reason().is_some() { status.as_str() } else { "other" };
         let labels = vec![
             Label::new("method", method.to_owned()),
@@ -126,7 +126,8 @@ impl Meters {
         self.0.register_counter(&Key::from_parts(name, labels), &METADATA).increment(1);
     }
 
-    /// Pools of one runtime together: what a pool is for may tell about its tenant.
+    /// Sets the pool metrics, summed per runtime: the name of a single pool could reveal its tenant's
+    /// packages.
     fn pools(&self, pools: &[PoolMetrics]) {
         for runtime in RUNTIMES {
             let of = || pools.iter().filter(|pool| pool.name.split('+').next() == Some(runtime));
@@ -146,7 +147,7 @@ impl Meters {
         }
     }
 
-    /// Sets the longest turns of the loops that serve all sandboxes.
+    /// Sets the longest iterations of the launchers' event loops.
     fn turns(&self, turns: &[LoopTurns]) {
         for turn in turns {
             let labels = || vec![Label::new("handler", turn.handler.clone())];
@@ -156,7 +157,7 @@ impl Meters {
         }
     }
 
-    /// What became of packages since the start. Everything that is counted elsewhere comes as a whole.
+    /// Sets the layer metrics. The values are totals counted by the layer store.
     fn stock(&self, stock: &Stock) {
         let Stock { hits, fetched, built, failed, install, layers, bytes } = *stock;
         for (from, count) in
@@ -183,19 +184,20 @@ pub(crate) fn warmth(warm: Warmth) -> &'static str {
     }
 }
 
-/// Everything, in Prometheus' own text form.
+/// Returns all metrics in the Prometheus text format.
 #[utoipa::path(
     get, path = "/metrics", tag = "service",
     responses(
-        (status = 200, description = "Prometheus text", body = String, content_type = "text/plain"),
-        (status = 403, description = "The key has no scope 'admin'", body = crate::schema::Problem),
+        (status = 200, description = "Metrics in the Prometheus text format", body = String,
+            content_type = "text/plain"),
+        (status = 403, description = "The key lacks the scope `admin`", body = crate::schema::Problem),
     )
 )]
 pub(crate) async fn show(State(world): State<Arc<World>>, _admin: Admin) -> impl IntoResponse {
     text(&world).await
 }
 
-/// The same for whoever reaches the address that is for nothing else.
+/// Returns all metrics without a key, on the metrics listener.
 pub(crate) async fn unlocked(State(world): State<Arc<World>>) -> impl IntoResponse {
     text(&world).await
 }

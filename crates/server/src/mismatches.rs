@@ -1,4 +1,4 @@
-//! Warm interpreters that were caught lying about their forks are in the audit log.
+//! Writes an audit entry for every warm child whose confinement was not as claimed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use tokio::time::sleep;
 use crate::error::Error;
 use crate::world::World;
 
-/// How often providers are asked; they keep what is not asked for.
+/// Interval at which the engine is polled. Providers buffer mismatches until then.
 const ROUND: Duration = Duration::from_millis(500);
-/// How many wait to be written while the database cannot write.
+/// Maximum number of entries that wait while the database cannot write.
 const MOST_UNWRITTEN: usize = 256;
-/// Who is said to have done it: no key did.
+/// Actor of the audit entries: the server itself, because no key was involved.
 const ACTOR: &str = "server";
 const ACTION: &str = "isolation.mismatch";
-/// Characters of a name and of a reason, below what the log takes of each.
+/// Maximum length of a name and of a reason in characters, below the limits of the audit log.
 const MOST_TARGET: usize = 64;
 const MOST_DETAIL: usize = 200;
 
-/// What is still to be written.
+/// Audit entries that are not yet written.
 #[derive(Debug, Default)]
 pub(crate) struct Unwritten(Mutex<VecDeque<AuditEntry>>);
 
-/// Enters them as they come.
+/// Writes audit entries as mismatches occur. Runs forever.
 pub(crate) async fn watch(world: Arc<World>) {
     loop {
         sleep(ROUND).await;
@@ -35,19 +35,19 @@ pub(crate) async fn watch(world: Arc<World>) {
     }
 }
 
-/// Enters what has come, each once. What cannot be written now is written the next time.
+/// Writes all pending entries, each once. Entries that cannot be written now are retried on the next call.
 pub(crate) async fn enter(world: &World) {
     let mut unwritten = world.mismatches.0.lock().await;
     for mismatch in world.engine.take_mismatches() {
         let Mismatch { pool, tenant, what } = &mismatch;
-        tracing::error!(%pool, %tenant, %what, "a fork of a warm interpreter was not confined as it said");
+        tracing::error!(%pool, %tenant, %what, "a warm child was not confined as its interpreter claimed");
         if unwritten.len() < MOST_UNWRITTEN {
             unwritten.push_back(entry(mismatch));
         }
     }
     while let Some(entry) = unwritten.front() {
         if let Err(error) = write(&world.store, entry.clone()).await {
-            tracing::warn!(%error, "the audit log cannot be written now");
+            tracing::warn!(%error, "cannot write the audit log; retrying");
             return;
         }
         unwritten.pop_front();
@@ -60,7 +60,7 @@ async fn write(store: &Store, entry: AuditEntry) -> Result<(), Error> {
 
 fn entry(mismatch: Mismatch) -> AuditEntry {
     let Mismatch { pool, tenant, what } = mismatch;
-    let detail = format!("a fork was not confined as it said: {what}; it and its interpreter were ended");
+    let detail = format!("a warm child was not confined as claimed: {what}; both processes were killed");
     AuditEntry {
         at: Timestamp::now(),
         actor: ACTOR.to_owned(),

@@ -1,4 +1,4 @@
-//! What something that runs needs of the gate.
+//! The resources that a queued execution needs.
 
 use std::time::Duration;
 
@@ -8,26 +8,26 @@ use belljar_store::Quotas;
 use crate::error::Error;
 use crate::fair_share::Tenure;
 
-/// Turns beyond a tenant's half are lent only to executions whose time limit is no longer than this.
+/// Longest time limit of an execution that may borrow slots beyond its tenant's half.
 pub(crate) const BRIEF: Duration = Duration::from_secs(60);
 
-/// What an execution needs of the gate.
+/// The resources that an execution needs from the run queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Need {
-    /// The memory that it may take.
+    /// Memory limit of the execution, in bytes.
     pub(crate) memory: u64,
     pub(crate) tenure: Tenure,
 }
 
 impl Need {
-    /// Returns the need of something that may take so much memory and time.
+    /// Returns the need of an execution with this memory limit and time limit.
     pub(crate) fn new(memory: u64, time_limit: Duration) -> Self {
         let tenure = if time_limit <= BRIEF { Tenure::Brief } else { Tenure::Lasting };
         Self { memory, tenure }
     }
 }
 
-/// What never fits is not worth waiting for.
+/// Refuses an execution that exceeds the tenant's memory quota by itself, and so could never run.
 pub(crate) fn fits_at_all(quotas: &Quotas, memory: u64) -> Result<(), Error> {
     match quotas.memory_bytes {
         Some(most) if memory > most => {

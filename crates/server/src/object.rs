@@ -1,10 +1,10 @@
-//! The result object of an execution that has no report: it waits, runs, was interrupted or never started.
+//! Result objects of executions without a report: queued, running, interrupted or never started.
 
 use belljar_store::ExecutionId;
 use belljar_store::executions::{Execution, Status};
 use serde_json::{Map, Value, json};
 
-/// The fixed names of a result, without anything to tell but the status and, where there is one, the reason.
+/// Returns a result object with empty values, except for the status and, if any, the reason.
 pub(crate) fn blank(
     id: &ExecutionId,
     status: Status,
@@ -33,7 +33,7 @@ pub(crate) fn blank(
     })
 }
 
-/// What an execution of the store looks like: its result, or how it stands.
+/// Returns the JSON of a stored execution: its result, or a blank result with its status.
 pub(crate) fn of(execution: Execution) -> String {
     let Execution { summary, result } = execution;
     result.unwrap_or_else(|| {

@@ -1,4 +1,5 @@
-//! `/openapi.json`: the service described, public, and checked in as `openapi.json` so that a change of it is a diff.
+//! `/openapi.json`: the public API description, checked in as `openapi.json` so that every API change shows
+//! as a diff.
 
 use axum::http::header;
 use axum::response::IntoResponse;
@@ -14,7 +15,7 @@ use crate::places::{snapshots, volumes};
 use crate::sandboxes::{archives, files, network, ports, watch};
 use crate::{batches, docs, executions, health, metrics, sandboxes, tools};
 
-/// Of schemas, by their names.
+/// Examples, by schema name.
 const EXAMPLES: &str = include_str!("../docs/examples.json");
 
 #[derive(OpenApi)]
@@ -43,7 +44,7 @@ const EXAMPLES: &str = include_str!("../docs/examples.json");
 )]
 struct Document;
 
-/// As it was when this program was built.
+/// The document as of this build.
 pub(crate) const CHECKED_IN: &str = include_str!("../openapi.json");
 
 struct Keys;
@@ -59,7 +60,7 @@ struct Examples;
 
 impl Modify for Examples {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
-        // Part of this program, and tested.
+        // Embedded and covered by tests, so parsing cannot fail.
         let examples: Map<String, Value> = serde_json::from_str(EXAMPLES).unwrap_or_default();
         let schemas = &mut document.components.get_or_insert_default().schemas;
         for (name, example) in examples {
@@ -70,18 +71,19 @@ impl Modify for Examples {
     }
 }
 
-/// Every place can refuse, and always in the same shape.
+/// Adds the two generic error responses to every operation.
 struct Refusals;
 
 impl Modify for Refusals {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let places = document.paths.paths.values_mut();
         for operation in places.flat_map(operations) {
-            for (statuses, about) in [("4XX", "the request"), ("5XX", "the server")] {
+            for (statuses, description) in
+                [("4XX", "The request was refused"), ("5XX", "The server could not serve the request")]
+            {
                 let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
-                let response = ResponseBuilder::new()
-                    .description(format!("Something about {about}"))
-                    .content("application/json", content);
+                let response =
+                    ResponseBuilder::new().description(description).content("application/json", content);
                 let known = &mut operation.responses.responses;
                 known.entry(statuses.to_owned()).or_insert(RefOr::T(response.build()));
             }
@@ -95,16 +97,16 @@ fn operations(place: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
         .flatten()
 }
 
-/// The document, as it is served.
+/// Returns the OpenAPI document as JSON.
 pub fn document() -> String {
     let mut text = Document::openapi().to_pretty_json().unwrap_or_default();
     text.push('\n');
     text
 }
 
-/// This document.
+/// Returns this OpenAPI document.
 #[utoipa::path(get, path = "/openapi.json", tag = "service", security(()),
-    responses((status = 200, description = "OpenAPI", body = serde_json::Value)))]
+    responses((status = 200, description = "The OpenAPI document", body = serde_json::Value)))]
 pub(crate) async fn show() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], CHECKED_IN)
 }
@@ -120,7 +122,7 @@ mod tests {
         }
         assert!(
             document() == CHECKED_IN,
-            "openapi.json is old: BELLJAR_WRITE_OPENAPI=1 cargo test -p belljar-server writes it anew"
+            "openapi.json is outdated; regenerate: BELLJAR_WRITE_OPENAPI=1 cargo test -p belljar-server"
         );
     }
 

@@ -1,4 +1,5 @@
-//! Pools that all tenants use together: a [`FairShare`] behind a lock, with guards that give back what they hold.
+//! Pools of units shared by all tenants: a [`FairShare`] behind a lock, with guards that return their units
+//! when dropped.
 
 use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +9,7 @@ use std::time::Instant;
 use crate::error::Error;
 use crate::fair_share::{FairShare, ShareRefusal, Tenure, Terms};
 
-/// Whether the server has more than one enabled tenant; shared by everything that has shares.
+/// Whether the server has more than one enabled tenant. Shared by all fair shares.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rivals(Arc<AtomicBool>);
 
@@ -22,20 +23,20 @@ impl Rivals {
     }
 }
 
-/// What a pool is of. The names are labels of a metric.
+/// The resource of a pool. The labels are values of a metric label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShareKind {
     /// Connections of a tenant.
     Connections,
-    /// Responses that last: event streams, WebSockets, batches, MCP streams.
+    /// Long-lived responses: event streams, WebSockets, batches, MCP streams.
     Streams,
-    /// Bytes of bodies that arrive.
+    /// Bytes of arriving bodies.
     Bodies,
-    /// Bytes of requests that wait or run.
+    /// Bytes of queued and running requests.
     Requests,
-    /// Sandboxes that live.
+    /// Live sandboxes.
     Sandboxes,
-    /// Places in the queue for turns.
+    /// Entries in the run queue.
     Queue,
 }
 
@@ -51,19 +52,19 @@ impl ShareKind {
         }
     }
 
-    /// What the units are, for a message.
+    /// Returns the name of the units for messages.
     pub(crate) fn noun(self) -> &'static str {
         match self {
             Self::Connections => "the connections",
             Self::Streams => "the streams (event streams, WebSockets, batches)",
             Self::Bodies => "the bytes for request bodies",
-            Self::Requests => "the bytes for requests that wait or run",
+            Self::Requests => "the bytes for queued and running requests",
             Self::Sandboxes => "the sandboxes",
-            Self::Queue => "the places in the queue",
+            Self::Queue => "the queue entries",
         }
     }
 
-    /// What to do about it.
+    /// Returns advice for a caller that is at its share.
     pub(crate) fn advice(self) -> &'static str {
         match self {
             Self::Connections => {
@@ -90,7 +91,7 @@ struct Shared<P> {
     refused: AtomicU64,
 }
 
-/// Units of one kind for all parties.
+/// Units of one resource, shared by all parties.
 #[derive(Debug)]
 pub(crate) struct Pool<P: Eq + Hash + Clone>(Arc<Shared<P>>);
 
@@ -100,7 +101,7 @@ impl<P: Eq + Hash + Clone> Clone for Pool<P> {
     }
 }
 
-/// Units that a party holds; dropping this gives them back.
+/// Units held by a party. Dropping it returns them.
 #[derive(Debug)]
 pub(crate) struct Hold<P: Eq + Hash + Clone> {
     pool: Pool<P>,
@@ -114,7 +115,7 @@ impl<P: Eq + Hash + Clone> Pool<P> {
         Self(Arc::new(Shared { kind, shares, rivals, refused: AtomicU64::new(0) }))
     }
 
-    /// Returns a guard that holds nothing yet.
+    /// Returns a reservation that holds nothing yet.
     pub(crate) fn empty_hold(&self, party: &P) -> Hold<P> {
         Hold { pool: self.clone(), party: party.clone(), amount: 0 }
     }
@@ -132,7 +133,7 @@ impl<P: Eq + Hash + Clone> Pool<P> {
         self.taken(party, amount, taken)
     }
 
-    /// Takes one unit for a party that holds fewer than `most`, and within its share.
+    /// Takes one unit for a party that holds fewer than `most`, within its share.
     pub(crate) fn take_at_most(&self, party: &P, most: u64, tenure: Tenure) -> Result<Hold<P>, ShareRefusal> {
         let terms = Terms { cap: None, tenure, has_rivals: self.0.rivals.exist() };
         let mut shares = self.lock();
@@ -156,7 +157,7 @@ impl<P: Eq + Hash + Clone> Pool<P> {
         taken.map(|()| Hold { pool: self.clone(), party: party.clone(), amount })
     }
 
-    /// The error that tells a caller of a refusal.
+    /// Returns the error for a refusal.
     pub(crate) fn error(&self, refusal: ShareRefusal) -> Error {
         match refusal {
             ShareRefusal::Cap(most) | ShareRefusal::Share(most) => {
@@ -166,7 +167,7 @@ impl<P: Eq + Hash + Clone> Pool<P> {
         }
     }
 
-    /// What a metric says: the kind, and how often a party was refused because of its share.
+    /// Returns the metric label, and how often a party was refused because of its share.
     pub(crate) fn refused(&self) -> (&'static str, u64) {
         (self.0.kind.label(), self.0.refused.load(Ordering::Relaxed))
     }
@@ -190,16 +191,16 @@ impl<P: Eq + Hash + Clone> Hold<P> {
         &self.party
     }
 
-    /// Takes more units, so that this holds `amount`.
+    /// Takes more units, so that this reservation holds at least `amount`.
     pub(crate) fn grow_to(&mut self, amount: u64, tenure: Tenure) -> Result<(), Error> {
         let Some(more) = amount.checked_sub(self.amount).filter(|more| *more > 0) else { return Ok(()) };
         let mut taken = self.pool.take(&self.party, more, None, tenure).map_err(|no| self.pool.error(no))?;
-        // The units belong to this guard from now on.
+        // Move the units into this reservation.
         self.amount += std::mem::take(&mut taken.amount);
         Ok(())
     }
 
-    /// Splits off `amount` units, or all where it holds fewer.
+    /// Splits off `amount` units, or all of them if it holds fewer.
     pub(crate) fn split(&mut self, amount: u64) -> Self {
         let amount = amount.min(self.amount);
         self.amount -= amount;

@@ -1,18 +1,18 @@
-//! What stands behind the question mark: known names only, each once, `metadata.KEY` any number of times.
+//! Query strings: known names only, each at most once. `metadata.KEY` may have any number of keys.
 
 use axum::extract::RawQuery;
 
 use crate::error::Error;
 
-/// The longest query: room for the longest path there is, with every byte as `%41`.
+/// Maximum length: fits the longest possible path with every byte written as `%41`.
 const LONGEST: usize = 16 << 10;
 
-/// Names and values, decoded.
+/// Decoded names and values.
 #[derive(Debug)]
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Reads a query in which only these names may be; one that ends in a point stands for all that begin so.
+    /// Parses a query string that may contain only `known` names. A name that ends in a dot is a prefix.
     pub(crate) fn parse(RawQuery(raw): RawQuery, known: &[&str]) -> Result<Self, Error> {
         let raw = raw.unwrap_or_default();
         if raw.len() > LONGEST {
@@ -27,25 +27,25 @@ impl Query {
                 return Err(invalid(format!("unknown parameter '{}'", name.escape_debug())));
             }
             if pairs.iter().any(|(other, _)| *other == name) {
-                return Err(invalid(format!("'{}' is there twice", name.escape_debug())));
+                return Err(invalid(format!("parameter '{}' is given twice", name.escape_debug())));
             }
             pairs.push((name, value));
         }
         Ok(Self(pairs))
     }
 
-    /// The value of a name; an empty one counts as absent.
+    /// Returns the value of a name; an empty value counts as absent.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     }
 
-    /// Whether the name is there at all.
+    /// Returns whether the name is present, even without a value.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.0.iter().any(|(known, _)| known == name)
     }
 
-    /// A value of some type.
+    /// Returns the value of a name, parsed.
     pub(crate) fn parsed<T: std::str::FromStr>(&self, name: &'static str) -> Result<Option<T>, Error>
     where
         T::Err: std::fmt::Display,
@@ -56,7 +56,7 @@ impl Query {
         self.get(name).map(parse).transpose()
     }
 
-    /// All that begin so, without that beginning.
+    /// Returns all names that start with a prefix, without that prefix, and their values.
     pub(crate) fn below(&self, prefix: &str) -> Vec<(String, String)> {
         let own =
             |(name, value): &(String, String)| Some((name.strip_prefix(prefix)?.to_owned(), value.clone()));
@@ -68,9 +68,9 @@ fn invalid(message: String) -> Error {
     Error::Invalid { field: "query", message }
 }
 
-/// Undoes `%41` and `+`.
+/// Decodes `%41` and `+`.
 fn decode(text: &str) -> Result<String, Error> {
-    let wrong = || invalid("has a '%' that stands for nothing".to_owned());
+    let wrong = || invalid("has an invalid '%' escape".to_owned());
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {

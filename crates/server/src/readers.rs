@@ -1,13 +1,15 @@
-//! Readers: code is read on a bounded number of workers outside the async threads, and tenants share them.
+//! Workers for code checks: a bounded number of threads outside the async runtime, shared fairly by the
+//! tenants.
 //!
 //! ```text
-//! read ─▶ a worker is free, and the tenant is within its share ─▶ reads ─▶ ended: the next tenant's oldest request reads
-//!      └▶ waits in its tenant's queue ──────────────────────────┘   └▶ abandoned: counted for its tenant until it ends
-//!      └▶ its queue is full, or too many of its readings are abandoned: refused
+//! read ─▶ a worker is free within the tenant's share ─▶ checks ─▶ ended: the next tenant's oldest is checked
+//!      └▶ waits in its tenant's queue ─────────────────┘      └▶ timed out: counts for it until it ends
+//!      └▶ its queue is full, or too many of its checks timed out: refused
 //! ```
 //!
-//! While another tenant waits, no tenant reads on more than half of the workers. Reading has a step budget, so a reading that is
-//! abandoned after [`PATIENCE`] is a defect of a parser; only the tenant whose code found it is refused, until it ends.
+//! While another tenant waits, no tenant uses more than half of the workers. A check has a step budget, so
+//! one that runs longer than [`PATIENCE`] reveals a bug in a parser. Only the tenant whose code triggered it
+//! is refused, until the check ends.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,17 +21,18 @@ use tokio::sync::oneshot;
 
 use crate::error::Error;
 
-/// How long a reading may take. The step budget ends the longest in a second.
+/// Timeout of a check. The step budget ends even the longest within a second.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(debug_assertions) { 60 } else { 10 });
-/// Abandoned readings of one tenant, above which nothing of it is read until one of them ends.
+/// Maximum number of abandoned checks of one tenant. Above it, its code is not checked until one of them
+/// ends.
 const MAX_ABANDONED: usize = 2;
-/// Abandoned readings of all tenants: each is a thread.
+/// Maximum number of abandoned checks of all tenants. Each of them occupies a thread.
 const MAX_ABANDONED_TOTAL: usize = 64;
-/// Requests of one tenant, and of all, that wait to be read.
+/// Maximum number of queued checks of one tenant, and of all tenants.
 const MAX_WAITING: usize = 256;
 const MAX_WAITING_TOTAL: usize = 4_096;
 
-/// The workers that read code.
+/// The workers that check code.
 #[derive(Debug, Clone)]
 pub(crate) struct Readers(Arc<Shared>);
 
@@ -59,14 +62,14 @@ struct Lane {
     waiting: VecDeque<oneshot::Sender<Worker>>,
 }
 
-/// The right to use a worker; dropping it gives the worker to the next request.
+/// The right to use a worker. Dropping it gives the worker to the next request.
 #[derive(Debug)]
 struct Worker {
     shared: Arc<Shared>,
     tenant: TenantName,
 }
 
-/// A reading that nobody waits for any more; dropped when it ends.
+/// A check that timed out and is still running. Dropped when it ends.
 #[derive(Debug)]
 struct Abandoned {
     shared: Arc<Shared>,
@@ -79,7 +82,7 @@ enum Entry {
 }
 
 impl Readers {
-    /// Returns readers with as many workers as the machine has processors, and at least two.
+    /// Creates as many workers as the machine has processors, at least two.
     pub(crate) fn new() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self::with(cores.max(2), PATIENCE)
@@ -91,10 +94,10 @@ impl Readers {
         Self(Arc::new(Shared { table, patience, abandoned, refused }))
     }
 
-    /// Runs `work`, which reads code of a tenant, on a worker.
+    /// Runs `work`, which checks a tenant's code, on a worker.
     ///
     /// # Errors
-    /// There is no worker for this tenant now, or the reading was abandoned.
+    /// No worker is available for this tenant now, or the check timed out.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         tenant: &TenantName,
@@ -108,12 +111,12 @@ impl Readers {
             Entry::Later(worker) => worker.await.map_err(|_| Error::Internal)?,
         };
         let (answer, answered) = oneshot::channel();
-        // Supervised by a task of its own: a client that disconnects frees no worker that is still reading.
+        // Supervised by its own task: a client that disconnects does not free a worker that is still busy.
         tokio::spawn(supervise(worker, self.0.patience, work, answer));
         answered.await.unwrap_or(Err(Error::Internal))
     }
 
-    /// Returns how many readings were abandoned, and how many were refused, since the start.
+    /// Returns how many checks timed out and how many were refused since the server started.
     pub(crate) fn failures(&self) -> (u64, u64) {
         (self.0.abandoned.load(Ordering::Relaxed), self.0.refused.load(Ordering::Relaxed))
     }
@@ -151,14 +154,15 @@ impl Readers {
 }
 
 impl Table {
-    /// Returns whether a tenant may use one more worker: up to half of them while another tenant waits, else all.
+    /// Returns whether a tenant may use one more worker: up to half of them while another tenant waits, else
+    /// all.
     fn may_read(&self, tenant: &TenantName) -> bool {
         let others_wait = self.turns.iter().any(|waiting| waiting != tenant);
         let reading = self.tenants.get(tenant).map_or(0, |lane| lane.reading);
         !others_wait || reading < self.workers / 2
     }
 
-    /// Takes the next request that gets a worker.
+    /// Takes the next queued request that may have a worker.
     fn next(&mut self) -> Option<(TenantName, oneshot::Sender<Worker>)> {
         if self.busy >= self.workers {
             return None;
@@ -185,7 +189,7 @@ impl Table {
 }
 
 impl Worker {
-    /// Counts the reading as abandoned; the worker is free for others.
+    /// Counts the check as abandoned and frees the worker for others.
     fn abandon(self) -> Abandoned {
         let (shared, tenant) = (Arc::clone(&self.shared), self.tenant.clone());
         shared.abandoned.fetch_add(1, Ordering::Relaxed);
@@ -208,7 +212,7 @@ impl Drop for Worker {
         let next: Vec<_> = std::iter::from_fn(|| table.next()).collect();
         drop(table);
         for (tenant, sender) in next {
-            // A worker for a request that is gone comes back, and goes to the next.
+            // If the request is gone, the worker is dropped here, and its `Drop` serves the next one.
             drop(sender.send(Self { shared: Arc::clone(&self.shared), tenant }));
         }
     }

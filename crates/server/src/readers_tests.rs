@@ -6,7 +6,7 @@ fn tenant(name: &str) -> TenantName {
     name.parse().unwrap()
 }
 
-/// A reading that lasts until it is let go.
+/// A check that runs until it is released.
 struct Blocked {
     go: mpsc::Sender<()>,
     answer: tokio::task::JoinHandle<Result<(), Error>>,
@@ -78,7 +78,8 @@ async fn abandoned_readings_count_for_their_own_tenant_until_they_end() {
     read_in_the_end(&readers, "stuck").await;
 }
 
-/// So little patience can be too little on a busy machine; the tenant is never refused for another's.
+/// Checks code, retrying on timeouts: on a busy machine the short timeout may pass. Any other refusal is a
+/// failure.
 async fn read_in_the_end(readers: &Readers, name: &str) {
     for _ in 0..1_000 {
         match readers.read(&tenant(name), || 7).await {

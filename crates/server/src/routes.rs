@@ -1,4 +1,4 @@
-//! The one list of routes.
+//! The route table.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ pub(crate) fn router(world: Arc<World>) -> Router {
         .within(world)
 }
 
-/// What the address for metrics serves.
+/// Returns the router of the metrics listener.
 pub(crate) fn metrics(world: Arc<World>) -> Router {
     Router::new().route("/metrics", get(metrics::unlocked)).route("/healthz", get(health::show)).within(world)
 }
@@ -92,15 +92,15 @@ trait Within {
     fn within(self, world: Arc<World>) -> Router;
 }
 
-/// What is the same for all routes.
+/// Adds the layers that all routes share.
 impl Within for Router<Arc<World>> {
     fn within(self, world: Arc<World>) -> Router {
         self.fallback(async || Error::NotFound("place"))
             .method_not_allowed_fallback(async || Error::MethodNotAllowed)
-            // Bodies have bounds of their own.
+            // `body` enforces its own limits.
             .layer(DefaultBodyLimit::disable())
             .layer(from_fn_with_state(Arc::clone(&world), edge))
-            // Outermost: what browsers ask before they ask has no key.
+            // Outermost: a CORS preflight request carries no key.
             .layer(option_layer(welcome(&world.settings.origins)))
             .with_state(world)
     }

@@ -1,7 +1,7 @@
-//! What goes over the wire, for the OpenAPI document. The types that are really read and written are the engine's and the
-//! store's; a test holds the names here against theirs.
+//! Request and response types for the OpenAPI document. The types that are actually parsed and serialized
+//! belong to the engine and the store; tests compare the field names.
 
-#![expect(dead_code, reason = "these types are read by the document's generator only")]
+#![expect(dead_code, reason = "these types are only used to generate the OpenAPI document")]
 
 mod administration;
 mod commands;
@@ -27,108 +27,109 @@ pub(crate) use providers::*;
 pub(crate) use sandboxes::*;
 pub(crate) use tools::*;
 
-/// What to run: `language` and `code`, or `command`.
+/// A program to run: `language` and `code`, or `command`.
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"language": "python", "code": "print(6 * 7)"}))]
 pub(crate) struct Request {
     /// Language of the code: python, javascript, bash and so on.
     language: Option<String>,
-    /// The code.
+    /// Source code.
     code: Option<String>,
-    /// The code, base64.
+    /// Source code in base64, instead of `code`.
     code_base64: Option<String>,
-    /// A program and its arguments, instead of language and code.
+    /// Program and arguments to run, instead of `language` and `code`.
     command: Option<Vec<String>>,
-    /// Where it starts; `/workspace` unless said otherwise.
+    /// Working directory; default `/workspace`.
     workdir: Option<String>,
-    /// Given to `main`; what it returns is the result's `result`.
+    /// Arguments for the function `main`, whose return value becomes the result's `result`.
     arguments: Option<BTreeMap<String, Value>>,
     /// Standard input.
     stdin: Option<String>,
-    /// Standard input, base64.
+    /// Standard input in base64, instead of `stdin`.
     stdin_base64: Option<String>,
-    /// Environment.
+    /// Environment variables.
     env: Option<BTreeMap<String, String>>,
-    /// Files put into the workspace.
+    /// Files to create in the workspace.
     files: Option<Vec<File>>,
-    /// Packages.
+    /// Packages to install.
     dependencies: Option<Dependencies>,
-    /// Limits; what is absent comes from the profile.
+    /// Resource limits; absent ones come from the profile.
     limits: Option<Limits>,
-    /// What may be reached; nothing unless said otherwise.
+    /// Network access; none by default.
     network: Option<Network>,
-    /// Name of a profile.
+    /// Name of the profile.
     profile: Option<String>,
-    /// Name of a policy: off, audit, balanced, strict, ragflow, or one of the configuration. What the profile and the
-    /// tenant say counts as well.
+    /// Name of the policy: off, audit, balanced, strict, ragflow, or one from the configuration. The policies
+    /// of the profile and of the tenant apply as well.
     policy: Option<String>,
-    /// Name of a provider.
+    /// Name of the provider that runs it.
     provider: Option<String>,
-    /// Name of an image.
+    /// Name of the image.
     image: Option<String>,
-    /// Layers without which nothing may run.
+    /// Isolation layers that must be enforced, or nothing runs.
     require: Option<Vec<String>>,
-    /// Echoed in the result; lists can be filtered by it.
+    /// Values echoed in the result. Lists can be filtered by them.
     metadata: Option<BTreeMap<String, Value>>,
-    /// `false` answers with 202 and the id, before the end.
+    /// Whether to wait for the end; `false` answers 202 with the id at once.
     wait: Option<bool>,
 }
 
-/// A file for the workspace.
+/// A file to create in the workspace.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct File {
-    /// Relative to the workspace.
+    /// Path relative to the workspace.
     path: String,
-    /// Text.
+    /// Content of the file as text.
     content: Option<String>,
-    /// Bytes, base64.
+    /// Content of the file in base64, instead of `content`.
     content_base64: Option<String>,
-    /// Permission bits, octal.
+    /// Permission bits in octal.
     #[schema(example = "0644")]
     mode: Option<String>,
 }
 
-/// Packages that a run needs.
+/// Packages needed by the code.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Dependencies {
-    /// Whether to read imports from the code, and lists of packages from the files.
+    /// Whether to detect packages from imports in the code and from requirement files.
     detect: Option<bool>,
-    /// Named packages of the language's own registry; `npm:` or `pypi:` before a name says which.
+    /// Packages from the registry of the code's language. The prefixes `npm:` and `pypi:` name another
+    /// registry.
     packages: Option<Vec<String>>,
 }
 
-/// Limits. Zero, negative or above the ceiling is refused.
+/// Resource limits. A value that is zero, negative or above the ceiling is refused.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Limits {
-    /// Wall-clock time.
+    /// Wall-clock time in milliseconds.
     #[schema(minimum = 1)]
     timeout_ms: Option<i64>,
-    /// Memory of the whole sandbox.
+    /// Memory of the whole sandbox in bytes.
     #[schema(minimum = 1)]
     memory_bytes: Option<i64>,
-    /// Processor share in cores.
+    /// CPU share in cores.
     cpus: Option<f64>,
-    /// Everything that can be written, together.
+    /// Total size of all written files in bytes.
     #[schema(minimum = 1)]
     disk_bytes: Option<i64>,
-    /// Processes and threads at one time.
+    /// Maximum number of processes and threads.
     #[schema(minimum = 1)]
     processes: Option<i64>,
-    /// Kept of each output stream.
+    /// Bytes kept of each output stream.
     #[schema(minimum = 1)]
     output_bytes: Option<i64>,
 }
 
-/// What may be reached.
+/// Network access.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Network {
-    /// none, hosts or full.
+    /// Access mode: none, hosts or full.
     mode: String,
-    /// For `hosts`.
+    /// Allowed hosts, for the mode `hosts`.
     hosts: Option<Vec<String>>,
 }
 
-/// How an execution stands.
+/// Status of an execution.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Status {
@@ -143,80 +144,94 @@ pub(crate) enum Status {
     Interrupted,
 }
 
-/// What a program did.
+/// Result of an execution.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Result {
-    /// Name of this run.
+    /// Execution id.
     id: String,
+    /// Outcome of the program, or `queued` or `running`.
     status: Status,
-    /// Null when signalled or killed.
+    /// Exit code; null if the program was killed by a signal or did not run.
     #[schema(required)]
     exit_code: Option<u8>,
-    /// `SIGSEGV` and its kin.
+    /// Name of the signal that killed the program, such as `SIGSEGV`.
     #[schema(required)]
     signal: Option<String>,
-    /// The limit that ended it: memory, processes, disk or output.
+    /// Limit that ended the program: memory, processes, disk or output.
     #[schema(required)]
     limit: Option<String>,
-    /// Head and tail.
+    /// Standard output; the middle is left out if it exceeds the limit.
     stdout: String,
-    /// Head and tail.
+    /// Standard error; the middle is left out if it exceeds the limit.
     stderr: String,
+    /// Whether a part of `stdout` is left out.
     stdout_truncated: bool,
+    /// Whether a part of `stderr` is left out.
     stderr_truncated: bool,
-    /// Only where the bytes were not UTF-8.
+    /// Standard output in base64; only present if it is not UTF-8.
     stdout_base64: Option<String>,
-    /// Only where the bytes were not UTF-8.
+    /// Standard error in base64; only present if it is not UTF-8.
     stderr_base64: Option<String>,
+    /// Return value of `main`.
     result: Returned,
+    /// Files that the program left in `./artifacts`.
     artifacts: Vec<Artifact>,
-    /// One line a person can act on.
+    /// Reason for the failure in one line; null on success.
     #[schema(required)]
     error: Option<String>,
-    /// What was noticed before the run and during it.
+    /// Findings of the policy and of the run.
     findings: Vec<Finding>,
+    /// Packages that were installed.
     dependencies: Installed,
+    /// Wall-clock time of the program in milliseconds.
     duration_ms: f64,
+    /// Resources that the program used.
     usage: Usage,
-    /// What enforced it; null where nothing ran or it has not ended.
+    /// Isolation that was enforced; null if nothing ran, and until the execution ends.
     #[schema(required)]
     receipt: Option<Receipt>,
+    /// Metadata of the request.
     metadata: BTreeMap<String, Value>,
-    /// In a batch: the number of the request's line, from 0.
+    /// In a batch: line number of the request, from 0.
     index: Option<u64>,
 }
 
-/// What a policy minds, or what a program was kept from.
+/// A finding: a policy violation, or something the sandbox denied to the program.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Finding {
-    /// A stable id.
+    /// Stable id of the rule.
     rule: String,
+    /// Category of the rule.
     category: String,
+    /// Severity of the finding.
     severity: String,
+    /// Description of the finding.
     message: String,
-    /// In the code, from 1.
+    /// Line in the code, from 1.
     #[schema(required)]
     line: Option<u32>,
-    /// In characters, from 1.
+    /// Column in characters, from 1.
     #[schema(required)]
     column: Option<u32>,
+    /// How to fix it.
     suggestion: String,
-    /// The line of the policy, or the setting.
+    /// Line of the policy or setting that decided it.
     decided_by: String,
 }
 
-/// What a policy says of a request.
+/// Result of a policy check.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Checked {
-    /// passed or refused.
+    /// Verdict: passed or refused.
     status: String,
-    /// Why it would not run, in one line.
+    /// Reason for the refusal in one line; null if it passed.
     #[schema(required)]
     error: Option<String>,
+    /// Findings of the policy.
     findings: Vec<Finding>,
 }
 
-/// A line of what a batch answers: what a program did, or why it was not run.
+/// A line of a batch's response: a result, or the reason the request was refused.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum Line {
@@ -224,131 +239,162 @@ pub(crate) enum Line {
     Refused(Refusal),
 }
 
-/// Why a line of a batch was not run.
+/// A request of a batch that was not run.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Refusal {
-    /// The number of the line, from 0.
+    /// Line number of the request, from 0.
     index: u64,
+    /// Reason it was not run.
     error: Reason,
 }
 
-/// What `main` returned.
+/// Return value of `main`.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Returned {
+    /// Whether `main` was called and returned.
     present: bool,
+    /// The returned value; null if absent.
     value: Value,
 }
 
 /// A file that the program left in `./artifacts`.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Artifact {
+    /// File name.
     name: String,
+    /// MIME type, detected from the file.
     mime_type: String,
+    /// Size in bytes.
     size: u64,
+    /// Content in base64.
     content_base64: String,
 }
 
-/// What was installed for the run.
+/// Packages installed for a run.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Installed {
-    /// Such as `numpy==2.1.0`, `lodash@4.17.21`.
+    /// Names with versions, such as `numpy==2.1.0` or `lodash@4.17.21`.
     packages: Vec<String>,
-    /// `hit`, `miss` or `none`.
+    /// Whether the packages were cached: `hit`, `miss` or `none`.
     cache: String,
+    /// Time spent installing in milliseconds.
     install_ms: u64,
 }
 
-/// What a run used.
+/// Resources used by a run.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Usage {
+    /// CPU time in milliseconds.
     cpu_ms: f64,
+    /// Peak memory in bytes.
     peak_memory_bytes: u64,
+    /// Peak number of processes; null if unknown.
     #[schema(required)]
     processes_peak: Option<u64>,
 }
 
-/// What really enforced a run.
+/// Isolation that was enforced for a run.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Receipt {
+    /// Name of the provider.
     provider: String,
+    /// Kernel the program ran on: `host`, `gvisor` or `remote`.
     kernel: String,
+    /// Isolation layers that were enforced.
     isolation: Vec<String>,
-    /// `"pool"`, `"fork"` or `false`.
+    /// How the sandbox was started: `"pool"` or `"fork"`, or `false` for a cold start.
     warm: Value,
+    /// Whether isolation was only simulated.
     simulated: bool,
-    /// The provider that should have served it, and was failing.
+    /// Provider that should have run it, but was failing.
     instead_of: Option<String>,
-    /// Whose machine it ran on, where that was not Belljar's: isolation is theirs then.
+    /// Remote service that ran it; isolation is then the service's responsibility.
     service: Option<Service>,
 }
 
-/// Somebody else's machines.
+/// A remote service that runs sandboxes on its own machines.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Service {
-    /// The host that was asked for one.
+    /// Host of the service's API.
     host: String,
-    /// What the machine was made of.
+    /// Template the machine was created from.
     template: String,
-    /// Where it stood, if that was chosen.
+    /// Region of the machine, if one was chosen.
     #[schema(required)]
     region: Option<String>,
 }
 
-/// It will run.
+/// An accepted execution.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Accepted {
+    /// Execution id.
     id: String,
+    /// Status of the execution, `queued`.
     status: Status,
 }
 
-/// Executions without their results.
+/// A page of executions, without their results.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ExecutionPage {
+    /// Executions, newest first.
     executions: Vec<Summary>,
+    /// Cursor of the next page; null on the last page.
     #[schema(required)]
     next_cursor: Option<String>,
 }
 
-/// An execution without its result. Times are milliseconds since 1970.
+/// An execution without its result. Times are in milliseconds since 1970.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Summary {
+    /// Execution id.
     id: String,
+    /// Status of the execution.
     status: Status,
+    /// Language of the code, or `command`.
     language: String,
+    /// Metadata of the request.
     metadata: BTreeMap<String, Value>,
+    /// Creation time.
     created: i64,
+    /// Start time; null while queued.
     #[schema(required)]
     started: Option<i64>,
+    /// End time; null until it ends.
     #[schema(required)]
     ended: Option<i64>,
+    /// Exit code; null until the end, or if the program was killed by a signal.
     #[schema(required)]
     exit_code: Option<u8>,
+    /// CPU time in milliseconds.
     cpu_ms: u64,
+    /// Size of the stored result in bytes.
     size_bytes: u64,
 }
 
-/// Why a request was not served.
+/// Error response.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Problem {
+    /// Reason the request failed.
     error: Reason,
 }
 
-/// Why.
+/// Reason a request failed.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Reason {
+    /// Machine-readable code.
     code: Code,
-    /// For people.
+    /// Description for people.
     message: String,
-    /// By which the log knows it.
+    /// Request id for finding the error in the server's log.
     #[schema(required)]
     request_id: Option<String>,
-    /// With `refused` only: what the policy minds.
+    /// Findings of the policy; only with the code `refused`.
     findings: Option<Vec<Finding>>,
 }
 
-/// How the server is.
+/// Health of the server.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Health {
-    /// live or ready.
+    /// Health status: live or ready.
     status: String,
 }

@@ -1,8 +1,9 @@
-//! The server takes its world as arguments, and ends in order.
+//! The accept loop and the orderly shutdown.
 //!
 //! ```text
-//! accept … ─▶ asked to end ─▶ accepts no more, refuses new work, lets what runs finish
-//!          ─▶ its time is over ─▶ cancels what still runs ─▶ its results are committed ─▶ sandboxes end ─▶ connections close
+//! accept … ─▶ shutdown requested ─▶ stops accepting, refuses new work, lets running work finish
+//!          ─▶ drain time is over ─▶ cancels running work ─▶ commits results ─▶ ends sandboxes
+//!          ─▶ closes connections
 //! ```
 
 use std::future::Future;
@@ -22,23 +23,23 @@ use crate::tls::Tls;
 use crate::world::World;
 use crate::{bearers, connection, mismatches, roster, routes, sandboxes};
 
-/// How long cancelled work has to be recorded, and answers to be sent.
+/// How long canceled work may take to be recorded, and answers to be sent.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// When the system has no room for another connection, it may have in a moment.
+/// Delay before accepting again after `accept` failed, for example because file descriptors ran out.
 const BREATH: Duration = Duration::from_millis(50);
-/// Connections at one time to the address for metrics.
+/// Maximum number of connections to the metrics listener.
 const SCRAPERS: usize = 64;
-/// The answer to a client whose address holds its share of the connections.
+/// Response to a client whose address has used up its share of the connections.
 const NO_ROOM: &[u8] =
     b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
-/// How often old results are looked for.
+/// Interval at which expired results are removed.
 const SWEEP: Duration = Duration::from_secs(300);
 
-/// Serves until `shutdown` completes, and then until everything has ended, within bounds.
+/// Serves until `shutdown` completes, then shuts down within bounded time.
 pub async fn run(doors: impl Into<Doors>, world: Arc<World>, shutdown: impl Future<Output = ()>) {
     let doors = doors.into();
     let (end, ending) = watch::channel(false);
-    // Every connection holds a sender, so this ends with the last one.
+    // Every connection holds a sender, so the channel closes with the last connection.
     let (alive, mut connections) = mpsc::channel::<()>(1);
     let sweepers = [
         tokio::spawn(sweep(Arc::clone(&world))),
@@ -54,11 +55,11 @@ pub async fn run(doors: impl Into<Doors>, world: Arc<World>, shutdown: impl Futu
     drop(alive);
     shutdown.await;
     accepting.shutdown().await;
-    tracing::info!(under_way = world.live.count(), "ending");
+    tracing::info!(under_way = world.live.count(), "shutting down");
     world.live.close();
     end.send_replace(true);
     if timeout(world.settings.drain, world.live.idle()).await.is_err() {
-        tracing::warn!(under_way = world.live.count(), "time is over; cancelling");
+        tracing::warn!(under_way = world.live.count(), "drain time is over; canceling");
         world.live.cancel_all();
         let _ = timeout(LAST_WORDS, world.live.idle()).await;
     }
@@ -71,7 +72,7 @@ pub async fn run(doors: impl Into<Doors>, world: Arc<World>, shutdown: impl Futu
     }
 }
 
-/// Where somebody may come in, and what there is behind it.
+/// A listener and the routes it serves.
 struct Door {
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
@@ -95,7 +96,7 @@ async fn accept(door: Door, world: Arc<World>, ending: watch::Receiver<bool>, al
         let (stream, peer) = match door.listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::debug!(%error, "a connection could not be accepted");
+                tracing::debug!(%error, "cannot accept a connection");
                 sleep(BREATH).await;
                 continue;
             }
@@ -104,7 +105,7 @@ async fn accept(door: Door, world: Arc<World>, ending: watch::Receiver<bool>, al
         let bearer = world.bearers.new_one();
         let Some(place) = door.connections.admit(peer.ip(), &bearer) else {
             if tls.is_none() {
-                // As much as its buffer takes: nobody waits for a client here.
+                // Writes what fits into the socket buffer; the accept loop does not wait for a client.
                 let _ = stream.try_write(NO_ROOM);
             }
             continue;
@@ -116,20 +117,16 @@ async fn accept(door: Door, world: Arc<World>, ending: watch::Receiver<bool>, al
     }
 }
 
-/// Lets go of what is older or larger than is kept.
+/// Removes results that exceed the retention limits.
 async fn sweep(world: Arc<World>) {
     loop {
         world.written.begin_anew();
         match world.store.prune(world.settings.retention, belljar_store::Timestamp::now()).await {
             Ok(pruned) if pruned.executions > 0 => {
-                tracing::info!(
-                    executions = pruned.executions,
-                    bytes = pruned.bytes,
-                    "old results were removed"
-                );
+                tracing::info!(executions = pruned.executions, bytes = pruned.bytes, "removed old results");
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "old results could not be removed"),
+            Err(error) => tracing::warn!(%error, "cannot remove old results"),
         }
         tokio::select! {
             () = sleep(SWEEP) => {}

@@ -1,4 +1,4 @@
-//! What an administrator can set about the service. Every value is a bound.
+//! Settings of the service. Every value is a bound.
 
 use std::time::Duration;
 
@@ -7,55 +7,58 @@ use belljar_store::Retention;
 
 use crate::trace::Collector;
 
-/// How the service behaves.
+/// Settings of the service.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Executions at one time. A quarter more are a reserve for tenants within their fair share.
+    /// Maximum number of concurrent executions. A quarter more is reserved for tenants within their fair
+    /// share.
     pub concurrency: usize,
-    /// Executions of one tenant that may wait for their turn.
+    /// Maximum number of queued executions of one tenant.
     pub queue: usize,
-    /// Executions of all tenants that may wait.
+    /// Maximum number of queued executions of all tenants.
     pub queue_total: usize,
-    /// Sandboxes at one time. A quarter more are a reserve for tenants within their fair share.
+    /// Maximum number of live sandboxes. A quarter more is reserved for tenants within their fair share.
     pub sandboxes: usize,
-    /// How long nobody may use a sandbox before its time is over.
+    /// How long a sandbox may be unused before it expires.
     pub sandbox_idle: Duration,
-    /// How often sandboxes are looked after: those that are idle, and what all of them have used.
+    /// Interval at which idle sandboxes are ended or paused and usage is recorded.
     pub sandbox_sweep: Duration,
-    /// How long any sandbox may live, however often it is extended or resumed.
+    /// Maximum lifetime of a sandbox, including extensions and resumes.
     pub sandbox_life: Duration,
-    /// How long a terminal's client may say nothing, not even to a ping, of which there are four in that time.
+    /// How long a terminal client may be silent. Four pings are sent in that time.
     pub terminal_silence: Duration,
-    /// What an archive may grow to when it is unpacked; no more than the sandbox's disk in any case.
+    /// Size limits for unpacking an archive. The sandbox's disk limit also applies.
     pub archives: ArchiveLimits,
-    /// What the volumes and snapshots of a tenant may take together that has no quota of its own.
+    /// Disk quota in bytes for the volumes and snapshots of a tenant that has no quota of its own.
     pub tenant_disk: u64,
-    /// The longest body, and the longest line of a batch.
+    /// Maximum length in bytes of a body and of a line of a batch.
     pub max_body: usize,
-    /// What all bodies that arrive may hold together; the requests that wait or run may hold as much again.
+    /// Memory in bytes for all arriving bodies together. Queued and running requests may use as much again.
     pub bodies_total: usize,
-    /// Executions of one batch at one time.
+    /// Maximum number of concurrent executions of one batch.
     pub batch_jobs: usize,
-    /// Connections at one time.
+    /// Maximum number of open connections.
     pub connections: usize,
-    /// Event streams, WebSockets, batches and MCP streams at one time, of all tenants together; no more than half of the
-    /// connections in any case.
+    /// Maximum number of open event streams, WebSockets, batches and MCP streams of all tenants together.
+    /// Never more than half of `connections`.
     pub streams: usize,
-    /// The same of one tenant.
+    /// Maximum number of such streams of one tenant.
     pub tenant_streams: usize,
-    /// How long a client may take for a request's head, and how long an idle connection is kept.
+    /// How long a client may take to send a request head, and how long an idle connection is kept open.
     pub head_timeout: Duration,
-    /// How long a client may take for a whole body, for the next piece of a batch or a file, and for reading what it is sent.
+    /// How long a client may take to send a whole body or the next part of a batch or file, and to accept a
+    /// write.
     pub body_timeout: Duration,
-    /// How long running work may go on after the request to end.
+    /// How long running work may continue after shutdown is requested.
     pub drain: Duration,
-    /// Whether callers need no key. Only for a server that nobody but this machine reaches.
+    /// Whether callers need no key. Only for a server that is reachable from this machine alone.
     pub without_keys: bool,
-    /// Web pages from elsewhere that may call it, by their origins, such as `https://app.example`; its own always may.
+    /// Origins of foreign web pages that may call the server, for example `https://app.example`. Its own
+    /// always may.
     pub origins: Vec<String>,
-    /// Where traces go.
+    /// Trace collector, if traces are exported.
     pub collector: Option<Collector>,
-    /// What is kept of finished work.
+    /// Retention of results and of the audit log.
     pub retention: Retention,
 }
 

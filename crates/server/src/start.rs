@@ -1,4 +1,4 @@
-//! The start: what an earlier server left is settled, and there is a tenant and a way in.
+//! Startup: recovers from an earlier run of the server, and ensures a default tenant and an admin key exist.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::roster::{self, Providers, Roster};
 use crate::settings::Settings;
 use crate::world::World;
 
-/// The shortest key that may be set.
+/// Minimum length of a configured admin key.
 const SHORTEST: usize = 32;
 
-/// A key with all scopes that was set from outside, known by its digest only.
+/// A configured key with all scopes. Only its digest is kept.
 #[derive(Debug, Clone, Copy)]
 pub struct AdminKey(Digest);
 
@@ -37,13 +37,13 @@ impl FromStr for AdminKey {
     }
 }
 
-/// The key that was made because there was none; to be shown this once.
+/// The key created on first start, to be shown once; `None` if an admin key already existed.
 pub type FirstKey = Option<Secret>;
 
-/// Makes the world of a server.
+/// Creates the state of a server.
 ///
 /// # Errors
-/// The database or the data folder cannot answer or write.
+/// The database or the data directory cannot be read or written.
 pub async fn prepare(
     engine: Arc<Engine>,
     store: Arc<Store>,
@@ -55,11 +55,11 @@ pub async fn prepare(
 ) -> Result<(Arc<World>, FirstKey), Error> {
     let interrupted = store.interrupt_unfinished(Timestamp::now()).await?;
     if interrupted > 0 {
-        tracing::warn!(executions = interrupted, "were under way when an earlier server ended: interrupted");
+        tracing::warn!(executions = interrupted, "marked executions of an earlier server as interrupted");
     }
     let ended = store.interrupt_sandboxes(Timestamp::now()).await?.len();
     if ended > 0 {
-        tracing::warn!(sandboxes = ended, "were alive when an earlier server ended: interrupted");
+        tracing::warn!(sandboxes = ended, "marked sandboxes of an earlier server as interrupted");
     }
     settle(&*places, &store).await?;
     let home: TenantName = DEFAULT_TENANT.parse()?;

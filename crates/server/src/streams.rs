@@ -1,4 +1,5 @@
-//! Responses that last: event streams, WebSockets, batches and MCP streams. Each tenant has a bound and a share.
+//! Long-lived responses: event streams, WebSockets, batches and MCP streams. Each tenant has a limit and a
+//! fair share.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,14 +14,14 @@ use crate::fair_share::{FairShare, Tenure};
 use crate::pool::{Hold, Pool, Rivals, ShareKind};
 use crate::settings::Settings;
 
-/// The places for streams.
+/// Slots for streams.
 #[derive(Debug)]
 pub(crate) struct Streams {
     places: Pool<TenantName>,
     most_of_one: u64,
 }
 
-/// The place of one stream; given back when dropped.
+/// The slot of one stream. Dropping it frees the slot.
 #[derive(Debug)]
 pub(crate) struct StreamPlace {
     _hold: Hold<TenantName>,
@@ -33,7 +34,7 @@ impl Streams {
         Self { places, most_of_one: settings.tenant_streams as u64 }
     }
 
-    /// Takes a place for a stream of a tenant.
+    /// Takes a stream slot for a tenant.
     pub(crate) fn open(&self, tenant: &TenantName) -> Result<StreamPlace, Error> {
         let taken = self.places.take_at_most(tenant, self.most_of_one, Tenure::Lasting);
         taken.map(|hold| StreamPlace { _hold: hold }).map_err(|refusal| self.places.error(refusal))
@@ -45,13 +46,13 @@ impl Streams {
 }
 
 impl StreamPlace {
-    /// Keeps the place for as long as a response is sent.
+    /// Keeps the slot until the response has been sent.
     pub(crate) fn within(self, response: Response) -> Response {
         response.map(|body| Body::new(Placed { body, _place: self }))
     }
 }
 
-/// A body with its place.
+/// A response body that holds its stream slot.
 struct Placed {
     body: Body,
     _place: StreamPlace,

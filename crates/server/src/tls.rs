@@ -1,4 +1,4 @@
-//! TLS: one certificate at a time, which can be replaced while the server runs.
+//! TLS with one certificate, which can be replaced while the server runs.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -11,7 +11,7 @@ use tokio_rustls::rustls::{self, ServerConfig};
 
 use crate::error::Error;
 
-/// A certificate and its key, for every connection that begins from now on.
+/// The certificate and private key used for new connections.
 pub struct Tls(RwLock<Arc<ServerConfig>>);
 
 impl fmt::Debug for Tls {
@@ -21,18 +21,19 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Takes a certificate, with those that vouch for it behind it, and its key, both as PEM.
+    /// Creates a TLS configuration from a PEM certificate chain, server certificate first, and a PEM private
+    /// key.
     ///
     /// # Errors
-    /// One of them cannot be read, or they do not belong together.
+    /// One of them cannot be parsed, or the key does not belong to the certificate.
     pub fn new(certificate: &[u8], key: &[u8]) -> Result<Self, Error> {
         Ok(Self(RwLock::new(config(certificate, key)?)))
     }
 
-    /// Takes others; connections that are there keep theirs.
+    /// Replaces certificate and key. Open connections keep the old ones.
     ///
     /// # Errors
-    /// As for [`Tls::new`]; then the old ones stay.
+    /// As for [`Tls::new`]; the old certificate and key then stay in use.
     pub fn replace(&self, certificate: &[u8], key: &[u8]) -> Result<(), Error> {
         let config = config(certificate, key)?;
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
@@ -46,14 +47,13 @@ impl Tls {
 
 fn config(certificate: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>, Error> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
-    let chain = chain.map_err(|error| refused("certificate", &format!("cannot be read: {error}")))?;
+    let chain = chain.map_err(|error| refused("certificate", &format!("cannot be parsed: {error}")))?;
     if chain.is_empty() {
-        let advice = "has no '-----BEGIN CERTIFICATE-----'; give it as PEM, the server's own first";
+        let advice = "has no '-----BEGIN CERTIFICATE-----'; use PEM, with the server's own certificate first";
         return Err(refused("certificate", advice));
     }
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
-        refused("key", "has no '-----BEGIN PRIVATE KEY-----' that can be read; give it as PEM, unencrypted")
-    })?;
+    let key = PrivateKeyDer::from_pem_slice(key)
+        .map_err(|_| refused("key", "has no readable '-----BEGIN PRIVATE KEY-----'; use PEM, unencrypted"))?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
@@ -65,7 +65,7 @@ fn config(certificate: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>, Error> {
 fn unusable(error: &rustls::Error) -> Error {
     match error {
         rustls::Error::InconsistentKeys(_) => {
-            refused("key", "belongs to another certificate; give the two that were made together")
+            refused("key", "does not match the certificate; use the key the certificate was issued for")
         }
         rustls::Error::InvalidCertificate(_) => refused("certificate", &format!("cannot be used: {error}")),
         _ => refused("key", &format!("cannot be used: {error}")),

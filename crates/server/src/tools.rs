@@ -1,4 +1,4 @@
-//! `/v1/tools/{name}`: a model's tool call, as the model wrote it, becomes a tool result.
+//! `/v1/tools/{name}`: runs a model's tool call, in the format of its API, and returns the tool result.
 
 use std::sync::Arc;
 
@@ -15,15 +15,16 @@ use crate::mcp::Behalf;
 use crate::schema;
 use crate::world::World;
 
-/// Does what a model's tool call asks for: a call of OpenAI's or Anthropic's as it is, or the tool's input by itself.
+/// Runs a model's tool call: an unchanged OpenAI or Anthropic call, or only the tool's input.
 #[utoipa::path(
     post, path = "/v1/tools/{name}", tag = "tools", request_body = schema::ToolCall,
-    params(("name" = String, Path, description = "The tool: run_code, run_command, sandbox_open, …; code_execution is run_code")),
+    params(("name" = String, Path,
+        description = "Tool name: run_code, run_command, sandbox_open, …; code_execution means run_code")),
     responses(
-        (status = 200, description = "The tool result, in the words of the call, also where the tool came to nothing: the \
-            model reads why", body = schema::ToolResult),
-        (status = 404, description = "There is no such tool", body = schema::Problem),
-        (status = 422, description = "It is no tool call, or one of another tool", body = schema::Problem),
+        (status = 200, description = "The tool result, in the format of the call; if the tool failed, with \
+            the reason for the model", body = schema::ToolResult),
+        (status = 404, description = "No such tool", body = schema::Problem),
+        (status = 422, description = "Not a tool call, or a call of another tool", body = schema::Problem),
     )
 )]
 pub(crate) async fn call(
@@ -41,10 +42,10 @@ pub(crate) async fn call(
     if let Some(named) = &named
         && Tool::named(named).map_err(wrong)?.name != tool.name
     {
-        return Err(wrong(format!("it is a call of {named}, and this is {name}")));
+        return Err(wrong(format!("this is a call of {named}, but the path names {name}")));
     }
     let hands = Behalf::new(&world, caller, None);
-    // Who hangs up takes the run along.
+    // If the client disconnects, this future is dropped and the run ends.
     let never = Box::pin(std::future::pending());
     let answer = tool.call(&hands, input, &mut Blind, never).await;
     Ok(Json(reply.with(answer.unwrap_or_else(|error| Answer::failure(&error)))))

@@ -1,4 +1,4 @@
-//! What every handler reaches: handed in once, by whoever starts the server.
+//! Shared state of all handlers, created once when the server starts.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ use crate::streams::Streams;
 use crate::trace::Tracer;
 use crate::written::Written;
 
-/// The service's world.
+/// State that every handler can access.
 #[derive(Debug)]
 pub struct World {
     pub(crate) engine: Arc<Engine>,
@@ -51,9 +51,9 @@ pub struct World {
     pub(crate) bodies: Bodies,
     pub(crate) connections: Connections,
     pub(crate) streams: Streams,
-    /// Whether there is more than one tenant to share with.
+    /// Whether more than one tenant competes for the server's resources.
     pub(crate) rivals: Rivals,
-    /// The profiles of the configuration, on which those of the database lie.
+    /// Profiles from the configuration file. Profiles in the database override them.
     pub(crate) profiles: Profiles,
     pub(crate) roster: Roster,
 }
@@ -96,14 +96,14 @@ impl World {
         }
     }
 
-    /// Looks whether there is more than one tenant that may use the server.
+    /// Records whether more than one tenant is enabled.
     pub(crate) async fn count_tenants(&self) -> Result<(), Error> {
         let tenants = self.store.tenants().await?;
         self.rivals.set(tenants.iter().filter(|tenant| tenant.disabled.is_none()).count() > 1);
         Ok(())
     }
 
-    /// How often a tenant was refused something, or had to wait for it, because of its share.
+    /// Returns how often a tenant was refused or had to wait because of its share, by kind.
     pub(crate) fn share_refusals(&self) -> Vec<(&'static str, u64)> {
         let gate = self.gate.refusals();
         let mut all = vec![("turns", gate.turns), ("queue", gate.queue), self.sandboxes.refused()];
@@ -113,7 +113,7 @@ impl World {
         all
     }
 
-    /// What the volumes and snapshots of a caller may take together.
+    /// Returns the caller's disk quota in bytes, for its volumes and snapshots together.
     pub(crate) fn disk_quota(&self, caller: &Caller) -> u64 {
         caller.quotas.disk_bytes.unwrap_or(self.settings.tenant_disk)
     }

@@ -1,13 +1,13 @@
-//! How much was written since old results were last removed: a good part of what is kept does not wait for its time.
+//! Starts a retention sweep early, once ⅛ of the retention budget has been written.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-/// The part of what is kept that may come on top of it.
+/// Fraction of the retention budget that triggers a sweep.
 const PART: u64 = 8;
 
-/// Bytes since the last sweep.
+/// Counts the bytes written since the last sweep.
 #[derive(Debug)]
 pub(crate) struct Written {
     bytes: AtomicU64,
@@ -16,7 +16,7 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// Where so much is kept.
+    /// Creates a trigger for a retention budget in bytes; without a budget, it never fires.
     pub(crate) fn new(kept: Option<u64>) -> Self {
         let most = kept.map_or(u64::MAX, |kept| (kept / PART).max(1));
         Self { bytes: AtomicU64::new(0), most, much: Notify::new() }
@@ -28,12 +28,12 @@ impl Written {
         }
     }
 
-    /// Completes when it is much.
+    /// Completes when enough has been written to sweep.
     pub(crate) async fn is_much(&self) {
         self.much.notified().await;
     }
 
-    /// A sweep begins.
+    /// Resets the counter at the start of a sweep.
     pub(crate) fn begin_anew(&self) {
         self.bytes.store(0, Ordering::Relaxed);
     }

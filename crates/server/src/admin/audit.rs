@@ -1,4 +1,4 @@
-//! `/v1/audit`.
+//! `/v1/audit`: the audit log.
 
 use axum::Json;
 use axum::extract::RawQuery;
@@ -11,10 +11,14 @@ use crate::schema;
 
 const PAGE: u32 = 50;
 
-/// Every administrative act, and every one that was refused, newest first.
+/// Lists all administrative actions, including refused ones, newest first.
 #[utoipa::path(get, path = "/v1/audit", tag = "administration",
-    params(("tenant" = Option<String>, Query), ("limit" = Option<u32>, Query), ("cursor" = Option<i64>, Query)),
-    responses((status = 200, description = "A page", body = schema::AuditPage)))]
+    params(
+        ("tenant" = Option<String>, Query, description = "Only entries of this tenant"),
+        ("limit" = Option<u32>, Query, description = "Page size; default 50"),
+        ("cursor" = Option<i64>, Query, description = "`next_cursor` of the previous page"),
+    ),
+    responses((status = 200, description = "A page of the audit log", body = schema::AuditPage)))]
 pub(crate) async fn list(desk: Desk, query: RawQuery) -> Result<Json<AuditPage>, Error> {
     let query = Query::parse(query, &["tenant", "limit", "cursor"])?;
     let (tenant, cursor) = (query.get("tenant").map(str::to_owned), query.parsed("cursor")?);

@@ -1,4 +1,4 @@
-//! `/v1/tenants/{tenant}/keys`.
+//! `/v1/tenants/{tenant}/keys`: API keys.
 
 use std::time::Duration;
 
@@ -30,20 +30,24 @@ struct Rotation {
     old_valid_seconds: u64,
 }
 
-/// A tenant's keys, without what makes them keys.
-#[utoipa::path(get, path = "/v1/tenants/{tenant}/keys", tag = "administration", params(("tenant" = String, Path)),
-    responses((status = 200, description = "Newest first", body = schema::KeyList)))]
+/// Lists a tenant's keys, without their secrets.
+#[utoipa::path(get, path = "/v1/tenants/{tenant}/keys", tag = "administration",
+    params(("tenant" = String, Path, description = "Tenant name")),
+    responses((status = 200, description = "The tenant's keys, newest first", body = schema::KeyList)))]
 pub(crate) async fn list(desk: Desk, Path(tenant): Path<String>) -> Result<Json<Value>, Error> {
     let keys = desk.world.store.keys(&tenants::known(&tenant)?).await?;
     Ok(Json(json!({"keys": keys})))
 }
 
-/// Makes a key. Its text is in this answer and nowhere else.
-#[utoipa::path(post, path = "/v1/tenants/{tenant}/keys", tag = "administration", params(("tenant" = String, Path)),
+/// Creates a key.
+///
+/// Its secret is shown only in this response.
+#[utoipa::path(post, path = "/v1/tenants/{tenant}/keys", tag = "administration",
+    params(("tenant" = String, Path, description = "Tenant name")),
     request_body = schema::NewKey,
-    responses((status = 201, description = "The key, this once", body = schema::ShownKey),
-        (status = 404, description = "There is no such tenant", body = schema::Problem),
-        (status = 422, description = "Something is wrong with it", body = schema::Problem)))]
+    responses((status = 201, description = "The new key, with its secret", body = schema::ShownKey),
+        (status = 404, description = "No such tenant", body = schema::Problem),
+        (status = 422, description = "Invalid request", body = schema::Problem)))]
 pub(crate) async fn create(
     desk: Desk,
     Path(name): Path<String>,
@@ -58,11 +62,15 @@ pub(crate) async fn create(
     desk.act("key.create", &name, work).await.map(shown)
 }
 
-/// Makes a successor; the old key opens nothing any more, or only for a while.
+/// Creates a successor of a key.
+///
+/// The old key is revoked, at once or after a delay.
 #[utoipa::path(post, path = "/v1/tenants/{tenant}/keys/{key}/rotate", tag = "administration",
-    params(("tenant" = String, Path), ("key" = String, Path)), request_body = schema::KeyRotation,
-    responses((status = 201, description = "The new key, this once", body = schema::ShownKey),
-        (status = 404, description = "There is no such key", body = schema::Problem)))]
+    params(("tenant" = String, Path, description = "Tenant name"),
+        ("key" = String, Path, description = "Key id")),
+    request_body = schema::KeyRotation,
+    responses((status = 201, description = "The new key, with its secret", body = schema::ShownKey),
+        (status = 404, description = "No such key", body = schema::Problem)))]
 pub(crate) async fn rotate(
     desk: Desk,
     Path((tenant, key)): Path<(String, String)>,
@@ -76,11 +84,12 @@ pub(crate) async fn rotate(
     desk.act("key.rotate", &key, work).await.map(shown)
 }
 
-/// Takes a key back, at once and for good.
+/// Revokes a key, at once and permanently.
 #[utoipa::path(delete, path = "/v1/tenants/{tenant}/keys/{key}", tag = "administration",
-    params(("tenant" = String, Path), ("key" = String, Path)),
-    responses((status = 204, description = "It opens nothing any more"),
-        (status = 404, description = "There is no such key", body = schema::Problem)))]
+    params(("tenant" = String, Path, description = "Tenant name"),
+        ("key" = String, Path, description = "Key id")),
+    responses((status = 204, description = "The key is revoked"),
+        (status = 404, description = "No such key", body = schema::Problem)))]
 pub(crate) async fn revoke(
     desk: Desk,
     Path((tenant, key)): Path<(String, String)>,
@@ -92,7 +101,7 @@ pub(crate) async fn revoke(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Runs and sandboxes unless said otherwise: nobody becomes an administrator by leaving something out.
+/// Parses the scopes of a key. The default excludes `admin`, which must be requested explicitly.
 fn scopes(given: Option<Vec<String>>) -> Result<Scopes, Error> {
     match given {
         None => Ok([Scope::Run, Scope::Sandboxes].into_iter().collect()),

@@ -1,4 +1,4 @@
-//! What administrators do. Every act, and every one that was refused, is in the audit log.
+//! Administrative routes. Every action, including refused ones, is written to the audit log.
 
 pub(crate) mod audit;
 pub(crate) mod keys;
@@ -19,10 +19,10 @@ use crate::errand::to_the_end;
 use crate::error::Error;
 use crate::world::World;
 
-/// The longest target that the log takes; a longer name is nobody's.
+/// Maximum length of a target in characters, below the limit of the audit log. No valid name is longer.
 const TARGET: usize = 200;
 
-/// An administrator at a route.
+/// A request by an administrator.
 #[derive(Debug)]
 pub(crate) struct Desk {
     world: Arc<World>,
@@ -44,7 +44,7 @@ impl Desk {
         Arc::clone(&self.world.store)
     }
 
-    /// Does something, and enters it into the log with what came of it. Nobody acts unseen by hanging up in between.
+    /// Runs an action and writes its outcome to the audit log, even if the client disconnects in between.
     async fn act<T: Send + 'static>(
         &self,
         action: &str,
@@ -60,10 +60,10 @@ impl Desk {
         };
         to_the_end(async move {
             let done = work.await;
-            // What was remembered may be about what has changed.
+            // The cached callers may be outdated now.
             world.accounts.forget();
             if let Err(error) = world.count_tenants().await {
-                tracing::warn!(%error, "tenants could not be counted; shares are as before");
+                tracing::warn!(%error, "cannot count tenants; fair shares are unchanged");
             }
             world.bearers.look_again();
             let (outcome, detail) = match &done {
@@ -77,7 +77,7 @@ impl Desk {
     }
 }
 
-/// Something that was done, or was to be.
+/// An action for the audit log.
 #[derive(Debug)]
 pub(crate) struct Act {
     caller: Caller,
@@ -87,7 +87,7 @@ pub(crate) struct Act {
 }
 
 impl Act {
-    /// What a request would have done, had its key been allowed to.
+    /// Describes a request that is refused for lack of the scope `admin`.
     pub(crate) fn refused(caller: &Caller, parts: &Parts) -> Self {
         let route = parts.extensions.get::<MatchedPath>().map_or("none", MatchedPath::as_str);
         Self {

@@ -1,6 +1,6 @@
-//! `/v1/profiles`: profiles in the database lie on top of those of the configuration.
+//! `/v1/profiles`: profiles in the database, which override those of the configuration.
 //!
-//! Folders of the host are for the configuration file alone: no profile that comes over HTTP can show one.
+//! Only the configuration file can mount host folders: a profile set over HTTP cannot.
 
 use std::sync::Arc;
 
@@ -19,45 +19,47 @@ use crate::error::Error;
 use crate::schema;
 use crate::world::World;
 
-/// Lets the engine know all profiles.
+/// Loads all profiles into the engine.
 ///
 /// # Errors
-/// The database cannot answer.
+/// The database cannot be read.
 pub(crate) async fn load(world: &World) -> Result<(), Error> {
     let mut profiles = world.profiles.clone();
     for stored in world.store.profiles().await? {
         match serde_json::from_str(&stored.json) {
             Ok(profile) => profiles.insert(stored.name.to_string(), profile),
-            // Another version wrote it; the others count all the same.
-            Err(error) => tracing::warn!(profile = %stored.name, %error, "a profile cannot be used"),
+            // Written by another version; the other profiles stay usable.
+            Err(error) => tracing::warn!(profile = %stored.name, %error, "cannot use a stored profile"),
         }
     }
     world.engine.set_profiles(profiles);
     Ok(())
 }
 
-/// The profiles that were set over HTTP.
+/// Lists the profiles that were set over HTTP.
 #[utoipa::path(get, path = "/v1/profiles", tag = "administration",
-    responses((status = 200, description = "By name", body = schema::ProfileList)))]
+    responses((status = 200, description = "The profiles, sorted by name", body = schema::ProfileList)))]
 pub(crate) async fn list(desk: Desk) -> Result<Json<Value>, Error> {
     let profiles: Vec<Value> = desk.world.store.profiles().await?.iter().map(shown).collect();
     Ok(Json(json!({"profiles": profiles})))
 }
 
-/// One of them.
-#[utoipa::path(get, path = "/v1/profiles/{profile}", tag = "administration", params(("profile" = String, Path)),
-    responses((status = 200, description = "It", body = schema::StoredProfile),
-        (status = 404, description = "There is none", body = schema::Problem)))]
+/// Returns a profile.
+#[utoipa::path(get, path = "/v1/profiles/{profile}", tag = "administration",
+    params(("profile" = String, Path, description = "Profile name")),
+    responses((status = 200, description = "The profile", body = schema::StoredProfile),
+        (status = 404, description = "No such profile", body = schema::Problem)))]
 pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Value>, Error> {
     let found = desk.world.store.profile(&known(&name)?).await?;
     Ok(Json(shown(&found.ok_or(Error::NotFound("profile"))?)))
 }
 
-/// Adds or replaces a profile. It counts from the next request on.
-#[utoipa::path(put, path = "/v1/profiles/{profile}", tag = "administration", params(("profile" = String, Path)),
+/// Creates or replaces a profile, which applies from the next request on.
+#[utoipa::path(put, path = "/v1/profiles/{profile}", tag = "administration",
+    params(("profile" = String, Path, description = "Profile name")),
     request_body = schema::Profile,
-    responses((status = 200, description = "As it is now", body = schema::StoredProfile),
-        (status = 422, description = "Something is wrong with it", body = schema::Problem)))]
+    responses((status = 200, description = "The new profile", body = schema::StoredProfile),
+        (status = 422, description = "Invalid profile", body = schema::Problem)))]
 pub(crate) async fn set(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Value>, Error> {
     let profile: ProfileName = name.parse()?;
     let new: Profile = parse_bytes(&body.bytes)?;
@@ -75,10 +77,13 @@ pub(crate) async fn set(desk: Desk, Path(name): Path<String>, body: Whole) -> Re
     Ok(Json(shown))
 }
 
-/// Removes a profile; one of the configuration of the same name counts again.
-#[utoipa::path(delete, path = "/v1/profiles/{profile}", tag = "administration", params(("profile" = String, Path)),
-    responses((status = 204, description = "It is gone"),
-        (status = 404, description = "There is none", body = schema::Problem)))]
+/// Removes a profile.
+///
+/// A profile of the same name in the configuration applies again.
+#[utoipa::path(delete, path = "/v1/profiles/{profile}", tag = "administration",
+    params(("profile" = String, Path, description = "Profile name")),
+    responses((status = 204, description = "The profile is removed"),
+        (status = 404, description = "No such profile", body = schema::Problem)))]
 pub(crate) async fn remove(desk: Desk, Path(name): Path<String>) -> Result<StatusCode, Error> {
     let (profile, world) = (known(&name)?, Arc::clone(&desk.world));
     let work = async move {
@@ -92,10 +97,10 @@ pub(crate) async fn remove(desk: Desk, Path(name): Path<String>) -> Result<Statu
 fn check(profile: &Profile, ceiling: &Limits) -> Result<(), Error> {
     let refused = |field, message: &str| Err(Error::Invalid { field, message: message.to_owned() });
     if !profile.mounts.is_empty() {
-        return refused("mounts", "folders of the host are set in belljar.toml");
+        return refused("mounts", "host folders can only be set in belljar.toml");
     }
     if profile.image.as_deref().is_some_and(|image| image != "host") {
-        return refused("image", "folders of the host are set in belljar.toml");
+        return refused("image", "host folders can only be set in belljar.toml");
     }
     Ok(profile.check(ceiling)?)
 }

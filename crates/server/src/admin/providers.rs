@@ -1,4 +1,4 @@
-//! `/v1/providers`: who there is and how they do, what is said about each, and whether it works.
+//! `/v1/providers`: the providers' health and configuration, and tests of them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,9 +26,9 @@ use crate::roster::{self, Hidden, Seat, Seed};
 use crate::schema;
 use crate::world::World;
 
-/// How long a test may take with everything that it needs.
+/// Timeout of a test, including setup.
 const TEST: Duration = Duration::from_secs(120);
-/// What a test runs unless it is told otherwise.
+/// Language and code of the default test program.
 const PROGRAM: (&str, &str) = ("python", "print(6 * 7)");
 
 #[derive(Debug, Deserialize)]
@@ -53,9 +53,9 @@ struct Test {
     code: Option<String>,
 }
 
-/// Everybody, with what they can do and how they do. They are asked now.
+/// Lists all providers with their features and health, which is checked now.
 #[utoipa::path(get, path = "/v1/providers", tag = "administration",
-    responses((status = 200, description = "By name", body = schema::ProviderList)))]
+    responses((status = 200, description = "The providers, sorted by name", body = schema::ProviderList)))]
 pub(crate) async fn list(desk: Desk) -> Result<Json<Value>, Error> {
     let (roster, state) = (&desk.world.roster, desk.world.roster.state());
     let posts = desk.world.engine.fleet().all();
@@ -72,30 +72,35 @@ pub(crate) async fn list(desk: Desk) -> Result<Json<Value>, Error> {
     Ok(Json(json!({"usual": state.usual, "providers": shown})))
 }
 
-/// What can be said about a provider, as JSON Schema.
-#[utoipa::path(get, path = "/v1/providers/{provider}/schema", tag = "administration", params(("provider" = String, Path)),
-    responses((status = 200, description = "JSON Schema; secrets are `writeOnly`, facts `readOnly`", body = Value),
-        (status = 422, description = "There is no such provider", body = schema::Problem)))]
+/// Returns the JSON Schema of a provider's settings.
+#[utoipa::path(get, path = "/v1/providers/{provider}/schema", tag = "administration",
+    params(("provider" = String, Path, description = "Provider name")),
+    responses((status = 200, description = "JSON Schema; secrets are `writeOnly`, facts are `readOnly`",
+        body = Value),
+        (status = 422, description = "No such provider", body = schema::Problem)))]
 pub(crate) async fn schema(desk: Desk, Path(name): Path<String>) -> Result<Json<Value>, Error> {
     Ok(Json(desk.world.roster.catalog().schema(&name)?))
 }
 
-/// What is said about it. Secrets are masked.
+/// Returns the configuration of a provider, with secrets masked.
 #[utoipa::path(get, path = "/v1/providers/{provider}/configuration", tag = "administration",
-    params(("provider" = String, Path)),
-    responses((status = 200, description = "It", body = schema::ProviderConfiguration),
-        (status = 404, description = "Nothing is said about it", body = schema::Problem)))]
+    params(("provider" = String, Path, description = "Provider name")),
+    responses((status = 200, description = "The provider's configuration",
+        body = schema::ProviderConfiguration),
+        (status = 404, description = "The provider is not configured", body = schema::Problem)))]
 pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Value>, Error> {
     configuration(&desk.world, &name).await.map(Json)
 }
 
-/// Says something about it, which counts from the next request on. Whoever sends a secret's mask keeps the
-/// secret, unless it would be sent elsewhere than before: then it has to be given anew. It is built and tested first: what does
-/// not work is refused and changes nothing.
+/// Sets the configuration of a provider, which applies from the next request on.
+///
+/// A masked secret keeps its value, unless it would be sent to another destination than before: then it must
+/// be given again. The provider is built and tested first; if that fails, nothing changes.
 #[utoipa::path(put, path = "/v1/providers/{provider}/configuration", tag = "administration",
-    params(("provider" = String, Path)), request_body = schema::NewProviderConfiguration,
-    responses((status = 200, description = "As it is now", body = schema::ProviderConfiguration),
-        (status = 422, description = "Something is wrong with it; nothing was changed", body = schema::Problem)))]
+    params(("provider" = String, Path, description = "Provider name")),
+        request_body = schema::NewProviderConfiguration,
+    responses((status = 200, description = "The new configuration", body = schema::ProviderConfiguration),
+        (status = 422, description = "Invalid or not working; nothing was changed", body = schema::Problem)))]
 pub(crate) async fn set(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Value>, Error> {
     roster::known(desk.world.roster.catalog(), &name)?;
     let New { settings, instead } = parse(body)?;
@@ -106,12 +111,15 @@ pub(crate) async fn set(desk: Desk, Path(name): Path<String>, body: Whole) -> Re
     configuration(&desk.world, &name).await.map(Json)
 }
 
-/// Does without what was said about it. One that is always there has its defaults again; others are not used any more.
+/// Removes the configuration of a provider.
+///
+/// A built-in provider returns to its defaults; any other is no longer used.
 #[utoipa::path(delete, path = "/v1/providers/{provider}/configuration", tag = "administration",
-    params(("provider" = String, Path)),
-    responses((status = 204, description = "Nothing is said about it any more"),
-        (status = 404, description = "Nothing was", body = schema::Problem),
-        (status = 422, description = "Somebody relies on it", body = schema::Problem)))]
+    params(("provider" = String, Path, description = "Provider name")),
+    responses((status = 204, description = "The configuration is removed"),
+        (status = 404, description = "The provider is not configured", body = schema::Problem),
+        (status = 422, description = "Another provider or the default still refers to it",
+            body = schema::Problem)))]
 pub(crate) async fn remove(desk: Desk, Path(name): Path<String>) -> Result<StatusCode, Error> {
     let (world, actor, provider) = desk.parts(&name);
     let work = async move { world.roster.remove(&world, &provider, &actor).await };
@@ -119,22 +127,27 @@ pub(crate) async fn remove(desk: Desk, Path(name): Path<String>) -> Result<Statu
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// All that was said about it, newest first. Secrets are masked.
+/// Lists all versions of a provider's configuration, newest first, with secrets masked.
 #[utoipa::path(get, path = "/v1/providers/{provider}/versions", tag = "administration",
-    params(("provider" = String, Path)),
-    responses((status = 200, description = "The last hundred", body = schema::ProviderVersions)))]
+    params(("provider" = String, Path, description = "Provider name")),
+    responses((status = 200, description = "The latest hundred versions", body = schema::ProviderVersions)))]
 pub(crate) async fn versions(desk: Desk, Path(name): Path<String>) -> Result<Json<Value>, Error> {
     roster::known(desk.world.roster.catalog(), &name)?;
     let versions = desk.world.store.provider_versions(&name).await?;
     Ok(Json(json!({"versions": versions.into_iter().map(version).collect::<Vec<_>>()})))
 }
 
-/// Says again what was said in an earlier version, secrets included; it is tested first, and becomes a new version.
+/// Restores an earlier version of a provider's configuration, including secrets.
+///
+/// It is tested first, and becomes a new version.
 #[utoipa::path(post, path = "/v1/providers/{provider}/rollback", tag = "administration",
-    params(("provider" = String, Path)), request_body = schema::ProviderRollBack,
-    responses((status = 200, description = "As it is now", body = schema::ProviderConfiguration),
-        (status = 404, description = "There is no such version", body = schema::Problem),
-        (status = 422, description = "It does not work any more; nothing was changed", body = schema::Problem)))]
+    params(("provider" = String, Path, description = "Provider name")),
+    request_body = schema::ProviderRollBack,
+    responses((status = 200, description = "The restored configuration",
+        body = schema::ProviderConfiguration),
+        (status = 404, description = "No such version", body = schema::Problem),
+        (status = 422, description = "The version no longer works; nothing was changed",
+            body = schema::Problem)))]
 pub(crate) async fn roll_back(
     desk: Desk,
     Path(name): Path<String>,
@@ -146,11 +159,14 @@ pub(crate) async fn roll_back(
     configuration(&desk.world, &name).await.map(Json)
 }
 
-/// Has it serve whoever names nobody; `auto` has the strongest that passes its self-test.
+/// Sets the default provider.
+///
+/// `auto` uses the strongest provider that passes its self-test.
 #[utoipa::path(post, path = "/v1/providers/{provider}/activate", tag = "administration",
-    params(("provider" = String, Path)),
-    responses((status = 200, description = "It serves", body = schema::UsualProvider),
-        (status = 422, description = "It is not configured, or does not work; nothing was changed", body = schema::Problem)))]
+    params(("provider" = String, Path, description = "Provider name, or `auto`")),
+    responses((status = 200, description = "The new default provider", body = schema::UsualProvider),
+        (status = 422, description = "Not configured or not working; nothing was changed",
+            body = schema::Problem)))]
 pub(crate) async fn activate(desk: Desk, Path(name): Path<String>) -> Result<Json<Value>, Error> {
     if name != AUTO {
         roster::known(desk.world.roster.catalog(), &name)?;
@@ -161,11 +177,13 @@ pub(crate) async fn activate(desk: Desk, Path(name): Path<String>) -> Result<Jso
     Ok(Json(json!({"usual": name})))
 }
 
-/// Runs a real program, from one end to the other: as it is, or with other settings, which change nothing.
+/// Tests a provider end to end by running a real program.
+///
+/// The test uses the provider's configuration or the given settings, and changes nothing.
 #[utoipa::path(post, path = "/v1/providers/{provider}/test", tag = "administration",
-    params(("provider" = String, Path)), request_body = schema::ProviderTest,
-    responses((status = 200, description = "What came of it", body = schema::ProviderTested),
-        (status = 422, description = "It is not configured, or the settings are wrong", body = schema::Problem)))]
+    params(("provider" = String, Path, description = "Provider name")), request_body = schema::ProviderTest,
+    responses((status = 200, description = "Result of the test", body = schema::ProviderTested),
+        (status = 422, description = "Not configured, or invalid settings", body = schema::Problem)))]
 pub(crate) async fn test(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Value>, Error> {
     let Test { settings, language, code } =
         if body.bytes.is_empty() { Test::default() } else { parse(body)? };
@@ -177,7 +195,7 @@ pub(crate) async fn test(desk: Desk, Path(name): Path<String>, body: Whole) -> R
         code: Some(code.unwrap_or_else(|| PROGRAM.1.to_owned())),
         ..Request::default()
     };
-    // What is tested for its settings serves nobody, and ends with the test.
+    // A provider built from other settings handles no requests and is shut down after the test.
     let (tested, hidden, own) = match settings {
         Some(settings) => {
             let roster::Candidate { provider, hidden, .. } = roster.candidate(store, &name, settings).await?;
@@ -192,7 +210,7 @@ pub(crate) async fn test(desk: Desk, Path(name): Path<String>, body: Whole) -> R
     let work = async move {
         let began = Instant::now();
         let ran = timeout(TEST, run(Arc::clone(&tested), *world.engine.ceiling(), request)).await;
-        let ran = ran.unwrap_or_else(|_| Err("it took too long".to_owned()));
+        let ran = ran.unwrap_or_else(|_| Err("the test took too long".to_owned()));
         let duration = began.elapsed().as_secs_f64() * 1_000.0;
         if own {
             world.roster.discard(&tested).await;
@@ -215,7 +233,7 @@ fn outcome(name: &str, duration_ms: f64, ran: Result<Report, String>, hidden: &H
     let (passed, error) = match &ran {
         Ok(report) if report.status == Status::Succeeded => (true, None),
         Ok(report) => {
-            let why = report.error.clone().unwrap_or_else(|| "the program did not succeed".to_owned());
+            let why = report.error.clone().unwrap_or_else(|| "the program failed".to_owned());
             (false, Some(hidden.cover(&why)))
         }
         Err(error) => (false, Some(hidden.cover(error))),
@@ -231,7 +249,7 @@ async fn configuration(world: &World, name: &str) -> Result<Value, Error> {
         _ if world.roster.catalog().stands(name) => {
             json!({"version": null, "settings": {}, "instead": [], "changed": null, "changed_by": null})
         }
-        _ => return Err(Error::NotFound("configuration: say something about this provider first")),
+        _ => return Err(Error::NotFound("configuration: this provider is not configured")),
     };
     let properties = schema["properties"].as_object().into_iter().flatten();
     let facts = properties.filter(|(_, property)| property["readOnly"] == true);
@@ -281,7 +299,7 @@ fn capabilities(can: &Capabilities) -> Value {
 }
 
 impl Desk {
-    /// What an act on a provider needs.
+    /// Returns owned values that an audited action on a provider needs.
     fn parts(&self, name: &str) -> (Arc<World>, String, String) {
         (Arc::clone(&self.world), self.caller.actor.clone(), name.to_owned())
     }

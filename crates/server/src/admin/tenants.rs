@@ -1,4 +1,4 @@
-//! `/v1/tenants`.
+//! `/v1/tenants`: tenants.
 
 use std::sync::Arc;
 
@@ -28,28 +28,28 @@ struct Change {
     quotas: Option<Quotas>,
     disabled: Option<bool>,
     policy: Option<String>,
-    /// A name, or nothing for the usual one; left out, it stays.
+    /// A name, or `null` for the default provider; if absent, the provider is unchanged.
     #[serde(default, deserialize_with = "given")]
     provider: Option<Option<String>>,
 }
 
-/// Tells `null` from what was left out.
+/// Deserializes a present field to `Some`, to distinguish `null` from an absent field.
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
 
-/// All tenants.
+/// Lists all tenants.
 #[utoipa::path(get, path = "/v1/tenants", tag = "administration",
-    responses((status = 200, description = "By name", body = schema::TenantList)))]
+    responses((status = 200, description = "The tenants, sorted by name", body = schema::TenantList)))]
 pub(crate) async fn list(desk: Desk) -> Result<Json<Value>, Error> {
     Ok(Json(json!({"tenants": desk.world.store.tenants().await?})))
 }
 
-/// Adds a tenant.
+/// Creates a tenant.
 #[utoipa::path(post, path = "/v1/tenants", tag = "administration", request_body = schema::NewTenant,
-    responses((status = 201, description = "It is there", body = schema::Tenant),
-        (status = 409, description = "There is one of this name", body = schema::Problem),
-        (status = 422, description = "Something is wrong with it", body = schema::Problem)))]
+    responses((status = 201, description = "The new tenant", body = schema::Tenant),
+        (status = 409, description = "A tenant of this name exists", body = schema::Problem),
+        (status = 422, description = "Invalid request", body = schema::Problem)))]
 pub(crate) async fn create(desk: Desk, body: Whole) -> Result<(StatusCode, Json<Tenant>), Error> {
     let new: New = parse(body)?;
     let name: TenantName = new.name.parse()?;
@@ -59,19 +59,21 @@ pub(crate) async fn create(desk: Desk, body: Whole) -> Result<(StatusCode, Json<
     Ok((StatusCode::CREATED, Json(find(&desk, &name).await?)))
 }
 
-/// One tenant.
-#[utoipa::path(get, path = "/v1/tenants/{tenant}", tag = "administration", params(("tenant" = String, Path)),
-    responses((status = 200, description = "It", body = schema::Tenant),
-        (status = 404, description = "There is none", body = schema::Problem)))]
+/// Returns a tenant.
+#[utoipa::path(get, path = "/v1/tenants/{tenant}", tag = "administration",
+    params(("tenant" = String, Path, description = "Tenant name")),
+    responses((status = 200, description = "The tenant", body = schema::Tenant),
+        (status = 404, description = "No such tenant", body = schema::Problem)))]
 pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Tenant>, Error> {
     Ok(Json(find(&desk, &known(&name)?).await?))
 }
 
-/// Changes what a tenant may have, whether its keys open anything, the policy above which it cannot go, and who serves it.
-#[utoipa::path(patch, path = "/v1/tenants/{tenant}", tag = "administration", params(("tenant" = String, Path)),
+/// Changes the quotas, policy, default provider or disabled state of a tenant.
+#[utoipa::path(patch, path = "/v1/tenants/{tenant}", tag = "administration",
+    params(("tenant" = String, Path, description = "Tenant name")),
     request_body = schema::TenantChange,
-    responses((status = 200, description = "As it is now", body = schema::Tenant),
-        (status = 404, description = "There is none", body = schema::Problem)))]
+    responses((status = 200, description = "The changed tenant", body = schema::Tenant),
+        (status = 404, description = "No such tenant", body = schema::Problem)))]
 pub(crate) async fn change(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Tenant>, Error> {
     let (tenant, change): (_, Change) = (known(&name)?, parse(body)?);
     if let Some(policy) = &change.policy {
@@ -100,15 +102,17 @@ pub(crate) async fn change(desk: Desk, Path(name): Path<String>, body: Whole) ->
     Ok(Json(find(&desk, &tenant).await?))
 }
 
-/// Removes a tenant that has nothing any more.
-#[utoipa::path(delete, path = "/v1/tenants/{tenant}", tag = "administration", params(("tenant" = String, Path)),
-    responses((status = 204, description = "It is gone"),
-        (status = 404, description = "There is none", body = schema::Problem),
-        (status = 409, description = "Something still belongs to it", body = schema::Problem)))]
+/// Removes a tenant that owns nothing.
+#[utoipa::path(delete, path = "/v1/tenants/{tenant}", tag = "administration",
+    params(("tenant" = String, Path, description = "Tenant name")),
+    responses((status = 204, description = "The tenant is removed"),
+        (status = 404, description = "No such tenant", body = schema::Problem),
+        (status = 409, description = "The tenant still owns sandboxes, volumes or other resources",
+            body = schema::Problem)))]
 pub(crate) async fn remove(desk: Desk, Path(name): Path<String>) -> Result<StatusCode, Error> {
     let (tenant, world) = (known(&name)?, Arc::clone(&desk.world));
     let work = async move {
-        // Without it, nobody could come in any more.
+        // Callers without a key in the database belong to this tenant.
         if world.accounts.is_home(&tenant) {
             return Err(Error::OwnTenant);
         }
@@ -118,7 +122,7 @@ pub(crate) async fn remove(desk: Desk, Path(name): Path<String>) -> Result<Statu
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A policy that nobody knows would stop every request.
+/// Checks that a policy exists, because an unknown one would make every request fail.
 pub(super) fn check_policy(desk: &Desk, name: &str) -> Result<(), Error> {
     let found = desk.world.engine.policies().named(name);
     found.map(drop).map_err(|error| Error::Invalid { field: "policy", message: error.to_string() })

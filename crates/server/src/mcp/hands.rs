@@ -1,4 +1,5 @@
-//! What a tool asks for, done as everything else that this tenant asks for: the same gate, quotas and records.
+//! The backend of model tools: runs tool calls for a tenant with the same run queue, quotas and records as
+//! `/v1`.
 
 use std::future::{Ready, ready};
 use std::sync::Arc;
@@ -23,15 +24,15 @@ use crate::live::{Leash, Running};
 use crate::sandboxes::{self, Used};
 use crate::world::World;
 
-/// Sandboxes that are shown to a caller who has no session.
+/// Maximum number of sandboxes listed for a caller without a session.
 const SHOWN: usize = 16;
 
-/// Hands on behalf of a caller.
+/// Tool backend that acts for one tenant.
 #[derive(Debug)]
 pub(crate) struct Behalf {
     world: Arc<World>,
     caller: Caller,
-    /// The session, where there is one: what is opened ends with it.
+    /// Sandboxes opened in the session, if there is one. They end with it.
     opened: Option<Arc<Opened>>,
 }
 
@@ -52,7 +53,7 @@ impl Behalf {
         sandboxes::find(&self.world, self.keeper()?, sandbox).await
     }
 
-    /// A hold of nothing: whoever read the body holds its memory.
+    /// Returns an empty reservation, because the memory of the HTTP body is already reserved.
     fn hold(&self) -> BodyHold {
         self.world.bodies.hold(&self.caller.tenant)
     }
@@ -66,7 +67,7 @@ impl Behalf {
         check_quota(&self.world, &self.caller).await?;
         match conduct::start(&self.world, &self.caller, job).await? {
             Started::Running(running, carried) => Ok((running, carried)),
-            // Only a request with a key of its own can be known.
+            // Only requests with an idempotency key can be known, and tool calls have none.
             Started::Known(_) => Err(Error::Internal),
         }
     }
@@ -168,7 +169,7 @@ impl Entered for Used {
     }
 }
 
-/// Passes on what is heard.
+/// Forwards progress messages.
 fn to(progress: &mut dyn Progress) -> impl FnMut(String) -> Ready<()> {
     |what| {
         progress.at(&what);

@@ -1,13 +1,13 @@
-//! `/mcp`: the tools over MCP's streamable HTTP, for callers with a key like everywhere else.
+//! `/mcp`: the tools over MCP's streamable HTTP transport, authenticated by API key.
 //!
 //! ```text
-//! POST initialize ─▶ a session: whose it is, and the sandboxes that were opened in it
-//!   ─▶ its tool calls ─▶ Behalf (hands of the tenant who calls) ─▶ the same gate, quotas and records as /v1
-//! DELETE, or nobody came for long ─▶ the session ends, and its sandboxes with it
+//! POST initialize ─▶ a session: its tenant, and the sandboxes opened in it
+//!   ─▶ its tool calls ─▶ Behalf (the tenant's backend) ─▶ the same run queue, quotas and records as /v1
+//! DELETE, or idle for too long ─▶ the session ends, and its sandboxes with it
 //! ```
 //!
-//! Since its revision 2026-07-28 the protocol has no sessions: sandboxes then end by their own time, as those of `/v1` do.
-//! A session of another tenant is an unknown one.
+//! Since its revision 2026-07-28, the protocol has no sessions. Sandboxes then end when their lifetime does,
+//! like those of `/v1`. A session of another tenant is reported as an unknown one.
 
 mod hands;
 mod sessions;
@@ -36,15 +36,16 @@ use crate::world::World;
 pub(crate) use hands::Behalf;
 pub(crate) use sessions::Sessions;
 
-/// Names a session in requests and in the answer that begins it.
+/// Header that names a session, in requests and in the response that starts it.
 const SESSION: &str = "mcp-session-id";
 
-/// What answers, made once.
+/// The MCP service, created once per server.
 pub(crate) type Service = StreamableHttpService<belljar_tools::Desk<Session>, LocalSessionManager>;
 
-/// The service of a server. Its streams end when the server does.
+/// Creates the MCP service. Its streams end when the server does.
 pub(crate) fn service(world: &Arc<World>) -> Service {
-    // Whence requests may come is checked at the edge, and bodies before they get here.
+    // The middleware has already checked `Host` and `Origin`, and bodies are read within bounds before they
+    // get here.
     let config =
         StreamableHttpServerConfig::default().disable_allowed_hosts().with_max_request_body_bytes(usize::MAX);
     let ending = config.cancellation_token.clone();
@@ -59,10 +60,10 @@ pub(crate) fn service(world: &Arc<World>) -> Service {
 }
 
 fn gone() -> std::io::Error {
-    std::io::Error::other("the server has ended")
+    std::io::Error::other("the server has shut down")
 }
 
-/// Everything that the protocol has.
+/// Handles all MCP requests.
 pub(crate) async fn pass(
     State(world): State<Arc<World>>,
     Extension(service): Extension<Arc<Service>>,
@@ -77,7 +78,7 @@ pub(crate) async fn pass(
         world.mcp.check(session, &caller.tenant)?;
     }
     let tenant = caller.tenant.clone();
-    // What a client listens at for as long as it is there.
+    // A GET opens an event stream that lasts until the client disconnects.
     let place = if request.method() == Method::GET { Some(world.streams.open(&tenant)?) } else { None };
     let ends = request.method() == Method::DELETE;
     let (request, begins) = prepared(&world, caller, request).await?;
@@ -88,10 +89,10 @@ pub(crate) async fn pass(
     };
     if let Some(session) = session.filter(|_| ends) {
         world.mcp.end(&session);
-        // What clients take for an end.
+        // Clients expect this status for an ended session.
         *response.status_mut() = StatusCode::NO_CONTENT;
     }
-    // Its errors are the protocol's.
+    // Errors are in the format of the protocol, so the middleware must not replace them.
     response.extensions_mut().insert(Passed);
     Ok(match place {
         Some(place) => place.within(response),
@@ -99,7 +100,7 @@ pub(crate) async fn pass(
     })
 }
 
-/// Begins a session, where there is room. It has an owner even if nobody waits for it any more.
+/// Starts a session if the limits allow it. Runs uncancellably, so that every session has an owner.
 async fn begin(
     world: Arc<World>,
     service: Arc<Service>,
@@ -114,7 +115,8 @@ async fn begin(
     Ok(response)
 }
 
-/// With its body read within bounds, and with who asks instead of a key; and whether it begins a session.
+/// Reads the body within bounds and replaces the key by the caller. Also returns whether the request starts a
+/// session.
 async fn prepared(world: &Arc<World>, caller: Caller, request: Request) -> Result<(Request, bool), Error> {
     let (mut parts, body) = request.into_parts();
     parts.headers.remove(header::AUTHORIZATION);
@@ -124,7 +126,7 @@ async fn prepared(world: &Arc<World>, caller: Caller, request: Request) -> Resul
         let Whole { bytes, hold } = Whole::from_request(request, world).await?;
         belljar_engine::json::check_shape(&bytes)?;
         begins = begins_session(&bytes);
-        // Counted as a request for as long as somebody works on it.
+        // The memory counts for the tenant until the request has been handled.
         parts.extensions.insert(Arc::new(hold.parsed()?));
         request = Request::from_parts(parts, Body::from(bytes));
     }
@@ -138,7 +140,7 @@ fn begins_session(message: &[u8]) -> bool {
         #[serde(borrow)]
         method: Cow<'a, str>,
     }
-    // What cannot be read so counts as one, whatever the protocol's library makes of it.
+    // An unreadable message counts as starting a session, however the MCP library interprets it.
     serde_json::from_slice::<Named<'_>>(message).map_or(true, |named| named.method == "initialize")
 }
 

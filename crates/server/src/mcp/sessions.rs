@@ -1,4 +1,4 @@
-//! Sessions of clients that still have them: whose each is, and what ends with it.
+//! MCP sessions: the tenant of each, and the sandboxes that end with it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -20,13 +20,13 @@ use crate::error::Error;
 use crate::sandboxes;
 use crate::world::World;
 
-/// The most at one time, of all tenants together, and of one.
+/// Maximum number of sessions, of all tenants together and of one tenant.
 const MOST: usize = 1_024;
 const MOST_OF_ONE: usize = 128;
-/// How long nobody may ask for anything before a session is over.
+/// How long a session may be idle before it ends.
 const SILENCE: Duration = Duration::from_secs(1_800);
 
-/// Whose each session is.
+/// Tracks the tenant of each session.
 pub(crate) struct Sessions {
     manager: Arc<LocalSessionManager>,
     owners: Mutex<Owners>,
@@ -35,11 +35,12 @@ pub(crate) struct Sessions {
 #[derive(Debug, Default)]
 struct Owners {
     begun: HashMap<String, TenantName>,
-    /// Of those that nobody has a name for yet: they count, or many at one time would be too many.
+    /// Tenants of starting sessions, which have no id yet. They count, or concurrent starts could exceed the
+    /// limit.
     beginning: Vec<TenantName>,
 }
 
-/// Room for a session that begins.
+/// A slot for a starting session.
 #[derive(Debug)]
 pub(super) struct Room<'a> {
     owners: &'a Mutex<Owners>,
@@ -80,7 +81,7 @@ impl Sessions {
         Arc::clone(&self.manager)
     }
 
-    /// Another tenant's is not there.
+    /// Checks that a session belongs to a tenant. Another tenant's session is reported as unknown.
     pub(super) fn check(&self, session: &str, tenant: &TenantName) -> Result<(), Error> {
         match lock(&self.owners).begun.get(session) {
             Some(owner) if owner == tenant => Ok(()),
@@ -88,7 +89,7 @@ impl Sessions {
         }
     }
 
-    /// Forgets those that are over, and refuses where the rest is too much.
+    /// Forgets ended sessions and takes a slot for a new one, or refuses if a limit is reached.
     pub(super) async fn make_room(&self, tenant: TenantName) -> Result<Room<'_>, Error> {
         let alive = self.manager.sessions.read().await;
         let mut owners = lock(&self.owners);
@@ -109,7 +110,7 @@ impl Sessions {
     }
 }
 
-/// One session; or, where the client has none, one request.
+/// One session, or one request of a client without sessions.
 #[derive(Debug)]
 pub(crate) struct Session {
     world: Arc<World>,
@@ -127,16 +128,16 @@ impl Office for Session {
     fn hands(&self, request: &Extensions) -> Result<Arc<dyn Hands>, ErrorData> {
         let parts = request.get::<Parts>();
         let caller = parts.and_then(|parts| parts.extensions.get::<Caller>());
-        // Put there with every request.
+        // `prepared` inserts the caller into every request.
         let (Some(parts), Some(caller)) = (parts, caller) else {
-            return Err(ErrorData::internal_error("nobody knows who asks", None));
+            return Err(ErrorData::internal_error("the caller is unknown", None));
         };
         let opened = parts.headers.contains_key(SESSION).then(|| Arc::clone(&self.opened));
         Ok(Arc::new(Behalf::new(&self.world, caller.clone(), opened)))
     }
 }
 
-/// The sandboxes that were opened in a session. They end when nobody of the session is left.
+/// The sandboxes opened in a session. They end when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Opened {
     world: Arc<World>,

@@ -1,10 +1,10 @@
-//! The size of volumes, kept from outside: what a sandbox can write is measured again and again, and whoever holds too
-//! much is halted until some of it is removed.
+//! Enforces the size of volumes from outside the sandbox: measures the volumes a sandbox can write, and halts
+//! the sandbox while they exceed their size.
 //!
 //! ```text
-//! rest ─▶ measure ─▶ fits: released                               rest: 20 times what measuring took, at least TICK;
-//!   ▲        └─────▶ too much: halted ─▶ still grows: ended       shorter when the disk fills by as much as was left
-//!   └──────────────────────┘
+//! rest ─▶ measure ─▶ fits: released                           rest: 20 times as long as measuring, at least
+//!   ▲        └─────▶ too much: halted ─▶ still grows: ended   TICK; shorter if the disk fills by as much as
+//!   └──────────────────────┘                                was left in a volume
 //! ```
 
 use std::sync::Arc;
@@ -19,39 +19,40 @@ use super::mounts::Mount;
 use crate::sandboxes::{self, Open};
 use crate::world::World;
 
-/// How often the disk is looked at, which costs nothing; and the shortest rest.
+/// Interval of checks of the free disk space, which are cheap, and the shortest rest.
 const TICK: Duration = Duration::from_millis(250);
-/// Measuring takes a twentieth of a processor at most, for each sandbox.
+/// Rest after a measurement, as a multiple of its duration: measuring takes at most 1/20 of a CPU per
+/// sandbox.
 const REST: u32 = 20;
-/// And a third, where it looks as if a volume were being filled.
+/// Rest factor while a volume seems to be filling up: measuring then takes at most a third of a CPU.
 const SHORT_REST: u32 = 2;
-/// Room on the disk that is not the tenants': the database needs it.
+/// Free space in bytes that tenants may not use, because the database needs it.
 const RESERVE: u64 = 256 << 20;
-/// How long a sandbox may take to say that everything in it was killed.
+/// How long a sandbox may take to confirm that it is halted.
 const ANSWER: Duration = Duration::from_secs(10);
-/// How often a volume may be seen to grow although nothing should write to it any more.
+/// How often a volume may grow while its sandbox is halted, before the sandbox is ended.
 const PATIENCE: usize = 3;
 
-/// Watches over what one sandbox can write.
+/// Monitors the volumes that one sandbox can write.
 #[derive(Debug)]
 pub(crate) struct Guard {
     volumes: Vec<Volume>,
     took: Duration,
-    /// What was free, and the least that a volume had left, at the last look.
+    /// Free disk space, and the smallest space left in a volume, at the last measurement.
     free: u64,
     left: u64,
-    /// What all of them held when it was halted, and how often that was more than before.
+    /// Total size while halted, and how often it grew since.
     halted: Option<(u64, usize)>,
 }
 
-/// What a look has shown.
+/// The result of a measurement.
 enum Seen {
     Fits,
     TooMuch { why: String, bytes: u64 },
 }
 
 impl Guard {
-    /// For the volumes among these that can be written; none where there are none.
+    /// Creates a monitor for the writable volumes; `None` if there are none.
     pub(crate) fn of(mounts: &[Mount]) -> Option<Self> {
         let written = mounts.iter().filter(|mount| mount.writable);
         let volumes: Vec<_> = written.map(|mount| mount.volume.clone()).collect();
@@ -59,25 +60,25 @@ impl Guard {
         (!guard.volumes.is_empty()).then_some(guard)
     }
 
-    /// Watches over a sandbox in a task of its own.
+    /// Monitors a sandbox in a separate task.
     pub(crate) fn start(self, world: &Arc<World>, open: &Arc<Open>) {
         let (world, open) = (Arc::clone(world), Arc::clone(open));
         tokio::spawn(async move {
             if self.watch(&world, &open).await {
-                tracing::error!(sandbox = %open.id, "it does not keep to the size of its volumes: ended");
+                tracing::error!(sandbox = %open.id, "sandbox ended: its volumes grow while it is halted");
                 sandboxes::give_up(&world, &open).await;
             }
         });
     }
 
-    /// Watches until the sandbox ends; whether it has to be ended because halting it does not help.
+    /// Monitors until the sandbox ends. Returns whether it must be ended because halting it does not help.
     async fn watch(mut self, world: &World, open: &Open) -> bool {
         loop {
             tokio::select! {
                 () = open.ends() => return false,
                 () = self.rest(world) => {}
             }
-            // What stands still writes nothing.
+            // A sandbox that is not running writes nothing.
             if open.living.state() == State::Running && !self.look(world, open).await {
                 return true;
             }
@@ -97,12 +98,12 @@ impl Guard {
         }
     }
 
-    /// Measures, and halts or releases the sandbox; false where that does not help.
+    /// Measures, and halts or releases the sandbox. Returns false if halting does not help.
     pub(crate) async fn look(&mut self, world: &World, open: &Open) -> bool {
         let seen = match self.measure(world).await {
             Ok(seen) => seen,
             Err(error) => {
-                tracing::error!(sandbox = %open.id, %error, "its volumes cannot be measured");
+                tracing::error!(sandbox = %open.id, %error, "cannot measure the volumes of a sandbox");
                 Seen::TooMuch { why: "its volumes cannot be measured".to_owned(), bytes: 0 }
             }
         };
@@ -120,13 +121,13 @@ impl Guard {
     async fn halt(&mut self, open: &Open, why: String, bytes: u64) -> bool {
         let (before, grown) = self.halted.unwrap_or((u64::MAX, 0));
         if self.halted.is_none() {
-            tracing::warn!(sandbox = %open.id, tenant = %open.tenant, why, "halted");
+            tracing::warn!(sandbox = %open.id, tenant = %open.tenant, why, "sandbox halted");
         }
         let grown = if bytes > before { grown + 1 } else { 0 };
         self.halted = Some((bytes, grown));
         let obeys = match timeout(ANSWER, open.living.halt(why)).await {
             Ok(halted) => matches!(halted, Ok(()) | Err(LivingError::Paused | LivingError::Gone(_))),
-            // One that was paused meanwhile answers later; any other is not believed to be halted.
+            // A paused sandbox confirms later; any other is assumed not to be halted.
             Err(_) => open.living.state() == State::Paused,
         };
         obeys && grown < PATIENCE
@@ -137,7 +138,7 @@ impl Guard {
         (self.took, self.left) = (Duration::ZERO, u64::MAX);
         self.free = world.places.free_bytes().await?;
         for volume in &self.volumes {
-            // Whether one that holds too much still grows has to be known.
+            // While halted, measure completely, to see whether the volume still grows.
             let most = if self.halted.is_some() { u64::MAX } else { volume.size_bytes };
             let Measurement { held, took } = world.places.measure_volume(volume.id.as_str(), most).await?;
             self.took += took;

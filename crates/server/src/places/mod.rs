@@ -1,5 +1,5 @@
-//! `/v1/volumes` and `/v1/snapshots`: what outlives sandboxes. Whose it is and how large is in the store, the files are
-//! behind the engine's port, and what is mounted now is known here.
+//! `/v1/volumes` and `/v1/snapshots`: storage that outlives sandboxes. The store records owners and sizes,
+//! the engine's `Places` hold the files, and current mounts are tracked here.
 
 mod guard;
 mod mounts;
@@ -13,7 +13,7 @@ use crate::error::Error;
 pub(crate) use guard::Guard;
 pub(crate) use mounts::{Mount, Mounts, mount};
 
-/// At the start: what an earlier server did not complete, and what nobody knows any more, goes.
+/// Removes what an earlier server left incomplete or unreferenced. Called on startup.
 pub(crate) async fn settle(places: &dyn Places, store: &Store) -> Result<(), Error> {
     let unready = store.forget_unready_snapshots().await?.len();
     let (volumes, snapshots) = store.kept().await?;
@@ -21,7 +21,7 @@ pub(crate) async fn settle(places: &dyn Places, store: &Store) -> Result<(), Err
     let snapshots: Vec<_> = snapshots.iter().map(ToString::to_string).collect();
     let removed = places.settle(&volumes, &snapshots).await?;
     if unready + removed > 0 {
-        tracing::warn!(unready, removed, "what an earlier server left half done was removed");
+        tracing::warn!(unready, removed, "removed incomplete volumes and snapshots of an earlier server");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Which volumes are mounted, and what they were last seen to hold.
+//! Mounted volumes, and their last measured sizes.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,11 +12,11 @@ use tokio::sync;
 use crate::error::Error;
 use crate::world::World;
 
-/// All that is known of volumes beside what is stored.
+/// State of volumes that is not in the store.
 #[derive(Debug, Default)]
 pub(crate) struct Mounts {
     table: Arc<Mutex<Table>>,
-    /// Held while a volume is looked up and mounted, and while one is removed: never both.
+    /// Held while a volume is looked up and mounted, and while one is removed, so that these do not overlap.
     pub(super) steps: sync::Mutex<()>,
 }
 
@@ -29,7 +29,7 @@ struct Known {
     used_bytes: Option<u64>,
 }
 
-/// A volume in a sandbox; given back when dropped.
+/// A volume mounted in a sandbox. Dropping it unmounts it.
 #[derive(Debug)]
 pub(crate) struct Mount {
     table: Arc<Mutex<Table>>,
@@ -50,12 +50,12 @@ impl Mounts {
         lock(&self.table).get(id).is_some_and(|known| known.mounted > 0)
     }
 
-    /// Whether what it holds can change.
+    /// Returns whether the volume is mounted writable, so that its size can change.
     pub(super) fn is_written(&self, id: &VolumeId) -> bool {
         lock(&self.table).get(id).is_some_and(|known| known.written > 0)
     }
 
-    /// What it was last seen to hold.
+    /// Returns the last measured size.
     pub(super) fn used_bytes(&self, id: &VolumeId) -> Option<u64> {
         lock(&self.table).get(id)?.used_bytes
     }
@@ -88,7 +88,7 @@ fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Finds what a sandbox is to see, and holds it.
+/// Looks up the volumes and host folders of a sandbox, and marks the volumes as mounted.
 pub(crate) async fn mount(
     world: &World,
     tenant: &TenantName,
@@ -119,7 +119,7 @@ async fn volume(world: &World, tenant: &TenantName, spec: &VolumeSpec) -> Result
     Ok(world.store.volume(tenant, &name).await?.ok_or_else(|| spec.unknown())?)
 }
 
-/// One that is not for this tenant is not there.
+/// Returns a host folder. One that is not for this tenant is reported as unknown.
 async fn host_folder(
     world: &World,
     tenant: &TenantName,
@@ -134,7 +134,7 @@ async fn host_folder(
         return Err(spec.unknown().into());
     }
     if !spec.read_only && !folder.writable {
-        let message = format!("host folder '{name}' can only be read; say \"read_only\": true");
+        let message = format!("host folder '{name}' is read-only; set \"read_only\": true");
         return Err(Error::Invalid { field: "volumes", message });
     }
     Ok(folder.path)

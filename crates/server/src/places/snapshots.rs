@@ -1,4 +1,4 @@
-//! `/v1/snapshots`: the files of a sandbox, as they were.
+//! `/v1/snapshots`: copies of a sandbox's files.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +23,11 @@ use crate::sandboxes::{Used, find as find_sandbox};
 use crate::schema;
 use crate::world::World;
 
-/// How long one may take to be made.
+/// Timeout for creating a snapshot.
 const LONGEST: Duration = Duration::from_secs(600);
-/// What an archive may take beside the files in it.
+/// Maximum size of an archive in addition to the sandbox's disk limit, in bytes.
 const OVERHEAD: u64 = 1 << 20;
-/// As many as the guest packs, and a few that stand for themselves.
+/// Maximum number of entries: what the guest packs, plus some margin.
 const ENTRIES: u64 = 250_000;
 
 #[derive(Debug, Deserialize)]
@@ -37,15 +37,19 @@ struct NewSnapshot {
     label: String,
 }
 
-/// Keeps the files of a sandbox's workspace, without its volumes. Its programs stand still meanwhile.
+/// Creates a snapshot of a sandbox's workspace, without its volumes.
+///
+/// Programs in the sandbox are stopped meanwhile.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/snapshots", tag = "snapshots", params(("id" = String, Path)),
+    post, path = "/v1/sandboxes/{id}/snapshots", tag = "snapshots",
+    params(("id" = String, Path, description = "Sandbox id")),
     request_body = schema::NewSnapshot,
     responses(
-        (status = 201, description = "It is kept", body = schema::Snapshot),
-        (status = 404, description = "There is no such sandbox, or it is another tenant's", body = schema::Problem),
-        (status = 409, description = "One is being made, or the sandbox is paused", body = schema::Problem),
-        (status = 429, description = "More than the tenant's disk quota", body = schema::Problem),
+        (status = 201, description = "The new snapshot", body = schema::Snapshot),
+        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
+        (status = 409, description = "A snapshot is already being created, or the sandbox is paused",
+            body = schema::Problem),
+        (status = 429, description = "The tenant's disk quota is exceeded", body = schema::Problem),
     )
 )]
 pub(crate) async fn make(
@@ -102,22 +106,22 @@ async fn write(world: &World, used: &Used, id: &SnapshotId, most: u64) -> Result
     Ok(world.places.write_snapshot(id.as_str(), source, most).await?)
 }
 
-/// Forgets one that came to nothing. Whatever cannot be removed now goes at the next start.
+/// Removes a failed snapshot. Anything that cannot be removed now is removed at the next start.
 async fn discard(world: &World, snapshot: &Snapshot) {
     let file = world.places.remove_snapshot(snapshot.id.as_str()).await;
     let row = world.store.remove_snapshot(&snapshot.tenant, &snapshot.id).await;
     if let Err(error) = row {
-        tracing::error!(snapshot = %snapshot.id, %error, "a snapshot that failed is still recorded");
+        tracing::error!(snapshot = %snapshot.id, %error, "cannot remove the record of a failed snapshot");
     }
     match file {
         Ok(()) | Err(PlacesError::Missing) => {}
-        Err(error) => tracing::error!(snapshot = %snapshot.id, %error, "its file is still there"),
+        Err(error) => tracing::error!(snapshot = %snapshot.id, %error, "cannot remove a failed snapshot"),
     }
 }
 
-/// The tenant's snapshots, newest first.
+/// Lists the tenant's snapshots, newest first.
 #[utoipa::path(get, path = "/v1/snapshots", tag = "snapshots",
-    responses((status = 200, description = "All of them", body = schema::SnapshotList)))]
+    responses((status = 200, description = "All snapshots of the tenant", body = schema::SnapshotList)))]
 pub(crate) async fn list(
     State(world): State<Arc<World>>,
     Keeper(caller): Keeper,
@@ -126,10 +130,11 @@ pub(crate) async fn list(
     Ok(Json(json!({"snapshots": snapshots.iter().map(shown).collect::<Vec<_>>()})))
 }
 
-/// One snapshot.
-#[utoipa::path(get, path = "/v1/snapshots/{id}", tag = "snapshots", params(("id" = String, Path)),
-    responses((status = 200, description = "It", body = schema::Snapshot),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem)))]
+/// Returns a snapshot.
+#[utoipa::path(get, path = "/v1/snapshots/{id}", tag = "snapshots",
+    params(("id" = String, Path, description = "Snapshot id")),
+    responses((status = 200, description = "The snapshot", body = schema::Snapshot),
+        (status = 404, description = "No such snapshot in this tenant", body = schema::Problem)))]
 pub(crate) async fn show(
     State(world): State<Arc<World>>,
     Keeper(caller): Keeper,
@@ -138,11 +143,14 @@ pub(crate) async fn show(
     Ok(Json(shown(&find(&world, &caller, &id).await?)))
 }
 
-/// Removes a snapshot. Sandboxes that were made from it keep their files.
-#[utoipa::path(delete, path = "/v1/snapshots/{id}", tag = "snapshots", params(("id" = String, Path)),
-    responses((status = 204, description = "It is gone"),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
-        (status = 409, description = "It is still being made", body = schema::Problem)))]
+/// Removes a snapshot.
+///
+/// Sandboxes created from it keep their files.
+#[utoipa::path(delete, path = "/v1/snapshots/{id}", tag = "snapshots",
+    params(("id" = String, Path, description = "Snapshot id")),
+    responses((status = 204, description = "The snapshot is removed"),
+        (status = 404, description = "No such snapshot in this tenant", body = schema::Problem),
+        (status = 409, description = "The snapshot is still being created", body = schema::Problem)))]
 pub(crate) async fn remove(
     State(world): State<Arc<World>>,
     Keeper(caller): Keeper,
@@ -158,18 +166,18 @@ async fn forget(world: &World, caller: &Caller, id: &str) -> Result<StatusCode, 
     }
     world.store.remove_snapshot(&caller.tenant, &snapshot.id).await?;
     if let Err(error) = world.places.remove_snapshot(snapshot.id.as_str()).await {
-        tracing::error!(snapshot = %snapshot.id, %error, "its file is still there; it goes at the next start");
+        tracing::error!(snapshot = %snapshot.id, %error, "cannot remove a snapshot's file now");
     }
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What is no id is nobody's.
+/// Returns a snapshot of the caller's tenant. A malformed id is reported as an unknown one.
 async fn find(world: &World, caller: &Caller, id: &str) -> Result<Snapshot, Error> {
     let id: SnapshotId = id.parse().map_err(|_| Error::NotFound("snapshot"))?;
     world.store.snapshot(&caller.tenant, &id).await?.ok_or(Error::NotFound("snapshot"))
 }
 
-/// The snapshot that a sandbox is to start with.
+/// Returns the snapshot that a new sandbox starts from.
 pub(crate) async fn known(
     world: &World,
     caller: &Caller,
@@ -179,14 +187,14 @@ pub(crate) async fn known(
     match find(world, caller, id).await {
         Ok(snapshot) if snapshot.ready.is_some() => Ok(Some(snapshot.id)),
         Ok(_) | Err(Error::NotFound(_)) => {
-            let message = format!("there is no snapshot '{}'", id.escape_debug());
+            let message = format!("no such snapshot: '{}'", id.escape_debug());
             Err(Error::Invalid { field: "snapshot", message })
         }
         Err(error) => Err(error),
     }
 }
 
-/// Puts the files of a snapshot into a sandbox.
+/// Unpacks a snapshot into a sandbox.
 pub(crate) async fn restore(
     world: &World,
     living: &dyn Living,

@@ -1,4 +1,4 @@
-//! `/v1/volumes`: named places of a tenant that outlive sandboxes.
+//! `/v1/volumes`: named directories of a tenant that outlive sandboxes.
 
 use std::sync::Arc;
 
@@ -25,14 +25,14 @@ struct NewVolume {
     size_bytes: u64,
 }
 
-/// Makes a volume.
+/// Creates a volume.
 #[utoipa::path(
     post, path = "/v1/volumes", tag = "volumes", request_body = schema::NewVolume,
     responses(
-        (status = 201, description = "It is there, and empty", body = schema::Volume),
-        (status = 409, description = "There is one of this name", body = schema::Problem),
-        (status = 422, description = "Something about the request", body = schema::Problem),
-        (status = 429, description = "More than the tenant's disk quota", body = schema::Problem),
+        (status = 201, description = "The new, empty volume", body = schema::Volume),
+        (status = 409, description = "A volume of this name exists", body = schema::Problem),
+        (status = 422, description = "Invalid request", body = schema::Problem),
+        (status = 429, description = "The tenant's disk quota is exceeded", body = schema::Problem),
     )
 )]
 pub(crate) async fn create(
@@ -57,7 +57,7 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, place, Json(shown(&volume, Some(0)))).into_response())
 }
 
-/// Folder first: a volume that is known has one.
+/// Creates the directory before the record, so that every recorded volume has a directory.
 async fn keep(world: &World, volume: Volume, quota: u64) -> Result<Volume, Error> {
     world.places.make_volume(volume.id.as_str()).await?;
     if let Err(error) = world.store.add_volume(volume.clone(), quota).await {
@@ -67,9 +67,9 @@ async fn keep(world: &World, volume: Volume, quota: u64) -> Result<Volume, Error
     Ok(volume)
 }
 
-/// The tenant's volumes by name.
+/// Lists the tenant's volumes, sorted by name.
 #[utoipa::path(get, path = "/v1/volumes", tag = "volumes",
-    responses((status = 200, description = "All of them", body = schema::VolumeList)))]
+    responses((status = 200, description = "All volumes of the tenant", body = schema::VolumeList)))]
 pub(crate) async fn list(
     State(world): State<Arc<World>>,
     Keeper(caller): Keeper,
@@ -79,10 +79,11 @@ pub(crate) async fn list(
     Ok(Json(json!({"volumes": shown.collect::<Vec<_>>()})))
 }
 
-/// One volume.
-#[utoipa::path(get, path = "/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path)),
-    responses((status = 200, description = "It", body = schema::Volume),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem)))]
+/// Returns a volume.
+#[utoipa::path(get, path = "/v1/volumes/{name}", tag = "volumes",
+    params(("name" = String, Path, description = "Volume name")),
+    responses((status = 200, description = "The volume", body = schema::Volume),
+        (status = 404, description = "No such volume in this tenant", body = schema::Problem)))]
 pub(crate) async fn show(
     State(world): State<Arc<World>>,
     Keeper(caller): Keeper,
@@ -91,18 +92,19 @@ pub(crate) async fn show(
     let volume = find(&world, &caller, &name).await?;
     let used = match world.mounts.used_bytes(&volume.id) {
         Some(used) => Some(used),
-        // Measured by whoever watches over it.
+        // Measured by the monitor of the sandbox that mounts it.
         None if world.mounts.is_written(&volume.id) => None,
         None => measure(&world, &volume.id).await?,
     };
     Ok(Json(shown(&volume, used)))
 }
 
-/// Removes a volume and all in it.
-#[utoipa::path(delete, path = "/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path)),
-    responses((status = 204, description = "It is gone"),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
-        (status = 409, description = "A sandbox sees it", body = schema::Problem)))]
+/// Removes a volume and its files.
+#[utoipa::path(delete, path = "/v1/volumes/{name}", tag = "volumes",
+    params(("name" = String, Path, description = "Volume name")),
+    responses((status = 204, description = "The volume is removed"),
+        (status = 404, description = "No such volume in this tenant", body = schema::Problem),
+        (status = 409, description = "The volume is mounted in a sandbox", body = schema::Problem)))]
 pub(crate) async fn remove(
     State(world): State<Arc<World>>,
     Keeper(caller): Keeper,
@@ -121,18 +123,18 @@ async fn forget(world: &World, caller: &Caller, name: &str) -> Result<StatusCode
     world.mounts.forget(&volume.id);
     drop(step);
     if let Err(error) = world.places.remove_volume(volume.id.as_str()).await {
-        tracing::error!(volume = %volume.id, %error, "its files are still there; they go at the next start");
+        tracing::error!(volume = %volume.id, %error, "cannot remove a volume's files now");
     }
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What is no name is nobody's.
+/// Returns a volume of the caller's tenant. A malformed name is reported as an unknown one.
 async fn find(world: &World, caller: &Caller, name: &str) -> Result<Volume, Error> {
     let name: VolumeName = name.parse().map_err(|_| Error::NotFound("volume"))?;
     world.store.volume(&caller.tenant, &name).await?.ok_or(Error::NotFound("volume"))
 }
 
-/// Nobody writes to it, so this is needed once.
+/// Measures a volume. Only called if no sandbox can write to it, so the result stays valid.
 async fn measure(world: &World, id: &VolumeId) -> Result<Option<u64>, Error> {
     let used = match world.places.measure_volume(id.as_str(), u64::MAX).await?.held {
         Measured::Bytes(bytes) => Some(bytes),

@@ -1,4 +1,4 @@
-//! A provider that could serve, and its settings taken apart: what may be shown, and what is sealed.
+//! A provider built from new settings, with its secrets separated from the settings that may be shown.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use serde_json::Value;
 
 use crate::error::Error;
 
-/// A provider that was spoken to by nobody yet.
+/// A provider that was built, but not yet tested or used.
 #[derive(Debug)]
 pub(crate) struct Candidate {
     pub(crate) provider: Arc<dyn Provider>,
-    /// Its settings, with a mask for each secret.
+    /// Settings with every secret masked.
     pub(super) shown: Settings,
     pub(super) secrets: Settings,
     pub(crate) hidden: Hidden,
 }
 
-/// Secrets that no message may carry.
+/// Secret values that no message may contain.
 #[derive(Clone, Default)]
 pub(crate) struct Hidden(Vec<String>);
 
 impl Hidden {
-    /// The same text without them.
+    /// Returns the text with all secrets masked.
     pub(crate) fn cover(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret, MASK))
     }
@@ -37,7 +37,7 @@ impl fmt::Debug for Hidden {
 }
 
 impl Candidate {
-    /// Of settings in which a mask stands for a secret that is known.
+    /// Builds a provider. A mask in `settings` stands for the secret in `known`.
     pub(super) fn new(
         catalog: &dyn Catalog,
         name: &str,
@@ -51,7 +51,7 @@ impl Candidate {
                 continue;
             }
             *value = known.get(field).cloned().ok_or_else(|| {
-                let message = format!("{field}: there is no secret yet that '{MASK}' could stand for");
+                let message = format!("{field}: '{MASK}' keeps a stored secret, but none is stored");
                 Error::Invalid { field: "settings", message }
             })?;
         }

@@ -1,9 +1,9 @@
-//! The providers that serve here: what is said about them in the store, made and at work.
+//! The providers of this server: built from the configuration in the store, and replaced when it changes.
 //!
 //! ```text
-//! new settings ──▶ fit the schema ──▶ built ──▶ tested ──▶ everybody fits together ──▶ stored ──▶ they serve
-//!                  what fails on the way changes nothing                                          └─▶ the old one ends
-//!                                                                                                     after its last request
+//! new settings ──▶ fit the schema ──▶ built ──▶ tested ──▶ whole set valid ──▶ stored ──▶ in use
+//!                  a failed step changes nothing                                            │
+//!                             the old provider is shut down after its last request ◀────────┘
 //! ```
 
 mod candidate;
@@ -31,38 +31,38 @@ pub(crate) use start::load;
 use crate::error::Error;
 use crate::world::World;
 
-/// Where the store keeps who serves whoever names nobody.
+/// Name of the setting in the store that holds the default provider.
 const USUAL: &str = "providers.usual";
-/// How long a provider may take to show that it works with new settings; it may have to pull an image.
+/// Timeout of the self-test with new settings, which may have to pull an image.
 const PROBE: Duration = Duration::from_secs(120);
-/// How long it may take to say how it is.
+/// Timeout of a health check.
 const LOOK: Duration = Duration::from_secs(10);
-/// How often those that `auto` could choose are asked.
+/// Interval of health checks of the providers that `auto` may choose.
 const ROUND: Duration = Duration::from_secs(60);
 
-/// What a server is told about providers when it starts.
+/// Providers and their configuration at startup.
 #[derive(Debug)]
 pub struct Providers {
-    /// The kinds that there are.
+    /// The known provider kinds.
     pub catalog: Arc<dyn Catalog>,
-    /// What the configuration says; of each provider it counts while the store knows nothing of that one.
+    /// Configurations from the file and the environment, used for providers that the store does not know.
     pub seeds: BTreeMap<String, Seed>,
-    /// Who serves whoever names nobody, until an administrator says otherwise.
+    /// Default provider, until an administrator changes it.
     pub usual: String,
-    /// What seals secrets, or why there is nothing that could.
+    /// Key that encrypts secrets, or the reason it is missing.
     pub key: Result<SealingKey, String>,
 }
 
-/// What the configuration says about a provider.
+/// Initial configuration of a provider.
 #[derive(Clone, Default, PartialEq)]
 pub struct Seed {
-    /// Its settings.
+    /// Settings of the provider.
     pub settings: Settings,
-    /// Who serves instead while it fails.
+    /// Providers to use instead while it fails.
     pub instead: Vec<String>,
 }
 
-/// Which settings there are, and not what they say: some are secrets.
+/// Prints only the names of the settings, because values may be secret.
 impl fmt::Debug for Seed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.settings.keys().collect();
@@ -70,31 +70,31 @@ impl fmt::Debug for Seed {
     }
 }
 
-/// The providers of a server.
+/// The configured providers of a server.
 #[derive(Debug)]
 pub(crate) struct Roster {
     catalog: Arc<dyn Catalog>,
     key: Result<SealingKey, String>,
-    /// One change at a time.
+    /// Serializes changes.
     turn: Mutex<()>,
     state: RwLock<Arc<State>>,
 }
 
-/// Who serves.
+/// The current providers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct State {
     pub(crate) seats: BTreeMap<String, Seat>,
     pub(crate) usual: String,
 }
 
-/// A provider and what is known of its settings.
+/// A provider with its configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct Seat {
     pub(crate) provider: Arc<dyn Provider>,
     pub(crate) instead: Vec<String>,
-    /// Nothing for one that is there without having been configured.
+    /// Version of its configuration; `None` if it exists without one.
     pub(crate) version: Option<u32>,
-    /// What it must not say.
+    /// Secrets to mask in its messages.
     pub(crate) hidden: Hidden,
 }
 
@@ -111,8 +111,8 @@ impl Roster {
         Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes a provider of settings, in which a mask stands for the secret that counts now. One that is kept so goes nowhere
-    /// but where it went: who changes that has to know it.
+    /// Builds a provider from settings, in which a mask stands for the current secret. A masked secret may
+    /// only go to the same destination as before: changing the destination requires knowing the secret.
     pub(crate) async fn candidate(
         &self,
         store: &Store,
@@ -132,7 +132,7 @@ impl Roster {
         Candidate::new(&*self.catalog, name, &schema, settings, known)
     }
 
-    /// What was said in an earlier version, made again.
+    /// Rebuilds a provider from a stored version.
     fn again(&self, version: &ProviderVersion, settings: Settings) -> Result<Candidate, Error> {
         let (name, known) = (&version.provider, self.secrets_of(Some(version))?);
         Candidate::new(&*self.catalog, name, &self.catalog.schema(name)?, settings, known)
@@ -142,7 +142,7 @@ impl Roster {
         let sealed = version.and_then(|version| Some((&version.provider, version.content.sealed.as_ref()?)));
         let Some((provider, sealed)) = sealed else { return Ok(Settings::new()) };
         let plain = self.key()?.open(provider, sealed)?;
-        // What was sealed is what this program wrote.
+        // Only `seal` wrote this data.
         serde_json::from_slice(&plain).map_err(|_| Error::Internal)
     }
 
@@ -158,14 +158,14 @@ impl Roster {
         self.key.as_ref().map_err(|why| Error::Invalid { field: "secrets", message: why.clone() })
     }
 
-    /// Says something new about a provider, and gives the number of the version.
+    /// Sets the configuration of a provider, and returns its version number.
     pub(crate) async fn set(&self, world: &World, name: &str, seed: Seed, actor: &str) -> Result<u32, Error> {
         let _turn = self.turn.lock().await;
         let candidate = self.candidate(&world.store, name, seed.settings).await?;
         self.adopt(world, name, candidate, seed.instead, actor).await
     }
 
-    /// Says again what was said in an earlier version.
+    /// Restores an earlier version of a provider's configuration.
     pub(crate) async fn roll_back(
         &self,
         world: &World,
@@ -184,13 +184,13 @@ impl Roster {
         }
     }
 
-    /// Does without what was said about a provider.
+    /// Removes the configuration of a provider.
     pub(crate) async fn remove(&self, world: &World, name: &str, actor: &str) -> Result<u32, Error> {
         let _turn = self.turn.lock().await;
         self.leave(world, name, actor).await
     }
 
-    /// One that cannot serve is ended, and everything is as it was.
+    /// Tests and installs a provider. If that fails, shuts it down and changes nothing.
     async fn adopt(
         &self,
         world: &World,
@@ -218,7 +218,8 @@ impl Roster {
         let Candidate { provider, shown, secrets, hidden } = candidate;
         works(&provider, PROBE).await.map_err(|why| {
             let why = hidden.cover(&why);
-            let message = format!("it does not work like this, and nothing was changed: {why}");
+            let message =
+                format!("the provider does not work with these settings; nothing was changed: {why}");
             Error::Invalid { field: "settings", message }
         })?;
         let sealed = self.seal(name, &secrets)?;
@@ -229,7 +230,7 @@ impl Roster {
         self.put(world, name, next, content, actor).await
     }
 
-    /// Ends a provider that was made to serve and does not. Of some kinds there is but one, which does.
+    /// Shuts down a provider that is not in use. Some kinds have a single instance, which may be in use.
     pub(crate) async fn discard(&self, provider: &Arc<dyn Provider>) {
         let same = |seat: &Seat| std::ptr::addr_eq(Arc::as_ptr(&seat.provider), Arc::as_ptr(provider));
         if !self.state().seats.values().any(same) {
@@ -254,7 +255,7 @@ impl Roster {
         Ok(Seat { provider, instead: Vec::new(), version: None, hidden: Hidden::default() })
     }
 
-    /// Everybody has to fit together before anything is stored, and what is stored counts.
+    /// Validates the new set of providers as a whole, then stores the configuration and puts it into effect.
     async fn put(
         &self,
         world: &World,
@@ -273,7 +274,7 @@ impl Roster {
         Ok(version)
     }
 
-    /// From now on this one serves whoever names nobody.
+    /// Sets the default provider.
     pub(crate) async fn make_usual(&self, world: &World, name: &str) -> Result<(), Error> {
         let _turn = self.turn.lock().await;
         let next = State { usual: name.to_owned(), ..State::clone(&self.state()) };
@@ -281,7 +282,7 @@ impl Roster {
         if let Some(seat) = next.seats.get(name) {
             works(&seat.provider, LOOK).await.map_err(|why| {
                 let why = seat.hidden.cover(&why);
-                let message = format!("'{name}' does not work, and nothing was changed: {why}");
+                let message = format!("'{name}' does not work; nothing was changed: {why}");
                 Error::Invalid { field: "provider", message }
             })?;
         }
@@ -309,11 +310,11 @@ impl State {
 async fn works(provider: &Arc<dyn Provider>, patience: Duration) -> Result<(), String> {
     match timeout(patience, provider.check()).await {
         Ok(works) => works.map_err(|error| error.to_string()),
-        Err(_) => Err("it does not answer in time".to_owned()),
+        Err(_) => Err("no answer in time".to_owned()),
     }
 }
 
-/// Whether settings that keep this secret have it sent where it was.
+/// Refuses settings that would send a masked secret to another destination than before.
 fn stays(
     secret: &str,
     schema: &Value,
@@ -325,25 +326,25 @@ fn stays(
         None => Ok(()),
         Some(field) => {
             let message = format!(
-                "{field}: would have '{secret}' sent elsewhere than before; give '{secret}' anew, for which \
-                 '{MASK}' does not do here"
+                "{field}: would send '{secret}' to another destination; give '{secret}' itself instead of \
+                 '{MASK}'"
             );
             Err(Error::Invalid { field: "settings", message })
         }
     }
 }
 
-/// What counts about a provider, where something was ever said.
+/// Returns the newest version of a provider's configuration.
 pub(crate) async fn newest(store: &Store, name: &str) -> Result<Option<ProviderVersion>, Error> {
     Ok(store.provider_versions(name).await?.into_iter().next())
 }
 
-/// Asks providers how they are, all at the same time.
+/// Checks the health of providers concurrently.
 pub(crate) async fn look(posts: Vec<Arc<Post>>) {
     join_all(posts.iter().map(|post| post.test(sleep(LOOK)))).await;
 }
 
-/// Asks those that `auto` could choose, again and again.
+/// Checks the health of the providers that `auto` may choose. Runs forever.
 pub(crate) async fn watch(world: Arc<World>) {
     loop {
         sleep(ROUND).await;
@@ -351,7 +352,7 @@ pub(crate) async fn watch(world: Arc<World>) {
     }
 }
 
-/// A name of a provider, as it is in a path.
+/// Checks that a provider with this name exists.
 pub(crate) fn known(catalog: &dyn Catalog, name: &str) -> Result<(), Error> {
     let names = catalog.names();
     if names.contains(&name) { Ok(()) } else { Err(catalog::unknown(name, &names).into()) }

@@ -1,4 +1,4 @@
-//! The start: what the configuration says seeds the store, and then the store counts.
+//! Startup: the configuration seeds the store, which is authoritative from then on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use super::{Candidate, Hidden, Roster, Seat, Seed, State, USUAL, look, newest};
 use crate::error::Error;
 use crate::world::World;
 
-/// Who the log says has written what was in the configuration.
+/// Recorded author of the versions that come from the configuration.
 const CONFIGURATION: &str = "configuration";
 
-/// Has everybody serve of whom the store or the configuration says something. One that cannot be used says why to
-/// whoever needs it, and the others serve all the same.
+/// Loads all providers known to the store or the configuration. One with unusable settings answers every
+/// request with the reason, and does not affect the others.
 pub(crate) async fn load(world: &World, seeds: BTreeMap<String, Seed>, usual: String) -> Result<(), Error> {
     let roster = &world.roster;
     for (name, seed) in seeds {
@@ -34,7 +34,7 @@ pub(crate) async fn load(world: &World, seeds: BTreeMap<String, Seed>, usual: St
         next.seats.insert(name.to_owned(), seat);
     }
     for name in stored.keys() {
-        tracing::warn!(provider = name, "is configured, but this belljar does not know it");
+        tracing::warn!(provider = name, "configured provider is unknown to this version");
     }
     let staged = next.stage(&world.engine)?;
     roster.serve_with(&world.engine, staged, next);
@@ -42,8 +42,8 @@ pub(crate) async fn load(world: &World, seeds: BTreeMap<String, Seed>, usual: St
     Ok(())
 }
 
-/// Keeps what the configuration says about a provider of which the store knows nothing yet. What the store knows counts,
-/// whatever has become of the file and the environment since.
+/// Stores the initial configuration of a provider that the store does not know yet. Otherwise the store wins
+/// over the file and the environment.
 async fn sow(world: &World, name: &str, seed: Seed) -> Result<(), Error> {
     let roster = &world.roster;
     let schema = roster.catalog.schema(name)?;
@@ -54,7 +54,7 @@ async fn sow(world: &World, name: &str, seed: Seed) -> Result<(), Error> {
             tracing::warn!(
                 provider = name,
                 version = stored.version,
-                "the configuration says something else than the store, which counts; see: belljar provider"
+                "the stored configuration is used, which differs from the file; see: belljar provider"
             );
         }
         return Ok(());
@@ -66,7 +66,7 @@ async fn sow(world: &World, name: &str, seed: Seed) -> Result<(), Error> {
     Ok(())
 }
 
-/// Who serves whoever names nobody: as the store says, which is told by the configuration where it does not know.
+/// Returns the default provider from the store. If the store has no default, stores the configured one.
 async fn first_usual(world: &World, configured: String) -> Result<String, Error> {
     let stored = world.store.setting(USUAL).await?;
     match stored.as_ref().and_then(|value| value.as_str()) {
@@ -86,7 +86,7 @@ impl Roster {
             Ok(Candidate { provider, hidden, .. }) => Seat { provider, instead, version: number, hidden },
             Err(error) => {
                 let why = error.to_string();
-                tracing::warn!(provider = name, version = number, why, "cannot be used with its settings");
+                tracing::warn!(provider = name, version = number, why, "provider has unusable settings");
                 let provider = Arc::new(Unusable { name, why });
                 Seat { provider, instead, version: number, hidden: Hidden::default() }
             }

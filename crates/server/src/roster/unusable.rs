@@ -1,5 +1,5 @@
-//! A provider whose settings cannot be used. It is there, so that whoever needs it hears why, and nobody else serves
-//! instead without having been asked to.
+//! A provider whose settings cannot be used. It fails every request with the reason, so that no other
+//! provider silently takes its place.
 
 use belljar_engine::plan::Plan;
 use belljar_engine::provider::{BoxFuture, Capabilities, PoolMetrics, Provider, ProviderError, Sandbox};

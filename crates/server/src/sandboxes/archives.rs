@@ -1,4 +1,5 @@
-//! Whole folders in one archive. It is packed and unpacked inside, in bounds that an archive cannot talk its way out of.
+//! Archives of whole directories. The guest packs and unpacks them, with bounds that an archive cannot
+//! exceed.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::query::Query;
 use crate::schema;
 use crate::world::World;
 
-/// A format, how its files are called, and what they are.
+/// Formats, with their file extension and media type.
 const FORMATS: [(ArchiveFormat, &str, &str); 3] = [
     (ArchiveFormat::Tar, "tar", "application/x-tar"),
     (ArchiveFormat::TarGz, "tar.gz", "application/gzip"),
@@ -29,24 +30,28 @@ const FORMATS: [(ArchiveFormat, &str, &str); 3] = [
 fn format_of(query: &Query) -> Result<(ArchiveFormat, &'static str, &'static str), Error> {
     let name = query.get("format").unwrap_or("tar");
     let found = FORMATS.into_iter().find(|(_, known, _)| *known == name);
-    found.ok_or_else(|| Error::Invalid { field: "format", message: "is tar, tar.gz or zip".to_owned() })
+    found.ok_or_else(|| Error::Invalid { field: "format", message: "must be tar, tar.gz or zip".to_owned() })
 }
 
-/// Unpacks an archive into a folder. What was unpacked before a refusal stays.
+/// Unpacks an archive into a directory.
+///
+/// On an error, entries that were already unpacked remain.
 #[utoipa::path(
     put, path = "/v1/sandboxes/{id}/files/archive", tag = "files",
     params(
-        ("id" = String, Path),
-        ("path" = String, Query, description = "The folder; absolute, or relative to /workspace"),
-        ("format" = Option<String>, Query, description = "tar (the usual), tar.gz or zip"),
+        ("id" = String, Path, description = "Sandbox id"),
+        ("path" = String, Query, description = "Path of the directory: absolute, or relative to /workspace"),
+        ("format" = Option<String>, Query, description = "Format: tar (default), tar.gz or zip"),
     ),
-    request_body(content = schema::Bytes, content_type = "application/octet-stream"),
+    request_body(content = schema::Bytes, content_type = "application/octet-stream",
+        description = "The archive"),
     responses(
-        (status = 200, description = "What came out of it", body = schema::Unpacked),
-        (status = 408, description = "The body stood still", body = schema::Problem),
-        (status = 413, description = "More comes out of it than may", body = schema::Problem),
-        (status = 422, description = "It is malformed, or tries something that archives must not", body = schema::Problem),
-        (status = "4XX", description = "Something about the request", body = schema::Problem),
+        (status = 200, description = "What was unpacked", body = schema::Unpacked),
+        (status = 408, description = "The body stalled", body = schema::Problem),
+        (status = 413, description = "The content exceeds the limits", body = schema::Problem),
+        (status = 422, description = "Malformed, or contains an entry that is not allowed",
+            body = schema::Problem),
+        (status = "4XX", description = "The request was refused", body = schema::Problem),
     )
 )]
 pub(crate) async fn unpack(
@@ -65,19 +70,20 @@ pub(crate) async fn unpack(
     Ok(Json(json!({"entries": unpacked.entries, "bytes": unpacked.bytes})))
 }
 
-/// Packs a folder, as it is read.
+/// Packs a directory into an archive, while it is read.
 #[utoipa::path(
     get, path = "/v1/sandboxes/{id}/files/archive", tag = "files",
     params(
-        ("id" = String, Path),
-        ("path" = String, Query, description = "The folder; absolute, or relative to /workspace"),
-        ("format" = Option<String>, Query, description = "tar (the usual), tar.gz or zip"),
+        ("id" = String, Path, description = "Sandbox id"),
+        ("path" = String, Query, description = "Path of the directory: absolute, or relative to /workspace"),
+        ("format" = Option<String>, Query, description = "Format: tar (default), tar.gz or zip"),
     ),
     responses(
         (status = 200, description = "The archive", content(
-            (schema::Bytes = "application/x-tar"), (schema::Bytes = "application/gzip"), (schema::Bytes = "application/zip"),
+            (schema::Bytes = "application/x-tar"), (schema::Bytes = "application/gzip"),
+            (schema::Bytes = "application/zip"),
         )),
-        (status = 404, description = "No such folder or sandbox", body = schema::Problem),
+        (status = 404, description = "No such directory or sandbox", body = schema::Problem),
     )
 )]
 pub(crate) async fn pack(used: Used, query: RawQuery) -> Result<Response, Error> {

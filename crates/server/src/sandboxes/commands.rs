@@ -1,4 +1,4 @@
-//! Commands of a sandbox: start, look, list, write to, signal, resize.
+//! Handlers for commands of a sandbox: start, show, list, write to, signal, resize.
 
 use std::sync::Arc;
 
@@ -30,18 +30,22 @@ struct Signal {
     signal: SignalSpec,
 }
 
-/// Starts a command, and waits for its end unless it goes on in the background.
+/// Starts a command, and waits for its end unless it runs in the background.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/commands", tag = "commands", params(("id" = String, Path)),
+    post, path = "/v1/sandboxes/{id}/commands", tag = "commands",
+    params(("id" = String, Path, description = "Sandbox id")),
     request_body = schema::NewCommand,
     responses(
-        (status = 200, description = "It has ended; with `Accept: text/event-stream` `started`, its output as it comes \
-            (`output`, `lost`) and then that (`ended`). A client that goes away kills it", body = schema::EndedCommand),
-        (status = 201, description = "With `\"background\": true`: it runs", body = schema::Command),
-        (status = 403, description = "A policy does not let it run: `refused`, with what it minds", body = schema::Problem),
+        (status = 200, description = "The command has ended; its output. With `Accept: text/event-stream`, \
+            events: `started`, its output while it runs (`output`, `lost`), then `ended`. If the client \
+            disconnects, the command is killed", body = schema::EndedCommand),
+        (status = 201, description = "The running command: the answer to `\"background\": true`",
+            body = schema::Command),
+        (status = 403, description = "Refused by a policy: code `refused`, with findings",
+            body = schema::Problem),
         (status = 409, description = "The sandbox is paused", body = schema::Problem),
         (status = 410, description = "The sandbox has ended", body = schema::Problem),
-        (status = "4XX", description = "Something about the request", body = schema::Problem),
+        (status = "4XX", description = "The request was refused", body = schema::Problem),
     )
 )]
 pub(crate) async fn start_command(
@@ -77,12 +81,13 @@ pub(crate) async fn start_command(
     Ok(Json(started.whole(bound).await?).into_response())
 }
 
-/// The commands of a sandbox that run or are remembered, oldest first.
+/// Lists the commands of a sandbox that run or recently ended, oldest first.
 #[utoipa::path(
-    get, path = "/v1/sandboxes/{id}/commands", tag = "commands", params(("id" = String, Path)),
+    get, path = "/v1/sandboxes/{id}/commands", tag = "commands",
+    params(("id" = String, Path, description = "Sandbox id")),
     responses(
-        (status = 200, description = "All of them", body = schema::CommandList),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
+        (status = 200, description = "The commands of the sandbox", body = schema::CommandList),
+        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
     )
 )]
 pub(crate) async fn list_commands(used: Used) -> Result<Json<Value>, Error> {
@@ -91,13 +96,16 @@ pub(crate) async fn list_commands(used: Used) -> Result<Json<Value>, Error> {
     Ok(Json(json!({"commands": commands})))
 }
 
-/// One command: how it stands.
+/// Returns a command and its state.
 #[utoipa::path(
     get, path = "/v1/sandboxes/{id}/commands/{number}", tag = "commands",
-    params(("id" = String, Path), ("number" = u64, Path)),
+    params(
+        ("id" = String, Path, description = "Sandbox id"),
+        ("number" = u64, Path, description = "Number of the command"),
+    ),
     responses(
-        (status = 200, description = "It", body = schema::Command),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
+        (status = 200, description = "The command", body = schema::Command),
+        (status = 404, description = "No such sandbox or command", body = schema::Problem),
     )
 )]
 pub(crate) async fn show_command(
@@ -109,19 +117,22 @@ pub(crate) async fn show_command(
     Ok(Json(CommandReport { findings, ..info.into() }))
 }
 
-/// What a command has written and is kept, and with `Accept: text/event-stream` what it will write.
+/// Returns stored output of a command; with `Accept: text/event-stream`, also its future output.
 #[utoipa::path(
     get, path = "/v1/sandboxes/{id}/commands/{number}/output", tag = "commands",
     params(
-        ("id" = String, Path), ("number" = u64, Path),
-        ("from" = Option<u64>, Query, description = "The first byte, counted over both streams; 0 unless said otherwise"),
-        ("follow" = Option<bool>, Query, description = "As events: whether to wait for its end; true unless said otherwise"),
+        ("id" = String, Path, description = "Sandbox id"),
+        ("number" = u64, Path, description = "Number of the command"),
+        ("from" = Option<u64>, Query,
+            description = "Offset of the first byte, counted over both streams; default 0"),
+        ("follow" = Option<bool>, Query,
+            description = "With events: whether to follow the output until the command ends; default true"),
     ),
     responses(
-        (status = 200, description = "A page of about `limits.output_bytes`, or events: `output`, `lost`, `ended`",
+        (status = 200, description = "About `limits.output_bytes` bytes, or events: `output`, `lost`, `ended`",
             body = schema::CommandOutput),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
-        (status = 422, description = "It has not written that much", body = schema::Problem),
+        (status = 404, description = "No such sandbox or command", body = schema::Problem),
+        (status = 422, description = "The offset is beyond the end of the output", body = schema::Problem),
     )
 )]
 pub(crate) async fn command_output(
@@ -142,18 +153,23 @@ pub(crate) async fn command_output(
     Ok(Json(Page::read(look, bound).await?).into_response())
 }
 
-/// Writes to a command's standard input; answered when it is in its pipe.
+/// Writes to a command's standard input.
+///
+/// Responds once everything is in the pipe.
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/commands/{number}/stdin", tag = "commands",
     params(
-        ("id" = String, Path), ("number" = u64, Path),
-        ("close" = Option<bool>, Query, description = "Whether there is no more; false unless said otherwise"),
+        ("id" = String, Path, description = "Sandbox id"),
+        ("number" = u64, Path, description = "Number of the command"),
+        ("close" = Option<bool>, Query,
+            description = "Whether to close standard input after the body; default false"),
     ),
-    request_body(content = schema::Bytes, content_type = "application/octet-stream"),
+    request_body(content = schema::Bytes, content_type = "application/octet-stream",
+        description = "Bytes to write"),
     responses(
-        (status = 204, description = "It is written"),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
-        (status = 409, description = "Its input is closed", body = schema::Problem),
+        (status = 204, description = "The input is written"),
+        (status = 404, description = "No such sandbox or command", body = schema::Problem),
+        (status = 409, description = "Standard input is closed", body = schema::Problem),
     )
 )]
 pub(crate) async fn write_stdin(
@@ -167,7 +183,7 @@ pub(crate) async fn write_stdin(
     check_type(request.headers(), &["octet-stream"])?;
     let (command, commands) = (look::info(&used, &number).await?.id, used.living.commands());
     let mut body = request.into_body();
-    // Piece by piece: as long as one likes, in constant memory.
+    // Chunk by chunk: a body of any length, in constant memory.
     while let Some(frame) =
         timeout(world.settings.body_timeout, body.frame()).await.map_err(|_| Error::SlowBody)?
     {
@@ -184,12 +200,16 @@ pub(crate) async fn write_stdin(
 /// Sends a signal to a command's process group.
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/commands/{number}/signal", tag = "commands",
-    params(("id" = String, Path), ("number" = u64, Path)), request_body = schema::CommandSignal,
+    params(
+        ("id" = String, Path, description = "Sandbox id"),
+        ("number" = u64, Path, description = "Number of the command"),
+    ),
+        request_body = schema::CommandSignal,
     responses(
-        (status = 204, description = "It is sent"),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
-        (status = 409, description = "It has ended", body = schema::Problem),
-        (status = 422, description = "There is no such signal", body = schema::Problem),
+        (status = 204, description = "The signal is sent"),
+        (status = 404, description = "No such sandbox or command", body = schema::Problem),
+        (status = 409, description = "The command has ended", body = schema::Problem),
+        (status = 422, description = "No such signal", body = schema::Problem),
     )
 )]
 pub(crate) async fn signal_command(
@@ -203,14 +223,18 @@ pub(crate) async fn signal_command(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Sets the size of a command's terminal.
+/// Resizes a command's terminal.
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/commands/{number}/resize", tag = "commands",
-    params(("id" = String, Path), ("number" = u64, Path)), request_body = schema::TerminalSize,
+    params(
+        ("id" = String, Path, description = "Sandbox id"),
+        ("number" = u64, Path, description = "Number of the command"),
+    ),
+        request_body = schema::TerminalSize,
     responses(
-        (status = 204, description = "It is set"),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
-        (status = 422, description = "It has no terminal", body = schema::Problem),
+        (status = 204, description = "The terminal is resized"),
+        (status = 404, description = "No such sandbox or command", body = schema::Problem),
+        (status = 422, description = "The command has no terminal", body = schema::Problem),
     )
 )]
 pub(crate) async fn resize_terminal(

@@ -1,4 +1,4 @@
-//! Files of a sandbox: read, write, list, move, remove. Each path is resolved inside, as the sandbox user.
+//! Files of a sandbox: read, write, list, move, remove. Paths are resolved inside, as the sandbox user.
 
 use std::sync::Arc;
 
@@ -25,23 +25,25 @@ use crate::query::Query;
 use crate::schema;
 use crate::world::World;
 
-/// Entries of a folder in one answer.
+/// Maximum number of directory entries in one response.
 const PAGE: u32 = 256;
 
-/// Reads a file, or a part of it.
+/// Reads a file or a range of it.
 #[utoipa::path(
     get, path = "/v1/sandboxes/{id}/files", tag = "files",
     params(
-        ("id" = String, Path),
-        ("path" = String, Query, description = "Absolute, or relative to /workspace"),
-        ("Range" = Option<String>, Header, description = "One range of bytes"),
+        ("id" = String, Path, description = "Sandbox id"),
+        ("path" = String, Query, description = "Path of the file: absolute, or relative to /workspace"),
+        ("Range" = Option<String>, Header, description = "A single range of bytes"),
     ),
     responses(
-        (status = 200, description = "Its bytes", body = schema::Bytes, content_type = "application/octet-stream"),
-        (status = 206, description = "The part", body = schema::Bytes, content_type = "application/octet-stream"),
+        (status = 200, description = "The content of the file", body = schema::Bytes,
+            content_type = "application/octet-stream"),
+        (status = 206, description = "The requested range", body = schema::Bytes,
+            content_type = "application/octet-stream"),
         (status = 404, description = "No such file or sandbox", body = schema::Problem),
-        (status = 409, description = "It is a folder, a device or a pipe; or the sandbox is paused", body = schema::Problem),
-        (status = 416, description = "It has no such part", body = schema::Problem),
+        (status = 409, description = "Not a regular file, or the sandbox is paused", body = schema::Problem),
+        (status = 416, description = "The range is outside the file", body = schema::Problem),
     )
 )]
 pub(crate) async fn read(
@@ -59,13 +61,13 @@ pub(crate) async fn read(
     }
 }
 
-/// What is known without reading.
+/// Answers HEAD requests from the metadata, without reading the file.
 async fn head(used: &Used, path: &str) -> Result<Response, Error> {
     let metadata = used.living.files().stat(path, true).await?;
     let wrong = |kind, message| Err(LivingError::from(Failure::new(kind, path, message)).into());
     match metadata.kind {
         FileKind::File => Ok(answer(path, length_of(&metadata), Body::empty())),
-        FileKind::Directory => wrong(FailureKind::IsADirectory, "is a folder"),
+        FileKind::Directory => wrong(FailureKind::IsADirectory, "is a directory"),
         FileKind::Link | FileKind::Other => wrong(FailureKind::NotAFile, "not a regular file"),
     }
 }
@@ -78,7 +80,7 @@ async fn whole(used: Used, path: &str) -> Result<Response, Error> {
 
 async fn part(used: Used, path: &str, range: Range) -> Result<Response, Error> {
     let files = used.living.files();
-    // What the end is only the length tells; what it is when the file is read counts.
+    // A suffix range needs the size first. The size at the time of reading is what counts.
     let (first, count) = match range {
         Range::From(first, last) => (first, last.map(|last| (last - first).saturating_add(1))),
         Range::Last(count) => (files.stat(path, true).await?.size.saturating_sub(count), Some(count)),
@@ -96,7 +98,7 @@ async fn part(used: Used, path: &str, range: Range) -> Result<Response, Error> {
     Ok(response)
 }
 
-/// Files that say they are empty may not be: those in `/proc` do not know their size.
+/// Returns the length, if it is known. A size of 0 may be wrong: files in `/proc` report it with content.
 fn length_of(metadata: &Metadata) -> Option<u64> {
     Some(metadata.size).filter(|size| *size > 0)
 }
@@ -114,24 +116,29 @@ fn answer(path: &str, length: Option<u64>, body: Body) -> Response {
     response
 }
 
-/// Writes a file with the bytes of the body, as they come.
+/// Writes the body to a file while it arrives.
 #[utoipa::path(
     put, path = "/v1/sandboxes/{id}/files", tag = "files",
     params(
-        ("id" = String, Path),
-        ("path" = String, Query, description = "Absolute, or relative to /workspace"),
-        ("mode" = Option<String>, Query, description = "create (nothing may be there), replace (the usual) or append"),
-        ("offset" = Option<u64>, Query, description = "Instead of a mode: to this place, and what is there stays around it"),
-        ("atomic" = Option<bool>, Query, description = "Nobody ever sees half of it"),
-        ("parents" = Option<bool>, Query, description = "Makes missing folders, unless false"),
-        ("permissions" = Option<String>, Query, description = "Of a new file, as in 0644"),
+        ("id" = String, Path, description = "Sandbox id"),
+        ("path" = String, Query, description = "Path of the file: absolute, or relative to /workspace"),
+        ("mode" = Option<String>, Query,
+            description = "create (fails if the file exists), replace (default) or append"),
+        ("offset" = Option<u64>, Query,
+            description = "Instead of a mode: offset to write at, keeping the rest of the file"),
+        ("atomic" = Option<bool>, Query, description = "Whether the file appears only once it is complete"),
+        ("parents" = Option<bool>, Query,
+            description = "Whether to create missing directories; default true"),
+        ("permissions" = Option<String>, Query,
+            description = "Permission bits of a new file in octal, for example 0644"),
     ),
-    request_body(content = schema::Bytes, content_type = "application/octet-stream"),
+    request_body(content = schema::Bytes, content_type = "application/octet-stream",
+        description = "Content of the file"),
     responses(
-        (status = 200, description = "How many bytes", body = schema::WrittenFile),
-        (status = 408, description = "The body stood still", body = schema::Problem),
-        (status = 409, description = "Something is in the way, or the disk is full", body = schema::Problem),
-        (status = "4XX", description = "Something about the request", body = schema::Problem),
+        (status = 200, description = "Number of bytes written", body = schema::WrittenFile),
+        (status = 408, description = "The body stalled", body = schema::Problem),
+        (status = 409, description = "The path is occupied, or the disk is full", body = schema::Problem),
+        (status = "4XX", description = "The request was refused", body = schema::Problem),
     )
 )]
 pub(crate) async fn write(
@@ -148,14 +155,14 @@ pub(crate) async fn write(
     Ok(Json(json!({"bytes": bytes})))
 }
 
-/// A body as it is: what is packed on the way only would be kept packed.
+/// Returns a body as a byte source. Refuses a `Content-Encoding`, because it would be stored undecoded.
 pub(super) fn upload(
     world: &World,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<belljar_engine::living::ByteSource<'static>, Error> {
     if headers.contains_key(header::CONTENT_ENCODING) {
-        let message = "is not undone here; send the bytes as they are".to_owned();
+        let message = "is not supported; send the bytes unencoded".to_owned();
         return Err(Error::Invalid { field: "Content-Encoding", message });
     }
     Ok(Upload::source(body, world.settings.body_timeout))
@@ -168,8 +175,8 @@ fn write_options(query: &Query) -> Result<WriteOptions, Error> {
         (Some("create"), None) => WriteMode::Create,
         (Some("append"), None) => WriteMode::Append,
         (None, Some(offset)) => WriteMode::At(offset),
-        (Some(_), None) => return Err(invalid("is create, replace or append")),
-        (Some(_), Some(_)) => return Err(invalid("goes with no offset")),
+        (Some(_), None) => return Err(invalid("must be create, replace or append")),
+        (Some(_), Some(_)) => return Err(invalid("cannot be combined with offset")),
     };
     let usual = WriteOptions::default();
     Ok(WriteOptions {
@@ -180,18 +187,20 @@ fn write_options(query: &Query) -> Result<WriteOptions, Error> {
     })
 }
 
-/// Removes a file, a link or a folder. No link is followed.
+/// Removes a file, link or directory.
+///
+/// Links are not followed.
 #[utoipa::path(
     delete, path = "/v1/sandboxes/{id}/files", tag = "files",
     params(
-        ("id" = String, Path),
-        ("path" = String, Query, description = "Absolute, or relative to /workspace"),
-        ("recursive" = Option<bool>, Query, description = "Also a folder that is not empty"),
+        ("id" = String, Path, description = "Sandbox id"),
+        ("path" = String, Query, description = "Path: absolute, or relative to /workspace"),
+        ("recursive" = Option<bool>, Query, description = "Whether to remove a directory that is not empty"),
     ),
     responses(
-        (status = 204, description = "It is gone"),
+        (status = 204, description = "The file is removed"),
         (status = 404, description = "No such file or sandbox", body = schema::Problem),
-        (status = 409, description = "The folder is not empty", body = schema::Problem),
+        (status = 409, description = "The directory is not empty", body = schema::Problem),
     )
 )]
 pub(crate) async fn remove(used: Used, query: RawQuery) -> Result<StatusCode, Error> {
@@ -201,16 +210,17 @@ pub(crate) async fn remove(used: Used, query: RawQuery) -> Result<StatusCode, Er
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What is at a path.
+/// Returns the metadata of a file.
 #[utoipa::path(
     get, path = "/v1/sandboxes/{id}/files/stat", tag = "files",
     params(
-        ("id" = String, Path),
-        ("path" = String, Query, description = "Absolute, or relative to /workspace"),
-        ("follow" = Option<bool>, Query, description = "Where a link points, instead of the link"),
+        ("id" = String, Path, description = "Sandbox id"),
+        ("path" = String, Query, description = "Path: absolute, or relative to /workspace"),
+        ("follow" = Option<bool>, Query,
+            description = "Whether to describe a link's target instead of the link"),
     ),
     responses(
-        (status = 200, description = "It", body = schema::FileInfo),
+        (status = 200, description = "The file's metadata", body = schema::FileInfo),
         (status = 404, description = "No such file or sandbox", body = schema::Problem),
     )
 )]
@@ -221,19 +231,20 @@ pub(crate) async fn stat(used: Used, query: RawQuery) -> Result<Json<Value>, Err
     Ok(Json(paths::shown(&metadata)))
 }
 
-/// A page of a folder, sorted by name.
+/// Lists a directory, sorted by name.
 #[utoipa::path(
     get, path = "/v1/sandboxes/{id}/files/list", tag = "files",
     params(
-        ("id" = String, Path),
-        ("path" = String, Query, description = "Absolute, or relative to /workspace"),
-        ("limit" = Option<u32>, Query, description = "From 1 to 256, which is the usual"),
-        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+        ("id" = String, Path, description = "Sandbox id"),
+        ("path" = String, Query, description = "Path of the directory: absolute, or relative to /workspace"),
+        ("limit" = Option<u32>, Query, description = "Page size, 1 to 256; default 256"),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the previous page"),
     ),
     responses(
-        (status = 200, description = "A page; shorter than the limit where names are long", body = schema::FolderPage),
-        (status = 404, description = "No such folder or sandbox", body = schema::Problem),
-        (status = 409, description = "It is no folder", body = schema::Problem),
+        (status = 200, description = "A page of entries; shorter than the limit if names are long",
+            body = schema::FolderPage),
+        (status = 404, description = "No such directory or sandbox", body = schema::Problem),
+        (status = 409, description = "Not a directory", body = schema::Problem),
     )
 )]
 pub(crate) async fn list(used: Used, query: RawQuery) -> Result<Json<Value>, Error> {
@@ -241,10 +252,10 @@ pub(crate) async fn list(used: Used, query: RawQuery) -> Result<Json<Value>, Err
     let invalid = |field, message: &str| Error::Invalid { field, message: message.to_owned() };
     let limit = query.parsed("limit")?.unwrap_or(PAGE);
     if !(1..=PAGE).contains(&limit) {
-        return Err(invalid("limit", "is from 1 to 256"));
+        return Err(invalid("limit", "must be from 1 to 256"));
     }
     let after = query.get("cursor").map(|text| URL_SAFE_NO_PAD.decode(text)).transpose();
-    let after = after.map_err(|_| invalid("cursor", "is none of ours"))?;
+    let after = after.map_err(|_| invalid("cursor", "is not a cursor of this server"))?;
     let page = used.living.files().list(paths::of(&query)?, after, limit).await?;
     let entries: Vec<_> = page.entries.iter().map(paths::shown_entry).collect();
     let next = page.next.map(|next| URL_SAFE_NO_PAD.encode(next));
@@ -264,14 +275,15 @@ fn usually() -> bool {
     true
 }
 
-/// Makes a folder.
+/// Creates a directory.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/files/folder", tag = "files", params(("id" = String, Path)),
+    post, path = "/v1/sandboxes/{id}/files/folder", tag = "files",
+    params(("id" = String, Path, description = "Sandbox id")),
     request_body = schema::NewFolder,
     responses(
-        (status = 201, description = "It is there", body = schema::FileInfo),
-        (status = 409, description = "Something is in the way", body = schema::Problem),
-        (status = "4XX", description = "Something about the request", body = schema::Problem),
+        (status = 201, description = "The new directory", body = schema::FileInfo),
+        (status = 409, description = "The path is occupied", body = schema::Problem),
+        (status = "4XX", description = "The request was refused", body = schema::Problem),
     )
 )]
 pub(crate) async fn make_folder(used: Used, body: Whole) -> Result<(StatusCode, Json<Value>), Error> {
@@ -293,14 +305,15 @@ struct Move {
     replace: bool,
 }
 
-/// Gives a file or folder another name.
+/// Moves or renames a file or directory.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/files/move", tag = "files", params(("id" = String, Path)),
+    post, path = "/v1/sandboxes/{id}/files/move", tag = "files",
+    params(("id" = String, Path, description = "Sandbox id")),
     request_body = schema::Move,
     responses(
-        (status = 204, description = "It is there now"),
+        (status = 204, description = "The file is moved"),
         (status = 404, description = "No such file or sandbox", body = schema::Problem),
-        (status = 409, description = "Something is in the way", body = schema::Problem),
+        (status = 409, description = "The new path is occupied", body = schema::Problem),
     )
 )]
 pub(crate) async fn rename(used: Used, body: Whole) -> Result<StatusCode, Error> {
@@ -317,14 +330,15 @@ struct Permissions {
     permissions: String,
 }
 
-/// Sets the permissions of a file or folder.
+/// Sets the permissions of a file or directory.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/files/permissions", tag = "files", params(("id" = String, Path)),
+    post, path = "/v1/sandboxes/{id}/files/permissions", tag = "files",
+    params(("id" = String, Path, description = "Sandbox id")),
     request_body = schema::Permissions,
     responses(
-        (status = 204, description = "They are set"),
+        (status = 204, description = "The permissions are set"),
         (status = 404, description = "No such file or sandbox", body = schema::Problem),
-        (status = 422, description = "They are none, or such as nobody may set", body = schema::Problem),
+        (status = 422, description = "Invalid permission bits, or setuid/setgid", body = schema::Problem),
     )
 )]
 pub(crate) async fn set_permissions(used: Used, body: Whole) -> Result<StatusCode, Error> {

@@ -1,5 +1,5 @@
-//! Starting a command, and waiting for the end of one. Whoever waits holds a leash: when the client goes away, the
-//! command's process group is killed.
+//! Starts commands and waits for their end. If the client of a foreground command disconnects, the command's
+//! process group is killed.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,20 +21,21 @@ use crate::world::World;
 
 const KILL: i32 = 9;
 
-/// A command that has been started, and is killed when this is dropped before its end.
+/// A started command. Dropping it before the command ends kills the command.
 #[derive(Debug)]
 pub(super) struct Started {
     look: Look,
     leash: Leash,
     feed: Option<Feed>,
-    /// What policies say of it.
+    /// Findings of the policies.
     findings: Vec<Finding>,
     since: Instant,
     _awaited: Awaited,
 }
 
 impl Started {
-    /// Starts one. In a task of its own, so that one whose client has gone meanwhile is known, and killed.
+    /// Starts a command, in a separate task, so that a command whose client disconnects meanwhile is still
+    /// killed.
     pub(super) async fn new(
         world: &Arc<World>,
         used: Used,
@@ -58,7 +59,7 @@ impl Started {
     ) -> Result<Self, Error> {
         let since = Instant::now();
         let AdmittedCommand { start, stdin, close_stdin, background, findings, .. } = command;
-        // Nobody reads what goes on by itself, and it must not wait for that.
+        // A background command has no reader, so its output must not block on one.
         let attach = Attach { from: 0, hold: !background };
         let (id, output) = used.living.commands().start_attached(start, attach).await.map_err(refusal)?;
         let leash = Leash { open: Arc::clone(used.open()), id, tight: true };
@@ -67,7 +68,7 @@ impl Started {
         Ok(Self { look: Look::new(used, info, output), leash, feed, findings, since, _awaited: awaited })
     }
 
-    /// Lets it go on by itself.
+    /// Detaches the command, so that it runs in the background.
     pub(super) fn let_go(mut self) -> CommandReport {
         self.leash.tight = false;
         if let Some(feed) = &mut self.feed {
@@ -81,7 +82,7 @@ impl Started {
         CommandReport { findings: [self.findings.clone(), report.findings].concat(), ..report }
     }
 
-    /// The next event of its output; after its end there is nothing left to be killed.
+    /// Returns the next event of its output. Once the command has ended, there is nothing left to kill.
     pub(super) async fn next(&mut self) -> Result<Option<OutputEvent>, Error> {
         let event = self.look.next().await?;
         if let Some(OutputEvent::Ended { .. }) | None = event {
@@ -90,13 +91,13 @@ impl Started {
         Ok(event)
     }
 
-    /// Waits for its end; of each stream so many bytes are kept.
+    /// Waits for the end. Keeps up to `bound` bytes of each stream.
     pub(super) async fn whole(mut self, bound: u64) -> Result<CommandReport, Error> {
         let mut written = Written::new(bound);
         while let Some(event) = self.next().await? {
             match event {
                 OutputEvent::Bytes { stream, bytes, .. } => written.push(stream, &bytes),
-                // It is held up where nobody reads, so nothing is lost.
+                // Output is held back until it is read, so none is lost.
                 OutputEvent::Lost { .. } => {}
                 OutputEvent::Ended { .. } => break,
             }
@@ -105,7 +106,7 @@ impl Started {
     }
 }
 
-/// Why nothing was started: a program or folder that is not there is a wrong request, and no missing place.
+/// Maps an error of starting a command. A missing program or directory is an invalid request, not a 404.
 fn refusal(error: LivingError) -> Error {
     match error {
         LivingError::Failed(failure) if !matches!(failure.kind, FailureKind::Busy | FailureKind::NoSpace) => {
@@ -115,7 +116,7 @@ fn refusal(error: LivingError) -> Error {
     }
 }
 
-/// Kills a command when its client goes away.
+/// Kills a command when dropped, which happens when its client disconnects.
 #[derive(Debug)]
 struct Leash {
     open: Arc<Open>,
@@ -127,7 +128,7 @@ impl Drop for Leash {
     fn drop(&mut self) {
         if let (true, Ok(runtime)) = (self.tight, Handle::try_current()) {
             let (open, id) = (Arc::clone(&self.open), self.id);
-            // One that has ended meanwhile needs no killing.
+            // A failure means that the command has already ended.
             runtime.spawn(async move {
                 let _killed = open.when_awake(|| open.living.commands().signal(id, KILL)).await;
             });
@@ -135,7 +136,7 @@ impl Drop for Leash {
     }
 }
 
-/// Writes to a command while others read what it writes.
+/// Writes standard input while the output is being read.
 #[derive(Debug)]
 struct Feed {
     task: JoinHandle<()>,
@@ -146,7 +147,7 @@ impl Feed {
     fn new(open: &Arc<Open>, id: ProcessId, bytes: Vec<u8>, close: bool, hold: RequestHold) -> Self {
         let open = Arc::clone(open);
         let task = tokio::spawn(async move {
-            // A program that does not read, or has ended, wants no more.
+            // Fails if the program has ended or closed its input, which is fine.
             let _fed = open.when_awake(|| open.living.commands().write_stdin(id, &bytes)).await;
             if close {
                 let _closed = open.when_awake(|| open.living.commands().close_stdin(id)).await;

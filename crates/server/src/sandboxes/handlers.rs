@@ -1,4 +1,4 @@
-//! The sandboxes themselves: open, look, list, extend, pause, resume, end, and run code in one.
+//! Handlers for sandboxes: create, show, list, extend, pause, resume, end, and run code.
 
 use std::sync::Arc;
 
@@ -32,12 +32,12 @@ struct Extension {
     timeout_ms: i64,
 }
 
-/// Opens a sandbox.
+/// Creates a sandbox.
 #[utoipa::path(
     post, path = "/v1/sandboxes", tag = "sandboxes", request_body = schema::NewSandbox,
     responses(
-        (status = 201, description = "It runs", body = schema::Sandbox),
-        (status = 429, description = "There are as many as there may be", body = schema::Problem),
+        (status = 201, description = "The new sandbox, running", body = schema::Sandbox),
+        (status = 429, description = "The maximum number of sandboxes is reached", body = schema::Problem),
     )
 )]
 pub(crate) async fn create(
@@ -48,7 +48,7 @@ pub(crate) async fn create(
     let Whole { bytes, hold } = body;
     let request: SandboxRequest = parse_bytes(&bytes)?;
     drop(bytes);
-    // Opening may take as long as installing packages does.
+    // Creating a sandbox may take as long as installing packages.
     let _request_hold = hold.parsed()?;
     executions::check_quota(&world, &caller).await?;
     let sandbox = life::open(&world, &caller, request, Blind).await?;
@@ -56,18 +56,22 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, place, Json(object::sandbox(sandbox, None))).into_response())
 }
 
-/// The tenant's sandboxes, newest first; those that have ended only where they are asked for.
+/// Lists the tenant's sandboxes, newest first.
+///
+/// Ended ones are listed only with `state=ended`.
 #[utoipa::path(
     get, path = "/v1/sandboxes", tag = "sandboxes",
     params(
-        ("state" = Option<String>, Query, description = "starting, running, paused or ended"),
-        ("metadata.KEY" = Option<String>, Query, description = "With this value in their metadata; up to eight of them"),
-        ("limit" = Option<u32>, Query, description = "From 1 to 200; 50 unless said otherwise"),
-        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+        ("state" = Option<String>, Query,
+            description = "Only this state: starting, running, paused or ended"),
+        ("metadata.KEY" = Option<String>, Query,
+            description = "Only sandboxes with this value in their metadata; up to eight keys"),
+        ("limit" = Option<u32>, Query, description = "Page size, 1 to 200; default 50"),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the previous page"),
     ),
     responses(
-        (status = 200, description = "A page", body = schema::SandboxPage),
-        (status = 422, description = "A parameter is wrong", body = schema::Problem),
+        (status = 200, description = "A page of sandboxes", body = schema::SandboxPage),
+        (status = 422, description = "Invalid parameter", body = schema::Problem),
     )
 )]
 pub(crate) async fn list(
@@ -88,12 +92,13 @@ pub(crate) async fn list(
     Ok(Json(json!({"sandboxes": shown, "next_cursor": page.next_cursor})))
 }
 
-/// One sandbox, also when it has ended.
+/// Returns a sandbox, including one that has ended.
 #[utoipa::path(
-    get, path = "/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = String, Path)),
+    get, path = "/v1/sandboxes/{id}", tag = "sandboxes",
+    params(("id" = String, Path, description = "Sandbox id")),
     responses(
-        (status = 200, description = "It", body = schema::Sandbox),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
+        (status = 200, description = "The sandbox", body = schema::Sandbox),
+        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
     )
 )]
 pub(crate) async fn show(
@@ -104,13 +109,15 @@ pub(crate) async fn show(
     recorded(&world, &caller.tenant, &life::known_id(&id)?).await
 }
 
-/// Ends a sandbox, and everything in it.
+/// Ends a sandbox and everything in it.
 #[utoipa::path(
-    delete, path = "/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = String, Path)),
+    delete, path = "/v1/sandboxes/{id}", tag = "sandboxes",
+    params(("id" = String, Path, description = "Sandbox id")),
     responses(
-        (status = 200, description = "It has ended, and nothing of it is left", body = schema::Sandbox),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
-        (status = 410, description = "It had ended before", body = schema::Problem),
+        (status = 200, description = "The sandbox has ended, and its processes and files are gone",
+            body = schema::Sandbox),
+        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
+        (status = 410, description = "The sandbox had already ended", body = schema::Problem),
     )
 )]
 pub(crate) async fn close(State(world): State<Arc<World>>, used: Used) -> Result<Json<Value>, Error> {
@@ -120,15 +127,16 @@ pub(crate) async fn close(State(world): State<Arc<World>>, used: Used) -> Result
     recorded(&world, &used.tenant, &used.id).await
 }
 
-/// Lets a sandbox live for so long from now on.
+/// Extends the lifetime of a sandbox, counted from now.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/extend", tag = "sandboxes", params(("id" = String, Path)),
+    post, path = "/v1/sandboxes/{id}/extend", tag = "sandboxes",
+    params(("id" = String, Path, description = "Sandbox id")),
     request_body = schema::Extension,
     responses(
-        (status = 200, description = "As it is now", body = schema::Sandbox),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
-        (status = 409, description = "It is paused", body = schema::Problem),
-        (status = 422, description = "That is too long", body = schema::Problem),
+        (status = 200, description = "The extended sandbox", body = schema::Sandbox),
+        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
+        (status = 409, description = "The sandbox is paused", body = schema::Problem),
+        (status = 422, description = "The lifetime is too long", body = schema::Problem),
     )
 )]
 pub(crate) async fn extend(
@@ -141,37 +149,43 @@ pub(crate) async fn extend(
     step(&world, used, life::Step::Extend(timeout)).await
 }
 
-/// Has nothing in a sandbox run any more, until it is resumed. Its time stands still.
+/// Pauses a sandbox: freezes all its processes until it is resumed, and stops its lifetime.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/pause", tag = "sandboxes", params(("id" = String, Path)),
+    post, path = "/v1/sandboxes/{id}/pause", tag = "sandboxes",
+    params(("id" = String, Path, description = "Sandbox id")),
     responses(
-        (status = 200, description = "As it is now", body = schema::Sandbox),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
-        (status = 422, description = "Nothing can be paused on this host", body = schema::Problem),
+        (status = 200, description = "The paused sandbox", body = schema::Sandbox),
+        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
+        (status = 422, description = "This host cannot pause sandboxes", body = schema::Problem),
     )
 )]
 pub(crate) async fn pause(State(world): State<Arc<World>>, used: Used) -> Result<Json<Value>, Error> {
     step(&world, used, life::Step::Pause).await
 }
 
-/// Lets a paused sandbox go on, with the time that it was last given from the beginning.
+/// Resumes a paused sandbox.
+///
+/// Its lifetime starts again with the last value set.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/resume", tag = "sandboxes", params(("id" = String, Path)),
+    post, path = "/v1/sandboxes/{id}/resume", tag = "sandboxes",
+    params(("id" = String, Path, description = "Sandbox id")),
     responses(
-        (status = 200, description = "As it is now", body = schema::Sandbox),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
+        (status = 200, description = "The resumed sandbox", body = schema::Sandbox),
+        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
     )
 )]
 pub(crate) async fn resume(State(world): State<Arc<World>>, used: Used) -> Result<Json<Value>, Error> {
     step(&world, used, life::Step::Resume).await
 }
 
-/// What a sandbox uses now, paused or not.
+/// Returns the current resource use of a sandbox, running or paused.
 #[utoipa::path(
-    get, path = "/v1/sandboxes/{id}/stats", tag = "sandboxes", params(("id" = String, Path)),
+    get, path = "/v1/sandboxes/{id}/stats", tag = "sandboxes",
+    params(("id" = String, Path, description = "Sandbox id")),
     responses(
-        (status = 200, description = "Counted from outside; null where this host does not keep it", body = schema::Stats),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
+        (status = 200, description = "Resource use, measured from outside; null if not measurable here",
+            body = schema::Stats),
+        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
     )
 )]
 pub(crate) async fn stats(used: Used) -> Result<Json<Value>, Error> {
@@ -187,16 +201,20 @@ pub(crate) async fn stats(used: Used) -> Result<Json<Value>, Error> {
     Ok(Json(object::stats(&stats, output, &findings)))
 }
 
-/// Runs a piece of code or a program in a sandbox, whose files it finds and leaves; one after the other.
+/// Runs code or a command in a sandbox, with access to its files.
+///
+/// Executions of one sandbox run one at a time.
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/executions", tag = "sandboxes", request_body = schema::Request,
     params(
-        ("id" = String, Path),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same request with the same key is run once"),
+        ("id" = String, Path, description = "Sandbox id"),
+        ("Idempotency-Key" = Option<String>, Header,
+            description = "Repeating the same request with the same key runs it only once"),
     ),
     responses(
-        (status = 200, description = "What the program did, as with `/v1/executions`", body = schema::Result),
-        (status = 202, description = "With `\"wait\": false`: it will run", body = schema::Accepted),
+        (status = 200, description = "The result of the program, as with `/v1/executions`",
+            body = schema::Result),
+        (status = 202, description = "Queued: the answer to `\"wait\": false`", body = schema::Accepted),
     )
 )]
 pub(crate) async fn execute(
@@ -210,7 +228,8 @@ pub(crate) async fn execute(
     executions::run(&world, &caller, Some(used), &headers, body).await
 }
 
-/// To its end, whoever hangs up: what goes on again has its time again.
+/// Changes the state of a sandbox. Completes even if the client disconnects, because resuming restarts the
+/// lifetime.
 async fn step(world: &Arc<World>, used: Used, step: life::Step) -> Result<Json<Value>, Error> {
     let (taken, used) = (Arc::clone(world), Arc::new(used));
     let stepping = Arc::clone(&used);

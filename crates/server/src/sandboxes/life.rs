@@ -1,6 +1,6 @@
-//! How a sandbox comes to be, stands still, goes on and ends; and that every end is recorded once.
+//! The life of a sandbox: it is created, paused, resumed, extended and ended, and every end is recorded once.
 //!
-//! What must not be left half done because a client hangs up happens in a task of its own.
+//! Work that must not be left half done if a client disconnects runs in its own task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,17 +30,18 @@ use crate::live::Awaited;
 use crate::places::{Guard, mount, snapshots};
 use crate::world::World;
 
-/// How long the last look at a sandbox's figures may take.
+/// Timeout for reading the final figures of a sandbox.
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
-/// Opens a sandbox; `progress` hears of its packages. One that nobody waits for any more is ended again.
+/// Creates a sandbox and reports the installation of its packages to `progress`. If the caller is gone by
+/// then, ends it.
 pub(crate) async fn open(
     world: &Arc<World>,
     caller: &Caller,
     request: SandboxRequest,
     mut progress: impl Progress + 'static,
 ) -> Result<Sandbox, Error> {
-    // The server does not end before it is known what became of this.
+    // Delays shutdown until the outcome is known.
     let awaited = Awaited::new(world);
     if world.live.is_closed() {
         return Err(Error::ShuttingDown);
@@ -84,11 +85,11 @@ fn check_life(world: &World, timeout: Duration, left: Duration) -> Result<(), Er
         return Ok(());
     }
     let (most, left) = (show_duration(world.settings.sandbox_life), show_duration(left));
-    let message = format!("no sandbox may live longer than {most}; for this one {left} are left");
+    let message = format!("the maximum lifetime of a sandbox is {most}; this one has {left} left");
     Err(Error::Invalid { field: "timeout_ms", message })
 }
 
-/// A sandbox that is being made.
+/// A sandbox that is being created.
 struct Making {
     id: SandboxId,
     tenant: TenantName,
@@ -114,7 +115,7 @@ impl Making {
             created,
             expires: Some(self.deadline.shown),
         };
-        // Recorded while it is made: one that comes to nothing is recorded as that.
+        // Recorded in parallel, so that a failed creation is recorded as well.
         let (recorded, opened) =
             tokio::join!(world.store.add_sandbox(new), world.engine.open_sandbox(&self.admitted, progress));
         recorded?;
@@ -144,7 +145,7 @@ impl Making {
         world.sandboxes.insert(&open);
         world.meters.opened();
         if let Some(mut guard) = guard {
-            // One that is opened on a volume which holds too much is halted from the start.
+            // A sandbox whose volumes already exceed their size is halted from the start.
             guard.look(world, &open).await;
             guard.start(world, &open);
         }
@@ -152,7 +153,7 @@ impl Making {
         Ok((open, shown))
     }
 
-    /// Ready to be used, and since when; one that does not come to that is closed.
+    /// Prepares the sandbox and returns the time from which it runs; on failure, closes it.
     async fn furnished(
         &mut self,
         world: &World,
@@ -169,7 +170,8 @@ impl Making {
         }
     }
 
-    /// With the files of the snapshot that it is to start with, and what enforces it in its settings.
+    /// Adds the receipt to the settings, restores the snapshot if there is one, and records the sandbox as
+    /// running.
     async fn furnish(&mut self, world: &World, living: &dyn Living) -> Result<Timestamp, Error> {
         let receipt = ReceiptReport::from(living.receipt().await?);
         self.settings.insert("receipt".to_owned(), json!(receipt));
@@ -183,14 +185,14 @@ impl Making {
     }
 }
 
-/// Watches over one sandbox's time and end.
+/// Supervises the lifetime and the end of one sandbox.
 async fn keep(world: Arc<World>, open: Arc<Open>) {
     loop {
         tokio::select! {
             biased;
             () = open.ends() => return,
             why = open.living.ended() => {
-                tracing::warn!(sandbox = %open.id, why, "a sandbox has ended by itself");
+                tracing::warn!(sandbox = %open.id, why, "sandbox ended unexpectedly");
                 end(&world, &open, SandboxEnd::Failed).await;
             }
             over = open.time_is_over() => time_is_over(&world, &open, over).await,
@@ -206,7 +208,7 @@ async fn time_is_over(world: &Arc<World>, open: &Arc<Open>, over: Over) {
     end(world, open, SandboxEnd::Expired).await;
 }
 
-/// What happens to one sandbox one after the other.
+/// A change of one sandbox's state. Changes run one at a time.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Step {
     Pause,
@@ -224,7 +226,7 @@ impl Step {
     }
 }
 
-/// Has nothing in it run any more. Its time stands still as well.
+/// Freezes all processes, and stops the lifetime.
 async fn pause(world: &World, open: &Open) -> Result<(), Error> {
     let _step = open.steps.lock().await;
     if is_paused(open)? {
@@ -234,7 +236,7 @@ async fn pause(world: &World, open: &Open) -> Result<(), Error> {
     record(world, open, SandboxState::Paused, None).await
 }
 
-/// Lets it go on, with the time that it was last given from the beginning; but no longer than any may live.
+/// Resumes a sandbox. The lifetime starts again with the last value set, up to the maximum lifetime.
 async fn resume(world: &World, open: &Open) -> Result<(), Error> {
     let _step = open.steps.lock().await;
     if !is_paused(open)? {
@@ -244,7 +246,7 @@ async fn resume(world: &World, open: &Open) -> Result<(), Error> {
     record(world, open, SandboxState::Running, Some(Deadline::after(open.span().min(open.left())))).await
 }
 
-/// Lets it live so long from now on.
+/// Sets the lifetime, counted from now.
 async fn extend(world: &World, open: &Open, timeout: Duration) -> Result<(), Error> {
     let _step = open.steps.lock().await;
     if is_paused(open)? {
@@ -255,8 +257,8 @@ async fn extend(world: &World, open: &Open, timeout: Duration) -> Result<(), Err
     record(world, open, SandboxState::Running, Some(Deadline::after(timeout))).await
 }
 
-/// Has it reach these hosts from now on, paused or not; what it has reached. Recorded first: what it could reach is known
-/// when it is gone.
+/// Sets the hosts that a sandbox may reach, paused or not, and returns its network use. The rules are
+/// recorded first, so that the record covers everything the sandbox could reach.
 pub(super) async fn set_hosts(world: &World, open: &Open, rules: HostRules) -> Result<NetworkUse, Error> {
     let _step = open.steps.lock().await;
     if open.is_ended() {
@@ -295,7 +297,8 @@ async fn record(
     Ok(state.and(expiry)?)
 }
 
-/// Ends it; whether it was this that did. Completes when nothing of it is left and that is recorded.
+/// Ends a sandbox, and returns whether this call did. Completes once everything is removed and the end is
+/// recorded.
 pub(crate) async fn end(world: &Arc<World>, open: &Arc<Open>, because: SandboxEnd) -> bool {
     let (world, open) = (Arc::clone(world), Arc::clone(open));
     let ending = tokio::spawn(async move {
@@ -307,7 +310,7 @@ pub(crate) async fn end(world: &Arc<World>, open: &Arc<Open>, because: SandboxEn
         open.living.close().await;
         let ended = world.store.end_sandbox(&open.tenant, &open.id, because, Timestamp::now()).await;
         if let Err(error) = ended {
-            tracing::error!(sandbox = %open.id, %error, "the end of a sandbox could not be recorded");
+            tracing::error!(sandbox = %open.id, %error, "cannot record the end of a sandbox");
         }
         world.meters.ended(because);
         world.sandboxes.remove(&open.id);
@@ -317,7 +320,7 @@ pub(crate) async fn end(world: &Arc<World>, open: &Arc<Open>, because: SandboxEn
     ending.await.unwrap_or(false)
 }
 
-/// Records the processor time of its commands; executions are accounted for by themselves.
+/// Records the CPU time of the sandbox's commands. Executions record theirs separately.
 async fn account(world: &World, open: &Open) {
     let Ok(Ok(Stats { cpu: Some(cpu), .. })) = timeout(LAST_LOOK, open.living.stats()).await else { return };
     let used = Usage { cpu_ms: open.unrecorded(cpu), executions: 0 };
@@ -325,11 +328,11 @@ async fn account(world: &World, open: &Open) {
         return;
     }
     if let Err(error) = world.store.add_usage(&open.tenant, Timestamp::now().day(), used).await {
-        tracing::warn!(sandbox = %open.id, %error, "processor time could not be recorded");
+        tracing::warn!(sandbox = %open.id, %error, "cannot record CPU time");
     }
 }
 
-/// Looks after all of them now and then: what they used is recorded, and those that nobody uses end or are paused.
+/// Periodically records the usage of all sandboxes, and ends or pauses idle ones. Runs forever.
 pub(crate) async fn sweep(world: Arc<World>) {
     loop {
         tokio::time::sleep(world.settings.sandbox_sweep).await;
@@ -345,18 +348,18 @@ pub(crate) async fn sweep(world: Arc<World>) {
     }
 }
 
-/// Ends one that cannot be kept within its bounds.
+/// Ends a sandbox that cannot be kept within its limits.
 pub(crate) async fn give_up(world: &Arc<World>, open: &Arc<Open>) {
     end(world, open, SandboxEnd::Failed).await;
 }
 
-/// The server ends, and they with it.
+/// Ends all sandboxes when the server shuts down.
 pub(crate) async fn end_all(world: &Arc<World>) {
     let all = world.sandboxes.all();
     join_all(all.iter().map(|open| end(world, open, SandboxEnd::Interrupted))).await;
 }
 
-/// One of the caller's that is alive.
+/// Returns a live sandbox of the caller's tenant.
 pub(crate) async fn find(world: &World, caller: &Caller, id: &str) -> Result<Used, Error> {
     let id = known_id(id)?;
     match world.sandboxes.find(&caller.tenant, &id).filter(|open| !open.is_ended()) {
@@ -368,7 +371,7 @@ pub(crate) async fn find(world: &World, caller: &Caller, id: &str) -> Result<Use
     }
 }
 
-/// What is no id is nobody's.
+/// Parses a sandbox id. A malformed id is reported as an unknown one.
 pub(super) fn known_id(text: &str) -> Result<SandboxId, Error> {
     text.parse().map_err(|_| Error::NotFound("sandbox"))
 }

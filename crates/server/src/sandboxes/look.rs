@@ -1,4 +1,4 @@
-//! Looking at a command: from a byte of its output on, until it or its sandbox ends.
+//! Reading a command's output from an offset, until the command or its sandbox ends.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use belljar_engine::{Capture, explain};
 use super::open::{Open, Used};
 use crate::error::Error;
 
-/// So much of standard error is kept to see why a command failed.
+/// How much of standard error is kept to explain why a command failed.
 const LAST_WORDS: u64 = 16 << 10;
 
-/// Somebody who looks. The sandbox is not idle meanwhile.
+/// A reader of a command's output. It keeps the sandbox in use.
 #[derive(Debug)]
 pub(super) struct Look {
     used: Used,
-    /// How it stands; brought up to date by its end.
+    /// The state of the command, updated at its end.
     info: ProcessInfo,
     output: Box<dyn Output>,
-    /// What it said when it failed, if it did.
+    /// End of standard error, to explain a failure.
     stderr: Capture,
-    /// Its end, and since that is here what it was kept from.
+    /// The end event and the denials, once the command has ended.
     end: Option<OutputEvent>,
     findings: Vec<Finding>,
 }
@@ -33,7 +33,8 @@ impl Look {
         Self { used, info, output, stderr: Capture::new(LAST_WORDS), end: None, findings: Vec::new() }
     }
 
-    /// Looks at one that is there. Whoever falls behind is told what was lost, and holds nobody up.
+    /// Reads from an existing command. A reader that falls behind gets an event about lost output and blocks
+    /// nothing.
     pub(super) async fn at(used: Used, number: &str, from: u64) -> Result<Self, Error> {
         let info = info(&used, number).await?;
         let output = used.living.commands().attach(info.id, Attach { from, hold: false }).await?;
@@ -52,12 +53,12 @@ impl Look {
         CommandReport { findings: self.findings.clone(), ..self.info.clone().into() }
     }
 
-    /// The byte with which one could go on later.
+    /// Returns the offset of the next byte.
     pub(super) fn offset(&self) -> u64 {
         self.output.offset()
     }
 
-    /// The next event; `None` after the end. Nothing is lost when this is dropped and asked for again.
+    /// Returns the next event, or `None` after the end. Cancel-safe.
     pub(super) async fn next(&mut self) -> Result<Option<OutputEvent>, Error> {
         if self.end.is_none() {
             let event = tokio::select! {
@@ -76,7 +77,7 @@ impl Look {
         Ok(self.end.take())
     }
 
-    /// Learns what it was kept from. A sandbox that is gone meanwhile explains nothing more.
+    /// Collects the denials. If the sandbox is already gone, there are none.
     async fn explain(&mut self) {
         let living = &self.used.living;
         let mut findings = living.commands().kept_from(&self.info).await.unwrap_or_default();
@@ -87,7 +88,7 @@ impl Look {
     }
 }
 
-/// How a command stands. What is no number is nobody's.
+/// Returns the state of a command. A malformed number is reported as an unknown command.
 pub(super) async fn info(used: &Used, number: &str) -> Result<ProcessInfo, Error> {
     let missing = || Error::NotFound("command");
     let id = number.parse().map(ProcessId).map_err(|_| missing())?;

@@ -1,16 +1,17 @@
-//! `/v1/sandboxes`: places that stay, with commands, files and ports in them.
+//! `/v1/sandboxes`: long-lived sandboxes, with commands, files and ports.
 //!
 //! ```text
-//! open ─▶ running ⇄ paused            time is over: ended, or paused
-//!            └────────┴─▶ ended       closed · expired · idle · failed · interrupted; recorded, once
+//! open ─▶ running ⇄ paused            lifetime over: ended, or paused
+//!            └────────┴─▶ ended       closed · expired · idle · failed · interrupted; recorded once
 //! ```
 //!
-//! A sandbox that is alive is an [`Open`] in the registry, and a task watches over its time and its end (`life.rs`).
-//! Whoever works with one holds a [`Used`], so that it is not idle meanwhile. Pausing, resuming, extending and ending
-//! happen one after the other, in the order in which they were asked for; so do executions in one sandbox.
+//! A live sandbox is an [`Open`] in the registry, and a task supervises its lifetime and its end (`life.rs`).
+//! A [`Used`] marks it as in use, so that it is not idle. Pausing, resuming, extending and ending run one at
+//! a time, in the order of the requests; so do executions in one sandbox.
 //!
-//! What a command writes is kept inside, by the guest. Whoever looks at one has a place in that ([`look::Look`]) and
-//! nothing else: it is waited for (`foreground.rs`), told as events (`output.rs`) or shown in a terminal (`terminal.rs`).
+//! The guest buffers the output of commands. A reader of a command only has a position in that buffer
+//! ([`look::Look`]): its output is collected until the end (`foreground.rs`), streamed as events
+//! (`output.rs`) or shown in a terminal (`terminal.rs`).
 
 pub(crate) mod archives;
 mod commands;

@@ -1,4 +1,4 @@
-//! What a sandbox may reach, and has reached: looked at, and changed while it lives.
+//! Network access of a live sandbox: shown and changed.
 
 use std::sync::Arc;
 
@@ -20,12 +20,14 @@ struct Hosts {
     hosts: Vec<String>,
 }
 
-/// What a sandbox may reach, and what it was kept from.
+/// Returns the network access of a sandbox, and denied connections.
 #[utoipa::path(
-    get, path = "/v1/sandboxes/{id}/network", tag = "sandboxes", params(("id" = String, Path)),
+    get, path = "/v1/sandboxes/{id}/network", tag = "sandboxes",
+    params(("id" = String, Path, description = "Sandbox id")),
     responses(
-        (status = 200, description = "As it is now; nothing is counted where the mode is not `hosts`", body = schema::NetworkUse),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
+        (status = 200, description = "Network access and use; counters only in the mode `hosts`",
+            body = schema::NetworkUse),
+        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
     )
 )]
 pub(crate) async fn show(used: Used) -> Json<Value> {
@@ -39,14 +41,18 @@ pub(crate) async fn show(used: Used) -> Json<Value> {
     })
 }
 
-/// Has a sandbox of mode `hosts` reach these hosts from now on, and no others. Connections to others are cut off.
+/// Replaces the hosts that a sandbox with mode `hosts` may reach.
+///
+/// Open connections to other hosts are closed.
 #[utoipa::path(
-    put, path = "/v1/sandboxes/{id}/network", tag = "sandboxes", params(("id" = String, Path)),
+    put, path = "/v1/sandboxes/{id}/network", tag = "sandboxes",
+    params(("id" = String, Path, description = "Sandbox id")),
     request_body = schema::Hosts,
     responses(
-        (status = 200, description = "As it is now", body = schema::NetworkUse),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
-        (status = 422, description = "A host is wrong, or it was created with another mode", body = schema::Problem),
+        (status = 200, description = "The new network access", body = schema::NetworkUse),
+        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
+        (status = 422, description = "A host is invalid, or the sandbox was created with another mode",
+            body = schema::Problem),
     )
 )]
 pub(crate) async fn set(

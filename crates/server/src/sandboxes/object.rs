@@ -1,4 +1,4 @@
-//! What a sandbox looks like outside.
+//! JSON representation of a sandbox.
 
 use belljar_engine::finding::Finding;
 use belljar_engine::living::{State, Stats};
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::open::Open;
 
-/// What only the request knows by name.
+/// Names that only the request contains.
 #[derive(Debug)]
 pub(super) struct Names {
     image: String,
@@ -23,7 +23,7 @@ impl Names {
     }
 }
 
-/// What is kept of a sandbox that was asked for. Of its environment only the names.
+/// Returns the settings stored for a sandbox. Of environment variables, only the names are stored.
 pub(super) fn settings(names: Names, admitted: &AdmittedSandbox) -> Map<String, Value> {
     let limits = &admitted.plan.limits;
     let settings = json!({
@@ -40,7 +40,7 @@ pub(super) fn settings(names: Names, admitted: &AdmittedSandbox) -> Map<String, 
         "network": network(&admitted.plan.network),
         "env_names": admitted.plan.env.keys().collect::<Vec<_>>(),
         "volumes": admitted.volumes,
-        // Known when it is made.
+        // Filled in once the sandbox is created.
         "receipt": null,
         "dependencies": {"packages": [], "cache": "none", "install_ms": 0},
         "timeout_ms": admitted.timeout.as_millis() as u64,
@@ -52,7 +52,7 @@ pub(super) fn settings(names: Names, admitted: &AdmittedSandbox) -> Map<String, 
     }
 }
 
-/// What may be reached.
+/// Returns the JSON of network access.
 pub(super) fn network(network: &Network) -> Value {
     match network {
         Network::None => json!({"mode": "none"}),
@@ -61,7 +61,7 @@ pub(super) fn network(network: &Network) -> Value {
     }
 }
 
-/// A sandbox, as it was recorded; what only its life knows is told from there.
+/// Returns the JSON of a recorded sandbox, with the current state from `open` if it is live.
 pub(super) fn sandbox(recorded: Sandbox, open: Option<&Open>) -> Value {
     let (mut state, mut expires) = (recorded.state, recorded.expires);
     if let Some(open) = open.filter(|_| recorded.ended.is_none()) {
@@ -74,7 +74,7 @@ pub(super) fn sandbox(recorded: Sandbox, open: Option<&Open>) -> Value {
     let mut object =
         Map::from_iter([("id".to_owned(), json!(recorded.id)), ("state".to_owned(), json!(state))]);
     object.extend(recorded.settings);
-    // It can have been changed.
+    // The hosts may have been changed since they were recorded.
     if let Some(now) = open.and_then(|open| open.living.network()) {
         object.insert("network".to_owned(), network(&Network::Hosts(now.rules)));
     }
@@ -92,7 +92,7 @@ pub(super) fn sandbox(recorded: Sandbox, open: Option<&Open>) -> Value {
     object.into()
 }
 
-/// What a sandbox uses now.
+/// Returns the JSON of a sandbox's current resource use.
 pub(super) fn stats(stats: &Stats, output_bytes: Option<u64>, findings: &[Finding]) -> Value {
     json!({
         "cpu_ms": stats.cpu.map(|cpu| cpu.as_millis() as u64),

@@ -1,4 +1,4 @@
-//! One sandbox that is alive: its time, whether somebody uses it, and what it has used.
+//! One live sandbox: its lifetime, its users, and the CPU time it has used.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,25 +16,25 @@ use super::registry::Room;
 use crate::gate::{Gate, Held};
 use crate::pool::Rivals;
 
-/// How often something is asked again of a sandbox that is paused.
+/// Delay before retrying an operation on a paused sandbox.
 const AGAIN: Duration = Duration::from_millis(250);
 
-/// A sandbox that is alive.
+/// A live sandbox.
 #[derive(Debug)]
 pub(crate) struct Open {
     pub(crate) id: SandboxId,
     pub(crate) tenant: TenantName,
     pub(crate) living: Box<dyn Living>,
     pub(crate) admitted: AdmittedSandbox,
-    /// Executions in it run one after the other.
+    /// Queue with a single slot: executions in the sandbox run one at a time.
     pub(crate) gate: Gate,
-    /// Held while its files are kept: one snapshot at a time.
+    /// Held while a snapshot is taken: one at a time.
     pub(crate) snapshots: sync::Mutex<()>,
-    /// Held while it is paused, resumed, extended or ended: one after the other, in the order of asking.
+    /// Held while it is paused, resumed, extended or ended: one at a time, in the order of the requests.
     pub(super) steps: sync::Mutex<()>,
-    /// The moment after which it may not live, whoever extends it.
+    /// End of the maximum lifetime, which no extension can exceed.
     last_moment: Instant,
-    /// The time that it was last given.
+    /// The last lifetime that was set.
     span: Mutex<Duration>,
     deadline: watch::Sender<Option<Deadline>>,
     ended: watch::Sender<bool>,
@@ -43,7 +43,7 @@ pub(crate) struct Open {
     counted: Counted,
 }
 
-/// When its time is over: by the clock that never jumps, and by the one that people read.
+/// The end of a lifetime, by the monotonic clock and by the wall clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
     pub(super) at: Instant,
@@ -56,28 +56,28 @@ impl Deadline {
     }
 }
 
-/// What has happened to a sandbox's time.
+/// The reason a lifetime is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
-    /// The time that its owner gave it.
+    /// The lifetime set by its owner.
     Timeout,
-    /// The time that any sandbox has.
+    /// The maximum lifetime of any sandbox.
     Life,
 }
 
-/// Who looks after it.
+/// The users of a sandbox.
 #[derive(Debug)]
 struct Attention {
     users: usize,
     last: Instant,
 }
 
-/// What was recorded of its use already, or passed by.
+/// CPU time that is already accounted for.
 #[derive(Debug, Default)]
 struct Counted {
-    /// Processor time of executions, which are accounted for by themselves.
+    /// CPU time of executions, which is recorded with them.
     executions_ms: AtomicU64,
-    /// Processor time that was recorded, those executions included.
+    /// CPU time recorded so far, including that of executions.
     recorded_ms: AtomicU64,
 }
 
@@ -111,23 +111,23 @@ impl Open {
         }
     }
 
-    /// Whether its end has begun.
+    /// Returns whether its end has begun.
     pub(super) fn is_ended(&self) -> bool {
         *self.ended.borrow()
     }
 
-    /// Begins the end; false where it had begun.
+    /// Begins the end. Returns false if it had already begun.
     pub(super) fn begin_end(&self) -> bool {
         !self.ended.send_replace(true)
     }
 
-    /// Completes when its end begins: what streams from it stops then.
+    /// Completes when its end begins, which stops all streams from it.
     pub(crate) async fn ends(&self) {
-        // The sender is ours, so waiting cannot fail.
+        // `self` owns the sender, so waiting cannot fail.
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
 
-    /// Asks something of it; while it is paused, again and again.
+    /// Performs an operation, and retries it while the sandbox is paused.
     pub(super) async fn when_awake<'a, T>(
         &'a self,
         ask: impl Fn() -> Asked<'a, T>,
@@ -140,7 +140,7 @@ impl Open {
         }
     }
 
-    /// Somebody else may have its room, and its memory.
+    /// Frees the slot and the memory of the sandbox.
     pub(super) fn release(&self) {
         lock(&self.room).take();
     }
@@ -153,7 +153,7 @@ impl Open {
         *lock(&self.span) = span;
     }
 
-    /// How long it may live at most from now on.
+    /// Returns the time left until the maximum lifetime.
     pub(super) fn left(&self) -> Duration {
         self.last_moment.saturating_duration_since(Instant::now())
     }
@@ -166,7 +166,7 @@ impl Open {
         self.deadline.send_replace(deadline);
     }
 
-    /// Completes when its time is over, however often that is moved.
+    /// Completes when the lifetime is over, taking changes of the deadline into account.
     pub(super) async fn time_is_over(&self) -> Over {
         let mut deadline = self.deadline.subscribe();
         loop {
@@ -179,18 +179,18 @@ impl Open {
         }
     }
 
-    /// Whether nobody has used it for so long.
+    /// Returns whether it has been unused for `span`.
     pub(super) fn is_idle(&self, span: Duration) -> bool {
         let attention = lock(&self.attention);
         attention.users == 0 && attention.last.elapsed() >= span
     }
 
-    /// Takes down what an execution in it used.
+    /// Adds the CPU time of an execution in the sandbox.
     pub(crate) fn ran(&self, report: &Report) {
         self.counted.executions_ms.fetch_add(report.usage.cpu_ms.max(0.0) as u64, Ordering::Relaxed);
     }
 
-    /// The processor time that is still to be recorded, when so much has been used altogether.
+    /// Returns the CPU time in milliseconds that is still to be recorded, given the total.
     pub(super) fn unrecorded(&self, total: Duration) -> u64 {
         let total = total.as_millis() as u64;
         let used = total.saturating_sub(self.counted.recorded_ms.swap(total, Ordering::Relaxed));
@@ -198,7 +198,7 @@ impl Open {
     }
 }
 
-/// A sandbox that somebody works with: it is not idle meanwhile.
+/// Marks a sandbox as in use, so that it is not idle.
 #[derive(Debug)]
 pub(crate) struct Used(Arc<Open>);
 

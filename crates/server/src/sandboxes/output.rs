@@ -1,4 +1,4 @@
-//! What a command writes, as server-sent events or as a page.
+//! Output of a command, as server-sent events or as a page.
 //!
 //! ```text
 //! started {"id","pid"} · output {"stream","offset","text"[,"base64"]} · lost {"offset","bytes"} · ended Command
@@ -18,10 +18,10 @@ use super::look::Look;
 use crate::error::Error;
 use crate::events::{Teller, cut_short, event, problem};
 
-/// Where events come from.
+/// The source of a command's events.
 #[derive(Debug)]
 enum Source {
-    /// One that is killed when nobody listens any more.
+    /// A command that is killed when the client disconnects.
     Leashed(Started),
     Watched(Look),
 }
@@ -42,29 +42,29 @@ impl Source {
     }
 }
 
-/// Tells of a command.
+/// The event stream of a command.
 #[derive(Debug)]
 pub(super) struct Telling {
     source: Source,
-    /// How far, where its end is not to be waited for.
+    /// Offset at which to stop; `None` to follow until the end.
     until: Option<u64>,
     pieces: Pieces,
-    /// Told already, but not yet taken.
+    /// Events that are ready to be sent.
     queue: VecDeque<Bytes>,
     over: bool,
 }
 
 impl Telling {
-    /// Of one that was just started.
+    /// Streams the events of a command that was just started.
     pub(super) fn started(started: Started) -> Self {
         let report = started.report();
         let first = event("started", json!({"id": report.id, "pid": report.pid}).to_string().as_bytes());
         Self { queue: VecDeque::from([first]), ..Self::of(Source::Leashed(started), None) }
     }
 
-    /// Of one that is there: up to its end, or what there is now.
+    /// Streams the events of an existing command, until its end or up to its current output.
     pub(super) fn watched(look: Look, follow: bool) -> Self {
-        // One that has ended is shown up to its end all the same.
+        // For an ended command, the end event is sent even without following.
         let until = (!follow && look.info().ending.is_none()).then_some(look.info().output_bytes);
         Self::of(Source::Watched(look), until)
     }
@@ -133,11 +133,11 @@ impl Teller for Telling {
     }
 }
 
-/// Output of one stream.
+/// A chunk of output of one stream.
 #[derive(Debug, PartialEq, Eq)]
 struct Piece {
     stream: Stream,
-    /// The number of its first byte; the others follow.
+    /// Offset of its first byte.
     offset: u64,
     bytes: Vec<u8>,
 }
@@ -157,7 +157,8 @@ impl Piece {
     }
 }
 
-/// Keeps characters whole: one that is cut in two waits for its other half, unless something else comes between them.
+/// Keeps UTF-8 characters whole. A split character is held back until its rest arrives, or until other output
+/// does.
 #[derive(Debug, Default)]
 struct Pieces {
     held: Option<Piece>,
@@ -179,11 +180,11 @@ impl Pieces {
     }
 }
 
-/// What is kept of a command's output, from a byte on.
+/// A page of a command's stored output.
 #[derive(Debug, Serialize)]
 pub(super) struct Page {
     from: u64,
-    /// The byte with which to go on.
+    /// Offset to continue from.
     next: u64,
     lost_bytes: u64,
     #[serde(flatten)]
@@ -192,11 +193,11 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// Reads what there is now, and about `bound` bytes of it.
+    /// Reads about `bound` bytes of the current output.
     pub(super) async fn read(mut look: Look, bound: u64) -> Result<Self, Error> {
         let (from, until) = (look.offset(), look.info().output_bytes);
         let (mut seen, mut lost_bytes) = (0, 0);
-        // Bounded by what is read; a page has no hole in its middle.
+        // The loop bounds the size, so nothing is cut out of the middle.
         let mut written = Written::new(u64::MAX);
         while seen < bound && look.offset() < until {
             match look.next().await? {
@@ -236,7 +237,7 @@ mod tests {
             }
             assert_eq!((next, pieces.held), (5 + all.len() as u64, None));
         }
-        // Numbers have no gap, so what comes between two halves parts them.
+        // Offsets have no gaps, so output of the other stream splits the character.
         let mut pieces = Pieces::default();
         assert_eq!(pieces.take(piece(Stdout, 0, b"a\xe2")).collect::<Vec<_>>(), [piece(Stdout, 0, b"a")]);
         let told: Vec<_> = pieces.take(piece(Stderr, 2, b"b")).collect();

@@ -1,21 +1,22 @@
-//! What may pass between a caller and a program of a tenant, and what may not.
+//! Filters the headers between a caller and a tenant's program.
 //!
-//! A program answers under our name, and a browser believes headers about the whole of a name: what it says about its own
-//! page passes, what it says about the site does not.
+//! A program answers under this server's name, and browsers apply some headers to a whole site. Headers about
+//! the program's own page are forwarded; headers about the site are not.
 
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::{Response, StatusCode};
 
 use crate::error::Error;
 
-/// An answer of a tenant's program: its errors are its own, and stay as they are.
+/// Marks a response whose errors stay as they are, because they come from a tenant's program or another
+/// protocol.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Passed;
 
-/// A page of a tenant is of no origin: not of ours, and not of the page beside it.
+/// Gives a tenant's page an opaque origin, different from this server's and from other pages'.
 const SEAL: HeaderValue = HeaderValue::from_static("sandbox allow-scripts allow-forms");
 
-/// Headers between two neighbours, which say nothing to a third (RFC 9110, 7.6.1).
+/// Hop-by-hop headers (RFC 9110, 7.6.1).
 const HOP: [&str; 8] = [
     "connection",
     "keep-alive",
@@ -24,34 +25,36 @@ const HOP: [&str; 8] = [
     "trailer",
     "transfer-encoding",
     "upgrade",
-    // Answered where it is asked: the caller's bytes are read when they are needed.
+    // Answered by this server, when it starts to read the body.
     "expect",
 ];
 
-/// What a program cannot be told: what opens this server, and whatever else a browser sends to it by itself.
+/// Request headers that a program must not see: credentials of this server, sent by the caller or its
+/// browser.
 const SECRETS: [&str; 3] = ["authorization", "cookie", "cookie2"];
 
-/// What a program cannot say, since it would be said of the whole site or to whatever stands before it.
+/// Response headers that a program must not set, because they affect the whole site or a proxy in front of
+/// it.
 const OURS: [&str; 28] = [
-    // Cookies of our site: another tenant's page, or the console, would get them.
+    // Cookies of this site, which would reach other tenants' pages or the console.
     "set-cookie",
     "set-cookie2",
-    // Throws away what our site keeps in a browser.
+    // Deletes the site's data in the browser.
     "clear-site-data",
-    // Settles how our name is reached, for months.
+    // Change how browsers connect to this host, for months.
     "strict-transport-security",
     "public-key-pins",
     "expect-ct",
-    // Sends those who ask for our name to another place.
+    // Redirect clients of this host to another server.
     "alt-svc",
     "alt-used",
-    // A script that answers for more than its own folder.
+    // Widens the scope of a service worker beyond its own directory.
     "service-worker-allowed",
-    // Has browsers report what they do on our site to somebody else.
+    // Make browsers send reports about this site to a third party.
     "nel",
     "report-to",
     "reporting-endpoints",
-    // What browsers tell, remember and share of our site.
+    // Change what browsers send, store and share for this site.
     "accept-ch",
     "critical-ch",
     "origin-agent-cluster",
@@ -60,23 +63,23 @@ const OURS: [&str; 28] = [
     "set-login",
     "secure-session-registration",
     "sec-session-registration",
-    // A prompt for a password under our name.
+    // Prompts for a password under this server's name.
     "www-authenticate",
     "authentication-info",
-    // Orders to a proxy before us: nginx would answer with a file of its own.
+    // Commands to a proxy in front, which nginx would answer with one of its own files.
     "x-sendfile",
     "x-lighttpd-send-file",
     "x-reproxy-url",
     "surrogate-control",
     "cdn-cache-control",
-    // Ours to say, once.
+    // Set by this server.
     "x-request-id",
 ];
 
-/// The same, whatever follows: which other sites may read an answer, and orders to nginx.
+/// Prefixes of such headers: CORS permissions, and commands to proxies such as nginx.
 const OURS_BELOW: [&str; 3] = ["access-control-", "proxy-", "x-accel-"];
 
-/// Whether a request asks for a WebSocket. No other protocol is spoken here.
+/// Returns whether a request asks for a WebSocket, the only supported upgrade.
 pub(super) fn upgrade(headers: &HeaderMap) -> bool {
     let has = |name, wanted: &str| {
         let values = headers.get_all(name).into_iter().filter_map(|value: &HeaderValue| value.to_str().ok());
@@ -85,7 +88,7 @@ pub(super) fn upgrade(headers: &HeaderMap) -> bool {
     has(header::CONNECTION, "upgrade") && has(header::UPGRADE, "websocket")
 }
 
-/// Prepares a request for the program.
+/// Prepares the headers of a request for the program.
 pub(super) fn inward(headers: &mut HeaderMap, port: u16, prefix: &str, upgrade: bool) {
     let chunked = headers.contains_key(header::TRANSFER_ENCODING);
     drop_hops(headers);
@@ -99,7 +102,7 @@ pub(super) fn inward(headers: &mut HeaderMap, port: u16, prefix: &str, upgrade: 
     if let Some(host) = headers.remove(header::HOST) {
         headers.insert("x-forwarded-host", host);
     }
-    // Both are made of letters, digits and a few signs.
+    // Both values consist of ASCII letters, digits and a few signs, so the conversion cannot fail.
     for (name, value) in [("host", format!("localhost:{port}")), ("x-forwarded-prefix", prefix.to_owned())] {
         if let Ok(value) = HeaderValue::try_from(value) {
             headers.insert(name, value);
@@ -107,7 +110,7 @@ pub(super) fn inward(headers: &mut HeaderMap, port: u16, prefix: &str, upgrade: 
     }
 }
 
-/// Prepares an answer for the caller.
+/// Prepares the headers of a response for the caller.
 pub(super) fn outward(headers: &mut HeaderMap, upgrade: bool) {
     drop_hops(headers);
     drop_all(headers, |name| OURS.contains(&name) || OURS_BELOW.iter().any(|start| name.starts_with(start)));
@@ -116,12 +119,13 @@ pub(super) fn outward(headers: &mut HeaderMap, upgrade: bool) {
     }
 }
 
-/// A line of its own: policies can only take away from each other, so none of the program's weakens it.
+/// Adds a separate policy header. Multiple policies only restrict each other, so the program's own cannot
+/// weaken it.
 pub(super) fn seal(headers: &mut HeaderMap) {
     headers.append(header::CONTENT_SECURITY_POLICY, SEAL);
 }
 
-/// Refuses an answer whose end two readers could see in two places, and a change of protocol that nobody asked for.
+/// Refuses a response whose length is ambiguous (response splitting), and an upgrade that was not requested.
 pub(super) fn check<B>(answer: &Response<B>, upgrade: bool) -> Result<(), Error> {
     let headers = answer.headers();
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).into_iter();
@@ -133,10 +137,10 @@ pub(super) fn check<B>(answer: &Response<B>, upgrade: bool) -> Result<(), Error>
         _ => false,
     };
     if !framed {
-        return Err(Error::PortFailed("it does not say clearly how long it is"));
+        return Err(Error::PortFailed("its length is ambiguous"));
     }
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS && !(upgrade && self::upgrade(headers)) {
-        return Err(Error::PortFailed("it speaks another protocol than it was asked to"));
+        return Err(Error::PortFailed("it switched to a protocol that was not requested"));
     }
     Ok(())
 }
@@ -150,7 +154,7 @@ fn rejoin(headers: &mut HeaderMap) {
     headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
 }
 
-/// Removes what is between neighbours, by its name or because `Connection` says so. What frames a message is framed anew.
+/// Removes hop-by-hop headers, known ones and those listed in `Connection`. Messages are framed anew.
 fn drop_hops(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -158,7 +162,7 @@ fn drop_hops(headers: &mut HeaderMap) {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
-        // How long a body is, is no matter of two neighbours.
+        // A content length is not hop-by-hop, even if listed.
         .filter(|name| *name != header::CONTENT_LENGTH)
         .collect();
     for name in named {

@@ -1,4 +1,4 @@
-//! Paths inside, as far as anybody out here looks at them: the guest resolves them, and nobody else.
+//! Paths of files in a sandbox. They are only checked here; the guest alone resolves them.
 
 use std::fmt::Write;
 
@@ -8,34 +8,34 @@ use serde_json::{Value, json};
 use crate::error::Error;
 use crate::query::Query;
 
-/// No path of Linux is longer.
+/// Maximum length of a path on Linux in bytes.
 const LONGEST: usize = 4_095;
 
-/// The path of a query.
+/// Returns the parameter `path` of a query.
 pub(super) fn of(query: &Query) -> Result<&str, Error> {
     checked("path", query.get("path").unwrap_or_default())
 }
 
-/// A path that can be one.
+/// Checks that a path is possible.
 pub(super) fn checked<'a>(field: &'static str, path: &'a str) -> Result<&'a str, Error> {
     let wrong = match path {
-        "" => "is needed: absolute, or relative to /workspace",
-        path if path.contains('\0') => "has a NUL in it",
+        "" => "is required: absolute, or relative to /workspace",
+        path if path.contains('\0') => "contains a NUL byte",
         path if path.len() > LONGEST => "is longer than 4095 bytes",
         path => return Ok(path),
     };
     Err(Error::Invalid { field, message: wrong.to_owned() })
 }
 
-/// Permission bits, as `chmod` takes them.
+/// Parses permission bits in octal, like `chmod`.
 pub(super) fn permissions(text: &str) -> Result<u32, Error> {
     let digits = (3..=4).contains(&text.len()) && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
     let bits = digits.then(|| u32::from_str_radix(text, 8).ok()).flatten();
-    let message = || "is three or four octal digits, as in 0644".to_owned();
+    let message = || "must be three or four octal digits, for example 0644".to_owned();
     bits.ok_or_else(|| Error::Invalid { field: "permissions", message: message() })
 }
 
-/// A file, as it is shown.
+/// Returns the JSON of a file's metadata.
 pub(super) fn shown(metadata: &Metadata) -> Value {
     let kind = match metadata.kind {
         FileKind::File => "file",
@@ -52,15 +52,15 @@ pub(super) fn shown(metadata: &Metadata) -> Value {
     })
 }
 
-/// One of a folder, with its name.
+/// Returns the JSON of a directory entry: the metadata and the name.
 pub(super) fn shown_entry(entry: &Entry) -> Value {
     let mut object = shown(&entry.metadata);
     object["name"] = json!(entry.name);
     object
 }
 
-/// `Content-Disposition` by RFC 6266: a name that every client can read, and the real one in RFC 5987's letters. Nothing
-/// of a name reaches the header but ASCII letters, digits and a few signs.
+/// Returns a `Content-Disposition` by RFC 6266: an ASCII name for every client, and the real name encoded by
+/// RFC 5987. Only ASCII letters, digits and a few signs of a name reach the header.
 pub(super) fn attachment(path: &str, ending: &str) -> String {
     let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     let name = match name {

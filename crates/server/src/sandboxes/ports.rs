@@ -1,11 +1,13 @@
-//! HTTP and WebSocket to a program inside: whatever listens on a port of the sandbox's own loopback.
+//! Proxies HTTP and WebSocket requests to a program that listens on a port of the sandbox's loopback
+//! interface.
 //!
 //! ```text
-//! caller ── request, without the caller's credentials ──▶ open_port ─▶ 127.0.0.1:port inside
-//!        ◀─ answer, without what would be ours to say ───┘             one connection a request
+//! caller ── request, without the caller's credentials ───────▶ open_port ─▶ 127.0.0.1:port inside
+//!        ◀─ response, without headers reserved to this site ──┘            one connection per request
 //! ```
 //!
-//! What answers is a tenant's program, under our name: see `passing.rs` for what it may not say.
+//! The responses come from a tenant's program, but under this server's name: `passing.rs` removes headers it
+//! must not set.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -37,20 +39,24 @@ use crate::schema;
 use crate::streams::StreamPlace;
 use crate::world::World;
 
-/// Passes a request of any method on to a port inside, and its answer back. HTTP/1.1 and WebSocket.
+/// Forwards a request of any method to a port of a sandbox, and returns the response.
+///
+/// HTTP/1.1 and WebSocket.
 #[utoipa::path(
     get, path = "/v1/sandboxes/{id}/ports/{port}/{rest}", tag = "ports",
     params(
-        ("id" = String, Path),
-        ("port" = u16, Path),
-        ("rest" = String, Path, description = "Passed on as it is, with the query; `X-Forwarded-Prefix` says what was before it"),
+        ("id" = String, Path, description = "Sandbox id"),
+        ("port" = u16, Path, description = "Port number"),
+        ("rest" = String, Path, description = "Path for the program, forwarded unchanged, with the query. \
+            `X-Forwarded-Prefix` contains the part of the path before it"),
     ),
     responses(
-        (status = "default", description = "What the program answered"),
-        (status = 404, description = "There is no such sandbox, or it is another tenant's", body = schema::Problem),
-        (status = 409, description = "Nobody listens there, or the sandbox is paused", body = schema::Problem),
-        (status = 502, description = "What answers there speaks no HTTP", body = schema::Problem),
-        (status = 504, description = "It did not answer in time", body = schema::Problem),
+        (status = "default", description = "The program's response"),
+        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
+        (status = 409, description = "No program listens on this port, or the sandbox is paused",
+            body = schema::Problem),
+        (status = 502, description = "The program does not answer in HTTP", body = schema::Problem),
+        (status = 504, description = "The program did not answer in time", body = schema::Problem),
     )
 )]
 pub(crate) async fn pass(
@@ -59,7 +65,7 @@ pub(crate) async fn pass(
     request: Request,
 ) -> Response {
     let passed = async {
-        // A program may answer for as long as it likes.
+        // A response may last arbitrarily long, so it needs a stream slot.
         let place = world.streams.open(&caller.tenant)?;
         let way = Way::of(request.uri())?;
         let used = life::find(&world, &caller, way.id).await?;
@@ -74,7 +80,7 @@ pub(crate) async fn pass(
     response
 }
 
-/// Which port of which sandbox, and what is behind that: letter for letter, since it is the program's to read.
+/// The parts of a port's URL. `rest` is kept byte for byte, because only the program interprets it.
 #[derive(Debug)]
 struct Way<'a> {
     id: &'a str,
@@ -87,21 +93,21 @@ impl<'a> Way<'a> {
         let mut parts = uri.path().splitn(7, '/');
         match (parts.nth(3), parts.nth(1)) {
             (Some(id), Some(port)) => Ok(Self { id, port, rest: parts.next() }),
-            _ => Err(Error::NotFound("place")),
+            _ => Err(Error::NotFound("path")),
         }
     }
 
-    /// Written as every number is, so that there is one address for one port.
+    /// Parses the port in canonical form, so that every port has exactly one URL.
     fn port(&self) -> Result<u16, Error> {
         let port = self.port.parse().ok().filter(|port: &u16| *port > 0 && port.to_string() == self.port);
-        port.ok_or_else(|| invalid("port", "is a number from 1 to 65535"))
+        port.ok_or_else(|| invalid("port", "must be a number from 1 to 65535"))
     }
 
-    /// What the program inside is asked for; none without a slash behind the port.
+    /// Returns the request target for the program, or `None` if the URL ends after the port without a slash.
     fn target(&self, uri: &Uri) -> Result<Option<Uri>, Error> {
         let Some(rest) = self.rest else { return Ok(None) };
         let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
-        let target = format!("/{rest}{query}").parse().map_err(|_| invalid("path", "is no path"))?;
+        let target = format!("/{rest}{query}").parse().map_err(|_| invalid("path", "is not a valid path"))?;
         Ok(Some(target))
     }
 }
@@ -110,13 +116,13 @@ fn invalid(field: &'static str, message: &str) -> Error {
     Error::Invalid { field, message: message.to_owned() }
 }
 
-/// Links of a page are relative to the last slash, so there has to be one.
+/// Redirects to the URL with a slash, because relative links of a page start at the last slash.
 fn with_slash(uri: &Uri) -> Response {
     let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     (StatusCode::PERMANENT_REDIRECT, [(header::LOCATION, format!("{}/{query}", uri.path()))]).into_response()
 }
 
-/// One request to one port.
+/// One request to a port.
 #[derive(Debug)]
 struct Call {
     used: Used,
@@ -159,7 +165,7 @@ fn outward(mut answer: Response, upgrade: bool) -> Response {
     answer
 }
 
-/// A connection to a program inside; nobody talks on it after this is dropped.
+/// A connection to a program. Dropping it closes the connection.
 #[derive(Debug)]
 struct Line(JoinHandle<()>);
 
@@ -178,9 +184,9 @@ async fn ask(
     let mut builder = http1::Builder::new();
     builder.max_headers(HEADERS).max_buf_size(HEAD_BYTES);
     let shaken = builder.handshake(TokioIo::new(stream)).await;
-    let (mut sender, connection) = shaken.map_err(|_| Error::PortFailed("it hung up"))?;
+    let (mut sender, connection) = shaken.map_err(|_| Error::PortFailed("it closed the connection"))?;
     let line = Line(tokio::spawn(async {
-        // What goes wrong is told to whoever waits for the answer.
+        // Errors reach the caller through `send_request` or the body.
         let _ = connection.with_upgrades().await;
     }));
     match sender.send_request(request).await {
@@ -189,7 +195,7 @@ async fn ask(
     }
 }
 
-/// Who failed: the caller, the sandbox or the program in it.
+/// Maps an error to its cause: the caller, the sandbox or the program.
 fn failure(used: &Used, error: &hyper::Error) -> Error {
     if error.is_user() {
         return Error::SlowBody;
@@ -197,10 +203,10 @@ fn failure(used: &Used, error: &hyper::Error) -> Error {
     if used.is_ended() {
         return Error::SandboxEnded;
     }
-    Error::PortFailed(if error.is_parse() { "it is no HTTP" } else { "it hung up" })
+    Error::PortFailed(if error.is_parse() { "it is not HTTP" } else { "it closed the connection" })
 }
 
-/// Waits for an answer, for so long after the last of the request went in.
+/// Waits for a response, up to `patience` after the last part of the request was sent.
 async fn in_time<T>(
     asking: impl Future<Output = Result<T, Error>>,
     mut progress: watch::Receiver<Instant>,
@@ -212,14 +218,14 @@ async fn in_time<T>(
         tokio::select! {
             biased;
             answer = asking.as_mut() => return answer,
-            // The sender goes with the request, and then there is no more of it.
+            // Fails once the request is complete and its sender is dropped.
             Ok(()) = progress.changed() => {}
             () = sleep_until(last + patience) => return Err(Error::PortTimeout),
         }
     }
 }
 
-/// The bytes of an answer. What they need is kept for as long as they come, and trailers are left out.
+/// Returns the body of a response. Holds what it needs until it ends, and omits trailers.
 fn streamed(body: Incoming, kept: (Used, Line, StreamPlace)) -> Body {
     Body::from_stream(body.into_data_stream().map(move |piece| {
         let _ = &kept;
@@ -227,7 +233,7 @@ fn streamed(body: Incoming, kept: (Used, Line, StreamPlace)) -> Body {
     }))
 }
 
-/// Bytes both ways, until one side ends or the sandbox does. A WebSocket has no half that goes on alone.
+/// Copies bytes in both directions until either side or the sandbox ends. A WebSocket is never half-closed.
 async fn tunnel(client: OnUpgrade, program: OnUpgrade, kept: (Used, Line, StreamPlace)) {
     let talking = async {
         let (client, program) = tokio::try_join!(client, program)?;
@@ -237,7 +243,7 @@ async fn tunnel(client: OnUpgrade, program: OnUpgrade, kept: (Used, Line, Stream
             _ = copy(&mut from_client, &mut to_program) => {}
             _ = copy(&mut from_program, &mut to_client) => {}
         }
-        // One that is gone already cannot be told.
+        // Fails if the client is already gone.
         let _ = to_client.shutdown().await;
         Ok::<_, hyper::Error>(())
     };

@@ -1,18 +1,19 @@
-//! `Range: bytes=…`: one part of a file. What is no such range is as if it were not there, as RFC 9110 has it.
+//! `Range: bytes=…`: a single range of a file. Any other range is ignored, as RFC 9110 requires.
 
 use axum::http::{HeaderMap, header};
 
-/// A part that somebody asks for, before the length of the whole is known.
+/// A requested range, before the length of the file is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Range {
-    /// From a byte on, to another or to the end.
+    /// From an offset to another, inclusive, or to the end.
     From(u64, Option<u64>),
-    /// So many bytes at the end.
+    /// This many bytes at the end.
     Last(u64),
 }
 
 impl Range {
-    /// The one that is asked for. With several, or one that depends on a version that we do not tell, the whole is.
+    /// Parses the requested range. Multiple ranges and `If-Range` are not supported and yield `None`: the
+    /// whole file.
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
         let mut all = headers.get_all(header::RANGE).iter();
         match (all.next(), all.next()) {
@@ -39,7 +40,7 @@ impl Range {
         }
     }
 
-    /// The first byte and how many, of so many; `None` where there are none.
+    /// Returns the offset and length within a file of this size, or `None` if the range is outside of it.
     pub(super) fn within(self, size: u64) -> Option<(u64, u64)> {
         let (first, end) = match self {
             Self::From(first, last) => (first, last.map_or(size, |last| last.saturating_add(1).min(size))),
@@ -49,7 +50,7 @@ impl Range {
     }
 }
 
-/// A number too large to be one is as good as the largest.
+/// Parses a number. One that is too large counts as the largest.
 fn number(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().unwrap_or(u64::MAX))

@@ -1,4 +1,4 @@
-//! Which sandboxes are alive, and how many there may be.
+//! The registry of live sandboxes, and their slots.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,16 +11,16 @@ use crate::fair_share::{FairShare, ShareRefusal, Tenure};
 use crate::places::Mount;
 use crate::pool::{Hold, Pool, Rivals, ShareKind};
 
-/// All that are alive.
+/// All live sandboxes.
 #[derive(Debug)]
 pub(crate) struct Registry {
     open: Mutex<HashMap<SandboxId, Arc<Open>>>,
-    /// Places taken, those of sandboxes that are being made or ended included.
+    /// Slots, including those of sandboxes that are being created or ended.
     places: Pool<TenantName>,
     most: usize,
 }
 
-/// Room for one sandbox, and the volumes that it sees; given back when dropped.
+/// The slot of one sandbox, with its volumes. Dropping it frees both.
 #[derive(Debug)]
 pub(super) struct Room {
     _place: Hold<TenantName>,
@@ -28,13 +28,13 @@ pub(super) struct Room {
 }
 
 impl Registry {
-    /// Creates a registry for so many at one time, and a quarter more as a reserve.
+    /// Creates a registry for `most` sandboxes, and a quarter more in reserve.
     pub(crate) fn new(most: usize, rivals: &Rivals) -> Self {
         let shares = FairShare::with_reserve_on_top(most as u64);
         Self { open: Mutex::default(), places: Pool::new(ShareKind::Sandboxes, shares, rivals), most }
     }
 
-    /// Takes room for one of a tenant that may have `quota`.
+    /// Takes a slot for a tenant that may have `quota` sandboxes.
     pub(super) fn reserve(&self, tenant: &TenantName, quota: Option<u32>) -> Result<Room, Error> {
         let taken = self.places.take(tenant, 1, quota.map(u64::from), Tenure::Lasting);
         let place = taken.map_err(|refusal| match refusal {
@@ -57,7 +57,7 @@ impl Registry {
         lock(&self.open).remove(id);
     }
 
-    /// A tenant's own; another's is not there.
+    /// Returns a sandbox of this tenant.
     pub(crate) fn find(&self, tenant: &TenantName, id: &SandboxId) -> Option<Arc<Open>> {
         lock(&self.open).get(id).filter(|open| open.tenant == *tenant).cloned()
     }
@@ -90,8 +90,8 @@ mod tests {
         let half: Vec<_> = (0..2).map(|_| registry.reserve(&a, None).unwrap()).collect();
         assert_eq!(
             refused(&a, None),
-            "this tenant holds its share of the sandboxes (2); close one, or ask an administrator for a quota: \
-             belljar tenant quotas TENANT --sandboxes N"
+            "this tenant has reached its share of the sandboxes (2); close one, or ask an administrator for \
+             a quota: belljar tenant quotas TENANT --sandboxes N"
         );
         assert_eq!(refused(&a, Some(1)), "Maximum number of sandboxes (1) reached");
         let third = registry.reserve(&a, Some(4)).unwrap();

@@ -1,4 +1,5 @@
-//! A terminal over a WebSocket: any number of viewers, each from its own byte on; closing one leaves the command alone.
+//! A terminal over a WebSocket. Any number of clients may attach, each from its own offset. Closing a
+//! connection does not affect the command.
 //!
 //! ```text
 //! out: {"attached":{"offset"}} · bytes … {"lost":{"offset","bytes"}} … · {"ended":Command} or {"error":{…}} · close
@@ -27,33 +28,36 @@ use crate::query::Query;
 use crate::world::World;
 use crate::{events, schema};
 
-/// The longest message of a client.
+/// Maximum length of a client's message in bytes.
 const MESSAGE: usize = 64 << 10;
-/// How long the last words may take.
+/// Timeout of the closing handshake.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 type Sink = SplitSink<WebSocket, Message>;
 
-/// What is said beside input.
+/// A control message of the client.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Control {
     resize: SizeSpec,
 }
 
-/// A command's terminal, as a WebSocket.
+/// Attaches to a command's terminal over a WebSocket.
 #[utoipa::path(
     get, path = "/v1/sandboxes/{id}/commands/{number}/terminal", tag = "commands",
     params(
-        ("id" = String, Path), ("number" = u64, Path),
-        ("from" = Option<u64>, Query, description = "The first byte of its output to be shown; 0 unless said otherwise"),
+        ("id" = String, Path, description = "Sandbox id"),
+        ("number" = u64, Path, description = "Number of the command"),
+        ("from" = Option<u64>, Query, description = "Offset of the first byte of output to send; default 0"),
     ),
     responses(
-        (status = 101, description = "Out: binary messages are output; text is JSON: first `{\"attached\":{\"offset\"}}`, \
-            `{\"lost\":{\"offset\",\"bytes\"}}` where output is no longer kept, last `{\"ended\":Command}`. In: binary, or \
-            text that is no JSON of this kind, is input; `{\"resize\":{\"rows\",\"columns\"}}` sets the size"),
-        (status = 404, description = "There is none, or it is another tenant's", body = schema::Problem),
-        (status = 422, description = "It has no terminal, or this is no WebSocket", body = schema::Problem),
+        (status = 101, description = "Server to client: binary messages are output; text messages are \
+            JSON: first `{\"attached\":{\"offset\"}}`, `{\"lost\":{\"offset\",\"bytes\"}}` if output is no \
+            longer stored, last `{\"ended\":Command}`. Client to server: binary messages are input; \
+            `{\"resize\":{\"rows\",\"columns\"}}` resizes the terminal; any other text message is input"),
+        (status = 404, description = "No such sandbox or command", body = schema::Problem),
+        (status = 422, description = "The command has no terminal, or this is not a WebSocket request",
+            body = schema::Problem),
     )
 )]
 pub(crate) async fn terminal(
@@ -68,9 +72,9 @@ pub(crate) async fn terminal(
     let look = Look::at(used, &number, from).await?;
     let refused = |field, message: &str| Error::Invalid { field, message: message.to_owned() };
     if !look.info().terminal {
-        return Err(refused("command", "it has no terminal; look at its output instead"));
+        return Err(refused("command", "the command has no terminal; read its output instead"));
     }
-    let upgrade = upgrade.map_err(|_| refused("upgrade", "only a WebSocket can be opened here"))?;
+    let upgrade = upgrade.map_err(|_| refused("upgrade", "this is not a WebSocket request"))?;
     let upgrade = upgrade.max_message_size(MESSAGE).max_frame_size(MESSAGE);
     Ok(upgrade.on_upgrade(async move |socket| {
         let _place = place;
@@ -90,13 +94,14 @@ async fn serve(world: Arc<World>, mut look: Look, socket: WebSocket) {
         if let Some(last) = last {
             let _gone = sink.send(Message::Close(Some(last))).await;
         }
-        // What is still on its way here would take what is on its way there with it.
+        // Drain incoming messages: closing with unread data would reset the connection and lose what was
+        // sent.
         while let Some(Ok(_)) = source.next().await {}
     };
     let _late = timeout(FAREWELL, farewell).await;
 }
 
-/// Shows output until there is no more; why there is none.
+/// Sends output until the end, and returns the reason for closing.
 async fn show(world: &World, look: &mut Look, sink: &mut Sink) -> Result<CloseFrame, axum::Error> {
     say(sink, json!({"attached": {"offset": look.offset()}})).await?;
     let mut ping = interval(world.settings.terminal_silence / 4);
@@ -136,8 +141,9 @@ fn farewell(code: u16, error: &Error) -> CloseFrame {
     CloseFrame { code, reason: error.code().word().into() }
 }
 
-/// Takes input until the client is gone, or says what it must not. While the program does not read, the client's silence
-/// does not count, because nobody listens to it.
+/// Reads input until the client disconnects, is silent for too long or sends an invalid message. While the
+/// program does not read its input, the silence timeout is suspended, because nothing is read from the client
+/// then.
 async fn listen(
     open: &Open,
     command: ProcessId,
@@ -153,7 +159,7 @@ async fn listen(
                     let Ok(size) = resize.admit() else {
                         return Some(CloseFrame { code: close_code::POLICY, reason: "resize".into() });
                     };
-                    // One that has ended has no size.
+                    // Fails if the command has ended, which is fine.
                     let _resized = open.when_awake(|| open.living.commands().resize(command, size)).await;
                 }
                 Err(_) => input(open, command, text.as_bytes()).await,
@@ -164,7 +170,7 @@ async fn listen(
     }
 }
 
-/// Writes what was typed. What is typed while the sandbox is paused waits; one that has ended wants no more.
+/// Writes input to the command, waiting while the sandbox is paused. Input for an ended command is dropped.
 async fn input(open: &Open, command: ProcessId, bytes: &[u8]) {
     let _typed = open.when_awake(|| open.living.commands().write_stdin(command, bytes)).await;
 }

@@ -1,4 +1,4 @@
-//! Bytes on their way, in constant memory: in as they come, out as somebody takes them.
+//! Streaming of bodies in constant memory, into and out of a sandbox.
 
 use std::future::Future;
 use std::io;
@@ -16,10 +16,10 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::open::Used;
 
-/// What is sent at once: as much as a sandbox gives at once.
+/// Size of a chunk in bytes, the same as a sandbox's.
 const PIECE: usize = 64 << 10;
 
-/// A body that may take as long as it likes, but not without progress.
+/// A body that may take arbitrarily long, but must not stall.
 #[derive(Debug)]
 pub(super) struct Steady {
     body: Body,
@@ -35,12 +35,12 @@ impl Steady {
         Self { body, patience, stuck, waiting: false, progress }
     }
 
-    /// When something of it came last.
+    /// Returns the time of the last progress.
     pub(super) fn progress(&self) -> watch::Receiver<Instant> {
         self.progress.subscribe()
     }
 
-    /// Counts from the first look that found nothing to the next that did.
+    /// Measures the time since the first pending poll, until a poll is ready.
     fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if !self.waiting {
             self.waiting = true;
@@ -80,7 +80,7 @@ impl HttpBody for Steady {
     }
 }
 
-/// A body, to be written into a sandbox.
+/// A request body as a reader, to be written into a sandbox.
 #[derive(Debug)]
 pub(super) struct Upload {
     body: Steady,
@@ -111,8 +111,8 @@ impl AsyncRead for Upload {
     }
 }
 
-/// What a sandbox gives, as a body. With a length it is cut there; a source that ends before, or fails, ends the
-/// connection, so that nobody takes a part for the whole.
+/// Returns a body that streams from a sandbox. With a length, it is cut there; a source that ends early or
+/// fails breaks the connection, so that the client notices that the response is incomplete.
 pub(super) fn download(used: Used, source: ByteSource<'static>, length: Option<u64>) -> Body {
     Body::from_stream(stream::try_unfold((used, source, length), |(used, mut source, left)| async move {
         if left == Some(0) {

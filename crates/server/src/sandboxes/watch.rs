@@ -1,4 +1,4 @@
-//! Changes of files, as they happen.
+//! Streams changes of files.
 //!
 //! ```text
 //! event: change
@@ -24,18 +24,19 @@ use crate::query::Query;
 use crate::schema;
 use crate::world::World;
 
-/// Tells of changes in a folder, or in all below it, from when it answers.
+/// Streams changes in a directory as events, from the time of the response on.
 #[utoipa::path(
     get, path = "/v1/sandboxes/{id}/files/watch", tag = "files",
     params(
-        ("id" = String, Path),
-        ("path" = String, Query, description = "The folder; absolute, or relative to /workspace"),
-        ("recursive" = Option<bool>, Query, description = "All below it as well"),
+        ("id" = String, Path, description = "Sandbox id"),
+        ("path" = String, Query, description = "Path of the directory: absolute, or relative to /workspace"),
+        ("recursive" = Option<bool>, Query, description = "Whether to include all subdirectories"),
     ),
     responses(
-        (status = 200, description = "Events `change`, each with a schema `Change`", body = String, content_type = "text/event-stream"),
-        (status = 404, description = "No such folder or sandbox", body = schema::Problem),
-        (status = 429, description = "There are as many as there may be in one sandbox", body = schema::Problem),
+        (status = 200, description = "Events `change`, each with the schema `Change`", body = String,
+            content_type = "text/event-stream"),
+        (status = 404, description = "No such directory or sandbox", body = schema::Problem),
+        (status = 429, description = "The sandbox has the maximum number of watches", body = schema::Problem),
     )
 )]
 pub(crate) async fn start(
@@ -56,9 +57,9 @@ pub(crate) async fn start(
 }
 
 struct Watching {
-    /// None when there will be no more.
+    /// `None` after the last event.
     changes: Option<Box<dyn Changes>>,
-    /// It is not idle meanwhile.
+    /// Keeps the sandbox in use, so that it is not idle.
     _used: Used,
 }
 

@@ -1,95 +1,105 @@
-//! Files of sandboxes.
+//! Files in sandboxes.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// Bytes as they are.
+/// Raw bytes.
 #[derive(Serialize, ToSchema)]
 #[schema(value_type = String, format = Binary)]
 pub(crate) struct Bytes(Vec<u8>);
 
-/// What is at a path.
+/// Metadata of a file.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct FileInfo {
-    /// file, directory, link or other.
+    /// File type: file, directory, link or other.
     kind: String,
+    /// Size in bytes.
     size: u64,
-    /// As in 0644.
+    /// Permission bits in octal, for example 0644.
     permissions: String,
-    /// Milliseconds since 1970.
+    /// Modification time in milliseconds since 1970.
     modified: i64,
-    /// Where a link points.
+    /// Target of a symbolic link.
     #[schema(required)]
     target: Option<String>,
 }
 
-/// One entry of a folder.
+/// An entry of a directory.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct FolderEntry {
+    /// File name.
     name: String,
     #[serde(flatten)]
     file: FileInfo,
 }
 
-/// Some entries of a folder, sorted by name.
+/// A page of a directory listing.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct FolderPage {
+    /// Entries, sorted by name.
     entries: Vec<FolderEntry>,
+    /// Cursor of the next page; null on the last page.
     #[schema(required)]
     next_cursor: Option<String>,
 }
 
-/// What a write left.
+/// Result of writing a file.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct WrittenFile {
+    /// Number of bytes written.
     bytes: u64,
 }
 
-/// A folder to make.
+/// A directory to create.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct NewFolder {
+    /// Path of the directory.
     path: String,
-    /// Makes missing folders, and it may exist already; true unless said otherwise.
+    /// Whether to create missing parents and accept an existing directory; default true.
     parents: Option<bool>,
-    /// As in 0755.
+    /// Permission bits in octal, for example 0755.
     permissions: Option<String>,
 }
 
-/// A file or folder to move.
+/// A file or directory to move.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Move {
+    /// Current path.
     from: String,
+    /// New path.
     to: String,
-    /// Also where something is in the way.
+    /// Whether to replace an existing file at the new path.
     replace: Option<bool>,
 }
 
-/// Permissions to set.
+/// Permissions of a file to set.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Permissions {
+    /// Path of the file.
     path: String,
-    /// As in 0644.
+    /// Permission bits in octal, for example 0644.
     permissions: String,
 }
 
-/// What came out of an archive.
+/// Result of unpacking an archive.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Unpacked {
-    /// Files, folders and links.
+    /// Number of files, directories and links created.
     entries: u64,
-    /// Bytes of all files together.
+    /// Total size of the files in bytes.
     bytes: u64,
 }
 
-/// What happened to a file: an event `change`.
+/// A change of a file, sent as an event `change`.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Change {
-    /// created, modified, removed, `moved_from`, `moved_to`, attributes, overflow or gone.
+    /// Type of change: created, modified, removed, `moved_from`, `moved_to`, attributes, overflow or gone.
     kind: String,
-    /// Relative to what is watched; empty for that itself.
+    /// Path relative to the watched directory; empty for the directory itself.
     path: String,
+    /// Whether it is a directory.
     directory: bool,
-    /// The same in both halves of a move.
+    /// Number that pairs the `moved_from` and `moved_to` of one move.
     #[schema(required)]
     r#move: Option<u32>,
 }

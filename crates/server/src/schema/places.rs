@@ -3,54 +3,65 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// A volume to make.
+/// A volume to create.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct NewVolume {
+    /// Name of the volume.
     name: String,
+    /// Maximum size in bytes.
     #[schema(minimum = 1)]
     size_bytes: u64,
 }
 
-/// A named place that outlives sandboxes.
+/// A named directory that outlives sandboxes.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Volume {
+    /// Name of the volume.
     name: String,
-    /// What it may hold. Sandboxes that write more to it are halted until some of it is removed.
+    /// Maximum size in bytes. Sandboxes that exceed it are halted until files are removed.
     size_bytes: u64,
-    /// What it was last seen to hold; null where nobody has looked, or it could not be measured.
+    /// Size in bytes when it was last measured; null if never measured.
     #[schema(required)]
     used_bytes: Option<u64>,
+    /// Creation time in milliseconds since 1970.
     created: i64,
 }
 
-/// Volumes by name.
+/// All volumes of a tenant.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct VolumeList {
+    /// Volumes, sorted by name.
     volumes: Vec<Volume>,
 }
 
-/// A snapshot to make.
+/// A snapshot to create.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct NewSnapshot {
+    /// Label for people.
     label: Option<String>,
 }
 
-/// The files of a sandbox, as they were.
+/// A copy of a sandbox's files. Times are in milliseconds since 1970.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Snapshot {
+    /// Snapshot id.
     id: String,
-    /// What it was made from.
+    /// Id of the sandbox it was taken from.
     sandbox: String,
+    /// Label for people.
     label: String,
+    /// Size in bytes.
     size_bytes: u64,
+    /// Creation time.
     created: i64,
-    /// When it was complete; null while it is being made.
+    /// Completion time; null while it is being created.
     #[schema(required)]
     ready: Option<i64>,
 }
 
-/// Snapshots, newest first.
+/// All snapshots of a tenant.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct SnapshotList {
+    /// Snapshots, newest first.
     snapshots: Vec<Snapshot>,
 }

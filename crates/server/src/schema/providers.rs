@@ -1,144 +1,170 @@
-//! Providers: who there is, what is said about each, and whether it works.
+//! Providers: their configuration, capabilities and health.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-/// Everybody.
+/// All providers.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ProviderList {
-    /// Who serves whoever names nobody: a name, or `auto`.
+    /// Default provider: a name, or `auto`.
     usual: String,
+    /// The providers.
     providers: Vec<Provider>,
 }
 
-/// A way to make sandboxes.
+/// A provider: a backend that runs sandboxes.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Provider {
+    /// Name of the provider.
     name: String,
-    /// Whether it is the one that serves whoever names nobody.
+    /// Whether it is the default provider.
     usual: bool,
-    /// Where this is false, it serves nobody, and what follows is absent.
+    /// Whether it is configured; if not, it runs nothing and the following fields are absent.
     configured: bool,
-    /// Absent where it has its defaults.
+    /// Version of its configuration; absent if it has default settings.
     version: Option<u32>,
-    /// Who serves instead while it fails, in this order.
+    /// Providers to use instead while it fails, in this order.
     instead: Option<Vec<String>>,
+    /// Features of the provider.
     capabilities: Option<ProviderCapabilities>,
+    /// Health of the provider.
     health: Option<ProviderHealth>,
 }
 
-/// What a provider can do.
+/// Features of a provider.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ProviderCapabilities {
+    /// Whether it supports long-lived sandboxes.
     living_sandboxes: bool,
+    /// Whether it can pause sandboxes.
     pause: bool,
+    /// Whether it can install packages.
     packages: bool,
+    /// Whether it can mount host folders.
     host_folders: bool,
     /// Whether `auto` may choose it.
     auto: bool,
+    /// Isolation layers that it does not enforce.
     missing_layers: Vec<MissingLayer>,
 }
 
-/// What a provider does not enforce.
+/// An isolation layer that a provider does not enforce.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct MissingLayer {
+    /// Name of the layer.
     layer: String,
+    /// Reason it is missing.
     reason: String,
+    /// How to enable it.
     remedy: String,
 }
 
-/// How a provider does.
+/// Health of a provider.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ProviderHealth {
     /// Whether it passes its self-test.
     works: bool,
+    /// Error of the last self-test; null if it passed.
     #[schema(required)]
     error: Option<String>,
-    /// Of real requests.
+    /// Number of consecutive requests that failed.
     failures_in_a_row: u32,
+    /// Error of the last failed request; null while requests succeed.
     #[schema(required)]
     last_failure: Option<String>,
 }
 
-/// What is said about a provider.
+/// Configuration of a provider.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ProviderConfiguration {
+    /// Name of the provider.
     provider: String,
     #[serde(flatten)]
     version: ProviderVersion,
-    /// What is so on this machine and cannot be set.
+    /// Read-only facts about the provider on this machine.
     #[schema(value_type = Object)]
     facts: Map<String, Value>,
 }
 
-/// What was said about a provider at one time.
+/// A version of a provider's configuration.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ProviderVersion {
+    /// Version number; null for default settings.
     #[schema(required)]
     version: Option<u32>,
-    /// By the provider's schema; every secret is `********`. Null where it was not to be used.
+    /// Settings that fit the provider's schema, with secrets masked as `********`; null if the configuration
+    /// was removed.
     #[schema(required, value_type = Option<Object>)]
     settings: Option<Map<String, Value>>,
+    /// Providers to use instead while it fails, in this order.
     instead: Vec<String>,
+    /// Time of the change in milliseconds since 1970.
     #[schema(required)]
     changed: Option<i64>,
-    /// The id of a key, or what stands for one.
+    /// Id of the key that made the change, or a name in its place.
     #[schema(required)]
     changed_by: Option<String>,
 }
 
-/// All that was said, newest first.
+/// All versions of a provider's configuration.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ProviderVersions {
+    /// Versions, newest first.
     versions: Vec<ProviderVersion>,
 }
 
-/// What to say about a provider.
+/// Configuration to set for a provider.
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"settings": {"image": "python:3.12-slim", "pool": 4}, "instead": ["native"]}))]
 pub(crate) struct NewProviderConfiguration {
-    /// By the provider's schema; `********` keeps a secret as it is, if it is sent where it was.
+    /// Settings that fit the provider's schema. `********` keeps a secret, if it is still sent to the same
+    /// destination.
     #[schema(value_type = Object)]
     settings: Map<String, Value>,
-    /// Who serves instead while it fails, in this order; nobody where this is left out.
+    /// Providers to use instead while it fails, in this order; none by default.
     instead: Option<Vec<String>>,
 }
 
-/// Which version to go back to.
+/// Version to roll back to.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ProviderRollBack {
+    /// Version number.
     version: u32,
 }
 
-/// Who serves whoever names nobody.
+/// The default provider.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct UsualProvider {
+    /// Name of the provider, or `auto`.
     usual: String,
 }
 
-/// What to test.
+/// Options of a provider test.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ProviderTest {
-    /// Instead of those that count.
+    /// Settings to test instead of the configured ones.
     #[schema(value_type = Option<Object>)]
     settings: Option<Map<String, Value>>,
-    /// Of the program; Python unless said otherwise.
+    /// Language of the test program; default Python.
     language: Option<String>,
-    /// The program.
+    /// Source code of the test program.
     code: Option<String>,
 }
 
-/// What came of a test.
+/// Result of a provider test.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ProviderTested {
+    /// Name of the provider.
     provider: String,
+    /// Whether the test passed.
     passed: bool,
-    /// With everything that was needed.
+    /// Total time in milliseconds, including setup.
     duration_ms: f64,
+    /// Reason the test failed; null if it passed.
     #[schema(required)]
     error: Option<String>,
-    /// What the program did; null where it did not run.
+    /// Result of the test program; null if it did not run.
     #[schema(required)]
     result: Option<super::Result>,
 }

@@ -8,81 +8,86 @@ use utoipa::ToSchema;
 
 use super::{Dependencies, Installed, Limits, Network, Receipt};
 
-/// A sandbox to open. Nothing is needed.
+/// A sandbox to create. All fields are optional.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct NewSandbox {
-    /// Name of an image.
+    /// Name of the image.
     image: Option<String>,
-    /// Name of a profile.
+    /// Name of the profile.
     profile: Option<String>,
-    /// Name of a provider.
+    /// Name of the provider.
     provider: Option<String>,
-    /// Limits of everything in it together; `timeout_ms` is that of a command which has none of its own.
+    /// Limits of the whole sandbox. `timeout_ms` is the default timeout of a command.
     limits: Option<Limits>,
-    /// What may be reached; nothing unless said otherwise.
+    /// Network access; none by default.
     network: Option<Network>,
-    /// Environment of every command.
+    /// Environment variables of every command.
     env: Option<BTreeMap<String, String>>,
-    /// Layers without which nothing may run.
+    /// Isolation layers that must be enforced, or nothing runs.
     require: Option<Vec<String>>,
-    /// Echoed; lists can be filtered by it.
+    /// Values echoed in responses. Lists can be filtered by them.
     metadata: Option<BTreeMap<String, Value>>,
-    /// How long it lives; an hour unless said otherwise.
+    /// Lifetime in milliseconds; default one hour.
     #[schema(minimum = 1)]
     timeout_ms: Option<i64>,
-    /// kill or pause.
+    /// Action when the lifetime ends: kill or pause.
     on_timeout: Option<String>,
-    /// Volumes of the tenant's, and host folders that the administrator allows.
+    /// Volumes of the tenant, and host folders that the administrator allows.
     volumes: Option<Vec<VolumeMount>>,
-    /// The id of a snapshot with whose files the workspace starts.
+    /// Id of a snapshot whose files the workspace starts with.
     snapshot: Option<String>,
-    /// Packages that are there from the start; imports of what runs in it are not looked for.
+    /// Packages to install at the start. Imports of code that runs later are not detected.
     dependencies: Option<Dependencies>,
-    /// Name of the policy for everything that is run in it.
+    /// Name of the policy for everything that runs in the sandbox.
     policy: Option<String>,
 }
 
-/// A volume that a sandbox sees, or a host folder.
+/// A volume or host folder mounted in a sandbox.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct VolumeMount {
-    /// The name of a volume.
+    /// Name of the volume.
     name: Option<String>,
-    /// Or the name of a host folder.
+    /// Name of the host folder, instead of a volume.
     host: Option<String>,
-    /// Where it is seen, absolute.
+    /// Absolute path of the mount in the sandbox.
     path: String,
+    /// Whether the mount is read-only.
     read_only: Option<bool>,
 }
 
-/// How long a sandbox is to live from now on.
+/// New lifetime of a sandbox.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Extension {
+    /// Lifetime from now on, in milliseconds.
     #[schema(minimum = 1)]
     timeout_ms: i64,
 }
 
-/// What a sandbox is to reach from now on.
+/// New set of hosts that a sandbox may reach.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Hosts {
-    /// As in `network.hosts`: `pypi.org`, `*.example.com:443`, `10.0.0.5:8080`.
+    /// Allowed hosts, as in `network.hosts`: `pypi.org`, `*.example.com:443`, `10.0.0.5:8080`.
     hosts: Vec<String>,
 }
 
-/// What a sandbox may reach, and has reached.
+/// Network access and use of a sandbox.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct NetworkUse {
-    /// none, hosts or full.
+    /// Access mode: none, hosts or full.
     mode: String,
-    /// For `hosts`, and so are the figures.
+    /// Allowed hosts; like the counters, only present in the mode `hosts`.
     hosts: Option<Vec<String>>,
-    /// What it was kept from, as in `findings` of a result.
+    /// Denied connections, in the format of a result's `findings`.
     refused: Vec<Value>,
+    /// Number of connections made.
     connections: Option<u64>,
+    /// Number of bytes sent.
     sent_bytes: Option<u64>,
+    /// Number of bytes received.
     received_bytes: Option<u64>,
 }
 
-/// How a sandbox stands.
+/// State of a sandbox.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SandboxState {
@@ -92,68 +97,91 @@ pub(crate) enum SandboxState {
     Ended,
 }
 
-/// A sandbox. Times are milliseconds since 1970.
+/// A sandbox. Times are in milliseconds since 1970.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Sandbox {
+    /// Sandbox id.
     id: String,
+    /// State of the sandbox.
     state: SandboxState,
+    /// Name of the image.
     image: String,
+    /// Name of the profile.
     profile: String,
+    /// Limits of the whole sandbox.
     limits: Limits,
+    /// Network access.
     network: Network,
-    /// Names of the variables that every command has; their values are not kept.
+    /// Names of the environment variables of every command; their values are not stored.
     env_names: Vec<String>,
+    /// Mounted volumes and host folders.
     volumes: Vec<VolumeMount>,
-    /// Packages that were there from the start.
+    /// Packages installed at the start.
     dependencies: Installed,
+    /// Lifetime in milliseconds.
     timeout_ms: u64,
-    /// kill or pause.
+    /// Action when the lifetime ends: kill or pause.
     on_timeout: String,
-    /// What enforces it; null where it was never made.
+    /// Isolation that is enforced; null if the sandbox never started.
     #[schema(required)]
     receipt: Option<Receipt>,
+    /// Metadata of the request.
     metadata: BTreeMap<String, Value>,
+    /// Creation time.
     created: i64,
+    /// Time of the last change of state.
     changed: i64,
-    /// When its time is over; null while it is paused.
+    /// End of its lifetime; null while it is paused.
     #[schema(required)]
     expires: Option<i64>,
+    /// End time; null while it lives.
     #[schema(required)]
     ended: Option<i64>,
-    /// closed, expired, idle, failed or interrupted.
+    /// Reason for the end: closed, expired, idle, failed or interrupted.
     #[schema(required)]
     ended_because: Option<String>,
 }
 
-/// Sandboxes, newest first.
+/// A page of sandboxes.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct SandboxPage {
+    /// Sandboxes, newest first.
     sandboxes: Vec<Sandbox>,
+    /// Cursor of the next page; null on the last page.
     #[schema(required)]
     next_cursor: Option<String>,
 }
 
-/// What a sandbox uses now.
+/// Current resource use of a sandbox. A value that this host cannot measure is null.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Stats {
+    /// CPU time since it was opened, in milliseconds.
     #[schema(required)]
     cpu_ms: Option<u64>,
+    /// Memory in bytes, including files on its disk.
     #[schema(required)]
     memory_bytes: Option<u64>,
+    /// Peak memory in bytes.
     #[schema(required)]
     peak_memory_bytes: Option<u64>,
+    /// Number of processes and threads.
     #[schema(required)]
     processes: Option<u64>,
+    /// Peak number of processes and threads.
     #[schema(required)]
     peak_processes: Option<u64>,
+    /// Size of the files on its disk in bytes.
     #[schema(required)]
     disk_bytes: Option<u64>,
-    /// What executions and commands wrote that are still remembered; null while it is paused.
+    /// Bytes of output of all executions and commands that are still stored; null while paused.
     #[schema(required)]
     output_bytes: Option<u64>,
+    /// Number of processes killed because memory ran out.
     memory_kills: u64,
+    /// Number of times a new process or thread was refused.
     forks_refused: u64,
+    /// Whether its disk is full.
     disk_full: bool,
-    /// What it was kept from since it was opened, whichever of its commands that was.
+    /// Denials since the sandbox was opened, of all its commands.
     findings: Vec<super::Finding>,
 }

@@ -1,4 +1,4 @@
-//! Tool calls of models, and what they get back.
+//! Tool calls of models, and their results.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,15 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// A tool call of OpenAI's (`function` with `arguments`, or `function_call`) or Anthropic's (`tool_use` with `input`) as it
-/// is; or the tool's input by itself, also with `"tool"` beside it. `belljar tools` prints what each tool takes.
+/// A tool call in OpenAI's format (`function` with `arguments`, or `function_call`) or Anthropic's
+/// (`tool_use` with `input`), or only the tool's input, optionally with `"tool"` beside it. `belljar tools`
+/// prints the input of each tool.
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"language": "python", "code": "print(6 * 7)"}))]
 pub(crate) struct ToolCall(BTreeMap<String, Value>);
 
-/// What goes back to the model: a message with the role `tool`, a `function_call_output` or a `tool_result`; and for
-/// everybody else `content`, `structuredContent` and `isError`, as in MCP.
+/// The answer for the model, in the format of the call: a message with the role `tool`, a
+/// `function_call_output` or a `tool_result`; otherwise `content`, `structuredContent` and `isError`, as in
+/// MCP.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ToolResult(BTreeMap<String, Value>);

@@ -1,4 +1,5 @@
-//! Sends spans in batches, one call each. What cannot be sent is dropped and counted, never kept for later.
+//! Exports spans in batches, one HTTP call each. Spans that cannot be sent are dropped and counted, never
+//! retried.
 
 use std::io;
 use std::pin::pin;
@@ -19,14 +20,14 @@ use tokio::time::{sleep, timeout};
 use super::json::{Span, body};
 use crate::error::Error;
 
-/// The most that one call carries.
+/// Maximum number of spans in one call.
 const BATCH: usize = 512;
-/// How long the first of a batch waits for others.
+/// How long the first span of a batch waits for more.
 const GATHER: Duration = Duration::from_millis(500);
-/// How long one call may take.
+/// Timeout of one call.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// An OpenTelemetry collector that takes OTLP over plain HTTP.
+/// An OpenTelemetry collector that accepts OTLP over plain HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Collector {
     authority: String,
@@ -36,19 +37,17 @@ pub struct Collector {
 impl FromStr for Collector {
     type Err = Error;
 
-    /// Reads `http://HOST:PORT`, with a path or without, as `OTEL_EXPORTER_OTLP_ENDPOINT` has it.
+    /// Parses `http://HOST:PORT`, with an optional path, as in `OTEL_EXPORTER_OTLP_ENDPOINT`.
     fn from_str(url: &str) -> Result<Self, Error> {
         let refused = |why: &str| Error::Invalid { field: "otlp_endpoint", message: why.to_owned() };
         let rest = url.strip_prefix("http://").ok_or_else(|| {
-            refused(
-                "must be http://HOST:PORT, such as http://127.0.0.1:4318; let a collector near by speak TLS",
-            )
+            refused("must be http://HOST:PORT, such as http://127.0.0.1:4318; for TLS, use a local collector")
         })?;
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]_".contains(&byte);
         let in_path = |byte: u8| plain(byte) || b"/~%".contains(&byte);
         if authority.is_empty() || !authority.bytes().all(plain) || !path.bytes().all(in_path) {
-            return Err(refused("must be http://HOST:PORT, such as http://127.0.0.1:4318"));
+            return Err(refused("must be http://HOST:PORT, for example http://127.0.0.1:4318"));
         }
         let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let authority = if has_port { authority.to_owned() } else { format!("{authority}:4318") };
@@ -58,7 +57,7 @@ impl FromStr for Collector {
     }
 }
 
-/// Sends until it is asked to stop, and then what still waits.
+/// Exports spans until asked to stop, then exports the rest.
 pub(super) async fn run(
     collector: Collector,
     mut spans: mpsc::Receiver<Span>,
@@ -69,7 +68,7 @@ pub(super) async fn run(
     let (mut batch, mut open) = (Vec::new(), true);
     while open {
         tokio::select! {
-            // A tracer that is gone asks for the same.
+            // An error means the tracer is gone, which also means stop.
             _ = &mut stop => open = false,
             count = spans.recv_many(&mut batch, BATCH) => open = count > 0,
         }
@@ -87,7 +86,7 @@ pub(super) async fn run(
     }
 }
 
-/// Waits for others, but not for long.
+/// Waits briefly for the batch to fill up.
 async fn fill(spans: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) {
     let full =
         async { while batch.len() < BATCH && spans.recv_many(batch, BATCH - batch.len()).await > 0 {} };
@@ -100,7 +99,7 @@ async fn fill(spans: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) {
 struct Sender {
     collector: Collector,
     dropped: Arc<AtomicU64>,
-    /// What goes on going wrong is said once.
+    /// Whether the last call failed, so that a lasting failure is logged once.
     failing: bool,
 }
 
@@ -113,7 +112,7 @@ impl Sender {
         let sent = timeout(PATIENCE, self.collector.post(body(&spans))).await;
         let failed = match sent {
             Ok(Ok(status)) if status.is_success() => None,
-            Ok(Ok(status)) => Some(format!("it answered {status}")),
+            Ok(Ok(status)) => Some(format!("the collector answered {status}")),
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some("no answer".to_owned()),
         };
@@ -123,7 +122,7 @@ impl Sender {
                 tracing::warn!(
                     collector = self.collector.authority,
                     why,
-                    "traces cannot be sent; they are dropped"
+                    "cannot send traces; dropping them"
                 );
             }
         }
@@ -141,12 +140,12 @@ impl Collector {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from(body)))
             .map_err(io::Error::other)?;
-        // Both in this task, so that nothing of it is left behind.
+        // Both run in this task, so that dropping it leaves nothing behind.
         let (mut answer, connection) = (pin!(sender.send_request(request)), pin!(connection));
         let answer = tokio::select! {
             biased;
             answer = &mut answer => answer,
-            // It may have ended with the answer.
+            // The connection may end together with the answer.
             _ = connection => answer.await,
         };
         Ok(answer.map_err(io::Error::other)?.status())

@@ -1,4 +1,4 @@
-//! Spans as OTLP has them in JSON: ids in hexadecimal digits, 64-bit numbers as strings.
+//! Spans in the OTLP JSON format: ids as hexadecimal digits, 64-bit numbers as strings.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 
 use super::Context;
 
-/// Something that took time.
+/// A timed operation.
 #[derive(Debug)]
 pub(crate) struct Span {
     pub(crate) context: Context,
@@ -15,19 +15,19 @@ pub(crate) struct Span {
     pub(crate) kind: Kind,
     pub(crate) started: SystemTime,
     pub(crate) ended: SystemTime,
-    /// By our own fault.
+    /// Whether it failed because of the server.
     pub(crate) failed: bool,
     pub(crate) attributes: Vec<(&'static str, Value)>,
 }
 
-/// Whose side of a call it is; the numbers are OTLP's.
+/// The span kind, with the numbers of OTLP.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     Internal = 1,
     Server = 2,
 }
 
-/// What is known about a span.
+/// The value of an attribute.
 #[derive(Debug)]
 pub(crate) enum Value {
     Word(&'static str),
@@ -48,7 +48,7 @@ impl From<String> for Value {
     }
 }
 
-/// The body of one export.
+/// Returns the body of one export call.
 pub(super) fn body(spans: &[Span]) -> String {
     let service = [
         attribute("service.name", &Value::Word("belljar")),

@@ -1,13 +1,14 @@
-//! What happened, told to an OpenTelemetry collector where one was named: a span for each request and each execution.
+//! Traces for an OpenTelemetry collector, if one is configured: one span per request and per execution.
 //!
 //! ```text
-//! edge: Request ─┬─▶ answered ─▶ span ─┐
-//!                └─▶ Caller ─▶ execution ─▶ span ─▶ bounded queue ─▶ export.rs: POST /v1/traces (OTLP, JSON)
+//! middleware: Request ─┬─▶ answered ─▶ span ─┐
+//!                      └─▶ Caller ─▶ execution ─▶ span ─▶ queue ─▶ export.rs: POST /v1/traces (OTLP, JSON)
 //! ```
 //!
-//! - Nobody waits for it: a span for which there is no room is dropped, and counted.
-//! - Spans hold words of closed lists, ids, tenants and times. Code, input, output, metadata and keys are never in them.
-//! - A caller's `traceparent` is continued; where it says that nobody records, nothing is recorded.
+//! - Tracing never blocks: a span that does not fit in the queue is dropped and counted.
+//! - Spans contain words from closed lists, ids, tenants and times, but never code, input, output, metadata
+//!   or keys.
+//! - A caller's `traceparent` is continued. If its sampled flag is off, nothing is recorded.
 
 mod export;
 mod json;
@@ -33,16 +34,16 @@ pub(crate) use parent::Context;
 use crate::live::Running;
 use crate::metrics::warmth;
 
-/// Spans that may wait to be sent.
+/// Maximum number of queued spans.
 const QUEUE: usize = 4_096;
-/// How long the last ones may take.
+/// How long exporting the last spans may take on shutdown.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 
 tokio::task_local! {
     static CURRENT: Arc<Request>;
 }
 
-/// Where spans go.
+/// Records spans and queues them for export.
 #[derive(Debug)]
 pub(crate) struct Tracer {
     queue: mpsc::Sender<Span>,
@@ -50,7 +51,7 @@ pub(crate) struct Tracer {
     task: Mutex<Option<(oneshot::Sender<()>, JoinHandle<()>)>>,
 }
 
-/// A request that is traced.
+/// A traced request.
 #[derive(Debug)]
 pub(crate) struct Request {
     context: Context,
@@ -68,16 +69,16 @@ impl Tracer {
         Self { queue, dropped, task: Mutex::new(Some((stop, task))) }
     }
 
-    /// How many nobody will see.
+    /// Returns the number of dropped spans.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Sends what still waits, within bounds.
+    /// Exports queued spans, within bounded time.
     pub(crate) async fn close(&self) {
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((stop, mut task)) = task else { return };
-        // It only fails where the task is gone already.
+        // Fails only if the task has already ended.
         let _ = stop.send(());
         if timeout(LAST_WORDS, &mut task).await.is_err() {
             task.abort();
@@ -117,7 +118,7 @@ impl Tracer {
         });
     }
 
-    /// An execution, with the time for which it waited.
+    /// Records the span of an execution, including the time it was queued.
     pub(crate) fn ran(&self, running: &Running, report: &Report, language: &'static str) {
         let status = Status::from(report.status).as_str();
         let (context, parent) = Context::below(running.context);
@@ -148,13 +149,13 @@ impl Tracer {
 }
 
 impl Request {
-    /// Does something on behalf of this request.
+    /// Runs a future as part of this request.
     pub(crate) async fn within<T>(self: &Arc<Self>, work: impl Future<Output = T>) -> T {
         CURRENT.scope(Arc::clone(self), work).await
     }
 }
 
-/// Tells on whose behalf the request is that is being served, and gives what spans below it need to know.
+/// Sets the tenant of the current request, and returns the context for its child spans.
 pub(crate) fn on_behalf_of(tenant: &TenantName) -> Option<Context> {
     let current = |request: &Arc<Request>| {
         let _ = request.tenant.set(tenant.clone());
@@ -163,7 +164,7 @@ pub(crate) fn on_behalf_of(tenant: &TenantName) -> Option<Context> {
     CURRENT.try_with(current).ok()
 }
 
-/// A caller may call its method anything.
+/// Maps a method to a known name, because a caller may send any method.
 fn known(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

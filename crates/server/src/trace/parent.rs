@@ -1,20 +1,21 @@
-//! `traceparent`, as W3C's Trace Context has it: `00-<trace>-<span>-<flags>`, in lower-case hexadecimal digits.
+//! The `traceparent` header of W3C Trace Context: `00-<trace>-<span>-<flags>`, in lowercase hexadecimal
+//! digits.
 
 use axum::http::HeaderMap;
 
-/// Where in a trace something is.
+/// A position in a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Context {
     pub(crate) trace: [u8; 16],
     pub(crate) span: [u8; 8],
-    /// Whether anybody wants to know.
+    /// Whether the caller's sampled flag is set.
     pub(crate) recorded: bool,
 }
 
 impl Context {
-    /// A span of its own below the one that the caller names, or in a new trace.
+    /// Creates a span below the caller's span, or in a new trace.
     pub(super) fn of(headers: &HeaderMap) -> (Self, Option<[u8; 8]>) {
-        // Two of them are none.
+        // Duplicate headers are invalid.
         let mut given = headers.get_all("traceparent").iter();
         let named = given.next().filter(|_| given.next().is_none());
         Self::below(named.and_then(|value| parse(value.to_str().ok()?)))
@@ -32,7 +33,7 @@ fn parse(text: &str) -> Option<Context> {
     let mut parts = text.split('-');
     let [version, trace, span, flags] = [parts.next()?, parts.next()?, parts.next()?, parts.next()?];
     let [version] = bytes::<1>(version)?;
-    // A later version may have more to say; 255 is none.
+    // A later version may have more fields; version 255 is invalid.
     if version == 0xff || version == 0 && parts.next().is_some() {
         return None;
     }
@@ -55,7 +56,7 @@ fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
 
 fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // Without random numbers traces run into each other, and requests are served all the same.
+    // Without random bytes ids may collide, but requests are still served.
     if getrandom::fill(&mut bytes).is_err() {
         bytes[0] = 1;
     }

@@ -1,4 +1,4 @@
-//! Malformed, huge, slow, foreign.
+//! Malformed, oversized and slow requests, and requests from other sites.
 
 use std::time::{Duration, Instant};
 
@@ -126,7 +126,7 @@ async fn other_sites_and_names_are_refused() {
     assert_eq!((foreign.status, foreign.code().as_str()), (403, "foreign_origin"));
     let own = format!("Origin: http://{}\r\n", place.address);
     assert_eq!(client.post_with("/v1/executions", &own, &body).await.status, 200);
-    // A WebSocket is no mere reading, although it begins as that.
+    // A WebSocket starts as a GET, but is not read-only.
     let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nOrigin: https://evil.test\r\n";
     let foreign = client.send("GET", "/v1/executions", upgrade, b"").await;
     assert_eq!((foreign.status, foreign.code().as_str()), (403, "foreign_origin"));

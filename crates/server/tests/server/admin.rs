@@ -1,4 +1,4 @@
-//! Tenants, keys, scopes, profiles, the audit log, and who may see what.
+//! Tenants, keys, scopes, profiles, the audit log, and isolation between tenants.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -69,15 +69,16 @@ async fn keys_open_what_they_say_and_nothing_when_revoked() {
 async fn until(stream: &mut TcpStream, text: &str) {
     let mut seen = Vec::new();
     while !String::from_utf8_lossy(&seen).contains(text) {
-        let read = timeout(PATIENCE, stream.read_buf(&mut seen)).await.expect("it comes").unwrap();
+        let read = timeout(PATIENCE, stream.read_buf(&mut seen)).await.expect("no output in time").unwrap();
         assert!(read > 0, "{}", String::from_utf8_lossy(&seen));
     }
 }
 
 async fn over(stream: &mut TcpStream) {
     let mut rest = Vec::new();
-    // It may be reset as well.
-    let _ended = timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it ends");
+    // The connection may also be reset.
+    let _ended =
+        timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("the connection does not end in time");
 }
 
 #[tokio::test]
@@ -104,7 +105,7 @@ async fn what_a_key_has_open_ends_with_it() {
     assert!(others.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "{others:?}");
     admin.send("PATCH", "/v1/tenants/bob", JSON, br#"{"disabled": true}"#).await;
     over(&mut disabled).await;
-    // Whoever rotates its own key hears of the new one.
+    // A caller that rotates its own key receives the new one.
     let own = admin.post("/v1/tenants/default/keys", &json!({"scopes": ["admin"]})).await.json();
     let path = format!("/v1/tenants/default/keys/{}/rotate", own["record"]["id"].as_str().unwrap());
     let rotated = place.with_key(own["key"].as_str().unwrap()).post(&path, &json!({})).await;
@@ -115,7 +116,7 @@ async fn what_a_key_has_open_ends_with_it() {
 async fn nobody_acts_unseen_by_hanging_up() {
     let place = Place::new().await;
     let admin = place.client();
-    // Some hang up before anything was done, some in the middle of it, some after it; whoever stays gets a key.
+    // Some clients disconnect before the action starts, some during it, some after it; the last one stays.
     for number in 0..40 {
         let asked = admin.start("POST", "/v1/tenants/default/keys", JSON, b"{}").await;
         tokio::time::sleep(Duration::from_micros(100 * number)).await;
@@ -159,7 +160,7 @@ async fn tenants_are_changed_disabled_and_removed() {
     assert_eq!(ada.run("print x").await.status, 200);
     assert_eq!(admin.delete("/v1/tenants/ada").await.code(), "conflict");
     assert_eq!(admin.delete("/v1/tenants/nobody").await.status, 404);
-    // Nothing belongs to it yet, and the administrator's key of the environment does not count.
+    // The tenant owns nothing yet, and the key in the environment does not count.
     assert_eq!(admin.delete("/v1/tenants/default").await.code(), "conflict");
     assert_eq!(admin.get("/v1/tenants").await.status, 200);
 }

@@ -1,5 +1,5 @@
-//! Attacks on the service that need no sandbox: other tenants' ids, fields that are none, names that are headers.
-//! `cli/tests/abuse.rs` has the table of all.
+//! Attacks on the service that need no sandbox: ids of other tenants, unknown fields, header injection
+//! through names. `cli/tests/abuse.rs` has the table of all attacks.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,12 +24,12 @@ async fn every_id_of_another_tenant_is_unknown() {
             let theirs = bob.send(method, &format!("/v1/executions/{id}"), headers, b"").await;
             assert_eq!((theirs.status, theirs.code().as_str()), (404, "not_found"), "{method} {id}");
         }
-        // 128 random bits, and what stands before them is a time.
+        // 26 characters: a time, followed by 128 random bits.
         assert!(id.len() >= "exec_".len() + 26, "{id}");
     }
     let page = bob.get(&format!("/v1/executions?cursor={done}")).await;
     assert_eq!((page.status, &page.json()["executions"]), (200, &json!([])));
-    // The same key and request of another is another execution.
+    // The same key and request of another tenant is another execution.
     let own = bob.post_with("/v1/executions", "Idempotency-Key: k\r\n", &request("print secret")).await;
     assert!(own.header("idempotency-replayed").is_none() && own.json()["id"] != done.as_str());
     assert_eq!(ada.delete(&format!("/v1/executions/{running}")).await.status, 200);
@@ -50,7 +50,7 @@ async fn what_only_the_host_decides_is_no_field() {
         body[name] = value;
         body
     };
-    // Where to run, what to see of the host, what to be allowed, whom to call.
+    // Fields that would choose where to run, what to see of the host, what to be allowed, or whom to call.
     for name in [
         "mounts",
         "binds",
@@ -135,7 +135,7 @@ async fn file_names_stay_in_the_workspace() {
         let refused = client.post("/v1/executions", &body).await;
         assert_eq!((refused.status, refused.code().as_str()), (422, "invalid_request"), "{name:?}");
     }
-    // Names like any other here: nothing decodes them, and there are no drives, streams or devices.
+    // Ordinary names: nothing decodes them, and there are no drives, streams or devices.
     for name in ["%2e%2e%2f", "%252e%252e", "..\\a", "C:x", "\u{ff0e}\u{ff0e}", "a.", "a ", "con", "..."] {
         let mut body = request("print x");
         body["files"] = json!([{"path": name, "content": "x"}]);
@@ -179,14 +179,14 @@ async fn a_page_of_another_site_can_do_nothing() {
             assert_eq!((foreign.status, foreign.code().as_str()), (403, "foreign_origin"), "{path} {origin}");
         }
         if method != "DELETE" {
-            // What a form can send without asking.
+            // Content types that an HTML form can send without a preflight request.
             for kind in ["text/plain", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"]
             {
                 let form = admin.send(method, path, &format!("Content-Type: {kind}\r\n"), b"{}").await;
                 assert_eq!(form.status, 415, "{path} {kind}");
             }
         }
-        // A browser sends cookies by itself; here they open nothing.
+        // Browsers send cookies automatically, so cookies must not authenticate.
         let cookie = format!("{JSON}Cookie: key={}\r\n", crate::place::ADMIN);
         let keyless = Client::new(place.address, None).send(method, path, &cookie, b"{}").await;
         assert_eq!((keyless.status, keyless.header("set-cookie")), (401, None), "{path}");
@@ -217,7 +217,7 @@ async fn only_one_protocol_is_spoken() {
     let client = place.client();
     let mut stream = client.connect().await;
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
-    // No frame comes back, and nothing is read on: there is no stream to reset.
+    // The server answers no HTTP/2 frame and stops reading, so there is no stream to reset.
     let mut said = Vec::new();
     let _reset = stream.read_to_end(&mut said).await;
     assert!(said.is_empty() || said.starts_with(b"HTTP/1.1 4"), "{said:?}");

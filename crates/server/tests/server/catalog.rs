@@ -1,4 +1,4 @@
-//! Two kinds of providers: the player, and a cloud that has a secret and says what it was told.
+//! Two kinds of providers: the fake native one, and a cloud provider with a secret, which outputs its label.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 
 use crate::player::Player;
 
-/// Who knows both, and every cloud that was made, by its label.
+/// The catalog of both kinds, with every cloud provider that was built, by label.
 #[derive(Debug, Default)]
 pub(crate) struct Kinds(Mutex<BTreeMap<String, Arc<Cloud>>>);
 
@@ -73,13 +73,13 @@ impl Catalog for Kinds {
     }
 }
 
-/// A cloud with the label `down` does not work, and tells its secret to whoever asks why; one with the label `breaks` says
-/// that it works.
+/// A cloud provider. With the label `down`, its self-test fails with a message that contains its secret; with
+/// the label `breaks`, its self-test passes, but every run fails.
 #[derive(Debug)]
 pub(crate) struct Cloud {
     pub(crate) label: String,
     pub(crate) token: String,
-    /// Runs of `wait` take one each.
+    /// Every run of the script `wait` takes one permit.
     pub(crate) go: Semaphore,
     ended: AtomicBool,
 }

@@ -1,4 +1,4 @@
-//! A client that sends what it is told, byte for byte where that matters.
+//! A minimal HTTP client that controls every byte of a request.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl Answer {
         String::from_utf8(self.body.clone()).unwrap()
     }
 
-    /// The error's code; the rest of its shape is checked on the way.
+    /// Returns the error code, after checking the shape of the error object.
     pub(crate) fn code(&self) -> String {
         let json = self.json();
         let error = &json["error"];
@@ -74,7 +74,7 @@ impl Client {
         self.send("POST", path, &headers, body.to_string().as_bytes()).await
     }
 
-    /// Runs a script of the player's.
+    /// Runs a script for the fake provider.
     pub(crate) async fn run(&self, script: &str) -> Answer {
         self.post("/v1/executions", &request(script)).await
     }
@@ -84,7 +84,7 @@ impl Client {
         answer(&mut stream).await
     }
 
-    /// Sends a request and leaves the answer to be read.
+    /// Sends a request without reading the response.
     pub(crate) async fn start(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> TcpStream {
         let head = self.head(method, path, &format!("{headers}Content-Length: {}\r\n", body.len()));
         let mut stream = TcpStream::connect(self.address).await.unwrap();
@@ -104,7 +104,7 @@ impl Client {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// Waits until so many executions are listed that fit.
+    /// Waits until `count` executions match the query.
     pub(crate) async fn until_listed(&self, query: &str, count: usize) {
         let listed = async || {
             let page = self.get(&format!("/v1/executions?{query}")).await.json();
@@ -117,7 +117,7 @@ impl Client {
         };
         timeout(Duration::from_secs(60), waiting)
             .await
-            .unwrap_or_else(|_| panic!("never {count} of {query}"));
+            .unwrap_or_else(|_| panic!("never {count} executions match {query}"));
     }
 }
 
@@ -127,15 +127,15 @@ pub(crate) fn request(script: &str) -> Value {
 
 pub(crate) async fn answer(stream: &mut TcpStream) -> Answer {
     let mut bytes = Vec::new();
-    // A server that closes early may reset what it did not read; what it said before counts.
+    // A server that closes early may reset the unread part of the request; its response still counts.
     let _ =
-        timeout(Duration::from_secs(60), stream.read_to_end(&mut bytes)).await.expect("an answer in time");
+        timeout(Duration::from_secs(60), stream.read_to_end(&mut bytes)).await.expect("no response in time");
     parse(&bytes)
 }
 
 fn parse(bytes: &[u8]) -> Answer {
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
-    let end = end.unwrap_or_else(|| panic!("no head: {}", String::from_utf8_lossy(bytes)));
+    let end = end.unwrap_or_else(|| panic!("no response head: {}", String::from_utf8_lossy(bytes)));
     let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     let body = bytes[end + 4..].to_vec();

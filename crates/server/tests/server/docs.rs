@@ -1,4 +1,4 @@
-//! The page for people.
+//! The documentation page.
 
 use serde_json::Value;
 
@@ -37,7 +37,7 @@ async fn the_page_names_every_operation_and_brings_its_own_files() {
         assert!(policy.starts_with("default-src 'none'; script-src 'self'; style-src 'self';"), "{policy}");
         assert!(!policy.contains("unsafe") && policy.contains("frame-ancestors 'none'"), "{policy}");
     }
-    // What the policy would forbid is not there.
+    // The page contains nothing that its content security policy would block.
     assert!(!text.contains("<style") && !text.contains(" style=") && !text.contains(" onclick="));
     assert!(
         text.matches("<script").count() == 1 && text.contains("<script src=\"docs/docs.js\" defer></script>")

@@ -1,4 +1,4 @@
-//! The end, and what comes after it.
+//! Shutdown, and restart after it.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ async fn what_takes_too_long_is_cancelled_and_recorded() {
     assert_eq!(kept["status"], "cancelled");
 }
 
-/// The store of the server before may take a moment to let go.
+/// Opens the state of an ended server again. Releasing its store may take a moment.
 pub(crate) async fn reopened(folder: &std::path::Path) -> std::sync::Arc<belljar_server::World> {
     sleep(Duration::from_millis(300)).await;
     world(folder, Settings::default()).await

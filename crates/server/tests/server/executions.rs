@@ -1,4 +1,4 @@
-//! Running, looking, listing, cancelling, repeating, many at once.
+//! Running, showing, listing, canceling and repeating executions, and batches.
 
 use std::time::Duration;
 
@@ -27,7 +27,11 @@ async fn what_a_program_did_is_200_and_kept() {
     assert_eq!((broken.status, broken.code().as_str()), (503, "setup_failed"));
     assert!(!broken.text().contains("secret"), "{}", broken.text());
     let list = client.get("/v1/executions").await.json();
-    assert_eq!(list["executions"].as_array().unwrap().len(), 2, "what did not run is not there: {list}");
+    assert_eq!(
+        list["executions"].as_array().unwrap().len(),
+        2,
+        "an execution that did not run is listed: {list}"
+    );
 }
 
 #[tokio::test]
@@ -106,7 +110,7 @@ async fn output_comes_while_it_runs() {
     assert!(text.contains(r#""status":"succeeded""#));
 }
 
-/// Starts something that nobody waits for, and gives its name.
+/// Starts a detached execution and returns its id.
 async fn detached(client: &Client, script: &str) -> String {
     let mut body = request(script);
     body["wait"] = json!(false);
@@ -141,7 +145,7 @@ async fn long_work_is_polled_followed_and_cancelled() {
     assert!(followed.contains(r#""status":"cancelled""#), "{followed}");
     let again = client.delete(&follow).await;
     assert_eq!((again.status, again.code().as_str()), (409, "conflict"));
-    // A failure of ours that nobody waited for is kept, without what is none of the tenant's business.
+    // The failure of a detached execution is stored, without internal details.
     let id = detached(&client, "broken").await;
     client.until_listed("status=failed", 1).await;
     let kept = client.get(&format!("/v1/executions/{id}")).await;
@@ -169,7 +173,7 @@ async fn the_same_key_runs_once() {
     assert_eq!((other.status, other.code().as_str()), (409, "idempotency_conflict"));
     let bad = post("", "print y").await;
     assert_eq!(bad.status, 422);
-    // What never ran may be tried again.
+    // A request that never ran may be retried.
     assert_eq!(post("k2", "broken").await.status, 503);
     assert_eq!(post("k2", "broken").await.status, 503);
     assert_eq!(client.get("/v1/executions").await.json()["executions"].as_array().unwrap().len(), 1);
@@ -255,7 +259,7 @@ async fn what_is_kept_has_a_bound_that_does_not_wait() {
         }
         sleep(Duration::from_millis(20)).await;
     }
-    panic!("{} bytes are kept", stored().await);
+    panic!("{} bytes are still stored", stored().await);
 }
 
 #[tokio::test]
@@ -268,7 +272,7 @@ async fn a_batch_ends_with_its_client() {
     let chunk = format!("{head}{:x}\r\n{line}\r\n", line.len());
     stream.write_all(chunk.as_bytes()).await.unwrap();
     client.until_listed("status=running", 1).await;
-    // In the middle of the body, and without a reset: whoever is killed ends so.
+    // In the middle of the body and without a reset, as when the client is killed.
     drop(stream);
     client.until_listed("status=cancelled", 1).await;
 }

@@ -1,4 +1,4 @@
-//! With nothing configured, no tenant keeps another from turns, connections, streams or memory for bodies.
+//! With default settings, no tenant keeps another from slots, connections, streams or memory for bodies.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ async fn place(change: impl FnOnce(&mut Settings)) -> (Place, Client, Client) {
     (place, mallory, bob)
 }
 
-/// Starts a script that nobody waits for, and returns the answer's status and the execution's path.
+/// Starts a detached script, and returns the status of the response and the path of the execution.
 async fn detach(client: &Client, script: &str, timeout_ms: u64) -> (u16, String) {
     let mut body = request(script);
     body["wait"] = json!(false);
@@ -28,13 +28,13 @@ async fn detach(client: &Client, script: &str, timeout_ms: u64) -> (u16, String)
     (answer.status, format!("/v1/executions/{}", answer.json()["id"].as_str().unwrap_or_default()))
 }
 
-/// The first line of an answer that goes on.
+/// Reads the status of a response that may still be in progress.
 async fn status(stream: &mut TcpStream) -> u16 {
     let mut head = Vec::new();
     while head.len() < 12 {
         let mut piece = [0; 12];
         let count = stream.read(&mut piece).await.unwrap();
-        assert!(count > 0, "closed without an answer");
+        assert!(count > 0, "closed without a response");
         head.extend_from_slice(&piece[..count]);
     }
     String::from_utf8_lossy(&head[9..12]).parse().unwrap()
@@ -47,7 +47,7 @@ async fn all_turns_of_one_tenant_do_not_delay_another() {
         assert_eq!(detach(&mallory, "sleep 600000", 30_000).await.0, 202);
     }
     mallory.until_listed("status=running", 8).await;
-    // Nobody of mallory's ends before this is answered.
+    // None of mallory's executions ends before this response.
     assert_eq!(bob.run("print x").await.json()["stdout"], "x\n");
     mallory.until_listed("status=queued", 12).await;
 }
@@ -95,7 +95,7 @@ async fn announced_bodies_take_nothing() {
         let announced = format!("{JSON}Content-Length: 33554432\r\nExpect: 100-continue\r\n");
         let mut stream = mallory.connect().await;
         stream.write_all(mallory.head("POST", "/v1/executions", &announced).as_bytes()).await.unwrap();
-        // The server has read the head, and waits for the body.
+        // The server has read the head and waits for the body.
         assert_eq!(status(&mut stream).await, 100);
         idle.push(stream);
     }
@@ -103,11 +103,11 @@ async fn announced_bodies_take_nothing() {
     assert_eq!(mallory.run("print x").await.status, 200);
 }
 
-/// A body of 60 KB, of which the last byte does not come.
+/// Sends a body of 60 KB without its last byte.
 async fn unfinished(client: &Client) -> TcpStream {
     let head = client.head("POST", "/v1/executions", &format!("{JSON}Content-Length: 60001\r\n"));
     let mut stream = client.connect().await;
-    // One that is refused before its end may be reset.
+    // A refused request may be reset before its end.
     let _ = stream.write_all(&[head.as_bytes(), &[b' '; 60_000]].concat()).await;
     stream
 }
@@ -128,7 +128,7 @@ async fn bodies_that_arrive_leave_the_reserve_to_others() {
     };
     let end = Instant::now() + Duration::from_secs(20);
     while !refused().await {
-        assert!(Instant::now() < end, "nothing of mallory's was refused");
+        assert!(Instant::now() < end, "no request of mallory was refused");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let large = format!("print x\n{}", "#".repeat(50_000));
@@ -147,7 +147,7 @@ async fn requests_that_wait_do_not_hold_the_memory_for_bodies() {
     for _ in 0..10 {
         statuses.push(detach(&mallory, &large, 30_000).await.0);
     }
-    // At most half of 192 KB, and never so many that nothing was refused.
+    // Mallory gets at most half of 192 KB, so the last requests must be refused.
     assert_eq!((statuses[0], statuses[9]), (202, 429), "{statuses:?}");
     let large = format!("print x\n{}", "#".repeat(50_000));
     assert_eq!(bob.run(&large).await.status, 200);
@@ -164,7 +164,7 @@ async fn event_streams_of_one_tenant_leave_connections_to_others() {
         streams.push(stream);
     }
     assert_eq!(bob.run("print x").await.json()["stdout"], "x\n");
-    // Half of three quarters of the sixteen streams that 32 connections have.
+    // Half of three quarters of the 16 streams that 32 connections allow.
     assert_eq!(served, 6);
     let text = place.client().get("/metrics").await.text();
     assert!(!text.contains(r#"belljar_share_refusals_total{kind="streams"} 0"#), "{text}");
@@ -199,7 +199,7 @@ async fn silent_connections_of_an_address_give_way() {
         silent.push(bob.connect().await);
     }
     assert_eq!(bob.run("print x").await.status, 200);
-    // The oldest were closed.
+    // The oldest connections were closed.
     assert_eq!(silent[0].read(&mut [0; 1]).await.unwrap_or(0), 0);
     let text = place.client().get("/metrics").await.text();
     assert!(!text.contains(r#"belljar_share_refusals_total{kind="keyless_connections"} 0"#), "{text}");
@@ -217,7 +217,7 @@ async fn streams_of_one_tenant_have_a_bound() {
     let message = refused.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("its share of the streams") && message.contains("(2)"), "{message}");
     assert_eq!(refused.header("retry-after"), Some("1"));
-    // A stream that may not be is no execution either.
+    // A request whose stream is refused starts no execution either.
     let new = mallory.send("POST", "/v1/executions", &format!("{JSON}{EVENTS}"), b"{}").await;
     let batch = mallory.send("POST", "/v1/batches", "", request("print x").to_string().as_bytes()).await;
     assert_eq!((new.status, batch.status), (429, 429));

@@ -1,4 +1,4 @@
-//! Quotas, queues, and turns between tenants.
+//! Quotas, queues, and fairness between tenants.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ async fn a_full_queue_is_429_and_leaves_others_alone() {
     assert_eq!(
         (count("running").await, count("queued").await),
         (1, 2),
-        "the modest one did not wait for any of them"
+        "modest waited for executions of greedy"
     );
 }
 

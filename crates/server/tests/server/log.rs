@@ -1,4 +1,4 @@
-//! What is logged by all tests of this program, once somebody listens.
+//! Captures the log of all tests in this binary.
 
 use std::fmt::{Debug, Write};
 use std::sync::{Mutex, MutexGuard, Once};

@@ -1,7 +1,7 @@
-//! Drives the server over real sockets. Programs are played by a provider that understands a few words, so that what is
-//! tried here is the service; the command line's tests drive the real binary with real sandboxes.
+//! Tests of the server over real sockets. A fake provider interprets small scripts, so that the service
+//! itself is under test; the tests of the command line run the real binary with real sandboxes.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod abuse;
 mod admin;

@@ -1,4 +1,4 @@
-//! The address for metrics.
+//! The metrics listener.
 
 use belljar_server::{Doors, Settings};
 use tokio::net::TcpListener;

@@ -1,4 +1,4 @@
-//! A server of its own for each test.
+//! A separate server for each test.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl Place {
         let address = doors.api.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(run(doors, world, async {
-            // Dropped with its place: the test is over.
+            // An error means that the server was dropped because the test is over.
             let _ = stopped.await;
         }));
         Self { address, folder: Some(folder), stop: Some(stop), serving }
@@ -68,7 +68,7 @@ impl Place {
         Client::new(self.address, Some(key))
     }
 
-    /// A tenant of its own with a key that may run things.
+    /// Creates a tenant with a key that may run code.
     pub(crate) async fn tenant(&self, name: &str, quotas: serde_json::Value) -> Client {
         let admin = self.client();
         let new = serde_json::json!({"name": name, "quotas": quotas});
@@ -78,7 +78,7 @@ impl Place {
         self.with_key(key.json()["key"].as_str().unwrap())
     }
 
-    /// Asks it to end, and gives what lets it be waited for.
+    /// Requests shutdown; [`Place::ended`] waits for it.
     pub(crate) fn stop(&mut self) {
         self.stop.take().unwrap().send(()).unwrap();
     }
@@ -106,7 +106,7 @@ pub(crate) async fn world_with(
     Ok(prepare(engine, store, places, Profiles::shipped(), providers, settings, key).await?.0)
 }
 
-/// The store, as soon as an earlier server has let go of it.
+/// Opens the store, as soon as an earlier server has released it.
 async fn free(path: &Path) -> Store {
     for _ in 0..1_000 {
         match Store::open(path, &Options::default()) {
@@ -114,5 +114,5 @@ async fn free(path: &Path) -> Store {
             store => return store.unwrap(),
         }
     }
-    panic!("an earlier server still has the store");
+    panic!("an earlier server still holds the store");
 }

@@ -1,4 +1,5 @@
-//! A provider that plays programs: `print TEXT`, `sleep MS`, `fail`, `broken`, `cpu MS`, a word a line.
+//! A fake provider that interprets scripts of one command per line: `print TEXT`, `sleep MS`, `cpu MS`,
+//! `fail`, `broken`, `flood BYTES`.
 
 use std::time::{Duration, Instant};
 

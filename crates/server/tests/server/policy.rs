@@ -1,4 +1,4 @@
-//! Policies: what is refused is a result, and nobody goes above what an administrator set.
+//! Policies: a refusal is a result, and no request can loosen the policy an administrator set.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Providers over HTTP: settings that outlive the server, secrets that nobody sees, changes that break nothing.
+//! Providers over HTTP: settings survive restarts, secrets stay hidden, and failed changes break nothing.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl World {
         Self { place: Place::serve(world, folder).await, kinds, key }
     }
 
-    /// The next server over the same data, with this key.
+    /// Restarts the server on the same data, with this sealing key or the same one.
     async fn again(mut self, key: Option<&str>) -> Self {
         let key = key.map_or(self.key, str::to_owned);
         self.place.stop();
@@ -79,13 +79,13 @@ async fn settings_survive_a_restart_and_secrets_are_seen_by_nobody() {
         (&said[0].json()["version"], &said[0].json()["facts"]),
         (&json!(1), &json!({"region": "here"}))
     );
-    // The mask keeps the secret, and what is shown can be sent back as it is.
+    // A mask keeps the secret, and a configuration can be sent back as it was returned.
     said.push(put(&client, json!({"label": "two", "token": MASK, "region": "here"})).await);
     assert_eq!(
         (world.kinds.cloud("two").token.as_str(), run(&client, "cloud", "x").await["stdout"].as_str()),
         (SECRET, Some("two"))
     );
-    // A provider that tells its secret is not let to, whether it is to be used or only tried.
+    // A provider whose error contains its secret is masked, whether it is configured or only tested.
     let bad = json!({"settings": {"label": "down", "token": MASK}});
     said.push(put_with(&client, bad.clone()).await);
     said.push(client.post("/v1/providers/cloud/test", &bad).await);
@@ -119,20 +119,20 @@ async fn a_bad_update_is_refused_and_breaks_nothing() {
     assert_eq!(
         put(&client, json!({"label": "one", "token": MASK})).await.status,
         422,
-        "there is no secret to keep"
+        "a mask without a stored secret is accepted"
     );
     assert_eq!(put(&client, json!({"label": "one", "token": SECRET})).await.status, 200);
     for (settings, why) in [
         (
             json!({"label": "down", "token": SECRET}),
-            "settings: it does not work like this, and nothing was changed",
+            "settings: the provider does not work with these settings; nothing was changed",
         ),
         (json!({"label": "two"}), "settings: token: is missing"),
         (json!({"label": "much too long", "token": SECRET}), "settings: label: the most is 9 characters"),
         (json!({"label": "two", "token": SECRET, "pool": 9}), "settings: pool: the most is 8"),
-        (json!({"label": "two", "token": SECRET, "pol": 9}), "settings: pol: is no setting; known: "),
+        (json!({"label": "two", "token": SECRET, "pol": 9}), "settings: pol: unknown setting; known: "),
         (json!({"label": "two", "token": [SECRET]}), "settings: token: must be string"),
-        (json!({"label": "two", "token": SECRET, "region": "there"}), "settings: region: is a fact"),
+        (json!({"label": "two", "token": SECRET, "region": "there"}), "settings: region: is read-only"),
     ] {
         let refused = put(&client, settings).await;
         assert_eq!((refused.status, refused.text().contains(SECRET)), (422, false));
@@ -158,7 +158,7 @@ async fn a_secret_that_is_kept_goes_nowhere_else() {
     let home = |label: &str, token: &str| json!({"label": label, "token": token, "domain": "cloud.example"});
     let away = |label: &str, token: &str| json!({"label": label, "token": token, "domain": "evil.example"});
     assert_eq!(put(&client, json!({"label": "one", "token": SECRET})).await.status, 200);
-    // What is only tried would be sent, too.
+    // A test would send the secret, too.
     let tried = json!({"settings": away("evil", MASK)});
     for refused in
         [put(&client, away("evil", MASK)).await, client.post("/v1/providers/cloud/test", &tried).await]
@@ -167,23 +167,35 @@ async fn a_secret_that_is_kept_goes_nowhere_else() {
             (refused.status, message(&refused)),
             (
                 422,
-                "settings: domain: would have 'token' sent elsewhere than before; give 'token' anew, for which \
-                 '********' does not do here"
+                "settings: domain: would send 'token' to another destination; give 'token' itself instead of \
+                 '********'"
                     .to_owned()
             )
         );
     }
-    assert!(!world.kinds.has("evil"), "nothing was made of it");
-    assert_eq!(put(&client, home("two", MASK)).await.status, 200, "the default, in words");
-    assert_eq!(put(&client, away("three", "another-secret")).await.status, 200, "whoever knows one may");
-    assert_eq!(put(&client, json!({"label": "evil", "token": MASK})).await.status, 422, "nor the way back");
-    // An earlier version has its own secret, which goes where it went then.
+    assert!(!world.kinds.has("evil"), "a refused configuration was built");
+    assert_eq!(
+        put(&client, home("two", MASK)).await.status,
+        200,
+        "the default destination, given explicitly"
+    );
+    assert_eq!(
+        put(&client, away("three", "another-secret")).await.status,
+        200,
+        "another destination with a known secret"
+    );
+    assert_eq!(
+        put(&client, json!({"label": "evil", "token": MASK})).await.status,
+        422,
+        "back to the first destination"
+    );
+    // An earlier version has its own secret, which goes to its own destination.
     let back = client.post("/v1/providers/cloud/rollback", &json!({"version": 1})).await;
     assert_eq!((back.status, &back.json()["settings"]["domain"]), (200, &Value::Null), "{}", back.text());
     assert_eq!(put(&client, away("evil", MASK)).await.status, 422);
     assert!(client.delete(CONFIGURATION).await.status == 204);
     let gone = put(&client, away("evil", MASK)).await;
-    assert!(message(&gone).contains("there is no secret yet"), "{}", gone.text());
+    assert!(message(&gone).contains("but none is stored"), "{}", gone.text());
 }
 
 #[tokio::test]
@@ -199,10 +211,10 @@ async fn changes_apply_at_once_and_what_runs_ends_on_what_it_began_with() {
     }
     assert_eq!(put(&client, json!({"label": "two", "token": MASK})).await.status, 200);
     assert_eq!(run(&client, "cloud", "x").await["stdout"], "two");
-    assert!(!one.ended(), "somebody is still served");
+    assert!(!one.ended(), "the old provider ended during a run");
     one.go.add_permits(1);
     one.has_ended().await;
-    // Its result is written when it has left the provider.
+    // The result is written after the run has left the provider.
     client.until_listed("status=running", 0).await;
     assert_eq!(client.get(&format!("/v1/executions/{id}")).await.json()["stdout"], "one");
     let back = client.post("/v1/providers/cloud/rollback", &json!({"version": 1})).await;
@@ -242,7 +254,7 @@ async fn without_its_key_a_secret_is_an_error_that_says_so_and_others_serve() {
     assert_eq!(run(&world.client(), "cloud", "x").await["stdout"], "one");
 }
 
-/// The data as another server would find it.
+/// Copies the data, for another server to open.
 fn copy(world: &World) -> TempDir {
     let (from, to) = (world.place.folder.as_ref().unwrap().path(), tempfile::tempdir().unwrap());
     for file in ["belljar.db", "belljar.db-wal"] {
@@ -261,25 +273,41 @@ async fn request_profile_tenant_and_system_choose_in_this_order() {
     assert_eq!(ada.run("print x").await.json()["receipt"]["provider"], "native");
     assert_eq!(change(json!({"provider": "cloud"})).await.json()["provider"], "cloud");
     assert_eq!(ada.run("x").await.json()["receipt"]["provider"], "cloud");
-    assert_eq!(client.run("print x").await.json()["receipt"]["provider"], "native", "another tenant");
-    assert_eq!(run(&ada, "native", "print x").await["receipt"]["provider"], "native", "the request says so");
+    assert_eq!(
+        client.run("print x").await.json()["receipt"]["provider"],
+        "native",
+        "another tenant is affected"
+    );
+    assert_eq!(
+        run(&ada, "native", "print x").await["receipt"]["provider"],
+        "native",
+        "the request takes precedence"
+    );
     client.send_json("PUT", "/v1/profiles/own", json!({"provider": "native"})).await;
     let profiled = json!({"language": "python", "code": "print x", "profile": "own"});
     assert_eq!(ada.post("/v1/executions", &profiled).await.json()["receipt"]["provider"], "native");
-    assert_eq!(change(json!({"quotas": {}})).await.json()["provider"], "cloud", "left out, it stays");
+    assert_eq!(
+        change(json!({"quotas": {}})).await.json()["provider"],
+        "cloud",
+        "an absent field changed the provider"
+    );
     assert_eq!(change(json!({"provider": null})).await.json()["provider"], Value::Null);
     assert_eq!(ada.run("print x").await.json()["receipt"]["provider"], "native");
     assert_eq!(
         client.post("/v1/providers/auto/activate", &json!({})).await.status,
         422,
-        "nobody has a strength"
+        "`auto` was activated without a candidate"
     );
     assert_eq!(client.post("/v1/providers/cloud/activate", &json!({})).await.json()["usual"], "cloud");
     assert_eq!(ada.run("x").await.json()["receipt"]["provider"], "cloud");
-    assert_eq!(client.delete(CONFIGURATION).await.status, 422, "it is the usual one");
+    assert_eq!(client.delete(CONFIGURATION).await.status, 422, "the default provider was removed");
     let world = world.again(None).await;
     let client = world.client();
-    assert_eq!(client.run("x").await.json()["receipt"]["provider"], "cloud", "after a restart, too");
+    assert_eq!(
+        client.run("x").await.json()["receipt"]["provider"],
+        "cloud",
+        "the default changed after a restart"
+    );
     client.post("/v1/providers/native/activate", &json!({})).await;
     assert_eq!(
         (client.delete(CONFIGURATION).await.status, client.get(CONFIGURATION).await.status),
@@ -305,7 +333,7 @@ async fn the_configuration_seeds_and_then_the_store_counts() {
     let wrong = start(seeded("one", json!([SECRET]))).await.unwrap_err().to_string();
     assert_eq!(wrong, "settings: token: must be string");
     drop(start(seeded("one", SECRET.into())).await.unwrap());
-    // What the store knows counts, also where the configuration would not do any more.
+    // The store takes precedence, even over a configuration that is no longer valid.
     drop(start(seeded("one", Value::Null)).await.unwrap());
     let world = start(seeded("two", SECRET.into())).await.unwrap();
     let place = Place::serve(world, folder).await;

@@ -1,4 +1,4 @@
-//! Reading code: one tenant's intricate code neither stops another's from being read, nor has it run unread.
+//! Code checks: one tenant's complex code neither blocks another's checks, nor does it run unchecked.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::place::Place;
 
 const SHELL: &str = "import os\nos.system('ls')";
 
-/// Code of 32 KB that a reader once folded for half a minute, in each language.
+/// Code of 32 KB per language that a parser once took half a minute to fold.
 fn intricate() -> Vec<Value> {
     let python = format!("x{}", ".a()".repeat(8_000));
     let javascript = format!("'x'{}", ".toString()".repeat(2_900));
@@ -45,7 +45,7 @@ async fn intricate_code_of_one_tenant_leaves_anothers_policy_applied() {
     let plain = bob.post("/v1/executions", &json!({"language": "python", "code": "print x"})).await.json();
     assert_eq!(plain["status"], "succeeded");
     assert!(!plain.to_string().contains("not read"), "{plain}");
-    // Mallory's own code is read to its end, or said to be too complex; nothing is left to itself.
+    // Mallory's own code is checked completely or reported as too complex; no check is abandoned.
     for body in intricate() {
         let answer = mallory.post("/v1/check", &body).await;
         assert_eq!(answer.status, 200);

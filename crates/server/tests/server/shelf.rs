@@ -1,4 +1,4 @@
-//! What outlives sandboxes, played: folders that are not there and snapshots in memory.
+//! Fake storage for volumes and snapshots: directories that do not exist, and snapshots in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

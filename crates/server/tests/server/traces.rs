@@ -1,4 +1,4 @@
-//! Traces, as a collector sees them.
+//! Traces, as received by a collector.
 
 use std::time::Duration;
 
@@ -20,12 +20,15 @@ async fn traced(endpoint: &str) -> Place {
     Place::with(|settings: &mut Settings| settings.collector = Some(collector)).await
 }
 
-/// One export: its head and its body. It is answered with this status.
+/// Receives one export, answers with `status`, and returns the head and body.
 async fn export(listener: &TcpListener, status: &str) -> (String, Value) {
-    let (mut stream, _) = timeout(PATIENCE, listener.accept()).await.expect("an export in time").unwrap();
+    let (mut stream, _) = timeout(PATIENCE, listener.accept()).await.expect("no export in time").unwrap();
     let mut bytes = Vec::new();
     loop {
-        assert_ne!(timeout(PATIENCE, stream.read_buf(&mut bytes)).await.expect("all of it").unwrap(), 0);
+        assert_ne!(
+            timeout(PATIENCE, stream.read_buf(&mut bytes)).await.expect("incomplete export").unwrap(),
+            0
+        );
         let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
         let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
@@ -37,7 +40,7 @@ async fn export(listener: &TcpListener, status: &str) -> (String, Value) {
     }
 }
 
-/// Spans of exports until there are so many.
+/// Receives exports until there are `count` spans.
 async fn spans(listener: &TcpListener, count: usize) -> Vec<Value> {
     let mut spans = Vec::new();
     while spans.len() < count {
@@ -106,7 +109,7 @@ async fn executions_of_a_batch_belong_to_it_and_the_last_spans_are_sent_at_the_e
     let collecting = tokio::spawn(async move { spans(&listener, 3).await });
     place.stop();
     place.ended().await;
-    assert!(collecting.is_finished(), "the server ended before its last spans were taken");
+    assert!(collecting.is_finished(), "the server ended before its last spans were exported");
     let spans = collecting.await.unwrap();
     let batch = named(&spans, "POST /v1/batches");
     let below = |span: &&Value| span["name"] == "execution" && span["parentSpanId"] == batch["spanId"];
@@ -124,7 +127,7 @@ async fn what_nobody_records_is_not_told() {
     assert_eq!((spans.len(), &spans[0]["name"]), (1, &json!("GET /healthz")), "{spans:?}");
 }
 
-/// A collector that is gone, one that refuses, and one that takes and says nothing.
+/// Tests a collector that is gone, one that refuses, and one that never responds.
 #[tokio::test]
 async fn a_collector_that_does_not_work_hinders_nobody() {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -134,7 +137,7 @@ async fn a_collector_that_does_not_work_hinders_nobody() {
     assert_eq!(place.client().run("print x").await.status, 200);
     until_dropped(&place).await;
     place.stop();
-    timeout(PATIENCE, place.ended()).await.expect("an end in time");
+    timeout(PATIENCE, place.ended()).await.expect("no shutdown in time");
 
     let refusing = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let place = traced(&format!("http://{}", refusing.local_addr().unwrap())).await;
@@ -148,7 +151,7 @@ async fn a_collector_that_does_not_work_hinders_nobody() {
     let _held: TcpStream = silent.accept().await.unwrap().0;
     assert_eq!(place.client().run("print x").await.status, 200);
     place.stop();
-    timeout(PATIENCE, place.ended()).await.expect("an end in time");
+    timeout(PATIENCE, place.ended()).await.expect("no shutdown in time");
 }
 
 async fn until_dropped(place: &Place) {
@@ -162,5 +165,5 @@ async fn until_dropped(place: &Place) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(PATIENCE, dropped).await.expect("a count in time");
+    timeout(PATIENCE, dropped).await.expect("no dropped span in time");
 }

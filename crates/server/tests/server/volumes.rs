@@ -28,7 +28,7 @@ async fn a_volume_is_its_tenants_alone() {
         assert_eq!((seen.0.status, seen.1.status), (404, 404), "{name}");
         assert_eq!(seen.0.json()["error"]["message"], "no such volume");
     }
-    assert_eq!(make(&bob, "cache", 1 << 20).await.0, 201, "names are a tenant's own");
+    assert_eq!(make(&bob, "cache", 1 << 20).await.0, 201, "names are not per tenant");
     assert_eq!(ada.delete("/v1/volumes/cache").await.status, 204);
     assert_eq!(ada.get("/v1/volumes/cache").await.status, 404);
     assert_eq!(bob.get("/v1/volumes/cache").await.status, 200);
@@ -50,7 +50,7 @@ async fn quotas_hold_however_many_ask_at_once() {
     assert_eq!((made, asked.iter().filter(|status| **status == 429).count()), (10, 10));
     let (_, refused) = make(&ada, "more", 1).await;
     assert_eq!(refused["error"]["code"], "quota_exceeded");
-    // Without a quota of its own a tenant has the usual one.
+    // A tenant without a quota of its own has the server's default.
     assert_eq!((make(&bob, "a", 101).await.0, make(&bob, "b", 100).await.0), (429, 201));
 }
 
