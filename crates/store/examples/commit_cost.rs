@@ -1,11 +1,12 @@
-//! What a committed write costs: alone, and with 64 writers at once, without and with a wait for the disk.
+//! Measures the cost of a committed write: by one writer and by 64 concurrent ones, with and without waiting
+//! for the disk.
 //!
 //! ```console
 //! $ cargo run --release -p belljar-store --example commit_cost [FOLDER]
 //! ```
 //!
-//! Without a folder it works in a temporary one. Each write is the end of an execution with a result of 2 KB.
-#![expect(clippy::print_stdout, reason = "figures are what it is for")]
+//! Uses a temporary directory unless one is given. Each write finishes an execution with a 2 KB result.
+#![expect(clippy::print_stdout, reason = "prints its measurements")]
 
 use std::error::Error;
 use std::path::Path;
@@ -18,7 +19,7 @@ use serde_json::{Map, json};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Samples of one way to write.
+/// Latencies of one measurement.
 #[derive(Default)]
 struct Samples {
     begin: Vec<Duration>,

@@ -1,5 +1,5 @@
 -- The first schema. Times are milliseconds since 1970, sizes are bytes, days are days since 1970.
--- Whoever looks up what a tenant owns names the tenant: it is the first column of every index.
+-- Queries for a tenant's data name the tenant: it is the first column of every index.
 
 CREATE TABLE tenants (
     name                TEXT PRIMARY KEY,
@@ -34,7 +34,7 @@ CREATE TABLE profiles (
     changed_ms INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- No code, no input, no environment: only what the caller may list afterwards.
+-- Code, input and environment are not stored, only what the caller may list later.
 CREATE TABLE executions (
     seq             INTEGER PRIMARY KEY,
     tenant          TEXT NOT NULL REFERENCES tenants (name),
@@ -60,7 +60,7 @@ CREATE UNIQUE INDEX executions_by_idempotency_key ON executions (tenant, idempot
 CREATE INDEX executions_by_status ON executions (tenant, status, id);
 CREATE INDEX executions_by_end ON executions (ended_ms);
 
--- Apart from the rest, so that a list reads small rows only.
+-- A separate table, so that lists only read small rows.
 CREATE TABLE results (
     seq  INTEGER PRIMARY KEY REFERENCES executions (seq) ON DELETE CASCADE,
     json TEXT NOT NULL
@@ -73,7 +73,7 @@ CREATE TRIGGER executions_go AFTER DELETE ON executions WHEN old.size_bytes > 0 
     UPDATE tenants SET stored_bytes = stored_bytes - old.size_bytes WHERE name = old.tenant;
 END;
 
--- Settings carry the names of environment variables, never their values.
+-- Settings contain the names of environment variables, never their values.
 CREATE TABLE sandboxes (
     tenant        TEXT NOT NULL REFERENCES tenants (name),
     id            TEXT NOT NULL,
@@ -120,7 +120,7 @@ CREATE TABLE usage (
     PRIMARY KEY (tenant, day)
 ) STRICT, WITHOUT ROWID;
 
--- The tenant is a name and no reference: what was done outlives whoever it was done to.
+-- The tenant is a name without a foreign key: entries outlive the tenant.
 CREATE TABLE audit (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     at_ms      INTEGER NOT NULL,

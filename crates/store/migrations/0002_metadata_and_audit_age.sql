@@ -1,4 +1,4 @@
--- Executions are found by their metadata: a row for each of its plain values, the first 32 of one execution.
+-- Index of executions by metadata: one row for each plain value, up to 32 per execution.
 CREATE TABLE execution_metadata (
     tenant TEXT NOT NULL,
     key    TEXT NOT NULL,
@@ -9,7 +9,7 @@ CREATE TABLE execution_metadata (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX execution_metadata_by_execution ON execution_metadata (seq);
 
--- As `index_metadata` in executions/metadata.rs has it for new ones.
+-- Must match `index_metadata` in executions/metadata.rs, which indexes new executions.
 INSERT OR IGNORE INTO execution_metadata (tenant, key, value, id, seq)
     SELECT tenant, key, value, id, seq FROM (
         SELECT e.tenant, e.id, e.seq, j.key AS key,
@@ -20,7 +20,8 @@ INSERT OR IGNORE INTO execution_metadata (tenant, key, value, id, seq)
               AND length(CAST(j.key AS BLOB)) <= 64 AND length(CAST(j.atom AS BLOB)) <= 256
     ) WHERE place <= 32;
 
--- The audit log still never changes; what is older than a moment that only moves forward may go.
+-- Entries of the audit log still never change, but those older than a cutoff that only moves forward may be
+-- deleted.
 DROP TRIGGER audit_never_shrinks;
 CREATE TRIGGER audit_shrinks_by_age_only BEFORE DELETE ON audit
     WHEN old.at_ms >= coalesce((SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'audit.kept_since_ms'), 0)

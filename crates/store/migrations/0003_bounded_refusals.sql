@@ -1,5 +1,6 @@
--- Whoever has a key can be refused as often as they like, and each refusal is an entry. Of a tenant's, the newest thousand
--- stay; what administrators did goes by age alone, so nobody can push it out.
+-- A client with a key can be refused any number of times, and each refusal is an entry. Only a tenant's
+-- newest thousand refusals are kept. Entries of administrative actions expire by age alone, so refusals
+-- cannot displace them.
 CREATE TABLE audit_refusals (
     tenant  TEXT NOT NULL PRIMARY KEY,
     entries INTEGER NOT NULL

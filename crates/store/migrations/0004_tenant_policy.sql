@@ -1,2 +1,2 @@
--- A policy above which no request of the tenant can go; nothing where requests choose freely.
+-- The least strict policy that the tenant's requests may use; null allows any.
 ALTER TABLE tenants ADD COLUMN policy TEXT;

@@ -1,5 +1,5 @@
--- What is said about a provider, every time that it was changed; the newest counts. Secrets are not in `json`, which
--- shows that they are set, but in `sealed`, and only whoever has the key can read them. Without `json`, it is not used.
+-- Versioned settings of providers; the newest version is in effect. `json` has masks in place of secrets, and
+-- null removes the configuration. The secrets are in `sealed`, readable only with the sealing key.
 CREATE TABLE provider_versions (
     provider   TEXT NOT NULL,
     version    INTEGER NOT NULL,
@@ -11,5 +11,5 @@ CREATE TABLE provider_versions (
     PRIMARY KEY (provider, version)
 ) STRICT, WITHOUT ROWID;
 
--- Who serves the tenant's requests that name nobody; nothing where that is the usual one.
+-- Provider of the tenant's requests that name none; null for the server's default.
 ALTER TABLE tenants ADD COLUMN provider TEXT;

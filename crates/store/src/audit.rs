@@ -1,6 +1,6 @@
-//! The audit log: every administrative act and every refused one. Nothing in it changes; what is old goes (see
-//! [`Retention`](crate::Retention)), and of a tenant's refusals the newest thousand stay, because whoever has a key can be
-//! refused as often as they like. The database itself lets nothing else go.
+//! The audit log: every administrative action and every refused one. Entries never change. Old ones expire
+//! (see [`Retention`](crate::Retention)), and only the newest thousand refusals of a tenant are kept, because
+//! a client with a key can cause any number of them. Triggers in the database prevent every other deletion.
 
 use rusqlite::{Row, params};
 use serde::Serialize;
@@ -12,54 +12,54 @@ use crate::time::Timestamp;
 use crate::words::words;
 
 words! {
-    /// What came of an act.
+    /// Outcome of an audited action.
     AuditOutcome, "outcome" {
-        /// It was done.
+        /// The action succeeded.
         Done = "done",
-        /// It was not allowed.
+        /// The action was not allowed.
         Refused = "refused",
-        /// It was allowed and did not succeed.
+        /// The action was allowed but failed.
         Failed = "failed",
     }
 }
 
-/// Who did what.
+/// One action: who did what, to what, and with which outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AuditEntry {
-    /// When.
+    /// When it happened.
     pub at: Timestamp,
-    /// Who: the id of a key, or what stands for somebody without one.
+    /// Id of the acting key, or a name for an actor without a key.
     pub actor: String,
-    /// In which tenant.
+    /// Tenant in which it happened.
     pub tenant: Option<String>,
-    /// What: `key.create`.
+    /// The action, such as `key.create`.
     pub action: String,
-    /// To what.
+    /// Object of the action.
     pub target: Option<String>,
-    /// What came of it.
+    /// Outcome of the action.
     pub outcome: AuditOutcome,
-    /// In which request.
+    /// Id of the HTTP request.
     pub request_id: Option<String>,
-    /// What else there is to say, in a line.
+    /// Further details, on one line.
     pub detail: Option<String>,
 }
 
-/// An entry, and its place in the log.
+/// An audit entry with its sequence number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AuditRecord {
-    /// Counts up; a hole is an entry that is gone.
+    /// Ascending sequence number; a gap means that entries were deleted.
     pub seq: i64,
     /// The entry.
     #[serde(flatten)]
     pub entry: AuditEntry,
 }
 
-/// Some entries, newest first.
+/// A page of audit entries, newest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AuditPage {
     /// The entries.
     pub entries: Vec<AuditRecord>,
-    /// Where the next page begins; nothing at the end.
+    /// Cursor of the next page; `None` on the last page.
     pub next_cursor: Option<i64>,
 }
 
@@ -80,10 +80,11 @@ impl AuditEntry {
 }
 
 impl Store {
-    /// Adds to the log. When this returns, it is there; of a tenant's refusals, the oldest beyond a thousand is not any more.
+    /// Appends to the log; the entry is committed when this returns. Only the newest thousand refusals of a
+    /// tenant are kept.
     ///
     /// # Errors
-    /// Something in it is too long, or the database cannot write.
+    /// A field is too long, or the database cannot be written.
     pub async fn audit(&self, entry: AuditEntry) -> Result<(), Error> {
         let entry = entry.checked()?;
         self.record(MAX_DETAIL, move |db| {
@@ -96,10 +97,10 @@ impl Store {
         .await
     }
 
-    /// The log, newest first, from below `cursor` on; of one tenant, or all of it.
+    /// Returns the entries below `cursor`, newest first, of one tenant or of all.
     ///
     /// # Errors
-    /// `limit` is not from 1 to 200, or the database cannot answer.
+    /// `limit` is not from 1 to 200, or the database cannot be read.
     pub async fn audit_log(
         &self,
         tenant: Option<String>,

@@ -1,4 +1,4 @@
-//! A copy of the whole database, taken while it is in use.
+//! Copies the whole database while it is in use.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,22 +14,23 @@ use crate::error::{Error, Kind};
 use crate::open;
 use crate::store::Store;
 
-/// Pages copied between two looks at whether anybody still waits.
+/// Pages copied between two checks whether the caller still waits.
 const STEP: i32 = 1_024;
 
 impl Store {
-    /// Copies the database, as it is at one moment, to a file that is not there yet. Writers go on meanwhile. The file
-    /// appears under its name when it is complete, and is as private as the database.
+    /// Copies a snapshot of the database to a new file, without blocking writers. The file appears under its
+    /// name once it is complete, and is as private as the database.
     ///
     /// # Errors
-    /// There is such a file, another backup is under way, or a disk refuses. Nothing is left behind.
+    /// The file exists, another backup is running, or a disk fails. No partial file is left behind.
     pub async fn backup_to(&self, path: &Path) -> Result<(), Error> {
         let turn = Turn::take(&self.backing_up)?;
         let (source, path) = (self.path.clone(), path.to_owned());
         let (reply, answer) = oneshot::channel();
         let work = move || {
             let copied = copy(&source, &path, || reply.is_closed());
-            // Before the answer: whoever has it may ask for the next one.
+            // Released before the reply, because the caller may request the next backup as soon as it has the
+            // reply.
             drop(turn);
             drop(reply.send(copied));
         };
@@ -39,7 +40,7 @@ impl Store {
     }
 }
 
-/// One backup at a time.
+/// Permit for the only backup that may run at a time.
 struct Turn(Arc<AtomicBool>);
 
 impl Turn {
@@ -54,7 +55,7 @@ impl Drop for Turn {
     }
 }
 
-/// The unfinished copy; removed unless it has got its name.
+/// The incomplete copy; deleted on drop unless it was renamed.
 struct Part(PathBuf);
 
 impl Drop for Part {
@@ -71,7 +72,7 @@ fn copy(source: &Path, path: &Path, given_up: impl Fn() -> bool) -> Result<(), E
     let mut name = path.as_os_str().to_owned();
     name.push(".part");
     let part = Part(name.into());
-    // A part that somebody left is not needed any more: only one process has this data folder.
+    // Only one process uses this data folder, so a leftover partial file is stale.
     drop(fs::remove_file(&part.0));
     open::private(&part.0).map_err(disk)?;
     copy_pages(source, &part.0, given_up)?;
@@ -81,7 +82,7 @@ fn copy(source: &Path, path: &Path, given_up: impl Fn() -> bool) -> Result<(), E
 
 fn copy_pages(source: &Path, part: &Path, given_up: impl Fn() -> bool) -> Result<(), Error> {
     let from = open::reader(source)?;
-    // One transaction around all steps: otherwise each write of others would make the copy begin again.
+    // One transaction around all steps: otherwise every concurrent write would restart the copy.
     from.execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema;")?;
     let mut to = Connection::open_with_flags(part, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     {
@@ -95,7 +96,7 @@ fn copy_pages(source: &Path, part: &Path, given_up: impl Fn() -> bool) -> Result
             }
         }
     }
-    // The copy is one file, without a log beside it.
+    // Makes the copy a single file, without a write-ahead log.
     to.pragma_update_and_check(None, "journal_mode", "delete", |_| Ok(()))?;
     to.close().map_err(|(_, error)| error.into())
 }

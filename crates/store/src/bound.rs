@@ -1,22 +1,22 @@
-//! How much is kept of one thing. Refused, never cut.
+//! Size limits of stored values. A value above its limit is refused, never truncated.
 
 use serde_json::{Map, Value};
 
 use crate::error::Error;
 
-/// The longest metadata as JSON.
+/// Longest metadata, in bytes of JSON.
 pub(crate) const MAX_METADATA: usize = 16 << 10;
-/// The longest result as JSON.
+/// Longest result, in bytes of JSON.
 pub(crate) const MAX_RESULT: usize = 64 << 20;
-/// The longest settings of a sandbox, and the longest profile, as JSON.
+/// Longest sandbox settings, profile or server setting, in bytes of JSON.
 pub(crate) const MAX_SETTINGS: usize = 64 << 10;
-/// The longest label, language, action and the like.
+/// Longest label, language, action or similar short text, in bytes.
 pub(crate) const MAX_WORD: usize = 256;
-/// The longest detail of an audit entry.
+/// Longest detail of an audit entry, in bytes.
 pub(crate) const MAX_DETAIL: usize = 1 << 10;
-/// The most values of metadata that one list looks for.
+/// Maximum number of metadata values in one filter.
 const MAX_FILTER: usize = 8;
-/// The most that one page shows.
+/// Maximum number of rows on a page.
 pub(crate) const MAX_PAGE: u32 = 200;
 
 pub(crate) fn text(field: &'static str, text: String, limit: usize) -> Result<String, Error> {
@@ -46,15 +46,15 @@ pub(crate) fn page(limit: u32) -> Result<u32, Error> {
     }
 }
 
-/// What a list looks for in metadata.
+/// Refuses a filter with too many metadata values.
 pub(crate) fn metadata_filter(values: &[(String, String)]) -> Result<(), Error> {
     match values.len() {
         0..=MAX_FILTER => Ok(()),
-        _ => Err(Error::invalid("metadata", format!("at most {MAX_FILTER} values can be looked for"))),
+        _ => Err(Error::invalid("metadata", format!("a filter may have at most {MAX_FILTER} values"))),
     }
 }
 
-/// A number as SQLite has it.
+/// Converts a number to SQLite's signed integer.
 pub(crate) fn count(field: &'static str, value: u64) -> Result<i64, Error> {
     i64::try_from(value).map_err(|_| Error::invalid(field, "is too large"))
 }

@@ -1,4 +1,4 @@
-//! What the store failed to do, and whose move it is.
+//! Errors of the store, and who can fix them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use rusqlite::ErrorCode;
 use rusqlite::ffi::{SQLITE_CONSTRAINT_FOREIGNKEY, SQLITE_CONSTRAINT_TRIGGER};
 use thiserror::Error as ThisError;
 
-/// What there are many of.
+/// Kinds of stored objects that errors name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A tenant.
@@ -44,16 +44,16 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Why something was not stored or not found.
+/// Why an operation of the store failed.
 #[derive(Debug, ThisError)]
 pub enum Error {
-    /// Another process has this database.
+    /// Another process uses this database.
     #[error(
-        "{}: another belljar uses this data folder; stop it, or give this one another --data-dir",
+        "{}: another belljar process uses this data folder; stop it, or choose another --data-dir",
         .path.display()
     )]
     Locked {
-        /// The lock.
+        /// The lock file.
         path: PathBuf,
     },
     /// The database cannot be opened.
@@ -61,83 +61,83 @@ pub enum Error {
     Open {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The file is somebody else's.
-    #[error("{}: is no database of belljar; move it away", .path.display())]
+    /// The file belongs to another program.
+    #[error("{}: not a belljar database; move the file away", .path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// A newer belljar wrote it.
-    #[error("{}: was written by a newer belljar; use that one", .path.display())]
+    /// A newer version wrote the database.
+    #[error("{}: was written by a newer version of belljar; use that version", .path.display())]
     TooNew {
         /// The file.
         path: PathBuf,
     },
-    /// There is none, or it is another tenant's.
+    /// The object does not exist, or belongs to another tenant.
     #[error("no such {0}")]
     NotFound(Kind),
-    /// There is one already.
-    #[error("there is a {0} of this name already")]
+    /// An object of this name exists.
+    #[error("a {0} with this name already exists")]
     Exists(Kind),
-    /// Something still belongs to it.
-    #[error("the {0} is in use: remove what belongs to it first")]
+    /// Other objects still refer to this one.
+    #[error("the {0} is in use; remove everything that belongs to it first")]
     InUse(Kind),
-    /// A value that cannot be stored as it is.
+    /// A value is not valid.
     #[error("{field}: {message}")]
     Invalid {
         /// The field.
         field: &'static str,
-        /// What is wrong and what to do.
+        /// The problem and how to fix it.
         message: String,
     },
-    /// More than is kept of one thing.
-    #[error("{field}: {bytes} bytes are more than the {limit} that are stored")]
+    /// A value exceeds its size limit.
+    #[error("{field}: {bytes} bytes exceed the limit of {limit} bytes")]
     TooLarge {
         /// The field.
         field: &'static str,
-        /// How much it is.
+        /// Size of the value.
         bytes: usize,
-        /// How much it may be.
+        /// Maximum size of the field.
         limit: usize,
     },
-    /// Secrets that were sealed with a key that is not this one.
-    #[error("the secrets were sealed with another key; start with that one, or set them again")]
+    /// The secrets were encrypted with another key.
+    #[error("the secrets were sealed with another key; start the server with that key, or set them again")]
     OtherKey,
-    /// More than the tenant may have.
-    #[error("more than this tenant's disk quota: {left} bytes are left of it; remove a volume or snapshot")]
+    /// The tenant's disk quota is exceeded.
+    #[error("the tenant's disk quota is exceeded: {left} bytes are left; remove a volume or snapshot")]
     Quota {
-        /// What it may still have.
+        /// Unused bytes of the quota.
         left: u64,
     },
-    /// More writes or reads wait than may.
-    #[error("the database has too much to do: its queue is full; try again later")]
+    /// Too many reads or writes are queued.
+    #[error("the database is overloaded: its queue is full; try again later")]
     QueueFull,
-    /// One question took too long.
-    #[error("the database took too long to answer; ask for less, or later")]
+    /// A query exceeded its time limit.
+    #[error("the database took too long to answer; request less data, or try again later")]
     TooSlow,
-    /// Somebody else has the database for long.
+    /// Another program holds a lock on the database.
     #[error("the database is locked by another program; try again later")]
     Busy,
-    /// One backup at a time.
-    #[error("a backup is under way; try again later")]
+    /// A backup is already running.
+    #[error("a backup is already running; try again later")]
     BackingUp,
-    /// No room on the disk, or none under the bound of the database.
-    #[error("no room for the database: make room on its disk, or let less be kept")]
+    /// The disk is full, or the database reached its maximum size.
+    #[error("no space left for the database: free space on its disk, or lower the retention limits")]
     NoSpace,
-    /// The disk refuses.
+    /// The disk failed.
     #[error("the database cannot be read or written: {0}")]
     Disk(String),
-    /// The file is broken.
+    /// The file is corrupt.
     #[error("the database is damaged ({0}); restore a backup")]
     Damaged(String),
-    /// Anything else that SQLite says; a mistake of ours.
-    #[error("the database refused: {0}")]
+    /// Any other SQLite error; a bug in Belljar.
+    #[error("the database reported an error: {0}")]
     Database(#[source] rusqlite::Error),
-    /// No random numbers.
-    #[error("the system gives no random numbers: {0}")]
+    /// The system provides no random numbers.
+    #[error("the system provides no random numbers: {0}")]
     Random(String),
     /// The store is closed.
     #[error("the database is closed")]
@@ -149,7 +149,7 @@ impl Error {
         Self::Invalid { field, message: message.into() }
     }
 
-    /// Whose move it is.
+    /// Returns who can fix the error: the caller, the caller by waiting, or the host's operator.
     pub fn fault(&self) -> Fault {
         match self {
             Self::NotFound(_)
@@ -189,7 +189,7 @@ impl From<rusqlite::Error> for Error {
     }
 }
 
-/// For an insert into a table whose only reference is its tenant.
+/// Maps the error of an insert into a table whose only foreign key is the tenant.
 pub(crate) fn owner_missing(error: rusqlite::Error) -> Error {
     match extended_code(&error) {
         Some(SQLITE_CONSTRAINT_FOREIGNKEY) => Error::NotFound(Kind::Tenant),
@@ -197,7 +197,7 @@ pub(crate) fn owner_missing(error: rusqlite::Error) -> Error {
     }
 }
 
-/// For a delete of something that others refer to.
+/// Maps the error of deleting an object that others may refer to.
 pub(crate) fn still_referred_to(kind: Kind) -> impl Fn(rusqlite::Error) -> Error {
     move |error| match extended_code(&error) {
         Some(SQLITE_CONSTRAINT_FOREIGNKEY | SQLITE_CONSTRAINT_TRIGGER) => Error::InUse(kind),
@@ -205,7 +205,7 @@ pub(crate) fn still_referred_to(kind: Kind) -> impl Fn(rusqlite::Error) -> Error
     }
 }
 
-/// For a statement that has to change a row.
+/// Returns an error if a statement that must change a row changed none.
 pub(crate) fn changed(rows: usize, otherwise: Error) -> Result<(), Error> {
     if rows == 0 { Err(otherwise) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! Ids: ordered by time, not to be guessed, and safe as file names.
+//! Ids: sortable by time, unguessable, and safe as file names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,31 +11,31 @@ use crate::error::Error;
 use crate::secret::random;
 use crate::time::Timestamp;
 
-/// Digits that are hard to misread, in their order (Crockford's base 32).
+/// Digits that are hard to misread, in ascending order (Crockford's Base32).
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-/// 50 bits of milliseconds: enough for 35,000 years.
+/// Digits of the time part: 50 bits of milliseconds last 35,000 years.
 const TIME: u32 = 10;
-/// 128 random bits.
+/// Digits of the random part: 128 bits.
 const RANDOM: u32 = 26;
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident = $prefix:literal, $time:expr, $random:expr;)+) => {$(
         $(#[$doc])*
-        /// Holding one means that it is a safe file name.
+        /// Values of this type are valid and safe as file names.
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
         #[serde(transparent)]
         pub struct $name(String);
 
         impl $name {
-            /// A new one.
+            /// Generates a new id.
             ///
             /// # Errors
-            /// The system gives no random numbers.
+            /// The system provides no random numbers.
             pub fn generate() -> Result<Self, Error> {
                 Ok(Self(format!(concat!($prefix, "_{}"), digits($time, $random)?)))
             }
 
-            /// The text.
+            /// Returns the id as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -47,7 +47,7 @@ macro_rules! ids {
             fn from_str(text: &str) -> Result<Self, Error> {
                 match text.strip_prefix(concat!($prefix, "_")) {
                     Some(digits) if is_digits(digits, $time + $random) => Ok(Self(text.to_owned())),
-                    _ => Err(Error::invalid("id", concat!("is no id of the form ", $prefix, "_…"))),
+                    _ => Err(Error::invalid("id", concat!("must have the form ", $prefix, "_…"))),
                 }
             }
         }
@@ -56,7 +56,8 @@ macro_rules! ids {
     )+};
 }
 
-/// A newtype over text that is parsed again when it comes out of the database.
+/// Implements `Display` and the database conversions for a newtype over text, which is parsed again when it
+/// is read.
 macro_rules! text_column {
     ($name:ident) => {
         impl fmt::Display for $name {
@@ -81,15 +82,15 @@ macro_rules! text_column {
 pub(crate) use text_column;
 
 ids! {
-    /// Names an execution. Sorts by the time at which it was made.
+    /// Id of an execution. Sorts by creation time.
     ExecutionId = "exec", TIME, RANDOM;
-    /// Names a sandbox. Sorts by the time at which it was made.
+    /// Id of a sandbox. Sorts by creation time.
     SandboxId = "sbx", TIME, RANDOM;
-    /// Names a snapshot. Sorts by the time at which it was made.
+    /// Id of a snapshot. Sorts by creation time.
     SnapshotId = "snap", TIME, RANDOM;
-    /// Names the place where a volume's files are.
+    /// Id of a volume, which names the directory with its files.
     VolumeId = "vol", TIME, RANDOM;
-    /// Names an API key: the part of the key that may be seen. It opens nothing, so it can be short.
+    /// Id of an API key: the public part of the key. Short, because it grants nothing by itself.
     KeyId = "bj", 0, 12;
 }
 
@@ -103,7 +104,7 @@ pub(crate) fn is_digits(text: &str, places: u32) -> bool {
     text.len() == places as usize && text.bytes().all(|byte| DIGITS.contains(&byte))
 }
 
-/// The lowest `5 * places` bits.
+/// Formats the lowest `5 * places` bits.
 pub(crate) fn base32(bits: u128, places: u32) -> String {
     (0..places).rev().map(|place| char::from(DIGITS[(bits >> (5 * place)) as usize & 31])).collect()
 }

@@ -1,7 +1,7 @@
-//! API keys: shown once, kept as a digest.
+//! API keys: shown once, stored as a digest.
 //!
-//! A key reads `bj_<id>_<256 random bits>`. The id is found in the database, then the digest of the whole is compared in
-//! constant time.
+//! A key has the form `bj_<id>_<256 random bits>`. The id is looked up in the database, then the digest of
+//! the whole key is compared in constant time.
 
 use std::time::Duration;
 
@@ -17,63 +17,63 @@ use crate::secret::{Digest, Secret, random};
 use crate::store::Store;
 use crate::time::Timestamp;
 
-/// Digits of one half of the secret part.
+/// Digits of one half of a key's secret part.
 const HALF: u32 = 26;
-/// How exact the last use is: not every request is worth a write.
+/// Resolution of the time of last use: not every request is worth a write.
 const LAST_USE: Duration = Duration::from_secs(60);
-/// How long a dead key is shown.
+/// How long a revoked or expired key is still listed.
 const REMEMBERED: Duration = Duration::from_secs(90 * 24 * 3_600);
-/// The most keys of one tenant.
+/// Maximum number of keys of one tenant.
 const MOST: i64 = 1_000;
 
 const COLUMNS: &str = "id, tenant, label, scopes, created_ms, expires_ms, last_used_ms, revoked_ms";
 
-/// What may be known of a key.
+/// Everything about a key except its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KeyRecord {
-    /// The part of the key that may be seen.
+    /// Public part of the key.
     pub id: KeyId,
-    /// Whose it is.
+    /// Owner of the key.
     pub tenant: TenantName,
-    /// What it is for, in its owner's words.
+    /// Description that the owner chose.
     pub label: String,
-    /// What it opens.
+    /// Permissions of the key.
     pub scopes: Scopes,
-    /// When it was made.
+    /// When the key was created.
     pub created: Timestamp,
-    /// When it ends by itself.
+    /// When the key expires.
     pub expires: Option<Timestamp>,
-    /// When it was last used, to the minute.
+    /// When the key was last used, to the minute.
     pub last_used: Option<Timestamp>,
-    /// When it was taken back.
+    /// When the key was revoked.
     pub revoked: Option<Timestamp>,
 }
 
-/// A key and, this once, its text.
+/// A new key with its text, which is shown only once.
 #[derive(Debug, Clone)]
 pub struct NewKey {
-    /// What is kept.
+    /// The stored record.
     pub record: KeyRecord,
-    /// The whole key.
+    /// Text of the whole key.
     pub secret: Secret,
 }
 
-/// Who presented a key.
+/// A verified key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The key.
+    /// Id of the key.
     pub key: KeyId,
-    /// On whose behalf.
+    /// Tenant that the key belongs to.
     pub tenant: TenantName,
-    /// What it opens.
+    /// Permissions of the key.
     pub scopes: Scopes,
 }
 
 impl Store {
-    /// Makes a key.
+    /// Creates a key.
     ///
     /// # Errors
-    /// There is no such tenant, it has 1,000 keys, or the label is too long.
+    /// The tenant does not exist or has 1,000 keys, or the label is too long.
     pub async fn add_key(
         &self,
         tenant: &TenantName,
@@ -92,10 +92,11 @@ impl Store {
         Ok(NewKey { record, secret })
     }
 
-    /// Makes a successor with the same label, scopes and end; the old key opens until `old_until` and no longer.
+    /// Creates a successor with the same label, scopes and expiry; the old key stays valid until `old_until`
+    /// at most.
     ///
     /// # Errors
-    /// The tenant has no such key, or it opens nothing any more.
+    /// The tenant has no such key, or the key is no longer valid.
     pub async fn rotate_key(
         &self,
         tenant: &TenantName,
@@ -119,7 +120,7 @@ impl Store {
         Ok(NewKey { record, secret })
     }
 
-    /// Takes a key back, at once and for good.
+    /// Revokes a key, immediately and permanently.
     ///
     /// # Errors
     /// The tenant has no such key.
@@ -132,10 +133,10 @@ impl Store {
         .await
     }
 
-    /// The keys of a tenant, those that open nothing any more included.
+    /// Returns a tenant's keys, including those no longer valid.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn keys(&self, tenant: &TenantName) -> Result<Vec<KeyRecord>, Error> {
         let tenant = tenant.clone();
         self.read(move |db| {
@@ -147,11 +148,11 @@ impl Store {
         .await
     }
 
-    /// Who presents this text as a key, if it opens anything: known, not revoked, not expired, of a tenant that is
-    /// not disabled.
+    /// Verifies a presented key. Returns `None` unless the key is known, not revoked and not expired, and its
+    /// tenant is not disabled.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn verify_key(&self, presented: &str, at: Timestamp) -> Result<Option<Holder>, Error> {
         let Some(id) = id_of(presented) else { return Ok(None) };
         let hash = Digest::of(presented.as_bytes());
@@ -166,17 +167,17 @@ impl Store {
         Ok(Some(Holder { key: record.id, tenant: record.tenant, scopes: record.scopes }))
     }
 
-    /// Whether a key still opens anything, as in [`Store::verify_key`].
+    /// Returns whether a key is still valid, by the rules of [`Store::verify_key`].
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn key_opens(&self, id: &KeyId, at: Timestamp) -> Result<bool, Error> {
         let id = id.clone();
         self.read(move |db| Ok(alive(db, &id, at)?.is_some())).await
     }
 }
 
-/// A key nobody has had before.
+/// Generates a new random key.
 fn draw() -> Result<(KeyId, Secret), Error> {
     let id = KeyId::generate()?;
     let half = || random().map(|bytes| base32(u128::from_be_bytes(bytes), HALF));
@@ -184,7 +185,7 @@ fn draw() -> Result<(KeyId, Secret), Error> {
     Ok((id, Secret::new(text)))
 }
 
-/// The id in a key, where the text has the form of one.
+/// Returns the id in a key, or `None` if the text does not have the form of a key.
 fn id_of(presented: &str) -> Option<KeyId> {
     let (id, secret) = presented.rsplit_once('_')?;
     is_digits(secret, 2 * HALF).then(|| id.parse().ok()).flatten()
@@ -199,7 +200,7 @@ fn insert(db: &Connection, key: &KeyRecord, hash: &Digest) -> Result<(), Error> 
     let count: i64 =
         db.query_row("SELECT count(*) FROM keys WHERE tenant = ?", [&key.tenant], |row| row.get(0))?;
     if count >= MOST {
-        return Err(Error::invalid("keys", format!("the tenant has {MOST} already; revoke some")));
+        return Err(Error::invalid("keys", format!("the tenant already has {MOST}; revoke some")));
     }
     let sql = "INSERT INTO keys (id, tenant, hash, label, scopes, created_ms, expires_ms) \
                VALUES (?, ?, ?, ?, ?, ?, ?)";
@@ -221,7 +222,7 @@ fn verified(db: &Connection, id: &KeyId, hash: &Digest, at: Timestamp) -> Result
     Ok(alive(db, id, at)?.filter(|(_, kept)| kept.matches(hash)).map(|(key, _)| key))
 }
 
-/// A key that opens something, and the digest of its text.
+/// Returns a valid key and the digest of its text.
 fn alive(db: &Connection, id: &KeyId, at: Timestamp) -> Result<Option<(KeyRecord, Digest)>, Error> {
     let sql = "SELECT k.id, k.tenant, k.label, k.scopes, k.created_ms, k.expires_ms, k.last_used_ms, \
                k.revoked_ms, k.hash FROM keys k JOIN tenants t ON t.name = k.tenant \

@@ -1,16 +1,17 @@
-//! What outlives the server: tenants, keys, profiles, executions with their results, sandboxes, volumes, snapshots,
-//! usage and the audit log, in one SQLite file.
+//! State that outlives the server process, in one SQLite file: tenants, keys, profiles, executions with their
+//! results, sandboxes, volumes, snapshots, usage and the audit log.
 //!
 //! ```text
 //! caller ──write──▶ bounded queue ──▶ one writer thread: BEGIN, many writes, COMMIT ──▶ answers
 //! caller ──read───▶ bounded queue ──▶ a few reader threads, each with a read-only connection
 //! ```
 //!
-//! - A write is answered after the commit of its group, so whatever was acknowledged survives `kill -9`; with
-//!   [`Durability::Power`] also a loss of power.
-//! - A write that fails is undone alone. When a whole group fails (a full disk), each of its writes is tried by itself.
-//! - Code, standard input, arguments, files and values of environment variables have no column here.
-//! - Times are handed in, so that what is recorded is what the caller saw.
+//! - A write is answered after its group commits, so every acknowledged write survives `kill -9`; with
+//!   [`Durability::Power`] it also survives a power loss.
+//! - A failed write is rolled back alone. When a whole group fails (a full disk), each of its writes is
+//!   retried separately.
+//! - No column holds code, standard input, arguments, files or the values of environment variables.
+//! - Callers pass timestamps in, so the recorded times are the times the caller saw.
 
 mod audit;
 mod backup;

@@ -1,8 +1,8 @@
-//! The log that SQLite writes ahead of the database, and how it ends.
+//! Checkpoints SQLite's write-ahead log (WAL).
 //!
-//! Every commit makes it longer. A thread of its own copies it into the database, since that waits for the disk and
-//! nobody should wait for it. Where commits come without a pause the thread never quite catches up, and the writer
-//! takes the last steps itself.
+//! Every commit makes the log longer. A separate thread copies it into the database, because checkpointing
+//! waits for the disk and commits should not. Under a continuous load of commits that thread never quite
+//! catches up, and the writer does the last steps itself.
 
 use std::cell::Cell;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -11,31 +11,32 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-/// So many more pages, and the log is looked after again.
+/// Pages by which the log must grow before the next checkpoint is requested.
 const LONG: i32 = 1_000;
-/// Pages after which the writer helps: little is left to copy, and then the log begins anew.
+/// Log length in pages at which the writer checkpoints too: little is left to copy, and the log can then
+/// restart.
 const LONGER: i32 = 8_000;
-/// Pages after which the writer also waits for readers, who may need the log's end.
+/// Log length in pages at which the writer also waits for readers, which may pin the end of the log.
 const TOO_LONG: i32 = 40_000;
-/// How long it waits then.
+/// How long the writer waits for readers then.
 const READERS: Duration = Duration::from_millis(200);
 
 thread_local! {
-    /// How many pages the log has, as SQLite said at the last commit of this thread.
+    /// Length of the log in pages, as SQLite reported it at this thread's last commit.
     static PAGES: Cell<i32> = const { Cell::new(0) };
 }
 
-/// Who copies, does so alone: SQLite would refuse the second one.
+/// Serializes checkpoints: SQLite refuses a second concurrent one.
 type Turn = Arc<Mutex<()>>;
 
-/// The writer's eye on the log.
+/// The writer's monitor of the log's length.
 pub(crate) struct Watch {
     wake: SyncSender<()>,
     turn: Turn,
     looked_after: Cell<i32>,
 }
 
-/// What the copying thread waits for; it ends with the [`Watch`].
+/// State of the checkpoint thread, which ends when the [`Watch`] is dropped.
 pub(crate) struct Copier {
     wakes: Receiver<()>,
     turn: Turn,
@@ -48,7 +49,7 @@ pub(crate) fn watch() -> (Watch, Copier) {
 }
 
 impl Copier {
-    /// The copying thread.
+    /// Runs the checkpoint thread.
     pub(crate) fn run(&self, connection: &Connection) {
         while self.wakes.recv().is_ok() {
             copy(connection, &self.turn);
@@ -57,7 +58,8 @@ impl Copier {
 }
 
 impl Watch {
-    /// Before the first commit: also keeps SQLite from copying within commits.
+    /// Installs the commit hook; call before the first commit. Also disables SQLite's own checkpoints within
+    /// commits.
     pub(crate) fn begin(&self, connection: &Connection) {
         connection.wal_hook(Some(|_, pages| {
             PAGES.set(pages);
@@ -65,14 +67,14 @@ impl Watch {
         }));
     }
 
-    /// After a commit and its answers.
+    /// Requests or performs a checkpoint if the log is long; call after a commit and its replies.
     pub(crate) fn look(&self, connection: &Connection) {
         let pages = PAGES.get();
         if pages < self.looked_after.get() {
-            // It has begun anew.
+            // The log has restarted.
             self.looked_after.set(0);
         }
-        // Not at every commit: a long reader, such as a backup, may keep the log long for a while.
+        // Not at every commit: a long read, such as a backup, may keep the log long for a while.
         if pages - self.looked_after.get() < LONG {
             return;
         }
@@ -80,18 +82,18 @@ impl Watch {
         match pages {
             TOO_LONG.. => cut(connection, &self.turn),
             LONGER.. => copy(connection, &self.turn),
-            // One that is awake already sees to this as well.
+            // A full channel means that the thread is already awake.
             _ => drop(self.wake.try_send(())),
         }
     }
 
-    /// After the last commit: what is left is one file.
+    /// Truncates the log after the last commit, so that the database is a single file.
     pub(crate) fn end(&self, connection: &Connection) {
         cut(connection, &self.turn);
     }
 }
 
-/// Waits for nobody but the disk. Where the disk refuses, the log stays, and is looked after again later.
+/// Checkpoints without waiting for readers. If the disk fails, the log stays and is retried later.
 fn copy(connection: &Connection, turn: &Turn) {
     let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
     drop(connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())));

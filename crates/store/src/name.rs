@@ -15,13 +15,13 @@ const LONGEST: usize = 63;
 macro_rules! names {
     ($($(#[$doc:meta])* $name:ident = $field:literal,)+) => {$(
         $(#[$doc])*
-        /// Holding one means that it is a safe file name.
+        /// Values of this type are valid and safe as file names.
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
         #[serde(transparent)]
         pub struct $name(String);
 
         impl $name {
-            /// The text.
+            /// Returns the name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -40,15 +40,15 @@ macro_rules! names {
 }
 
 names! {
-    /// Names a tenant.
+    /// Name of a tenant.
     TenantName = "tenant",
-    /// Names a profile.
+    /// Name of a profile.
     ProfileName = "profile",
-    /// Names a volume of a tenant.
+    /// Name of a tenant's volume.
     VolumeName = "volume",
 }
 
-const RULE: &str = "a name has 1 to 63 of a–z, 0–9, '-', '_' and '.', and begins with a letter or digit";
+const RULE: &str = "must be 1 to 63 of a–z, 0–9, '-', '_' and '.', starting with a letter or digit";
 
 fn is_name(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();

@@ -1,4 +1,5 @@
-//! Opening: the lock, the file and its mode, what every connection is told, and the migrations.
+//! Opens the database: takes the lock, creates the file with its mode, configures each connection and runs
+//! the migrations.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::num::NonZeroU16;
@@ -12,18 +13,18 @@ use rusqlite_migration::{M, Migrations};
 
 use crate::error::Error;
 
-/// Says that a file is ours: "Bjar".
+/// Marks a database file as Belljar's: "Bjar" in ASCII.
 const APPLICATION_ID: i32 = 0x426A_6172;
-/// Nobody else should have the database; a backup tool may, for a moment.
+/// How long a connection waits for a lock. No other program should hold one, but a backup tool may, briefly.
 pub(crate) const BUSY: Duration = Duration::from_secs(5);
-/// What the log shrinks back to after it has once been long.
+/// Size to which the write-ahead log is truncated after it has grown beyond it.
 const LOG_BYTES: i64 = 64 << 20;
 const READERS: NonZeroU16 = NonZeroU16::MIN.saturating_add(1);
 const QUEUE: NonZeroU16 = NonZeroU16::MIN.saturating_add(4_095);
 const STATEMENTS: usize = 64;
 const PAGE: u64 = 4 << 10;
 
-/// In their order, for good: a database says how many of them it has.
+/// Migrations in their permanent order: a database stores how many of them it has applied.
 const MIGRATIONS: &[M<'static>] = &[
     M::up(include_str!("../migrations/0001_first.sql")),
     M::up(include_str!("../migrations/0002_metadata_and_audit_age.sql")),
@@ -32,30 +33,30 @@ const MIGRATIONS: &[M<'static>] = &[
     M::up(include_str!("../migrations/0005_providers.sql")),
 ];
 
-/// What an acknowledged write survives.
+/// Which failures an acknowledged write survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// The end of the process, even by `kill -9`. No wait for the disk.
+    /// Survives the end of the process, even by `kill -9`. Does not wait for the disk.
     #[default]
     Process,
-    /// Also a loss of power: every group of writes waits for the disk.
+    /// Also survives a power loss: every group of writes waits for the disk.
     Power,
 }
 
-/// How a store works.
+/// Settings of a store.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What an acknowledged write survives.
+    /// Which failures an acknowledged write survives.
     pub durability: Durability,
-    /// Threads that read.
+    /// Number of reader threads.
     pub readers: NonZeroU16,
-    /// Writes, and as many reads, that may wait; one more is refused.
+    /// Maximum number of queued writes, and of queued reads; further ones are refused.
     pub queue: NonZeroU16,
-    /// Bytes of writes that may wait.
+    /// Maximum size of the queued writes, in bytes.
     pub queue_bytes: usize,
-    /// How long one question may take.
+    /// Time limit of one query.
     pub read_timeout: Duration,
-    /// The most that the database file may take; nothing is the disk's own end.
+    /// Maximum size of the database file; `None` means limited only by the disk.
     pub max_bytes: Option<u64>,
 }
 
@@ -72,12 +73,12 @@ impl Default for Options {
     }
 }
 
-/// Held for as long as anything of the store is alive.
+/// Lock on the database, held as long as any thread of the store runs.
 #[derive(Debug)]
 pub(crate) struct Lock(#[expect(dead_code, reason = "an open file is the lock")] File);
 
 impl Lock {
-    /// A file of its own: locks on the database file are SQLite's.
+    /// Locks a separate file, because locks on the database file belong to SQLite.
     pub(crate) fn take(database: &Path) -> Result<Self, Error> {
         let path = database.with_extension("lock");
         let failed = |error: std::io::Error| Error::Open { path: path.clone(), reason: error.to_string() };
@@ -90,16 +91,16 @@ impl Lock {
     }
 }
 
-/// Opens or makes a file that only its owner may read.
+/// Opens a file that only its owner may read, creating it if needed.
 pub(crate) fn private(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
-/// The connection that writes, with the newest schema.
+/// Opens the connection that writes, and migrates the database to the newest schema.
 pub(crate) fn writer(path: &Path, options: &Options) -> Result<Connection, Error> {
     let failed = |error: std::io::Error| Error::Open { path: path.to_owned(), reason: error.to_string() };
-    // SQLite gives its other files the mode of this one. It is closed again before SQLite has it open: closing it
-    // later would drop SQLite's locks.
+    // SQLite gives its other files the mode of this one. Close it before SQLite opens it: closing it later
+    // would drop SQLite's POSIX locks.
     private(path).map_err(failed)?;
     fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
     let mut connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
@@ -109,14 +110,14 @@ pub(crate) fn writer(path: &Path, options: &Options) -> Result<Connection, Error
     Ok(connection)
 }
 
-/// A further connection that may write, for what is no content: copying the log.
+/// Opens the second writable connection, which only checkpoints the write-ahead log.
 pub(crate) fn second_writer(path: &Path, options: &Options) -> Result<Connection, Error> {
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     prepare(&connection, options).map_err(|error| opening(path, error))?;
     Ok(connection)
 }
 
-/// A connection that cannot write.
+/// Opens a connection that cannot write.
 pub(crate) fn reader(path: &Path) -> Result<Connection, Error> {
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     connection.pragma_update(None, "query_only", true).map_err(|error| opening(path, error))?;
@@ -138,7 +139,7 @@ fn harden(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "temp_store", "memory")
 }
 
-/// Refuses a database of another program; an empty one becomes ours.
+/// Refuses a database of another program and marks an empty one as Belljar's.
 fn claim(connection: &Connection, path: &Path) -> Result<(), Error> {
     let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
     let foreign = || Error::Foreign { path: path.to_owned() };
@@ -146,7 +147,7 @@ fn claim(connection: &Connection, path: &Path) -> Result<(), Error> {
     match (id.map_err(|error| opening(path, error))?, pages.map_err(|error| opening(path, error))?) {
         (APPLICATION_ID, _) => Ok(()),
         (0, 0) => {
-            // Only as long as there is no table; lets the file shrink again without being rewritten.
+            // Only possible while there is no table. Lets the file shrink later without being rewritten.
             let pragmas = connection
                 .pragma_update(None, "auto_vacuum", "incremental")
                 .and_then(|()| connection.pragma_update(None, "application_id", APPLICATION_ID));
@@ -163,12 +164,12 @@ fn prepare(connection: &Connection, options: &Options) -> rusqlite::Result<()> {
     };
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
     if mode != "wal" {
-        // Some file systems cannot share memory, and readers would then wait for the writer.
-        return Err(rusqlite::Error::InvalidParameterName(format!("journal mode {mode} instead of wal")));
+        // Some file systems do not support shared memory, and readers would then wait for the writer.
+        return Err(rusqlite::Error::InvalidParameterName(format!("journal mode is {mode}, not wal")));
     }
     connection.pragma_update(None, "synchronous", synchronous)?;
     connection.pragma_update(None, "foreign_keys", true)?;
-    // What retention removes is gone from the file as well, where that costs nothing.
+    // Overwrites rows that retention deletes, where that costs no extra I/O.
     connection.pragma_update_and_check(None, "secure_delete", "fast", |_| Ok(()))?;
     connection.pragma_update_and_check(None, "journal_size_limit", LOG_BYTES, |_| Ok(()))?;
     if let Some(bytes) = options.max_bytes {
@@ -187,7 +188,7 @@ fn migrate(connection: &mut Connection, path: &Path, migrations: &[M<'_>]) -> Re
     })
 }
 
-/// What goes wrong while opening, told with the file's name.
+/// Adds the file's path to an error that occurred while opening it.
 fn opening(path: &Path, error: rusqlite::Error) -> Error {
     let path = PathBuf::from(path);
     match Error::from(error) {
@@ -228,7 +229,7 @@ mod tests {
     fn foreign_and_newer_files_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("belljar.db");
-        fs::write(&path, "not a database, but a text of some length that nobody wants to lose".repeat(9))
+        fs::write(&path, "not a database, but a text of some length that must not be lost".repeat(9))
             .unwrap();
         assert!(matches!(writer(&path, &Options::default()), Err(Error::Foreign { .. })));
         fs::remove_file(&path).unwrap();

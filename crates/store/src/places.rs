@@ -1,4 +1,4 @@
-//! Volumes and snapshots: whose they are and how large. Their files are somebody else's concern.
+//! Volumes and snapshots: their owners and sizes. Other code manages their files.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Serialize;
@@ -10,40 +10,40 @@ use crate::name::{TenantName, VolumeName};
 use crate::store::Store;
 use crate::time::Timestamp;
 
-/// The most volumes, and the most snapshots, of one tenant.
+/// Maximum number of volumes, and of snapshots, of one tenant.
 const MOST: i64 = 1_000;
 
-/// A named place that outlives sandboxes.
+/// A named directory that outlives sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Volume {
-    /// Whose it is.
+    /// Owner of the volume.
     pub tenant: TenantName,
-    /// What the tenant calls it.
+    /// Name that the tenant chose.
     pub name: VolumeName,
-    /// What its folder is called.
+    /// Name of the volume's directory.
     pub id: VolumeId,
-    /// How much it may hold.
+    /// Maximum size of its content.
     pub size_bytes: u64,
-    /// When it was made.
+    /// When the volume was created.
     pub created: Timestamp,
 }
 
-/// The files of a sandbox, as they were.
+/// A copy of a sandbox's files at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Snapshot {
-    /// Whose it is.
+    /// Owner of the snapshot.
     pub tenant: TenantName,
-    /// Its name.
+    /// Id of the snapshot.
     pub id: SnapshotId,
-    /// What it was made from.
+    /// Sandbox that it was made from.
     pub sandbox: SandboxId,
-    /// What it is for, in its owner's words.
+    /// Description that the owner chose.
     pub label: String,
-    /// What it takes.
+    /// Disk space that it uses; while it is being made, the space reserved for it.
     pub size_bytes: u64,
-    /// When it was asked for.
+    /// When the snapshot was requested.
     pub created: Timestamp,
-    /// When it was complete.
+    /// When the snapshot was completed.
     pub ready: Option<Timestamp>,
 }
 
@@ -51,10 +51,10 @@ const VOLUME: &str = "tenant, name, id, size_bytes, created_ms";
 const SNAPSHOT: &str = "tenant, id, sandbox, label, size_bytes, created_ms, ready_ms";
 
 impl Store {
-    /// Records a volume, whose size is from now on a part of what its tenant has of `quota`.
+    /// Records a volume and reserves its size from the tenant's `quota`.
     ///
     /// # Errors
-    /// There is one of this name, there is no such tenant, it has 1,000, or its quota is not enough.
+    /// The name is taken, the tenant does not exist or has 1,000 volumes, or its quota is exceeded.
     pub async fn add_volume(&self, volume: Volume, quota: u64) -> Result<(), Error> {
         let size = bound::count("size_bytes", volume.size_bytes)?;
         self.write(move |db| {
@@ -71,10 +71,10 @@ impl Store {
         .await
     }
 
-    /// The volumes of a tenant by name.
+    /// Returns a tenant's volumes, ordered by name.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn volumes(&self, tenant: &TenantName) -> Result<Vec<Volume>, Error> {
         let tenant = tenant.clone();
         self.read(move |db| {
@@ -85,10 +85,10 @@ impl Store {
         .await
     }
 
-    /// One volume. Another tenant's is not there.
+    /// Returns a tenant's volume, or `None` for an unknown name or another tenant's volume.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn volume(&self, tenant: &TenantName, name: &VolumeName) -> Result<Option<Volume>, Error> {
         let (tenant, name) = (tenant.clone(), name.clone());
         self.read(move |db| {
@@ -98,10 +98,10 @@ impl Store {
         .await
     }
 
-    /// Forgets a volume.
+    /// Deletes the record of a volume.
     ///
     /// # Errors
-    /// There is no such volume.
+    /// The volume does not exist.
     pub async fn remove_volume(&self, tenant: &TenantName, name: &VolumeName) -> Result<(), Error> {
         let (tenant, name) = (tenant.clone(), name.clone());
         self.write(move |db| {
@@ -111,20 +111,21 @@ impl Store {
         .await
     }
 
-    /// What the volumes of a tenant may hold and its snapshots take, together.
+    /// Returns the sum of a tenant's volume and snapshot sizes.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn reserved_bytes(&self, tenant: &TenantName) -> Result<u64, Error> {
         let tenant = tenant.clone();
         self.read(move |db| reserved(db, &tenant)).await
     }
 
-    /// Records a snapshot that is being made, and gives how large it may be: `size_bytes`, or what the tenant has left of
-    /// `quota` where that is less. So much is reserved until [`Store::snapshot_ready`] says what it takes.
+    /// Records a snapshot that is being made, and returns its maximum size: `size_bytes`, or what is left of
+    /// `quota` if that is less. The maximum is reserved until [`Store::snapshot_ready`] records the actual
+    /// size.
     ///
     /// # Errors
-    /// There is no such tenant, it has 1,000, nothing is left of its quota, or the label is too long.
+    /// The tenant does not exist or has 1,000 snapshots, its quota is used up, or the label is too long.
     pub async fn add_snapshot(&self, snapshot: Snapshot, quota: u64) -> Result<u64, Error> {
         let label = bound::text("label", snapshot.label.clone(), MAX_WORD)?;
         self.write(move |db| {
@@ -144,10 +145,10 @@ impl Store {
         .await
     }
 
-    /// The ids of all volumes and of all snapshots, whoever's they are.
+    /// Returns the ids of all volumes and all snapshots, of every tenant.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn kept(&self) -> Result<(Vec<VolumeId>, Vec<SnapshotId>), Error> {
         self.read(|db| {
             let mut volumes = db.prepare("SELECT id FROM volumes")?;
@@ -162,7 +163,7 @@ impl Store {
     /// Records that a snapshot is complete.
     ///
     /// # Errors
-    /// There is no such snapshot being made.
+    /// No such snapshot is being made.
     pub async fn snapshot_ready(
         &self,
         tenant: &TenantName,
@@ -179,10 +180,10 @@ impl Store {
         .await
     }
 
-    /// The snapshots of a tenant, newest first, those being made included.
+    /// Returns a tenant's snapshots, newest first, including those being made.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn snapshots(&self, tenant: &TenantName) -> Result<Vec<Snapshot>, Error> {
         let tenant = tenant.clone();
         self.read(move |db| {
@@ -193,10 +194,10 @@ impl Store {
         .await
     }
 
-    /// One snapshot. Another tenant's is not there.
+    /// Returns a tenant's snapshot, or `None` for an unknown id or another tenant's snapshot.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn snapshot(&self, tenant: &TenantName, id: &SnapshotId) -> Result<Option<Snapshot>, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.read(move |db| {
@@ -206,10 +207,10 @@ impl Store {
         .await
     }
 
-    /// Forgets a snapshot.
+    /// Deletes the record of a snapshot.
     ///
     /// # Errors
-    /// There is no such snapshot.
+    /// The snapshot does not exist.
     pub async fn remove_snapshot(&self, tenant: &TenantName, id: &SnapshotId) -> Result<(), Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.write(move |db| {
@@ -219,10 +220,11 @@ impl Store {
         .await
     }
 
-    /// At the start: forgets the snapshots that an earlier server did not complete, and says which they were.
+    /// Deletes the records of snapshots that an earlier server did not complete, and returns their ids. Call
+    /// at startup.
     ///
     /// # Errors
-    /// The database cannot write.
+    /// The database cannot be written.
     pub async fn forget_unready_snapshots(&self) -> Result<Vec<SnapshotId>, Error> {
         self.record(0, |db| {
             let mut statement = db.prepare("DELETE FROM snapshots WHERE ready_ms IS NULL RETURNING id")?;
@@ -232,13 +234,14 @@ impl Store {
     }
 }
 
-/// What a tenant may still add to what it has.
+/// Returns how many bytes of its quota a tenant has left.
 fn left_of(db: &Connection, quota: u64, tenant: &TenantName) -> Result<u64, Error> {
     Ok(quota.saturating_sub(reserved(db, tenant)?))
 }
 
 fn reserved(db: &Connection, tenant: &TenantName) -> Result<u64, Error> {
-    // As a sum of real numbers it cannot overflow; nobody has disks where that is not exact enough.
+    // `total` sums floating-point numbers, so it cannot overflow, and it is exact enough for any real disk
+    // size.
     let sql = "SELECT total(size_bytes) FROM (SELECT size_bytes FROM volumes WHERE tenant = ?1 \
                UNION ALL SELECT size_bytes FROM snapshots WHERE tenant = ?1)";
     Ok(db.prepare_cached(sql)?.query_row([tenant], |row| row.get::<_, f64>(0))? as u64)
@@ -249,7 +252,7 @@ fn refuse_many(db: &Connection, count: &str, tenant: &TenantName) -> Result<(), 
     if count < MOST {
         return Ok(());
     }
-    Err(Error::invalid("tenant", format!("has {MOST} of these already; remove some")))
+    Err(Error::invalid("tenant", format!("already has {MOST} of these; remove some")))
 }
 
 fn volume(row: &Row<'_>) -> rusqlite::Result<Volume> {

@@ -1,4 +1,4 @@
-//! Profiles that administrators added or changed, as JSON; what is in one, the engine knows.
+//! Profiles that administrators added or changed, stored as JSON. The engine defines their content.
 
 use rusqlite::{OptionalExtension, params};
 use serde_json::{Map, Value};
@@ -9,25 +9,25 @@ use crate::name::ProfileName;
 use crate::store::Store;
 use crate::time::Timestamp;
 
-/// A profile.
+/// A profile that an administrator stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredProfile {
-    /// Its name.
+    /// Name of the profile.
     pub name: ProfileName,
-    /// What it says.
+    /// Content of the profile, as JSON.
     pub json: String,
-    /// When it was last changed.
+    /// When the profile was last changed.
     pub changed: Timestamp,
 }
 
-/// The most profiles.
+/// Maximum number of profiles.
 const MOST: i64 = 1_000;
 
 impl Store {
-    /// Adds a profile, or replaces the one of this name.
+    /// Adds a profile, or replaces the one with this name.
     ///
     /// # Errors
-    /// It is longer than 64 KB, or there are 1,000.
+    /// The profile is longer than 64 KB, or there are already 1,000.
     pub async fn set_profile(
         &self,
         name: &ProfileName,
@@ -38,7 +38,7 @@ impl Store {
         self.write(move |db| {
             let others = "SELECT count(*) FROM profiles WHERE name <> ?";
             if db.query_row(others, [&name], |row| row.get::<_, i64>(0))? >= MOST {
-                return Err(Error::invalid("profile", format!("there are {MOST} already")));
+                return Err(Error::invalid("profile", format!("there are already {MOST}; remove some")));
             }
             let sql = "INSERT INTO profiles (name, json, changed_ms) VALUES (?, ?, ?) \
                        ON CONFLICT DO UPDATE SET json = excluded.json, changed_ms = excluded.changed_ms";
@@ -47,10 +47,10 @@ impl Store {
         .await
     }
 
-    /// One profile.
+    /// Returns a profile.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn profile(&self, name: &ProfileName) -> Result<Option<StoredProfile>, Error> {
         let name = name.clone();
         self.read(move |db| {
@@ -60,10 +60,10 @@ impl Store {
         .await
     }
 
-    /// All profiles by name.
+    /// Returns all profiles, ordered by name.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn profiles(&self) -> Result<Vec<StoredProfile>, Error> {
         self.read(|db| {
             let mut statement =
@@ -77,7 +77,7 @@ impl Store {
     /// Removes a profile.
     ///
     /// # Errors
-    /// There is no such profile.
+    /// The profile does not exist.
     pub async fn remove_profile(&self, name: &ProfileName) -> Result<(), Error> {
         let name = name.clone();
         self.write(move |db| {

@@ -1,4 +1,5 @@
-//! What is said about providers: every version of it, the newest of which counts. What a setting means, others know.
+//! Versioned settings of providers; the newest version is in effect. The meaning of each setting is defined
+//! elsewhere.
 
 use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
 use rusqlite::{OptionalExtension, Row, ToSql, params};
@@ -10,41 +11,41 @@ use crate::seal::Sealed;
 use crate::store::Store;
 use crate::time::Timestamp;
 
-/// So many versions of a provider are kept.
+/// Maximum number of versions kept per provider.
 const KEPT: i64 = 100;
 const COLUMNS: &str = "provider, version, json, instead, sealed, actor, changed_ms";
 
-/// What was said about a provider at one time.
+/// One version of a provider's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProviderVersion {
-    /// Its name.
+    /// Name of the provider.
     pub provider: String,
-    /// Counts up.
+    /// Version number, ascending.
     pub version: u32,
-    /// What was said.
+    /// The settings of this version.
     pub content: ProviderContent,
-    /// Who said so.
+    /// Actor who set them.
     pub actor: String,
-    /// When.
+    /// When they were set.
     pub changed: Timestamp,
 }
 
-/// What can be said about a provider.
+/// Content of one version of a provider's settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProviderContent {
-    /// Its settings, with a mask for each secret; nothing where it is not to be used.
+    /// The settings, with a mask in place of each secret; `None` removes the provider's configuration.
     pub settings: Option<Map<String, Value>>,
-    /// Who serves instead while it fails.
+    /// Names of the providers to fall back to while this one fails.
     pub instead: Vec<String>,
-    /// The secrets.
+    /// The encrypted secrets.
     pub sealed: Option<Sealed>,
 }
 
 impl Store {
-    /// Adds a version, and gives its number. The oldest goes when there are a hundred.
+    /// Adds a version and returns its number. Keeps the newest hundred versions.
     ///
     /// # Errors
-    /// It is longer than 64 KB.
+    /// The settings are longer than 64 KB.
     pub async fn add_provider_version(
         &self,
         provider: &str,
@@ -74,10 +75,10 @@ impl Store {
         .await
     }
 
-    /// What counts about every provider of which something was ever said.
+    /// Returns the newest version of every provider that has one.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn providers(&self) -> Result<Vec<ProviderVersion>, Error> {
         self.read(|db| {
             let sql = format!(
@@ -91,10 +92,10 @@ impl Store {
         .await
     }
 
-    /// All that was said about a provider, newest first.
+    /// Returns all versions of a provider's settings, newest first.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn provider_versions(&self, provider: &str) -> Result<Vec<ProviderVersion>, Error> {
         let provider = provider.to_owned();
         self.read(move |db| {
@@ -107,10 +108,10 @@ impl Store {
         .await
     }
 
-    /// What was said about a provider in one version.
+    /// Returns one version of a provider's settings.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn provider_version(
         &self,
         provider: &str,

@@ -1,4 +1,4 @@
-//! A few threads read, each with a connection of its own that cannot write.
+//! Reader threads, each with its own connection that cannot write.
 
 use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,18 +9,18 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Error;
 
-/// Steps of SQLite's machine between two looks at the clock: some tens of microseconds.
+/// SQLite VM instructions between two checks of the deadline: tens of microseconds.
 const STEPS: i32 = 1_000;
 
 pub(crate) type Read = Box<dyn FnOnce(&Connection) + Send>;
 
-/// The way to the readers. Their threads end when it is gone.
+/// Sender of reads to the reader threads, which end when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Readers {
     reads: mpsc::Sender<Read>,
 }
 
-/// The other end, shared by the threads.
+/// Receiver of reads, shared by the threads.
 pub(crate) type Waiting = Arc<Mutex<mpsc::Receiver<Read>>>;
 
 impl Readers {
@@ -36,7 +36,7 @@ impl Readers {
     {
         let (reply, answer) = oneshot::channel();
         let read: Read = Box::new(move |connection| {
-            // Nobody to read for: a client that is gone costs nothing.
+            // The caller is gone, so skip the query.
             if !reply.is_closed() {
                 drop(reply.send(work(connection)));
             }
@@ -49,17 +49,17 @@ impl Readers {
     }
 }
 
-/// A reader's thread.
+/// Runs a reader thread.
 pub(crate) fn run(connection: &Connection, waiting: &Waiting, timeout: Duration) {
     while let Some(read) = next(waiting) {
         let deadline = Instant::now() + timeout;
-        // Only fails on a connection that is somebody else's.
+        // Only fails on a connection that this process does not own.
         drop(connection.progress_handler(STEPS, Some(move || Instant::now() > deadline)));
         read(connection);
     }
 }
 
-/// Threads that wait for the lock wait for work.
+/// Takes the next read. Threads that wait for the mutex wait for work.
 fn next(waiting: &Waiting) -> Option<Read> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv()
 }

@@ -1,6 +1,8 @@
-//! Retention: what is too old or too much goes, in small steps that let other writes in between.
+//! Retention: deletes what exceeds an age or size limit, in small steps so that other writes can run in
+//! between.
 //!
-//! Too much goes from the tenant that has the most, oldest first: nobody can push out another's results by having many.
+//! Above the size limit, the oldest executions of the tenant that stores the most are deleted first, so a
+//! tenant cannot displace the results of others.
 
 use std::time::Duration;
 
@@ -12,44 +14,44 @@ use crate::name::TenantName;
 use crate::store::Store;
 use crate::time::Timestamp;
 
-/// The most rows that one step removes.
+/// Maximum number of rows that one step deletes.
 const ROWS: i64 = 100;
-/// Bytes after which a step ends.
+/// Number of deleted bytes after which a step ends.
 const BYTES: i64 = 8 << 20;
-/// The most pages that one step gives back to the disk.
+/// Maximum number of pages that one step returns to the file system.
 const PAGES: i64 = 256;
 
-/// What is kept.
+/// Limits on what is kept.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Retention {
-    /// How long finished executions and ended sandboxes are.
+    /// Maximum age of finished executions and ended sandboxes.
     pub max_age: Option<Duration>,
-    /// How much finished executions may take together.
+    /// Maximum total size of finished executions.
     pub max_bytes: Option<u64>,
-    /// How long the audit log is. Refusals are bounded beside that, see [`Store::audit`].
+    /// Maximum age of audit entries. Refusals are limited separately, see [`Store::audit`].
     pub audit_age: Option<Duration>,
 }
 
-/// What was removed.
+/// Counts of what a retention run deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pruned {
-    /// Executions.
+    /// Number of executions.
     pub executions: u64,
-    /// Ended sandboxes.
+    /// Number of ended sandboxes.
     pub sandboxes: u64,
-    /// Entries of the audit log.
+    /// Number of audit entries.
     pub audit: u64,
-    /// Bytes of results.
+    /// Size of the deleted results.
     pub bytes: u64,
-    /// Whether there is more to remove.
+    /// Whether more is left to delete.
     pub more: bool,
 }
 
 impl Store {
-    /// One small step.
+    /// Runs one small step.
     ///
     /// # Errors
-    /// The database cannot write.
+    /// The database cannot be written.
     pub async fn prune_step(&self, retention: Retention, now: Timestamp) -> Result<Pruned, Error> {
         let bounds = Bounds {
             ended_before: retention.max_age.map(|age| now.before(age)),
@@ -59,10 +61,10 @@ impl Store {
         self.write(move |db| step(db, bounds)).await
     }
 
-    /// Steps until nothing is left to remove; other writes go between them.
+    /// Runs steps until nothing is left to delete; other writes run in between.
     ///
     /// # Errors
-    /// The database cannot write; what was removed before stays removed.
+    /// The database cannot be written; earlier deletions stay.
     pub async fn prune(&self, retention: Retention, now: Timestamp) -> Result<Pruned, Error> {
         let mut all = Pruned::default();
         loop {
@@ -78,7 +80,7 @@ impl Store {
     }
 }
 
-/// [`Retention`] at one moment.
+/// [`Retention`] as cutoffs at one moment.
 #[derive(Clone, Copy)]
 struct Bounds {
     ended_before: Option<Timestamp>,
@@ -112,7 +114,8 @@ fn ended_sandboxes(db: &Connection, cutoff: Timestamp) -> Result<u64, Error> {
     Ok(db.execute(sql, params![cutoff, ROWS])? as u64)
 }
 
-/// Only entries before the moment that the log itself knows can go, and that moment only moves forward.
+/// Raises the stored cutoff of the audit log, which never moves back; a trigger only allows deletions before
+/// it.
 fn old_audit(db: &Connection, cutoff: Timestamp) -> Result<u64, Error> {
     let floor = "INSERT INTO settings (name, value) VALUES ('audit.kept_since_ms', ?) ON CONFLICT DO UPDATE \
                  SET value = max(CAST(value AS INTEGER), CAST(excluded.value AS INTEGER))";
@@ -143,7 +146,7 @@ fn candidates(db: &Connection, sql: &str, values: impl rusqlite::Params) -> Resu
     Ok(statement.query_map(values, |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?)
 }
 
-/// Removes from the front until as much as wanted is gone, or as much as one step may.
+/// Deletes from the front until `wanted` bytes are freed or the step's limit is reached.
 fn remove(db: &Connection, rows: &[(i64, i64)], wanted: i64, pruned: &mut Pruned) -> Result<(), Error> {
     let mut delete = db.prepare_cached("DELETE FROM executions WHERE seq = ?")?;
     let (mut freed, mut removed) = (0, 0);
@@ -160,7 +163,8 @@ fn remove(db: &Connection, rows: &[(i64, i64)], wanted: i64, pruned: &mut Pruned
     Ok(())
 }
 
-/// Where more than a quarter of the file is empty, some of it goes back to the disk. The rest is for new results.
+/// If more than a quarter of the file is free, returns some of it to the file system. The rest is left for
+/// new results.
 fn give_back(db: &Connection) -> Result<bool, Error> {
     let number = |name| db.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (free, pages) = (number("freelist_count")?, number("page_count")?);
@@ -169,7 +173,7 @@ fn give_back(db: &Connection) -> Result<bool, Error> {
     }
     let mut vacuum = db.prepare(&format!("PRAGMA incremental_vacuum({PAGES})"))?;
     let mut rows = vacuum.query([])?;
-    // Each row is a page.
+    // Each row stands for one freed page.
     while rows.next()?.is_some() {}
     Ok(true)
 }

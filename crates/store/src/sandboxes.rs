@@ -1,4 +1,4 @@
-//! Sandboxes, as far as they outlive the server: what was there, and how it ended.
+//! Records of sandboxes, which outlive the server: their settings, states and ends.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Serialize;
@@ -13,13 +13,13 @@ use crate::time::Timestamp;
 use crate::words::words;
 
 words! {
-    /// How a sandbox stands.
+    /// State of a sandbox.
     SandboxState, "state" {
-        /// Being made.
+        /// Being created.
         Starting = "starting",
-        /// Alive.
+        /// Running.
         Running = "running",
-        /// Alive, without processor time.
+        /// Alive, but frozen.
         Paused = "paused",
         /// Gone.
         Ended = "ended",
@@ -27,80 +27,81 @@ words! {
 }
 
 words! {
-    /// Why a sandbox is gone.
+    /// Why a sandbox ended.
     SandboxEnd, "ended_because" {
-        /// Somebody asked for it.
+        /// Closed on request.
         Closed = "closed",
-        /// Its life time was over.
+        /// Reached its expiry time.
         Expired = "expired",
-        /// Nobody had used it for long.
+        /// Unused for longer than the idle timeout.
         Idle = "idle",
-        /// It could not be made, or broke.
+        /// Could not be created, or broke.
         Failed = "failed",
         /// The server died.
         Interrupted = "interrupted",
     }
 }
 
-/// A sandbox about to be made.
+/// A sandbox that is about to be created.
 #[derive(Debug, Clone)]
 pub struct NewSandbox {
-    /// Its name.
+    /// Id of the sandbox.
     pub id: SandboxId,
-    /// Whose it is.
+    /// Owner of the sandbox.
     pub tenant: TenantName,
-    /// Image, profile, limits and so on; the names of environment variables as `env_names`, never their values.
+    /// Image, profile, limits and other settings. Environment variables appear only by name, as `env_names`,
+    /// never with their values.
     pub settings: Map<String, Value>,
-    /// The caller's own.
+    /// Metadata that the caller chose.
     pub metadata: Map<String, Value>,
-    /// When it was asked for.
+    /// When the sandbox was requested.
     pub created: Timestamp,
-    /// When it ends by itself.
+    /// When the sandbox expires.
     pub expires: Option<Timestamp>,
 }
 
-/// A sandbox.
+/// A recorded sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sandbox {
-    /// Its name.
+    /// Id of the sandbox.
     pub id: SandboxId,
-    /// Whose it is.
+    /// Owner of the sandbox.
     pub tenant: TenantName,
-    /// How it stands.
+    /// State of the sandbox.
     pub state: SandboxState,
-    /// Image, profile, limits and so on.
+    /// Image, profile, limits and other settings.
     pub settings: Map<String, Value>,
-    /// The caller's own.
+    /// Metadata that the caller chose.
     pub metadata: Map<String, Value>,
-    /// When it was asked for.
+    /// When the sandbox was requested.
     pub created: Timestamp,
     /// When its state last changed.
     pub changed: Timestamp,
-    /// When it ends by itself.
+    /// When the sandbox expires.
     pub expires: Option<Timestamp>,
     /// When and why it ended.
     pub ended: Option<(Timestamp, SandboxEnd)>,
 }
 
-/// Which sandboxes a list shows.
+/// Which sandboxes a list contains.
 #[derive(Debug, Clone, Default)]
 pub struct SandboxFilter {
-    /// That stand in one of these ways; none means in any.
+    /// Only those in one of these states; empty for all states.
     pub states: Vec<SandboxState>,
-    /// With all of these in their metadata, numbers and truth values as text.
+    /// Only those with all of these metadata values; numbers and booleans are compared as text.
     pub metadata: Vec<(String, String)>,
 }
 
-/// Some sandboxes, newest first.
+/// A page of sandboxes, newest first.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SandboxPage {
     /// The sandboxes.
     pub sandboxes: Vec<Sandbox>,
-    /// Where the next page begins; nothing at the end.
+    /// Cursor of the next page; `None` on the last page.
     pub next_cursor: Option<SandboxId>,
 }
 
-/// Fields of a request that are input of the tenant's and are not to outlive it.
+/// Request fields that carry the tenant's input and must not be stored.
 const NEVER_STORED: [&str; 10] = [
     "env",
     "secrets",
@@ -120,7 +121,8 @@ impl Store {
     /// Records a sandbox as starting.
     ///
     /// # Errors
-    /// There is no such tenant, settings or metadata are too long or carry what is never stored.
+    /// The tenant does not exist, or settings or metadata are too long or contain a field that must not be
+    /// stored.
     pub async fn add_sandbox(&self, new: NewSandbox) -> Result<(), Error> {
         let (settings, metadata) = (settings(&new.settings)?, bound::metadata(&new.metadata)?);
         self.write(move |db| {
@@ -132,10 +134,11 @@ impl Store {
         .await
     }
 
-    /// Records that a sandbox was made, and with what settings in the end.
+    /// Records that a sandbox is running, with its final settings.
     ///
     /// # Errors
-    /// There is no such living sandbox, or settings are too long or carry what is never stored.
+    /// The sandbox does not exist or has ended, or settings are too long or contain a field that must not be
+    /// stored.
     pub async fn sandbox_runs(
         &self,
         tenant: &TenantName,
@@ -151,10 +154,10 @@ impl Store {
             .await
     }
 
-    /// Records how a living sandbox stands.
+    /// Records the state of a live sandbox.
     ///
     /// # Errors
-    /// There is no such living sandbox, or the state is its end, which needs a reason.
+    /// The sandbox does not exist or has ended, or the state is `Ended`, which requires a reason.
     pub async fn set_sandbox_state(
         &self,
         tenant: &TenantName,
@@ -163,7 +166,7 @@ impl Store {
         at: Timestamp,
     ) -> Result<(), Error> {
         if state == SandboxState::Ended {
-            return Err(Error::invalid("state", "an end needs a reason"));
+            return Err(Error::invalid("state", "ending a sandbox requires a reason"));
         }
         let sql = "UPDATE sandboxes SET state = ?3, changed_ms = ?4 \
                    WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL";
@@ -172,10 +175,10 @@ impl Store {
             .await
     }
 
-    /// Records what a sandbox may reach from now on.
+    /// Records the new network access of a sandbox.
     ///
     /// # Errors
-    /// There is no such living sandbox, or that is too long.
+    /// The sandbox does not exist or has ended, or the value is too long.
     pub async fn set_sandbox_network(
         &self,
         tenant: &TenantName,
@@ -189,10 +192,10 @@ impl Store {
         self.record(0, move |db| living(db.prepare_cached(sql)?.execute(params![tenant, id, network])?)).await
     }
 
-    /// Records when a living sandbox ends by itself.
+    /// Records when a live sandbox expires.
     ///
     /// # Errors
-    /// There is no such living sandbox.
+    /// The sandbox does not exist or has ended.
     pub async fn set_sandbox_expiry(
         &self,
         tenant: &TenantName,
@@ -204,10 +207,10 @@ impl Store {
         self.write(move |db| living(db.prepare_cached(sql)?.execute(params![tenant, id, expires])?)).await
     }
 
-    /// Records the end of a sandbox; the first one counts.
+    /// Records the end of a sandbox; the first end wins.
     ///
     /// # Errors
-    /// There is no such living sandbox.
+    /// The sandbox does not exist or has ended.
     pub async fn end_sandbox(
         &self,
         tenant: &TenantName,
@@ -222,10 +225,11 @@ impl Store {
             .await
     }
 
-    /// At the start: what an earlier server left alive is gone. Says which they were, once.
+    /// Marks all sandboxes that an earlier server left alive as interrupted, and returns their ids. Call at
+    /// startup.
     ///
     /// # Errors
-    /// The database cannot write.
+    /// The database cannot be written.
     pub async fn interrupt_sandboxes(&self, at: Timestamp) -> Result<Vec<SandboxId>, Error> {
         self.record(0, move |db| {
             let sql = "UPDATE sandboxes SET state = 'ended', ended_because = 'interrupted', ended_ms = ?1, \
@@ -236,10 +240,10 @@ impl Store {
         .await
     }
 
-    /// One sandbox, also when it has ended. Another tenant's is not there.
+    /// Returns a sandbox, whether live or ended, or `None` for an unknown id or another tenant's sandbox.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn sandbox(&self, tenant: &TenantName, id: &SandboxId) -> Result<Option<Sandbox>, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.read(move |db| {
@@ -249,10 +253,11 @@ impl Store {
         .await
     }
 
-    /// The sandboxes of a tenant, newest first, from below `cursor` on.
+    /// Returns a tenant's sandboxes below `cursor`, newest first.
     ///
     /// # Errors
-    /// `limit` is not from 1 to 200, more than 8 values are looked for, or the database cannot answer.
+    /// `limit` is not from 1 to 200, the filter has more than 8 metadata values, or the database cannot be
+    /// read.
     pub async fn sandboxes(
         &self,
         tenant: &TenantName,
@@ -265,10 +270,10 @@ impl Store {
         self.read(move |db| page(db, &tenant, &filter, cursor.as_ref(), limit)).await
     }
 
-    /// How many sandboxes of a tenant are alive.
+    /// Returns how many of a tenant's sandboxes are live.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn living_sandboxes(&self, tenant: &TenantName) -> Result<u64, Error> {
         let tenant = tenant.clone();
         self.read(move |db| {
@@ -299,7 +304,7 @@ fn page(
 ) -> Result<SandboxPage, Error> {
     let states: Vec<&str> = filter.states.iter().map(|state| state.as_str()).collect();
     let wanted = Value::from_iter(filter.metadata.iter().cloned()).to_string();
-    // No state is a part of another's word, and no id is above '~'.
+    // No state is a substring of another one, and '~' sorts after every id.
     let sql = format!(
         "SELECT {COLUMNS} FROM sandboxes WHERE tenant = ?1 AND (?2 = '' OR instr(?2, state) > 0) AND id < ?3 \
          AND NOT EXISTS (SELECT 1 FROM json_each(?4) wanted WHERE NOT EXISTS ( \

@@ -1,4 +1,4 @@
-//! What a key opens.
+//! Permissions of an API key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,30 +11,30 @@ use crate::error::Error;
 use crate::words::words;
 
 words! {
-    /// One thing that a key opens.
+    /// A permission of a key.
     Scope, "scope" {
-        /// Executions.
+        /// Use executions.
         Run = "run",
-        /// Sandboxes, volumes and snapshots.
+        /// Use sandboxes, volumes and snapshots.
         Sandboxes = "sandboxes",
-        /// Tenants, keys, profiles and the audit log, for everybody.
+        /// Administer tenants, keys, profiles and the audit log, of all tenants.
         Admin = "admin",
     }
 }
 
-/// All that a key opens; as text `run,sandboxes`.
+/// A set of permissions; its text form is `run,sandboxes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scopes {
     bits: u8,
 }
 
 impl Scopes {
-    /// Every scope.
+    /// Returns all scopes.
     pub fn all() -> Self {
         Scope::ALL.iter().copied().collect()
     }
 
-    /// Whether this one is among them.
+    /// Returns whether the set contains a scope.
     pub fn contains(self, scope: Scope) -> bool {
         self.bits & bit(scope) != 0
     }

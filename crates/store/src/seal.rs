@@ -1,4 +1,5 @@
-//! Secrets that have to be read again, sealed: ChaCha20-Poly1305 under a key that is not in the database.
+//! Encryption of secrets that must be readable again: ChaCha20-Poly1305 under a key that is not in the
+//! database.
 //!
 //! ```text
 //! 1 │ key's id, 8 bytes │ nonce, 12 bytes │ sealed bytes and tag        bound to what they are about
@@ -17,32 +18,32 @@ const FORMAT: u8 = 1;
 const ID: usize = 8;
 const HEAD: usize = 1 + ID + NONCE_LEN;
 
-/// The key, which cannot be printed.
+/// Key that encrypts secrets. `Debug` does not print it.
 pub struct SealingKey {
     key: LessSafeKey,
-    /// Tells it from others.
+    /// Distinguishes this key from others.
     id: [u8; ID],
 }
 
-/// What only the key opens.
+/// Encrypted secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sealed(pub(crate) Vec<u8>);
 
 impl SealingKey {
-    /// A new one as text.
+    /// Generates a key, as text.
     ///
     /// # Errors
-    /// The system gives no random bytes.
+    /// The system provides no random bytes.
     pub fn generate() -> Result<String, Error> {
         Ok(random::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// Seals bytes; they open only as being about the same.
+    /// Encrypts bytes. They only decrypt with the same `about`, which is authenticated but not stored.
     ///
     /// # Errors
-    /// The system gives no random bytes.
+    /// The system provides no random bytes.
     pub fn seal(&self, about: &str, plain: &[u8]) -> Result<Sealed, Error> {
-        // Of random nonces, two of one key are alike by chance after some 2^48.
+        // Random nonces of one key collide by chance only after about 2^48 messages.
         let nonce = random::<NONCE_LEN>()?;
         let mut sealed = [&[FORMAT][..], &self.id, &nonce].concat();
         let mut bytes = plain.to_vec();
@@ -56,12 +57,12 @@ impl SealingKey {
         Ok(Sealed(sealed))
     }
 
-    /// Opens what was sealed.
+    /// Decrypts sealed bytes.
     ///
     /// # Errors
-    /// It was sealed with another key, or has changed since.
+    /// They were sealed with another key or for another subject, or were changed since.
     pub fn open(&self, about: &str, Sealed(sealed): &Sealed) -> Result<Vec<u8>, Error> {
-        let damaged = || Error::Damaged(format!("the secrets of {about} are not as they were sealed"));
+        let damaged = || Error::Damaged(format!("the secrets of {about} were changed after sealing"));
         let (head, body) = sealed.split_at_checked(HEAD).ok_or_else(damaged)?;
         if head[0] != FORMAT {
             return Err(damaged());
@@ -81,7 +82,7 @@ impl FromStr for SealingKey {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let wrong = || {
-            let message = "the key must be 64 hexadecimal digits; make one with: openssl rand -hex 32";
+            let message = "the key must be 64 hexadecimal digits; generate one with: openssl rand -hex 32";
             Error::invalid("secrets", message)
         };
         let text = text.trim();
@@ -92,7 +93,7 @@ impl FromStr for SealingKey {
         let bytes = (0..64).step_by(2).map(byte).collect::<Result<Vec<u8>, _>>().map_err(|_| wrong())?;
         let key = UnboundKey::new(&CHACHA20_POLY1305, &bytes).map_err(|_| wrong())?;
         let mut id = [0; ID];
-        // Of a digest with words of its own, so that it tells nothing about the key.
+        // Derived from a digest with its own prefix, so that the id reveals nothing about the key.
         id.copy_from_slice(&Sha256::digest([b"belljar sealing key ", &bytes[..]].concat())[..ID]);
         Ok(Self { key: LessSafeKey::new(key), id })
     }

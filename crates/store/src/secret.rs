@@ -1,4 +1,4 @@
-//! Secrets, their digests, and random numbers.
+//! Secrets, digests and random numbers.
 
 use std::fmt;
 use std::hint::black_box;
@@ -9,14 +9,14 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::Error;
 
-/// Random bytes from the system.
+/// Returns random bytes from the system.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|error| Error::Random(error.to_string()))?;
     Ok(bytes)
 }
 
-/// The text of a key. It cannot be printed by accident.
+/// Text of an API key. `Debug` does not print it.
 #[derive(Clone)]
 pub struct Secret(String);
 
@@ -25,7 +25,7 @@ impl Secret {
         Self(text)
     }
 
-    /// The text, for the one time that it is shown.
+    /// Returns the text, to show it once.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -37,17 +37,18 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// SHA-256. Plain and fast is enough for keys, since they are 256 random bits that nobody can try out.
+/// A SHA-256 digest. Plain SHA-256 is enough for keys: they are 256 random bits, so they cannot be guessed by
+/// trial.
 #[derive(Debug, Clone, Copy)]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// The digest of these bytes.
+    /// Computes the digest of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// Whether both are the same, in a time that does not depend on where they differ.
+    /// Returns whether the digests are equal, in constant time.
     pub fn matches(&self, other: &Digest) -> bool {
         let differing = self.0.iter().zip(&other.0).fold(0, |seen, (a, b)| black_box(seen | (a ^ b)));
         differing == 0

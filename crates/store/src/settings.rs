@@ -1,4 +1,5 @@
-//! Settings of the server that outlive it, a JSON value each; and a write that shows whether writing works.
+//! Server settings that outlive it, each a JSON value, and a probe write that shows whether the database can
+//! be written.
 
 use rusqlite::{OptionalExtension, params};
 use serde_json::Value;
@@ -8,14 +9,14 @@ use crate::error::Error;
 use crate::store::Store;
 use crate::time::Timestamp;
 
-/// Written by [`Store::probe`].
+/// Setting that [`Store::probe`] writes.
 const PROBED: &str = "store.probed_ms";
 
 impl Store {
-    /// Keeps a setting, or forgets it (`null`).
+    /// Stores a setting, or deletes it if the value is `null`.
     ///
     /// # Errors
-    /// It is longer than 64 KB.
+    /// The value is longer than 64 KB.
     pub async fn set_setting(&self, name: &str, value: &Value) -> Result<(), Error> {
         let name = bound::text("setting", name.to_owned(), MAX_WORD)?;
         let json = (!value.is_null()).then(|| bound::json("setting", value, MAX_SETTINGS)).transpose()?;
@@ -29,10 +30,10 @@ impl Store {
         .await
     }
 
-    /// One setting.
+    /// Returns a setting.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn setting(&self, name: &str) -> Result<Option<Value>, Error> {
         let name = name.to_owned();
         self.read(move |db| {
@@ -44,10 +45,10 @@ impl Store {
         .await
     }
 
-    /// Writes something small, to know whether writing works.
+    /// Writes a small value to find out whether the database can be written.
     ///
     /// # Errors
-    /// It does not.
+    /// The database cannot be written.
     pub async fn probe(&self, at: Timestamp) -> Result<(), Error> {
         self.write(move |db| {
             let value = at.millis().to_string();

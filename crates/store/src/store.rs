@@ -1,4 +1,4 @@
-//! The store: its threads, and the two ways to them.
+//! The store: its threads, and the two queues that lead to them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,32 +14,32 @@ use crate::open::{self, Lock, Options};
 use crate::readers::{self, Readers};
 use crate::writer::{self, Queue};
 
-/// A write that carries no more than names and numbers.
+/// Size in bytes of a write that carries only names and numbers.
 const SMALL: usize = 1 << 10;
 
-/// The database, as everybody else sees it. Share it behind an `Arc`.
+/// The database as the rest of the server uses it. Share it in an `Arc`.
 #[derive(Debug)]
 pub struct Store {
     pub(crate) path: PathBuf,
     pub(crate) backing_up: Arc<AtomicBool>,
     queue: Queue,
     readers: Readers,
-    /// Every thread holds a sender of it, so it ends with the last one.
+    /// Each thread holds a sender of this channel, so the channel closes when the last thread ends.
     threads: mpsc::Receiver<()>,
 }
 
-/// What every thread holds: the lock, and a sign of life. Dropped in this order, so that whoever waits for the end
-/// finds the lock free.
+/// Held by every thread: the database lock and a sender that shows the thread is alive. The fields drop in
+/// this order, so that once [`Store::close`] returns, the lock is free.
 struct Life {
     _lock: Arc<Lock>,
     _alive: mpsc::Sender<()>,
 }
 
 impl Store {
-    /// Opens the database, or makes it, and brings its schema up to date. Blocks; meant for the start.
+    /// Opens the database, creating it if needed, and migrates its schema. Blocks; call it at startup.
     ///
     /// # Errors
-    /// Another process has it, it is no database of ours or a newer one, or the disk refuses.
+    /// Another process uses the database, the file is not Belljar's or has a newer schema, or the disk fails.
     pub fn open(path: &Path, options: &Options) -> Result<Self, Error> {
         let lock = Arc::new(Lock::take(path)?);
         let (alive, threads) = mpsc::channel(1);
@@ -65,15 +65,15 @@ impl Store {
         Ok(Self { path: path.to_owned(), backing_up: Arc::default(), queue, readers: reads, threads })
     }
 
-    /// Finishes what was handed in, and gives up the database.
+    /// Completes all queued writes and closes the database.
     pub async fn close(self) {
         let Self { queue, readers, mut threads, .. } = self;
         drop((queue, readers));
-        // Nothing is ever sent: this is the end of the last thread.
+        // Nothing is ever sent: `recv` returns when the last thread ends.
         threads.recv().await;
     }
 
-    /// Something new: refused when the queue is full.
+    /// Writes something new; refused when the queue is full.
     pub(crate) async fn write<T, F>(&self, work: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -82,7 +82,7 @@ impl Store {
         self.queue.offer(SMALL, work)?.await.map_err(|_| Error::Closed)?
     }
 
-    /// Something that has happened already: waits while the queue is full.
+    /// Records something that has already happened; waits while the queue is full.
     pub(crate) async fn record<T, F>(&self, bytes: usize, work: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -99,7 +99,7 @@ impl Store {
         self.readers.read(work).await
     }
 
-    /// Something nobody waits for, and that may be lost when there is much to do.
+    /// Queues a write without waiting for it. The write is dropped when the queue is full.
     pub(crate) fn mention<F>(&self, work: F)
     where
         F: FnMut(&Connection) -> Result<(), Error> + Send + 'static,
@@ -108,7 +108,7 @@ impl Store {
     }
 }
 
-/// Starts a thread that owns its connection and closes it before it lets go of the lock.
+/// Starts a thread that owns its connection and closes it before releasing the database lock.
 fn spawn(
     path: &Path,
     name: &str,

@@ -9,57 +9,57 @@ use crate::name::TenantName;
 use crate::store::Store;
 use crate::time::Timestamp;
 
-/// What a tenant may have at one time, and in one day. Nothing is the server's own default.
+/// Limits on what a tenant may use at once, and per day. `None` means the server's default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Quotas {
-    /// Executions under way.
+    /// Concurrent executions.
     pub concurrency: Option<u32>,
-    /// Living sandboxes.
+    /// Live sandboxes.
     pub sandboxes: Option<u32>,
-    /// Processor time in one day.
+    /// CPU time per day.
     pub cpu_seconds_per_day: Option<u64>,
-    /// Memory of everything that runs.
+    /// Memory of all running executions and sandboxes.
     pub memory_bytes: Option<u64>,
-    /// Volumes and snapshots.
+    /// Size of volumes and snapshots.
     pub disk_bytes: Option<u64>,
 }
 
-/// Who owns executions, sandboxes and keys.
+/// An owner of executions, sandboxes and keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Tenant {
-    /// Its name, for good.
+    /// Name of the tenant, which never changes.
     pub name: TenantName,
-    /// What it may have.
+    /// Limits of the tenant.
     pub quotas: Quotas,
-    /// When it was made.
+    /// When the tenant was created.
     pub created: Timestamp,
-    /// Since when its keys open nothing.
+    /// Since when the tenant's keys are refused; `None` if it is enabled.
     pub disabled: Option<Timestamp>,
-    /// What its finished executions take in the database.
+    /// Space that its finished executions use in the database.
     pub stored_bytes: u64,
-    /// The policy above which none of its requests can go.
+    /// Least strict policy that its requests may use; `None` allows any.
     pub policy: Option<String>,
-    /// Who serves its requests that name nobody.
+    /// Provider of requests that name none; `None` for the server's default.
     pub provider: Option<String>,
 }
 
 const COLUMNS: &str = "name, concurrency, sandboxes, cpu_seconds_per_day, memory_bytes, disk_bytes, created_ms, \
                        disabled_ms, stored_bytes, policy, provider";
-/// The most tenants; a list of them all is one answer.
+/// Maximum number of tenants; a list returns all of them at once.
 const MOST: i64 = 10_000;
 
 impl Store {
     /// Adds a tenant.
     ///
     /// # Errors
-    /// There is one of this name, or there are 10,000.
+    /// The name is taken, or there are already 10,000.
     pub async fn add_tenant(&self, name: &TenantName, quotas: Quotas, at: Timestamp) -> Result<(), Error> {
         let (name, [cpu, memory, disk]) = (name.clone(), large(&quotas)?);
         self.write(move |db| {
             let count: i64 = db.query_row("SELECT count(*) FROM tenants", [], |row| row.get(0))?;
             if count >= MOST {
-                return Err(Error::invalid("tenant", format!("there are {MOST} already")));
+                return Err(Error::invalid("tenant", format!("there are already {MOST}; remove some")));
             }
             let sql = "INSERT INTO tenants (name, concurrency, sandboxes, cpu_seconds_per_day, memory_bytes, \
                        disk_bytes, created_ms) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING";
@@ -69,10 +69,10 @@ impl Store {
         .await
     }
 
-    /// Changes what a tenant may have.
+    /// Replaces a tenant's quotas.
     ///
     /// # Errors
-    /// There is no such tenant.
+    /// The tenant does not exist.
     pub async fn set_quotas(&self, name: &TenantName, quotas: Quotas) -> Result<(), Error> {
         let (name, [cpu, memory, disk]) = (name.clone(), large(&quotas)?);
         self.write(move |db| {
@@ -84,10 +84,10 @@ impl Store {
         .await
     }
 
-    /// Sets the policy above which no request of a tenant can go.
+    /// Sets the least strict policy that a tenant's requests may use.
     ///
     /// # Errors
-    /// There is no such tenant, or the name is too long.
+    /// The tenant does not exist, or the name is too long.
     pub async fn set_tenant_policy(&self, name: &TenantName, policy: &str) -> Result<(), Error> {
         let (name, policy) = (name.clone(), bound::text("policy", policy.to_owned(), MAX_WORD)?);
         self.write(move |db| {
@@ -97,10 +97,10 @@ impl Store {
         .await
     }
 
-    /// Sets who serves a tenant's requests that name nobody; nothing for the usual one.
+    /// Sets the provider of a tenant's requests that name none; `None` for the server's default.
     ///
     /// # Errors
-    /// There is no such tenant, or the name is too long.
+    /// The tenant does not exist, or the name is too long.
     pub async fn set_tenant_provider(
         &self,
         name: &TenantName,
@@ -115,10 +115,10 @@ impl Store {
         .await
     }
 
-    /// Lets a tenant's keys open nothing from now on, or everything again (`None`).
+    /// Disables a tenant, so that its keys are refused, or enables it again (`None`).
     ///
     /// # Errors
-    /// There is no such tenant.
+    /// The tenant does not exist.
     pub async fn disable_tenant(&self, name: &TenantName, since: Option<Timestamp>) -> Result<(), Error> {
         let name = name.clone();
         self.write(move |db| {
@@ -131,7 +131,7 @@ impl Store {
     /// Removes a tenant with its keys and its usage.
     ///
     /// # Errors
-    /// There is no such tenant, or it still has executions, sandboxes, volumes or snapshots.
+    /// The tenant does not exist, or still has executions, sandboxes, volumes or snapshots.
     pub async fn remove_tenant(&self, name: &TenantName) -> Result<(), Error> {
         let name = name.clone();
         self.write(move |db| {
@@ -143,19 +143,19 @@ impl Store {
         .await
     }
 
-    /// One tenant.
+    /// Returns a tenant.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn tenant(&self, name: &TenantName) -> Result<Option<Tenant>, Error> {
         let name = name.clone();
         self.read(move |db| find(db, &name)).await
     }
 
-    /// All tenants by name.
+    /// Returns all tenants, ordered by name.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn tenants(&self) -> Result<Vec<Tenant>, Error> {
         self.read(|db| {
             let mut statement = db.prepare_cached(&format!("SELECT {COLUMNS} FROM tenants ORDER BY name"))?;

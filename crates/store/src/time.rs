@@ -1,4 +1,4 @@
-//! Moments and days, as whole numbers.
+//! Timestamps and days, as integers.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,57 +8,57 @@ use serde::Serialize;
 
 const DAY_MS: i64 = 24 * 3_600 * 1_000;
 
-/// Milliseconds since 1970.
+/// A moment, in milliseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// What the clock says. A clock before 1970 says 1970.
+    /// Returns the current time. A clock set before 1970 counts as 1970.
     pub fn now() -> Self {
         Self::from_millis(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, millis))
     }
 
-    /// From milliseconds since 1970.
+    /// Converts from milliseconds since 1970.
     pub fn from_millis(millis: i64) -> Self {
         Self(millis)
     }
 
-    /// Milliseconds since 1970.
+    /// Returns the milliseconds since 1970.
     pub fn millis(self) -> i64 {
         self.0
     }
 
-    /// So much later.
+    /// Adds a duration, saturating.
     #[must_use]
     pub fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(millis(span)))
     }
 
-    /// So much earlier.
+    /// Subtracts a duration, saturating.
     #[must_use]
     pub fn before(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(millis(span)))
     }
 
-    /// The day in which it lies, by UTC.
+    /// Returns the UTC day that contains this moment.
     pub fn day(self) -> Day {
         Day(self.0.div_euclid(DAY_MS))
     }
 }
 
-/// Days since 1970, by UTC.
+/// A UTC day, in days since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Day(i64);
 
 impl Day {
-    /// When it begins.
+    /// Returns the first moment of the day.
     pub fn start(self) -> Timestamp {
         Timestamp(self.0.saturating_mul(DAY_MS))
     }
 
-    /// The one after it; its start is when a day's quota is fresh again.
+    /// Returns the following day, at whose start daily quotas reset.
     #[must_use]
     pub fn next(self) -> Day {
         Day(self.0.saturating_add(1))

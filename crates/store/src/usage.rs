@@ -1,4 +1,4 @@
-//! What tenants used, day by day.
+//! Resource usage of tenants, per day.
 
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::Serialize;
@@ -9,23 +9,23 @@ use crate::name::TenantName;
 use crate::store::Store;
 use crate::time::Day;
 
-/// What a tenant used in one day.
+/// A tenant's resource usage in one day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Usage {
-    /// Processor time.
+    /// CPU time.
     pub cpu_ms: u64,
-    /// Executions that ended.
+    /// Number of executions that ended.
     pub executions: u64,
 }
 
-/// The most days in one answer: ten years.
+/// Maximum number of days in one answer: ten years.
 const MOST_DAYS: u32 = 3_660;
 
 impl Store {
-    /// What a tenant used in a day so far.
+    /// Returns a tenant's usage on one day, so far.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn usage(&self, tenant: &TenantName, day: Day) -> Result<Usage, Error> {
         let tenant = tenant.clone();
         self.read(move |db| {
@@ -37,10 +37,11 @@ impl Store {
         .await
     }
 
-    /// What a tenant used from one day to another, both included; days without any are left out.
+    /// Returns a tenant's usage on each day from `first` to `last`, inclusive; days without usage are
+    /// omitted.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn usage_between(
         &self,
         tenant: &TenantName,
@@ -60,10 +61,10 @@ impl Store {
         .await
     }
 
-    /// Adds what was used apart from executions: processor time of a sandbox's commands.
+    /// Adds usage that does not come from an execution, such as the CPU time of a sandbox's commands.
     ///
     /// # Errors
-    /// There is no such tenant, or the database cannot write.
+    /// The tenant does not exist, or the database cannot be written.
     pub async fn add_usage(&self, tenant: &TenantName, day: Day, used: Usage) -> Result<(), Error> {
         let tenant = tenant.clone();
         self.record(0, move |db| add(db, &tenant, day, used)).await

@@ -1,6 +1,6 @@
-//! Enums that are a closed list of words: in the database, in JSON and in queries alike.
+//! Enums with a fixed text form that the database, JSON and query strings share.
 
-/// Makes the enum with its words, and its conversions to and from text and columns.
+/// Defines an enum and its conversions to and from text and database columns.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident, $field:literal { $($(#[$word_doc:meta])* $word:ident = $text:literal,)+ }) => {
         $(#[$doc])*
@@ -10,10 +10,10 @@ macro_rules! words {
         }
 
         impl $name {
-            /// All of them.
+            /// All values.
             pub const ALL: &'static [Self] = &[$(Self::$word),+];
 
-            /// The word.
+            /// Returns the text form.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$word => $text,)+ }
             }

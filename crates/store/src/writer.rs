@@ -1,7 +1,7 @@
-//! One thread writes, and commits in groups.
+//! The single writer thread, which commits writes in groups.
 //!
-//! It takes whatever waits, applies it in one transaction, commits, and only then answers. Nobody waits for a group to
-//! fill: while one is being committed, the next one gathers.
+//! Takes all queued writes, applies them in one transaction, commits, and only then replies. A group never
+//! waits to fill up: while one is committed, the next one collects.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, onesho
 use crate::error::Error;
 use crate::log::Watch;
 
-/// The most writes in one transaction.
+/// Maximum number of writes in one transaction.
 const GROUP: usize = 256;
-/// Bytes are counted in these, since a semaphore counts in 32 bits.
+/// Unit in which queued bytes are counted, because a semaphore counts in 32 bits.
 const GRAIN: usize = 1 << 10;
 
-/// A write on its way: applied in a group, perhaps again alone, and answered once.
+/// A queued write: applied in a group, possibly retried alone, and answered once.
 pub(crate) trait Write: Send {
-    /// Whether its changes may stay.
+    /// Applies the write and returns whether to keep its changes.
     fn apply(&mut self, connection: &Connection) -> bool;
     fn answer(self: Box<Self>, committed: Result<(), Error>);
 }
@@ -45,7 +45,7 @@ where
 
     fn answer(self: Box<Self>, committed: Result<(), Error>) {
         let Self { work, outcome, reply, weight } = *self;
-        // Before the answer: whoever has it finds the room.
+        // Released before the reply, so that a caller that has its reply finds the space free.
         drop((work, weight));
         let answer = match (outcome, committed) {
             (Some(Err(own)), _) => Err(own),
@@ -53,15 +53,15 @@ where
             (Some(Ok(value)), Ok(())) => Ok(value),
             (None, Ok(())) => Err(Error::Closed),
         };
-        // Whoever asked may be gone; what was written stays.
+        // The caller may be gone; the write stays committed.
         drop(reply.send(answer));
     }
 }
 
-/// Comes after the commit.
+/// Receives a write's result after the commit.
 pub(crate) type Answer<T> = oneshot::Receiver<Result<T, Error>>;
 
-/// The way to the writer. The thread ends when the last of these is gone.
+/// Sender of writes to the writer thread, which ends when the last clone is dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct Queue {
     writes: mpsc::Sender<Box<dyn Write>>,
@@ -77,8 +77,8 @@ impl Queue {
         (Self { writes: sender, room, grains }, receiver)
     }
 
-    /// Hands in something new of about so many bytes, or is refused. Once handed in it is applied, also when nobody
-    /// waits for the answer.
+    /// Enqueues a new write of about `bytes` bytes, or refuses it when the queue is full. An enqueued write
+    /// is applied even if its caller stops waiting.
     pub(crate) fn offer<T, F>(&self, bytes: usize, work: F) -> Result<Answer<T>, Error>
     where
         T: Send + 'static,
@@ -97,7 +97,7 @@ impl Queue {
         Ok(answer)
     }
 
-    /// Hands in what tells of something that has happened already: waits for room instead of being refused.
+    /// Enqueues a record of something that has already happened; waits for space instead of being refused.
     pub(crate) async fn owe<T, F>(&self, bytes: usize, work: F) -> Result<Answer<T>, Error>
     where
         T: Send + 'static,
@@ -109,7 +109,7 @@ impl Queue {
         Ok(answer)
     }
 
-    /// Something larger than the whole queue is let in when it has the queue for itself.
+    /// Converts bytes to permits. A write larger than the whole queue is admitted once the queue is empty.
     fn grains(&self, bytes: usize) -> u32 {
         u32::try_from(bytes.div_ceil(GRAIN)).unwrap_or(u32::MAX).clamp(1, self.grains)
     }
@@ -124,7 +124,7 @@ where
     (Box::new(Job { work, outcome: None, reply, weight }), answer)
 }
 
-/// The writer's thread: until every [`Queue`] is gone and everything handed in is done.
+/// Runs the writer thread until every [`Queue`] is dropped and all queued writes are done.
 pub(crate) fn run(connection: &Connection, mut writes: mpsc::Receiver<Box<dyn Write>>, log: &Watch) {
     log.begin(connection);
     while let Some(first) = writes.blocking_recv() {
@@ -140,8 +140,8 @@ pub(crate) fn run(connection: &Connection, mut writes: mpsc::Receiver<Box<dyn Wr
     log.end(connection);
 }
 
-/// Commits a group and answers it. Where the whole group fails, each of its writes gets its own verdict: one that is
-/// too big for the disk takes no other with it.
+/// Commits a group and replies to it. If the whole group fails, each write is retried alone, so that one
+/// write too large for the disk does not fail the others.
 fn settle(connection: &Connection, mut group: Vec<Box<dyn Write>>) {
     match commit(connection, &mut group) {
         Err(_) if group.len() > 1 => {
@@ -169,7 +169,7 @@ fn commit(connection: &Connection, group: &mut [Box<dyn Write>]) -> Result<(), E
         for write in group {
             told("SAVEPOINT one")?;
             if !write.apply(connection) {
-                // Fails where SQLite has given up the whole transaction, as it does on a full disk.
+                // Fails when SQLite has rolled back the whole transaction, as it does on a full disk.
                 told("ROLLBACK TO one")?;
             }
             told("RELEASE one")?;
@@ -178,7 +178,7 @@ fn commit(connection: &Connection, group: &mut [Box<dyn Write>]) -> Result<(), E
     };
     all().map_err(|error| {
         if !connection.is_autocommit() {
-            // Where not even that succeeds, the next group's BEGIN fails and brings us here again.
+            // If even this fails, the next group's BEGIN fails and the rollback is tried again.
             drop(told("ROLLBACK"));
         }
         error.into()

@@ -1,4 +1,4 @@
-//! Groups, bounds and verdicts of the writer.
+//! Groups, bounds and error handling of the writer.
 
 use std::sync::mpsc as std_mpsc;
 use std::thread;
@@ -9,7 +9,7 @@ use super::*;
 use crate::log;
 use crate::open::{self, Options};
 
-/// A writer on its thread, and the folder of its database.
+/// A writer on its own thread, and the directory of its database.
 struct Bench {
     queue: Queue,
     folder: tempfile::TempDir,
@@ -28,7 +28,7 @@ fn bench(writes: u16, bytes: usize, options: &Options) -> Bench {
 }
 
 impl Bench {
-    /// Lets the writer wait in the middle of a write, until told.
+    /// Blocks the writer in the middle of a write until the returned sender is used.
     fn block(&self) -> std_mpsc::Sender<()> {
         let (go, wait) = std_mpsc::channel();
         let (begun, has_begun) = std_mpsc::channel();
@@ -85,7 +85,7 @@ async fn bytes_that_wait_are_bounded_too() {
     assert!(matches!(bench.put("b", 10 << 10), Err(Error::QueueFull)));
     go.send(()).unwrap();
     waiting.await.unwrap().unwrap();
-    // Larger than the whole queue: has it for itself.
+    // Larger than the whole queue: admitted once the queue is empty.
     bench.put("c", 200 << 10).unwrap().await.unwrap().unwrap();
     assert_eq!(bench.names(), ["a", "c"]);
 }

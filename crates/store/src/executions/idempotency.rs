@@ -1,4 +1,4 @@
-//! By what a repeated request is known.
+//! Idempotency keys, which identify a repeated request.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,12 +14,12 @@ use crate::secret::Digest;
 
 const LONGEST: usize = 255;
 
-/// What a client sends as `Idempotency-Key`: up to 255 visible ASCII characters.
+/// A client's `Idempotency-Key`: up to 255 visible ASCII characters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct IdempotencyKey(String);
 
 impl IdempotencyKey {
-    /// The text.
+    /// Returns the key as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -37,16 +37,16 @@ impl FromStr for IdempotencyKey {
 
 text_column!(IdempotencyKey);
 
-/// A key, and the digest of the request that came with it.
+/// An idempotency key with the digest of its request.
 #[derive(Debug, Clone)]
 pub struct Idempotency {
     /// The client's key.
     pub key: IdempotencyKey,
-    /// Of the whole request: another request with the same key is a mistake.
+    /// Digest of the whole request: a different request with the same key is a conflict.
     pub request: Digest,
 }
 
-/// What is known of a key already.
+/// Looks for an earlier execution with this key.
 pub(super) fn known(
     db: &Connection,
     tenant: &TenantName,

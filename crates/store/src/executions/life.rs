@@ -1,4 +1,4 @@
-//! The life of an execution: it begins, starts, and ends once.
+//! The life cycle of an execution: it begins, starts, and ends once.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -12,36 +12,36 @@ use crate::store::Store;
 use crate::time::Timestamp;
 use crate::usage::{self, Usage};
 
-/// What an execution takes beside its result and metadata.
+/// Bytes that an execution uses beside its result and metadata.
 const ROW: usize = 256;
 
-/// What came of the wish to begin.
+/// Result of beginning an execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Begun {
-    /// It is recorded; run it.
+    /// The execution is recorded; run it.
     Fresh,
-    /// The same request is under way.
+    /// An identical request is still running.
     InProgress(ExecutionId),
-    /// The same request has ended.
+    /// An identical request has ended.
     Done(ExecutionId),
-    /// Another request came with this key.
+    /// A different request used this key.
     Conflict,
 }
 
-/// What came of an end.
+/// Result of finishing an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
-    /// It is recorded.
+    /// The end is recorded.
     Recorded,
-    /// It had ended before, so.
+    /// The execution had already ended, with this status.
     Already(Status),
 }
 
 impl Store {
-    /// Records an execution as queued or running, unless its key was seen before.
+    /// Records an execution as queued or running, unless its idempotency key was used before.
     ///
     /// # Errors
-    /// There is no such tenant, the metadata is too long, or the database cannot write.
+    /// The tenant does not exist, the metadata is too long, or the database cannot be written.
     pub async fn begin_execution(&self, new: NewExecution) -> Result<Begun, Error> {
         let words = Words::of(&new)?;
         self.write(move |db| {
@@ -56,10 +56,10 @@ impl Store {
         .await
     }
 
-    /// Records that a queued execution runs.
+    /// Records that a queued execution is running.
     ///
     /// # Errors
-    /// It is not queued, or the database cannot write.
+    /// The execution is not queued, or the database cannot be written.
     pub async fn start_execution(
         &self,
         tenant: &TenantName,
@@ -76,10 +76,11 @@ impl Store {
         .await
     }
 
-    /// Records what came of an execution, and what its tenant used. When this returns, it survives `kill -9`.
+    /// Records the outcome of an execution and adds to its tenant's usage. Survives `kill -9` once it
+    /// returns.
     ///
     /// # Errors
-    /// There is no such execution, or the database cannot write: the same may be tried again.
+    /// The execution does not exist, or the database cannot be written; the call may be retried.
     pub async fn finish_execution(
         &self,
         tenant: &TenantName,
@@ -90,10 +91,11 @@ impl Store {
         self.record(finished.json.len(), move |db| finish(db, &tenant, &id, &finished)).await
     }
 
-    /// Records an execution that nobody relied on before, and what came of it, at once.
+    /// Records an execution that no one relied on before, together with its outcome.
     ///
     /// # Errors
-    /// There is no such tenant, the metadata is too long, or the database cannot write: the same may be tried again.
+    /// The tenant does not exist, the metadata is too long, or the database cannot be written; the call may
+    /// be retried.
     pub async fn record_execution(&self, new: NewExecution, finished: Finished) -> Result<Finish, Error> {
         let words = Words::of(&new)?;
         self.record(finished.json.len(), move |db| {
@@ -103,10 +105,10 @@ impl Store {
         .await
     }
 
-    /// Forgets an execution that could not be started, and its key with it: the same request may come again.
+    /// Deletes an execution that could not be started, and frees its idempotency key for another attempt.
     ///
     /// # Errors
-    /// There is no such execution under way, or the database cannot write.
+    /// No such execution is unfinished, or the database cannot be written.
     pub async fn abandon_execution(&self, tenant: &TenantName, id: &ExecutionId) -> Result<(), Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.record(0, move |db| {
@@ -116,10 +118,11 @@ impl Store {
         .await
     }
 
-    /// At the start: what an earlier server left unfinished was interrupted. Says how many there were.
+    /// Marks all executions that an earlier server left unfinished as interrupted, and returns how many. Call
+    /// at startup.
     ///
     /// # Errors
-    /// The database cannot write.
+    /// The database cannot be written.
     pub async fn interrupt_unfinished(&self, at: Timestamp) -> Result<usize, Error> {
         self.record(0, move |db| {
             let sql = "UPDATE executions SET status = 'interrupted', ended_ms = ?, \
@@ -130,7 +133,7 @@ impl Store {
     }
 }
 
-/// What of an execution has a bound, as it is kept.
+/// Validated fields of a new execution, in their stored form.
 struct Words {
     language: String,
     metadata: String,

@@ -1,7 +1,7 @@
-//! Reading executions: one by its id, or many a page at a time.
+//! Reads executions: one by its id, or many in pages.
 //!
-//! A page is ordered by id, newest first, and the next one begins below the last id of this one. What comes in between
-//! moves nothing: nobody sees an execution twice or misses one.
+//! Pages are ordered by id, newest first, and the next page begins below the last id of this one. New
+//! executions move no others, so a list never repeats or misses one.
 
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use serde::Serialize;
@@ -16,41 +16,43 @@ use crate::store::Store;
 const COLUMNS: &str = "e.id, e.status, e.language, e.metadata, e.created_ms, e.started_ms, e.ended_ms, \
                        e.exit_code, e.cpu_ms, e.size_bytes";
 
-/// Which executions a list shows.
+/// Which executions a list contains.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// That stand so.
+    /// Only those with this status.
     pub status: Option<Status>,
-    /// In this language.
+    /// Only those in this language.
     pub language: Option<String>,
-    /// With all of these in their metadata, numbers and truth values as text. Of one execution the first 32 plain
-    /// values are found, with keys up to 64 bytes and values up to 256.
+    /// Only those with all of these metadata values; numbers and booleans are compared as text. Of each
+    /// execution only the first 32 plain values are indexed, with keys of up to 64 bytes and values of up to
+    /// 256.
     pub metadata: Vec<(String, String)>,
 }
 
-/// Some executions, newest first.
+/// A page of executions, newest first.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Page {
-    /// Without their results.
+    /// The executions, without their results.
     pub executions: Vec<Summary>,
-    /// Where the next page begins; nothing at the end.
+    /// Cursor of the next page; `None` on the last page.
     pub next_cursor: Option<ExecutionId>,
 }
 
 impl Store {
-    /// One execution with its result. Another tenant's is not there.
+    /// Returns an execution with its result, or `None` for an unknown id or another tenant's execution.
     ///
     /// # Errors
-    /// The database cannot answer.
+    /// The database cannot be read.
     pub async fn execution(&self, tenant: &TenantName, id: &ExecutionId) -> Result<Option<Execution>, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.read(move |db| find(db, &tenant, &id)).await
     }
 
-    /// The executions of a tenant, newest first, from below `cursor` on.
+    /// Returns a tenant's executions below `cursor`, newest first.
     ///
     /// # Errors
-    /// `limit` is not from 1 to 200, more than 8 values are looked for, or the database cannot answer.
+    /// `limit` is not from 1 to 200, the filter has more than 8 metadata values, or the database cannot be
+    /// read.
     pub async fn executions(
         &self,
         tenant: &TenantName,
@@ -83,7 +85,7 @@ fn page(
     cursor: Option<&ExecutionId>,
     limit: u32,
 ) -> Result<Page, Error> {
-    // One more than is shown tells whether there is a next page.
+    // One row more than the limit shows whether there is a next page.
     let more = limit + 1;
     let mut executions = Query::new(tenant, filter, cursor).run(db, &more)?;
     let full = executions.len() > limit as usize;
@@ -92,7 +94,7 @@ fn page(
     Ok(Page { executions, next_cursor })
 }
 
-/// A list's tables and conditions, and the values for them in the same order.
+/// FROM clause, conditions and order of a list query, with the values to bind in the same order.
 struct Query<'a> {
     sql: String,
     values: Vec<&'a dyn ToSql>,
@@ -101,7 +103,7 @@ struct Query<'a> {
 impl<'a> Query<'a> {
     fn new(tenant: &'a TenantName, filter: &'a Filter, cursor: Option<&'a ExecutionId>) -> Self {
         let mut values = filter.metadata.iter();
-        // The first value that is looked for leads: a rare one is found without reading everything else.
+        // The first metadata value drives the query: a rare value is found without reading everything else.
         let mut query = match values.next() {
             None => Self { sql: "executions e WHERE e.tenant = ?".to_owned(), values: vec![tenant] },
             Some((key, value)) => Self { sql: metadata::LEADS.to_owned(), values: vec![tenant, key, value] },
@@ -115,7 +117,7 @@ impl<'a> Query<'a> {
         if let Some(language) = &filter.language {
             query.and("e.language = ?", &[language]);
         }
-        // The index that is read has an id of its own.
+        // The metadata index has its own id column.
         let id = if filter.metadata.is_empty() { "e.id" } else { "m.id" };
         if let Some(cursor) = cursor {
             query.and(&format!("{id} < ?"), &[cursor]);
@@ -143,7 +145,7 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<Summary> {
         id: row.get(0)?,
         status: row.get(1)?,
         language: row.get(2)?,
-        // Written by this crate and checked then: what is no object now is a damaged row, and shown as empty.
+        // Metadata is validated when it is written: anything but an object is a damaged row, shown as empty.
         metadata: serde_json::from_str(&metadata).unwrap_or_default(),
         created: row.get(4)?,
         started: row.get(5)?,

@@ -1,12 +1,12 @@
-//! Executions: what ran or runs, for whom, and what came of it.
+//! Executions: their requests, states and results.
 //!
 //! ```text
-//! begin ─▶ queued ─start─▶ running ─finish─▶ succeeded, failed, timed_out, limit_exceeded, refused, cancelled
-//!            │                │
+//! begin ─▶ queued ─start─▶ running ─finish─▶ succeeded, failed, timed_out, limit_exceeded, refused,
+//!            │                │              cancelled
 //!            └────────────────┴─ the server died under it ─▶ interrupted
 //! ```
 //!
-//! An end is for good: whoever comes second changes nothing.
+//! An end is final: a second attempt to finish an execution changes nothing.
 
 mod idempotency;
 mod life;
@@ -29,31 +29,31 @@ pub use life::{Begun, Finish};
 pub use list::{Filter, Page};
 
 words! {
-    /// How an execution stands.
+    /// State of an execution.
     Status, "status" {
-        /// Waits for its turn.
+        /// Waits for a free slot.
         Queued = "queued",
-        /// Under way.
+        /// Is running.
         Running = "running",
-        /// Exit status 0.
+        /// Exited with status 0.
         Succeeded = "succeeded",
-        /// Any other exit, or a signal.
+        /// Exited with another status, or was killed by a signal.
         Failed = "failed",
-        /// Its time was over.
+        /// Exceeded its time limit.
         TimedOut = "timed_out",
-        /// It ended because of a limit.
+        /// Ended because of a resource limit.
         LimitExceeded = "limit_exceeded",
-        /// By policy; nothing ran.
+        /// Refused by policy; nothing ran.
         Refused = "refused",
-        /// Somebody asked for it.
+        /// Canceled on request.
         Cancelled = "cancelled",
-        /// The server died under it.
+        /// The server died during the execution.
         Interrupted = "interrupted",
     }
 }
 
 impl Status {
-    /// Whether nothing more will come of it.
+    /// Returns whether the execution has ended.
     pub fn is_final(self) -> bool {
         !matches!(self, Self::Queued | Self::Running)
     }
@@ -72,26 +72,26 @@ impl From<Ran> for Status {
     }
 }
 
-/// An execution that is about to wait or to run.
+/// An execution that is about to be queued or run.
 #[derive(Debug, Clone)]
 pub struct NewExecution {
-    /// Its name.
+    /// Id of the execution.
     pub id: ExecutionId,
-    /// Whose it is.
+    /// Owner of the execution.
     pub tenant: TenantName,
-    /// Language, or what stands for it.
+    /// Language, or a name for an execution without one.
     pub language: String,
-    /// Echoed from the request.
+    /// Metadata of the request, echoed in the result.
     pub metadata: Map<String, Value>,
-    /// By what a repeated request is known.
+    /// Identifies a repeated request.
     pub idempotency: Option<Idempotency>,
-    /// When it was asked for.
+    /// When the execution was requested.
     pub created: Timestamp,
-    /// When it started; nothing while it is queued.
+    /// When the execution started; `None` while it is queued.
     pub started: Option<Timestamp>,
 }
 
-/// What came of an execution. Only an end can be made into one.
+/// Outcome of an execution. Can only be built from a final state.
 #[derive(Debug, Clone)]
 pub struct Finished {
     status: Status,
@@ -102,38 +102,39 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// What the engine reports.
+    /// Takes the outcome from the engine's report.
     ///
     /// # Errors
-    /// It is more than is kept.
+    /// The result is larger than the limit.
     pub fn report(report: &Report, ended: Timestamp) -> Result<Self, Error> {
         let json = bound::json("result", report, MAX_RESULT)?;
         let cpu_ms = report.usage.cpu_ms.max(0.0).ceil() as u64;
         Ok(Self { status: report.status.into(), exit_code: report.exit_code, cpu_ms, json, ended })
     }
 
-    /// Cancelled before it started, with the result object.
+    /// Outcome of an execution that was canceled before it started, with its result object.
     ///
     /// # Errors
-    /// It is more than is kept.
+    /// The result is larger than the limit.
     pub fn cancelled(result: &Value, ended: Timestamp) -> Result<Self, Error> {
         Self::unrun(Status::Cancelled, result, ended)
     }
 
-    /// Could not be started although nobody waits for the error, with a result object that carries it.
+    /// Outcome of an execution that could not be started, with a result object that carries the error,
+    /// because no client waits for the error itself.
     ///
     /// # Errors
-    /// It is more than is kept.
+    /// The result is larger than the limit.
     pub fn failed(result: &Value, ended: Timestamp) -> Result<Self, Error> {
         Self::unrun(Status::Failed, result, ended)
     }
 
-    /// The result object as it will be kept.
+    /// Returns the result object as it will be stored.
     pub fn json(&self) -> &str {
         &self.json
     }
 
-    /// How it ended.
+    /// Returns the final status.
     pub fn status(&self) -> Status {
         self.status
     }
@@ -147,34 +148,34 @@ impl Finished {
 /// An execution without its result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
-    /// Its name.
+    /// Id of the execution.
     pub id: ExecutionId,
-    /// How it stands.
+    /// State of the execution.
     pub status: Status,
-    /// Language, or what stands for it.
+    /// Language, or a name for an execution without one.
     pub language: String,
-    /// Echoed from the request.
+    /// Metadata of the request, echoed in the result.
     pub metadata: Map<String, Value>,
-    /// When it was asked for.
+    /// When the execution was requested.
     pub created: Timestamp,
-    /// When it started.
+    /// When the execution started.
     pub started: Option<Timestamp>,
-    /// When it ended.
+    /// When the execution ended.
     pub ended: Option<Timestamp>,
-    /// Null when signalled, killed or not ended.
+    /// Exit code; `None` if the program was killed or is unfinished.
     pub exit_code: Option<u8>,
-    /// Processor time.
+    /// CPU time.
     pub cpu_ms: u64,
-    /// What it takes in the database.
+    /// Space that the execution uses in the database.
     pub size_bytes: u64,
 }
 
 /// An execution with its result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Execution {
-    /// All but the result.
+    /// Everything but the result.
     pub summary: Summary,
-    /// The result object as JSON; nothing before the end, and for an interrupted one.
+    /// The result object as JSON; `None` for unfinished and interrupted executions.
     pub result: Option<String>,
 }
 

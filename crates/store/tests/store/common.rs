@@ -1,4 +1,4 @@
-//! What the tests of the store have in common.
+//! Helpers shared by the store's tests.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use belljar_store::{ExecutionId, Options, Quotas, Store, TenantName, Timestamp};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-/// A store in a folder of its own, with one tenant.
+/// A store in its own directory, with one tenant.
 pub(crate) struct Place {
     pub(crate) store: Store,
     pub(crate) tenant: TenantName,
@@ -43,7 +43,7 @@ pub(crate) fn object(value: Value) -> Map<String, Value> {
     value.as_object().unwrap().clone()
 }
 
-/// A running Python execution.
+/// Returns a running Python execution.
 pub(crate) fn running(tenant: &TenantName) -> NewExecution {
     NewExecution {
         id: ExecutionId::generate().unwrap(),

@@ -1,4 +1,4 @@
-//! A request that comes again is known again.
+//! Repeated requests are recognized by their idempotency key.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Many at once: nothing is lost, counted twice or mixed up.
+//! Concurrent calls: nothing is lost, counted twice or mixed up.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ async fn a_flood_is_refused_in_part_and_served_in_part() {
             assert_eq!(error.fault(), Fault::Capacity, "{error}");
         }
         let there = loop {
-            // Readers have a queue of the same length.
+            // The read queue has the same length.
             match store.execution(&tenant, &id).await {
                 Ok(found) => break found.is_some(),
                 Err(error) => assert_eq!(error.fault(), Fault::Capacity, "{error}"),

@@ -1,4 +1,4 @@
-//! The store as its callers see it: real files, real threads, real deaths.
+//! Tests of the store's public interface with real files, threads and killed processes.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be prepared fails")]
 
 mod common;

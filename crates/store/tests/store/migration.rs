@@ -1,4 +1,4 @@
-//! A database of an earlier schema, filled by the code of that time, is brought up to date with all that is in it.
+//! A database with an older schema, filled by the code of that version, is migrated without losing data.
 
 use std::fs;
 use std::path::Path;
@@ -17,9 +17,9 @@ const FIXTURES: [&str; 4] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/schema-4.db"),
 ];
 
-/// How each fixture was made, by the code of its time; the variable names the file to make.
+/// Creates a fixture. Each was created by the code of its version; the variable names the file to create.
 #[tokio::test]
-#[ignore = "makes a fixture where BELLJAR_STORE_FIXTURE says"]
+#[ignore = "creates a fixture at the path in BELLJAR_STORE_FIXTURE"]
 async fn make_fixture() {
     let Some(target) = std::env::var_os("BELLJAR_STORE_FIXTURE") else { return };
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Lists: newest first, each execution once whatever comes in between, and only what was asked for.
+//! Lists are ordered newest first, match their filter, and contain each execution once despite concurrent
+//! inserts.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -45,7 +46,7 @@ async fn pages_are_stable_under_inserts() {
     };
     for limit in [1, 7, 100] {
         let seen = all(&store, &tenant, &Filter::default(), limit).await;
-        assert!(seen.is_sorted_by(|newer, older| newer > older), "newest first, each once");
+        assert!(seen.is_sorted_by(|newer, older| newer > older), "newest first, without duplicates");
         let seen: BTreeSet<_> = seen.into_iter().collect();
         assert!(seen.is_superset(&before));
     }
@@ -124,7 +125,7 @@ async fn an_execution_comes_back_as_it_was() {
     let new = NewExecution { started: None, metadata: object(json!({"n": {"a": [1]}})), ..running(tenant) };
     let id = begin(store, new.clone()).await;
     store.start_execution(tenant, &id, at(1_500)).await.unwrap();
-    assert!(store.start_execution(tenant, &id, at(1_600)).await.is_err(), "it runs already");
+    assert!(store.start_execution(tenant, &id, at(1_600)).await.is_err(), "it is already running");
     finish(store, tenant, &id, 2_000, 3).await;
     let execution = store.execution(tenant, &id).await.unwrap().unwrap();
     let summary = execution.summary;

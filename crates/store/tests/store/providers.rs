@@ -1,4 +1,4 @@
-//! Versions of what is said about providers.
+//! Versions of provider settings.
 
 use belljar_store::{ProviderContent, SealingKey};
 use serde_json::json;

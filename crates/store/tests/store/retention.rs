@@ -1,4 +1,5 @@
-//! What is too old or too much goes; what runs stays; nobody waits long for it.
+//! Retention deletes what is too old or too large, keeps unfinished executions, and does not block writers
+//! for long.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +32,7 @@ async fn the_old_goes_and_the_unfinished_stays() {
     begin(store, running(tenant)).await;
     let retention = Retention { max_age: Some(Duration::from_secs(10)), ..Retention::default() };
     let first = store.prune_step(retention, at(12_120)).await.unwrap();
-    assert_eq!((first.executions, first.more), (100, true), "small steps");
+    assert_eq!((first.executions, first.more), (100, true), "steps are small");
     let rest = store.prune(retention, at(12_120)).await.unwrap();
     assert_eq!(rest.executions, 20);
     assert_eq!(count(store, tenant).await, 31);
@@ -56,7 +57,7 @@ async fn too_much_goes_from_whoever_has_the_most() {
     let kept = stored(store, large).await + stored(store, &small).await;
     assert!((900_000..=1_000_000).contains(&kept), "{kept}");
     let page = store.executions(large, Filter::default(), None, 200).await.unwrap();
-    assert_eq!(page.executions[0].ended, Some(at(2_039)), "the newest stay");
+    assert_eq!(page.executions[0].ended, Some(at(2_039)), "the newest are kept");
 }
 
 #[tokio::test]
@@ -70,13 +71,13 @@ async fn a_database_at_its_bound_says_so_and_heals() {
         let done = belljar_store::executions::Finished::failed(&json, at(2_000)).unwrap();
         if let Err(error) = store.finish_execution(tenant, &id, done.clone()).await {
             assert_eq!(error.fault(), belljar_engine::Fault::Host);
-            assert!(error.to_string().starts_with("no room for the database"), "{error}");
+            assert!(error.to_string().starts_with("no space left for the database"), "{error}");
             waiting = Some((id, done));
             break;
         }
     }
     let (id, done) = waiting.expect("the bound was never reached");
-    assert!(count(store, tenant).await > 10, "reading goes on");
+    assert!(count(store, tenant).await > 10, "reads still work");
     let half = Retention { max_bytes: Some(1 << 20), ..Retention::default() };
     store.prune(half, at(3_000)).await.unwrap();
     store.finish_execution(tenant, &id, done).await.unwrap();
@@ -110,7 +111,7 @@ fn entry(at_ms: i64, tenant: &str, outcome: AuditOutcome) -> AuditEntry {
     }
 }
 
-/// Nothing but retention may take from the log.
+/// Checks that only retention can delete from the audit log.
 async fn holds_against_deletion(place: crate::common::Place) {
     let path = place.folder.path().join("belljar.db");
     place.store.close().await;
@@ -118,7 +119,7 @@ async fn holds_against_deletion(place: crate::common::Place) {
     for sql in [
         "DELETE FROM audit",
         "DELETE FROM audit WHERE outcome = 'refused'",
-        "UPDATE audit SET actor = 'somebody else'",
+        "UPDATE audit SET actor = 'another actor'",
     ] {
         let error = connection.execute(sql, []).unwrap_err().to_string();
         assert_eq!(error, "the audit log is append-only");
@@ -157,7 +158,7 @@ async fn refusals_of_one_push_out_their_own_and_nothing_else() {
         }
     }
     assert_eq!(kept.len(), 1_001);
-    assert_eq!((kept[0].at, kept[999].at), (at(1_101), at(102)), "the newest stay");
+    assert_eq!((kept[0].at, kept[999].at), (at(1_101), at(102)), "the newest are kept");
     assert_eq!(kept[1_000].outcome, AuditOutcome::Done);
     holds_against_deletion(place).await;
 }
@@ -181,5 +182,5 @@ async fn writers_do_not_wait_long_for_retention() {
         slowest = slowest.max(begun.elapsed());
     }
     assert_eq!(pruning.await.unwrap().executions, 400);
-    println!("the slowest write beside retention took {slowest:?}");
+    println!("slowest write during retention: {slowest:?}");
 }

@@ -1,4 +1,4 @@
-//! What survives: `kill -9`, a second process, a full disk, a backup under load.
+//! The store survives `kill -9`, a second process, a full disk, and a backup under load.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -13,7 +13,7 @@ use belljar_store::{Error, ExecutionId, Options, Store, TenantName, Timestamp};
 
 use crate::common::{at, begin, finish, open, place, running};
 
-/// Tells the re-executed test where to work.
+/// Variable that tells the re-executed test its directory.
 const FOLDER: &str = "BELLJAR_STORE_TEST_FOLDER";
 
 fn again(test: &str, folder: &Path) -> Command {
@@ -22,9 +22,9 @@ fn again(test: &str, folder: &Path) -> Command {
     command
 }
 
-/// Writes from 16 tasks until it is killed; says what was acknowledged, a line each.
+/// Writes from 16 tasks until it is killed; prints each acknowledged write on a line.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "is run, and killed, by no_acknowledged_write_is_lost"]
+#[ignore = "run and killed by no_acknowledged_write_is_lost"]
 async fn child_that_writes() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     let store = Arc::new(open(Path::new(&folder), &Options::default()));
@@ -67,11 +67,11 @@ async fn check(folder: &Path, tenant: &TenantName, acknowledged: &[String]) {
     let store = open(folder, &Options::default());
     let mut finished = 0;
     for line in acknowledged {
-        // The last line may be torn.
+        // The last line may be incomplete.
         let Some((_, said)) = line.split_once("ack ") else { continue };
         let Some((what, id)) = said.split_once(' ') else { continue };
         let Ok(id) = id.parse::<ExecutionId>() else { continue };
-        let execution = store.execution(tenant, &id).await.unwrap().expect("an acknowledged one is lost");
+        let execution = store.execution(tenant, &id).await.unwrap().expect("an acknowledged write is lost");
         if what == "finished" {
             assert_eq!(execution.summary.status, Status::Failed, "{id}");
             assert!(execution.result.unwrap().len() > 5_000);
@@ -96,7 +96,7 @@ async fn a_second_process_is_refused_until_the_first_is_gone() {
     let path = place.folder.path().join("belljar.db");
     let error = Store::open(&path, &Options::default()).unwrap_err();
     assert!(matches!(error, Error::Locked { .. }));
-    assert!(error.to_string().contains("another belljar uses this data folder"), "{error}");
+    assert!(error.to_string().contains("another belljar process uses this data folder"), "{error}");
     place.store.close().await;
     Store::open(&path, &Options::default()).unwrap().close().await;
 }
@@ -108,9 +108,9 @@ fn a_folder_that_is_not_there_is_named() {
     assert!(error.to_string().starts_with("/nowhere/belljar.lock: cannot be opened: "), "{error}");
 }
 
-/// On a file system of 3 MB: fills it, and goes on when there is room again.
+/// Fills a 3 MB file system, frees space and writes again.
 #[tokio::test]
-#[ignore = "is run by a_full_disk_heals, in a mount namespace of its own"]
+#[ignore = "run by a_full_disk_heals in its own mount namespace"]
 async fn child_on_a_small_disk() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     let folder = Path::new(&folder);
@@ -138,9 +138,9 @@ async fn child_on_a_small_disk() {
     }
     let error = error.expect("the disk never filled");
     assert_eq!(error.fault(), Fault::Host, "{error}");
-    assert!(store.executions(&tenant, Filter::default(), None, 5).await.is_ok(), "reading goes on");
+    assert!(store.executions(&tenant, Filter::default(), None, 5).await.is_ok(), "reads still work");
     std::fs::remove_file(&ballast).unwrap();
-    store.probe(Timestamp::now()).await.expect("writes heal by themselves");
+    store.probe(Timestamp::now()).await.expect("writes work again without a restart");
     for id in acknowledged {
         assert!(store.execution(&tenant, &id).await.unwrap().is_some());
     }
@@ -159,12 +159,12 @@ fn a_full_disk_heals() {
         .env(FOLDER, folder.path())
         .output();
     let Ok(output) = output else {
-        println!("SKIPPED: there is no unshare");
+        println!("SKIPPED: unshare is not installed");
         return;
     };
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     if stderr.contains("unshare:") || stderr.contains("mount:") {
-        println!("SKIPPED: no file system can be mounted here: {stderr}");
+        println!("SKIPPED: cannot mount a file system here: {stderr}");
         return;
     }
     assert!(output.status.success() && stdout.contains("healed after"), "{stdout}{stderr}");
@@ -190,21 +190,21 @@ async fn a_backup_under_load_is_whole() {
     };
     let copy = tempfile::tempdir().unwrap();
     let path = copy.path().join("belljar.db");
-    // More than once: a copy that began anew at each write would sometimes be lucky.
+    // Several times, because a copy that restarted at each write would sometimes finish by luck.
     for round in 0..5 {
         let to = if round == 4 { path.clone() } else { place.folder.path().join(format!("{round}.db")) };
         tokio::time::timeout(Duration::from_secs(60), store.backup_to(&to)).await.unwrap().unwrap();
     }
     let [one, other] = ["one.db", "other.db"].map(|name| place.folder.path().join(name));
     let (one, other) = tokio::join!(store.backup_to(&one), store.backup_to(&other));
-    assert!(one.is_ok() && matches!(other, Err(Error::BackingUp)), "one at a time");
+    assert!(one.is_ok() && matches!(other, Err(Error::BackingUp)), "only one backup at a time");
     stop.store(true, Ordering::Relaxed);
     load.await.unwrap();
     let twice = store.backup_to(&path).await.unwrap_err();
-    assert_eq!(twice.to_string(), "there is a file of this name already");
+    assert_eq!(twice.to_string(), "a file with this name already exists");
     let names: Vec<_> =
         std::fs::read_dir(copy.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
-    assert_eq!(names, ["belljar.db"], "one file, and nothing beside it");
+    assert_eq!(names, ["belljar.db"], "only one file");
 
     let connection = rusqlite::Connection::open(&path).unwrap();
     let verdict: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();

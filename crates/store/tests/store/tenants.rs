@@ -1,4 +1,4 @@
-//! Two tenants never see each other, and keys open what they should and no longer.
+//! Tenants never see each other's data, and keys are valid exactly as long as they should be.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ async fn what_is_one_tenants_is_not_there_for_another() {
     assert!(store.sandbox(&b, &sandbox).await.unwrap().is_none());
     assert!(store.snapshot(&b, &snapshot).await.unwrap().is_none());
     assert!(store.volume(&b, &name).await.unwrap().is_none());
-    // Another tenant's id is a place in the list like any other, and shows nothing.
+    // Another tenant's id is a valid cursor, but reveals nothing.
     let page = store.executions(&b, Filter::default(), Some(execution.clone()), 10).await.unwrap();
     assert_eq!((page.executions.len(), page.next_cursor), (0, None));
     assert!(store.sandboxes(&b, SandboxFilter::default(), None, 10).await.unwrap().sandboxes.is_empty());
@@ -168,7 +168,7 @@ async fn a_tenant_is_added_once_and_goes_when_it_is_empty() {
     let (store, name) = (&place.store, &place.tenant);
     let quotas = Quotas { concurrency: Some(3), cpu_seconds_per_day: Some(3_600), ..Quotas::default() };
     let twice = store.add_tenant(name, quotas, at(1)).await.unwrap_err();
-    assert_eq!(twice.to_string(), "there is a tenant of this name already");
+    assert_eq!(twice.to_string(), "a tenant with this name already exists");
     store.set_quotas(name, quotas).await.unwrap();
     assert_eq!(store.tenant(name).await.unwrap().unwrap().quotas, quotas);
     let huge = Quotas { disk_bytes: Some(u64::MAX), ..Quotas::default() };
@@ -230,7 +230,7 @@ async fn a_rotated_key_has_a_successor_and_an_end() {
     let other = crate::common::tenant(store, "other").await;
     assert!(store.rotate_key(&other, &new.record.id, at(1), at(1)).await.is_err());
     assert!(store.revoke_key(&other, &new.record.id, at(1)).await.is_err());
-    assert!(store.rotate_key(tenant, &old.record.id, at(300), at(200)).await.is_err(), "it has ended");
+    assert!(store.rotate_key(tenant, &old.record.id, at(300), at(200)).await.is_err(), "the key has expired");
 }
 
 #[tokio::test]
