@@ -1,4 +1,4 @@
-//! What each tool does: its input becomes a request, the hands do it, and the model is told.
+//! Executes tool calls: converts the input to a request, passes it to the backend, and builds the answer.
 
 use std::io::Cursor;
 
@@ -25,61 +25,61 @@ use crate::input::{
 use crate::table::{Kind, Tool};
 use crate::{Error, words};
 
-/// What is read of a file at one time; an image has to fit.
+/// Maximum number of bytes read from a file at once; also the maximum size of an image.
 const MAX_READ: u64 = 3 << 20;
-/// What is told of a file that is no image.
+/// Maximum number of bytes of a file in one answer, unless it is an image.
 const MAX_TOLD: usize = 256 << 10;
-/// Entries of a folder in one answer.
+/// Maximum number of folder entries in one answer.
 const MAX_ENTRIES: u32 = 256;
 
-/// A sandbox that was closed.
+/// Output of `sandbox_close`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Closed {
-    /// It.
+    /// The closed sandbox.
     sandbox: String,
 }
 
-/// A file, or the part of it that is told.
+/// Output of `read_file`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct FileRead {
-    /// Where it is.
+    /// Path of the file.
     path: String,
-    /// All its bytes.
+    /// Size of the file in bytes.
     size: u64,
-    /// The first byte that is told.
+    /// Offset of the first returned byte.
     offset: u64,
-    /// Its text, where it is text.
+    /// Content, if it is text.
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<String>,
-    /// Its bytes otherwise, base64.
+    /// Content in base64, if it is not text.
     #[serde(skip_serializing_if = "Option::is_none")]
     content_base64: Option<String>,
-    /// The offset with which to go on, where there is more.
+    /// Offset of the next part, if there is more.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_offset: Option<u64>,
 }
 
-/// A file that was written.
+/// Output of `write_file`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Written {
-    /// Where it is.
+    /// Path of the file.
     path: String,
-    /// How many bytes.
+    /// Number of bytes written.
     bytes: u64,
 }
 
-/// A folder.
+/// Output of `list_files`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Listing {
-    /// Where it is.
+    /// Path of the folder.
     path: String,
-    /// What is in it, by name.
+    /// Entries, sorted by name.
     entries: Vec<Listed>,
-    /// Whether there is more in it.
+    /// Whether there are more entries.
     truncated: bool,
 }
 
-/// What is in a folder.
+/// An entry of a folder.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Listed {
     name: String,
@@ -88,23 +88,23 @@ pub(crate) struct Listed {
     size: u64,
 }
 
-/// What came of reading code.
+/// Output of `check_code`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Checked {
     /// passed or refused.
     status: &'static str,
-    /// Why it may not run.
+    /// Why the code would be refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// In the order of the code.
+    /// Findings, in the order of the code.
     findings: Vec<Map<String, Value>>,
 }
 
 impl Tool {
-    /// Does what it is for.
+    /// Executes a call of the tool.
     ///
     /// # Errors
-    /// Says why it came to nothing, in words for a model.
+    /// Says why the call failed, in words for a model.
     pub async fn call(
         &self,
         hands: &dyn Hands,
@@ -125,7 +125,7 @@ impl Tool {
         words::of_result(hands.run(request, inside.as_deref(), progress, cancel).await?)
     }
 
-    /// What can be given up by letting go of it.
+    /// Executes a call that can be canceled by dropping the future.
     async fn at_once(
         &self,
         hands: &dyn Hands,
@@ -149,7 +149,7 @@ impl Tool {
                 list(hands.enter(&sandbox).await?.files(), path).await
             }
             Kind::CheckCode => check(hands, self.input::<CheckCode>(input)?.into_request()).await,
-            Kind::RunCode | Kind::RunCommand => Err(self.wrong("takes longer than a moment")),
+            Kind::RunCode | Kind::RunCommand => Err(self.wrong("cannot be executed here")),
         }
     }
 
@@ -163,7 +163,7 @@ impl Tool {
             (None, Some(coded)) => {
                 STANDARD.decode(coded).map_err(|error| self.wrong(&format!("content_base64: {error}")))?
             }
-            _ => return Err(self.wrong("give one of content and content_base64")),
+            _ => return Err(self.wrong("give either content or content_base64")),
         };
         Ok((input.sandbox, input.path, bytes))
     }
@@ -177,7 +177,7 @@ async fn open(hands: &dyn Hands, input: SandboxOpen, progress: &mut dyn Progress
     let opened = hands.open(input.into_request(), progress).await?;
     let lives = show_duration(Duration::from_millis(opened.timeout_ms));
     let text = format!(
-        "Opened sandbox {}. Give it as 'sandbox' to the other tools; its working folder is /workspace. It lives for {lives}.",
+        "Opened sandbox {}. Pass it as 'sandbox' to the other tools; its working folder is /workspace. It is closed after {lives}.",
         opened.sandbox
     );
     Ok(Answer::new(text, json!(opened)))
@@ -219,28 +219,28 @@ async fn read(files: &dyn Files, path: String, offset: u64) -> Result<Answer, Er
 impl FileRead {
     fn describe(&self) -> String {
         let more =
-            self.next_offset.map(|next| format!("\n[… more from offset {next} on …]")).unwrap_or_default();
+            self.next_offset.map(|next| format!("\n[… continues at offset {next} …]")).unwrap_or_default();
         match &self.content {
             Some(text) => format!("{text}{more}"),
             None => {
                 let (path, size) = (&self.path, show_bytes(self.size));
-                format!("{path} is no text ({size}); its bytes are in content_base64.{more}")
+                format!("{path} is not text ({size}); its bytes are in content_base64.{more}")
             }
         }
     }
 }
 
-/// A file from some byte on, as far as is read at one time; and how long it is.
+/// Reads a part of a file from an offset, up to [`MAX_READ`]; returns the size of the file and the bytes.
 pub(crate) async fn read_bytes(files: &dyn Files, path: &str, offset: u64) -> Result<(u64, Vec<u8>), Error> {
     let (metadata, source) = files.read(path, offset, Some(MAX_READ)).await?;
     let mut bytes = Vec::new();
     let read = source.take(MAX_READ).read_to_end(&mut bytes).await;
     read.map_err(|error| Error::Hands(format!("{path}: {error}")))?;
-    // Files in /proc do not know their size.
+    // Files in /proc report size 0.
     Ok((metadata.size.max(offset + bytes.len() as u64), bytes))
 }
 
-/// By its first bytes: names say anything.
+/// Detects the type of an image by its first bytes, since file names are unreliable.
 pub(crate) fn image_kind(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x89, b'P', b'N', b'G', ..] => Some("image/png"),
@@ -251,7 +251,7 @@ pub(crate) fn image_kind(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// The text that it is, but for a character that its end cuts in two.
+/// Returns the bytes as text, without a character truncated at the end; `None` if they are not text.
 pub(crate) fn text_of(bytes: &[u8]) -> Option<&str> {
     match std::str::from_utf8(bytes) {
         Ok(text) => Some(text),
@@ -307,7 +307,7 @@ async fn check(hands: &dyn Hands, request: Request) -> Result<Answer, Error> {
     let said = words::findings(&findings);
     let verdict = match &refusal {
         Some(why) => format!("It would be refused: {why}"),
-        None => "It would be run.".to_owned(),
+        None => "It would run.".to_owned(),
     };
     let text = if said.is_empty() { verdict } else { format!("{verdict}\n{said}") };
     let findings: Vec<_> = findings.iter().map(|finding| json!(finding)).collect();

@@ -1,4 +1,4 @@
-//! Hands of one's own: an engine in this process, for one caller. What it opens ends with it.
+//! The in-process backend: executes tool calls of one caller with an engine in this process.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,40 +18,40 @@ use serde_json::Value;
 use crate::Error;
 use crate::hands::{Done, Entered, Hands, Opened};
 
-/// The most sandboxes at one time.
+/// Maximum number of open sandboxes.
 const MOST: usize = 16;
 
-/// An engine for one caller.
+/// A tool backend that uses an engine in this process, for one caller.
 #[derive(Debug)]
 pub struct Alone {
     engine: Arc<Engine>,
-    /// What every request leaves out.
+    /// Defaults for fields that requests leave out.
     defaults: Defaults,
-    /// Gives a new name for something of a kind; nothing where there is no randomness.
+    /// Generates an id with the given prefix; `None` if there is no randomness.
     name: fn(&str) -> Option<String>,
     open: Arc<Sandboxes>,
 }
 
 type Sandboxes = Mutex<BTreeMap<String, Place>>;
 
-/// A sandbox: one that is being made holds its place.
+/// An open sandbox, or `None` while it is being opened.
 type Place = Option<Arc<Kept>>;
 
 #[derive(Debug)]
 struct Kept {
     living: Box<dyn Living>,
     admitted: AdmittedSandbox,
-    /// Runs in it are one after the other.
+    /// Serializes executions in the sandbox.
     turn: tokio::sync::Mutex<()>,
 }
 
 impl Alone {
-    /// Hands over an engine. `defaults` stand behind every request, and `name` gives new names by their kind.
+    /// Creates a backend. `defaults` apply to every request; `name` generates ids with a prefix.
     pub fn new(engine: Arc<Engine>, defaults: Defaults, name: fn(&str) -> Option<String>) -> Self {
         Self { engine, defaults, name, open: Arc::default() }
     }
 
-    /// Ends every sandbox.
+    /// Closes every sandbox.
     pub async fn close_all(&self) {
         let all = std::mem::take(&mut *lock(&self.open));
         for kept in all.into_values().flatten() {
@@ -60,7 +60,7 @@ impl Alone {
     }
 
     fn named(&self, kind: &str) -> Result<String, Error> {
-        (self.name)(kind).ok_or_else(|| Error::Hands("this machine gives no random numbers".to_owned()))
+        (self.name)(kind).ok_or_else(|| Error::Hands("no randomness available on this machine".to_owned()))
     }
 
     fn find(&self, sandbox: &str) -> Result<Arc<Kept>, Error> {
@@ -68,7 +68,7 @@ impl Alone {
         found.ok_or_else(|| Error::NoSandbox(sandbox.chars().take(64).collect()))
     }
 
-    /// With what was said once for all.
+    /// Fills in the defaults of a sandbox request.
     fn completed(&self, request: SandboxRequest) -> SandboxRequest {
         let base = &self.defaults.request;
         SandboxRequest {
@@ -117,15 +117,15 @@ impl Alone {
     }
 }
 
-/// Reads code outside the async threads.
+/// Runs code analysis on a blocking thread.
 async fn reading<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, belljar_engine::Error> + Send + 'static,
 ) -> Result<T, Error> {
     let read = tokio::task::spawn_blocking(work).await;
-    Ok(read.map_err(|_| Error::Hands("the code could not be read".to_owned()))??)
+    Ok(read.map_err(|_| Error::Hands("the code could not be analyzed".to_owned()))??)
 }
 
-/// Ends a sandbox when its time is over, if it is still there.
+/// Closes a sandbox at its timeout, if it is still open.
 async fn end_after(open: std::sync::Weak<Sandboxes>, id: String, timeout: Duration) {
     tokio::time::sleep(timeout).await;
     let kept = open.upgrade().and_then(|open| lock(&open).remove(&id).flatten());
@@ -134,7 +134,7 @@ async fn end_after(open: std::sync::Weak<Sandboxes>, id: String, timeout: Durati
     }
 }
 
-/// A place among those that may be open; given back unless a sandbox came to it.
+/// A reserved slot in the table of sandboxes; released on drop unless a sandbox was opened in it.
 struct Reserved<'a>(&'a Sandboxes, String);
 
 impl<'a> Reserved<'a> {
@@ -179,7 +179,8 @@ impl Hands for Alone {
                     self.engine.execute(self.named("exec")?, admitted, &mut sink, cancel).await?
                 }
             };
-            serde_json::to_value(&report).map_err(|error| Error::Hands(format!("write the result: {error}")))
+            serde_json::to_value(&report)
+                .map_err(|error| Error::Hands(format!("cannot serialize the result: {error}")))
         })
     }
 
@@ -204,7 +205,7 @@ impl Hands for Alone {
         Box::pin(async move {
             let kept = self.find(sandbox)?;
             lock(&self.open).remove(sandbox);
-            // To its end, also where nobody waits for that any more.
+            // Spawned, so that closing completes even if the caller stops waiting.
             let closing = tokio::spawn(async move { kept.living.close().await });
             closing.await.map_err(|_| Error::Hands("the sandbox could not be closed".to_owned()))
         })
@@ -226,7 +227,7 @@ impl Entered for Arc<Kept> {
     }
 }
 
-/// Passes on how far things are; output is in the result.
+/// A sink that forwards progress and ignores live output, which is in the result.
 struct Quiet<'a>(&'a mut dyn Progress);
 
 impl Sink for Quiet<'_> {

@@ -1,33 +1,33 @@
-//! What a tool answers: text for the model, images, and the same as data.
+//! Answers of tools: text for the model, images, and structured data.
 
 use belljar_engine::quantity::show_bytes;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What models can see.
+/// Image types that models can view.
 const SEEN: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
-/// The most images of one answer.
+/// Maximum number of images in one answer.
 const MAX_IMAGES: usize = 8;
-/// The largest image, in base64.
+/// Maximum size of an image in base64, in bytes.
 const MAX_IMAGE: usize = 4 << 20;
 
-/// What a tool answers.
+/// The answer of a tool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// What happened, in words.
+    /// Text for the model.
     pub text: String,
-    /// What there is to look at.
+    /// Images for the model.
     pub images: Vec<Image>,
-    /// All of it, as the tool's output schema says; absent where the tool came to nothing.
+    /// The complete answer, matching the tool's output schema; absent if the call failed.
     pub structured: Option<Value>,
 }
 
-/// An image.
+/// An image in an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
-    /// `image/png` and its kin.
+    /// MIME type, e.g. `image/png`.
     pub mime_type: String,
-    /// Base64.
+    /// Content in base64.
     pub data: String,
 }
 
@@ -36,18 +36,18 @@ impl Answer {
         Self { text, images: Vec::new(), structured: Some(structured) }
     }
 
-    /// Says why there is none: the model can mend that.
+    /// Creates the answer for a failed call, so that the model can correct it.
     pub fn failure(error: &crate::Error) -> Self {
-        Self { text: format!("Nothing was done: {error}"), images: Vec::new(), structured: None }
+        Self { text: format!("The call failed: {error}"), images: Vec::new(), structured: None }
     }
 
-    /// Whether the tool came to nothing. What a program did is an answer, whatever that was.
+    /// Returns whether the call failed. A failed program is not a failed call.
     pub fn is_error(&self) -> bool {
         self.structured.is_none()
     }
 }
 
-/// A file that a program left for whoever ran it.
+/// An artifact in the result object.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Artifact {
     pub(crate) name: String,
@@ -66,7 +66,7 @@ impl Artifact {
     }
 }
 
-/// Those of the artifacts that a model can see.
+/// Returns the artifacts that a model can view.
 pub(crate) fn images(artifacts: Vec<Artifact>) -> Vec<Image> {
     let seen = artifacts.into_iter().filter(Artifact::is_seen).take(MAX_IMAGES);
     seen.map(|artifact| Image { mime_type: artifact.mime_type, data: artifact.content_base64 }).collect()

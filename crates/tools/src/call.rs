@@ -1,4 +1,4 @@
-//! A model's tool call, taken as it is in the words of whoever made the model, and answered in the same.
+//! Parses tool calls in the formats of OpenAI, Anthropic and MCP, and answers in the same format.
 
 use serde_json::{Map, Value, json};
 
@@ -8,32 +8,32 @@ use crate::answer::{Answer, Image};
 /// A tool call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
-    /// The tool that it names, where it does.
+    /// Name of the tool, if given.
     pub name: Option<String>,
-    /// What it gives to the tool.
+    /// Input of the tool.
     pub input: Map<String, Value>,
-    /// How it is answered.
+    /// Format of the reply.
     pub reply: Reply,
 }
 
-/// In whose words a call is answered, with the name by which its result is known.
+/// The format of a call and its reply, with the id of the call.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
-    /// OpenAI's chat completions: `{"id", "type": "function", "function": {"name", "arguments": "{…}"}}`.
+    /// OpenAI chat completions: `{"id", "type": "function", "function": {"name", "arguments": "{…}"}}`.
     Chat(Value),
-    /// OpenAI's responses: `{"type": "function_call", "call_id", "name", "arguments": "{…}"}`.
+    /// OpenAI responses: `{"type": "function_call", "call_id", "name", "arguments": "{…}"}`.
     Responses(Value),
-    /// Anthropic's messages: `{"type": "tool_use", "id", "name", "input": {…}}`.
+    /// Anthropic messages: `{"type": "tool_use", "id", "name", "input": {…}}`.
     Messages(Value),
-    /// MCP's, or the input by itself, also with `"tool"` beside it.
+    /// MCP, or the plain input, optionally with a `"tool"` field.
     Plain,
 }
 
 impl Call {
-    /// Reads a call.
+    /// Parses a call.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// Says what is invalid.
     pub fn parse(mut body: Map<String, Value>) -> Result<Self, Error> {
         let kind = body.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
         if let Some(Value::Object(function)) = body.remove("function") {
@@ -62,17 +62,17 @@ impl Call {
         let input = match take(&mut call, field) {
             Value::Object(input) => input,
             Value::Null => Map::new(),
-            // As models write it: a text that should be JSON.
+            // OpenAI's models send the arguments as a string of JSON.
             Value::String(written) if written.trim().is_empty() => Map::new(),
             Value::String(written) => belljar_engine::json::object(written.as_bytes())?,
-            _ => return Err(Error::Call(format!("its {field} are no object"))),
+            _ => return Err(Error::Call(format!("'{field}' is not an object"))),
         };
         Ok(Self { name, input, reply })
     }
 }
 
 impl Reply {
-    /// The result of the call, to be handed back to the model.
+    /// Formats an answer as the result to return to the model.
     pub fn with(self, answer: Answer) -> Value {
         let is_error = answer.is_error();
         match self {
@@ -114,11 +114,11 @@ fn take(body: &mut Map<String, Value>, field: &str) -> Value {
 fn text(value: Value) -> Result<String, Error> {
     match value {
         Value::String(text) => Ok(text),
-        _ => Err(Error::Call("the name of its tool is no text".to_owned())),
+        _ => Err(Error::Call("the tool name is not a string".to_owned())),
     }
 }
 
-/// Whether it has these fields and no others.
+/// Returns whether the object has exactly these fields.
 fn is_only(body: &Map<String, Value>, fields: &[&str]) -> bool {
     body.len() == fields.len() && fields.iter().all(|field| body.contains_key(*field))
 }

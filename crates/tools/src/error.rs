@@ -1,40 +1,40 @@
-//! Why a tool came to nothing. Read by models: each message says what to do.
+//! Errors of tool calls. Models read the messages, so each one says what to do.
 
 use thiserror::Error as ThisError;
 
-/// Why a tool came to nothing. What a program did is never one of these.
+/// Why a tool call failed. A failing program is not an error.
 #[derive(Debug, ThisError)]
 pub enum Error {
-    /// There is no tool of that name.
-    #[error("there is no tool '{0}'; there are {known}", known = crate::table::names())]
+    /// There is no tool with that name.
+    #[error("there is no tool '{0}'; available: {known}", known = crate::table::names())]
     UnknownTool(String),
-    /// What the model gave does not fit the tool.
+    /// The input does not match the tool's schema.
     #[error("{tool}: {message}")]
     Input {
         /// The tool.
         tool: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         message: String,
     },
-    /// The tool call itself cannot be read.
+    /// The tool call itself is malformed.
     #[error("tool call: {0}")]
     Call(String),
-    /// It was given up, as its caller wished.
-    #[error("cancelled")]
+    /// The caller canceled the call.
+    #[error("canceled")]
     Cancelled,
-    /// There is no such sandbox any more.
+    /// The sandbox does not exist or is closed.
     #[error("there is no sandbox '{0}'; open one with sandbox_open")]
     NoSandbox(String),
-    /// As many sandboxes are open as may be.
-    #[error("{0} sandboxes are open, and no more may be; close one with sandbox_close")]
+    /// The maximum number of sandboxes is open.
+    #[error("the maximum of {0} sandboxes is open; close one with sandbox_close")]
     TooManySandboxes(usize),
-    /// The engine says why nothing ran.
+    /// The engine refused or failed to run the request.
     #[error(transparent)]
     Engine(#[from] belljar_engine::Error),
-    /// The sandbox says why it did not do it.
+    /// An operation on the sandbox failed.
     #[error(transparent)]
     Living(#[from] belljar_engine::living::LivingError),
-    /// Whoever did it says why not.
+    /// The backend failed.
     #[error("{0}")]
     Hands(String),
 }

@@ -1,4 +1,4 @@
-//! The port: who does what a tool asks for.
+//! The port to the backend that executes tool calls.
 
 use std::fmt::Debug;
 
@@ -14,13 +14,13 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// What comes of asking.
+/// The result of a backend operation.
 pub type Done<'a, T> = BoxFuture<'a, Result<T, Error>>;
 
-/// Does what tools ask for, on behalf of one caller: nobody else's sandboxes are there.
+/// Executes tool calls for one caller and only sees that caller's sandboxes.
 pub trait Hands: Debug + Send + Sync {
-    /// Runs a request, in a fresh sandbox or inside an open one; the result object. When `cancel` completes nothing of it
-    /// is left running before this returns, nor when the future is dropped.
+    /// Runs a request in a fresh sandbox, or in an open one, and returns the result object. After `cancel`
+    /// completes or the future is dropped, nothing is left running.
     fn run<'a>(
         &'a self,
         request: Request,
@@ -29,35 +29,35 @@ pub trait Hands: Debug + Send + Sync {
         cancel: BoxFuture<'a, ()>,
     ) -> Done<'a, Value>;
 
-    /// Reads what a request would run.
+    /// Checks the code of a request against the policies.
     fn check(&self, request: Request) -> Done<'_, Verdict>;
 
-    /// Opens a sandbox; dropping the future gives that up.
+    /// Opens a sandbox; dropping the future cancels that.
     fn open<'a>(&'a self, request: SandboxRequest, progress: &'a mut dyn Progress) -> Done<'a, Opened>;
 
-    /// Ends one, and everything in it.
+    /// Closes a sandbox and kills everything in it.
     fn close<'a>(&'a self, sandbox: &'a str) -> Done<'a, ()>;
 
-    /// Works with the files of one.
+    /// Returns access to the files of a sandbox.
     fn enter<'a>(&'a self, sandbox: &'a str) -> Done<'a, Box<dyn Entered>>;
 
-    /// Those that this caller opened and can see here.
+    /// Lists the caller's open sandboxes.
     fn sandboxes(&self) -> Vec<String>;
 }
 
-/// A sandbox while somebody works with its files.
+/// Access to the files of a sandbox, which keeps it in use.
 pub trait Entered: Send + Sync {
-    /// Its files.
+    /// Returns the files of the sandbox.
     fn files(&self) -> &dyn Files;
 }
 
-/// A sandbox that was opened.
+/// Output of `sandbox_open`.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Opened {
-    /// Its name, for the other tools.
+    /// Id of the sandbox, for the other tools.
     pub sandbox: String,
-    /// It ends by itself after so many milliseconds.
+    /// Milliseconds after which the sandbox is closed.
     pub timeout_ms: u64,
-    /// Packages that were installed in it.
+    /// Packages that were installed.
     pub packages: Vec<String>,
 }

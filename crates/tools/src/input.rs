@@ -1,4 +1,4 @@
-//! What tools take. The comments are what models read.
+//! Inputs of the tools. The field comments are the descriptions that models read.
 
 use belljar_engine::language::LANGUAGES;
 use belljar_engine::limits::LimitsSpec;
@@ -12,116 +12,119 @@ fn languages() -> Vec<&'static str> {
     LANGUAGES.iter().map(|language| language.name).collect()
 }
 
-/// `run_code`.
+/// Input of `run_code`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RunCode {
     /// Language of the code.
     #[schemars(extend("enum" = languages()))]
     pub(crate) language: String,
-    /// The whole program. Print what you want to see; save images and other files for the user below ./artifacts.
+    /// The whole program. Print what you want to see; save images and other files for the user below
+    /// ./artifacts.
     pub(crate) code: String,
-    /// Keyword arguments: when given, the function main of the code is called with them, and what it returns is in the
-    /// result.
+    /// Keyword arguments. If given, the code's function main is called with them, and its return value is in
+    /// the result.
     pub(crate) arguments: Option<Map<String, Value>>,
-    /// Packages to install first, such as "pandas" or "lodash@4". What the code imports is found by itself: name only what
-    /// is not, or a version.
+    /// Packages to install first, e.g. "pandas" or "lodash@4". Imports of the code are detected
+    /// automatically: only name packages that are not imported, or that need a version.
     pub(crate) dependencies: Option<Vec<String>>,
-    /// Files to put into the working folder first.
+    /// Files to write to the working folder first.
     pub(crate) files: Option<Vec<File>>,
-    /// What the program reads from standard input.
+    /// Standard input of the program.
     pub(crate) stdin: Option<String>,
-    /// How long it may run, in milliseconds (usually 30000).
+    /// Timeout in milliseconds (default 30000).
     pub(crate) timeout_ms: Option<i64>,
-    /// A sandbox from sandbox_open to run in, whose files stay. Without, it runs in a fresh one that is gone afterwards.
+    /// Id of a sandbox from sandbox_open to run in; its files persist. Without it, a fresh sandbox is used
+    /// and discarded.
     pub(crate) sandbox: Option<String>,
 }
 
-/// `run_command`.
+/// Input of `run_command`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RunCommand {
-    /// A line of Bash, or several.
+    /// One or more lines of Bash.
     pub(crate) command: String,
-    /// Files to put into the working folder first.
+    /// Files to write to the working folder first.
     pub(crate) files: Option<Vec<File>>,
-    /// What it reads from standard input.
+    /// Standard input of the command.
     pub(crate) stdin: Option<String>,
-    /// The folder in which it starts (usually /workspace).
+    /// Working folder (default /workspace).
     pub(crate) workdir: Option<String>,
-    /// How long it may run, in milliseconds (usually 30000).
+    /// Timeout in milliseconds (default 30000).
     pub(crate) timeout_ms: Option<i64>,
-    /// A sandbox from sandbox_open to run in, whose files stay. Without, it runs in a fresh one that is gone afterwards.
+    /// Id of a sandbox from sandbox_open to run in; its files persist. Without it, a fresh sandbox is used
+    /// and discarded.
     pub(crate) sandbox: Option<String>,
 }
 
-/// A file.
+/// A file to write to the working folder.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct File {
-    /// Relative to the working folder.
+    /// Path relative to the working folder.
     pub(crate) path: String,
-    /// Text.
+    /// Content as text.
     pub(crate) content: Option<String>,
-    /// Or bytes, base64.
+    /// Content in base64, instead of content.
     pub(crate) content_base64: Option<String>,
 }
 
-/// `sandbox_open`.
+/// Input of `sandbox_open`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct SandboxOpen {
-    /// Python packages that everything in it can import.
+    /// Python packages to install in the sandbox.
     pub(crate) dependencies: Option<Vec<String>>,
-    /// How long it lives, in milliseconds (usually 3600000).
+    /// Lifetime in milliseconds (default 3600000).
     pub(crate) timeout_ms: Option<i64>,
 }
 
-/// `sandbox_close`.
+/// Input of `sandbox_close`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SandboxClose {
-    /// The sandbox.
+    /// Id of the sandbox.
     pub(crate) sandbox: String,
 }
 
-/// `read_file`.
+/// Input of `read_file`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReadFile {
-    /// The sandbox.
+    /// Id of the sandbox.
     pub(crate) sandbox: String,
-    /// Absolute, or relative to /workspace.
+    /// Path of the file, absolute or relative to /workspace.
     pub(crate) path: String,
-    /// The byte to begin with (usually 0).
+    /// Offset of the first byte to read (default 0).
     pub(crate) offset: Option<u64>,
 }
 
-/// `write_file`.
+/// Input of `write_file`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WriteFile {
-    /// The sandbox.
+    /// Id of the sandbox.
     pub(crate) sandbox: String,
-    /// Absolute, or relative to /workspace. Missing folders are made.
+    /// Path of the file, absolute or relative to /workspace. Missing folders are created.
     pub(crate) path: String,
-    /// Text; replaces what is there.
+    /// Content as text; replaces an existing file.
     pub(crate) content: Option<String>,
-    /// Or bytes, base64.
+    /// Content in base64, instead of content.
     pub(crate) content_base64: Option<String>,
 }
 
-/// `list_files`.
+/// Input of `list_files`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListFiles {
-    /// The sandbox.
+    /// Id of the sandbox.
     pub(crate) sandbox: String,
-    /// A folder, absolute or relative to /workspace (usually /workspace itself).
+    /// Path of the folder, absolute or relative to /workspace (default /workspace).
     pub(crate) path: Option<String>,
 }
 
-/// `check_code`.
+/// Input of `check_code`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CheckCode {
@@ -149,7 +152,7 @@ impl RunCode {
 }
 
 impl RunCommand {
-    /// As Bash, so that it is read like code.
+    /// Converts to a request to run Bash code, so that policies check it like code.
     pub(crate) fn into_request(self) -> (Request, Option<String>) {
         let request = Request {
             language: Some("bash".to_owned()),

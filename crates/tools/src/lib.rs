@@ -1,12 +1,12 @@
-//! What models may do: one table of tools, who does them, and how a model is answered.
+//! Tools that models can call: the table of tools, the backend that executes them, and the answers to models.
 //!
 //! ```text
 //! MCP (stdio, HTTP) ──┐
-//! a tool call ────────┴▶ Tool::call(input) ─▶ Hands ─▶ engine        Answer { text, images, structured }
+//! a tool call ────────┴▶ Tool::call(input) ─▶ ToolBackend ─▶ engine        ToolAnswer { text, images, structured }
 //! ```
 //!
-//! [`Hands`] is the port: this process's own engine ([`Alone`]), or the server on behalf of a tenant. Nothing here touches
-//! disk, network or processes.
+//! [`Hands`] is the port. It is implemented by an in-process engine ([`Alone`]), and by the server for a
+//! tenant. This crate does not touch disk, network or processes.
 
 mod act;
 mod alone;

@@ -1,4 +1,5 @@
-//! MCP: the tools and the files of sandboxes for whoever speaks that protocol, in its current and earlier revisions.
+//! The MCP server: offers the tools, and sandbox files as resources, in current and earlier protocol
+//! revisions.
 
 use std::sync::Arc;
 
@@ -21,30 +22,31 @@ use crate::resources;
 use crate::table::{Effect, Tool};
 use crate::telling::{Telling, hear};
 
-const INSTRUCTIONS: &str = "Runs code in isolated sandboxes. run_code runs one program and forgets it; for work in several \
-    steps, sandbox_open gives a sandbox whose files stay, for run_code, run_command, read_file, write_file and list_files.";
+const INSTRUCTIONS: &str = "Runs code in isolated sandboxes. run_code runs one program and keeps nothing; for work in \
+    several steps, sandbox_open opens a sandbox whose files persist, for run_code, run_command, read_file, write_file \
+    and list_files.";
 
-/// Knows on whose behalf a request is.
+/// Finds the backend for the caller of a request.
 pub trait Office: Send + Sync + 'static {
-    /// The hands for a request; `request` carries what its transport knows.
+    /// Returns the backend for a request; `request` has the transport's data, e.g. the authenticated caller.
     ///
     /// # Errors
-    /// Says why it may not ask.
+    /// Says why the request is not permitted.
     fn hands(&self, request: &Extensions) -> Result<Arc<dyn Hands>, ErrorData>;
 }
 
-/// There is only one caller.
+/// A host with a single caller.
 impl Office for Arc<dyn Hands> {
     fn hands(&self, _request: &Extensions) -> Result<Arc<dyn Hands>, ErrorData> {
         Ok(Arc::clone(self))
     }
 }
 
-/// Answers MCP requests.
+/// The MCP request handler.
 #[derive(Debug)]
 pub struct Desk<O>(pub O);
 
-/// Serves one client over a pair of pipes, until it goes away.
+/// Serves one client over a pair of streams until it disconnects.
 pub async fn serve(
     hands: Arc<dyn Hands>,
     read: impl AsyncRead + Send + Unpin + 'static,
@@ -53,12 +55,12 @@ pub async fn serve(
     let transport = AsyncRwTransport::new_server(read, write).with_max_line_length(MAX_REQUEST);
     match Desk(hands).serve(transport).await {
         Ok(running) => drop(running.waiting().await),
-        // A client that leaves before it has said who it is.
-        Err(error) => tracing::debug!(%error, "no session"),
+        // The client disconnected before initialization.
+        Err(error) => tracing::debug!(%error, "MCP session not established"),
     }
 }
 
-/// A tool in the words of MCP.
+/// Returns the MCP definition of a tool.
 pub(crate) fn definition(tool: &Tool) -> rmcp::model::Tool {
     let annotations = ToolAnnotations::with_title(tool.title)
         .read_only(tool.effect == Effect::Reads)
@@ -131,7 +133,7 @@ impl<O: Office> ServerHandler for Desk<O> {
     }
 }
 
-/// Calls a tool, and tells meanwhile how far things are.
+/// Calls a tool and sends progress notifications meanwhile.
 async fn call(
     tool: &Tool,
     hands: &dyn Hands,
@@ -149,11 +151,11 @@ async fn call(
     content(called.await.unwrap_or_else(|error| Answer::failure(&error)))
 }
 
-/// For whoever asked to be told.
+/// Sends a progress notification, if the client asked for them.
 async fn progress(context: &RequestContext<RoleServer>, steps: u32, what: String) {
     let Some(token) = context.meta.get_progress_token() else { return };
     let param = ProgressNotificationParam::new(token, f64::from(steps)).with_message(what);
-    // A client that does not hear it will hear of the end.
+    // A lost notification is harmless: the client still gets the result.
     let _ = context.peer.notify_progress(param).await;
 }
 

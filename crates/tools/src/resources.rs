@@ -1,4 +1,4 @@
-//! Files of sandboxes as resources: `belljar://sandboxes/SANDBOX/workspace/plot.png`.
+//! Sandbox files as MCP resources: `belljar://sandboxes/SANDBOX/workspace/plot.png`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,20 +11,20 @@ use crate::act::{image_kind, read_bytes, text_of};
 use crate::hands::Hands;
 
 const START: &str = "belljar://sandboxes/";
-/// What a path may have in an address as it is.
+/// Characters that are not percent-encoded in a path.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_').remove(b'~');
-/// Where files that are worth a look are.
+/// The folder whose files are listed.
 const ROOT: &str = "/workspace";
-/// Bounds of a list: files, folders that are looked into, and entries of one.
+/// Bounds of a listing: files, visited folders, and entries per folder.
 const MAX_FILES: usize = 500;
 const MAX_FOLDERS: usize = 50;
 const MAX_ENTRIES: u32 = 256;
 
-/// The files of the caller's sandboxes, as many as a list holds.
+/// Lists the files of the caller's sandboxes, up to the bounds.
 pub(crate) async fn list(hands: &dyn Hands) -> Vec<Resource> {
     let mut found = Vec::new();
     for sandbox in hands.sandboxes() {
-        // One that ended meanwhile has no files.
+        // A sandbox that was closed meanwhile is skipped.
         if let Ok(entered) = hands.enter(&sandbox).await {
             walk(entered.files(), &sandbox, &mut found).await;
         }
@@ -54,12 +54,12 @@ async fn walk(files: &dyn Files, sandbox: &str, found: &mut Vec<Resource>) {
 
 pub(crate) fn template() -> ResourceTemplate {
     ResourceTemplate::new(format!("{START}{{sandbox}}/{{+path}}"), "file")
-        .with_title("A file of a sandbox")
-        .with_description("By the name of a sandbox and an absolute path in it, without its first slash.")
+        .with_title("A file in a sandbox")
+        .with_description("Addressed by sandbox id and absolute path, without the leading slash.")
 }
 
 pub(crate) async fn read(hands: &dyn Hands, uri: &str) -> Result<ResourceContents, Error> {
-    let (sandbox, path) = parse(uri).ok_or_else(|| Error::Call(format!("{uri} is no file of a sandbox")))?;
+    let (sandbox, path) = parse(uri).ok_or_else(|| Error::Call(format!("{uri} is not a sandbox file")))?;
     let entered = hands.enter(sandbox).await?;
     let (size, bytes) = read_bytes(entered.files(), &path, 0).await?;
     if size > bytes.len() as u64 {

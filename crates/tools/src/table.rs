@@ -1,4 +1,4 @@
-//! The one table of tools, and its definitions in the words of each kind of client.
+//! The table of tools, and their definitions in the format of each kind of client.
 
 use std::sync::LazyLock;
 
@@ -13,38 +13,38 @@ use crate::input::{
     CheckCode, ListFiles, ReadFile, RunCode, RunCommand, SandboxClose, SandboxOpen, WriteFile,
 };
 
-/// A tool.
+/// A tool that models can call.
 #[derive(Debug)]
 pub struct Tool {
-    /// Its name in calls.
+    /// Name used in calls.
     pub name: &'static str,
-    /// Its name for people.
+    /// Title for people.
     pub title: &'static str,
-    /// When to use it, for models.
+    /// Description for models: what the tool does and when to use it.
     pub description: &'static str,
-    /// What it takes, a JSON Schema.
+    /// JSON Schema of the input.
     pub input: Map<String, Value>,
-    /// What it gives, a JSON Schema.
+    /// JSON Schema of the output.
     pub output: Map<String, Value>,
-    /// What it does to its sandbox: nothing else is ever touched.
+    /// Effect on the sandbox; a tool never affects anything else.
     pub(crate) effect: Effect,
     pub(crate) kind: Kind,
 }
 
-/// What a tool does to its sandbox.
+/// Effect of a tool on its sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// It looks.
+    /// Read-only.
     Reads,
-    /// It adds or replaces, and doing so twice changes nothing more.
+    /// Adds or replaces; idempotent.
     Writes,
-    /// It does whatever it is told to.
+    /// Runs arbitrary code.
     Anything,
-    /// It ends something.
+    /// Destroys something.
     Ends,
 }
 
-/// Which tool it is.
+/// Identifies a tool.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     RunCode,
@@ -57,20 +57,20 @@ pub(crate) enum Kind {
     CheckCode,
 }
 
-/// Another name by which models know `run_code`.
+/// Alias of `run_code` that some models use.
 const CODE_EXECUTION: &str = "code_execution";
 
 impl Tool {
-    /// All of them.
+    /// Returns all tools.
     pub fn all() -> &'static [Self] {
         static ALL: LazyLock<Vec<Tool>> = LazyLock::new(table);
         &ALL
     }
 
-    /// One by its name.
+    /// Finds a tool by name.
     ///
     /// # Errors
-    /// There is none.
+    /// Fails if there is no such tool.
     pub fn named(name: &str) -> Result<&'static Self, Error> {
         let name = if name == CODE_EXECUTION { "run_code" } else { name };
         let found = Self::all().iter().find(|tool| tool.name == name);
@@ -78,7 +78,7 @@ impl Tool {
     }
 }
 
-/// For messages.
+/// Returns the names of all tools, for messages.
 pub(crate) fn names() -> String {
     Tool::all().iter().map(|tool| tool.name).collect::<Vec<_>>().join(", ")
 }
@@ -93,9 +93,9 @@ fn runs() -> [Tool; 2] {
         Tool {
             name: "run_code",
             title: "Run code",
-            description: "Runs a program in a fresh, isolated sandbox and returns what it printed, what main() returned \
-                and the files it left below ./artifacts (images are shown). Packages that the code imports are installed \
-                by themselves. There is usually no network. Nothing is kept between calls unless a sandbox is given.",
+            description: "Runs a program in a fresh, isolated sandbox and returns its output, the return value of main() \
+                and the files in ./artifacts (images are shown). Packages that the code imports are installed \
+                automatically. There is usually no network. Nothing persists between calls unless a sandbox is given.",
             input: schema_of::<RunCode>(),
             output: result(),
             effect: Effect::Anything,
@@ -104,8 +104,8 @@ fn runs() -> [Tool; 2] {
         Tool {
             name: "run_command",
             title: "Run a command",
-            description: "Runs a line of Bash in an isolated sandbox and returns what it printed. To build on earlier \
-                steps, open a sandbox first and give it: its files stay between calls.",
+            description: "Runs Bash in an isolated sandbox and returns its output. To build on earlier steps, open a \
+                sandbox first and pass it: its files persist between calls.",
             input: schema_of::<RunCommand>(),
             output: result(),
             effect: Effect::Anything,
@@ -119,7 +119,7 @@ fn sandboxes() -> [Tool; 2] {
         Tool {
             name: "sandbox_open",
             title: "Open a sandbox",
-            description: "Opens a sandbox whose files stay between calls, for work in several steps. Close it when done.",
+            description: "Opens a sandbox whose files persist between calls, for work in several steps. Close it when done.",
             input: schema_of::<SandboxOpen>(),
             output: schema_of::<Opened>(),
             effect: Effect::Anything,
@@ -128,7 +128,7 @@ fn sandboxes() -> [Tool; 2] {
         Tool {
             name: "sandbox_close",
             title: "Close a sandbox",
-            description: "Ends a sandbox: everything that runs in it is killed and its files are gone.",
+            description: "Closes a sandbox: kills everything that runs in it and deletes its files.",
             input: schema_of::<SandboxClose>(),
             output: schema_of::<Closed>(),
             effect: Effect::Ends,
@@ -142,7 +142,7 @@ fn files() -> [Tool; 3] {
         Tool {
             name: "read_file",
             title: "Read a file",
-            description: "Reads a file of a sandbox: text as it is, images to look at, other bytes in base64.",
+            description: "Reads a file in a sandbox: text as is, images for viewing, other content in base64.",
             input: schema_of::<ReadFile>(),
             output: schema_of::<FileRead>(),
             effect: Effect::Reads,
@@ -151,7 +151,7 @@ fn files() -> [Tool; 3] {
         Tool {
             name: "write_file",
             title: "Write a file",
-            description: "Writes a file of a sandbox, replacing what is there.",
+            description: "Writes a file in a sandbox, replacing an existing one.",
             input: schema_of::<WriteFile>(),
             output: schema_of::<Written>(),
             effect: Effect::Writes,
@@ -160,7 +160,7 @@ fn files() -> [Tool; 3] {
         Tool {
             name: "list_files",
             title: "List files",
-            description: "Lists a folder of a sandbox.",
+            description: "Lists a folder in a sandbox.",
             input: schema_of::<ListFiles>(),
             output: schema_of::<Listing>(),
             effect: Effect::Reads,
@@ -173,8 +173,7 @@ fn check_code() -> Tool {
     Tool {
         name: "check_code",
         title: "Check code",
-        description: "Reads code without running it and says what the policy of this place minds in it, and what to \
-                write instead.",
+        description: "Checks code against the policy without running it, and suggests what to write instead.",
         input: schema_of::<CheckCode>(),
         output: schema_of::<Checked>(),
         effect: Effect::Reads,
@@ -182,7 +181,8 @@ fn check_code() -> Tool {
     }
 }
 
-/// In the plain form that every client reads: in one piece, and what may be left out is not also null.
+/// Generates a schema in a simple form that every client understands: inlined, with optional fields that are
+/// not also nullable.
 fn schema_of<T: JsonSchema>() -> Map<String, Value> {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.inline_subschemas = true;
@@ -213,14 +213,14 @@ fn plain(schema: &mut Value) {
                     object.insert("type".to_owned(), kind);
                 }
             }
-            // Comments are wrapped.
+            // Descriptions come from wrapped comments.
             if let Some(Value::String(text)) = object.get_mut("description") {
                 *text = text.replace('\n', " ");
             }
             if object.get("default") == Some(&Value::Null) {
                 object.remove("default");
             }
-            // `int64` and its kin mean nothing to most validators, and some refuse what they do not know.
+            // Most validators do not know formats such as `int64`, and some refuse unknown ones.
             if object.get("format").is_some_and(Value::is_string) {
                 object.remove("format");
             }
@@ -231,20 +231,20 @@ fn plain(schema: &mut Value) {
     }
 }
 
-/// Whose words definitions are in.
+/// Format of tool definitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// `tools` of OpenAI's chat completions, and of everybody who took them over.
+    /// `tools` of OpenAI chat completions and compatible APIs.
     OpenAi,
-    /// `tools` of Anthropic's messages.
+    /// `tools` of Anthropic messages.
     Anthropic,
-    /// The result of MCP's `tools/list`.
+    /// Result of MCP `tools/list`.
     Mcp,
-    /// All that is known, in our own words.
+    /// All fields, in Belljar's own format.
     Json,
 }
 
-/// The definitions of all tools.
+/// Returns the definitions of all tools.
 pub fn definitions(format: Format) -> Value {
     let each = |define: fn(&Tool) -> Value| Tool::all().iter().map(define).collect::<Value>();
     match format {

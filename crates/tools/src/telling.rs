@@ -1,11 +1,11 @@
-//! How far things are, told to somebody who waits for them elsewhere.
+//! Forwards progress messages from work to its caller.
 
 use std::pin::pin;
 
 use belljar_engine::packages::Progress;
 use tokio::sync::watch;
 
-/// Tells whoever [`hear`]s; the latest word counts.
+/// Sends progress messages to [`hear`]; only the latest one is kept.
 #[derive(Debug, Default)]
 pub struct Telling(pub watch::Sender<String>);
 
@@ -15,7 +15,7 @@ impl Progress for Telling {
     }
 }
 
-/// Waits for work, and passes on meanwhile how far it is.
+/// Waits for work and passes its progress messages on meanwhile.
 pub async fn hear<T, Passed: Future<Output = ()>>(
     mut told: watch::Receiver<String>,
     work: impl Future<Output = T>,

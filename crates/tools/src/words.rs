@@ -1,4 +1,4 @@
-//! What a model reads of a result: what happened, the beginning and end of output, and what to change.
+//! Renders results as text for models: what happened, the head and tail of the output, and what to change.
 
 use std::fmt::Write;
 
@@ -8,14 +8,14 @@ use serde_json::Value;
 use crate::Error;
 use crate::answer::{Answer, Artifact, images};
 
-/// What is shown of a stream, from its beginning and from its end.
+/// Bytes shown from the head and the tail of an output stream.
 const HEAD: usize = 6_000;
 const TAIL: usize = 6_000;
-/// So many findings are worth a line each.
+/// Maximum number of findings shown, one line each.
 const MAX_FINDINGS: usize = 10;
 const MAX_VALUE: usize = 8_000;
 
-/// What is read of the result object.
+/// The fields of the result object that are rendered.
 #[derive(Debug, Deserialize)]
 struct Seen {
     status: String,
@@ -52,10 +52,10 @@ struct Installed {
     packages: Vec<String>,
 }
 
-/// The answer about a run.
+/// Renders the answer for an execution.
 pub(crate) fn of_result(result: Value) -> Result<Answer, Error> {
-    let seen =
-        Seen::deserialize(&result).map_err(|error| Error::Hands(format!("read the result: {error}")))?;
+    let seen = Seen::deserialize(&result)
+        .map_err(|error| Error::Hands(format!("cannot parse the result: {error}")))?;
     let text = seen.text();
     Ok(Answer { text, images: images(seen.artifacts), structured: Some(result) })
 }
@@ -75,7 +75,7 @@ impl Seen {
         stream(&mut text, "stdout", &self.stdout);
         stream(&mut text, "stderr", &self.stderr);
         if self.says_nothing() {
-            line(&mut text, format_args!("It printed nothing: print what you want to see."));
+            line(&mut text, format_args!("It printed nothing; print what you want to see."));
         }
         if !self.artifacts.is_empty() {
             let named: Vec<_> = self.artifacts.iter().map(Artifact::describe).collect();
@@ -103,11 +103,11 @@ impl Seen {
         match (self.status.as_str(), self.exit_code, &self.signal) {
             ("succeeded", ..) => format!("Succeeded in {took}."),
             ("failed", Some(code), _) => format!("Failed with exit code {code} after {took}."),
-            ("failed", None, Some(signal)) => format!("Failed: ended by {signal} after {took}."),
+            ("failed", None, Some(signal)) => format!("Failed: killed by {signal} after {took}."),
             ("timed_out", ..) => format!("Timed out after {took}."),
             ("limit_exceeded", ..) => {
                 let limit = self.limit.as_deref().unwrap_or("some");
-                format!("Ended after {took}: over its {limit} limit.")
+                format!("Ended after {took}: {limit} limit exceeded.")
             }
             ("refused", ..) => "Refused by the policy before it ran.".to_owned(),
             (status, ..) => format!("{status} after {took}."),
@@ -116,9 +116,11 @@ impl Seen {
 
     fn hints(&self) -> Vec<String> {
         let own = match (self.status.as_str(), self.limit.as_deref()) {
-            ("timed_out", _) => Some("do less at a time, or give a larger timeout_ms"),
-            ("limit_exceeded", Some("memory")) => Some("hold less in memory: read and work in pieces"),
-            ("limit_exceeded", Some("disk")) => Some("write less, and remove what is not needed any more"),
+            ("timed_out", _) => Some("do less at once, or pass a larger timeout_ms"),
+            ("limit_exceeded", Some("memory")) => Some("use less memory: process the data in pieces"),
+            ("limit_exceeded", Some("disk")) => {
+                Some("write less, and remove files that are no longer needed")
+            }
             ("limit_exceeded", Some("output")) => Some("print less"),
             ("limit_exceeded", Some("processes")) => Some("start fewer processes or threads"),
             _ => None,
@@ -137,7 +139,7 @@ impl Minded {
     }
 }
 
-/// One line for each finding of a policy.
+/// Renders the findings of a policy, one line each.
 pub(crate) fn findings(findings: &[belljar_engine::finding::Finding]) -> String {
     let mut text = String::new();
     for finding in findings.iter().take(MAX_FINDINGS) {
@@ -164,7 +166,7 @@ fn line(text: &mut String, what: std::fmt::Arguments<'_>) {
     let _ = write!(text, "{start}{what}");
 }
 
-/// The beginning and the end, and how much is between them.
+/// Truncates text to its head and tail, and says how much was left out.
 pub(crate) fn cut(text: &str, head: usize, tail: usize) -> String {
     if text.len() <= head + tail {
         return text.to_owned();
@@ -196,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_model_is_told_what_happened_and_what_to_change() {
-        assert_eq!(text(json!({})), "Succeeded in 2 ms.\nIt printed nothing: print what you want to see.");
+        assert_eq!(text(json!({})), "Succeeded in 2 ms.\nIt printed nothing; print what you want to see.");
         assert_eq!(text(json!({"stdout": "42\n"})), "Succeeded in 2 ms.\nstdout:\n42");
         let failed = json!({"status": "failed", "exit_code": 1, "error": "NameError: name 'x' is not defined",
             "findings": [{"severity": "warning", "message": "no network", "suggestion": "ask for it", "line": 3}]});
@@ -206,7 +208,7 @@ mod tests {
              To change: line 3: no network; ask for it"
         );
         let over = json!({"status": "limit_exceeded", "exit_code": null, "limit": "memory"});
-        assert!(text(over).ends_with("To change: hold less in memory: read and work in pieces"));
+        assert!(text(over).ends_with("To change: use less memory: process the data in pieces"));
     }
 
     #[test]
