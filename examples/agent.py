@@ -1,4 +1,4 @@
-"""A LangChain agent that plots a CSV, and runs what it writes in a sandbox.
+"""A LangChain agent that plots a CSV file, and runs its code in a sandbox.
 
     python examples/agent.py --scripted                            without a model: its part is played from a script
     MODEL=openai:gpt-5-mini python examples/agent.py               with one, its package (langchain-openai) and its key
@@ -40,7 +40,7 @@ print("best month:", max(rows, key=lambda row: row[1])[0])
 
 
 class Scripted(GenericFakeChatModel):
-    """A model that says what it was told to say."""
+    """A fake model with scripted answers."""
 
     def bind_tools(self, tools: Any, **_: Any) -> Scripted:
         return self

@@ -1,4 +1,4 @@
-"""Tries the network. By default there is none.
+"""Tries to use the network, which is off by default.
 
     belljar run examples/fetch.py                  refused
     belljar run examples/fetch.py --network full   allowed

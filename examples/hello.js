@@ -1,4 +1,4 @@
-// Says hello from JavaScript.
+// Prints a greeting from JavaScript.
 //
 //     belljar run examples/hello.js
 

@@ -1,4 +1,4 @@
-"""Says hello, and what the world looks like from under the glass.
+"""Prints a greeting and what the sandbox looks like from inside.
 
     belljar run examples/hello.py
 """

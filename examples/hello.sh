@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Says hello from Bash. Arguments arrive as variables:
+# Prints a greeting from Bash. Arguments arrive as variables:
 #
 #     belljar run examples/hello.sh --args '{"name": "Ada"}'
 set -euo pipefail

@@ -1,4 +1,4 @@
-"""Takes memory until the limit ends it.
+"""Allocates memory until the limit kills it.
 
     belljar run examples/limits.py --memory 64M
 
@@ -8,6 +8,6 @@ MEGABYTE = 1 << 20
 
 kept = []
 while True:
-    # Every page is written to, so that it is really there.
+    # Touch every page, so that the memory is really allocated.
     kept.append(b"x" * (16 * MEGABYTE))
     print(f"{16 * len(kept)} MB", flush=True)

@@ -1,4 +1,4 @@
-"""Leaves two artifacts: numbers as CSV, and a drawing of them as SVG.
+"""Leaves two artifacts: numbers as CSV, and a chart of them as SVG.
 
     belljar run examples/plot.py --json
 

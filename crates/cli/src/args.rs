@@ -1,4 +1,5 @@
-//! What was typed. Nothing is decided here: [`Intent`](crate::intent::Intent) says what it means.
+//! Command-line arguments as typed. [`Intent`](crate::intent::Intent) interprets them; nothing is decided
+//! here.
 
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -22,17 +23,17 @@ use crate::shown_config::ConfigArgs;
 const FIRST_STEPS: &str = "\
 Examples:
   belljar run hello.py                                  run a file in a fresh sandbox
-  belljar run -c 'print(6 * 7)' --json                  a line of code, and everything about its run
-  belljar doctor                                        what isolates here, and what is missing
-  belljar serve                                         the same for others, over HTTP
-  belljar help sandbox exec                             more about a command";
+  belljar run -c 'print(6 * 7)' --json                  run one line of code, print its full result
+  belljar doctor                                        check which isolation works here
+  belljar serve                                         accept code over HTTP
+  belljar help sandbox exec                             show help for a command";
 
 /// The whole command line.
 #[derive(Debug, Parser)]
-#[command(name = "belljar", version, about = "Runs untrusted code under glass.", max_term_width = 100)]
+#[command(name = "belljar", version, about = "Runs untrusted code in sandboxes.", max_term_width = 100)]
 #[command(after_help = FIRST_STEPS)]
 pub(crate) struct Cli {
-    /// Configuration to read instead of the usual places
+    /// Configuration file to read instead of the default ones
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     #[command(subcommand)]
@@ -41,48 +42,48 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Asks who is to make sandboxes, tries that out, and writes the configuration
+    /// Chooses a provider, tests it, and writes belljar.toml
     Setup(SetupArgs),
-    /// Runs a piece of code, or a program, in a fresh sandbox
+    /// Runs code or a program in a fresh sandbox
     Run(Box<RunArgs>),
-    /// Reads code without running it, and says what a policy minds in it
+    /// Checks code against a policy without running it
     Check(CheckArgs),
-    /// Runs code for others, over HTTP
+    /// Starts the HTTP server, which runs code for its clients
     Serve(ServeArgs),
-    /// Gives an agent tools that run code, over standard input and output (MCP)
+    /// Starts an MCP server on standard input and output, so that an agent can run code
     Mcp(McpArgs),
-    /// Prints the definitions of those tools, for a model's API
+    /// Prints the definitions of the MCP tools, for a model's API
     Tools(ToolsArgs),
-    /// Opens sandboxes of a server that stay, and works in them
+    /// Creates sandboxes on a server and works in them
     Sandbox(Box<SandboxArgs>),
-    /// Lists, shows and cancels executions of a server
+    /// Lists, shows and cancels executions on a server
     Executions(ExecutionsArgs),
-    /// Adds, changes and removes tenants of a server
+    /// Creates, changes and deletes tenants on a server
     Tenant(TenantArgs),
-    /// Makes, rotates and revokes API keys of a server
+    /// Creates, rotates and revokes API keys on a server
     Key(KeyArgs),
-    /// Sets and removes profiles of a server
+    /// Creates, changes and deletes profiles on a server
     Profile(ProfileArgs),
-    /// Lists, sets and tests the ways to make sandboxes, of a server or of this machine
+    /// Lists, configures and tests providers, of a server or of this machine
     Provider(ProviderArgs),
-    /// Says which packages code needs, and looks after the layers in which they are kept
+    /// Shows the packages that code needs, and manages the package cache
     Deps(DepsArgs),
-    /// Builds and fetches images, seals this machine's own files into one, and looks after them
+    /// Pulls, builds, seals, lists and removes images
     Image(ImageArgs),
-    /// Shows settings, and where each came from
+    /// Shows the settings and where each one comes from
     Config(ConfigArgs),
-    /// Says what isolates on this machine, what is missing and how to mend it
+    /// Checks which isolation this machine provides, and how to fix what is missing
     Doctor(DoctorArgs),
-    /// Measures runs on this machine beside the same commands without a sandbox
+    /// Measures how fast sandboxed runs are, compared with unsandboxed ones
     Bench(BenchArgs),
-    /// Prints completions for a shell
+    /// Prints a shell completion script
     Completions(CompletionsArgs),
-    /// Prints a page of the manual, or writes all of them
+    /// Prints a manual page, or writes all of them to a folder
     Man(ManArgs),
 }
 
 impl Command {
-    /// Whether the answer goes to a program.
+    /// Returns whether the output is JSON for another program.
     pub(crate) fn json(&self) -> bool {
         match self {
             Self::Run(args) => args.json,
@@ -111,111 +112,111 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
-/// More sandboxes at one time only wait for each other.
+/// Upper bound of `--jobs`: more concurrent sandboxes only wait for each other.
 const MAX_JOBS: usize = 1_024;
 
 const EXAMPLES: &str = "\
 Examples:
-  belljar run hello.py                                  a file; its name says the language
-  belljar run -c 'print(6 * 7)'                         a line of Python
-  belljar run -c 'echo $((6 * 7))' --language bash      a line of something else
+  belljar run hello.py                                  run a file; its extension sets the language
+  belljar run -c 'print(6 * 7)'                         run a line of Python
+  belljar run -c 'echo $((6 * 7))' --language bash      run a line of Bash
   curl -s https://example.com/x.js | belljar run - --language js
   belljar run job.py --args '{\"name\": \"Ada\"}' --json    calls main(name=\"Ada\")
   belljar run job.py --file data.csv --timeout 2m --memory 1G
-  belljar run --workspace ./project -- make test        works on a folder of yours
-  belljar run --batch requests.jsonl --jobs 8           one request a line, one result a line
-  belljar run job.py --batch args.jsonl                 lines such as {\"arguments\": {\"n\": 1}}
+  belljar run --workspace ./project -- make test        work on a folder of this machine
+  belljar run --batch requests.jsonl --jobs 8           one request and one result per line
+  belljar run job.py --batch args.jsonl                 one run per line: {\"arguments\": {\"n\": 1}}
 
-Exit status: the program's own; 128+n when a signal ended it, 124 timed out, 137 memory limit,
-130 cancelled, 126 refused by policy, 125 when nothing ran (the message says why). Of a batch:
+Exit status: the program's own; 128+n when killed by signal n, 124 timed out, 137 memory limit,
+130 canceled, 126 refused by policy, 125 when nothing ran (the message says why). For --batch:
 0 when every line succeeded, else 1.";
 
-/// `belljar run`.
+/// Arguments of `belljar run`.
 #[derive(Debug, Default, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RunArgs {
-    /// File with the code; '-' reads it from standard input
+    /// File with the code to run; '-' reads standard input
     #[arg(value_name = "FILE")]
     pub(crate) source: Option<PathBuf>,
-    /// The code itself; Python unless --language says otherwise
+    /// Code to run, given inline; Python unless --language is set
     #[arg(short = 'c', value_name = "CODE", allow_hyphen_values = true)]
     pub(crate) code: Option<OsString>,
-    /// Language of the code [default: by file name or #! line]
+    /// Language of the code [default: by file extension or #! line]
     #[arg(long, value_name = "L")]
     pub(crate) language: Option<String>,
-    /// Arguments for main(), a JSON object
+    /// Arguments for the code's main(), as a JSON object
     #[arg(long = "args", value_name = "JSON", allow_hyphen_values = true)]
     pub(crate) arguments: Option<String>,
-    /// File for its standard input; '-' is our own [default: empty]
+    /// File to use as standard input; '-' passes on belljar's own [default: empty]
     #[arg(long, value_name = "FILE")]
     pub(crate) stdin: Option<PathBuf>,
-    /// File or folder to copy into the workspace
+    /// Copy a file or folder into the workspace
     #[arg(long = "file", value_name = "SRC[:DEST]")]
     pub(crate) files: Vec<String>,
-    /// Package that the code needs
+    /// Install a package that the code needs
     #[arg(long = "dep", value_name = "NAME")]
     pub(crate) packages: Vec<String>,
-    /// Do not look for imports in the code
+    /// Do not install the packages that the code imports
     #[arg(long)]
     pub(crate) no_deps: bool,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
-    /// What it may reach [default: none]
+    /// Network access of the program [default: none]
     #[arg(long, value_name = "none|full|HOST,…")]
     pub(crate) network: Option<String>,
-    /// Environment variable; without '=' its value is taken from ours
+    /// Set an environment variable; without '=', copy its value from this shell
     #[arg(long = "env", value_name = "K[=V]")]
     pub(crate) variables: Vec<String>,
-    /// default, terminal, data, or one of belljar.toml's
+    /// Profile of limits and policy: default, terminal, data, or one from belljar.toml
     #[arg(long, value_name = "P")]
     pub(crate) profile: Option<String>,
-    /// Way to make the sandbox [default: native]
+    /// Provider that runs the sandbox [default: native]
     #[arg(long, value_name = "P")]
     pub(crate) provider: Option<String>,
-    /// 'host', 'sealed', a name such as python:3.12-slim, an archive or OCI layout, or the folder of an
-    /// unpacked root [default: host]
+    /// Root file system: 'host', 'sealed', an image name such as python:3.12-slim, an archive, an OCI layout,
+    /// or a folder with an unpacked root [default: host]
     #[arg(long, value_name = "I")]
     pub(crate) image: Option<PathBuf>,
-    /// Folder of yours to work on; changes stay
+    /// Folder of this machine to work on; changes are kept
     #[arg(long, value_name = "DIR")]
     pub(crate) workspace: Option<PathBuf>,
-    /// Further folder or file to show inside, read-only unless :rw
+    /// Mount another folder or file of this machine, read-only unless :rw
     #[arg(long = "mount", value_name = "SRC:DEST[:ro|rw]")]
     pub(crate) mounts: Vec<String>,
-    /// How the code is read before it runs: off, audit, balanced, strict, ragflow, or one of
-    /// belljar.toml's [default: balanced]
+    /// Policy that checks the code before it runs: off, audit, balanced, strict, ragflow, or one from
+    /// belljar.toml [default: balanced]
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<String>,
-    /// Run only with this layer (belljar doctor lists them)
+    /// Refuse to run unless this isolation layer is in force (belljar doctor lists them)
     #[arg(long, value_name = "LAYER")]
     pub(crate) require: Vec<String>,
-    /// Folder in which the program starts [default: /workspace]
+    /// Working directory of the program [default: /workspace]
     #[arg(long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// File with requests, one JSON object a line; '-' is standard input. What a line leaves out is as
-    /// the flags say; each result is a line of JSON, with the line's number as 'index'
+    /// File with one request per line as JSON; '-' reads standard input. Flags fill in what a request leaves
+    /// out. Each result is one line of JSON whose 'index' is the number of its input line
     #[arg(
         long,
         value_name = "FILE",
         conflicts_with_all = ["arguments", "stdin", "workspace", "mounts", "raw", "command"]
     )]
     pub(crate) batch: Option<PathBuf>,
-    /// How many of a batch run at a time, up to 1024 [default: one for each processor]
+    /// How many requests of a batch run at once, up to 1024 [default: one per processor]
     #[arg(long, value_name = "N", value_parser = parse_jobs, allow_hyphen_values = true, requires = "batch")]
     pub(crate) jobs: Option<NonZeroUsize>,
-    /// Run it on this server; its key is in BELLJAR_API_KEY
+    /// Run on this server instead of this machine; the API key is read from BELLJAR_API_KEY
     #[arg(long, value_name = "URL")]
     pub(crate) server: Option<String>,
-    /// Only the program's own output
+    /// Print only the program's own output
     #[arg(long)]
     pub(crate) quiet: bool,
-    /// Do not make control characters harmless on a terminal
+    /// Do not escape control characters when printing to a terminal
     #[arg(long)]
     pub(crate) raw: bool,
-    /// Print the result as one line of JSON instead of the output
+    /// Print the result as one line of JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Program and its arguments, instead of code
+    /// Program to run instead of code, with its arguments
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<String>,
 }
@@ -225,25 +226,26 @@ fn parse_jobs(text: &str) -> Result<NonZeroUsize, String> {
     jobs.ok_or_else(|| format!("write a number from 1 to {MAX_JOBS}"))
 }
 
-/// Limits as typed. A leading '-' is let through, so that a negative limit is refused as a limit and not as a flag.
+/// Limits as typed. A leading `-` is accepted, so that a negative limit is refused as a limit and not as a
+/// flag.
 #[derive(Debug, Default, Args)]
 pub(crate) struct LimitArgs {
-    /// Wall-clock time, such as 500ms, 30s, 2m [default: 30s]
+    /// Wall-clock limit, such as 500ms, 30s, 2m [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = parse_millis, allow_hyphen_values = true)]
     pub(crate) timeout: Option<i64>,
-    /// Memory of the whole sandbox, such as 512M, 1G [default: 512M]
+    /// Memory limit of the whole sandbox, such as 512M, 1G [default: 512M]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub(crate) memory: Option<i64>,
-    /// Processor share in cores [default: 1.0]
+    /// CPU limit in cores [default: 1.0]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) cpus: Option<f64>,
-    /// Everything it may write, together [default: 100M]
+    /// Limit on the data that the program writes to disk [default: 100M]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub(crate) disk: Option<i64>,
-    /// Processes and threads at one time [default: 64]
+    /// Limit on processes and threads at one time [default: 64]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) processes: Option<i64>,
-    /// Kept of each output stream, beginning and end [default: 1M]
+    /// How much of each output stream to keep, beginning and end [default: 1M]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub(crate) output: Option<i64>,
 }

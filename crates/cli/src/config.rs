@@ -1,14 +1,15 @@
-//! `belljar.toml`: profiles, the ceiling that no request passes, what is kept warm, and which packages may be installed.
+//! `belljar.toml`: profiles, the ceiling of all limits, warm pools, and which packages may be installed.
 //!
-//! One trusted file is read: `--config FILE`, else `BELLJAR_CONFIG`, else the person's own
+//! One trusted file is read: `--config FILE`, else `BELLJAR_CONFIG`, else the user's own
 //! (`$XDG_CONFIG_HOME/belljar/belljar.toml`), else the machine's (`/etc/belljar/belljar.toml`).
 //!
-//! A `belljar.toml` in the current folder is different. It may have come with the very code that is to be run, and its
-//! owner says nothing about that: a clone belongs to whoever cloned it. So, unless `--config` or `BELLJAR_CONFIG` named
-//! a file, it is read on top and may only *add* profiles, which do nothing until somebody names them; it replaces none
-//! and cannot show host folders, choose a root, open the network, move the ceiling, keep anything warm, or decide about
-//! packages and policies. Where it tries to, that is an error that says so. Packages and variables of its profiles count
-//! as a request's own, and their preimports are left out. Naming it (`--config belljar.toml`) trusts it like any other.
+//! A `belljar.toml` in the current folder is not trusted. It may have come with the very code that is to run,
+//! and its owner proves nothing: a clone belongs to the user who cloned it. So, unless `--config` or
+//! `BELLJAR_CONFIG` named a file, it is read on top and may only *add* profiles, which do nothing until a
+//! request names them. It cannot replace a profile, mount host folders, choose an image, open the network,
+//! change the ceiling, keep anything warm, or decide about packages and policies; trying to is an error.
+//! Packages and variables of its profiles count as a request's own, and their preimports are ignored. Naming
+//! the file (`--config belljar.toml`) trusts it like any other.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -37,14 +38,14 @@ const NAME: &str = "belljar.toml";
 const MACHINE: &str = "/etc/belljar/belljar.toml";
 const MAX_BYTES: u64 = 1 << 20;
 
-/// What the configuration comes to.
+/// The configuration that results from defaults and files.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) profiles: Profiles,
     pub(crate) ceiling: Limits,
-    /// What the machine has, which no ceiling may exceed.
+    /// The machine's resources, which no ceiling may exceed.
     pub(crate) machine: Machine,
-    /// What all sandboxes together may use, where that is less than the machine has for them.
+    /// Memory limit of all sandboxes together, if lower than what the machine has for them.
     pub(crate) sandbox_memory: Option<u64>,
     pub(crate) warm: WarmSettings,
     pub(crate) server: ServerSpec,
@@ -54,11 +55,11 @@ pub(crate) struct Config {
     pub(crate) providers: ProviderSpec,
     pub(crate) images: ImageSettings,
     pub(crate) private_ranges: PrivateRanges,
-    /// Every value that a file set, in the order in which they count.
+    /// Every value set by a file, in order of precedence, lowest first.
     pub(crate) written: Vec<Written>,
 }
 
-/// A value, and the file that set it.
+/// A value and the file that set it.
 #[derive(Debug)]
 pub(crate) struct Written {
     pub(crate) name: String,
@@ -66,7 +67,7 @@ pub(crate) struct Written {
     pub(crate) file: PathBuf,
 }
 
-/// The file as it is written.
+/// The file format.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct ConfigFile {
@@ -81,11 +82,11 @@ struct ConfigFile {
     network: NetworkSection,
 }
 
-/// `[network]`: what holds for every sandbox that reaches single hosts.
+/// `[network]`: settings of every sandbox whose network mode lists hosts.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct NetworkSection {
-    /// Addresses and ranges that no listed name may lead to, in addition to the built-in ones.
+    /// Addresses and ranges that no allowed host name may resolve to, in addition to the built-in ones.
     not_public: Vec<String>,
 }
 
@@ -109,12 +110,12 @@ pub(crate) fn load(flag: Option<&Path>, environment: &Environment) -> Result<Con
 }
 
 impl Config {
-    /// What holds without any file.
+    /// Returns the configuration that applies without any file.
     pub(crate) fn usual() -> Self {
         Self::on(crate::os::machine())
     }
 
-    /// What holds on a machine without any file.
+    /// Returns the configuration that applies on the given machine without any file.
     fn on(machine: Machine) -> Self {
         Self {
             profiles: Profiles::shipped(),
@@ -133,7 +134,7 @@ impl Config {
         }
     }
 
-    /// Remembers where values came from.
+    /// Records which file set each value.
     fn note(&mut self, path: &Path, text: &str) {
         if let Ok(table) = text.parse::<toml::Table>() {
             note_table(&mut self.written, path, "", &table);
@@ -149,7 +150,7 @@ impl Config {
         let wrong = |failure: Failure| Failure::invalid(format!("{}: {}", shown(path), failure.message));
         self.sandbox_memory = file.server.sandbox_memory(self.machine.memory_bytes).map_err(wrong)?;
         if self.sandbox_memory.is_some() {
-            // What one sandbox may ask for is there only where all of them together may have it.
+            // The ceiling of one sandbox follows from the memory limit of all of them together.
             self.machine.memory_bytes = self.sandbox_memory;
             self.ceiling = Limits::ceiling_on(&self.machine);
         }
@@ -175,7 +176,8 @@ impl Config {
         let file = parse(path, text)?;
         let refuse = |what: String| {
             Err(Failure::invalid(format!(
-                "{} in the current folder {what}; if you trust that file, give --config {NAME}",
+                "{} in the current folder {what}, which an untrusted file may not; if you trust it, run \
+                 with --config {NAME}",
                 shown(path)
             )))
         };
@@ -217,10 +219,11 @@ impl Config {
             }
             if !profile.preimports.is_empty() {
                 say::warning(&format!(
-                    "{} in the current folder sets preimports in profile '{}', which are left out: the file may have come \
-                     with the code; put them into your own configuration, or give --config {NAME} if you trust the file",
-                    shown(path),
-                    name.escape_debug()
+                    "preimports of profile '{}' are ignored, because {} in the current folder may have come \
+                     with the code; move them to your own configuration, or run with --config {NAME} if you \
+                     trust the file",
+                    name.escape_debug(),
+                    shown(path)
                 ));
             }
             self.profiles.insert(name, Profile { came_with_code: true, ..profile });
@@ -235,7 +238,7 @@ fn note_table(written: &mut Vec<Written>, path: &Path, above: &str, table: &toml
         let name = format!("{above}{key}");
         match value {
             toml::Value::Table(table) => note_table(written, path, &format!("{name}."), table),
-            // What a profile puts into the environment may be a secret.
+            // Environment variables of a profile may be secrets.
             _ if name.contains(".env.") || is_secret(&name) => {
                 written.push(Written { name, value: "(set)".to_owned(), file: path.to_owned() });
             }
@@ -249,17 +252,17 @@ fn note_table(written: &mut Vec<Written>, path: &Path, above: &str, table: &toml
 
 fn parse(path: &Path, text: &str) -> Result<ConfigFile, Failure> {
     toml::from_str(text).map_err(|error| {
-        // The parser's own display quotes the file over several lines; one line with a number is enough to find it.
+        // The parser's own display quotes several lines of the file; one line with a line number is enough.
         let line =
             error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
         Failure::invalid(format!("{}, line {line}: {}", shown(path), error.message().escape_debug()))
     })
 }
 
-/// The first of these files that exists, with its text.
+/// Returns the first of these files that exists, with its text.
 fn first_of(paths: [Option<PathBuf>; 2]) -> Result<Option<(PathBuf, String)>, Failure> {
     for path in paths.into_iter().flatten() {
-        // Nobody named these files, so anything but a regular one (a pipe would block us) is not a configuration.
+        // These paths are defaults, so anything but a regular file is ignored; a pipe would block.
         if !path.is_file() {
             continue;
         }
@@ -273,21 +276,21 @@ fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
     if text.len() as u64 > MAX_BYTES {
-        return Err(io::Error::other("more than 1 MB"));
+        return Err(io::Error::other("larger than 1 MB"));
     }
     Ok(text)
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Failure {
-    Failure::invalid(format!("cannot read the configuration {}: {error}", shown(path)))
+    Failure::invalid(format!("cannot read the configuration file {}: {error}", shown(path)))
 }
 
-/// The ceiling with what the file says about it.
+/// Applies the file's ceiling to the default one.
 fn raise(ceiling: Limits, spec: &LimitsSpec) -> Result<Limits, String> {
     let bytes = |name, given, base| positive(name, given).map(|value| value.unwrap_or(base));
     let count = |name, given: Option<i64>, base| match positive(name, given)? {
         None => Ok(base),
-        Some(value) => u32::try_from(value).map_err(|_| format!("{name}: {value} is too much")),
+        Some(value) => u32::try_from(value).map_err(|_| format!("{name}: {value} is too large")),
     };
     let cpu_millis = spec.cpus.map(|cpus| (cpus * 1_000.0).round() as i64);
     Ok(Limits {
@@ -300,14 +303,14 @@ fn raise(ceiling: Limits, spec: &LimitsSpec) -> Result<Limits, String> {
     })
 }
 
-/// Refuses a ceiling above what the machine has: what is promised must be there.
+/// Refuses a ceiling above the machine's resources, because a promised limit must be available.
 fn within(ceiling: Limits, machine: &Machine) -> Result<Limits, String> {
     let memory = machine.memory_bytes.unwrap_or(u64::MAX);
     for (name, value) in [("memory_bytes", ceiling.memory_bytes), ("disk_bytes", ceiling.disk_bytes)] {
         if value > memory {
             let (value, memory) = (show_bytes(value), show_bytes(memory));
             return Err(format!(
-                "{name}: {value} is more than the {memory} that this machine has for sandboxes"
+                "{name}: {value} is more than the {memory} that this machine has for sandboxes; lower it"
             ));
         }
     }
@@ -317,7 +320,7 @@ fn within(ceiling: Limits, machine: &Machine) -> Result<Limits, String> {
     ];
     for (name, value, most) in counts {
         if let Some(most) = most.filter(|most| value > *most) {
-            return Err(format!("{name}: {value} is more than the {most} that this machine has"));
+            return Err(format!("{name}: {value} is more than the {most} that this machine has; lower it"));
         }
     }
     Ok(ceiling)
@@ -346,7 +349,8 @@ mod tests {
         let wrong = |text| set(text).unwrap_err().message;
         assert_eq!(
             wrong("[ceiling]\nmemory_bytes = 68719476736\n"),
-            "'t.toml': [ceiling] memory_bytes: 64 GB is more than the 4 GB that this machine has for sandboxes"
+            "'t.toml': [ceiling] memory_bytes: 64 GB is more than the 4 GB that this machine has for \
+             sandboxes; lower it"
         );
         assert!(wrong("[ceiling]\ndisk_bytes = 68719476736\n").contains("disk_bytes: 64 GB"));
         assert!(wrong("[ceiling]\ncpus = 3.0\n").contains("cpus: 3 is more than the 2"));
@@ -394,12 +398,12 @@ mod tests {
         assert!(wrong("[profiles.x.limits]\ntimeout = 1\n").contains("unknown field `timeout`"));
         assert_eq!(wrong("[ceiling]\nprocesses = 0\n"), "'t.toml': [ceiling] processes: must be above zero");
         assert!(wrong("[ceiling]\ncpus = -1.0\n").contains("cpus: must be above zero"));
-        assert!(wrong("[ceiling]\nprocesses = 99999999999\n").contains("is too much"));
+        assert!(wrong("[ceiling]\nprocesses = 99999999999\n").contains("is too large"));
         assert_eq!(
             wrong("[network]\nnot_public = [\"10.1.0.0/16\", \"db.corp\"]\n"),
             "'t.toml': [network] not_public: 'db.corp' is not an address range such as 10.1.0.0/16"
         );
-        assert!(wrong("[network]\nnot_public = [\"203.0.113.9/24\"]\n").contains("beyond its block"));
+        assert!(wrong("[network]\nnot_public = [\"203.0.113.9/24\"]\n").contains("beyond its prefix"));
     }
 
     #[test]
@@ -447,16 +451,16 @@ mod tests {
         let team = config.policies.named("team").unwrap();
         assert_eq!((team.name.as_str(), team.allow_modules.as_slice()), ("team", &["socket".to_owned()][..]));
         let wrong = |text| trusting(text).unwrap_err().message;
-        assert!(wrong("[policies.x.rules]\nPY-NOPE = \"warn\"\n").contains("there is no rule 'PY-NOPE'"));
-        assert!(wrong("[policies.x]\nextends = \"y\"\n").contains("no policy 'y' to extend"));
+        assert!(wrong("[policies.x.rules]\nPY-NOPE = \"warn\"\n").contains("unknown rule 'PY-NOPE'"));
+        assert!(wrong("[policies.x]\nextends = \"y\"\n").contains("cannot extend 'y'"));
         let round = "[policies.x]\nextends = \"y\"\n[policies.y]\nextends = \"x\"\n";
-        assert!(wrong(round).contains("or it extends this one"));
+        assert!(wrong(round).contains("or it extends this policy"));
         assert!(wrong("[policies.x]\ndefault = \"ask\"\n").contains("unknown variant `ask`"));
     }
 
     #[test]
     fn a_named_file_must_exist() {
         let error = load(Some(Path::new("/nonexistent/x.toml")), &Environment::default()).unwrap_err();
-        assert!(error.message.contains("cannot read the configuration '/nonexistent/x.toml'"));
+        assert!(error.message.contains("cannot read the configuration file '/nonexistent/x.toml'"));
     }
 }

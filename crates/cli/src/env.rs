@@ -1,4 +1,4 @@
-//! Every environment variable that Belljar reads, read once.
+//! All environment variables that Belljar reads, read once at start.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,49 +13,50 @@ use belljar_engine::quantity::show_duration;
 use crate::failure::Failure;
 use crate::fleet::{KINDS, Kind};
 
-/// Path of the configuration, as `--config`.
+/// Path of the configuration file, like `--config`.
 const CONFIG: &str = "BELLJAR_CONFIG";
-/// Name of the profile where `--profile` is absent.
+/// Name of the profile, if `--profile` is absent.
 const PROFILE: &str = "BELLJAR_PROFILE";
-/// Seconds; below `--timeout`, above the profile.
+/// Time limit in seconds; overrides the profile, overridden by `--timeout`.
 const TIMEOUT: &str = "CODE_EXECUTION_TIMEOUT";
-/// Mebibytes; below `--memory`, above the profile.
+/// Memory limit in mebibytes; overrides the profile, overridden by `--memory`.
 const MEMORY_MB: &str = "CODE_EXECUTION_MEMORY_MB";
-/// Cores; below `--cpus`, above the profile.
+/// CPU limit in cores; overrides the profile, overridden by `--cpus`.
 const CPU_CORES: &str = "CODE_EXECUTION_CPU_CORES";
-/// Where a server keeps its state, as `--data-dir`.
+/// Data folder of a server, like `--data-dir`.
 const DATA_DIR: &str = "BELLJAR_DATA_DIR";
-/// Certificate of a server, as `--tls-cert`.
+/// TLS certificate of a server, like `--tls-cert`.
 const TLS_CERT: &str = "BELLJAR_TLS_CERT";
-/// Its key, as `--tls-key`.
+/// TLS private key of a server, like `--tls-key`.
 const TLS_KEY: &str = "BELLJAR_TLS_KEY";
-/// The OpenTelemetry collector to which a server sends traces.
+/// OpenTelemetry collector that a server sends traces to.
 const OTLP_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-/// Certificates of authorities that commands trust beside the system's when they call a server, a PEM file.
+/// PEM file of certificate authorities that client commands trust in addition to the system's.
 const CA_CERT: &str = "BELLJAR_CA_CERT";
-/// A key with all scopes in tenant `default`, for automation; 32 bytes or more.
+/// Key with all scopes in tenant `default`, for automation; at least 32 bytes.
 const ADMIN_KEY: &str = "BELLJAR_ADMIN_KEY";
-/// The key that seals secrets of providers in a server's database, 64 hexadecimal digits; above `server.secrets_key`.
+/// Key that encrypts providers' secrets in a server's database, 64 hexadecimal digits; overrides
+/// `server.secrets_key`.
 const SECRETS_KEY: &str = "BELLJAR_SECRETS_KEY";
-/// The key with which commands call a server.
+/// API key that client commands send to a server.
 const API_KEY: &str = "BELLJAR_API_KEY";
-/// The server that commands call, as `--server`.
+/// Server that client commands call, like `--server`.
 const SERVER: &str = "BELLJAR_SERVER";
-/// What a server logs: off, error, warn, info, debug.
+/// Log level of a server: off, error, warn, info, debug.
 const LOG: &str = "BELLJAR_LOG";
-/// Where layers of packages are kept, above `dependencies.folder`.
+/// Folder of the layer store; overrides `dependencies.folder`.
 const CACHE_DIR: &str = "DEPENDENCY_CACHE_DIR";
-/// Hours for which it holds which exact packages a requirement comes to, above `dependencies.ttl`.
+/// Hours that a package resolution stays valid; overrides `dependencies.ttl`.
 const CACHE_TTL_HOURS: &str = "DEPENDENCY_CACHE_TTL_HOURS";
-/// Where Docker keeps what `docker login` was told.
+/// Folder with Docker's configuration, where `docker login` stores credentials.
 const DOCKER_CONFIG: &str = "DOCKER_CONFIG";
-/// Name to log in with at an image's registry, as `--username`.
+/// User name for an image registry, like `--username`.
 const REGISTRY_USER: &str = "BELLJAR_REGISTRY_USER";
-/// Its password, as `--password-stdin`.
+/// Password for an image registry, like `--password-stdin`.
 const REGISTRY_PASSWORD: &str = "BELLJAR_REGISTRY_PASSWORD";
-/// What says something about E2B, below `providers.e2b`.
+/// Variables of provider E2B and their settings; overridden by `providers.e2b`.
 pub(crate) const E2B: &[(&str, &str)] = &[("E2B_API_KEY", "api_key")];
-/// Who we are at Aliyun AgentRun, and where: below `providers.agentrun`.
+/// Variables of provider Aliyun AgentRun and their settings; overridden by `providers.agentrun`.
 pub(crate) const AGENTRUN: &[(&str, &str)] = &[
     ("AGENTRUN_ACCESS_KEY_ID", "access_key_id"),
     ("AGENTRUN_ACCESS_KEY_SECRET", "access_key_secret"),
@@ -65,32 +66,32 @@ pub(crate) const AGENTRUN: &[(&str, &str)] = &[
     ("AGENTRUN_TEMPLATE", "template"),
     ("AGENTRUN_DATA_ENDPOINT", "data_url"),
 ];
-/// Where a person's cache folders are.
+/// Base folder of the user's caches.
 const XDG_CACHE_HOME: &str = "XDG_CACHE_HOME";
-/// Where a person's state folders are.
+/// Base folder of the user's state.
 const XDG_STATE_HOME: &str = "XDG_STATE_HOME";
-/// Where a person's configuration folders are.
+/// Base folder of the user's configuration.
 const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
-/// Where `.cache`, `.config` and `.local/state` are when the ones above are absent.
+/// Folder of `.cache`, `.config` and `.local/state`, used when the variables above are absent.
 const HOME: &str = "HOME";
 /// Set by some container runtimes; `doctor` reads it.
 pub(crate) const CONTAINER: &str = "container";
-/// What kind of terminal somebody has; programs in a sandbox's terminal are told.
+/// Type of the user's terminal, passed on to programs in a sandbox's terminal.
 pub(crate) const TERM: &str = "TERM";
-/// Where programs are; `bench` looks for other tools there.
+/// Search path of programs, which `bench` uses to find other tools.
 pub(crate) const PATH: &str = "PATH";
 
-/// What the environment says.
+/// The values of the environment variables.
 #[derive(Debug, Default)]
 pub(crate) struct Environment {
     pub(crate) config: Option<PathBuf>,
-    /// The person's own configuration folder.
+    /// The user's configuration folder.
     pub(crate) config_home: Option<PathBuf>,
-    /// The person's own folder.
+    /// The user's home folder.
     pub(crate) home: Option<PathBuf>,
-    /// The person's own state folder.
+    /// The user's state folder.
     pub(crate) state_home: Option<PathBuf>,
-    /// The person's own cache folder.
+    /// The user's cache folder.
     pub(crate) cache_home: Option<PathBuf>,
     pub(crate) layers_folder: Option<PathBuf>,
     pub(crate) resolution_ttl: Option<Duration>,
@@ -104,7 +105,7 @@ pub(crate) struct Environment {
     pub(crate) ca_cert: Option<PathBuf>,
     pub(crate) admin_key: Option<Hidden>,
     pub(crate) secrets_key: Option<Hidden>,
-    /// What variables say about providers, by their names.
+    /// Values of the providers' variables, by variable name.
     pub(crate) providers: BTreeMap<&'static str, Hidden>,
     pub(crate) api_key: Option<Hidden>,
     pub(crate) server: Option<String>,
@@ -130,7 +131,7 @@ impl fmt::Debug for Hidden {
 }
 
 impl Environment {
-    /// Reads the variables through `get`; an empty one counts as absent.
+    /// Reads the variables through `get`; an empty variable counts as absent.
     pub(crate) fn read(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, Failure> {
         let given = |name: &str| get(name).filter(|value| !value.is_empty());
         let text = |name: &str| given(name).map(|value| value.to_string_lossy().into_owned());
@@ -138,7 +139,7 @@ impl Environment {
             None => Ok(None),
             Some(text) => positive(name, &text).map(|value| Some(value * factor)),
         };
-        // Relative XDG paths are to be ignored, says their specification; so is a relative home.
+        // The XDG specification says to ignore relative paths; a relative home is ignored as well.
         let absolute = |name: &str| given(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let limits = LimitsSpec {
             timeout_ms: number(TIMEOUT, 1_000.0)?.map(|ms| ms.round() as i64),
@@ -177,7 +178,7 @@ impl Environment {
         })
     }
 
-    /// What it says about a provider.
+    /// Returns the settings that the environment has for a provider.
     pub(crate) fn about(&self, kind: &Kind) -> Settings {
         let said = kind.environment.iter().filter_map(|(variable, setting)| {
             Some(((*setting).to_owned(), self.providers.get(variable)?.reveal().into()))
@@ -185,7 +186,7 @@ impl Environment {
         said.collect()
     }
 
-    /// What it sets, as the setting, the variable and the value; of a secret only that it is set.
+    /// Returns what is set, as setting, variable and value; secrets are shown as `(set)`.
     pub(crate) fn set(&self) -> Vec<(String, &'static str, String)> {
         let hidden = |secret: &Option<Hidden>| secret.as_ref().map(|_| "(set)".to_owned());
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
@@ -223,14 +224,14 @@ impl Environment {
     }
 }
 
-/// Variables that say something about providers; the table of those lists them.
+/// Returns the variables of all providers, as listed in `KINDS`.
 fn about_providers() -> impl Iterator<Item = &'static str> {
     KINDS.iter().flat_map(|kind| kind.environment).map(|(variable, _)| *variable)
 }
 
 fn duration(seconds: f64) -> Result<Duration, Failure> {
     Duration::try_from_secs_f64(seconds)
-        .map_err(|_| Failure::invalid(format!("{CACHE_TTL_HOURS}: is too long; correct or unset it")))
+        .map_err(|_| Failure::invalid(format!("{CACHE_TTL_HOURS}: too long; correct or unset it")))
 }
 
 fn positive(name: &str, text: &OsString) -> Result<f64, Failure> {

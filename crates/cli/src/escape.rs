@@ -1,21 +1,22 @@
-//! Makes a program's output harmless on a terminal: text, line ends, tabs and colours pass, every other control
-//! character is shown instead of obeyed. Otherwise a program could move the cursor, rename the window, fill the
-//! clipboard or answer for the person at the keyboard.
+//! Escapes a program's output for a terminal: text, line ends, tabs and colors pass; every other control
+//! character is shown instead of executed. Otherwise a program could move the cursor, rename the window, fill
+//! the clipboard or type input on the user's behalf.
 
-/// Longer than any sensible colour sequence; what exceeds it is shown as text.
+/// Longer than any sensible color sequence; longer sequences are shown as text.
 const MAX_SEQUENCE: usize = 64;
 
-/// One stream. What a chunk leaves unfinished (half a character, half a colour) waits for the next.
+/// Escapes one stream. An incomplete character or color sequence at the end of a chunk is kept for the next
+/// one.
 #[derive(Debug, Default)]
 pub(crate) struct Escaper {
-    /// Nothing; or `ESC [ 0-9;:`…; or the first bytes of a character.
+    /// Empty, or `ESC [ 0-9;:`…, or the first bytes of a character.
     pending: Vec<u8>,
-    /// A colour was set and not reset.
+    /// Whether a color was set and not reset.
     coloured: bool,
 }
 
 impl Escaper {
-    /// The next bytes, as they may be shown.
+    /// Returns the next bytes, escaped.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(bytes.len());
         for byte in bytes {
@@ -28,7 +29,7 @@ impl Escaper {
         out
     }
 
-    /// What is left when the stream ends, and an end to its colours.
+    /// Returns the rest of the stream, and resets its colors.
     pub(crate) fn finish(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         self.give_up(&mut out);
@@ -69,7 +70,7 @@ impl Escaper {
         }
         self.pending.push(byte);
         match std::str::from_utf8(&self.pending) {
-            // Above ASCII there are control characters too, and some terminals obey them.
+            // Unicode has control characters above ASCII too (C1), and some terminals execute them.
             Ok(text) if text.chars().any(char::is_control) => {
                 out.extend(text.escape_unicode().to_string().into_bytes());
                 self.pending.clear();
@@ -80,7 +81,7 @@ impl Escaper {
         }
     }
 
-    /// What waited is nothing that may pass: shows it.
+    /// Shows the pending bytes, which turned out not to be a sequence or character that may pass.
     fn give_up(&mut self, out: &mut Vec<u8>) {
         for byte in self.pending.drain(..) {
             match byte {

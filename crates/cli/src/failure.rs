@@ -1,10 +1,11 @@
-//! Why nothing ran, in the two forms in which it is shown: a code for programs and a line for people.
+//! Errors of the command line, in the two forms that they are shown in: a code for programs and a line for
+//! people.
 
 use std::path::Path;
 
 use belljar_engine::{Error, ErrorCode};
 
-/// What ends the command line with status 125.
+/// An error that ends the command line with status 125.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: ErrorCode,
@@ -12,17 +13,17 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Something the caller has to change.
+    /// Creates an error that the caller has to fix.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self { code: ErrorCode::InvalidRequest, message: message.into() }
     }
 
-    /// Something this machine could not do.
+    /// Creates an error of this machine.
     pub(crate) fn host(message: impl Into<String>) -> Self {
         Self { code: ErrorCode::SetupFailed, message: message.into() }
     }
 
-    /// What the parser of flags said, on one line and without its usage text.
+    /// Converts an error of the flag parser to one line, without its usage text.
     pub(crate) fn usage(error: &clap::Error) -> Self {
         let text = error.render().to_string();
         let first = text.split("\n\n").next().unwrap_or_default();
@@ -38,7 +39,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// A path for a message. Names from a foreign folder may hold control characters, so they are shown escaped.
+/// Formats a path for a message. Names may contain control characters, so they are escaped.
 pub(crate) fn shown(path: &Path) -> String {
     format!("'{}'", path.display().to_string().escape_debug())
 }

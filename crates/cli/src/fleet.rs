@@ -1,4 +1,4 @@
-//! Providers, wired: the one table of all kinds, who is there on this machine, and who serves whoever names nobody.
+//! Wires providers: the table of all kinds, and the set of providers that are configured on this machine.
 
 mod spec;
 
@@ -23,32 +23,32 @@ pub(crate) use spec::ProviderSpec;
 use crate::failure::Failure;
 use crate::{env, os};
 
-/// The name of this machine's own provider.
+/// Name of this machine's own provider.
 pub(crate) const NATIVE: &str = "native";
-/// The name of Docker in requests.
+/// Name of provider Docker in requests.
 pub(crate) const DOCKER: &str = "docker";
-/// How long a provider may take to say whether it works.
+/// Time limit of a provider's health check.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A provider, or what is wrong with its settings.
+/// A provider, or the error in its settings.
 pub(crate) type Built = Result<Arc<dyn Provider>, Error>;
 
 /// A kind of provider.
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
-    /// In a line, for people who choose.
+    /// One-line description for people who choose a provider.
     pub(crate) what: &'static str,
-    /// Whether it is there without being configured.
+    /// Whether it is available without being configured.
     stands: bool,
-    /// Variables of the environment that say something about it, and the settings that they are.
+    /// Environment variables of this kind, and the settings that they set.
     pub(crate) environment: &'static [(&'static str, &'static str)],
-    /// What is so on this machine and cannot be set.
+    /// Facts about it on this machine that cannot be set.
     facts: fn() -> Vec<Fact>,
     schema: fn() -> Value,
     build: fn(&Settings, Option<&Arc<dyn Provider>>) -> Built,
 }
 
-/// Something about a provider that is so on this machine.
+/// A fact about a provider on this machine, shown as a read-only setting.
 struct Fact {
     name: &'static str,
     title: &'static str,
@@ -56,18 +56,18 @@ struct Fact {
     value: String,
 }
 
-/// All kinds. Whoever adds a provider adds a line.
+/// All kinds of providers; a new provider adds a line.
 #[rustfmt::skip]
 pub(crate) const KINDS: &[Kind] = &[
-    Kind { name: "agentrun", what: "machines of Aliyun AgentRun, whose isolation is theirs", stands: false, environment: env::AGENTRUN, facts: Vec::new,
+    Kind { name: "agentrun", what: "Aliyun AgentRun's cloud sandboxes; isolation is up to the service", stands: false, environment: env::AGENTRUN, facts: Vec::new,
            schema: schema::<AgentRunSettings>, build: |settings, _| Ok(Arc::new(Remote::agentrun(&read(settings)?)?)) },
-    Kind { name: DOCKER, what: "containers of Docker on this machine, with runc or gVisor", stands: false, environment: &[], facts: docker_facts,
+    Kind { name: DOCKER, what: "Docker containers on this machine, with runc or gVisor", stands: false, environment: &[], facts: docker_facts,
            schema: schema::<DockerSettings>, build: |settings, _| os::docker(read(settings)?).ok_or_else(|| absent(DOCKER)) },
-    Kind { name: "e2b", what: "machines of E2B, whose isolation is theirs", stands: false, environment: env::E2B, facts: Vec::new,
+    Kind { name: "e2b", what: "E2B's cloud sandboxes; isolation is up to the service", stands: false, environment: env::E2B, facts: Vec::new,
            schema: schema::<E2bSettings>, build: |settings, _| Ok(Arc::new(Remote::e2b(&read(settings)?)?)) },
-    Kind { name: NATIVE, what: "this machine's own jail: nothing to install, the quickest", stands: true, environment: &[], facts: native_facts,
+    Kind { name: NATIVE, what: "Belljar's own jail on this machine: fastest, nothing to install", stands: true, environment: &[], facts: native_facts,
            schema: schema::<Nothing>, build: |_, native| native.cloned().ok_or_else(|| absent(NATIVE)) },
-    Kind { name: simulated::NAME, what: "runs nothing and says so, for developing an agent", stands: true, environment: &[], facts: Vec::new,
+    Kind { name: simulated::NAME, what: "runs nothing and says so; for developing an agent", stands: true, environment: &[], facts: Vec::new,
            schema: schema::<Nothing>, build: |_, _| Ok(Arc::new(Simulated)) },
 ];
 
@@ -75,18 +75,18 @@ fn names() -> Vec<&'static str> {
     KINDS.iter().map(|kind| kind.name).collect()
 }
 
-/// There is nothing to set.
+/// Settings of a kind that has none.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Nothing {}
 
 impl Kind {
-    /// The kind of this name.
+    /// Finds a kind by name.
     pub(crate) fn named(name: &str) -> Result<&'static Self, Error> {
         KINDS.iter().find(|kind| kind.name == name).ok_or_else(|| catalog::unknown(name, &names()))
     }
 
-    /// What can be set about it, and what cannot.
+    /// Returns the JSON schema of its settings, with this machine's facts as read-only properties.
     pub(crate) fn schema(&self) -> Value {
         let mut schema = (self.schema)();
         for Fact { name, title, description, value } in (self.facts)() {
@@ -97,24 +97,25 @@ impl Kind {
         schema
     }
 
-    /// Makes one; `native` is this machine's own.
+    /// Creates a provider; `native` is this machine's own.
     pub(crate) fn build(&self, settings: &Settings, native: Option<&Arc<dyn Provider>>) -> Built {
         catalog::check(&self.schema(), settings)?;
         (self.build)(settings, native)
     }
 }
 
-/// Without references, so that a form can be made of it as it stands.
+/// Generates a schema without references, so that a form can be built from it directly.
 fn schema<S: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     settings.into_generator().into_root_schema_for::<S>().to_value()
 }
 
-/// What fits the schema can be read; should it not, the message might carry a secret.
+/// Parses settings that fit the schema. An error shows no details, because its message might contain a
+/// secret.
 fn read<S: DeserializeOwned>(settings: &Settings) -> Result<S, Error> {
     serde_json::from_value(Value::Object(settings.clone())).map_err(|_| Error::Invalid {
         field: "settings",
-        message: "do not fit together; see: belljar provider schema".to_owned(),
+        message: "do not fit together; check them against: belljar provider schema".to_owned(),
     })
 }
 
@@ -130,13 +131,12 @@ fn native_facts() -> Vec<Fact> {
 }
 
 fn docker_facts() -> Vec<Fact> {
-    let description =
-        "`DOCKER_HOST` of this process: where the daemon listens, unless `host` says otherwise.";
-    let fact = |value| Fact { name: "docker_host", title: "Daemon by environment", description, value };
+    let description = "`DOCKER_HOST` of this process: the daemon's address, unless `host` is set.";
+    let fact = |value| Fact { name: "docker_host", title: "Daemon from the environment", description, value };
     std::env::var("DOCKER_HOST").ok().map(fact).into_iter().collect()
 }
 
-/// Whether a setting of the configuration, such as `providers.e2b.api_key`, is a secret.
+/// Returns whether a setting of the configuration, such as `providers.e2b.api_key`, is a secret.
 pub(crate) fn is_secret(name: &str) -> bool {
     let Some((kind, setting)) = name.strip_prefix("providers.").and_then(|name| name.split_once('.')) else {
         return false;
@@ -144,7 +144,7 @@ pub(crate) fn is_secret(name: &str) -> bool {
     Kind::named(kind).is_ok_and(|kind| catalog::secrets(&kind.schema()).contains(&setting))
 }
 
-/// The table, for others.
+/// Implements the engine's provider catalog with the table of kinds.
 #[derive(Debug)]
 pub(crate) struct Wired {
     pub(crate) native: Arc<dyn Provider>,
@@ -168,7 +168,8 @@ impl Catalog for Wired {
     }
 }
 
-/// This machine's own provider, those that are configured, and the one that runs nothing for those who ask for it by name.
+/// Builds the provider set: this machine's own provider, the configured ones, and the simulated one, which
+/// serves only requests that name it.
 pub(crate) fn usual(native: &Arc<dyn Provider>, said: &ProviderSpec) -> Result<Arc<Fleet>, Failure> {
     let mut members = Vec::new();
     for kind in KINDS {
@@ -182,8 +183,8 @@ pub(crate) fn usual(native: &Arc<dyn Provider>, said: &ProviderSpec) -> Result<A
     Ok(Arc::new(Fleet::new(members, said.usual.as_deref().unwrap_or(NATIVE), names())?))
 }
 
-/// One that needs nothing of this machine's own, for a single run: it works where nothing here isolates, and nothing
-/// waits for runs that do not come.
+/// Builds a provider that does not need the native one, for a single run. It works on machines that cannot
+/// isolate, and keeps nothing warm.
 pub(crate) fn alone(named: Option<&str>, said: &ProviderSpec) -> Result<Option<Arc<dyn Provider>>, Failure> {
     let Some(kind) = KINDS.iter().find(|kind| named == Some(kind.name) && kind.name != NATIVE) else {
         return Ok(None);
@@ -193,7 +194,7 @@ pub(crate) fn alone(named: Option<&str>, said: &ProviderSpec) -> Result<Option<A
         None if kind.stands => Settings::new(),
         None => return Ok(None),
     };
-    // No container waits for it, and whoever runs something here may as well ask Docker for any image.
+    // A single run needs no pool, and the user of this machine may as well ask Docker for any image.
     let schema = kind.schema();
     for (setting, value) in [("pool", json!(0)), ("images", json!(["*"]))] {
         if !schema["properties"][setting].is_null() {
@@ -203,11 +204,11 @@ pub(crate) fn alone(named: Option<&str>, said: &ProviderSpec) -> Result<Option<A
     Ok(Some(kind.build(&settings, None)?))
 }
 
-/// Where the strongest that works is to serve, everybody is asked first.
+/// Tests all candidates, if the strongest working provider is to be chosen.
 pub(crate) async fn prove(engine: &Engine, named: Option<&str>) {
     if named == Some(AUTO) {
         for post in engine.fleet().candidates() {
-            // Whoever does not work is not chosen, and the error says so where nobody does.
+            // A provider that fails its test is not chosen. If all fail, choosing one reports the error.
             let _result = post.test(tokio::time::sleep(PATIENCE)).await;
         }
     }
@@ -271,7 +272,10 @@ mod tests {
         };
         assert_eq!(build(json!({"pool": 2, "runtime": null})), Ok(()));
         assert_eq!(build(json!({"pool": 1_000})), Err("settings: pool: the most is 128".to_owned()));
-        assert_eq!(build(json!({"image": ""})), Err("settings: image: the least is 1 characters".to_owned()));
+        assert_eq!(
+            build(json!({"image": ""})),
+            Err("settings: image: must be at least 1 characters".to_owned())
+        );
         assert!(
             Kind::named("dokcer")
                 .err()

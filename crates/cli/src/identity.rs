@@ -1,4 +1,4 @@
-//! Names of executions: unguessable, because a name is all that a later request needs to ask for a result.
+//! Creates execution ids. They are unguessable, because the id alone lets a later request fetch a result.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,12 +8,12 @@ use crate::failure::Failure;
 /// Digits that are hard to misread (Crockford's base 32).
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// `exec_` and 128 random bits.
+/// Creates an id: `exec_` and 128 random bits.
 pub(crate) fn execution_id() -> Result<String, Failure> {
-    random("exec").ok_or_else(|| Failure::host("read /dev/urandom for an execution id: nothing came"))
+    random("exec").ok_or_else(|| Failure::host("cannot read /dev/urandom for an execution id"))
 }
 
-/// The kind and 128 random bits.
+/// Creates a random id: the kind and 128 random bits.
 pub(crate) fn random(kind: &str) -> Option<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes)).ok()?;

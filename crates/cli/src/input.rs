@@ -1,5 +1,5 @@
-//! Reads what a run is given from this machine: code, standard input and files. Everything is bounded, and what is
-//! too big is refused before it is read.
+//! Reads the inputs of a run from this machine: code, standard input and files. Every input is bounded, and
+//! refused before it is read if it is too large.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-// The bounds of admission, applied here too so that nothing beyond them is held in memory.
+// The bounds of admission, applied here too so that larger inputs are not held in memory.
 use belljar_engine::admit::{MAX_CODE, MAX_FILES, MAX_STDIN};
 use belljar_engine::quantity::show_bytes;
 use belljar_engine::request::FileSpec;
@@ -16,13 +16,13 @@ use belljar_engine::request::FileSpec;
 use crate::failure::{Failure, shown};
 use crate::os;
 
-/// Files travel in memory; more than this is for `--mount`.
+/// Files are sent in memory; larger data needs `--mount`.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// A chain of certificates is some kilobytes.
+/// Maximum size of a PEM file; a certificate chain is a few kilobytes.
 const MAX_PEM: u64 = 1 << 20;
 
-/// Whether a path stands for our own standard input.
+/// Returns whether a path stands for belljar's own standard input.
 pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
@@ -30,14 +30,14 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
 /// Reads the code.
 pub(crate) fn code(path: &Path) -> Result<Vec<u8>, Failure> {
     named_or_stdin(path, MAX_CODE as u64, |size| {
-        format!("code: {size} is more than 16 MB; pass data as files instead")
+        format!("code: {size} is more than 16 MB; pass data with --file instead")
     })
 }
 
-/// Reads what will be the program's standard input.
+/// Reads the program's standard input.
 pub(crate) fn stdin(path: &Path) -> Result<Vec<u8>, Failure> {
     named_or_stdin(path, MAX_STDIN as u64, |size| {
-        format!("stdin: {size} is more than 64 MB; put it into a file instead")
+        format!("stdin: {size} is more than 64 MB; pass it with --file instead")
     })
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn stdin(path: &Path) -> Result<Vec<u8>, Failure> {
 pub(crate) fn pem(path: &Path) -> Result<Vec<u8>, Failure> {
     let bytes = bounded(open(path)?.0, MAX_PEM).map_err(|error| cannot_read(path, &error))?;
     bytes.ok_or_else(|| {
-        Failure::invalid(format!("{} is more than 1 MB, and so no certificate or key", shown(path)))
+        Failure::invalid(format!("{} is more than 1 MB, so it is not a certificate or key", shown(path)))
     })
 }
 
@@ -56,7 +56,7 @@ fn named_or_stdin(path: &Path, bound: u64, too_big: impl Fn(&str) -> String) -> 
             .ok_or_else(|| Failure::invalid(too_big("standard input")));
     }
     let (file, metadata) = open(path)?;
-    // A pipe (`<(…)`) has no size, so the reading itself is bounded as well.
+    // A pipe (`<(…)`) has no size, so reading is bounded as well.
     if metadata.len() > bound {
         return Err(Failure::invalid(too_big(&show_bytes(metadata.len()))));
     }
@@ -77,19 +77,19 @@ fn cannot_read(path: &Path, error: &io::Error) -> Failure {
     Failure::invalid(format!("cannot read {}: {error}", shown(path)))
 }
 
-/// Opens the requests of a batch, which are read as they are needed.
+/// Opens the requests of a batch, which are read on demand.
 pub(crate) fn requests(path: &Path) -> Result<Box<dyn Read + Send>, Failure> {
     if is_stdin(path) { Ok(Box::new(io::stdin())) } else { Ok(Box::new(open(path)?.0)) }
 }
 
-/// Everything that comes, or nothing where that is more than `bound`.
+/// Reads everything, or returns `None` if that is more than `bound`.
 fn bounded(reader: impl Read, bound: u64) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     reader.take(bound + 1).read_to_end(&mut bytes)?;
     Ok((bytes.len() as u64 <= bound).then_some(bytes))
 }
 
-/// Reads `SRC[:DEST]` arguments: files, and folders with all regular files beneath them.
+/// Reads the files of `SRC[:DEST]` arguments; a folder stands for all regular files below it.
 pub(crate) fn files(arguments: &[String]) -> Result<Vec<FileSpec>, Failure> {
     let mut basket = Basket::default();
     for argument in arguments {
@@ -116,18 +116,20 @@ fn unreadable(path: &Path, error: &io::Error) -> Failure {
     Failure::invalid(format!("--file: cannot read {}: {error}", shown(path)))
 }
 
-/// The last part of a path; `.` and `..` have one only after they are resolved.
+/// Returns the last part of a path; `.` and `..` are resolved first.
 fn own_name(path: &Path) -> Result<String, Failure> {
     let whole = match path.file_name() {
         Some(_) => path.to_path_buf(),
         None => fs::canonicalize(path).map_err(|error| unreadable(path, &error))?,
     };
-    whole.file_name().and_then(|name| name.to_str()).map(str::to_owned).ok_or_else(|| {
-        Failure::invalid(format!("--file: {} has no name of its own; write SRC:DEST", shown(path)))
-    })
+    whole
+        .file_name()
+        .and_then(|name| name.to_str())
+        .map(str::to_owned)
+        .ok_or_else(|| Failure::invalid(format!("--file: {} has no file name; use SRC:DEST", shown(path))))
 }
 
-/// Files collected so far, and their size.
+/// Files collected so far, and their total size.
 #[derive(Debug, Default)]
 struct Basket {
     files: Vec<FileSpec>,
@@ -147,8 +149,8 @@ impl Basket {
         } else {
             bounded(file, room).map_err(|e| unreadable(source, &e))?
         };
-        let content =
-            content.ok_or_else(|| Failure::invalid("--file: more than 1 GB in all; use --mount instead"))?;
+        let content = content
+            .ok_or_else(|| Failure::invalid("--file: more than 1 GB in total; use --mount instead"))?;
         self.bytes += content.len() as u64;
         self.files.push(FileSpec {
             path: destination,
@@ -159,7 +161,8 @@ impl Basket {
         Ok(())
     }
 
-    /// Links are left out: what they point to was not named, and may lie anywhere.
+    /// Adds a folder's regular files. Symbolic links are skipped: their targets were not named and may lie
+    /// anywhere.
     fn add_folder(&mut self, source: &Path, destination: &str) -> Result<(), Failure> {
         let mut waiting: VecDeque<(PathBuf, String)> =
             VecDeque::from([(source.to_path_buf(), destination.to_owned())]);
@@ -202,7 +205,7 @@ mod tests {
         File::create(&path).unwrap().set_len(100 << 20).unwrap();
         assert_eq!(
             code(&path).unwrap_err().message,
-            "code: 100 MB is more than 16 MB; pass data as files instead"
+            "code: 100 MB is more than 16 MB; pass data with --file instead"
         );
         assert!(code(folder.path()).unwrap_err().message.contains("it is a folder"));
         assert!(code(&folder.path().join("no.py")).unwrap_err().message.starts_with("cannot read '"));

@@ -1,5 +1,5 @@
-//! What is meant: typed arguments and environment become a request, the host's paths and a way to show the result.
-//! Only what needs this machine is checked here (files, variables, JSON); the rest is for admission.
+//! Interprets arguments and environment as a request, the host's paths and output options. Checks only what
+//! needs this machine (files, variables, JSON); admission checks the rest.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::env::Environment;
 use crate::failure::{Failure, shown};
 use crate::{image, input, language};
 
-/// A run as its caller means it.
+/// A run as the caller intends it.
 #[derive(Debug)]
 pub(crate) struct Intent {
     pub(crate) request: Request,
@@ -25,11 +25,11 @@ pub(crate) struct Intent {
     pub(crate) output: Output,
 }
 
-/// How the result is shown.
+/// How the result is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Output {
     pub(crate) form: Form,
-    /// Nothing of ours beside it.
+    /// Whether to print nothing of belljar's own beside the output.
     pub(crate) quiet: bool,
 }
 
@@ -37,9 +37,9 @@ pub(crate) struct Output {
 pub(crate) enum Form {
     /// The result object, once, at the end.
     Json,
-    /// Output as it comes; harmless on a terminal.
+    /// Output as it arrives, escaped for a terminal.
     Live,
-    /// Output as it comes, whatever it does to a terminal.
+    /// Output as it arrives, unchanged.
     Raw,
 }
 
@@ -83,24 +83,24 @@ impl Intent {
             (None, None, command) if !command.is_empty() => {
                 (request.command, request.language) = (Some(command), args.language);
             }
-            // Each line then says itself what runs.
+            // Each line of a batch names its own code.
             (None, None, _) if args.batch.is_some() => request.language = args.language,
             (None, None, _) => return Err(Failure::invalid(NOTHING)),
-            _ => return Err(Failure::invalid("give only one of FILE, -c CODE and -- CMD")),
+            _ => return Err(Failure::invalid("use only one of FILE, -c CODE and -- CMD")),
         }
         Ok(Self { request, paths, output })
     }
 }
 
 const NOTHING: &str =
-    "nothing to run: give a FILE, '-' for standard input, -c CODE, or -- CMD; see belljar run --help";
+    "nothing to run: pass a FILE, '-' for standard input, -c CODE, or -- CMD; see belljar run --help";
 
 fn refuse_stdin_twice(args: &RunArgs) -> Result<(), Failure> {
     let is_stdin = |path: &Option<_>| path.as_deref().is_some_and(input::is_stdin);
     for (flag, path) in [("--stdin", &args.stdin), ("--batch", &args.batch)] {
         if is_stdin(&args.source) && is_stdin(path) {
             return Err(Failure::invalid(format!(
-                "{flag}: standard input already brings the code; name a file here"
+                "{flag}: standard input is already used for the code; use a file here"
             )));
         }
     }
@@ -143,13 +143,15 @@ fn add_inline(code: OsString, language: Option<String>, request: &mut Request) {
     (request.code, request.code_base64) = text_or_base64(code.into_encoded_bytes());
 }
 
-/// Where a file lies below a folder, links resolved; a file that is elsewhere, or has no UTF-8 path, is copied instead.
+/// Returns a file's path below a folder, with links resolved. A file elsewhere, or with a non-UTF-8 path, is
+/// copied.
 fn place_within(path: &Path, folder: &Path) -> Option<String> {
     let (path, folder) = (fs::canonicalize(path).ok()?, fs::canonicalize(folder).ok()?);
     path.strip_prefix(folder).ok()?.to_str().map(str::to_owned)
 }
 
-/// Text where it is text. Other bytes go as base64, so that admission says what is wrong with them, if anything.
+/// Encodes bytes that are not UTF-8 as base64, so that admission reports what is wrong with them, if
+/// anything.
 fn text_or_base64(bytes: Vec<u8>) -> (Option<String>, Option<String>) {
     match String::from_utf8(bytes) {
         Ok(text) => (Some(text), None),
@@ -161,18 +163,16 @@ fn arguments(text: &str) -> Result<Map<String, Value>, Failure> {
     let kind = match serde_json::from_str(text) {
         Ok(Value::Object(arguments)) => return Ok(arguments),
         Ok(Value::Null) => "null",
-        Ok(Value::Bool(_)) => "a truth value",
+        Ok(Value::Bool(_)) => "a boolean",
         Ok(Value::Number(_)) => "a number",
         Ok(Value::String(_)) => "a string",
         Ok(Value::Array(_)) => "a list",
         Err(error) => return Err(Failure::invalid(format!("--args: not JSON: {error}"))),
     };
-    Err(Failure::invalid(format!(
-        "--args: must be a JSON object such as {{\"name\": \"Ada\"}}, and is {kind}"
-    )))
+    Err(Failure::invalid(format!("--args: must be a JSON object such as {{\"name\": \"Ada\"}}, not {kind}")))
 }
 
-/// `K=V`, or `K` with the value that it has here.
+/// Parses `K=V`, or `K` with its value in this process's environment.
 pub(crate) fn variable_of(text: &str) -> Result<(String, String), Failure> {
     if let Some((key, value)) = text.split_once('=') {
         return Ok((key.to_owned(), value.to_owned()));
@@ -180,7 +180,7 @@ pub(crate) fn variable_of(text: &str) -> Result<(String, String), Failure> {
     match std::env::var(text) {
         Ok(value) => Ok((text.to_owned(), value)),
         Err(std::env::VarError::NotPresent) => Err(Failure::invalid(format!(
-            "--env: {text} is not set here, so its value cannot be taken over; write --env {text}=VALUE"
+            "--env: {text} is not set in this shell, so it has no value to copy; use --env {text}=VALUE"
         ))),
         Err(std::env::VarError::NotUnicode(_)) => {
             Err(Failure::invalid(format!("--env: the value of {text} is not UTF-8")))
@@ -188,7 +188,7 @@ pub(crate) fn variable_of(text: &str) -> Result<(String, String), Failure> {
     }
 }
 
-/// `none`, `full`, or hosts with commas between them.
+/// Parses `none`, `full`, or a comma-separated list of hosts.
 pub(crate) fn network(text: &str) -> NetworkSpec {
     match text {
         "none" | "full" => NetworkSpec { mode: text.to_owned(), hosts: Vec::new() },

@@ -1,4 +1,4 @@
-//! Conversions from what was typed to what is meant.
+//! Tests how command-line arguments are interpreted.
 
 use super::*;
 use crate::args::{Cli, Command};
@@ -28,10 +28,10 @@ fn code_on_the_command_line_is_python_unless_said() {
 #[test]
 fn exactly_one_thing_runs() {
     assert!(refused(&[]).starts_with("nothing to run"));
-    assert!(refused(&["a.py", "-c", "1"]).starts_with("give only one"));
-    assert!(refused(&["-c", "1", "--", "ls"]).starts_with("give only one"));
-    assert!(refused(&["a.py", "--", "ls"]).starts_with("give only one"));
-    assert!(refused(&["-", "--stdin", "-"]).contains("already brings the code"));
+    assert!(refused(&["a.py", "-c", "1"]).starts_with("use only one"));
+    assert!(refused(&["-c", "1", "--", "ls"]).starts_with("use only one"));
+    assert!(refused(&["a.py", "--", "ls"]).starts_with("use only one"));
+    assert!(refused(&["-", "--stdin", "-"]).contains("already used for the code"));
     assert_eq!(meant(&["--", "ls", "-l"]).request.command, Some(vec!["ls".to_owned(), "-l".to_owned()]));
 }
 
@@ -56,8 +56,8 @@ fn arguments_are_an_object() {
         refused(&["-c", "1", "--args", "{a: 1}"])
             .contains("not JSON: key must be a string at line 1 column 2")
     );
-    assert!(refused(&["-c", "1", "--args", "[1]"]).ends_with("and is a list"));
-    assert!(refused(&["-c", "1", "--args", "-1"]).ends_with("and is a number"));
+    assert!(refused(&["-c", "1", "--args", "[1]"]).ends_with(", not a list"));
+    assert!(refused(&["-c", "1", "--args", "-1"]).ends_with(", not a number"));
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn variables_are_given_or_taken_over() {
     assert_eq!(env.get("A").map(String::as_str), Some("b=c"));
     assert_eq!(env.get("PATH").cloned(), std::env::var("PATH").ok());
     assert_eq!(env.get("E").map(String::as_str), Some(""));
-    assert!(refused(&["-c", "1", "--env", "BELLJAR_NO_SUCH_NAME"]).contains("is not set here"));
+    assert!(refused(&["-c", "1", "--env", "BELLJAR_NO_SUCH_NAME"]).contains("is not set in this shell"));
 }
 
 #[test]
@@ -125,5 +125,7 @@ fn a_batch_needs_no_program_of_its_own() {
     assert_eq!(request.limits.timeout_ms, Some(1_000));
     let request = meant(&["--batch", "-", "-c", "1"]).request;
     assert_eq!((request.language.as_deref(), request.code.as_deref()), (Some("python"), Some("1")));
-    assert!(refused(&["--batch", "-", "-"]).starts_with("--batch: standard input already brings the code"));
+    assert!(
+        refused(&["--batch", "-", "-"]).starts_with("--batch: standard input is already used for the code")
+    );
 }

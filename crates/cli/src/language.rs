@@ -1,10 +1,10 @@
-//! Which language a piece of code is in, where nobody said so.
+//! Detects the language of code when none is given.
 
 use std::path::Path;
 
 use belljar_engine::language::Language;
 
-/// Reads the language from the file's name, else from the code's `#!` line.
+/// Detects the language by the file's extension, else by the code's `#!` line.
 pub(crate) fn detect(path: &Path, code: &[u8]) -> Option<&'static Language> {
     path.file_name()
         .and_then(|name| name.to_str())
@@ -12,7 +12,7 @@ pub(crate) fn detect(path: &Path, code: &[u8]) -> Option<&'static Language> {
         .or_else(|| of_first_line(code))
 }
 
-/// `#!/usr/bin/env -S python3.12 -u` → python.
+/// Parses a `#!` line: `#!/usr/bin/env -S python3.12 -u` → python.
 fn of_first_line(code: &[u8]) -> Option<&'static Language> {
     let line = code.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let line = std::str::from_utf8(line).ok()?;

@@ -1,7 +1,7 @@
-//! The command line: flags, file and environment become one intent, the parts are wired, and what came of it is shown.
+//! The command line: interprets flags, file and environment, wires the parts together, and prints the result.
 //!
 //! ```text
-//! Cli (typed) → Intent (meant) → Engine → Report → exit status
+//! Cli (as typed) → Intent (interpreted) → Engine → Report → exit status
 //! ```
 
 mod args;
@@ -59,7 +59,8 @@ fn main() -> ExitCode {
 fn dispatch(cli: Cli) -> Result<u8, Failure> {
     let environment = Environment::read(|name| std::env::var_os(name))?;
     let named = cli.config.as_deref().or(environment.config.as_deref());
-    // What is to be set up need not be there yet, and a shell that starts does not stumble over a file that is wrong.
+    // `setup` may write a file that does not exist yet, and a shell's start-up must not fail on an invalid
+    // file.
     let config = match &cli.command {
         Command::Completions(_) | Command::Man(_) | Command::Tools(_) => Config::usual(),
         Command::Setup(_) if named.is_some_and(|path| !path.exists()) => Config::usual(),
@@ -88,10 +89,11 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
     }
 }
 
-/// Help and version are answers; everything else that the parser says is a refusal, with our exit status and not its own.
+/// Prints help and version as answers. Every other message of the parser is an error with status 125 instead
+/// of clap's.
 fn usage(error: &clap::Error, json: bool) -> ExitCode {
     if !error.use_stderr() {
-        // A closed pipe (`belljar --help | head -1`) is no failure.
+        // A closed pipe (`belljar --help | head -1`) is not a failure.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }

@@ -1,5 +1,4 @@
-//! The command line about itself: completions for shells, and pages of a manual. Both are made from what the parser of
-//! flags knows, so they say what `--help` says.
+//! Shell completions and manual pages. Both are generated from the flag parser, so they match `--help`.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -19,47 +18,47 @@ const NAME: &str = "belljar";
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:
   belljar completions bash > ~/.local/share/bash-completion/completions/belljar
-  belljar completions zsh > ~/.zfunc/_belljar           with fpath+=~/.zfunc in ~/.zshrc
+  belljar completions zsh > ~/.zfunc/_belljar           add fpath+=~/.zfunc to ~/.zshrc
   belljar completions fish > ~/.config/fish/completions/belljar.fish
-  eval \"$(belljar completions bash)\"                    for this shell only";
+  eval \"$(belljar completions bash)\"                    for the current shell only";
 
-/// `belljar completions`.
+/// Arguments of `belljar completions`.
 #[derive(Debug, Args)]
 #[command(after_help = COMPLETIONS_EXAMPLES)]
 pub(crate) struct CompletionsArgs {
-    /// Shell to write them for
+    /// Shell to generate completions for
     shell: Shell,
 }
 
 const MAN_EXAMPLES: &str = "\
 Examples:
-  belljar man | man -l -                                read the first page
-  belljar man sandbox exec | man -l -                   and that of a command
-  belljar man --folder ~/.local/share/man/man1          all of them: man belljar-sandbox-exec";
+  belljar man | man -l -                                read the main page
+  belljar man sandbox exec | man -l -                   read the page of a command
+  belljar man --folder ~/.local/share/man/man1          install all; then: man belljar-sandbox-exec";
 
-/// `belljar man`.
+/// Arguments of `belljar man`.
 #[derive(Debug, Args)]
 #[command(after_help = MAN_EXAMPLES)]
 pub(crate) struct ManArgs {
     /// Command whose page to print
     #[arg(value_name = "COMMAND")]
     path: Vec<String>,
-    /// Folder to write the pages of all commands to; made where there is none
+    /// Write the pages of all commands to this folder, which is created if missing
     #[arg(long, value_name = "DIR", conflicts_with = "path")]
     folder: Option<PathBuf>,
 }
 
-/// Prints what a shell reads to complete our flags.
+/// Prints a shell completion script.
 pub(crate) fn completions(args: &CompletionsArgs) -> Result<u8, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), NAME, &mut script);
     print(&script)
 }
 
-/// Prints a page of the manual, or writes all of them.
+/// Prints a manual page, or writes all of them.
 pub(crate) fn man(args: &ManArgs) -> Result<u8, Failure> {
     let mut root = Cli::command().disable_help_subcommand(true);
-    // Only then do commands know their full names.
+    // Commands know their full names only after this call.
     root.build();
     if let Some(folder) = &args.folder {
         let failed = |error| Failure::host(format!("{}: {error}", shown(folder)));
@@ -69,7 +68,10 @@ pub(crate) fn man(args: &ManArgs) -> Result<u8, Failure> {
     }
     let command = args.path.iter().try_fold(&root, |command, name| {
         let unknown = || {
-            Failure::invalid(format!("'{}' is no command; 'belljar help' lists them", args.path.join(" ")))
+            Failure::invalid(format!(
+                "unknown command '{}'; list commands with: belljar help",
+                args.path.join(" ")
+            ))
         };
         command.find_subcommand(name).ok_or_else(unknown)
     })?;
@@ -81,7 +83,7 @@ fn write_pages(command: &Command, folder: &Path) -> io::Result<()> {
     command.get_subcommands().try_for_each(|part| write_pages(part, folder))
 }
 
-/// The page of one command. Its examples are set as they are typed, which a page's usual text is not.
+/// Renders the page of one command. Examples are set verbatim, unlike a page's other text.
 fn page(command: &Command) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     let man = Man::new(command.clone().after_help(Resettable::Reset));
@@ -92,7 +94,7 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// A section whose heading is the first line.
+/// Renders a verbatim section whose heading is the text's first line.
 fn verbatim(said: &str) -> Roff {
     let (heading, lines) = said.split_once(":\n").unwrap_or(("Notes", said));
     let mut section = Roff::new();
@@ -104,7 +106,7 @@ fn verbatim(said: &str) -> Roff {
     section
 }
 
-/// Whoever has read enough is no failure; a full disk is.
+/// Writes to standard output. A closed pipe is not a failure, but a full disk is.
 fn print(text: &[u8]) -> Result<u8, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {

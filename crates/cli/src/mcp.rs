@@ -1,6 +1,7 @@
-//! `belljar mcp`: the tools for one client over standard input and output. `belljar tools`: their definitions.
+//! `belljar mcp` serves the tools to one client over standard input and output; `belljar tools` prints their
+//! definitions.
 //!
-//! Nothing but the protocol is ever written to standard output; what people should know goes to standard error.
+//! Only the protocol is written to standard output; messages for people go to standard error.
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -26,45 +27,47 @@ use crate::run;
 
 const EXAMPLES: &str = "\
 Examples:
-  claude mcp add belljar -- belljar mcp                 for Claude Code
-  belljar mcp --network pypi.org,files.pythonhosted.org what runs may reach
+  claude mcp add belljar -- belljar mcp                 add it to Claude Code
+  belljar mcp --network pypi.org,files.pythonhosted.org hosts that code may reach
   belljar mcp --profile data --memory 2G
-  belljar mcp --image python:3.12-slim                  fetched first, if it is not here
+  belljar mcp --image python:3.12-slim                  image for the code; pulled if missing
 
-Other clients take a command and its arguments: \"command\": \"belljar\", \"args\": [\"mcp\"].
-A client that goes away takes everything with it that it started.";
+In other clients, configure: \"command\": \"belljar\", \"args\": [\"mcp\"].
+When the client disconnects, everything that it started is stopped.";
 
-const FOLDER: &str = "--image: the folder of an unpacked root is for 'belljar run'; give 'host', a name, an archive or \
-    an OCI layout, or name the folder in a profile";
+const FOLDER: &str = "--image: a folder with an unpacked root works only with 'belljar run'; use 'host', a \
+    name, an archive or an OCI layout, or set the folder in a profile";
 
-/// `belljar mcp`. What is said here holds for every run: a model cannot change it.
+/// Arguments of `belljar mcp`. They apply to every run, and a model cannot change them.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct McpArgs {
     #[command(flatten)]
     limits: LimitArgs,
-    /// What runs may reach [default: none]
+    /// Network access of the code [default: none]
     #[arg(long, value_name = "none|full|HOST,…")]
     network: Option<String>,
-    /// default, terminal, data, or one of belljar.toml's
+    /// Profile of limits and policy: default, terminal, data, or one from belljar.toml
     #[arg(long, value_name = "P")]
     profile: Option<String>,
-    /// Way to make sandboxes [default: native]
+    /// Provider that runs sandboxes [default: native]
     #[arg(long, value_name = "P")]
     provider: Option<String>,
-    /// How code is read before it runs: off, audit, balanced, strict, ragflow, or one of belljar.toml's
+    /// Policy that checks code before it runs: off, audit, balanced, strict, ragflow, or one from
+    /// belljar.toml
     /// [default: balanced]
     #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
-    /// 'host', 'sealed', a name such as python:3.12-slim, an archive or OCI layout [default: host]
+    /// Root file system: 'host', 'sealed', an image name such as python:3.12-slim, an archive or OCI layout
+    /// [default: host]
     #[arg(long, value_name = "I")]
     image: Option<PathBuf>,
 }
 
-/// `belljar tools`.
+/// Arguments of `belljar tools`.
 #[derive(Debug, Args)]
 pub(crate) struct ToolsArgs {
-    /// In whose words
+    /// API that the definitions are for
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     format: Words,
 }
@@ -77,14 +80,14 @@ enum Words {
     Json,
 }
 
-/// Serves until the client goes away.
+/// Serves until the client disconnects.
 pub(crate) fn run(args: McpArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
     let config = Config { providers: config.providers.with(args.provider.as_deref(), environment), ..config };
     let defaults = defaults(args, environment)?;
     let named = defaults.request.provider.clone();
     let (own, sources) = run::images(&config, environment);
     run::on_provider(named.as_deref(), config, environment, async |engine| {
-        // Others bring what they are asked for themselves.
+        // Other providers pull images themselves.
         if engine.capabilities().images == ImageChoice::Unpacked {
             own.bring(&defaults.request, &sources, false).await?;
         }
@@ -92,13 +95,13 @@ pub(crate) fn run(args: McpArgs, environment: &Environment, config: Config) -> R
     })
 }
 
-/// As with a batch, each request says itself what runs.
+/// Returns what every request inherits. As in a batch, each request names its own code.
 fn defaults(args: McpArgs, environment: &Environment) -> Result<Defaults, Failure> {
     let McpArgs { limits, network, profile, provider, policy, image } = args;
     let batch = Some(PathBuf::new());
     let args = RunArgs { limits, network, profile, provider, policy, image, batch, ..RunArgs::default() };
     let Intent { request, paths, .. } = Intent::of(args, environment)?;
-    // Sandboxes have their image by name, and one that only runs had would be a surprise.
+    // Sandboxes take images by name; a folder that only applies to single runs would be surprising.
     if paths.image.is_some() {
         return Err(Failure::invalid(FOLDER));
     }
@@ -119,7 +122,7 @@ async fn serve(engine: &Arc<Engine>, defaults: Defaults) -> Result<u8, Failure> 
     Ok(0)
 }
 
-/// Standard input, read by a thread that nobody has to wait for at the end.
+/// Returns standard input, read by a thread that does not have to be joined at exit.
 fn stdin() -> impl AsyncRead + Send + Unpin + 'static {
     let (mut to, from) = tokio::io::duplex(64 << 10);
     let runtime = Handle::current();
@@ -134,7 +137,7 @@ fn stdin() -> impl AsyncRead + Send + Unpin + 'static {
     from
 }
 
-/// Prints the definitions.
+/// Prints the tool definitions.
 pub(crate) fn tools(args: &ToolsArgs) -> Result<u8, Failure> {
     let format = match args.format {
         Words::Openai => Format::OpenAi,
@@ -144,7 +147,7 @@ pub(crate) fn tools(args: &ToolsArgs) -> Result<u8, Failure> {
     };
     let text = format!("{:#}\n", definitions(format));
     match io::stdout().lock().write_all(text.as_bytes()) {
-        // Whoever closed the pipe does not want the rest.
+        // A closed pipe is not a failure.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::host(format!("write to standard output: {error}")))
         }

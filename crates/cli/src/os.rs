@@ -1,4 +1,4 @@
-//! What differs between operating systems, and the only place that asks on which one we are.
+//! Differences between operating systems. No other module checks which one it runs on.
 
 mod machine;
 mod room;
@@ -34,14 +34,14 @@ pub(crate) use posix::{
     Hangups, Interrupts, effective_uid, in_its_own_group, permissions, private_folder, room_for_files,
 };
 
-/// A language and the program that would run it.
+/// A language and its interpreter on this machine, if found.
 #[derive(Debug)]
 pub(crate) struct FoundLanguage {
     pub(crate) language: &'static Language,
     pub(crate) program: Option<PathBuf>,
 }
 
-/// The runtime for one command: a single thread, because one run is all it waits for.
+/// Creates the event loop of a command: single-threaded, because it waits for one run only.
 pub(crate) fn runtime() -> Result<Runtime, Failure> {
     Builder::new_current_thread()
         .enable_all()
@@ -49,7 +49,7 @@ pub(crate) fn runtime() -> Result<Runtime, Failure> {
         .map_err(|error| Failure::host(format!("start the event loop: {error}")))
 }
 
-/// The runtime of a server: a thread for each core.
+/// Creates the event loop of a server: one thread per core.
 pub(crate) fn server_runtime() -> Result<Runtime, Failure> {
     Builder::new_multi_thread()
         .enable_all()
@@ -79,27 +79,29 @@ mod native {
     use super::{Failure, FoundLanguage};
     use crate::serve::HostFolderSpec;
 
-    /// Does not return where this process was started to be the launcher, or the inside of a living sandbox.
+    /// Runs the launcher or a sandbox's guest if this process was started as one, and then does not return.
     pub(crate) fn become_launcher_if_asked() {
         belljar_providers::native::run_if_asked();
     }
 
-    /// Docker, which is spoken to when somebody first needs it.
+    /// Creates provider Docker, which connects to its daemon on first use.
     pub(crate) fn docker(settings: DockerSettings) -> Option<Arc<dyn Provider>> {
         Some(Arc::new(Docker::new(settings)))
     }
 
-    /// Whether it could run something, and what to do where it could not.
+    /// Checks that Docker can run a container. Returns what to do if it cannot.
     pub(crate) async fn check_docker(settings: DockerSettings) -> Result<(), String> {
         Docker::new(settings).check().await.map_err(|error| error.to_string())
     }
 
-    /// Starts the launcher; before any other thread, and on the one that stays to the end.
+    /// Starts the launcher. Must be called before any other thread exists, and on the thread that lives to
+    /// the end.
     pub(crate) fn launch() -> Result<Started, Failure> {
         Ok(Started(Launched::start().map_err(Error::from)?))
     }
 
-    /// What image `host` shows of this machine, but for what every sandbox makes itself.
+    /// Returns the files that image `host` shows of this machine, except those that every sandbox creates
+    /// itself.
     pub(crate) fn host_parts() -> Result<Vec<Part>, Failure> {
         let parts = belljar_providers::native::host_root().into_iter().filter_map(|entry| match entry {
             RootEntry::Bind { source, path } => Some(Part::Copy { source: source.into(), path }),
@@ -112,12 +114,12 @@ mod native {
         Ok(parts.collect())
     }
 
-    /// A launcher that nobody spoke to yet.
+    /// A launcher that is started but not connected.
     #[derive(Debug)]
     pub(crate) struct Started(Launched);
 
     impl Started {
-        /// Connects to it, inside a runtime, and says what to keep ready.
+        /// Connects to the launcher, inside a runtime, and configures what it keeps warm.
         pub(crate) async fn connect(
             self,
             warm: WarmSettings,
@@ -128,7 +130,7 @@ mod native {
         }
     }
 
-    /// This machine as a place for sandboxes.
+    /// This machine's native provider.
     #[derive(Debug)]
     pub(crate) struct Host(Arc<Native>);
 
@@ -137,7 +139,7 @@ mod native {
             self.0.clone()
         }
 
-        /// What outlives sandboxes.
+        /// Opens the storage that outlives sandboxes: volumes, snapshots and host folders.
         pub(crate) fn places(
             &self,
             data: &Path,
@@ -176,7 +178,7 @@ mod nowhere {
 
     pub(crate) fn become_launcher_if_asked() {}
 
-    /// Containers are given this very program, which has to be one for Linux.
+    /// Returns `None`: containers run this very program, which must be a Linux binary.
     pub(crate) fn docker(_settings: DockerSettings) -> Option<Arc<dyn Provider>> {
         None
     }
@@ -185,7 +187,7 @@ mod nowhere {
         Err("provider 'docker' needs belljar on Linux".to_owned())
     }
 
-    /// Docker as a builder of images; there is none.
+    /// Docker's image builder, which does not exist on this system.
     #[derive(Debug)]
     pub(crate) struct ImageBuilder(Infallible);
 
@@ -225,7 +227,8 @@ mod nowhere {
     }
 
     pub(crate) fn launch() -> Result<Started, Failure> {
-        let message = "this system has no native isolation; run belljar on Linux (a virtual machine will do)";
+        let message =
+            "this system has no native isolation; run belljar on Linux (a virtual machine is enough)";
         Err(Failure { code: ErrorCode::Unsupported, message: message.to_owned() })
     }
 
@@ -278,7 +281,7 @@ mod posix {
 
     use super::{Failure, Metadata};
 
-    /// Permission bits, without setuid and its kin.
+    /// Returns the permission bits, without setuid, setgid and sticky.
     pub(crate) fn permissions(metadata: &Metadata) -> u32 {
         metadata.permissions().mode() & 0o777
     }
@@ -287,7 +290,7 @@ mod posix {
         Some(rustix::process::geteuid().as_raw())
     }
 
-    /// How many files this process may have open, after it has asked for as many as it can get.
+    /// Raises the limit of open files to its maximum and returns it.
     pub(crate) fn room_for_files() -> u64 {
         let limit = getrlimit(Resource::Nofile);
         let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -295,17 +298,17 @@ mod posix {
         room.unwrap_or(u64::MAX)
     }
 
-    /// Makes a folder that only its owner may look into, where there is none.
+    /// Creates a folder that only its owner may access, if it is missing.
     pub(crate) fn private_folder(path: &Path) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)
     }
 
-    /// Keeps a terminal's Ctrl-C from a command.
+    /// Moves a command to its own process group, so that a terminal's Ctrl-C does not reach it.
     pub(crate) fn in_its_own_group(command: &mut Command) {
         command.process_group(0);
     }
 
-    /// Requests to read files again, caught from the moment this exists.
+    /// SIGHUP, the request to reload files; caught from the creation of this value on.
     #[derive(Debug)]
     pub(crate) struct Hangups(Signal);
 
@@ -315,13 +318,13 @@ mod posix {
             caught.map(Self).map_err(|error| Failure::host(format!("listen for hangups: {error}")))
         }
 
-        /// Completes when the next one arrives.
+        /// Waits for the next signal.
         pub(crate) async fn next(&mut self) {
             self.0.recv().await;
         }
     }
 
-    /// Ctrl-C and the request to end, caught from the moment this exists.
+    /// SIGINT and SIGTERM; caught from the creation of this value on.
     #[derive(Debug)]
     pub(crate) struct Interrupts {
         interrupt: Signal,
@@ -338,7 +341,7 @@ mod posix {
             })
         }
 
-        /// Completes when the next one arrives.
+        /// Waits for the next signal.
         pub(crate) async fn next(&mut self) {
             tokio::select! {
                 _ = self.interrupt.recv() => {}

@@ -1,4 +1,4 @@
-//! `belljar run`: wires the parts, runs one request and shows what came of it.
+//! `belljar run`: wires the parts, runs one request and prints the result.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::os::{self, Interrupts};
 use crate::view::{Installing, View};
 use crate::{batch, deps, fleet, input, remote, say};
 
-/// Runs, and gives the exit status.
+/// Runs code or a batch and returns the exit status.
 pub(crate) fn run(args: RunArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
     let config = Config { providers: config.providers.with(args.provider.as_deref(), environment), ..config };
-    // Everything is read before anything is started: a mistake in the arguments costs nothing.
+    // All inputs are read before anything is started, so that an error in the arguments costs nothing.
     if let Some(path) = &args.batch {
         return batch::run(input::requests(path)?, args, environment, config);
     }
@@ -45,7 +45,7 @@ pub(crate) fn run(args: RunArgs, environment: &Environment, config: Config) -> R
     })
 }
 
-/// Wires an engine for somebody who names a provider.
+/// Wires an engine for a named provider.
 pub(crate) fn on_provider(
     named: Option<&str>,
     config: Config,
@@ -58,7 +58,7 @@ pub(crate) fn on_provider(
     }
 }
 
-/// Who is to serve a request: whom it names, else whom its profile names, else the usual one.
+/// Returns the provider of a request: the one it names, else its profile's, else the default.
 fn named(request: &Request, config: &Config) -> Result<Option<String>, Failure> {
     let profile = config.profiles.named(request.profile.as_deref().unwrap_or("default"))?;
     Ok(request
@@ -68,12 +68,12 @@ fn named(request: &Request, config: &Config) -> Result<Option<String>, Failure> 
         .or_else(|| config.providers.usual.clone()))
 }
 
-/// The images of this person, and where others come from.
+/// Returns the user's image store, and the registries to pull from.
 pub(crate) fn images(config: &Config, environment: &Environment) -> (Arc<Own>, Sources) {
     (Own::of(&config.images, None, environment), Sources::of(&config.images, environment))
 }
 
-/// Wires an engine, has it do some work and ends it.
+/// Wires an engine, runs `work` with it and shuts it down.
 pub(crate) fn on_engine(
     config: Config,
     environment: &Environment,
@@ -97,7 +97,7 @@ pub(crate) fn on_engine(
     })
 }
 
-/// Whoever is in a hurry leaves others without what was installed here.
+/// Waits until layers built here are shared with other machines. An interrupt skips that.
 async fn settled(settling: impl Future<Output = ()>) -> Result<(), Failure> {
     let mut interrupts = Interrupts::listen()?;
     tokio::select! {
@@ -107,7 +107,7 @@ async fn settled(settling: impl Future<Output = ()>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The same without anything of this machine's own.
+/// Wires an engine that does not need the native provider, runs `work` with it and shuts it down.
 fn on_alone(
     provider: Arc<dyn Provider>,
     config: Config,
@@ -141,14 +141,14 @@ async fn perform(engine: &Engine, intent: Intent, named: Option<&str>) -> Result
     Ok(report.exit_status())
 }
 
-/// Nothing degrades silently.
+/// Warns of isolation layers that are missing, because nothing may degrade silently.
 pub(crate) fn warn_of_missing_layers(capabilities: &Capabilities, quiet: bool) {
     if let Some(warning) = missing_layers(capabilities).filter(|_| !quiet) {
         say::warning(&warning);
     }
 }
 
-/// The result object on one line, and nothing else.
+/// Runs the code and prints only the result object, on one line.
 async fn answer(
     engine: &Engine,
     admitted: Admitted,
@@ -158,7 +158,7 @@ async fn answer(
     let cancel = Box::pin(interrupts.next());
     let report = engine.execute(execution_id()?, admitted, &mut Installing::new(quiet), cancel).await?;
     match print_json(&report) {
-        // Whoever closed the pipe does not want the rest.
+        // A closed pipe is not a failure.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::host(format!("write the result to standard output: {error}")))
         }
@@ -174,7 +174,7 @@ fn print_json(report: &Report) -> io::Result<()> {
     stdout.flush()
 }
 
-/// Output as it comes, then what `main` returned, then a line on whatever was out of the ordinary.
+/// Runs the code and prints output as it arrives, then the result of `main`, then notes on anything unusual.
 async fn show(
     engine: &Engine,
     admitted: Admitted,
@@ -188,7 +188,7 @@ async fn show(
     if let Some(line) = report.as_ref().ok().and_then(result_line) {
         view.output(Stream::Stdout, line.as_bytes());
     }
-    // A paused terminal may keep the rest for long; a second Ctrl-C gives it up.
+    // A paused terminal may block the rest for long; a second Ctrl-C abandons it.
     tokio::select! {
         () = view.finish() => {}
         () = interrupts.next() => {}
@@ -206,25 +206,27 @@ async fn show(
 
 fn missing_layers(capabilities: &Capabilities) -> Option<String> {
     if capabilities.remote {
-        return Some("it runs on a service's machines: nothing but time is enforced by Belljar".to_owned());
+        return Some("the code runs on a remote service; Belljar enforces only the time limit".to_owned());
     }
     let names: Vec<_> = capabilities.missing.iter().map(|missing| missing.layer.name()).collect();
     if names.len() == Layer::ALL.len() {
-        return Some("nothing is run here: the answer is simulated".to_owned());
+        return Some("the code does not run: the result is simulated".to_owned());
     }
-    (!names.is_empty()).then(|| format!("not enforced here: {} (belljar doctor says why)", names.join(", ")))
+    (!names.is_empty())
+        .then(|| format!("not enforced on this machine: {} (see why with: belljar doctor)", names.join(", ")))
 }
 
-/// The value of `main` as a line of JSON, below whatever was printed.
+/// Returns the result of `main` as a line of JSON, starting on a new line.
 fn result_line(report: &Report) -> Option<String> {
     let start = if leaves_line_open(&report.stdout) { "\n" } else { "" };
     report.result.present.then(|| format!("{start}{}\n", report.result.value))
 }
 
-/// So many findings are worth a line each.
+/// Maximum number of findings to print.
 const MAX_SAID: usize = 5;
 
-/// What a policy minds in the code and, where the run did not succeed, what the sandbox kept it from.
+/// Formats the findings worth printing: policy findings in the code and, if the run failed, denials by the
+/// sandbox.
 pub(crate) fn said(findings: &[Finding], succeeded: bool) -> Vec<String> {
     let matters = |finding: &&Finding| match finding.severity.as_str() {
         "info" => false,
@@ -234,7 +236,7 @@ pub(crate) fn said(findings: &[Finding], succeeded: bool) -> Vec<String> {
     let worth: Vec<_> = findings.iter().filter(matters).collect();
     let mut lines: Vec<_> = worth.iter().take(MAX_SAID).map(|finding| line(finding)).collect();
     if worth.len() > MAX_SAID {
-        lines.push(format!("{} more findings (--json has them all)", worth.len() - MAX_SAID));
+        lines.push(format!("{} more findings (see all with --json)", worth.len() - MAX_SAID));
     }
     lines
 }
@@ -251,7 +253,7 @@ fn leaves_line_open(output: &str) -> bool {
     !output.is_empty() && !output.ends_with('\n')
 }
 
-/// What a person should know beside the output. A plain exit, good or bad, the program explained itself.
+/// Returns notes to print after the output. A plain exit gets none, because the program explained it itself.
 fn notes(report: &Report) -> Vec<String> {
     let mut notes = Vec::new();
     if report.exit_code.is_none() || report.limit.is_some() {
@@ -262,13 +264,13 @@ fn notes(report: &Report) -> Vec<String> {
         .filter_map(|(name, truncated)| truncated.then_some(name))
         .collect();
     if !cut.is_empty() {
-        notes.push(format!("the middle of {} was left out; --output SIZE keeps more", cut.join(" and of ")));
+        notes.push(format!("the middle of {} was left out; keep more with --output SIZE", cut.join(" and ")));
     }
     notes.extend(said(&report.findings, report.status == Status::Succeeded));
     match report.artifacts.len() {
         0 => {}
-        1 => notes.push("1 artifact (--json carries it)".to_owned()),
-        count => notes.push(format!("{count} artifacts (--json carries them)")),
+        1 => notes.push("1 artifact (included in --json output)".to_owned()),
+        count => notes.push(format!("{count} artifacts (included in --json output)")),
     }
     notes
 }

@@ -1,4 +1,4 @@
-//! Everything that Belljar itself says. Nobody listening (a closed pipe) is no reason to fail, so writing is best effort.
+//! Prints Belljar's own messages. A closed pipe is not a failure, so writing is best effort.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -9,13 +9,14 @@ use serde_json::json;
 use crate::failure::Failure;
 
 const NOTHING_RAN: u8 = 125;
-/// A policy does not let it run.
+/// Exit status for code that a policy refuses.
 pub(crate) const REFUSED: u8 = 126;
 
-/// Says why nothing ran.
+/// Prints why nothing ran.
 pub(crate) fn failure(failure: &Failure, json: bool) -> ExitCode {
     let object = json!({"error": {"code": failure.code, "message": failure.message}});
-    // Where standard output itself is what failed (a full disk, say), the message still has to arrive.
+    // If standard output itself failed (on a full disk, for example), the message still has to reach the
+    // user.
     let told = json && writeln!(std::io::stdout().lock(), "{object}").is_ok();
     if !told {
         let _ = writeln!(anstream::stderr().lock(), "belljar: \x1b[1;31merror:\x1b[0m {}", failure.message);
@@ -23,49 +24,49 @@ pub(crate) fn failure(failure: &Failure, json: bool) -> ExitCode {
     ExitCode::from(if failure.code == ErrorCode::Refused { REFUSED } else { NOTHING_RAN })
 }
 
-/// Passes on what the parser of flags says, with its usage text.
+/// Prints a message of the flag parser, with its usage text.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     let _ = write!(anstream::stderr().lock(), "belljar: {}", error.render().ansi());
     ExitCode::from(NOTHING_RAN)
 }
 
-/// Answers a command line without a command: the help, but no success.
+/// Prints help for a command line without a subcommand, which is not a success.
 pub(crate) fn help(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     ExitCode::from(NOTHING_RAN)
 }
 
-/// A caution that does not stop anything.
+/// Prints a warning.
 pub(crate) fn warning(message: &str) {
     let _ = writeln!(anstream::stderr().lock(), "belljar: \x1b[1;33mwarning:\x1b[0m {message}");
 }
 
-/// A line about how a run ended.
+/// Prints a note, such as how a run ended.
 pub(crate) fn note(message: &str) {
     let _ = writeln!(anstream::stderr().lock(), "belljar: {message}");
 }
 
-/// A line that somebody asked for.
+/// Prints a requested answer on standard output.
 pub(crate) fn answer(message: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{message}");
 }
 
-/// A line about how things stand, in place of the one before; for terminals only.
+/// Prints a progress line in place of the previous one; for terminals only.
 pub(crate) fn progress(message: &str) {
     let _ = write!(std::io::stderr().lock(), "\r\x1b[2Kbelljar: {message}");
 }
 
-/// Takes the last such line away.
+/// Erases the progress line.
 pub(crate) fn end_progress() {
     let _ = write!(std::io::stderr().lock(), "\r\x1b[2K");
 }
 
-/// Ends a line that a program left open, so that ours starts at the margin.
+/// Ends an incomplete line of a program, so that the next message starts on a new line.
 pub(crate) fn end_line() {
     let _ = writeln!(anstream::stderr().lock());
 }
 
-/// Empties the terminal for what is told again.
+/// Clears the terminal for an updated display.
 pub(crate) fn clear() {
     let _ = write!(std::io::stdout().lock(), "\x1b[H\x1b[2J");
 }

@@ -1,4 +1,4 @@
-//! `belljar config show`: every setting, its value, and where that came from.
+//! `belljar config show`: prints every setting with its value and origin.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use crate::env::Environment;
 use crate::failure::Failure;
 use crate::say;
 
-/// `belljar config`.
+/// Arguments of `belljar config`.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
     /// Print one JSON object
@@ -28,11 +28,11 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Shows every setting with its value and where that came from
+    /// Shows all settings with their values and where they come from
     Show,
 }
 
-/// One setting.
+/// A setting with its value and origin.
 #[derive(Debug, Serialize)]
 struct Setting {
     name: String,
@@ -40,7 +40,7 @@ struct Setting {
     origin: String,
 }
 
-/// Shows them.
+/// Prints the settings.
 pub(crate) fn run(args: &ConfigArgs, environment: &Environment, config: &Config) -> Result<u8, Failure> {
     let ConfigCommand::Show = args.command;
     let settings = settings(environment, config);
@@ -80,7 +80,7 @@ fn put(settings: &mut Vec<Setting>, name: &str, value: &str, origin: &str) {
     }
 }
 
-/// What holds where nobody says anything.
+/// Returns the default values.
 fn usual(environment: &Environment, config: &Config) -> Vec<(&'static str, String)> {
     let (limits, machine) = (Limits::DEFAULT, config.machine);
     let ceiling = Limits::ceiling_on(&machine);

@@ -1,6 +1,6 @@
-//! Shows output as it comes. A thread of its own writes, so that a paused terminal or a slow pipe never holds up the
-//! clock that ends a run. The queue of a [`View`] needs no bound: the engine passes on no more than `--output` keeps.
-//! What has no end is shown on a [`Screen`], and whoever brings it waits for room.
+//! Prints output as it arrives. A separate thread writes, so that a paused terminal or a slow pipe never
+//! delays the clock that ends a run. The queue of a [`View`] needs no bound, because the engine passes on no
+//! more than `--output` keeps. Unbounded output goes to a [`Screen`], whose senders wait for room.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{Sender, channel};
@@ -12,10 +12,10 @@ use crate::escape::Escaper;
 use crate::failure::Failure;
 use crate::say;
 
-/// What fits most terminals.
+/// Length of a progress line that fits most terminals.
 const WIDTH: usize = 70;
 
-/// A view of a run on our own standard output and error.
+/// Prints the output of a run on standard output and error.
 #[derive(Debug)]
 pub(crate) struct View {
     queue: Sender<(Stream, Vec<u8>)>,
@@ -24,7 +24,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Starts the writing thread. With `raw`, control characters reach a terminal unchanged.
+    /// Starts the writing thread. With `raw`, control characters reach the terminal unchanged.
     pub(crate) fn start(raw: bool, quiet: bool) -> Result<Self, Failure> {
         let (queue, waiting) = channel();
         let drained = start(raw, move |panes| {
@@ -38,7 +38,7 @@ impl View {
     /// Waits until everything is written.
     pub(crate) async fn finish(self) {
         drop((self.queue, self.installing));
-        // An error means that the thread is gone, and then there is nothing to wait for.
+        // An error means that the thread has ended, so there is nothing to wait for.
         let _ = self.drained.await;
     }
 }
@@ -47,7 +47,7 @@ impl Sink for View {
     fn output(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
         if !bytes.is_empty() {
             self.installing.end();
-            // The thread only ends after this sender is dropped.
+            // The receiving thread ends only after this sender is dropped.
             let _ = self.queue.send((stream, bytes.to_vec()));
         }
         Flow::Continue
@@ -58,7 +58,7 @@ impl Sink for View {
     }
 }
 
-/// A line on a terminal about what is installed, until the program says something itself. Shows no output.
+/// Shows a progress line on a terminal until the program writes output. Prints no output itself.
 #[derive(Debug)]
 pub(crate) struct Installing {
     wanted: bool,
@@ -89,7 +89,7 @@ impl Sink for Installing {
 
     fn progress(&mut self, what: &str) {
         if self.wanted {
-            // Names are the registry's, and must not draw on the terminal.
+            // Package names come from a registry and must not control the terminal.
             let plain: String = what.chars().filter(|c| !c.is_control()).take(WIDTH).collect();
             say::progress(&plain);
             self.shown = true;
@@ -103,7 +103,7 @@ impl Drop for Installing {
     }
 }
 
-/// A view of something that has no end.
+/// Prints unbounded output.
 #[derive(Debug)]
 pub(crate) struct Screen {
     queue: mpsc::Sender<(Stream, Vec<u8>)>,
@@ -111,10 +111,10 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// How many pieces wait to be shown.
+    /// Maximum number of queued chunks.
     const ROOM: usize = 16;
 
-    /// As [`View::start`].
+    /// Starts the writing thread, like [`View::start`].
     pub(crate) fn start(raw: bool) -> Result<Self, Failure> {
         let (queue, mut waiting) = mpsc::channel(Self::ROOM);
         let drained = start(raw, move |panes| {
@@ -125,7 +125,7 @@ impl Screen {
         Ok(Self { queue, drained })
     }
 
-    /// Shows this as soon as there is room; `false` where nobody reads any more.
+    /// Queues output as soon as there is room; `false` if the stream is closed.
     pub(crate) async fn show(&self, stream: Stream, bytes: Vec<u8>) -> bool {
         self.queue.send((stream, bytes)).await.is_ok()
     }
@@ -137,7 +137,7 @@ impl Screen {
     }
 }
 
-/// Starts the thread that writes; what is given back completes when it has ended.
+/// Starts the writing thread. The returned receiver completes when it has ended.
 fn start(
     raw: bool,
     work: impl FnOnce(&mut Panes) + Send + 'static,
@@ -153,7 +153,7 @@ fn start(
             work(&mut panes);
             panes.stdout.finish();
             panes.stderr.finish();
-            // Nobody waits any more where the person interrupted a second time.
+            // The receiver is gone after a second interrupt.
             let _ = done.send(());
         })
         .map_err(|error| Failure::host(format!("start the thread that shows output: {error}")))?;
@@ -166,7 +166,7 @@ struct Panes {
 }
 
 impl Panes {
-    /// Whether that stream still has a reader.
+    /// Writes a chunk; `false` if the stream is closed.
     fn show(&mut self, (stream, bytes): (Stream, Vec<u8>)) -> bool {
         match stream {
             Stream::Stdout => self.stdout.show(&bytes),
@@ -175,7 +175,7 @@ impl Panes {
     }
 }
 
-/// One of our two streams. Once its reader is gone it stays silent.
+/// Standard output or error. After the first failed write it stays silent.
 #[derive(Debug)]
 struct Pane<W> {
     writer: Option<W>,
@@ -216,7 +216,7 @@ impl<W: Write> Pane<W> {
 mod tests {
     use super::*;
 
-    /// Takes one write and then fails like a pipe without a reader.
+    /// A writer that accepts one write and then fails like a pipe without a reader.
     #[derive(Debug, Default)]
     struct Closing(usize);
 

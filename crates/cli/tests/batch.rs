@@ -1,4 +1,5 @@
-//! Batches, for real: a request a line in, a result a line out, whatever becomes of the others.
+//! `belljar run --batch` over the real binary: one request per line in, one result per line out, each
+//! independent.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::{belljar, host};
 use serde_json::{Value, json};
 
-/// What a batch answered: results in the order in which they came.
+/// Results of a batch, in the order in which they arrived.
 #[derive(Debug)]
 struct Answers {
     code: Option<i32>,
@@ -27,7 +28,7 @@ impl Answers {
         Self { code: output.status.code(), lines, stderr }
     }
 
-    /// One field of every result, in the order of the input.
+    /// Returns one field of every result, in the order of the input.
     fn each(&self, pointer: &str) -> Value {
         let mut lines: Vec<_> = self.lines.iter().collect();
         lines.sort_by_key(|line| line["index"].as_u64().expect("every line has its index"));
@@ -51,7 +52,7 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// A batch of this text, with further arguments.
+/// Runs a batch with this text and further arguments.
 fn batch(text: &str, arguments: &[&str]) -> Answers {
     let file = file(text);
     let path = file.path().to_str().expect("a path");
@@ -60,10 +61,10 @@ fn batch(text: &str, arguments: &[&str]) -> Answers {
 
 fn signal(child: &Child) {
     let pid = rustix::process::Pid::from_child(child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it is there");
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("the process exists");
 }
 
-/// Started with this text, and up to its first result.
+/// Starts a batch with this text and waits for its first result.
 fn until_first_result(text: &str, arguments: &[&str]) -> (Child, BufReader<ChildStdout>, Value) {
     let mut child = command(&[&["--batch", "-"], arguments].concat())
         .stdin(Stdio::piped())
@@ -78,7 +79,7 @@ fn until_first_result(text: &str, arguments: &[&str]) -> (Child, BufReader<Child
 fn until(what: &str, holds: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !holds() {
-        assert!(Instant::now() < end, "never: {what}");
+        assert!(Instant::now() < end, "timed out waiting until {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -139,7 +140,7 @@ fn a_line_that_cannot_run_leaves_the_others_alone() {
     assert_eq!(answers.each("/error/code").as_array().expect("a list")[1..9], codes);
     assert!(answers.each("/error/message")[2].to_string().contains("unknown field `workspace`"));
     assert_eq!(answers.each("/error/message")[8], "language: is missing; say which language the code is in");
-    let refused = answers.lines.iter().find(|line| line["index"] == 2).expect("it is there");
+    let refused = answers.lines.iter().find(|line| line["index"] == 2).expect("a result with index 2");
     assert_eq!(refused.as_object().map(serde_json::Map::len), Some(2));
     assert_eq!(
         (&answers.each("/status")[0], &answers.each("/exit_code")[9]),
@@ -266,7 +267,7 @@ fn an_interrupt_cancels_what_runs_and_reads_no_further() {
     let lines = of_lines(&[json!({"command": ["true"]}), sleep.clone(), sleep.clone(), sleep.clone(), sleep]);
     let (child, stdout, first) = until_first_result(&lines, &["--jobs", "2", "--timeout", "1h"]);
     assert_eq!(first["status"], "succeeded");
-    // The next two are under way; standard input stays open, and is waited for no longer.
+    // The next two are running. Standard input stays open and must not delay the end.
     let sleeps = |line: &String| line.starts_with(&format!("sleep {token}"));
     until("both sleep", || host::processes().values().filter(|line| sleeps(line)).count() == 2);
     signal(&child);
@@ -277,7 +278,7 @@ fn an_interrupt_cancels_what_runs_and_reads_no_further() {
     assert_eq!(rest.len(), 2, "{rest:#?}");
     assert!(rest.iter().all(|line| line["status"] == "cancelled"), "{rest:#?}");
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(stderr.contains("3 ran (1 succeeded, 0 failed, 2 cancelled), 0 could not run; "), "{stderr}");
+    assert!(stderr.contains("3 ran (1 succeeded, 0 failed, 2 canceled), 0 could not run; "), "{stderr}");
 }
 
 #[test]
@@ -312,7 +313,7 @@ fn a_batch_that_cannot_be_read_on_is_a_failure() {
     let output = command(&["--batch", "/proc/self/mem"]).output().expect("the binary starts");
     assert_eq!(output.status.code(), Some(125));
     assert!(
-        String::from_utf8_lossy(&output.stderr).contains("error: --batch: cannot read on: "),
+        String::from_utf8_lossy(&output.stderr).contains("error: --batch: cannot read the next request: "),
         "{output:?}"
     );
 }
@@ -321,11 +322,13 @@ fn a_batch_that_cannot_be_read_on_is_a_failure() {
 fn a_second_interrupt_waits_for_no_reader() {
     let lines = of_lines(&vec![json!({"command": ["head", "-c", "3000000", "/dev/zero"]}); 4]);
     let (mut child, stdout, _) = until_first_result(&lines, &["--jobs", "2", "--output", "4M"]);
-    // Standard output is full, and nobody reads it.
-    until("it is full", || rustix::io::ioctl_fionread(stdout.get_ref()).expect("it is a pipe") > 30_000);
+    // The pipe is full, and the test does not read it.
+    until("the pipe is full", || {
+        rustix::io::ioctl_fionread(stdout.get_ref()).expect("it is a pipe") > 30_000
+    });
     signal(&child);
     std::thread::sleep(Duration::from_millis(1_000));
-    assert!(child.try_wait().expect("it can be asked").is_none(), "the first one waits for the reader");
+    assert!(child.try_wait().expect("it can be asked").is_none(), "the first interrupt waits for the reader");
     signal(&child);
     assert_eq!(child.wait().expect("it ends").code(), Some(130));
     drop(stdout);
@@ -358,7 +361,7 @@ fn more_jobs_than_open_files_allow_are_refused() {
     shell.args(["-c", &script]).env("XDG_CONFIG_HOME", "/nonexistent").stdin(Stdio::null());
     let output = shell.output().expect("it starts");
     assert_eq!(output.status.code(), Some(125));
-    let said = "belljar: error: --jobs: 100 need 1664 open files, and 400 are allowed here; \
-                ask for at most 21, or raise the limit (ulimit -n)\n";
+    let said = "belljar: error: --jobs: 100 jobs need 1664 open files, but the limit is 400; \
+                use at most 21 jobs, or raise the limit (ulimit -n)\n";
     assert_eq!(String::from_utf8_lossy(&output.stderr), said);
 }

@@ -1,4 +1,4 @@
-//! `belljar bench` over the real binary: what it says, and never how fast anything was.
+//! `belljar bench` over the real binary. Checks what it reports, never how fast anything was.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -28,7 +28,7 @@ fn names(list: &Value) -> Vec<&str> {
     list.as_array().into_iter().flatten().filter_map(|item| item["name"].as_str()).collect()
 }
 
-/// What every row says that has figures.
+/// Checks a row that has figures.
 fn check_figures(row: &Value) {
     let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("a number in {row}"));
     assert!(number(&row["p50_ms"]) > 0.0 && number(&row["p50_ms"]) <= number(&row["p99_ms"]), "{row}");
@@ -37,7 +37,7 @@ fn check_figures(row: &Value) {
     let workers: Vec<_> = cells.iter().filter_map(|cell| cell["workers"].as_u64()).collect();
     assert_eq!(workers, [1, 2, 8], "{row}");
     for cell in cells {
-        // A worker finishes what it has begun, so each has at least one run.
+        // A worker finishes the run that it started, so each has at least one.
         assert!(cell["runs"].as_u64() >= cell["workers"].as_u64(), "{row}");
     }
 }
@@ -73,7 +73,7 @@ fn one_object_with_every_row_and_its_machine() {
     assert!(found["layers"].as_array().is_some_and(|layers| layers.len() >= 7), "{found}");
     assert!(found["machine"]["kernel"].is_string() && found["machine"]["cpus"].is_u64(), "{found}");
     assert!(found["date"].as_str().is_some_and(|date| date.ends_with('Z')), "{found}");
-    // A tool is in the table or among what was left out, never in both.
+    // A tool is either in the table or left out, never both.
     for tool in ["bwrap", "docker", "runsc"] {
         let left_out = found["left_out"].as_array().into_iter().flatten();
         let workloads =
@@ -90,7 +90,7 @@ fn one_object_with_every_row_and_its_machine() {
 fn docker_is_measured_beside_itself() {
     let test = "the benchmark in Docker";
     if !everything() {
-        return skip(test, "./test --all does");
+        return skip(test, "only with ./test --all");
     }
     let docker = match Dockerd::start() {
         Ok(docker) => docker,
@@ -122,7 +122,7 @@ fn the_table_fits_and_names_what_it_was_taken_on() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), "", "progress is for terminals");
     assert!(shown.lines().all(|line| line.chars().count() <= 100), "{shown}");
     assert!(shown.lines().any(|line| line.contains("bash") && line.contains("bare")), "{shown}");
-    assert!(shown.contains("Layers around every sandboxed run"), "{shown}");
+    assert!(shown.contains("Isolation layers of every sandboxed run"), "{shown}");
     assert!(shown.contains(concat!("belljar ", env!("CARGO_PKG_VERSION"), ", Linux ")), "{shown}");
 }
 
@@ -131,7 +131,7 @@ fn missing_modules_are_named_with_what_to_install() {
     if let Some(why) = unusable() {
         return skip("the benchmark without pandas", &why);
     }
-    // The system's interpreter may have pandas, an empty environment has not.
+    // The system's interpreter may have pandas; an empty virtual environment does not.
     let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let made = std::process::Command::new("/usr/bin/python3")
         .args(["-m", "venv", "--without-pip"])
@@ -151,7 +151,7 @@ fn missing_modules_are_named_with_what_to_install() {
     assert!(message.contains("-m pip install numpy pandas"), "{message}");
 }
 
-/// This binary against itself: every way has figures of both, and a change.
+/// Compares this binary with itself: every variant has figures of both, and a change.
 #[test]
 fn two_binaries_are_compared_in_one_run() {
     if let Some(why) = unusable() {

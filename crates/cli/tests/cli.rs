@@ -1,5 +1,5 @@
-//! The command line over the real binary: snapshots in `tests/cmd`, and what a snapshot cannot hold (signals, pipes,
-//! big input).
+//! The command line over the real binary: snapshots in `tests/cmd`, and tests that a snapshot cannot express
+//! (signals, pipes, large input).
 #![cfg(unix)]
 
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// Cases that see neither this person's configuration nor their variables.
+/// Runs snapshot cases without the user's configuration and variables.
 fn cases(pattern: &str) {
     let cases = trycmd::TestCases::new();
     for (name, value) in ENVIRONMENT {
@@ -52,7 +52,7 @@ fn spawn(args: &[&str]) -> Child {
 
 fn run_with(args: &[&str], stdin: &[u8]) -> Output {
     let mut child = spawn(args);
-    // A refusal may come before everything is read.
+    // The command may refuse its arguments before it reads all of standard input.
     let _ = child.stdin.take().expect("it is piped").write_all(stdin);
     child.wait_with_output().expect("it ends")
 }
@@ -68,13 +68,16 @@ fn a_hundred_megabytes_of_code_are_refused() {
     File::create(&path).unwrap().set_len(100 << 20).unwrap();
     let output = run_with(&["--json", path.to_str().unwrap()], b"");
     assert_eq!(output.status.code(), Some(125));
-    let message = "code: 100 MB is more than 16 MB; pass data as files instead";
+    let message = "code: 100 MB is more than 16 MB; pass data with --file instead";
     assert_eq!(json(&output)["error"]["message"], message);
 
     let output = run_with(&["-", "--language", "python"], &vec![b'#'; 17 << 20]);
     assert_eq!(output.status.code(), Some(125));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(said, "belljar: error: code: standard input is more than 16 MB; pass data as files instead\n");
+    assert_eq!(
+        said,
+        "belljar: error: code: standard input is more than 16 MB; pass data with --file instead\n"
+    );
 }
 
 #[test]
@@ -114,7 +117,7 @@ fn the_result_object_is_one_line_and_has_its_fixed_names() {
         "receipt",
         "metadata",
     ] {
-        assert!(result.get(name).is_some(), "{name} is missing");
+        assert!(result.get(name).is_some(), "field {name} is missing");
     }
     assert_eq!((&result["status"], &result["exit_code"]), (&Value::from("failed"), &Value::from(3)));
     assert_eq!((&result["stdout"], &result["stderr"]), (&Value::from("out\n"), &Value::from("err\n")));
@@ -131,7 +134,8 @@ fn a_reader_that_leaves_is_no_panic() {
 
 #[test]
 fn an_interrupt_cancels_the_run() {
-    // A terminal sends Ctrl-C to the whole group, helpers included; `kill` sends to one.
+    // A terminal sends Ctrl-C to the whole process group, helpers included; `kill` sends a signal to one
+    // process.
     for (signal, whole_group) in [("INT", true), ("TERM", false)] {
         let mut child = spawn(&["-c", "import time; print('up', flush=True); time.sleep(60)"]);
         let mut line = String::new();
@@ -142,11 +146,11 @@ fn an_interrupt_cancels_the_run() {
         assert!(sent.success());
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(130), "SIG{signal}");
-        assert!(String::from_utf8_lossy(&output.stderr).contains("the run was cancelled"));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("the execution was canceled"));
     }
 }
 
-/// At a real terminal, which is asked for colours unless somebody minds them.
+/// Runs the binary in a real terminal, which gets colors unless a variable turns them off.
 fn at_a_terminal(arguments: &str, variables: &[(&str, &str)]) -> String {
     let line = format!("{} run {arguments}", env!("CARGO_BIN_EXE_belljar"));
     let mut script = Command::new("script");
@@ -165,16 +169,16 @@ fn at_a_terminal(arguments: &str, variables: &[(&str, &str)]) -> String {
 #[test]
 fn nothing_is_said_by_colour_alone() {
     let run = "--provider simulated -c 'print(1)'";
-    let plain = "belljar: warning: nothing is run here: the answer is simulated\n\
+    let plain = "belljar: warning: the code does not run: the result is simulated\n\
         simulated: python of 1 line was not run\n";
     assert_eq!(at_a_terminal(run, &[]), plain.replace("warning:", "\x1b[1;33mwarning:\x1b[0m"));
     assert_eq!(at_a_terminal(run, &[("NO_COLOR", "1")]), plain);
     assert_eq!(at_a_terminal(run, &[("TERM", "dumb")]), plain);
     let quiet = "simulated: python of 1 line was not run\n";
     assert_eq!(at_a_terminal(&format!("{run} --quiet"), &[]), quiet);
-    // Why nothing ran is said even so: it is all that there is.
+    // The reason why nothing ran is printed even with --quiet.
     let refused =
-        "belljar: error: policy: unknown policy 'none'; there are audit, balanced, off, ragflow, strict\n";
+        "belljar: error: policy: unknown policy 'none'; known: audit, balanced, off, ragflow, strict\n";
     assert_eq!(at_a_terminal(&format!("{run} --quiet --policy none"), &[("NO_COLOR", "1")]), refused);
 }
 
@@ -215,6 +219,6 @@ fn every_command_has_its_page() {
 
     let unknown = belljar(&["man", "sandbox", "nope"]);
     assert_eq!(unknown.status.code(), Some(125));
-    let said = "belljar: error: 'sandbox nope' is no command; 'belljar help' lists them\n";
+    let said = "belljar: error: unknown command 'sandbox nope'; list commands with: belljar help\n";
     assert_eq!(String::from_utf8_lossy(&unknown.stderr), said);
 }

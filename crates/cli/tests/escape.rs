@@ -1,13 +1,14 @@
-//! The escape suite: each program in `tests/escape` is an attack or an abuse, with the ending that it must have in
-//! its header. A program that ends well judges itself, and its last line says `HELD` or `BROKEN`; what only the host
-//! can judge is in `escape/judges.rs`, and what takes two sandboxes or the binary's own output beside it.
+//! The escape suite: each program in `tests/escape` is an attack or abuse, with its expected ending in its
+//! header. A program that is expected to succeed judges itself and prints `HELD` or `BROKEN` on its last
+//! line. Attacks that only the host can judge are in `escape/judges.rs`; those that need two sandboxes or the
+//! raw output are beside it.
 //!
 //! ```text
-//! # expect: succeeded                    the last line must say HELD
+//! # expect: succeeded                    the last line must be HELD
 //! # expect: limit_exceeded memory        a limit, by its name
 //! # expect: failed SIGKILL               a signal, by its name
 //! # with: --memory 64M                   further flags
-//! # needs: cgroup.memory                 passed over, and said so, where the receipt lacks this layer
+//! # needs: cgroup.memory                 skipped with a message if the receipt lacks this layer
 //! ```
 #![cfg_attr(
     target_os = "linux",

@@ -1,4 +1,5 @@
-//! A failure injected at each step of the set-up: nothing runs, the error names the step, and nothing is left behind.
+//! Injects a failure at each step of the set-up: nothing may run, the error must name the step, and nothing
+//! may be left.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -10,7 +11,7 @@ use belljar_jail::Step;
 use common::host::{Snapshot, left_after};
 use common::{Answer, run_with_fault};
 
-/// A jail that takes every step: a playground, a further mount, arguments, a file, its own network.
+/// Runs a jail that takes every step: a workspace folder, a mount, arguments, a file, its own network.
 fn run_everything(fault: &str, playground: &Path, mounted: &Path) -> Answer {
     let code = "def main():\n    open('marker', 'w').close()\n    return 1";
     let mount = format!("{}:/data", mounted.display());
@@ -21,7 +22,7 @@ fn run_everything(fault: &str, playground: &Path, mounted: &Path) -> Answer {
     run_with_fault(fault, &arguments)
 }
 
-/// Why a step cannot fail here, if it is not taken on this host.
+/// Returns why a step cannot fail on this host, if it is not taken.
 fn not_taken(step: Step, usual: &Answer) -> Option<&'static str> {
     match step {
         Step::Guest => Some("only living sandboxes take it; the conformance suite has them fail"),
@@ -29,7 +30,7 @@ fn not_taken(step: Step, usual: &Answer) -> Option<&'static str> {
         Step::Cgroup
             if !["memory", "cpu", "pids"].iter().any(|c| usual.has_layer(&format!("cgroup.{c}"))) =>
         {
-            Some("this user has no control groups")
+            Some("this user has no cgroups")
         }
         _ => None,
     }
@@ -46,20 +47,20 @@ fn names(folder: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// These tests look at the whole host for what is left behind, so each has it for itself.
+/// Serializes tests that inspect the whole host for leftovers.
 fn alone() -> std::sync::MutexGuard<'static, ()> {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// One after the other: what is left behind is looked for on the whole host.
+/// Steps are tested one after another, because each inspects the whole host for leftovers.
 #[test]
 fn a_failure_at_any_step_runs_nothing_and_leaves_nothing() {
     let _alone = alone();
     let (playground, mounted) = folders();
     let usual = run_everything("", playground.path(), mounted.path());
-    assert_eq!(usual.status(), "succeeded", "without a fault it runs: {}", usual.json);
-    assert!(playground.path().join("marker").exists(), "without a fault it leaves its mark");
+    assert_eq!(usual.status(), "succeeded", "the run succeeds without a fault: {}", usual.json);
+    assert!(playground.path().join("marker").exists(), "the marker exists without a fault");
 
     let mut wrong = Vec::new();
     for step in Step::ALL {
@@ -95,7 +96,8 @@ fn fail_at(step: Step) -> Vec<String> {
     wrong
 }
 
-/// PID 1 confines itself after it has started the program's process; that process must wait for it, however quick.
+/// PID 1 confines itself after it has started the program's process, which must wait for that, however fast
+/// it is.
 #[test]
 fn the_program_waits_until_its_supervisor_is_confined() {
     let _alone = alone();
@@ -105,11 +107,11 @@ fn the_program_waits_until_its_supervisor_is_confined() {
         let arguments = ["--workspace", workspace, "--", "/bin/sh", "-c", ": > marker"];
         let answer = run_with_fault("fail:Init", &arguments);
         assert_eq!((answer.code, answer.error_code()), (Some(125), "setup_failed"), "{}", answer.json);
-        assert!(!folder.path().join("marker").exists(), "it ran at attempt {attempt}");
+        assert!(!folder.path().join("marker").exists(), "the program ran at attempt {attempt}");
     }
 }
 
-/// A step that fails for real, and not because a test asked for it.
+/// A step that fails because of the host, not because of an injected fault.
 #[test]
 fn a_real_failure_is_named_too() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! What the sandbox kept a program from is in the result, with the setting that would allow it; cold and warm.
+//! Denials by the sandbox appear in the result, with the setting that would allow them; cold and warm.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -16,7 +16,8 @@ use common::{belljar, is_root, run};
 use expect::{run_code, skip};
 use serde_json::{Value, json};
 
-/// Rule, message and suggestion of each finding of the run, a line each; what a policy says of the code is not asked here.
+/// Returns rule, message and suggestion of each finding of the run, one per line. Policy findings are
+/// excluded.
 fn told(result: &Value) -> String {
     let findings = result["findings"].as_array().expect("a result has findings");
     let text = |finding: &Value, field: &str| finding[field].as_str().expect("a finding has it").to_owned();
@@ -28,7 +29,7 @@ fn told(result: &Value) -> String {
     findings.iter().filter(|finding| finding["line"].is_null()).map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Runs code and expects one finding with all of these words.
+/// Runs code and expects one finding that contains all of these words.
 #[track_caller]
 fn explains(language: &str, code: &str, arguments: &[&str], words: &[&str]) {
     let answer = run_code(language, code, arguments);
@@ -36,11 +37,11 @@ fn explains(language: &str, code: &str, arguments: &[&str], words: &[&str]) {
         return skip("findings", answer.error_message());
     }
     let told = told(&answer.json);
-    assert_eq!(told.lines().count(), 1, "one finding, and not {told:?}: {:#}", answer.json);
+    assert_eq!(told.lines().count(), 1, "expected one finding, got {told:?}: {:#}", answer.json);
     assert!(words.iter().all(|word| told.contains(word)), "{words:?} in {told}");
 }
 
-/// Runs code and expects it to end like this, with nothing to explain.
+/// Runs code and expects this status, without any finding.
 #[track_caller]
 fn explains_nothing(language: &str, status: &str, code: &str, arguments: &[&str]) {
     let answer = run_code(language, code, arguments);
@@ -67,7 +68,7 @@ except PermissionError as error:
     print(error.errno)
 ";
 
-/// The same call is refused everywhere, with the same errno, and told of in the same words.
+/// A call is refused with the same errno and the same finding in every mode.
 #[test]
 fn refused_calls_are_named() {
     let line = json!({"code": CALLS});
@@ -84,12 +85,12 @@ fn refused_calls_are_named() {
         let lines: Vec<_> = told.lines().collect();
         assert_eq!(lines.len(), 4, "{mode}: {told}");
         let expected = [
-            "sandbox-syscall | process | the call unshare() was refused: sandboxes cannot make namespaces or enter \
-             others (3 times) | no setting allows it",
-            "sandbox-syscall | introspection | the call ptrace() was refused: no process may look into another | no \
-             setting allows it; debuggers",
-            "sandbox-syscall | network | the call socket(SOCK_RAW) was refused: sockets are TCP, UDP or UNIX",
-            "sandbox-syscall | network | the call setsockopt(TCP_ULP) was refused: that socket option is not among",
+            "sandbox-syscall | process | the call unshare() was refused: sandboxes cannot create or \
+             enter namespaces (3 times) | no setting allows it",
+            "sandbox-syscall | introspection | the call ptrace() was refused: processes cannot inspect \
+             each other's memory | no setting allows it; use an in-process debugger",
+            "sandbox-syscall | network | the call socket(SOCK_RAW) was refused: only TCP, UDP and UNIX sockets",
+            "sandbox-syscall | network | the call setsockopt(TCP_ULP) was refused: that socket option is not on",
         ];
         for (line, start) in lines.iter().zip(expected) {
             assert!(line.starts_with(start), "{mode}: {line}");
@@ -106,7 +107,7 @@ fn programs_of_any_kind_are_heard() {
     explains("javascript", "require('fs').chmodSync('.', 0o4755)", &[], &["sandbox-syscall", "set-uid"]);
 }
 
-/// At most 16 names, and no end of calls costs nobody but the program.
+/// At most 16 call names are reported, and a flood of refused calls slows down only its own program.
 #[test]
 fn a_flood_of_refused_calls_is_cut_short() {
     let code = "\
@@ -139,7 +140,7 @@ print(seen)
     assert!(told(&answer.json).lines().count() <= 16, "{}", told(&answer.json));
 }
 
-/// One run that does nothing but make refused calls, beside others in the same launcher.
+/// A run that only makes refused calls, beside others in the same launcher.
 #[test]
 fn a_flood_holds_up_nobody_else() {
     let before = Snapshot::take();
@@ -166,7 +167,7 @@ def flood():
     let statuses: Vec<_> =
         results.iter().map(|result| result["status"].as_str().unwrap_or_default()).collect();
     assert_eq!(statuses, ["succeeded", "succeeded", "succeeded", "timed_out"], "{output}");
-    // Tests beside this one have processes of their own, until they are over.
+    // Other tests have processes of their own until they end.
     assert_eq!(left_after(&before, Duration::from_secs(120)), Vec::<String>::new());
 }
 
@@ -190,10 +191,10 @@ fn writing_where_nothing_can_be_written() {
 
 #[test]
 fn what_belongs_to_others() {
-    let words = &["sandbox-no-access", "'/proc/slabinfo' was out of reach", "no setting allows it"];
+    let words = &["sandbox-no-access", "'/proc/slabinfo' is not accessible", "no setting allows it"];
     explains("python", "open('/proc/slabinfo')", &[], words);
     let words =
-        &["sandbox-read-only", "'/proc/sys/kernel/hostname' was out of reach", "no setting allows it"];
+        &["sandbox-read-only", "'/proc/sys/kernel/hostname' is not accessible", "no setting allows it"];
     explains("python", "open('/proc/sys/kernel/hostname', 'w')", &[], words);
     if is_root() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -202,14 +203,14 @@ fn what_belongs_to_others() {
         std::fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("its owner may");
         chown(&file, Some(12_345), None).expect("root may");
         let mount = format!("{}:/data", folder.path().display());
-        let words = &["sandbox-no-access", "'/data/a' was out of reach", "--file SRC:DEST"];
+        let words = &["sandbox-no-access", "'/data/a' is not accessible", "--file SRC:DEST"];
         explains("python", "open('/data/a')", &["--mount", &mount], words);
     }
     let words = &["sandbox-not-shared", "'/home/ada/a.csv' is not in the sandbox", "--file SRC:DEST"];
     explains("python", "open('/home/ada/a.csv')", &[], words);
 }
 
-/// A path is the program's own text, also where it goes to a terminal.
+/// A path in a finding comes from the program, so it must be escaped for a terminal.
 #[test]
 fn a_path_is_shown_without_its_control_characters() {
     explains(
@@ -244,7 +245,7 @@ fn what_is_the_programs_own_doing_is_not_explained() {
     );
 }
 
-/// Ordinary work of ordinary runtimes has nothing to tell.
+/// Ordinary programs of ordinary runtimes cause no findings.
 #[test]
 fn honest_programs_are_refused_nothing() {
     let python = "import subprocess, threading, tempfile, socket, asyncio, sqlite3, multiprocessing, os, ssl\n\
@@ -277,7 +278,7 @@ fn hosts_that_cannot_be_reached() {
 fn limits_that_are_survived() {
     let threads = "import threading, time\ntry:\n    while True: threading.Thread(target=time.sleep, args=(1,), daemon=True).start()\n\
         except RuntimeError: print('enough')";
-    let words = &["sandbox-processes", "there may be 8 at one time", "limits.processes = 8", "--processes"];
+    let words = &["sandbox-processes", "the limit is 8", "limits.processes = 8", "--processes"];
     explains("python", threads, &["--processes", "8"], words);
     let full = "try:\n    open('a', 'wb').write(bytes(9 << 20))\nexcept OSError: print('full')";
     let words = &["sandbox-disk-full", "1 MB together", "--disk"];
@@ -286,7 +287,7 @@ fn limits_that_are_survived() {
     explains("python", "a = [open('/dev/null') for _ in range(2000)]", &[], &["sandbox-open-files", "1024"]);
 }
 
-/// A limit that ended the program is in `error`, and not told twice.
+/// A limit that ended the program is reported in `error`, not again as a finding.
 #[test]
 fn what_ended_a_run_is_no_finding() {
     let answer = run_code("bash", "head -c 9000000 /dev/zero > /tmp/a || exit 1", &["--disk", "1M"]);

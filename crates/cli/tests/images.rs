@@ -1,5 +1,5 @@
-//! Images without a daemon: from a real registry, from ones that lie, from archives and layouts; what runs see of them,
-//! and what is left when they are removed.
+//! Images without a daemon: pulled from real and hostile registries, archives and layouts; running them, and
+//! removing them.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot be prepared fails")]
 
@@ -35,7 +35,7 @@ use registry::{Answers, Registry, count, lie};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A store of its own, and a configuration that speaks to some registries.
+/// An image store of its own, with a configuration for some registries.
 struct World {
     folder: TempDir,
 }
@@ -91,7 +91,7 @@ impl World {
     }
 }
 
-/// What every run of the usual image must find.
+/// Checks that every run of the usual image must pass.
 const LOOK: &str = "tool; echo $GREETING $HOME $PWD; cat /etc/version /old/new; ls /etc/gone /old/one 2>&1; \
     touch /bin/x /etc/x /x 2>&1; cat /usr/share/note; ls -l /bin/busybox | cut -c1-10";
 
@@ -132,7 +132,7 @@ fn an_image_of_a_registry_is_pulled_run_listed_and_removed() {
         usual.index(picture::architecture()).to_string().as_bytes(),
     );
     let name = format!("{}/team/small:1", registry.address);
-    // A run pulls what is missing.
+    // A run pulls a missing image.
     look(&world.sh(&name, LOOK));
     assert_eq!(world.names(), [name.as_str()]);
     assert_eq!(count(&world.store("blobs")), 0);
@@ -141,10 +141,10 @@ fn an_image_of_a_registry_is_pulled_run_listed_and_removed() {
     assert_eq!(world.pull(&multi).json["digest"], digest.as_str());
     let exact = format!("{}/team/small@{digest}", registry.address);
     assert_eq!(world.pull(&exact).json["name"], exact.as_str());
-    // All three are the same layers.
+    // All three consist of the same layers.
     assert_eq!(count(&world.store("roots")), 2);
 
-    // One more layer shares what is below it.
+    // An image with one more layer shares the layers below it.
     let mut more = Layer::default();
     more.file("etc/version", b"3\n", 0o644);
     registry.push("team/more", "latest", &Picture::new([usual.layers.clone(), vec![more.end()]].concat()));
@@ -160,7 +160,7 @@ fn an_image_of_a_registry_is_pulled_run_listed_and_removed() {
         assert_eq!(world.image(&["rm", gone]).code, Some(0));
     }
     assert_eq!((count(&world.store("roots")), world.names().len()), (0, 0));
-    world.image(&["rm", &name]).refused_with("there is no image");
+    world.image(&["rm", &name]).refused_with("no image");
 }
 
 fn roots(world: &World) -> Vec<PathBuf> {
@@ -171,7 +171,7 @@ fn roots(world: &World) -> Vec<PathBuf> {
 #[test]
 fn what_a_registry_does_not_give_is_told() {
     if !everything() {
-        return skip("a registry that asks who it is", "./test --all does");
+        return skip("a registry that asks who it is", "only with ./test --all");
     }
     let Some(registry) = registry("a registry that asks who it is", true) else { return };
     let world = World::new(&[&registry.address]);
@@ -191,16 +191,16 @@ fn what_a_registry_does_not_give_is_told() {
     let auths = json!({"auths": {&registry.address: {"auth": "dXNlcjpzZWNyZXQ="}}});
     fs::write(world.at("docker/config.json"), auths.to_string()).unwrap();
     assert_eq!(world.pull(&name).code, Some(0));
-    world.pull(&format!("{}/absent:1", registry.address)).refused_with("does not have this image");
+    world.pull(&format!("{}/absent:1", registry.address)).refused_with("image not found");
 
-    // Nothing is spoken to without TLS unless somebody said so, and nothing far at all.
+    // A registry is reached without TLS only if it is configured and on this machine.
     world.configure("[images]\n");
     assert_eq!(world.image(&["rm", &name]).code, Some(0));
     assert_eq!(world.pull(&name).code, Some(125));
     world.configure("[images]\nplain_http = [\"registry.example\"]\n");
     world.pull(&name).refused_with("images.plain_http");
 
-    // A mirror has it under the name that others have.
+    // A mirror serves the image under its canonical name.
     world.configure(&format!(
         "[images]\nplain_http = [{address:?}]\nmirrors = {{ \"docker.io\" = [\"127.0.0.1:1\", {address:?}] }}\n",
         address = registry.address
@@ -216,7 +216,7 @@ fn piped(command: &mut Command, input: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// What a registry that means ill answers, and how that is refused.
+/// Returns what a hostile registry answers, and the error that each answer must cause.
 fn lies(usual: &Picture) -> Vec<(&'static str, Answers, &'static str)> {
     let honest = Answers::of(usual);
     let blob = |bytes: &[u8]| format!("blobs/sha256:{}", sum(bytes));
@@ -230,7 +230,7 @@ fn lies(usual: &Picture) -> Vec<(&'static str, Answers, &'static str)> {
     *flipped.last_mut().unwrap() ^= 1;
     let other = String::from_utf8(usual.config.clone()).unwrap().replace("hello", "jello").into_bytes();
     let turned = usual.layers.iter().rev().cloned().collect();
-    // Its digests hold, but it says other layers than it has.
+    // The digests are correct, but the manifest lists other layers than the configuration.
     let mut swapped = Picture::new(usual.layers.clone());
     swapped.config = Picture::new(turned).config;
     let evil = String::from_utf8(usual.manifest())
@@ -241,23 +241,23 @@ fn lies(usual: &Picture) -> Vec<(&'static str, Answers, &'static str)> {
     let named = format!("manifests/sha256:{}", sum(&usual.manifest()));
     changed_manifest.add(&named, Picture::other().manifest());
     vec![
-        ("a changed layer", changed(&blob(&layer), flipped), "is not what its digest says"),
+        ("a changed layer", changed(&blob(&layer), flipped), "does not match its digest"),
         (
             "a longer layer",
             changed(&blob(&layer), [layer.clone(), vec![0; 9]].concat()),
-            "is not what its digest says",
+            "does not match its digest",
         ),
-        ("a changed configuration", changed(&blob(&usual.config), other), "is not what its digest says"),
-        ("other layers than it says", Answers::of(&swapped), "is not what its digest says"),
+        ("a changed configuration", changed(&blob(&usual.config), other), "does not match its digest"),
+        ("other layers than it says", Answers::of(&swapped), "does not match its digest"),
         ("too many bytes", changed("manifests/1", evil.into_bytes()), "bytes to fetch"),
-        ("nonsense", changed("manifests/1", b"{}".to_vec()), "cannot be read"),
+        ("nonsense", changed("manifests/1", b"{}".to_vec()), "cannot parse"),
         (
             "another machine's",
             changed("manifests/1", usual.index("s390x").to_string().into_bytes()),
-            "not made for this machine",
+            "does not support this machine",
         ),
-        ("a manifest that is not there", index.clone(), "does not have this image"),
-        ("a changed manifest", changed_manifest, "is not what its digest says"),
+        ("a manifest that is not there", index.clone(), "image not found"),
+        ("a changed manifest", changed_manifest, "does not match its digest"),
     ]
 }
 
@@ -272,7 +272,7 @@ fn a_registry_is_believed_nothing() {
     if busybox().is_none() {
         return skip("registries that lie", "busybox-static is not installed");
     }
-    // Nothing of it runs.
+    // None of these images is run.
     let mut small = Layer::default();
     small.file("bin/x", b"x", 0o755);
     for (name, answers, why) in lies(&Picture::new(vec![small.end(), upper()])) {
@@ -284,12 +284,12 @@ fn a_registry_is_believed_nothing() {
         assert_eq!((count(&world.store("images")), count(&world.store("staging"))), (0, 0), "{name}");
     }
     let usual = Picture::usual();
-    // What was asked for by its digest is that, or nothing.
+    // An image requested by digest must match it.
     let address = lie(Answers::of(&usual));
     let world = World::new(&[&address]);
     let wrong = format!("{address}/liar@sha256:{}", sum(b"wrong"));
     assert_eq!(world.pull(&wrong).code, Some(125));
-    // A layer that breaks off again and again is gone on with.
+    // An interrupted download of a layer is resumed, again and again.
     let broken = lie(Answers { breaks_after: Some(300_000), ..Answers::of(&usual) });
     let world = World::new(&[&broken]);
     let name = format!("{broken}/liar:1");
@@ -339,19 +339,19 @@ fn archives_and_layouts_are_run_as_they_are() {
         look(&world.sh(world.at(place).to_str().unwrap(), LOOK));
     }
     assert_eq!((world.names().len(), count(&world.store("roots"))), (2, 2));
-    // Its mounts do not tell where the image is on the host.
+    // Its mounts do not reveal where the image is stored on the host.
     let mounts =
         world.sh(world.at("saved.tar").to_str().unwrap(), "cat /proc/self/mountinfo /proc/self/mounts");
     let text = mounts.text("stdout");
     assert!(text.contains(" /bin ") && !text.contains("cache/belljar"), "{text}");
-    // A layer that was changed, and an archive that is none.
+    // A modified layer, and a file that is not an archive.
     let blob = world.at("layout/blobs/sha256").join(sum(&usual.packed[1]));
     fs::write(blob, picture::gzip(b"other")).unwrap();
     fs::write(world.at("none.tar"), "nothing").unwrap();
     for name in world.names() {
         assert_eq!(world.image(&["rm", &name]).code, Some(0));
     }
-    world.pull(world.at("layout").to_str().unwrap()).refused_with("is not what its digest says");
+    world.pull(world.at("layout").to_str().unwrap()).refused_with("does not match its digest");
     assert_eq!(world.pull(world.at("none.tar").to_str().unwrap()).code, Some(125));
 }
 
@@ -373,13 +373,13 @@ fn what_a_model_runs_is_in_the_image_that_was_said() {
         assert_eq!(ran["structuredContent"]["stdout"], "the tool\n2\n", "{ran}");
     }
     assert!(client.end().success());
-    // What sandboxes could not have is refused, and not only for them.
+    // An image folder is refused, because sandboxes could not use it.
     let folder = world.command().args(["mcp", "--image", "/"]).output().unwrap();
     let said = String::from_utf8(folder.stderr).unwrap();
-    assert!(folder.status.code() == Some(125) && said.contains("or name the folder in a profile"), "{said}");
+    assert!(folder.status.code() == Some(125) && said.contains("or set the folder in a profile"), "{said}");
 }
 
-/// A program that locks a file of the image and keeps it for some seconds.
+/// Builds a program that locks a file of the image and holds the lock for some seconds.
 fn lock_program(world: &World) -> Option<Vec<u8>> {
     let code = r#"
         #include <fcntl.h>
@@ -421,7 +421,7 @@ fn sandboxes_of_one_image_share_no_lock_and_keep_it_from_being_removed() {
     let mut holder = Live(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
     assert_eq!(holder.first_line(), "held");
     world.sh(&image, "lock 0; lock 0").printed("held\nheld\n");
-    // It is a lock: within one sandbox it holds.
+    // The lock works: within one sandbox it is exclusive.
     world
         .sh(&image, "lock 9 > out & while ! grep -q held out; do :; done; lock 0; kill $!")
         .printed("busy\n");
@@ -432,7 +432,7 @@ fn sandboxes_of_one_image_share_no_lock_and_keep_it_from_being_removed() {
     assert!(root.join("bin/busybox").exists());
     drop(holder);
     assert_eq!(alive_with("lock 25", Duration::from_secs(60)), Vec::<String>::new());
-    // Whoever comes next tidies up.
+    // The next operation on the store cleans up.
     assert_eq!(world.pull(&image).code, Some(0));
     assert_eq!(world.image(&["rm", &image]).code, Some(0));
     assert_eq!(count(&world.store("roots")), 0);
@@ -460,8 +460,11 @@ fn requests_name_only_images_that_are_listed_and_here() {
     };
     let ran = run(&image);
     assert_eq!((ran.status, ran.json()["stdout"].as_str()), (200, Some("the tool\n")), "{ran:?}");
-    for (image, why) in [("sealed", "there is no image"), ("busybox", "is not among"), ("/", "is not among")]
-    {
+    for (image, why) in [
+        ("sealed", "no image"),
+        ("busybox", "is not an image that this server allows"),
+        ("/", "is not an image that this server allows"),
+    ] {
         let refused = run(image);
         assert_eq!(refused.status, 422, "{refused:?}");
         assert!(refused.text().contains(why), "{refused:?}");
@@ -471,7 +474,7 @@ fn requests_name_only_images_that_are_listed_and_here() {
 #[test]
 fn a_sealed_image_shares_nothing_with_the_host() {
     if !everything() {
-        return skip("the host sealed", "it copies gigabytes; ./test --all does");
+        return skip("the host sealed", "it copies gigabytes; only with ./test --all");
     }
     let world = World::new(&[]);
     assert_eq!(world.image(&["seal"]).code, Some(0));

@@ -1,4 +1,5 @@
-//! Every language of the table, for real: hello, an exit status, a mistake, and arguments where `main` is called.
+//! Runs programs in every supported language: hello, an exit status, an error, and arguments of `main` where
+//! supported.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot be prepared fails")]
 
@@ -13,13 +14,13 @@ use common::{Answer, belljar, finish, run};
 use expect::{Expect, everything, packages, run_code, skip};
 use serde_json::json;
 
-/// Three programs of a language, and what its runtime says about the last one.
+/// Three programs in a language, and the error that its runtime reports for the last one.
 struct Case {
     hello: &'static str,
     exit_seven: &'static str,
     mistake: &'static str,
     complaint: &'static str,
-    /// Runs in the second tier only.
+    /// Whether it runs only in the second tier.
     big: bool,
 }
 
@@ -96,7 +97,8 @@ fn every_language_of_the_table_is_tested() {
     assert_eq!(TESTED, listed);
 }
 
-/// Compilers need room; a runtime that `./test --all` installed is found by its folder on the search path.
+/// Runs code with the memory that compilers need. A runtime installed by `./test --all` is found through
+/// `PATH`.
 fn run_roomy(language: &str, code: &str, further: &[&str]) -> Answer {
     let roomy =
         ["--timeout", "5m", "--memory", "2G", "--disk", "1G", "--processes", "256", "--env", "LC_ALL=C"];
@@ -109,10 +111,10 @@ fn run_roomy(language: &str, code: &str, further: &[&str]) -> Answer {
     finish(&mut command)
 }
 
-/// Whether a language can be tested here; says so where it cannot.
+/// Returns whether a language can be tested here; prints why not.
 fn is_here(name: &str, case_is_big: bool) -> bool {
     if case_is_big && !everything() {
-        skip(name, "a big toolchain; ./test --all runs it");
+        skip(name, "a big toolchain; only with ./test --all");
         return false;
     }
     let tried = run_roomy(name, " ", &[]);
@@ -164,7 +166,11 @@ fn python_main() {
 fn what_is_printed_is_no_result() {
     let code = "def main(): print('{\"present\": true, \"value\": 1}'); raise SystemExit(0)";
     assert_eq!(run_code("python", code, &["--args", "{}"]).succeeded().value(), None);
-    assert_eq!(run_code("python", "def main(): return 1", &[]).succeeded().value(), None, "nobody called it");
+    assert_eq!(
+        run_code("python", "def main(): return 1", &[]).succeeded().value(),
+        None,
+        "main was not called"
+    );
 }
 
 #[test]
@@ -236,15 +242,16 @@ fn typescript_main() {
     }
 }
 
-/// The first runtime of the table; the tests above take the second, since distributions ship an older Node.js.
+/// Uses the first TypeScript runtime in the table; the tests above use the second, because distributions ship
+/// an older Node.js.
 #[test]
 fn typescript_by_nodejs_itself() {
     let name = "typescript_by_nodejs_itself";
     if !everything() {
-        return skip(name, "takes a newer Node.js; ./test --all runs it");
+        return skip(name, "needs a newer Node.js; only with ./test --all");
     }
     let Some(folder) = packages("newer-node/node_modules/node/bin") else {
-        return skip(name, "there is no newer Node.js");
+        return skip(name, "no newer Node.js is installed");
     };
     let path = format!("{}:/usr/bin:/bin", folder.display());
     let code = "const version: string = process.version; console.log(version.startsWith('v24'))";
@@ -278,7 +285,7 @@ fn a_plain_program_runs() {
     assert_eq!((none.code, none.error_message().contains("no-such-program")), (Some(125), true), "{none:#?}");
 }
 
-/// A root with BusyBox in it and nothing else, where this machine has one that stands alone.
+/// Creates a root with only a static BusyBox, if this machine has one.
 fn tiny_root(folder: &Path) -> bool {
     let busybox = ["/bin/busybox", "/usr/bin/busybox"].iter().map(Path::new).find(|path| path.exists());
     std::fs::create_dir_all(folder.join("bin")).unwrap();
@@ -304,7 +311,10 @@ fn an_unpacked_root_is_the_root() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_str().unwrap();
     if !tiny_root(folder.path()) {
-        return skip("an_unpacked_root_is_the_root", "there is no busybox: apt-get install busybox-static");
+        return skip(
+            "an_unpacked_root_is_the_root",
+            "busybox is not installed: apt-get install busybox-static",
+        );
     }
     let ran =
         run(["--image", root, "--", "sh", "-c", "uname && ls / && cat note && ! ls /usr /etc 2>/dev/null"]);
@@ -314,7 +324,7 @@ fn an_unpacked_root_is_the_root() {
             "this busybox is not static: apt-get install busybox-static",
         );
     }
-    assert_eq!(ran.status(), "failed", "there is no note: {ran:#?}");
+    assert_eq!(ran.status(), "failed", "the note does not exist: {ran:#?}");
     let note = folder.path().join("note");
     std::fs::write(&note, "inside\n").unwrap();
     let note = note.to_str().unwrap();
@@ -335,10 +345,10 @@ fn an_unpacked_root_is_the_root() {
 fn an_unpacked_debian_has_its_own_interpreters() {
     let test = "an_unpacked_debian_has_its_own_interpreters";
     if !everything() {
-        return skip(test, "takes long; ./test --all runs it");
+        return skip(test, "takes long; only with ./test --all");
     }
     let Some(root) = packages("root") else {
-        return skip(test, "debootstrap made no root: ./test --all does it");
+        return skip(test, "no debootstrap root exists: ./test --all creates it");
     };
     let image = ["--image", root.to_str().unwrap()];
     let code = "import os, sys; print(sys.executable, os.path.exists('/etc/debian_version'), os.getcwd())";

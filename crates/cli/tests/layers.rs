@@ -1,5 +1,6 @@
-//! Each layer has a probe that only this layer stops: with it the probe is held, and in a binary that leaves it out
-//! (feature `faults`) the same probe gets through. A layer without which nothing can run at all is shown by that.
+//! Each isolation layer has a probe that only this layer stops: with the layer the probe is blocked, and in a
+//! binary without it (feature `faults`) the same probe gets through. Layers without which nothing runs are
+//! tested by that fact.
 #![cfg(target_os = "linux")]
 #![expect(clippy::print_stdout, reason = "a skipped case says why")]
 
@@ -15,10 +16,10 @@ use common::{Answer, run_with_fault};
 /// Prints `held` or `through`.
 const TELL: &str = "def tell(held): print('held' if held else 'through')\n";
 
-/// One probe, run with and without its layer.
+/// A probe that runs with and without its layer.
 struct Probe<'a> {
     layer: Layer,
-    /// Layers that stand before it, and are left out of both runs.
+    /// Layers that would also stop the probe, and are disabled in both runs.
     also_without: &'a [Layer],
     code: &'a str,
     flags: &'a [&'a str],
@@ -38,12 +39,13 @@ impl<'a> Probe<'a> {
         if warm { run_warm("pool", &fault, arguments) } else { run_with_fault(&fault, &arguments) }
     }
 
-    /// The probe's own word, with the layer and without it.
+    /// Asserts that the probe is blocked with the layer, and gets through without it.
     fn bites(&self) {
         if self.missing() {
             return;
         }
-        // Host folders and networks cannot be had warm; and a zygote's child gets into no namespace but the jail's own.
+        // Host folders and networks need cold runs; and a zygote's child cannot enter any namespace but its
+        // jail's own.
         let only_cold = self.flags.iter().any(|flag| ["--workspace", "--mount", "--network"].contains(flag))
             || [Layer::IpcNs, Layer::NetNs, Layer::UtsNs].contains(&self.layer);
         for warm in [false, true] {
@@ -58,7 +60,7 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// Whether this host does not give the layer, and so nothing can be shown.
+    /// Returns whether this host cannot enforce the layer, so that nothing can be tested.
     fn missing(&self) -> bool {
         let usual = run_with_fault("", &["--", "true"]);
         let name = receipt_name(self.layer);
@@ -66,7 +68,7 @@ impl<'a> Probe<'a> {
             return false;
         }
         assert!(!common::is_root() || name.starts_with("cgroup."), "root has {name}: {}", usual.json);
-        println!("skipped: {name} is not enforced here for this user");
+        println!("skipped: {name} is not available for this user");
         true
     }
 }
@@ -94,7 +96,7 @@ fn receipt_name(layer: Layer) -> &'static str {
     }
 }
 
-/// Without these the set-up itself has no right to go on: nothing runs, and the error names the step.
+/// Without these the set-up lacks the privileges to continue: nothing runs, and the error names the step.
 #[test]
 fn nothing_runs_without_user_pid_and_mount_namespaces() {
     for (layer, steps) in [
@@ -133,7 +135,7 @@ fn ipc_namespace() {
     Probe::new(Layer::IpcNs, &code).bites();
 }
 
-/// A server of the host on loopback is not there, and is where the namespace is missing.
+/// A host server on loopback is unreachable, and reachable without the network namespace.
 #[test]
 fn network_namespace() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -147,7 +149,7 @@ fn network_namespace() {
     if !matches!(listener.accept(), Err(error) if error.kind() == ErrorKind::WouldBlock) {
         return;
     }
-    assert!(!common::is_root(), "the host's server was reached once");
+    assert!(!common::is_root(), "the host's server was reached");
 }
 
 #[test]
@@ -155,7 +157,7 @@ fn cgroup_namespace() {
     let code = "tell('belljar' not in open('/proc/self/cgroup').read())";
     let probe = Probe::new(Layer::CgroupNs, code);
     if !run_with_fault("", &["--", "true"]).has_layer("cgroup.pids") {
-        println!("skipped: without control groups there is no path to hide");
+        println!("skipped: without cgroups there is no path to hide");
         return;
     }
     probe.bites();
@@ -167,7 +169,7 @@ fn read_only_root() {
     Probe::new(Layer::ReadOnlyRoot, code).bites();
 }
 
-/// Two files, each below the limit of one file, and together above that of the disk.
+/// Two files, each below the file size limit, but together above the disk limit.
 #[test]
 fn disk_quota() {
     let code = "try:\n    for n in range(3): open(f'/tmp/{n}', 'wb').write(b'x' * (4 << 20))\n    tell(False)\n\
@@ -178,21 +180,21 @@ fn disk_quota() {
 #[test]
 fn separate_uid() {
     if !common::is_root() {
-        println!("skipped: only root's own range of ids can be left out");
+        println!("skipped: only root can run without its own range of ids");
         return;
     }
     let code = "tell(int(open('/proc/self/uid_map').read().split()[1]) >= 0x70000000)";
     Probe::new(Layer::SeparateUid, code).bites();
     let answer = run_with_fault("without:SeparateUid", &["--require", "separate_uid", "--", "true"]);
-    assert_eq!(answer.code, Some(125), "it can be demanded: {}", answer.json);
+    assert_eq!(answer.code, Some(125), "the layer can be required: {}", answer.json);
 }
 
-/// The first process of a warm sandbox shares memory with the interpreter that all of them come from. Where it has the
-/// program's own user id, and landlock is not there to keep them apart, it still shows nothing of itself.
+/// PID 1 of a warm sandbox shares memory with the zygote. Even if it has the program's own user id, and
+/// landlock does not separate them, it reveals nothing.
 #[test]
 fn the_first_process_of_a_warm_sandbox() {
     if !common::is_root() {
-        println!("skipped: only root's own range of ids can be left out");
+        println!("skipped: only root can run without its own range of ids");
         return;
     }
     let code = format!("{TELL}import os; tell(not os.path.exists('/proc/1/environ'))");
@@ -200,7 +202,8 @@ fn the_first_process_of_a_warm_sandbox() {
     assert_eq!(held.text("stdout"), "held\n", "{}", held.json);
 }
 
-/// A program that is executed by an ordinary user starts without rights; what it could regain is in the bounding set.
+/// A program executed by an ordinary user starts without capabilities; the bounding set limits what it could
+/// regain.
 #[test]
 fn no_capabilities() {
     let code = "caps = [l for l in open('/proc/self/status') if l.startswith('Cap')]\n\
@@ -208,7 +211,7 @@ fn no_capabilities() {
     Probe::new(Layer::NoCapabilities, code).bites();
 }
 
-/// Landlock and the filter can only be applied after it, so they are left out of both runs.
+/// Landlock and seccomp require no_new_privs, so they are disabled in both runs.
 #[test]
 fn no_new_privileges() {
     let code = "tell('NoNewPrivs:\\t1' in open('/proc/self/status').read())";
@@ -231,14 +234,14 @@ fn rlimits() {
     Probe::new(Layer::Rlimits, code).bites();
 }
 
-/// The mounts and modes allow it: only landlock says that `/proc` is for reading.
+/// Mounts and file modes allow the access: only landlock makes `/proc` read-only.
 #[test]
 fn landlock() {
     let code = "try: open('/proc/self/oom_score_adj', 'w').write('500'); tell(False)\nexcept PermissionError: tell(True)";
     Probe::new(Layer::Landlock, code).bites();
 }
 
-/// Turning randomisation off for oneself needs no right, only the call.
+/// Disabling address randomization for oneself needs no privilege, only the system call.
 #[test]
 fn seccomp() {
     let code = "import ctypes; tell(ctypes.CDLL(None).personality(0x40000) == -1)";
@@ -259,7 +262,7 @@ fn cgroup_memory() {
     assert_eq!(through.text("stdout"), "through\n", "{}", through.json);
 }
 
-/// With a twentieth of a core there is not enough time for it; with a whole one there is ten times as much.
+/// A twentieth of a core is too slow for the probe; a whole core is ten times more than it needs.
 #[test]
 fn cgroup_cpu() {
     let code = "import time\nwhile time.process_time() < 0.5: pass\ntell(False)";
@@ -273,7 +276,7 @@ fn cgroup_cpu() {
     assert_eq!(through.text("stdout"), "through\n", "{}", through.json);
 }
 
-/// Limits of processes hold a user and not a sandbox, and are left out of both runs.
+/// Process rlimits count per user and not per sandbox, so they are disabled in both runs.
 #[test]
 fn cgroup_pids() {
     let code = "import os, signal\nchildren = []\n\

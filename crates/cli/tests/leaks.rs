@@ -1,6 +1,8 @@
-//! The leak test: hundreds of runs of every kind, good and bad, and then the host is as it was before.
+//! The leak test: after hundreds of runs of every kind, good and bad, the host is in the same state as
+//! before.
 //!
-//! Namespaces are not counted apart: what holds one is a process, a descriptor or a mount, and those are.
+//! Namespaces are not counted separately, because processes, descriptors and mounts keep them alive, and
+//! those are.
 #![cfg_attr(
     target_os = "linux",
     expect(clippy::print_stdout, reason = "a skipped case says why, and what was run is counted")

@@ -1,4 +1,4 @@
-//! What the machine has decides what sandboxes may ask for, and who goes first when memory runs out.
+//! The machine's resources bound what sandboxes may request, and the OOM killer's order.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "says why a test is left out")]
@@ -59,13 +59,13 @@ fn more_than_the_machine_has_is_refused() {
     }
 }
 
-/// Whatever their limits allow, all sandboxes together leave something to the rest of the machine.
+/// All sandboxes together leave some memory to the rest of the machine, whatever their limits allow.
 #[test]
 fn sandboxes_together_have_less_memory_than_the_machine() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     if !is_root() {
-        return println!("skipped: only root's sandboxes are in a group here for certain");
+        return println!("skipped: only root's sandboxes are certain to be in a cgroup");
     }
     let place = server.sandbox(&json!({}));
     let word = format!("3700.{}", std::process::id());
@@ -75,7 +75,7 @@ fn sandboxes_together_have_less_memory_than_the_machine() {
         if let Some(pid) = sandboxed_with(&word) {
             break pid;
         }
-        assert!(Instant::now() < end, "nothing runs");
+        assert!(Instant::now() < end, "no sandbox is running");
         std::thread::sleep(Duration::from_millis(10));
     };
     let limit = |folder: &Path| {
@@ -108,15 +108,16 @@ fn sandboxes_go_first_when_memory_runs_out() {
         assert_eq!(score(&server.child.id().to_string()), -900);
         assert_eq!(score(&launcher), -900);
     } else {
-        println!("skipped: this user has no CAP_SYS_RESOURCE, which lowering a score takes");
+        println!("skipped: lowering a score needs CAP_SYS_RESOURCE, which this user does not have");
     }
 }
 
-/// All sandboxes together have 512 MB. So a tenant's share is 256 MB while another one has something running.
+/// All sandboxes together have 512 MB, so a tenant's share is 256 MB while another tenant is active.
 const CROWDED: &str = "concurrency = 16\nqueue = 64\nsandbox_memory = \"512M\"";
 const MB: u64 = 1 << 20;
 
-/// Takes memory in small pieces, so that no share is used up within a moment; prints when it has it, and holds it for a while.
+/// Returns code that allocates memory in small pieces, so that no share is used up at once, prints when it
+/// has all of it, and holds it for a while.
 fn hold(megabytes: u32, pause: f64, seconds: u32) -> String {
     format!(
         "import time\nkept = []\nfor _ in range({megabytes}):\n    kept.append(b'x' * (1 << 20))\n    time.sleep({pause})\n\
@@ -155,14 +156,15 @@ fn end_of((mut stream, mut said): (TcpStream, String)) -> String {
     said
 }
 
-/// One tenant has a run within its share, the largest of all; another has many smaller ones that take more than theirs.
+/// One tenant has a run within its share, the largest of all; another has many smaller ones that exceed its
+/// share.
 fn only_the_greedy_one_is_hit(
     honest_limit: u64,
     greedy_pause: f64,
     greedy_path: impl Fn(&Server, &str) -> String + Sync,
 ) {
     if rustix::process::geteuid().as_raw() != 0 {
-        println!("skipped: only root has control groups of memory everywhere");
+        println!("skipped: only root has memory cgroups everywhere");
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -183,11 +185,11 @@ fn only_the_greedy_one_is_hit(
         runs.into_iter().map(|run| run.join().unwrap()).collect()
     });
     let said = end_of(honest);
-    assert!(said.contains("\"succeeded\""), "the tenant within its share was hit: {said}");
+    assert!(said.contains("\"succeeded\""), "a run of the tenant within its share was killed: {said}");
     let (ended, lasted): (Vec<_>, Vec<_>) = greedy.iter().partition(|reply| reply.status != 200);
-    assert!(!ended.is_empty(), "nobody was hit");
+    assert!(!ended.is_empty(), "no run was killed");
     for reply in lasted {
-        assert_eq!(reply.json()["status"], "succeeded", "no limit of its own: {}", reply.text());
+        assert_eq!(reply.json()["status"], "succeeded", "the run has no limit of its own: {}", reply.text());
     }
     for reply in ended {
         assert_eq!(
@@ -224,12 +226,12 @@ fn a_tenant_above_its_share_in_sandboxes_is_hit_first() {
     });
 }
 
-/// Before it could have used anything, so that no tenant is quick enough to come before another.
+/// The score is set before the program can have used any memory, so no tenant can be faster than another.
 #[test]
 fn what_does_not_fit_into_its_tenants_share_has_a_high_score_from_its_start() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::configured(folder.path(), CROWDED);
-    // The launcher sets it while the program starts.
+    // The launcher sets the score while the program starts.
     let code = "import time\nscore = ''\nwhile score != '1000':\n    time.sleep(0.01)\n    \
                 score = open('/proc/self/oom_score_adj').read().strip()\nprint(score)";
     for round in 0..4 {

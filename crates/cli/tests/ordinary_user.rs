@@ -1,6 +1,7 @@
-//! The same binary for an ordinary user: what it still holds, what it says it cannot, and what is left behind.
+//! The binary run by an ordinary user: what it still enforces, what it reports as missing, and what it leaves
+//! behind.
 //!
-//! Root runs these as somebody else; an ordinary user runs them as themselves.
+//! When root runs these tests, they switch to another user; an ordinary user runs them as itself.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot be prepared fails")]
 
@@ -18,18 +19,19 @@ use common::{Answer, finish, host, is_root};
 use expect::{Expect, skip};
 use tempfile::TempDir;
 
-/// Somebody with a home, and a copy of the binary where they can reach it.
+/// A user with a home folder, and a copy of the binary that the user can access.
 struct Person {
     uid: u32,
     home: TempDir,
 }
 
 impl Person {
-    /// Every test has a person of its own, so that none counts another one's processes.
+    /// Each test has its own user, so that none counts another one's processes.
     fn new(uid: u32) -> Self {
         let person = Self { uid, home: tempfile::tempdir().unwrap() };
         fs::set_permissions(person.home.path(), Permissions::from_mode(0o755)).unwrap();
-        // Copied by another process: one that a test forks meanwhile must not hold the copy open for writing.
+        // Copied by another process: a child that a parallel test forks meanwhile would keep the copy open
+        // for writing.
         let copied =
             Command::new("cp").args([env!("CARGO_BIN_EXE_belljar"), &person.path("belljar")]).status();
         assert!(copied.unwrap().success());
@@ -43,7 +45,7 @@ impl Person {
         self.home.path().join(name).display().to_string()
     }
 
-    /// The binary, started by this person.
+    /// Returns a command for the binary, run by this user.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.path("belljar"));
         self.settle(&mut command);
@@ -54,7 +56,7 @@ impl Person {
         command
     }
 
-    /// An environment of theirs: nothing of root's can be read, so nothing of it is on the search path.
+    /// Sets the user's environment. `PATH` excludes root's folders, which the user cannot read.
     fn settle(&self, command: &mut Command) {
         command.env_clear().env("HOME", self.home.path()).env("PATH", "/usr/bin:/bin").env("TMPDIR", "/tmp");
         command.env("XDG_CONFIG_HOME", "/nonexistent").current_dir(self.home.path()).stdin(Stdio::null());
@@ -68,7 +70,7 @@ impl Person {
 impl Drop for Person {
     fn drop(&mut self) {
         if is_root() {
-            // Where their runs agree on ids; kept on purpose, but nobody has this id after the test.
+            // The launcher's state about ids is kept on purpose, but no user has this id after the test.
             let _removed = fs::remove_dir_all(format!("/tmp/belljar-{}", self.uid));
         }
     }
@@ -89,8 +91,8 @@ fn a_run_is_isolated() {
     person.run(&["--language", "bash", "-c", "echo x > /usr/x || cat /etc/shadow"]).failed_with("shadow");
 }
 
-/// Runs that follow each other are warm for everybody, with the layers of a cold one; and what they used is known also
-/// where no control group counts.
+/// Repeated runs are warm for ordinary users, with the same layers as cold ones, and usage is reported even
+/// without cgroups.
 #[test]
 fn what_is_run_again_is_warm() {
     let person = Person::new(64_011);
@@ -102,7 +104,7 @@ fn what_is_run_again_is_warm() {
 fn what_is_run_again_with_subordinate_ids_is_warm() {
     let person = Person::new(64_012);
     if !is_root() || !Path::new("/usr/bin/newuidmap").exists() {
-        return skip("what_is_run_again_with_subordinate_ids_is_warm", "no newuidmap, or nobody to give ids");
+        return skip("what_is_run_again_with_subordinate_ids_is_warm", "no newuidmap, or no subordinate ids");
     }
     let batch = person.path("batch");
     let folder = tempfile::tempdir().unwrap();
@@ -134,7 +136,7 @@ fn run_again(batch: &str, command: impl Fn() -> Command) {
     }
 }
 
-/// As in a rootless container: root there, and nobody outside.
+/// Runs as root of a user namespace that maps to an ordinary user, as in a rootless container.
 #[test]
 fn root_of_a_namespace_of_its_own() {
     let person = Person::new(64_010);
@@ -149,16 +151,16 @@ fn root_of_a_namespace_of_its_own() {
     assert!(!answer.has_layer("separate_uid"), "{answer:#?}");
 }
 
-/// The sandbox user is never the host's root, not even where there is no other.
+/// The sandbox user is never the host's root, even if there is no other user id.
 #[test]
 fn the_hosts_root_alone_is_refused() {
     if !is_root() {
-        return skip("the_hosts_root_alone_is_refused", "only root can be it");
+        return skip("the_hosts_root_alone_is_refused", "only root can run this");
     }
     let mut command = Command::new("unshare");
     let binary = env!("CARGO_BIN_EXE_belljar");
     command.args(["--user", "--map-root-user", binary, "run", "--json", "-c", "print(1)"]);
-    finish(&mut command).refused_with("take a user id other than root's: EPERM");
+    finish(&mut command).refused_with("allocate a user id other than root's: EPERM");
 }
 
 #[test]
@@ -168,7 +170,7 @@ fn what_cannot_be_enforced_is_said_and_can_be_required() {
     let layers = ["cgroup.memory", "cgroup.cpu", "cgroup.pids", "separate_uid"];
     let missing: Vec<_> = layers.into_iter().filter(|layer| !answer.succeeded().has_layer(layer)).collect();
     if is_root() {
-        assert_eq!(missing, layers, "this person has neither groups nor ids");
+        assert_eq!(missing, layers, "this user has neither cgroups nor subordinate ids");
     }
     for layer in &missing {
         let refused = person.run(&["--require", layer, "-c", "open('ran', 'w')"]);
@@ -177,7 +179,11 @@ fn what_cannot_be_enforced_is_said_and_can_be_required() {
     }
     let plain = person.command(&["run", "-c", "1"]).output().unwrap();
     let said = String::from_utf8(plain.stderr).unwrap();
-    assert_eq!(said.matches("not enforced here").count(), usize::from(!missing.is_empty()), "{said}");
+    assert_eq!(
+        said.matches("not enforced on this machine").count(),
+        usize::from(!missing.is_empty()),
+        "{said}"
+    );
 }
 
 #[test]
@@ -194,7 +200,7 @@ fn subordinate_ids_make_a_user_of_its_own() {
         person.run(&print_map)
     };
     if !is_root() && !answer.has_layer("separate_uid") {
-        return skip("subordinate_ids_make_a_user_of_its_own", "/etc/subuid gives this user no ids");
+        return skip("subordinate_ids_make_a_user_of_its_own", "/etc/subuid has no ids for this user");
     }
     assert!(answer.succeeded().has_layer("separate_uid"), "{answer:#?}");
     if is_root() {
@@ -205,8 +211,8 @@ fn subordinate_ids_make_a_user_of_its_own() {
     }
 }
 
-/// `belljar` for a person who has a name and subordinate ids in a copy of the user database that only this command sees,
-/// and that is in this folder.
+/// Returns a command for a user with a name and subordinate ids. They are in a private copy of the user
+/// database, in this folder, which only this command sees.
 fn with_subordinate_ids(person: &Person, folder: &Path) -> Command {
     let uid = person.uid;
     let lines = [

@@ -1,4 +1,5 @@
-//! Packages that are simply there: from real registries, by uv and bun as well as by pip and npm.
+//! Packages that code imports are installed automatically: from real registries, by uv and bun and by pip and
+//! npm.
 #![cfg(target_os = "linux")]
 
 #[path = "packages/builds.rs"]
@@ -16,7 +17,7 @@ use std::process::Stdio;
 use expect::skip;
 use world::{Kit, all_tests};
 
-/// A world, unless this machine lacks what it needs.
+/// Creates a package test environment, or skips the test if this machine lacks what it needs.
 macro_rules! world {
     ($kit:expr) => {
         match crate::world::World::new($kit) {
@@ -57,7 +58,7 @@ fn an_import_is_installed_once_and_there_from_then_on() {
             "{dependencies}"
         );
         assert!(dependencies["install_ms"].as_u64().is_some_and(|ms| ms > 0), "{dependencies}");
-        // Nobody can be asked any more.
+        // No registry is reachable any more.
         let again = world.offline(&["-c", code]);
         assert_eq!(
             (again.lines(), &again.json["dependencies"]["cache"]),
@@ -65,7 +66,7 @@ fn an_import_is_installed_once_and_there_from_then_on() {
             "{}",
             again.json
         );
-        // Nothing of it can be changed from inside.
+        // The layer cannot be changed from inside.
         let code = "import six\ntry: open(six.__file__, 'a')\nexcept OSError as error: print(error.errno in (13, 30))";
         assert_eq!(world.offline(&["-c", code]).lines(), ["True"]);
     }
@@ -98,24 +99,20 @@ fn names_are_understood_and_what_is_none_is_refused() {
         (vec!["3.4"], Some("idna==3.4"))
     );
     for (arguments, code, says) in [
-        (vec!["-c", "import reqeusts"], "dependency_unresolvable", "nearly 'requests'"),
+        (vec!["-c", "import reqeusts"], "dependency_unresolvable", "did you mean 'requests'"),
         (vec!["--dep", "six==999", "-c", "1"], "dependency_unresolvable", "999"),
         (
             vec!["--dep", "belljar-no-such-package", "-c", "1"],
             "dependency_unresolvable",
             "belljar-no-such-package",
         ),
-        (vec!["--dep=-r/etc/passwd", "-c", "1"], "dependency_unresolvable", "options are not taken"),
-        (
-            vec!["--dep", "six @ https://example.com/six.whl", "-c", "1"],
-            "dependency_unresolvable",
-            "an address",
-        ),
+        (vec!["--dep=-r/etc/passwd", "-c", "1"], "dependency_unresolvable", "options are not accepted"),
+        (vec!["--dep", "six @ https://example.com/six.whl", "-c", "1"], "dependency_unresolvable", "a URL"),
         (vec!["--dep", "git+https://example.com/x", "-c", "1"], "dependency_unresolvable", "repository"),
         (
             vec!["--dep", "idna==3.4", "--dep", "idna==3.3", "-c", "1"],
             "dependency_unresolvable",
-            "contradicts",
+            "conflicts with",
         ),
     ] {
         let answer = world.run(&arguments);
@@ -141,7 +138,7 @@ fn what_nobody_knows_is_a_warning_and_what_the_image_has_costs_nothing() {
     assert_eq!(answer.code, Some(1), "{}", answer.json);
     assert_eq!(answer.json["findings"][0]["rule"], "dependency-unknown");
     assert!(answer.json["findings"][0]["suggestion"].as_str().is_some_and(|text| text.contains("--dep")));
-    // The interpreter has a module of a name that could be installed.
+    // The interpreter already has a module with the name of an installable package.
     std::fs::write(world.site_packages().join("six.py"), "print('the image')").expect("a module");
     let answer = world.run(&["-c", "import six"]);
     assert_eq!(
@@ -201,7 +198,7 @@ fn a_killed_install_leaves_nothing_half_done() {
         .stderr(Stdio::null())
         .spawn()
         .expect("the binary starts");
-    // As soon as something is being installed; where that was missed, there is a layer, and a whole one.
+    // Kill it as soon as something is being installed. If that moment was missed, there is a complete layer.
     while world.staged() == 0 && world.layers().is_empty() {
         std::thread::yield_now();
     }
@@ -224,7 +221,8 @@ fn nothing_reachable_and_nothing_there_says_what_to_do() {
     assert!(!answer.error_message().contains("secret"), "{}", answer.json);
 }
 
-/// A source distribution whose set-up looks around, as packages have done; nobody publishes it.
+/// An unpublished source distribution whose setup.py inspects its surroundings, as malicious packages have
+/// done.
 #[test]
 fn code_of_packages_is_not_run_by_default() {
     for kit in [Kit::Fast, Kit::Usual] {
@@ -242,7 +240,8 @@ fn code_of_packages_is_not_run_by_default() {
     }
 }
 
-/// Our own interpreters work where packages lie, and must not take a package's module for one of theirs.
+/// Belljar's own interpreters run where packages are stored, and must not import a package's module instead
+/// of theirs.
 #[test]
 fn a_wheel_cannot_run_code_while_it_is_installed() {
     for kit in [Kit::Fast, Kit::Usual] {
@@ -257,7 +256,7 @@ fn a_wheel_cannot_run_code_while_it_is_installed() {
 #[test]
 fn the_packages_that_people_use() {
     if !all_tests() {
-        return skip("popular packages", "they take long; ./test --all has them");
+        return skip("popular packages", "they take long; only with ./test --all");
     }
     for kit in [Kit::Fast, Kit::Usual] {
         let world = world!(kit);

@@ -1,4 +1,4 @@
-//! A folder of the caller's as the workspace, further folders beside it, and files that are copied in.
+//! A host folder as the workspace, further mounts, and files that are copied in.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot be prepared fails")]
 
@@ -13,7 +13,7 @@ use common::{Answer, finish, is_root, run};
 use expect::{Expect, run_code, skip};
 use tempfile::TempDir;
 
-/// A folder with a playground in it, owned by somebody, and things that are none of the program's business.
+/// A folder with a workspace folder in it, owned by another user, and files that the program must not see.
 struct Ground {
     folder: TempDir,
     owner: (u32, u32),
@@ -26,7 +26,7 @@ impl Ground {
         fs::create_dir(folder.path().join("work")).unwrap();
         fs::write(folder.path().join("private"), "private").unwrap();
         let own = folder.path().metadata().unwrap();
-        // Only root can have a folder of somebody else's.
+        // Only root can create a folder of another user.
         let owner = if is_root() { (12_345, 12_346) } else { (own.uid(), own.gid()) };
         let ground = Self { folder, owner };
         ground.give_to_owner(&ground.work(""));
@@ -55,7 +55,7 @@ impl Ground {
         self.run(&["--language", "bash", "-c", code])
     }
 
-    /// Everything below the playground, sorted.
+    /// Returns everything below the workspace folder, sorted.
     fn entries(&self) -> Vec<PathBuf> {
         let (mut found, mut waiting) = (Vec::new(), vec![self.work("")]);
         while let Some(folder) = waiting.pop() {
@@ -210,11 +210,11 @@ fn a_file_of_the_folder_runs_in_place() {
     assert_eq!(ground.names(), ["package", "package/beside.py", "package/tool.py", "run.sh", "sum.js"]);
 }
 
-/// Root chooses what is shown; an ordinary user's kernel does not let it take a mount away from below.
+/// Only root can mount something here; an ordinary user's kernel would not let it hide a mount below.
 #[test]
 fn what_is_mounted_below_is_not_shown() {
     if !is_root() {
-        return skip("what_is_mounted_below_is_not_shown", "only root can mount something");
+        return skip("what_is_mounted_below_is_not_shown", "only root can mount a file system");
     }
     let ground = Ground::new();
     fs::create_dir(ground.work("below")).unwrap();
@@ -335,7 +335,7 @@ fn file_destinations_stay_inside() {
         let answer = run_code("bash", "true", &["--file", &format!("{file}:{destination}")]);
         assert_eq!(answer.code, Some(125), "{destination}: {answer:#?}");
     }
-    // A link that lies in the playground does not lead a copied file out of it.
+    // A symbolic link in the workspace must not lead a copied file out of it.
     symlink("..", ground.work("out")).unwrap();
     let answer = ground.run(&["--file", &format!("{file}:out/escaped"), "--", "true"]);
     assert_eq!(answer.code, Some(125), "{answer:#?}");

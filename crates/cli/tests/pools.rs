@@ -1,5 +1,5 @@
-//! Pools and zygotes, looked at from the process that has them: how many there are, whose, and what becomes of those that
-//! are killed. This binary is its own launcher.
+//! Warm pools and zygotes, inspected from the process that owns them: their number, their tenants, and what
+//! happens when one is killed. This binary is its own launcher.
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ use rustix::process::{Pid, Signal, kill_process};
 type Verdict = Result<(), String>;
 type Case = fn() -> Verdict;
 
-/// Fails a case with what was seen.
+/// Fails a case with the given value.
 macro_rules! check {
     ($condition:expr, $seen:expr) => {
         let holds: bool = $condition;
@@ -35,7 +35,7 @@ macro_rules! check {
 fn main() -> ExitCode {
     belljar_jail::launcher::run_if_asked();
     let mut arguments = Arguments::from_args();
-    // They look at the processes of this one.
+    // The cases inspect the processes of this one.
     arguments.test_threads = Some(1);
     let cases: [(&str, Case); 15] = [
         ("a_pool_follows_demand_and_ends_with_it", a_pool_follows_demand_and_ends_with_it),
@@ -91,7 +91,7 @@ impl World {
         self.runtime.block_on(self.engine.pools())
     }
 
-    /// Runs trifles until one is served like this.
+    /// Runs trivial code until one run is served this way.
     fn until(&self, tenant: &str, profile: Option<&str>, wanted: Warmth) -> Result<(), String> {
         for _ in 0..300 {
             if self.run_for(tenant, "0", profile)?.warmth() == wanted {
@@ -102,7 +102,7 @@ impl World {
         Err(format!("nothing became warm: {:#?}", self.pools()))
     }
 
-    /// Runs many at a time; all of them have to succeed, each with its own output.
+    /// Runs many requests at once. All must succeed, each with its own output.
     fn load(&self, count: usize, jobs: usize, meanwhile: impl FnOnce()) -> Result<Vec<Report>, String> {
         let limit = Arc::new(tokio::sync::Semaphore::new(jobs));
         let mut running = Vec::new();
@@ -153,7 +153,7 @@ async fn execute_request(engine: Arc<Engine>, tenant: &str, request: Request) ->
     run.map_err(|error| error.to_string())
 }
 
-/// Processes below this one, by what `/proc` says.
+/// Returns the descendants of this process, according to `/proc`.
 fn processes(wanted: impl Fn(u32) -> bool) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").expect("proc is there").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -171,7 +171,9 @@ fn launchers() -> Vec<u32> {
     processes(|pid| field(pid, "PPid") == own && !field(pid, "State").starts_with('Z'))
 }
 
-/// Interpreters that have children and run nothing: the launcher's own, in its pid namespace. Those that are there for longer than a birth takes: the process in between looks the same.
+/// Returns the zygotes: children of the launcher without a program of their own, in its own pid namespace.
+/// The short-lived intermediate process of a fork looks the same, so only processes that exist for some time
+/// count.
 fn zygotes() -> Vec<u32> {
     let mut seen = seem_zygotes();
     for _ in 0..10 {
@@ -182,12 +184,12 @@ fn zygotes() -> Vec<u32> {
     seen
 }
 
-/// Waits for what is about to be.
+/// Waits for a condition.
 fn soon(what: &str, holds: &dyn Fn() -> bool) -> Verdict {
     let end = Instant::now() + Duration::from_secs(60);
     while !holds() {
         if Instant::now() > end {
-            return Err(format!("never: {what}"));
+            return Err(format!("timed out waiting until {what}"));
         }
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -200,7 +202,7 @@ fn seem_zygotes() -> Vec<u32> {
         let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         command.contains("/run/belljar/zygote")
             && launchers.contains(&field(pid, "PPid"))
-            // Its children are one namespace further inside.
+            // Its children are in a pid namespace one level deeper.
             && field(pid, "NSpid").split_whitespace().count()
                 == field(std::process::id(), "NSpid").split_whitespace().count() + 1
     })
@@ -209,7 +211,7 @@ fn seem_zygotes() -> Vec<u32> {
 fn signal(pids: &[u32], signal: Signal) {
     for pid in pids {
         let pid = Pid::from_raw(*pid as i32).expect("a pid");
-        // One that is gone already is what is wanted.
+        // A process that has already exited is fine.
         let _sent = kill_process(pid, signal);
     }
 }
@@ -221,18 +223,18 @@ fn a_pool_follows_demand_and_ends_with_it() -> Verdict {
     let few = world.pools();
     check!(few.len() == 1 && few[0].name == "python" && few[0].wanted <= 2, few);
     world.load(60, 12, || {})?;
-    soon("some wait again", &|| world.pools()[0].size >= 1)?;
+    soon("some children are warm again", &|| world.pools()[0].size >= 1)?;
     let many = world.pools();
     check!(many[0].wanted > few[0].wanted && many[0].size >= 1 && many[0].forks > few[0].forks, many);
     check!(
         many[0].memory_bytes > 0 && many[0].refill_ms > 0.0 && many[0].processes.len() == many[0].size,
         many
     );
-    soon("nobody waits", &|| world.pools().iter().all(|pool| pool.size == 0))?;
+    soon("no child is warm", &|| world.pools().iter().all(|pool| pool.size == 0))?;
     let exists = |pid: &u32| std::path::Path::new(&format!("/proc/{pid}")).exists();
-    soon("those who waited are gone", &|| !many[0].processes.iter().any(exists))?;
+    soon("the former warm children are gone", &|| !many[0].processes.iter().any(exists))?;
     soon("the zygote is gone", &|| zygotes().is_empty())?;
-    // And it begins again.
+    // The pool starts again on demand.
     world.until("default", None, Warmth::Pool)
 }
 
@@ -241,7 +243,7 @@ fn memory_bounds_a_pool() -> Verdict {
         World::new(WarmSettings { memory_bytes: 5 << 20, ..WarmSettings::default() }, Profiles::shipped());
     world.until("default", None, Warmth::Pool)?;
     world.load(60, 12, || {})?;
-    soon("some wait again", &|| world.pools()[0].size >= 1)?;
+    soon("some children are warm again", &|| world.pools()[0].size >= 1)?;
     std::thread::sleep(Duration::from_millis(300));
     let pools = world.pools();
     check!(pools[0].wanted > 3 && (1..=2).contains(&pools[0].size), pools);
@@ -252,9 +254,9 @@ fn memory_bounds_a_pool() -> Verdict {
     Ok(())
 }
 
-/// A tenant that has filled the pool makes room for one that comes later.
+/// A tenant that has filled the pool makes room for a later tenant.
 fn a_tenant_leaves_half_of_what_waits_to_others() -> Verdict {
-    // Long enough that nothing is given up for want of demand.
+    // Long enough that nothing is evicted for lack of demand.
     let settings =
         WarmSettings { memory_bytes: 8 << 20, idle: Duration::from_secs(3_600), ..WarmSettings::default() };
     let world = World::new(settings, Profiles::shipped());
@@ -268,7 +270,7 @@ fn a_tenant_leaves_half_of_what_waits_to_others() -> Verdict {
     Ok(())
 }
 
-/// A tenant chooses its limits, and every kind of child that waits costs the launcher's loop time.
+/// A tenant chooses its limits, and every bucket of warm children costs time in the launcher's loop.
 fn many_different_limits_are_not_all_kept_warm() -> Verdict {
     let idle = Duration::from_secs(3_600);
     let world = World::new(WarmSettings { idle, ..WarmSettings::default() }, Profiles::shipped());
@@ -285,13 +287,13 @@ fn many_different_limits_are_not_all_kept_warm() -> Verdict {
             world.runtime.block_on(execute_request(Arc::clone(&world.engine), "default", request))?;
         check!(report.status == Status::Succeeded, report);
     }
-    // One is wanted of each kind, and another one because none waited.
+    // One child of each bucket is in demand, and another one because none was warm.
     let pools = world.pools();
     check!(pools.len() == 1 && pools[0].wanted <= 40, pools);
     world.until("default", None, Warmth::Pool)
 }
 
-/// Children of one zygote share where things are in memory, and how strings are hashed.
+/// Children of one zygote share their memory layout and hash seed.
 fn no_two_tenants_share_a_zygote() -> Verdict {
     let world = World::usual();
     let mut seen = Vec::new();
@@ -310,7 +312,7 @@ fn no_two_tenants_share_a_zygote() -> Verdict {
     Ok(())
 }
 
-/// Where a connection has been, and where something is to be seen of it.
+/// The identity of a network namespace, and the traces that a connection leaves in it.
 const NETWORK: &str = "import os; print(os.readlink('/proc/self/ns/net'), os.readlink('/proc/self/ns/user'))\n\
     print(sum(1 for name in ('tcp', 'tcp6', 'udp', 'unix') for line in open(f'/proc/net/{name}')) - 4)\n";
 const CONNECT: &str = "import socket\nserver = socket.create_server(('127.0.0.1', 0))\n\
@@ -324,7 +326,7 @@ fn a_network_is_used_again_by_its_tenant_only_and_only_when_nothing_is_left() ->
         check!(sockets == "0\n", report);
         Ok(network.to_owned())
     };
-    // Tidying up happens behind the answer, so that how many runs it takes is the machine's business.
+    // Cleanup happens after the response, so the number of runs until reuse varies.
     let until_used_again = |tenant: &str| {
         let (mut seen, end) = (BTreeSet::new(), Instant::now() + Duration::from_secs(60));
         while seen.insert(network_of(tenant, NETWORK)?) {
@@ -356,7 +358,7 @@ fn a_zygote_that_is_killed_is_replaced() -> Verdict {
     let reports = world.load(120, 8, || signal(&before, Signal::KILL))?;
     check!(reports.iter().any(|report| report.warmth() != Warmth::Cold), reports.len());
     let replaced = |now: &[u32]| now.len() == 1 && now != before;
-    soon("it is replaced", &|| replaced(&zygotes()))?;
+    soon("the zygote is replaced", &|| replaced(&zygotes()))?;
     world.until("default", None, Warmth::Pool)?;
     check!(world.pools()[0].zygotes >= 2, world.pools());
     Ok(())
@@ -373,7 +375,7 @@ fn a_zygote_that_hangs_is_replaced() -> Verdict {
     Ok(())
 }
 
-/// PID 1 of the sandbox that a process is in.
+/// Returns PID 1 of a process's sandbox.
 fn first_process_beside(pid: u32) -> Vec<u32> {
     let namespace = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     let wanted = namespace(pid);
@@ -388,7 +390,7 @@ fn a_child_that_is_killed_is_not_missed() -> Verdict {
     let waiting = || world.pools()[0].processes.clone();
     let firsts = || waiting().iter().flat_map(|pid| first_process_beside(*pid)).collect::<Vec<u32>>();
     for which in [0, 1] {
-        soon("some wait", &|| !waiting().is_empty() && firsts().len() == waiting().len())?;
+        soon("some children are warm", &|| !waiting().is_empty() && firsts().len() == waiting().len())?;
         let (waiting, firsts) = (waiting(), firsts());
         let victims = if which == 0 { waiting } else { firsts };
         signal(&victims, Signal::KILL);
@@ -412,7 +414,8 @@ fn a_launcher_that_is_killed_is_replaced() -> Verdict {
     world.until("default", None, Warmth::Pool)
 }
 
-/// Those that wait, one that runs, and what that one has started in a session of its own.
+/// Kills the launcher while children are warm, one run is active, and that run has started a process in
+/// another session.
 fn nothing_in_a_warm_jail_outlives_its_launcher() -> Verdict {
     let world = World::usual();
     world.until("default", None, Warmth::Pool)?;
@@ -425,8 +428,8 @@ fn nothing_in_a_warm_jail_outlives_its_launcher() -> Verdict {
     let is_marked = |pid: u32| {
         std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(&mark))
     };
-    soon("it runs", &|| !processes(is_marked).is_empty())?;
-    soon("others wait", &|| world.pools().iter().any(|pool| !pool.processes.is_empty()))?;
+    soon("the program runs", &|| !processes(is_marked).is_empty())?;
+    soon("other children are warm", &|| world.pools().iter().any(|pool| !pool.processes.is_empty()))?;
     let daemons = processes(is_marked);
     let jails: BTreeSet<_> =
         daemons.iter().chain(&world.pools()[0].processes).map(|pid| jail_of(*pid)).collect();
@@ -434,18 +437,18 @@ fn nothing_in_a_warm_jail_outlives_its_launcher() -> Verdict {
     check!(jails.len() >= 2 && !jails.contains(&None) && inside.len() > jails.len(), inside);
     signal(&launchers(), Signal::KILL);
     let alive = |pid: u32| inside.contains(&pid) && !field(pid, "State").starts_with('Z');
-    soon("everybody is gone", &|| processes(alive).is_empty())
+    soon("all processes are gone", &|| processes(alive).is_empty())
         .map_err(|why| format!("{why}: {:?}", processes(alive)))?;
     running.abort();
     Ok(())
 }
 
-/// The pid namespace of a process.
+/// Returns the pid namespace of a process.
 fn jail_of(pid: u32) -> Option<std::path::PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
 
-/// It reads what a program left, so it has the rights of one, and fewer calls.
+/// The artifact collector reads files of a program, so it has the same privileges and fewer system calls.
 fn who_collects_artifacts_is_confined() -> Verdict {
     let world = World::usual();
     world.until("default", None, Warmth::Pool)?;
@@ -453,7 +456,7 @@ fn who_collects_artifacts_is_confined() -> Verdict {
     let launcher = launchers()[0].to_string();
     let own = jail_of(std::process::id());
     let mut seen = BTreeSet::new();
-    // One that was just made is not confined yet; somebody sees it later, sooner or later.
+    // A collector that was just started is not confined yet, so repeat until a confined one is seen.
     for _ in 0..40 {
         let run = world.runtime.spawn(execute(Arc::clone(&world.engine), "default", code.to_owned(), None));
         while !run.is_finished() {
@@ -477,7 +480,7 @@ fn who_collects_artifacts_is_confined() -> Verdict {
     Err(format!("nobody with a filter and without rights was seen: {seen:?}"))
 }
 
-/// What it takes to have children in jails is that its user owns their user namespaces, and nothing else.
+/// To fork children into jails, a zygote's user must own their user namespaces, and needs nothing else.
 fn a_zygote_has_no_rights() -> Verdict {
     let world = World::usual();
     world.until("default", None, Warmth::Pool)?;
@@ -496,8 +499,8 @@ fn a_zygote_has_no_rights() -> Verdict {
     Ok(())
 }
 
-/// A module that keeps a thread or a descriptor would be broken in every child.
-/// Its children begin with a copy of what it has open, and close all of it.
+/// A zygote does not accumulate descriptors. Its children start with a copy of its open descriptors and close
+/// them all; a module that keeps a thread or a descriptor would be broken in every child.
 fn a_zygote_keeps_nothing_of_its_children() -> Verdict {
     let world = World::usual();
     world.until("default", None, Warmth::Pool)?;
@@ -506,7 +509,7 @@ fn a_zygote_keeps_nothing_of_its_children() -> Verdict {
     world.load(40, 4, || {})?;
     let before = open();
     world.load(80, 4, || {})?;
-    // A few are open while a child is on its way.
+    // A few are open while a fork is in progress.
     check!(zygotes() == [zygote] && open() < before + 20, (before, open()));
     Ok(())
 }

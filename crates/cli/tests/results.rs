@@ -1,4 +1,4 @@
-//! The fixed result object, for every status that a run can have, and the exit status that goes with it.
+//! The fixed result object for every status that a run can have, and the exit status that goes with it.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -41,7 +41,7 @@ fn keys(value: &Value) -> Vec<&str> {
     keys
 }
 
-/// Every field is there, whatever happened; these have these values.
+/// Asserts that every field is present, and that these have the given values.
 #[track_caller]
 fn is(answer: &Answer, exit: i32, expected: &Value) {
     assert_eq!(keys(&answer.json), FIELDS, "{answer:#?}");
@@ -82,12 +82,12 @@ fn timed_out() {
 
 #[test]
 fn limit_exceeded() {
-    // A program that failed by itself keeps its status; one that was ended has none.
+    // A program that failed by itself keeps its exit status; a program that was killed has none.
     let exceeded = |limit: &str, status: Value| json!({"status": "limit_exceeded", "exit_code": status, "signal": null, "limit": limit});
     let fill = "open('x', 'wb').write(bytes(9 << 20))";
     is(&run(["--disk", "1M", "-c", fill]), 1, &exceeded("disk", json!(1)));
     if !run(["-c", "1"]).has_layer("cgroup.memory") {
-        return skip("limit_exceeded", "no control groups here");
+        return skip("limit_exceeded", "no cgroups here");
     }
     is(&run(["--memory", "32M", "-c", "b'x' * (1 << 28)"]), 137, &exceeded("memory", Value::Null));
     let forks = "import os, time\nwhile True:\n    if os.fork() == 0: time.sleep(60)";
@@ -113,11 +113,11 @@ fn cancelled() {
     let child = command.spawn().expect("the binary starts");
     let end = Instant::now() + Duration::from_secs(60);
     while !processes().values().any(|line| line.starts_with(&format!("sleep {token}"))) {
-        assert!(Instant::now() < end, "it never ran");
+        assert!(Instant::now() < end, "the program never ran");
         std::thread::sleep(Duration::from_millis(20));
     }
     let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).expect("a pid")).expect("a pid");
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it is there");
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("the process exists");
     let output = child.wait_with_output().expect("it ends");
     let json = serde_json::from_slice(&output.stdout).expect("one object");
     let answer = Answer { code: output.status.code(), json, stderr: String::new() };

@@ -1,4 +1,5 @@
-//! Finding interpreters: behind a version manager's stand-in, in a virtual environment, and never more than that.
+//! Finding interpreters: behind a version manager's shim, and in a virtual environment; nothing else of the
+//! host is seen.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -14,7 +15,7 @@ const SYSTEM_PYTHON: &str = "/usr/bin/python3";
 const SHOW: &str =
     "import os, sys\nprint(sys.executable)\nprint(os.listdir(sys.argv[1] if sys.argv[1:] else '/'))";
 
-/// A folder outside `/tmp`, whose parents hold more than a sandbox may see.
+/// Creates a folder outside `/tmp`, whose parents contain files that a sandbox must not see.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder")
 }
@@ -25,7 +26,8 @@ fn run_with_path(home: &Path, first: &Path, code: &str) -> Answer {
     finish(belljar().env("PATH", path).env("XDG_CACHE_HOME", cache).args(["run", "--json", "-c", code]))
 }
 
-/// A version manager: a script that finds the real interpreter, which lives in a prefix of its own beside a secret.
+/// Creates a version manager: a shim script that finds the real interpreter, whose prefix lies beside a
+/// secret file.
 fn version_manager(home: &Path) -> std::io::Result<()> {
     let bin = home.join("versions/3/bin");
     std::fs::create_dir_all(&bin)?;
@@ -43,7 +45,7 @@ fn version_manager(home: &Path) -> std::io::Result<()> {
 #[test]
 fn a_stand_in_is_resolved_and_only_the_prefix_is_visible() {
     if !Path::new(SYSTEM_PYTHON).exists() {
-        return skip("stand-ins", "no /usr/bin/python3");
+        return skip("shims", "no /usr/bin/python3");
     }
     let home = folder();
     let home = std::fs::canonicalize(home.path()).expect("a real path");
@@ -52,7 +54,7 @@ fn a_stand_in_is_resolved_and_only_the_prefix_is_visible() {
     let code = SHOW.replace("sys.argv[1] if sys.argv[1:] else '/'", &format!("'{}'", parent.display()));
     let expected = format!("{}/versions/3/bin/python3\n['3']\n", home.display());
     run_with_path(&home, &home.join("shims"), &code).printed(&expected);
-    // The stand-in is asked once, not at every run.
+    // The shim is resolved once, not in every run.
     run_with_path(&home, &home.join("shims"), &code).printed(&expected);
     let asked = std::fs::read_to_string(home.join("asked")).unwrap_or_default();
     assert_eq!(asked.lines().count(), 1, "{asked}");
@@ -61,7 +63,7 @@ fn a_stand_in_is_resolved_and_only_the_prefix_is_visible() {
 #[test]
 fn a_stand_in_that_leads_nowhere_is_passed_over() {
     if !Path::new(SYSTEM_PYTHON).exists() {
-        return skip("stand-ins", "no /usr/bin/python3");
+        return skip("shims", "no /usr/bin/python3");
     }
     let home = folder();
     let shim = home.path().join("python3");

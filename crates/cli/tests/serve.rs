@@ -1,4 +1,4 @@
-//! `belljar serve` as a person starts it: the real binary, real sandboxes, curl, `kill -9`.
+//! `belljar serve` end to end: the real binary, real sandboxes, curl, `kill -9`.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -49,7 +49,8 @@ fn a_hangup_ends_no_server() {
 fn the_first_start_shows_a_key_and_the_second_does_not() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path(), None, &[]);
-    let key = server.lines.iter().find_map(|line| line.strip_prefix("admin key, shown this once: ")).unwrap();
+    let key =
+        server.lines.iter().find_map(|line| line.strip_prefix("admin key, shown only this once: ")).unwrap();
     let header = format!("Authorization: Bearer {key}");
     let tenants =
         Command::new("curl").args(["-s", "-H", &header]).arg(format!("{}/v1/tenants", server.url)).output();
@@ -95,12 +96,14 @@ fn a_server_that_must_not_start_says_why() {
         String::from_utf8(output.stderr).unwrap()
     };
     assert!(
-        serve(&["--listen", "0.0.0.0:0", "--without-keys"], "").contains("can be reached from elsewhere")
+        serve(&["--listen", "0.0.0.0:0", "--without-keys"], "").contains("is reachable from other machines")
     );
     assert!(serve(&["--temporary"], "").contains("cannot be used with"));
     assert!(serve(&[], "short").contains("BELLJAR_ADMIN_KEY: must be 32 bytes or more"));
     let _first = Server::start(folder.path(), Some(KEY), &[]);
-    assert!(serve(&["--listen", "127.0.0.1:0"], KEY).contains("another belljar uses this data folder"));
+    assert!(
+        serve(&["--listen", "127.0.0.1:0"], KEY).contains("another belljar process uses this data folder")
+    );
 }
 
 #[test]
@@ -141,13 +144,13 @@ fn the_command_line_is_a_client() {
     let (status, text) = run(&["-c", "print(1)", "--json"]);
     assert_eq!((status, serde_json::from_str::<Value>(&text).unwrap()["stdout"].as_str()), (0, Some("1\n")));
     assert_eq!(run(&["-c", "1", "--memory", "0"]).0, 125);
-    assert!(run(&["-c", "1", "--workspace", "."]).1.contains("folders of this machine"));
+    assert!(run(&["-c", "1", "--workspace", "."]).1.contains("a server cannot use them"));
 
     let (status, list) = belljar(&["executions", "list", "--limit", "2"], KEY);
     assert!(status == 0 && list.contains("exec_") && list.contains("there are more"), "{list}");
     let id = list.split_whitespace().find(|word| word.starts_with("exec_")).unwrap();
     assert!(belljar(&["executions", "show", id], KEY).1.contains("\"status\""));
-    assert!(belljar(&["executions", "cancel", id], KEY).1.contains("has ended already"));
+    assert!(belljar(&["executions", "cancel", id], KEY).1.contains("has already ended"));
     assert_eq!(belljar(&["tenant", "create", "ada", "--concurrency", "2"], KEY).0, 0);
     let (_, made) = belljar(&["key", "create", "--tenant", "ada", "--scopes", "run"], KEY);
     let made: Value = serde_json::from_str(&made).unwrap();
@@ -168,11 +171,11 @@ fn fields(line: &Value) -> Value {
         .map(|name| line[name].clone())
         .to_vec();
     let error = line["error"]["message"].as_str().unwrap_or_default();
-    // A server has a longest body of its own, and the same words for the rest.
+    // The server's limit on body size differs; all other messages are the same.
     serde_json::json!([own, line["error"]["code"], error])
 }
 
-/// Exit status, results by their index, and what was said beside them.
+/// Returns the exit status, the results by index, and standard error.
 fn batch(arguments: &[&str], lines: &str) -> (Option<i32>, Vec<Value>, String) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), lines).unwrap();
@@ -214,12 +217,12 @@ fn a_batch_on_a_server_is_a_batch() {
     let said: Vec<_> = results.iter().map(|result| result["stdout"].as_str().unwrap().trim_end()).collect();
     assert_eq!(said, (0..40).map(|n| n.to_string()).collect::<Vec<_>>());
     let (code, none, said) = batch(&["--server", &server.url, "--image", "/srv"], &good);
-    assert!(code == Some(125) && none.is_empty() && said.contains("folders of this machine"), "{said}");
+    assert!(code == Some(125) && none.is_empty() && said.contains("a server cannot use them"), "{said}");
     let (code, none, said) = batch(&["--server", "http://127.0.0.1:9"], &good);
     assert!(code == Some(125) && none.is_empty() && said.contains("call http://127.0.0.1:9"), "{said}");
 }
 
-/// A batch from a pipe, of which two lines were answered one after the other and the third, which has this token, runs.
+/// Starts a batch from a pipe and waits until two lines have finished and the third, with this token, runs.
 fn under_way(server: &Server, token: &str) -> (Child, ChildStdin) {
     let mut command = common::belljar();
     command.args(["run", "--batch", "-", "--quiet", "--server", &server.url]).env("BELLJAR_API_KEY", KEY);
@@ -242,7 +245,7 @@ fn under_way(server: &Server, token: &str) -> (Child, ChildStdin) {
 fn a_batch_on_a_server_ends_with_its_client_and_with_its_server() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = Server::start(folder.path(), Some(KEY), &[]);
-    // Words that no other test of this program has: they run beside this one, and look for theirs.
+    // A token that no other test of this program uses, because they run in parallel and search for theirs.
     let token = format!("66.{}", std::process::id());
     let (mut client, _lines) = under_way(&server, &token);
     signal(&client, "-INT");
@@ -254,7 +257,7 @@ fn a_batch_on_a_server_ends_with_its_client_and_with_its_server() {
     server.child.wait().unwrap();
     let output = client.wait_with_output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(125) && said.contains("the server's answer"), "{said}");
+    assert!(output.status.code() == Some(125) && said.contains("the server's response"), "{said}");
 }
 
 fn signal(child: &Child, name: &str) {
@@ -264,7 +267,7 @@ fn signal(child: &Child, name: &str) {
 fn until(condition: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !condition() {
-        assert!(Instant::now() < end, "it never came to that");
+        assert!(Instant::now() < end, "timed out waiting for a condition");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

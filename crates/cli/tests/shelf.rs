@@ -1,4 +1,5 @@
-//! `belljar deps list|show|prune|verify|export|import` over the real binary, on a shelf that is filled by the library.
+//! `belljar deps list|show|prune|verify|export|import` over the real binary, on a layer store filled by the
+//! library.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use belljar_layers::shelf::{Bounds, Package, Recipe, Scope, Shelf};
 use serde_json::Value;
 
-/// Puts a layer with one package on a shelf.
+/// Puts a layer with one package into a layer store.
 fn publish(folder: &Path, name: &str) -> String {
     let shelf = Shelf::open(folder, Bounds::default(), Arc::new(|_| {})).unwrap();
     let stage = shelf.stage().unwrap();
@@ -51,7 +52,7 @@ fn json(folder: &Path, words: &[&str]) -> Value {
 fn layers_are_listed_shown_and_removed() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("layers");
-    assert_eq!(said(&deps(&folder, &["list"])), "No layer is kept here.\n");
+    assert_eq!(said(&deps(&folder, &["list"])), "No layers.\n");
     let (one, two) = (publish(&folder, "numpy"), publish(&folder, "evil\x1b[2J"));
     let list = said(&deps(&folder, &["list"]));
     assert!(list.contains(&one[..12]) && list.contains("numpy 1.0") && list.contains("just now"), "{list}");
@@ -78,11 +79,11 @@ fn layers_travel_and_damage_is_told() {
     let archive = folder.path().join("numpy.tar");
     let archive = archive.to_str().unwrap();
     assert!(deps(&here, &["export", &key[..8], archive]).status.success());
-    assert!(said(&deps(&here, &["export", &key, archive])).contains("is there already"));
+    assert!(said(&deps(&here, &["export", &key, archive])).contains("already exists"));
     assert_eq!(deps(&here, &["export", &key, "-"]).stdout, fs::read(archive).unwrap());
     let imported = said(&deps(&there, &["import", archive]));
-    assert_eq!(imported, format!("Layer {key} is here. It holds numpy 1.0.\n"));
-    assert_eq!(said(&deps(&there, &["verify"])), "1 layer whole\n");
+    assert_eq!(imported, format!("Imported layer {key}. It contains numpy 1.0.\n"));
+    assert_eq!(said(&deps(&there, &["verify"])), "1 layer intact\n");
 
     let module = there.join("layers").join(&key).join("files/module.py");
     fs::set_permissions(&module, fs::Permissions::from_mode(0o644)).unwrap();
@@ -92,7 +93,7 @@ fn layers_travel_and_damage_is_told() {
     assert_eq!(verified.status.code(), Some(1));
     assert!(said(&verified).contains("1 damaged and moved away"), "{}", said(&verified));
     assert!(said(&verified).contains(&format!("layer {key} was damaged")), "{}", said(&verified));
-    assert_eq!(said(&deps(&there, &["list"])), "No layer is kept here.\n");
+    assert_eq!(said(&deps(&there, &["list"])), "No layers.\n");
 
     let mut bytes = fs::read(archive).unwrap();
     let at = bytes.windows(7).position(|window| window == b"name = ").unwrap();
@@ -100,5 +101,5 @@ fn layers_travel_and_damage_is_told() {
     fs::write(archive, bytes).unwrap();
     let refused = deps(&there, &["import", archive]);
     assert_eq!(refused.status.code(), Some(125));
-    assert!(said(&refused).contains("the archive is refused"), "{}", said(&refused));
+    assert!(said(&refused).contains("invalid archive"), "{}", said(&refused));
 }

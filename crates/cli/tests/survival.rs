@@ -1,11 +1,11 @@
-//! The server at size: killed amid much work, thousands of executions of every kind, hundreds of sandboxes. Each case
-//! looks at the whole host before and after.
+//! The server under load: killed during much work, thousands of executions of every kind, hundreds of
+//! sandboxes. Each case inspects the whole host before and after.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "what was measured is told, and why nothing was"
+    reason = "prints measurements, and why a case is skipped"
 )]
 
 mod common;
@@ -25,10 +25,10 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// How long something may take on a busy machine. What it took is printed.
+/// Timeout for a busy machine. The actual durations are printed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A number for the first tier, for `./test --all`, and for the groups of the second tier.
+/// Selects a size: for the first tier, for `./test --all`, or for the groups of the second tier.
 pub(crate) fn sized<T>(small: T, all: T, full: T) -> T {
     let is = |name: &str, wanted: &str| std::env::var(name).is_ok_and(|value| value == wanted);
     if is("BELLJAR_TEST_SIZE", "full") {
@@ -40,7 +40,7 @@ pub(crate) fn sized<T>(small: T, all: T, full: T) -> T {
     }
 }
 
-/// The sample below which this share of all lies.
+/// Returns a percentile of the samples.
 pub(crate) fn percentile(samples: &[f64], share: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);

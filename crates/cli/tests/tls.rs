@@ -1,4 +1,4 @@
-//! `belljar serve` behind TLS: the real binary, curl, and `belljar run --server https://…`.
+//! `belljar serve` with TLS: the real binary, curl, and `belljar run --server https://…`.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -10,7 +10,7 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 const KEY: &str = "a-key-for-tests-that-is-long-enough-to-be-one";
 const RUN: &str = r#"{"language":"python","code":"print(6 * 7)"}"#;
 
-/// Makes a certificate that vouches for itself, and its key.
+/// Creates a self-signed certificate and its key.
 fn make_pair(folder: &Path, name: &str) -> (PathBuf, PathBuf) {
     let (certificate, key) =
         (folder.join(format!("{name}-cert.pem")), folder.join(format!("{name}-key.pem")));
@@ -42,13 +42,13 @@ impl Server {
         Self { child, url, log }
     }
 
-    /// Asks for the files to be read again, and waits until the log has said what came of it.
+    /// Sends SIGHUP and waits for the log line about the reload.
     fn hang_up(&mut self) -> String {
         let sent = Command::new("kill").args(["-HUP", &self.child.id().to_string()]).status().unwrap();
         assert!(sent.success());
         loop {
             let mut line = String::new();
-            assert_ne!(self.log.read_line(&mut line).unwrap(), 0, "the server ended");
+            assert_ne!(self.log.read_line(&mut line).unwrap(), 0, "the server exited");
             if line.contains("certificate") {
                 return line;
             }
@@ -66,7 +66,7 @@ impl Server {
         output.status.success() && String::from_utf8(output.stdout).unwrap().contains(r#""stdout":"42\n""#)
     }
 
-    /// The command line as a client.
+    /// Runs the command line as a client.
     fn run(&self, authority: Option<&Path>) -> (Option<i32>, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
         command.args(["run", "--server", &self.url, "-c", "print(6 * 7)"]).env("BELLJAR_API_KEY", KEY);
@@ -110,20 +110,23 @@ fn code_runs_over_https_and_the_certificate_can_be_replaced() {
     assert!(server.accepts(&first) && !server.accepts(&second));
     assert_eq!(server.run(Some(&first)), (Some(0), "42\n".to_owned()));
     let (status, text) = server.run(None);
-    assert!(status == Some(125) && text.contains("BELLJAR_CA_CERT=FILE"), "{text}");
-    assert!(server.run(Some(&key)).1.contains("has no '-----BEGIN CERTIFICATE-----'"));
+    assert!(status == Some(125) && text.contains("set BELLJAR_CA_CERT to a PEM file"), "{text}");
+    assert!(server.run(Some(&key)).1.contains("contains no '-----BEGIN CERTIFICATE-----'"));
 
     fs::copy(&second, &certificate).unwrap();
     let line = server.hang_up();
-    assert!(line.contains("stays as it was") && line.contains("belongs to another certificate"), "{line}");
+    assert!(
+        line.contains("cannot reload the certificate") && line.contains("does not match the certificate"),
+        "{line}"
+    );
     assert!(server.accepts(&first));
     fs::copy(&second_key, &key).unwrap();
     let line = server.hang_up();
-    assert!(line.contains("was read again"), "{line}");
+    assert!(line.contains("certificate reloaded"), "{line}");
     assert!(server.accepts(&second) && !server.accepts(&first));
     fs::remove_file(&key).unwrap();
     let line = server.hang_up();
-    assert!(line.contains("stays as it was") && line.contains("first-key.pem"), "{line}");
+    assert!(line.contains("cannot reload the certificate") && line.contains("first-key.pem"), "{line}");
     assert!(server.accepts(&second));
 }
 
@@ -144,10 +147,10 @@ fn files_that_cannot_be_used_are_named() {
     assert!(refused(&absent, &key).contains("--tls-cert: cannot read"));
     assert!(refused(&certificate, &absent).contains("absent.pem': No such file"));
     let text = refused(&other, &key);
-    assert!(text.contains("other-cert.pem") && text.contains("belongs to another certificate"), "{text}");
+    assert!(text.contains("other-cert.pem") && text.contains("does not match the certificate"), "{text}");
     assert!(refused(&key, &key).contains("certificate: has no '-----BEGIN CERTIFICATE-----'"));
     let (_, text) = said(&belljar(folder).arg("--tls-cert").arg(&certificate).output().unwrap());
-    assert!(text.contains("--tls-cert was given without --tls-key"), "{text}");
+    assert!(text.contains("--tls-cert also needs --tls-key"), "{text}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What tenants do to the launcher's loop: abuses of every kind against one server, and the CPU time of the longest turn
-//! afterwards. Wall time depends on what else the machine does and is only printed.
+//! The effect of hostile tenants on the launcher's loop: abuses of every kind against one server, then the
+//! CPU time of the longest turn. Wall time depends on other load and is only printed.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "the longest turns are printed")]
@@ -11,10 +11,11 @@ use std::path::Path;
 use common::server::{KEY, Server};
 use serde_json::{Value, json};
 
-/// The most CPU time that one turn of the loop may use.
+/// Maximum CPU time of one turn of the loop.
 const MOST_SECONDS: f64 = 0.020;
 
-/// 15,000 mappings of a gigabyte each that cost nothing, kept apart by their rights.
+/// Creates 15,000 mappings of a gigabyte each, which cost no memory and are not merged because their
+/// protection differs.
 const MAPPINGS: &str = r"
 import ctypes
 libc = ctypes.CDLL(None)
@@ -26,7 +27,7 @@ for i in range(15000):
 print(made)
 ";
 
-/// Refused calls, from behind so many generations of processes as its argument says, for a while.
+/// Makes refused calls for a while, below as many generations of processes as the argument says.
 const REFUSED: &str = r"
 import ctypes, os, sys, time
 libc = ctypes.CDLL(None)
@@ -46,7 +47,7 @@ while time.monotonic() < end:
 print(calls)
 ";
 
-/// A large file, which takes long to free for the last process that lets go of the disk.
+/// Writes a large file, which takes long to free when the last process with the disk exits.
 const LARGE_FILE: &str = r"
 with open('large', 'wb') as large:
     for _ in range(600): large.write(bytes(1 << 20))
@@ -55,13 +56,16 @@ print(large.name)
 
 const ABUSES: &[&str] = &[
     "import os\nwhile True:\n    try: os.fork()\n    except OSError: os._exit(1)",
-    "import threading, time\ntry:\n    while True: threading.Thread(target=time.sleep, args=(1,), daemon=True).start()\nexcept RuntimeError: pass",
+    "import threading, time\ntry:\n    while True: threading.Thread(target=time.sleep, args=(1,), \
+     daemon=True).start()\nexcept RuntimeError: pass",
     "import sys\nfor _ in range(2000): sys.stdout.write('x' * 65536)",
     "import ctypes\nlibc = ctypes.CDLL(None)\nfor _ in range(5000): libc.syscall(250, 0, 0, 0)",
     "import os\nfor _ in range(3000):\n    os.mkdir('d'); os.chdir('d')",
-    "import os\nopened = []\ntry:\n    while True: opened.append(os.open('/dev/null', 0))\nexcept OSError: pass\nprint(len(opened))",
+    "import os\nopened = []\ntry:\n    while True: opened.append(os.open('/dev/null', 0))\nexcept OSError: \
+     pass\nprint(len(opened))",
     "kept = []\nwhile True: kept.append(bytearray(1 << 20))",
-    "import os\nos.makedirs('artifacts', exist_ok=True)\nfor i in range(2000): open(f'artifacts/{i}', 'w').write('x')",
+    "import os\nos.makedirs('artifacts', exist_ok=True)\nfor i in range(2000): open(f'artifacts/{i}', \
+     'w').write('x')",
     "import mmap\nkept = [mmap.mmap(-1, 8192) for _ in range(20000)]\nfor each in kept: each[0] = 1",
     "import os\nfor i in range(50000):\n    try: open(f'f{i}', 'w').close()\n    except OSError: break",
 ];
@@ -71,7 +75,7 @@ fn execute(server: &Server, code: &str, limits: &Value) -> Value {
     server.post("/v1/executions", &request).json()
 }
 
-/// The longest turn, by CPU time, over all handlers.
+/// Returns the CPU time of the longest turn over all handlers.
 fn longest_turn(server: &Server) -> f64 {
     let text = server.get("/metrics").text();
     let lines = text.lines().filter(|line| line.starts_with("belljar_launcher_longest_turn_"));
@@ -86,7 +90,7 @@ fn longest_turn(server: &Server) -> f64 {
     longest.into_iter().fold(0.0, f64::max)
 }
 
-/// Sandboxes that are refused calls without end, while others that hardly get any processor are paused and resumed.
+/// Sandboxes that make refused calls endlessly, while others with hardly any CPU time are paused and resumed.
 fn flood_from_living_sandboxes(server: &Server) {
     let flooding: Vec<String> = (0..4).map(|_| server.sandbox(&json!({}))).collect();
     let slow: Vec<String> = (0..3).map(|_| server.sandbox(&json!({"limits": {"cpus": 0.01}}))).collect();
@@ -120,7 +124,7 @@ fn flood_from_living_sandboxes(server: &Server) {
     }
 }
 
-/// Sandboxes that are deleted with a full disk.
+/// Deletes sandboxes with a full disk.
 fn delete_full_sandbox(server: &Server) {
     let large = server.sandbox(&json!({"limits": {"memory_bytes": 1 << 30, "disk_bytes": 1 << 30}}));
     let fill = json!({"command": ["dd", "if=/dev/zero", "of=large", "bs=1M", "count=600"]});

@@ -1,4 +1,4 @@
-//! A program cannot tell, but by its receipt and the clock, that its interpreter was started before it.
+//! Warm runs must be indistinguishable from cold ones to the program, except by the receipt and the clock.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const MODES: [&str; 2] = ["pool", "fork"];
 
-/// Runs each line cold and in every warm way; gives what is different.
+/// Runs each line cold and with every warm mode, and returns the differences.
 fn differences(language: &str, lines: &[Value], seen: fn(&Value) -> Vec<Value>) -> Vec<String> {
     let modes = ["off", "pool", "fork"];
     let mut conversations = modes.map(|mode| {
@@ -36,7 +36,7 @@ fn differences(language: &str, lines: &[Value], seen: fn(&Value) -> Vec<Value>) 
     different
 }
 
-/// The same output, status and error, cold and warm.
+/// Asserts the same output, status and error for cold and warm runs.
 #[track_caller]
 fn same(language: &str, lines: &[Value]) {
     let different = differences(language, lines, |result| {
@@ -54,10 +54,13 @@ fn with_input(codes: &[&str]) -> Vec<Value> {
 #[test]
 fn python_is_a_script_like_any_other() {
     let mut lines = with_input(&[
-        "import sys, os; print(sys.argv, sys.path[0], __name__, __file__, os.getcwd(), sys.flags, sys.stdin.read())",
-        "import os; print(sorted(os.environ.items())); print(os.listdir('.'), os.listdir(os.environ['HOME']))",
+        "import sys, os; print(sys.argv, sys.path[0], __name__, __file__, os.getcwd(), sys.flags, \
+         sys.stdin.read())",
+        "import os; print(sorted(os.environ.items())); print(os.listdir('.'), \
+         os.listdir(os.environ['HOME']))",
         "import __main__, sys; print(sorted(vars(__main__))); print(__main__ is sys.modules['__main__'])",
-        "import os, stat; print([stat.S_IFMT(os.fstat(fd).st_mode) for fd in (0, 1, 2)], os.listdir('/proc/self/fd')[:3])",
+        "import os, stat; print([stat.S_IFMT(os.fstat(fd).st_mode) for fd in (0, 1, 2)], \
+         os.listdir('/proc/self/fd')[:3])",
         "def f():\n    raise ValueError('no')\nf()",
         "1 +",
         "import sys; sys.exit('bye')",
@@ -68,9 +71,12 @@ fn python_is_a_script_like_any_other() {
         "import atexit, threading, time\natexit.register(print, 'last')\n\
          threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\nprint('main')",
         "class A:\n    def __del__(self): print('gone')\na = A()\nopen('f', 'w').write('x')",
-        "import os\npid = os.fork()\nif pid == 0: print('child'); raise SystemExit(3)\nprint(os.waitpid(pid, 0)[1])",
-        "import subprocess, sys; print(subprocess.run([sys.executable, '-c', 'print(6*7)'], capture_output=True).stdout)",
-        "import multiprocessing as m\nif __name__ == '__main__':\n    with m.Pool(2) as p: print(p.map(abs, [-1, -2]))",
+        "import os\npid = os.fork()\nif pid == 0: print('child'); raise \
+         SystemExit(3)\nprint(os.waitpid(pid, 0)[1])",
+        "import subprocess, sys; print(subprocess.run([sys.executable, '-c', 'print(6*7)'], \
+         capture_output=True).stdout)",
+        "import multiprocessing as m\nif __name__ == '__main__':\n    with m.Pool(2) as p: print(p.map(abs, \
+         [-1, -2]))",
         "import os; os.execv('/bin/echo', ['echo', 'another'])",
         "import os; os.makedirs('artifacts'); open('artifacts/a.txt', 'w').write('kept')",
         "print('é', input())",
@@ -84,8 +90,8 @@ fn python_is_a_script_like_any_other() {
     same("python", &lines);
 }
 
-/// Nothing below a program's own frames, wherever it looks and until its very end; with arguments what calls `main`, and
-/// nothing else.
+/// A warm program sees no frames below its own, wherever it looks and until it exits; with arguments, only
+/// the caller of `main`.
 #[test]
 fn a_warm_program_has_the_stack_of_a_cold_one() {
     let inspect = fs::read_to_string(common::beside("warm/stack.py")).expect("a file of the tests");
@@ -101,7 +107,8 @@ fn a_warm_program_has_the_stack_of_a_cold_one() {
         &format!("{inspect}\nsys.excepthook = lambda *_: look('hook')\nraise ValueError"),
         traced,
         "import sys, atexit\natexit.register(lambda: print(sys.last_value))\nraise ValueError('kept')",
-        "import sys\nprint([name for name in dir(sys) if name.startswith('last_')], sys.excepthook is sys.__excepthook__)",
+        "import sys\nprint([name for name in dir(sys) if name.startswith('last_')], sys.excepthook is \
+         sys.__excepthook__)",
         "import sys, warnings\nwarnings.warn('one', stacklevel=1)\nwarnings.warn('above', stacklevel=2)",
         "import atexit\natexit.register(int, 'no number')\natexit.register(print, 'first')",
         "import atexit, sys\natexit.register(print, 'still')\nraise KeyboardInterrupt",
@@ -131,25 +138,31 @@ fn a_warm_program_has_the_stack_of_a_cold_one() {
 #[test]
 fn javascript_is_a_script_like_any_other() {
     let mut lines = with_input(&[
-        "console.log(process.argv.slice(1), process.execArgv, require.main === module, __filename, process.cwd())",
+        "console.log(process.argv.slice(1), process.execArgv, require.main === module, __filename, \
+         process.cwd())",
         "console.log(Object.entries(process.env).sort())",
         "console.log(process.pid > 0, process.ppid >= 0, typeof process.uptime())",
         "process.stdin.on('data', (d) => console.log(String(d)))",
         "process.on('exit', (code) => console.log('exit', code)); process.exitCode = 5",
         "process.exit(9)",
-        "setTimeout(() => console.log('later'), 50); Promise.resolve().then(() => console.log('soon')); console.log('now')",
-        "const fs = require('fs'); fs.promises.writeFile('f', 'x').then(() => console.log(fs.readFileSync('f', 'utf8')))",
+        "setTimeout(() => console.log('later'), 50); Promise.resolve().then(() => console.log('soon')); \
+         console.log('now')",
+        "const fs = require('fs'); fs.promises.writeFile('f', 'x').then(() => \
+         console.log(fs.readFileSync('f', 'utf8')))",
         "const { Worker } = require('worker_threads'); new Worker('require(\"worker_threads\").parentPort.postMessage(4)', \
          { eval: true }).on('message', console.log)",
         "console.log(require('child_process').execFileSync(process.execPath, ['-p', '6*7']).toString())",
-        "import fs from 'fs'; import path from 'node:path'; console.log(typeof fs.readFileSync, await Promise.resolve(path.sep))",
-        "console.log(require('crypto').createHash('sha256').update('a').digest('hex'), require('zlib').gzipSync('a').length)",
+        "import fs from 'fs'; import path from 'node:path'; console.log(typeof fs.readFileSync, await \
+         Promise.resolve(path.sep))",
+        "console.log(require('crypto').createHash('sha256').update('a').digest('hex'), \
+         require('zlib').gzipSync('a').length)",
         "const http = require('http'); const s = http.createServer((q, r) => r.end('ok')).listen(0, () => \
-         http.get({ port: s.address().port }, (r) => r.on('data', (d) => { console.log(String(d)); s.close(); })))",
+         http.get({ port: s.address().port }, (r) => r.on('data', (d) => { console.log(String(d)); \
+         s.close(); })))",
     ]);
     lines.push(json!({"code": "function main(a) { return { n: a.n + 1 } }", "arguments": {"n": 1}}));
     same("javascript", &lines);
-    // What is printed of an exception ends differently below the program's own frames.
+    // The output of an exception differs below the program's own frames.
     let codes = ["throw new TypeError('no')", "Promise.reject(new RangeError('no'))", "null.x", "let a ="];
     let different = differences("javascript", &with_input(&codes), |result| {
         let first = result["stderr"].as_str().unwrap_or("").lines().take(4).map(Value::from);
@@ -158,7 +171,7 @@ fn javascript_is_a_script_like_any_other() {
     assert!(different.is_empty(), "{}", different.join("\n"));
 }
 
-/// Forks are copies: whatever is random is random again in each.
+/// Forks are copies, so random state must be reseeded in each.
 #[test]
 fn no_two_runs_draw_the_same_numbers() {
     let python = "import random, uuid, secrets, tempfile, os, ssl\n\
@@ -199,7 +212,7 @@ fn what_an_interpreter_reads_as_it_starts_makes_a_run_cold() {
     }
 }
 
-/// An interpreter that waits was started before it was confined, so no variable may bring code into it.
+/// A warm interpreter was started before it was confined, so no variable may load code into it.
 #[test]
 fn a_profile_whose_variables_load_code_is_run_cold() {
     let names = ["PYTHONPATH", "PYTHONUSERBASE", "PYTHONSTARTUP", "LD_LIBRARY_PATH", "NODE_PATH"];
@@ -218,7 +231,7 @@ fn a_profile_whose_variables_load_code_is_run_cold() {
         }
         ask("plain") != json!(false)
     });
-    assert!(is_warm, "another profile's interpreters did wait");
+    assert!(is_warm, "another profile's interpreters were warm");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What people really run, under the filter and the limits: scientific Python, servers and images in Node.js, git,
+//! Real workloads under the filter and the limits: scientific Python, servers and images in Node.js, git,
 //! compilers, databases, and every way to start a process.
 #![cfg(target_os = "linux")]
 
@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use common::{Answer, belljar, finish, run};
 use expect::{Expect, packages, run_code, skip};
 
-/// Real packages want more room than the default gives.
+/// Real packages need more resources than the defaults.
 const ROOMY: &[&str] = &["--memory", "1G", "--processes", "256", "--timeout", "2m", "--cpus", "2"];
 
 fn python(code: &str) {
@@ -45,11 +45,11 @@ plt.savefig('artifacts/plot.png')
 print('fine')
 ";
 
-/// The virtual environment first on the search path, as `source venv/bin/activate` would have it.
+/// Puts a virtual environment first on `PATH`, like `source venv/bin/activate`.
 fn in_environment(test: &str, code: &str) -> Option<Answer> {
-    // Resolved, so that an environment whose interpreter this user cannot reach is none.
+    // Resolved, because an environment whose interpreter this user cannot access does not count.
     let Some(environment) = packages("venv/bin/python3").and_then(|_| packages("venv/bin")) else {
-        skip(test, "numpy, pandas and matplotlib are not installed: ./test does it");
+        skip(test, "numpy, pandas and matplotlib are not installed; ./test installs them");
         return None;
     };
     let path = format!("{}:{}", environment.display(), std::env::var("PATH").unwrap_or_default());
@@ -77,7 +77,10 @@ fn matplotlib_draws_an_artifact() {
 fn packages_from_a_mounted_folder() {
     let library = packages("venv/lib").and_then(|lib| std::fs::read_dir(lib).ok()?.next()?.ok());
     let Some(library) = library.map(|version| version.path().join("site-packages")) else {
-        return skip("packages_from_a_mounted_folder", "numpy and pandas are not installed: ./test does it");
+        return skip(
+            "packages_from_a_mounted_folder",
+            "numpy and pandas are not installed; ./test installs them",
+        );
     };
     let mount = format!("{}:/opt/site-packages:ro", library.display());
     let further = ["--mount", &mount, "--env", "PYTHONPATH=/opt/site-packages"];
@@ -195,7 +198,7 @@ print('fine')
 
 fn node(test: &str, code: &str) {
     let Some(modules) = packages("node/node_modules") else {
-        return skip(test, "express and sharp are not installed: ./test does it");
+        return skip(test, "express and sharp are not installed; ./test installs them");
     };
     let mount = format!("{}:/workspace/node_modules:ro", modules.display());
     run_code("javascript", code, &[ROOMY, &["--mount", &mount]].concat()).printed("fine\n");

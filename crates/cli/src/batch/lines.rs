@@ -1,5 +1,5 @@
-//! Requests from a file, a line each. A thread of its own reads and parses, a few lines ahead: a pipe may pause for
-//! long, and must not hold up what runs.
+//! Reads the requests of a batch, one per line. A separate thread reads and parses a few lines ahead, because
+//! a pipe may pause for long and must not delay running requests.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -11,17 +11,17 @@ use tokio::sync::mpsc::{Receiver, channel};
 
 use crate::failure::Failure;
 
-/// Enough that a run never waits for the parser, and little to keep.
+/// Lines parsed ahead: enough that a run never waits for the parser, and cheap to hold.
 const LINES_AHEAD: usize = 8;
-/// A buffer that one long line has blown up beyond this is given back.
+/// Buffer capacity that is kept between lines; a longer line's buffer is shrunk to this size.
 const USUAL_LINE: usize = 1 << 20;
 
-/// The requests, as they come.
+/// The parsed requests of a batch, in order.
 #[derive(Debug)]
 pub(super) struct Lines(Receiver<io::Result<Entry>>);
 
 impl Lines {
-    /// Starts to read. What a line leaves out comes from `defaults`.
+    /// Starts the reading thread. `defaults` fill in what a line leaves out.
     pub(super) fn read(source: Box<dyn Read + Send>, defaults: Defaults) -> Result<Self, Failure> {
         let (queue, lines) = channel(LINES_AHEAD);
         let mut reader = Reader::new(BufReader::with_capacity(64 << 10, source));
@@ -40,7 +40,7 @@ impl Lines {
         Ok(Self(lines))
     }
 
-    /// The next request; nothing at the end.
+    /// Returns the next request, or `None` at the end of the input.
     pub(super) async fn next(&mut self) -> Option<io::Result<Entry>> {
         self.0.recv().await
     }
@@ -71,7 +71,8 @@ impl<R: BufRead> Reader<R> {
         Ok(None)
     }
 
-    /// Reads a line; whether it fits into its bound, or nothing at the end. What does not fit is not kept.
+    /// Reads a line and returns whether it is within `MAX_REQUEST`, or `None` at the end. An oversized line
+    /// is discarded.
     fn read_line(&mut self) -> io::Result<Option<bool>> {
         self.line.clear();
         self.line.shrink_to(USUAL_LINE);

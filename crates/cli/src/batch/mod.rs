@@ -1,12 +1,13 @@
-//! `belljar run --batch`: a request a line in, a result a line out, so many at a time.
+//! `belljar run --batch`: reads one request per line and writes one result per line, running a fixed number
+//! at once.
 //!
 //! ```text
-//! thread "lines"    file → Entry             a few ahead, then it waits
-//! this thread       Entry → Place → Done     starts one when there is room, and when results are taken
-//! thread "results"  Done → stdout            writes all that has gathered, then flushes
+//! thread "lines"    file → Entry             parses a few lines ahead, then blocks
+//! this thread       Entry → Place → Done     starts a request when a job is free and the writer keeps up
+//! thread "results"  Done → stdout            writes all pending results, then flushes
 //! ```
 //!
-//! However long the file and however slow the reader, what is kept is bounded by the jobs.
+//! Memory is bounded by the number of jobs, however long the file and however slow the reader of the results.
 
 mod lines;
 mod place;
@@ -38,13 +39,13 @@ use tally::Tally;
 
 const SOME_DID_NOT_SUCCEED: u8 = 1;
 const CANCELLED: u8 = 130;
-/// Pipes of a run that is being started, and some to spare.
+/// Open files per job: the pipes of a run being started, with some to spare.
 const FILES_PER_JOB: u64 = 16;
-/// What the process itself has open.
+/// Files that this process itself has open.
 const OWN_FILES: u64 = 64;
 const BETWEEN_PROGRESS: Duration = Duration::from_millis(200);
 
-/// Runs the batch, and gives the exit status.
+/// Runs the batch and returns the exit status.
 pub(crate) fn run(
     source: Box<dyn Read + Send>,
     args: RunArgs,
@@ -82,22 +83,22 @@ fn refuse_more_than_files_allow(jobs: NonZeroUsize) -> Result<(), Failure> {
     }
     let most = room.saturating_sub(OWN_FILES) / FILES_PER_JOB;
     Err(Failure::invalid(format!(
-        "--jobs: {jobs} need {wanted} open files, and {room} are allowed here; \
-         ask for at most {most}, or raise the limit (ulimit -n)"
+        "--jobs: {jobs} jobs need {wanted} open files, but the limit is {room}; \
+         use at most {most} jobs, or raise the limit (ulimit -n)"
     )))
 }
 
-/// Why no further lines are taken before their end.
+/// Why the batch stops reading lines before the end of the input.
 #[derive(Debug)]
 enum Stop {
     Interrupted,
-    /// Nobody reads the results any more.
+    /// Standard output was closed.
     ReaderLeft,
-    /// Nothing can run any more.
+    /// No further request can run.
     Broken(Failure),
 }
 
-/// A batch on its way.
+/// A running batch.
 struct Course<P> {
     place: P,
     lines: Lines,
@@ -139,7 +140,7 @@ impl<P: Place> Course<P> {
                 }
                 () = tick(&mut self.progress) => self.results.show(self.tally.progress(self.place.running())),
                 () = self.interrupts.next() => {
-                    // A reader that has paused may keep the rest for long; a second Ctrl-C gives it up.
+                    // The reader may block the remaining output for long; a second Ctrl-C abandons it.
                     if self.cancelled { return Ok(self.give_up()) }
                     self.stop(Stop::Interrupted);
                 }
@@ -148,7 +149,7 @@ impl<P: Place> Course<P> {
         self.end().await
     }
 
-    /// Whether there may be further lines.
+    /// Returns whether more lines may be read.
     fn reads(&self) -> bool {
         !self.at_end && self.stop.is_none()
     }
@@ -157,9 +158,9 @@ impl<P: Place> Course<P> {
         match line {
             Some(Ok(entry)) => self.place.start(entry)?,
             Some(Err(error)) => {
-                // What was read so far is a request like any other, and runs to its end.
+                // Requests read before the error run to their end.
                 self.stop.get_or_insert(Stop::Broken(Failure::invalid(format!(
-                    "--batch: cannot read on: {error}"
+                    "--batch: cannot read the next request: {error}"
                 ))));
             }
             None => self.at_end = true,
@@ -177,14 +178,14 @@ impl<P: Place> Course<P> {
         }
     }
 
-    /// Takes no further lines and cancels what runs. The first reason stays.
+    /// Stops reading lines and cancels running requests. The first reason is kept.
     fn stop(&mut self, why: Stop) {
         self.stop.get_or_insert(why);
         self.cancelled = true;
         self.place.cancel();
     }
 
-    /// Leaves what has not been written.
+    /// Abandons the results that are not yet written.
     fn give_up(&self) -> u8 {
         if !self.quiet {
             say::note(&self.tally.summary());
@@ -192,7 +193,7 @@ impl<P: Place> Course<P> {
         CANCELLED
     }
 
-    /// Waits for the last results to be written, and says what became of it all.
+    /// Waits for the last results to be written and returns the exit status.
     async fn end(mut self) -> Result<u8, Failure> {
         let written = tokio::select! {
             written = self.results.finish() => written?,
@@ -213,7 +214,7 @@ impl<P: Place> Course<P> {
     }
 }
 
-/// The next time to show progress; never where nobody watches.
+/// Waits until progress is to be shown; never returns when progress is off.
 async fn tick(progress: &mut Option<Interval>) {
     match progress {
         Some(interval) => drop(interval.tick().await),

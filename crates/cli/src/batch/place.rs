@@ -1,4 +1,4 @@
-//! Where the requests of a batch run: here, or on a server.
+//! Runs the requests of a batch, on this machine or on a server.
 
 use std::num::NonZeroUsize;
 
@@ -11,21 +11,21 @@ use super::tally::Became;
 use crate::failure::Failure;
 use crate::identity::execution_id;
 
-/// Runs so many requests at a time.
+/// Runs a bounded number of requests at once.
 pub(crate) trait Place {
-    /// How many are under way.
+    /// Returns the number of running requests.
     fn running(&self) -> usize;
-    /// Whether one more may be started.
+    /// Returns whether another request may start.
     fn has_room(&self) -> bool;
-    /// Starts one.
+    /// Starts a request.
     fn start(&mut self, entry: Entry) -> Result<(), Failure>;
-    /// The next that is finished; nothing where none is under way. Dropping this future loses nothing.
+    /// Waits for the next finished request; `None` when none is running. Dropping this future loses nothing.
     async fn next(&mut self) -> Option<Result<Done, Failure>>;
-    /// Ends what is under way.
+    /// Cancels all running requests.
     fn cancel(&mut self);
 }
 
-/// A finished request: its line, and what became of it.
+/// The result of a request: its output line and its status.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) became: Became,
@@ -48,7 +48,7 @@ impl Done {
     }
 }
 
-/// This machine.
+/// Runs requests on this machine.
 #[derive(Debug)]
 pub(super) struct Here<'a> {
     batch: Batch<'a>,
@@ -72,7 +72,7 @@ impl Place for Here<'_> {
 
     fn start(&mut self, entry: Entry) -> Result<(), Failure> {
         let mut cancel = self.cancel.subscribe();
-        // The sender outlives the batch; without it there would be nobody to cancel for.
+        // The sender outlives the batch, so an error here cannot happen before the batch ends.
         let cancelled = async move { drop(cancel.wait_for(|cancel| *cancel).await) };
         self.batch.start(execution_id()?, entry, Box::pin(cancelled));
         Ok(())

@@ -1,5 +1,6 @@
-//! Results on their way to standard output. A thread of its own writes, so that a slow reader holds up nobody's clock;
-//! it takes all that has gathered at once. What gathers is bounded: [`Results::have_room`] says when to start no more.
+//! Writes results to standard output. A separate thread writes, so that a slow reader delays no run's clock;
+//! it takes all pending results at once. [`Results::have_room`] bounds them: while it is false, no new
+//! request starts.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -9,18 +10,19 @@ use tokio::sync::oneshot;
 use crate::failure::Failure;
 use crate::say;
 
-/// While so many bytes wait, nothing new is started; what runs already may still add to them.
+/// Number of pending bytes at which no new request starts. Requests that are already running may still exceed
+/// it.
 const ENOUGH: usize = 1 << 20;
 
 #[derive(Debug)]
 enum Chunk {
     /// Whole lines.
     Results(Vec<u8>),
-    /// How things stand.
+    /// The progress line.
     Progress(String),
 }
 
-/// Results that are being written.
+/// Queues results and hands them to the writing thread.
 #[derive(Debug)]
 pub(super) struct Results {
     gathered: Vec<u8>,
@@ -36,30 +38,31 @@ impl Results {
         let (done, end) = oneshot::channel();
         std::thread::Builder::new()
             .name("results".to_owned())
-            // Nobody waits any more where the person interrupted a second time.
+            // The receiver is gone after a second interrupt; then the outcome does not matter.
             .spawn(move || drop(done.send(write_all(waiting))))
             .map_err(|error| Failure::host(format!("start the thread that writes results: {error}")))?;
         Ok(Self { gathered: Vec::new(), queue, end, refused: false })
     }
 
-    /// Adds a result, which is a line.
+    /// Adds a result line.
     pub(super) fn add(&mut self, line: &[u8]) {
         if !self.refused {
             self.gathered.extend_from_slice(line);
         }
     }
 
-    /// Whether something is to be handed over.
+    /// Returns whether results are pending.
     pub(super) fn waiting(&self) -> bool {
         !self.gathered.is_empty()
     }
 
-    /// Whether the reader keeps up.
+    /// Returns whether the reader keeps up, so that new requests may start.
     pub(super) fn have_room(&self) -> bool {
         self.gathered.len() < ENOUGH
     }
 
-    /// Hands over what has gathered, once the one before is being written; `false` where nobody takes it any more.
+    /// Sends the pending results once the previous batch is being written; `false` when standard output is
+    /// closed.
     pub(super) async fn hand_over(&mut self) -> bool {
         match self.queue.reserve().await {
             Ok(place) => place.send(Chunk::Results(std::mem::take(&mut self.gathered))),
@@ -71,12 +74,13 @@ impl Results {
         !self.refused
     }
 
-    /// Shows how things stand, unless there is something more important to write.
+    /// Shows the progress line, unless results are being written.
     pub(super) fn show(&self, progress: String) {
         let _ = self.queue.try_send(Chunk::Progress(progress));
     }
 
-    /// Waits until everything is written; whether it was. A closed pipe is no failure.
+    /// Waits until everything is written. Returns `false` if standard output was closed, which is not a
+    /// failure.
     pub(super) async fn finish(self) -> Result<bool, Failure> {
         drop(self.queue);
         match self.end.await {
@@ -89,7 +93,7 @@ impl Results {
 
 fn write_all(mut waiting: Receiver<Chunk>) -> io::Result<()> {
     let mut stdout = io::stdout();
-    // Results and progress may share a terminal; then the one is taken away before the other is written.
+    // Results and progress may share a terminal; then the progress line is erased before results are written.
     let shared = stdout.is_terminal();
     let mut shown = false;
     while let Some(chunk) = waiting.blocking_recv() {

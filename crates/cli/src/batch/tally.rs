@@ -1,8 +1,8 @@
-//! How a batch stands, and the line that says so in the end.
+//! Counts the outcomes of a batch and formats its progress and summary lines.
 
 use std::time::{Duration, Instant};
 
-/// What became of a line.
+/// The outcome of one line of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Became {
     Succeeded,
@@ -11,7 +11,7 @@ pub(crate) enum Became {
     NotRun,
 }
 
-/// What has become of the lines so far.
+/// Outcomes counted so far.
 #[derive(Debug)]
 pub(super) struct Tally {
     started: Instant,
@@ -35,12 +35,12 @@ impl Tally {
         } += 1;
     }
 
-    /// Whether every line ran and succeeded.
+    /// Returns whether every line ran and succeeded.
     pub(super) fn is_clean(&self) -> bool {
         self.failed + self.cancelled + self.not_run == 0
     }
 
-    /// `3 ran (2 succeeded, 1 failed), 1 could not run; 0.21 s, 14.3 runs/s`
+    /// Formats the summary: `3 ran (2 succeeded, 1 failed), 1 could not run; 0.21 s, 14.3 runs/s`
     pub(super) fn summary(&self) -> String {
         self.summary_after(self.started.elapsed())
     }
@@ -48,14 +48,14 @@ impl Tally {
     fn summary_after(&self, elapsed: Duration) -> String {
         let mut parts = format!("{} succeeded, {} failed", self.succeeded, self.failed);
         if self.cancelled > 0 {
-            parts += &format!(", {} cancelled", self.cancelled);
+            parts += &format!(", {} canceled", self.cancelled);
         }
         let seconds = elapsed.as_secs_f64();
         let (ran, not_run, rate) = (self.ran(), self.not_run, self.rate(elapsed));
         format!("{ran} ran ({parts}), {not_run} could not run; {seconds:.2} s, {rate:.1} runs/s")
     }
 
-    /// Short enough for one line of a terminal.
+    /// Formats the progress line, short enough for one line of a terminal.
     pub(super) fn progress(&self, running: usize) -> String {
         let others = self.failed + self.cancelled + self.not_run;
         let (done, rate) = (self.succeeded + others, self.rate(self.started.elapsed()));
@@ -81,7 +81,7 @@ mod tests {
         let summary = tally.summary_after(Duration::from_millis(1_500));
         assert_eq!(summary, "3 ran (2 succeeded, 1 failed), 4 could not run; 1.50 s, 2.0 runs/s");
         tally.cancelled = 3;
-        assert!(tally.summary().starts_with("6 ran (2 succeeded, 1 failed, 3 cancelled), 4 could not run"));
+        assert!(tally.summary().starts_with("6 ran (2 succeeded, 1 failed, 3 canceled), 4 could not run"));
         assert!(Tally::start().is_clean() && !tally.is_clean());
         assert!(Tally::start().summary_after(Duration::ZERO).ends_with("0.00 s, 0.0 runs/s"));
     }

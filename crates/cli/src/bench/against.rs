@@ -1,8 +1,8 @@
-//! `belljar bench --against`: this binary and another one, compared in one run.
+//! `belljar bench --against`: compares this binary with another one.
 //!
-//! Both are driven in the same way, through their own `bench --json`, in short slices: other, this, this, other, … Every
-//! slice measures the bare command as well, so that a slice is compared with what the machine was like at that moment. A
-//! figure is the median over a binary's slices, and the change compares ratios to bare.
+//! Both run their own `bench --json` in short alternating slices: other, this, this, other, … Every slice
+//! also measures the bare command, so that it is compared with the machine's state at that moment. A figure
+//! is the median over a binary's slices; the change compares ratios to bare.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,50 +15,51 @@ use super::progress::Progress;
 use super::workload::WORKLOADS;
 use crate::failure::{Failure, shown};
 
-/// Ways that both binaries measure; other tools' rows differ from machine to machine.
+/// Variants that both binaries measure. Rows of other tools differ from machine to machine, so they are not
+/// compared.
 const WAYS: [&str; 4] = ["cold", "fork", "pool", "http"];
 const BARE: &str = "bare";
-/// Rounds of a slice, where none are given: long enough for a median, short enough to alternate often.
+/// Default number of rounds per slice: long enough for a median, short enough to alternate often.
 const ROUNDS: u32 = 20;
 
-/// Both binaries' figures. Its names are those of `--json`.
+/// The figures of both binaries. Field names are those of `--json`.
 #[derive(Debug, Serialize)]
 pub(super) struct Comparison {
     pub(super) this: PathBuf,
     pub(super) other: PathBuf,
     pub(super) date: String,
     pub(super) machine: Machine,
-    /// Slices of each binary.
+    /// Number of slices per binary.
     pub(super) slices: u32,
-    /// Rounds of each slice.
+    /// Number of rounds per slice.
     pub(super) rounds: u32,
     pub(super) debug_build: bool,
     pub(super) rows: Vec<ComparedRow>,
-    /// Workloads that one of them did not measure, and why.
+    /// Workloads that one of the binaries did not measure, with the reason.
     pub(super) left_out: Vec<String>,
 }
 
-/// One way to run one workload.
+/// The comparison of one variant of one workload.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct ComparedRow {
     pub(super) workload: &'static str,
     pub(super) way: &'static str,
-    /// The bare command's median in all slices.
+    /// Median of the bare command over all slices.
     pub(super) bare_p50_ms: Option<f64>,
     pub(super) other: Figure,
     pub(super) this: Figure,
-    /// How much larger this binary's ratio to bare is.
+    /// Change of the ratio to bare, from the other binary to this one.
     pub(super) change_percent: Option<f64>,
 }
 
-/// Medians over a binary's slices; absent where runs were not served as the row says.
+/// Medians over a binary's slices; absent when runs were not served the way that the row measures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(super) struct Figure {
     pub(super) p50_ms: Option<f64>,
     pub(super) ratio: Option<f64>,
 }
 
-/// What is read of a slice's JSON. Other versions may say more.
+/// The fields read from a slice's JSON. Other versions may write more.
 #[derive(Debug, Deserialize)]
 struct Slice {
     workloads: Vec<SliceWorkload>,
@@ -85,10 +86,10 @@ struct SliceAbsence {
     reason: String,
 }
 
-/// Measures both binaries.
+/// Measures both binaries in turns.
 pub(super) fn compare(args: &BenchArgs, other: &Path) -> Result<Comparison, Failure> {
     let this = std::env::current_exe()
-        .map_err(|error| Failure::host(format!("cannot find this program: {error}")))?;
+        .map_err(|error| Failure::host(format!("cannot find the path of this binary: {error}")))?;
     let other = other
         .canonicalize()
         .map_err(|error| Failure::invalid(format!("--against {}: {error}", shown(other))))?;
@@ -124,7 +125,7 @@ impl Comparison {
         let (mut of_other, mut of_this) = (Vec::new(), Vec::new());
         for number in 0..self.slices {
             progress.show(&format!("{workload}: slice {} of {}", number + 1, self.slices));
-            // Whoever is second finds the machine as the first one has left it, so they take turns in that as well.
+            // The first binary affects the machine for the second, so the order alternates.
             let mut turns = [(&self.other, &mut of_other), (&self.this, &mut of_this)];
             if number % 2 == 1 {
                 turns.reverse();
@@ -144,7 +145,7 @@ impl Comparison {
     }
 }
 
-/// One slice's rows; or why the binary left the workload out.
+/// Measures one slice. Returns its rows, or the reason why the binary left the workload out.
 fn slice(
     binary: &Path,
     workload: &str,
@@ -158,17 +159,17 @@ fn slice(
     command.args(args.http.then_some("--http"));
     let output = command.stdin(Stdio::null()).output().map_err(|error| failed(&error.to_string()))?;
     let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.lines().last().unwrap_or("it says nothing");
+    let said = said.lines().last().unwrap_or("no error message");
     if !output.status.success() {
-        // What cannot be measured here at all is a reason, and not a failure.
+        // A workload that cannot be measured here is reported as left out, not as a failure.
         return if said.contains("nothing to measure") {
             Ok(Err(said.to_owned()))
         } else {
             Err(failed(said))
         };
     }
-    let slice: Slice =
-        serde_json::from_slice(&output.stdout).map_err(|error| failed(&format!("its JSON: {error}")))?;
+    let slice: Slice = serde_json::from_slice(&output.stdout)
+        .map_err(|error| failed(&format!("unexpected JSON output: {error}")))?;
     let absent = slice.left_out.into_iter().find(|absence| absence.what == workload);
     match slice.workloads.into_iter().find(|found| found.name == workload) {
         Some(found) => Ok(Ok(found.rows)),
@@ -176,7 +177,7 @@ fn slice(
     }
 }
 
-/// One row for each way that a binary has figures for.
+/// Builds one row for each variant that a binary has figures for.
 fn compared(
     workload: &'static str,
     of_other: &[Vec<SliceRow>],
@@ -233,7 +234,7 @@ mod tests {
             r#"[{"name":"bare","p50_ms":10.0,"ratio":1.0},{"name":"cold","p50_ms":20.0,"ratio":2.0,"share":1.0},
                 {"name":"bwrap","p50_ms":30.0,"ratio":3.0}]"#,
         );
-        // The machine was twice as slow meanwhile, and nothing has changed; the pool served nobody.
+        // The machine was twice as slow for the new binary, and nothing else changed; its pool served no run.
         let new = rows(
             r#"[{"name":"bare","p50_ms":20.0,"ratio":1.0},{"name":"cold","p50_ms":40.0,"ratio":2.0},
                 {"name":"pool","p50_ms":null,"ratio":null}]"#,

@@ -1,4 +1,4 @@
-//! What `belljar bench` was told.
+//! Arguments of `belljar bench`.
 
 use std::path::PathBuf;
 
@@ -9,51 +9,52 @@ use super::workload::WORKLOADS;
 
 const EXAMPLES: &str = "\
 Examples:
-  belljar bench                                         everything, in about a minute
-  belljar bench --only python,bash                      two workloads
+  belljar bench                                         all workloads, in about a minute
+  belljar bench --only python,bash                      only two workloads
   belljar bench --rounds 1000 --seconds 5               finer percentiles, steadier rates
-  belljar bench --http --only python                    a server, over kept connections
-  belljar bench --docker --only python                  provider 'docker' beside Docker itself
-  belljar bench --packages --only python                packages as layers, beside pip install
-  belljar bench --against ./belljar-0.1                 another binary and this one, in turns
-  belljar bench --pause 0                               a client that never waits
-  belljar bench --json > bench.json                     for programs
+  belljar bench --http --only python                    also over HTTP, through a server
+  belljar bench --docker --only python                  also provider 'docker', beside plain Docker
+  belljar bench --packages --only python                also package layers, beside pip install
+  belljar bench --against ./belljar-0.1                 compare this binary with another one
+  belljar bench --pause 0                               no pause between runs
+  belljar bench --json > bench.json                     machine-readable output
 
-Close what else is busy on this machine first. Exit status: 0, 130 cancelled, 125 when nothing could
-be measured (the message says why).";
+Stop other busy programs first. Exit status: 0 on success, 130 canceled, 125 when nothing could be
+measured (the message says why).";
 
-/// `belljar bench`.
+/// Arguments of `belljar bench`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
-    /// Rounds, each way once in each [default: what fits into 5 seconds a workload, 10 to 200]
+    /// Rounds to measure; each round runs every variant once [default: what fits into 5 seconds per workload,
+    /// 10 to 200]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=100_000))]
     pub(super) rounds: Option<u32>,
-    /// How long each cell of executions per second is measured
+    /// Seconds to measure each executions-per-second figure
     #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = seconds)]
     pub(super) seconds: f64,
     /// Milliseconds between two runs of a round
     #[arg(long, value_name = "MS", default_value_t = 5, value_parser = value_parser!(u64).range(0..=10_000))]
     pub(super) pause: u64,
-    /// Only these workloads, with commas between them
+    /// Comma-separated workloads to measure
     #[arg(long, value_name = "W", value_delimiter = ',', value_parser = names())]
     pub(super) only: Vec<String>,
-    /// Also over HTTP: a server of its own, and what its sandboxes cost
+    /// Also measure over HTTP, through a temporary server, and the cost of its sandboxes
     #[arg(long)]
     pub(super) http: bool,
-    /// Also in Docker: containers that wait, beside 'docker exec' and 'docker run' in the same image
+    /// Also measure Docker: warm containers, beside 'docker exec' and 'docker run' with the same image
     #[arg(long)]
     pub(super) docker: bool,
-    /// Also packages: until they are ready, beside pip, and what an import costs (needs a registry)
+    /// Also measure packages: install time beside pip, and import time (needs a package registry)
     #[arg(long)]
     pub(super) packages: bool,
-    /// Compare with another belljar binary: both are measured in short slices, in turns
+    /// Compare with another belljar binary; both are measured in short alternating slices
     #[arg(long, value_name = "BINARY", conflicts_with_all = ["docker", "packages"])]
     pub(super) against: Option<PathBuf>,
-    /// Slices of each binary and workload
+    /// Number of slices per binary and workload
     #[arg(long, value_name = "N", default_value_t = 5, requires = "against", value_parser = value_parser!(u32).range(1..=1_000))]
     pub(super) slices: u32,
-    /// No progress on standard error
+    /// Do not show progress on standard error
     #[arg(long)]
     pub(super) quiet: bool,
     /// Print one JSON object instead of the table

@@ -1,4 +1,4 @@
-//! Docker beside Docker: containers that wait, `docker run` and `docker exec`, all in the image of provider 'docker'.
+//! Docker variants: warm containers, `docker run` and `docker exec`, all with the image of provider 'docker'.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,10 +14,10 @@ use super::rivals::installed;
 use super::workload::Workload;
 use crate::os;
 
-/// Containers that wait; each run takes one and has another made.
+/// Warm containers; each run takes one, and a replacement is started.
 const POOL: usize = 4;
 
-/// The three ways, and what they need for as long as they are measured.
+/// The three variants, and the container that they need while they are measured.
 #[derive(Debug)]
 pub(super) struct InDocker {
     pub(super) pool: Arc<Inside>,
@@ -27,7 +27,7 @@ pub(super) struct InDocker {
 }
 
 impl InDocker {
-    /// Every way has run the workload once; else why not.
+    /// Prepares all variants and runs the workload once in each. Returns the reason if one fails.
     pub(super) async fn find(
         settings: &DockerSettings,
         control: &Outside,
@@ -42,7 +42,7 @@ impl InDocker {
         let outside = |name, own: &[&str]| {
             let own = own.iter().map(|word| (*word).to_owned());
             let words = words.iter().cloned().chain(own).chain(program.clone()).collect();
-            // The client finds its daemon by its own environment.
+            // The client finds its daemon through environment variables.
             Outside { name, words, env: None, ..control.clone() }
         };
         let run = outside("docker", &flags);
@@ -66,7 +66,7 @@ impl InDocker {
     }
 }
 
-/// A container for `docker exec`, which sees the code; removed when this is dropped.
+/// A container for `docker exec` with the code mounted; removed on drop.
 #[derive(Debug)]
 struct Running {
     docker: Vec<String>,
@@ -81,7 +81,7 @@ impl Running {
         let output = bounded(command.args(flags).args([image, "sleep", "infinity"]))?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
-            return Err(said.lines().next().unwrap_or("its daemon does not answer").trim().to_owned());
+            return Err(said.lines().next().unwrap_or("the Docker daemon does not answer").trim().to_owned());
         }
         let id = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         Ok(Self { docker: docker.to_vec(), id })

@@ -1,9 +1,9 @@
-//! Figures as people read them.
+//! Formats figures for people.
 
-/// For a figure that there is not.
+/// Shown in place of a missing figure.
 pub(super) const NONE: &str = "–";
 
-/// `1/54` where it is faster than bare, `1.06×` where it is slower or as good as equal.
+/// Formats a ratio to bare: `1/54` when faster, `1.06×` when slower or about equal.
 pub(super) fn ratio(ratio: f64) -> String {
     let times = 1.0 / ratio;
     match ratio {
@@ -14,7 +14,7 @@ pub(super) fn ratio(ratio: f64) -> String {
     }
 }
 
-/// Three digits or so: more would be noise.
+/// Formats milliseconds with about three digits; more would be noise.
 pub(super) fn millis(millis: f64) -> String {
     match millis {
         _ if millis < 0.9995 => format!("{millis:.3} ms"),
@@ -28,11 +28,11 @@ pub(super) fn rate(per_second: f64) -> String {
 }
 
 pub(super) fn percent(share: f64) -> String {
-    // Never 100 where something was missing.
+    // Round down: 100% must mean all of them.
     format!("{}%", (share * 100.0).floor())
 }
 
-/// `a`, `a and b`, `a, b and c`.
+/// Formats a list: `a`, `a and b`, `a, b and c`.
 pub(super) fn listed<T: AsRef<str>>(items: &[T]) -> String {
     let items: Vec<&str> = items.iter().map(AsRef::as_ref).collect();
     match items.as_slice() {
@@ -42,7 +42,7 @@ pub(super) fn listed<T: AsRef<str>>(items: &[T]) -> String {
     }
 }
 
-/// The text in lines of at most `width` characters, all but the first one indented.
+/// Wraps text into lines of at most `width` characters, indenting all but the first.
 pub(super) fn wrapped(text: &str, width: usize) -> String {
     const INDENT: &str = "  ";
     let (mut lines, mut line) = (Vec::new(), String::new());

@@ -1,4 +1,4 @@
-//! What was measured. Its names are those of `--json`.
+//! The results of a benchmark. Field names are those of `--json`.
 
 use std::path::PathBuf;
 
@@ -14,27 +14,27 @@ use super::measure::{Throughput, Way};
 use super::packages::PackagesFinding;
 use super::sample::{Sample, Served, percentile};
 
-/// One benchmark.
+/// The results of one benchmark.
 #[derive(Debug, Serialize)]
 pub(super) struct Findings {
     pub(super) belljar: &'static str,
-    /// Whether this build was made for debugging: its own part of each run is then far too slow.
+    /// Whether this is a debug build, whose own share of each run is far too slow.
     pub(super) debug_build: bool,
     pub(super) date: String,
     pub(super) machine: Machine,
     pub(super) pause_ms: u64,
     pub(super) seconds: f64,
     pub(super) workloads: Vec<WorkloadFinding>,
-    /// Living sandboxes, where a server was measured.
+    /// Costs of sandboxes, if a server was measured.
     pub(super) living: Option<LivingFinding>,
-    /// Packages, where they were measured.
+    /// Costs of packages, if measured.
     pub(super) packages: Option<PackagesFinding>,
-    /// In force around every sandboxed run; a run with others would have ended the benchmark.
+    /// Isolation layers in force in every sandboxed run; a run with different ones ends the benchmark.
     pub(super) layers: Vec<Layer>,
     pub(super) left_out: Vec<LeftOut>,
 }
 
-/// One workload, and every way to run it.
+/// The results of one workload, one row per variant.
 #[derive(Debug, Serialize)]
 pub(super) struct WorkloadFinding {
     pub(super) name: &'static str,
@@ -44,27 +44,28 @@ pub(super) struct WorkloadFinding {
     pub(super) rows: Vec<Row>,
 }
 
-/// One way to run it. Figures are absent where the runs were not what the row says.
+/// The results of one variant. Figures are absent when most runs were not served the way that the row
+/// measures.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     pub(super) name: &'static str,
-    /// What was executed, where it was a command.
+    /// The command executed, for variants that run a command.
     pub(super) command: Option<Vec<String>>,
     pub(super) p50_ms: Option<f64>,
     pub(super) p99_ms: Option<f64>,
-    /// Its p50 divided by the bare one.
+    /// Its p50 divided by the p50 of the bare command.
     pub(super) ratio: Option<f64>,
     pub(super) throughput: Vec<Cell>,
     pub(super) idle: Option<Idle>,
-    /// What served the runs behind p50 and p99, by their receipts.
+    /// How the runs behind p50 and p99 were served, according to their receipts.
     pub(super) served: Option<Served>,
-    /// The part of them that was served as the row says.
+    /// The share of those runs that were served the way that the row measures.
     pub(super) share: Option<f64>,
-    /// Why nothing was warm, where the provider knows.
+    /// Why nothing was warm, if the provider knows.
     pub(super) obstacle: Option<String>,
 }
 
-/// Executions per second with so many workers.
+/// Executions per second with a given number of workers.
 #[derive(Debug, Serialize)]
 pub(super) struct Cell {
     pub(super) workers: usize,
@@ -73,11 +74,11 @@ pub(super) struct Cell {
     pub(super) served: Option<Served>,
 }
 
-/// Something that is not in the table.
+/// A variant missing from the table.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct LeftOut {
     pub(super) what: &'static str,
-    /// Of which workloads.
+    /// The workloads that it is missing for.
     pub(super) workloads: Vec<&'static str>,
     pub(super) reason: String,
 }
@@ -99,7 +100,7 @@ impl Findings {
         }
     }
 
-    /// Notes an absence; the same one of several workloads is told once.
+    /// Records a missing variant; one reason shared by several workloads is listed once.
     pub(super) fn leave_out(&mut self, what: &'static str, workload: &'static str, reason: String) {
         match self.left_out.iter_mut().find(|known| known.what == what && known.reason == reason) {
             Some(known) => known.workloads.push(workload),
@@ -109,11 +110,11 @@ impl Findings {
 }
 
 impl Row {
-    /// A row with its times, and no throughput yet.
+    /// Creates a row with its times and no throughput yet.
     pub(super) fn new(way: &Way, samples: &[Sample], bare: &[Sample]) -> Self {
         let served = way.wanted().map(|wanted| (Served::of(samples), wanted));
         let share = served.map(|(served, wanted)| served.share(wanted));
-        // Below a half, the median is not even one of the runs that were meant.
+        // Below one half, the median itself may be a run that was served another way.
         let meant = share.is_none_or(|share| share >= 0.5);
         let at = |samples: &[Sample], share| {
             percentile(samples, share).filter(|_| meant).map(|time| time.as_secs_f64() * 1e3)
@@ -136,7 +137,7 @@ impl Row {
         }
     }
 
-    /// Whether its runs were what it says.
+    /// Returns whether its runs were served the way that it measures.
     pub(super) fn holds(&self) -> bool {
         self.p50_ms.is_some()
     }
@@ -146,7 +147,7 @@ impl Cell {
     pub(super) fn new(way: &Way, workers: usize, measured: &Throughput) -> Self {
         let wanted = way.wanted();
         let served = wanted.map(|_| Served::of(&measured.samples));
-        // A pool that is emptied faster than it fills forks: still warm, and the counts say so.
+        // A pool emptied faster than it refills falls back to forks: still warm, and the counts show it.
         let meant = match (wanted, served) {
             (Some(Warmth::Pool | Warmth::Fork), Some(served)) => served.share(Warmth::Cold) <= 0.5,
             _ => true,

@@ -1,19 +1,19 @@
-//! What a sandbox costs that only waits.
+//! Memory cost of idle sandboxes.
 
 use std::fs;
 
 use belljar_engine::provider::PoolMetrics;
 use serde::Serialize;
 
-/// Sandboxes that wait, and the memory of one.
+/// Idle sandboxes and the mean memory of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) struct Idle {
     pub(super) sandboxes: usize,
-    /// Proportional set size, the mean: a page that n processes share counts 1/n for each.
+    /// Mean proportional set size: a page shared by n processes counts 1/n for each.
     pub(super) memory_bytes: u64,
 }
 
-/// Looks at every waiting process; nothing where nobody waits or the kernel does not tell.
+/// Measures every idle process; `None` if there are none or the kernel does not report their memory.
 pub(super) fn look(pools: &[PoolMetrics]) -> Option<Idle> {
     let sandboxes: usize = pools.iter().map(|pool| pool.size).sum();
     let sizes: Option<Vec<u64>> =
@@ -22,7 +22,7 @@ pub(super) fn look(pools: &[PoolMetrics]) -> Option<Idle> {
     (sandboxes > 0 && total > 0).then(|| Idle { sandboxes, memory_bytes: total / sandboxes as u64 })
 }
 
-/// The proportional set size of a process.
+/// Returns the proportional set size of a process.
 pub(super) fn pss(pid: u32) -> Option<u64> {
     parse(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?)
 }

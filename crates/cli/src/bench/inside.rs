@@ -1,4 +1,4 @@
-//! A workload in sandboxes: through the engine, in this process, as every front end does it.
+//! Runs a workload in sandboxes, through the engine in this process, as every front end does.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -17,27 +17,27 @@ use super::workload::{Piece, Workload};
 use crate::failure::Failure;
 use belljar_engine::provider::Blind;
 
-/// The layers of the first run, which every other run must have as well.
+/// The isolation layers of the first run, which every other run must have as well.
 pub(super) type Layers = Arc<OnceLock<Vec<Layer>>>;
 
 const PROFILE: &str = "bench";
-/// How long somebody who is to wait for a run may take to come.
+/// How long to wait for a warm sandbox.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// One way to make sandboxes, for one workload.
+/// Runs one workload in sandboxes of one provider.
 #[derive(Debug)]
 pub(super) struct Inside {
     engine: Engine,
     workload: &'static Workload,
     pub(super) wanted: Warmth,
     pub(super) name: &'static str,
-    /// Whether a run that has nobody waiting for it comes later: making one takes longer than any pause.
+    /// Whether to wait for a warm sandbox before each run, because starting one takes longer than any pause.
     waits: bool,
     layers: Layers,
 }
 
 impl Inside {
-    /// Profiles are the shipped ones and not this machine's own: figures of two machines should mean the same.
+    /// Uses the shipped profiles and not this machine's own, so that figures of two machines are comparable.
     pub(super) fn new(
         provider: Arc<dyn Provider>,
         workload: &'static Workload,
@@ -56,12 +56,12 @@ impl Inside {
         Self { engine, workload, wanted, name, waits: false, layers }
     }
 
-    /// The same under another name; runs come when somebody waits for them.
+    /// Sets the row name, and makes every run wait for a warm sandbox first.
     pub(super) fn waited_for(self, name: &'static str) -> Self {
         Self { name, waits: true, ..self }
     }
 
-    /// Until a sandbox waits, or none comes.
+    /// Waits until a sandbox is warm, or until `PATIENCE` has passed.
     async fn until_one_waits(&self) {
         let end = Instant::now() + PATIENCE;
         while self.engine.pools().await.iter().all(|pool| pool.size == 0) && Instant::now() < end {
@@ -73,7 +73,7 @@ impl Inside {
         &self.engine
     }
 
-    /// Runs a piece. The clock runs from the request to the whole report.
+    /// Runs a code sample. Measures from the request to the complete report.
     pub(super) async fn once(&self, piece: &Piece) -> Result<Sample, Failure> {
         let code = piece.code.clone();
         if self.waits && self.layers.get().is_some() {
@@ -89,7 +89,7 @@ impl Inside {
         Ok(Sample { took, warmth: Some(report.warmth()) })
     }
 
-    /// What the workload's probe printed in a sandbox.
+    /// Runs the workload's probe in a sandbox and returns its output.
     pub(super) async fn probe(&self) -> Result<String, Failure> {
         let report = self.execute(self.workload.probe.to_owned()).await?;
         match report.status {
@@ -111,14 +111,14 @@ impl Inside {
     }
 
     fn wrong(&self, report: &Report) -> Failure {
-        let why = report.error.as_deref().unwrap_or("it printed something else than it should");
+        let why = report.error.as_deref().unwrap_or("its output is not what the workload prints");
         Failure::host(format!(
-            "{} in a sandbox: {why}; belljar doctor says what holds here",
+            "{} in a sandbox: {why}; check this machine with: belljar doctor",
             self.workload.name
         ))
     }
 
-    /// Refuses to compare runs that were not isolated alike.
+    /// Refuses to compare runs with different isolation layers.
     fn compare(&self, layers: &[Layer]) -> Result<(), Failure> {
         let first = self.layers.get_or_init(|| layers.to_vec());
         if first == layers {
@@ -127,7 +127,8 @@ impl Inside {
         let differ = |layer: &&Layer| first.contains(layer) != layers.contains(layer);
         let names: Vec<_> = Layer::ALL.iter().filter(differ).map(|layer| layer.name()).collect();
         Err(Failure::host(format!(
-            "{} with warmth {:?}: a run had other layers than the first one ({}); compare with: belljar doctor",
+            "{} with warmth {:?}: a run had other isolation layers than the first run ({}); \
+             check with: belljar doctor",
             self.workload.name,
             self.wanted,
             names.join(", ")

@@ -1,5 +1,5 @@
-//! What living sandboxes cost over HTTP: to open one and run its first command, to move a file, and to have one that
-//! nobody uses.
+//! Costs of sandboxes over HTTP: opening one and running its first command, moving a file, and keeping an
+//! idle one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,23 +19,23 @@ const OPENINGS: usize = 50;
 const FILE: usize = 10 << 20;
 const FILES: usize = 20;
 const CROWD: usize = 50;
-/// What a sandbox does once it is open is over by then.
+/// Time for a newly opened sandbox to finish its start-up work.
 const SETTLING: Duration = Duration::from_millis(500);
 
-/// The figures of living sandboxes.
+/// The measured costs of sandboxes.
 #[derive(Debug, Serialize)]
 pub(super) struct LivingFinding {
     /// From the request for a sandbox to the end of its first command.
     pub(super) first_command_p50_ms: f64,
     pub(super) first_command_p99_ms: f64,
-    /// Megabytes a second, of a file of ten; the median.
+    /// Megabytes per second for a 10 MiB file; the median.
     pub(super) upload: f64,
     pub(super) download: f64,
-    /// Memory of one that nobody uses, with what the server and its launcher keep of it.
+    /// Memory of one idle sandbox, including what the server and its launcher hold for it.
     pub(super) idle_bytes: Option<u64>,
 }
 
-/// Measures them all.
+/// Measures all of them.
 pub(super) async fn look(served: &Served, progress: &mut Progress) -> Result<LivingFinding, Failure> {
     progress.show("sandboxes: opening");
     let mut openings = Vec::new();
@@ -66,11 +66,11 @@ async fn opening(served: &Served) -> Result<Duration, Failure> {
     close(served, &place).await?;
     match ran["exit_code"].as_i64() {
         Some(0) => Ok(took),
-        _ => Err(Failure::host(format!("'true' in a sandbox of the benchmark: {ran}"))),
+        _ => Err(Failure::host(format!("command 'true' failed in a benchmark sandbox: {ran}"))),
     }
 }
 
-/// Megabytes a second there and back.
+/// Measures upload and download in megabytes per second.
 async fn files(served: &Served) -> Result<(f64, f64), Failure> {
     let place = open(served).await?;
     let path = format!("{place}/files?path=ten");
@@ -84,7 +84,7 @@ async fn files(served: &Served) -> Result<(f64, f64), Failure> {
         let answer = served.call(Method::GET, &path, Bytes::new()).await?;
         back.push(Sample { took: started.elapsed(), warmth: None });
         if answer.body != bytes {
-            return Err(Failure::host("a file came back from a sandbox of the benchmark as another one"));
+            return Err(Failure::host("a file read back from a benchmark sandbox has different content"));
         }
     }
     close(served, &place).await?;
@@ -94,7 +94,7 @@ async fn files(served: &Served) -> Result<(f64, f64), Failure> {
     Ok((rate(&there), rate(&back)))
 }
 
-/// The memory of one sandbox among many that wait.
+/// Measures the memory of one idle sandbox among many.
 async fn crowd(served: &Served) -> Result<Option<u64>, Failure> {
     let before = memory(served.pid());
     let mut places = Vec::new();
@@ -122,7 +122,7 @@ async fn close(served: &Served, place: &str) -> Result<(), Failure> {
     served.call(Method::DELETE, place, Bytes::new()).await?.json().map(drop)
 }
 
-/// What a process and all below it take: a page that n processes share counts 1/n for each.
+/// Returns the memory of a process and all its descendants: a page shared by n processes counts 1/n for each.
 fn memory(root: u32) -> Option<u64> {
     let parents = parents();
     let below = |pid: &u32| {
@@ -132,7 +132,7 @@ fn memory(root: u32) -> Option<u64> {
         }
         ancestor.is_some()
     };
-    // One that ended meanwhile takes nothing.
+    // A process that exited meanwhile uses no memory.
     let sizes: Vec<u64> =
         parents.keys().filter(|pid| below(pid)).filter_map(|pid| super::idle::pss(*pid)).collect();
     (!sizes.is_empty()).then(|| sizes.iter().sum())
@@ -146,7 +146,8 @@ fn parents() -> BTreeMap<u32, u32> {
         .collect()
 }
 
-/// A program's name may have blanks and brackets in it; its parent comes after the last one.
+/// Parses the parent pid. A program's name may contain blanks and parentheses; the fields follow the last
+/// one.
 fn parent(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Where and when a table was taken. A figure without its machine means nothing.
+//! The machine and the date of a benchmark. A figure without its machine means nothing.
 
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -35,15 +35,15 @@ fn memory(meminfo: &str) -> Option<u64> {
     Some(kilobytes << 10)
 }
 
-/// The first `name: value` of a text.
+/// Returns the first `name: value` of a text.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let pairs = text.lines().filter_map(|line| line.split_once(':'));
     pairs.map(|(key, value)| (key.trim(), value.trim())).find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// Now, as `2026-11-15T13:05:09Z`.
+/// Returns the current time as `2026-11-15T13:05:09Z`.
 pub(super) fn now() -> String {
-    // A clock before 1970 is a wrong clock, and shows as one.
+    // A clock before 1970 is wrong; the output then shows 1970.
     date(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 

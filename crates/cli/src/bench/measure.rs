@@ -1,5 +1,5 @@
-//! The two measurements: how long one run takes, every way in turns; and how many runs a second workers get through
-//! that never wait.
+//! The two measurements: latency of single runs, with all variants taking turns; and throughput of workers
+//! that start their next run at once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use super::served::Served;
 use super::workload::Workload;
 use crate::failure::Failure;
 
-/// One way to run a workload: a row of the table.
+/// A variant: one way to run a workload, and a row of the table.
 #[derive(Debug, Clone)]
 pub(super) enum Way {
     Outside(Arc<Outside>),
@@ -40,7 +40,7 @@ impl Way {
         }
     }
 
-    /// What a receipt has to say for a run to count as this way's.
+    /// Returns how a run must have been served, according to its receipt, to count for this variant.
     pub(super) fn wanted(&self) -> Option<Warmth> {
         match self {
             Self::Outside(_) => None,
@@ -59,7 +59,7 @@ impl Way {
     }
 }
 
-/// The first rounds fill caches, spares and pools; of a slow workload fewer do.
+/// Warm-up rounds, which fill caches, spare jails and pools. A slow workload gets fewer.
 const WARM_UP: Rounds = Rounds { least: 2, most: 10, time: Duration::from_secs(2) };
 const USUAL: Rounds = Rounds { least: 10, most: 200, time: Duration::from_secs(8) };
 
@@ -80,10 +80,10 @@ impl Rounds {
     }
 }
 
-/// How many runs of one way follow each other, as the requests of one client do, before it is another's turn.
+/// Consecutive runs of one variant, like the requests of one client, before the next variant's turn.
 const STREAK: u32 = 10;
 
-/// Samples of each way, taken in turns: what disturbs the machine disturbs all of them alike.
+/// Measures each variant in turns, so that a disturbance of the machine affects all of them alike.
 pub(super) async fn latency(
     ways: &[Way],
     workload: &Workload,
@@ -101,11 +101,12 @@ pub(super) async fn latency(
             done += streak;
             progress.show(&format!("{}: {phase} {done}", workload.name));
             for (way, samples) in ways.iter().zip(&mut samples) {
-                // The first one finds the caches as another way has left them, and is not counted.
+                // The first run of a streak is not counted: it finds the caches as another variant left them.
                 for counted in 0..=streak {
                     let sample = way.once(workload).await?;
                     samples.extend((counted > 0).then_some(sample));
-                    // In it the launcher tidies up and makes the next shell, as between the requests of an agent.
+                    // In this pause the launcher cleans up and prepares the next spare jail, as between the
+                    // requests of an agent.
                     tokio::time::sleep(pause).await;
                 }
             }
@@ -114,7 +115,7 @@ pub(super) async fn latency(
     Ok(samples)
 }
 
-/// Some runs that are not counted: what waited may have been given up while other ways were measured.
+/// Runs the workload uncounted: warm sandboxes may have been evicted while other variants were measured.
 pub(super) async fn warm_again(way: &Way, workload: &Workload, args: &BenchArgs) -> Result<(), Failure> {
     for _ in 0..WARM_UP.most {
         way.once(workload).await?;
@@ -123,7 +124,7 @@ pub(super) async fn warm_again(way: &Way, workload: &Workload, args: &BenchArgs)
     Ok(())
 }
 
-/// What workers got through, each starting its next run when the last has ended.
+/// The runs of workers that each start their next run when the last one has ended.
 pub(super) struct Throughput {
     pub(super) samples: Vec<Sample>,
     pub(super) per_second: f64,
@@ -145,7 +146,7 @@ pub(super) async fn throughput(
     Ok(Throughput { samples, per_second })
 }
 
-/// A thread a worker, because waiting for a command blocks. The event loop stands still meanwhile: nobody uses it.
+/// Runs one thread per worker, because waiting for a command blocks. The event loop is idle meanwhile.
 fn threads(
     outside: &Outside,
     workload: &Workload,
@@ -167,7 +168,7 @@ fn threads(
     })
 }
 
-/// Tasks on the one thread that the command line has as well.
+/// Runs one task per worker, on the single-threaded event loop that the command line uses.
 async fn tasks(
     way: &Way,
     workload: &'static Workload,

@@ -1,11 +1,11 @@
-//! `belljar bench`: how fast runs are here, beside the same commands without a sandbox and beside other tools, in one
-//! table from one run.
+//! `belljar bench`: measures how fast runs are on this machine, beside the same commands without a sandbox
+//! and beside other tools, in one table.
 //!
 //! ```text
-//! for each workload:  launchers → engines → probe → every way in turns → rows: times, then throughput
+//! for each workload:  launchers → engines → probe → all variants in turns → rows: times, then throughput
 //! ```
 //!
-//! Runs are measured at the engine: in this process, from the request to the report. Nothing is asserted about time.
+//! Runs are measured at the engine: in this process, from the request to the report. No time is asserted.
 
 mod against;
 mod args;
@@ -58,11 +58,11 @@ use served::Served;
 use workload::{WORKLOADS, Workload};
 
 const WORKERS: [usize; 3] = [1, 2, 8];
-/// After it a pool has refilled itself, so that its sandboxes wait and nothing else.
+/// Time for a pool to refill, so that its idle memory can be measured.
 const SETTLING: Duration = Duration::from_millis(300);
 const CANCELLED: u8 = 130;
 
-/// Measures, and shows the table.
+/// Measures and shows the table.
 pub(crate) fn run(args: &BenchArgs, environment: &Environment, config: &Config) -> Result<u8, Failure> {
     if let Some(other) = &args.against {
         let comparison = against::compare(args, other)?;
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &BenchArgs, environment: &Environment, config: &Config) 
     for workload in WORKLOADS.iter().filter(chosen) {
         if !bench.workload(workload, &layers)? {
             drop(bench);
-            say::note("the benchmark was cancelled");
+            say::note("the benchmark was canceled");
             return Ok(CANCELLED);
         }
     }
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &BenchArgs, environment: &Environment, config: &Config) 
         bench.findings.packages = Some(found);
     }
     let Bench { mut findings, progress, .. } = bench;
-    // Its line goes before the table comes.
+    // Erase the progress line before the table is printed.
     drop(progress);
     if findings.workloads.is_empty() {
         let reasons: Vec<_> =
@@ -109,7 +109,7 @@ pub(crate) fn run(args: &BenchArgs, environment: &Environment, config: &Config) 
     })
 }
 
-/// Writes to standard output; a reader that has gone is no failure.
+/// Writes to standard output; a closed pipe is not a failure.
 fn print(
     write: impl FnOnce(&mut anstream::AutoStream<io::StdoutLock<'static>>) -> io::Result<()>,
 ) -> Result<u8, Failure> {
@@ -121,10 +121,10 @@ fn print(
     }
 }
 
-/// A benchmark under way.
+/// A benchmark in progress.
 struct Bench<'a> {
     args: &'a BenchArgs,
-    /// How Docker is used, where it is measured.
+    /// Docker settings, if Docker is measured.
     docker: Option<DockerSettings>,
     place: &'a Path,
     progress: Progress,
@@ -132,15 +132,16 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Measures one workload; `false` where somebody interrupted it.
+    /// Measures one workload; `false` if it was interrupted.
     fn workload(&mut self, workload: &'static Workload, layers: &Layers) -> Result<bool, Failure> {
         let wanted: &[Warmth] =
             if workload.warms { &[Warmth::Cold, Warmth::Fork, Warmth::Pool] } else { &[Warmth::Cold] };
-        // A launcher for each way, so that none keeps something ready for another; before any thread is there.
+        // One launcher per variant, so that none keeps anything warm for another; started before any thread
+        // exists.
         let started = wanted.iter().map(|wanted| Ok((*wanted, os::launch()?)));
         let started = started.collect::<Result<Vec<_>, Failure>>()?;
-        // The event loop of `run`, also for 8 workers: a loop on several threads got through no more runs a second,
-        // because the launcher and the programs are what takes the processors.
+        // The single-threaded event loop of `run`, also for 8 workers: a multi-threaded one reached no higher
+        // rate, because the launcher and the programs are what uses the processors.
         os::runtime()?.block_on(async {
             let mut interrupts = Interrupts::listen()?;
             let (languages, insides) = connect(started, workload, layers).await?;
@@ -163,7 +164,7 @@ impl Bench<'_> {
         insides: &[Arc<Inside>],
     ) -> Result<(), Failure> {
         let Some(program) = self.program(workload, languages) else { return Ok(()) };
-        // The first is cold. Of a warm interpreter the kernel would show how that was once started.
+        // The first variant is cold. For a warm interpreter, /proc would show how its zygote was started.
         let control = Outside::control(&insides[0].probe().await?, workload, self.place)?;
         if !self.can_import(workload, &control, &program) {
             return Ok(());
@@ -187,7 +188,7 @@ impl Bench<'_> {
         measured
     }
 
-    /// The ways to run it in Docker, where they are wanted and work.
+    /// Prepares the Docker variants, if they are wanted and work.
     async fn in_docker(&mut self, control: &Outside, workload: &'static Workload) -> Option<InDocker> {
         let settings = self.docker.as_ref()?;
         let found = InDocker::find(settings, control, workload).await;
@@ -215,7 +216,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What the host runs the workload's language with.
+    /// Returns the host's interpreter for the workload's language, or records why there is none.
     fn program(&mut self, workload: &Workload, languages: Vec<FoundLanguage>) -> Option<PathBuf> {
         let found = languages.into_iter().find(|found| found.language.name == workload.language)?;
         if found.program.is_none() {
@@ -231,11 +232,15 @@ impl Bench<'_> {
             return true;
         };
         let install = format!("{} -m pip install {}", program.display(), workload.modules.join(" "));
-        self.findings.leave_out(workload.name, workload.name, format!("{why}; get them with: {install}"));
+        self.findings.leave_out(
+            workload.name,
+            workload.name,
+            format!("{why}; install the modules with: {install}"),
+        );
         false
     }
 
-    /// Adds what is measured apart from the others. A row that is not what it says needs none of it.
+    /// Measures idle memory and throughput of a row. A row without valid times needs neither.
     async fn complete(
         &mut self,
         mut row: Row,
@@ -284,7 +289,7 @@ async fn connect(
     Ok((languages, insides))
 }
 
-/// The first number with points in it that a program says about its version.
+/// Returns the first version number that a program prints for `--version`.
 fn version(program: &Path) -> Option<String> {
     let output = outside::bounded(Command::new(program).arg("--version")).ok()?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

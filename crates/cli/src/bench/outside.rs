@@ -1,4 +1,4 @@
-//! A workload as a plain command: the bare control, and the tools that others isolate with.
+//! Runs a workload as a plain command: the bare control, and other isolation tools.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use super::workload::{Piece, Workload};
 use crate::failure::{Failure, shown};
 use crate::os;
 
-/// Stands for the folder with the code in the words of a command.
+/// Placeholder for the folder with the code, in the words of a command.
 pub(super) const FOLDER: &str = "{folder}";
 
 /// A command that runs a workload.
@@ -21,15 +21,15 @@ pub(super) const FOLDER: &str = "{folder}";
 pub(super) struct Outside {
     pub(super) name: &'static str,
     pub(super) words: Vec<String>,
-    /// The whole environment; `None` keeps ours.
+    /// The whole environment; `None` inherits belljar's own.
     pub(super) env: Option<Vec<(String, String)>>,
     pub(super) file: &'static str,
-    /// Holds a folder with code for each worker.
+    /// Folder that holds one code folder per worker.
     pub(super) place: PathBuf,
 }
 
 impl Outside {
-    /// The control: the environment and the command line that a cold sandbox has, and no sandbox.
+    /// Creates the control: the environment and command line of a cold sandbox, without the sandbox.
     pub(super) fn control(probed: &str, workload: &Workload, place: &Path) -> Result<Self, Failure> {
         let (environment, command) = probed.split_once("\0\0").ok_or_else(|| {
             Failure::host(format!("{}: the probe printed something unexpected: {probed:?}", workload.name))
@@ -48,7 +48,8 @@ impl Outside {
         })
     }
 
-    /// Runs a piece. Its file is written first; the clock runs from `posix_spawn` to the end of both outputs.
+    /// Runs a code sample. Writes its file first, then measures from `posix_spawn` to the end of both
+    /// outputs.
     pub(super) fn once(&self, worker: usize, piece: &Piece) -> Result<Sample, Failure> {
         let mut command = self.command(worker, piece).map_err(|error| self.failed(&error.to_string()))?;
         let started = Instant::now();
@@ -59,7 +60,7 @@ impl Outside {
         Ok(Sample { took, warmth: None })
     }
 
-    /// Whether it works here at all, within a bounded time.
+    /// Checks that the command works here at all, within a bounded time.
     pub(super) fn trial(&self, piece: &Piece) -> Result<(), String> {
         let mut command = self.command(0, piece).map_err(|error| error.to_string())?;
         check(&bounded(&mut command)?, piece)
@@ -76,14 +77,14 @@ impl Outside {
         if let Some(env) = &self.env {
             command.env_clear().envs(env.iter().cloned());
         }
-        // Ctrl-C is for us: a run that it ended would look like a failure.
+        // Ctrl-C must reach only belljar: a run that it killed would look like a failure.
         os::in_its_own_group(&mut command);
         Ok(command)
     }
 
     fn failed(&self, why: &str) -> Failure {
         let program = self.words.first().map(Path::new).map(shown).unwrap_or_default();
-        Failure::host(format!("{} run of {program}: {why}; start the benchmark again", self.name))
+        Failure::host(format!("{} run of {program} failed: {why}; start the benchmark again", self.name))
     }
 }
 
@@ -93,12 +94,13 @@ fn check(output: &Output, piece: &Piece) -> Result<(), String> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let line = said.lines().rev().find(|line| !line.trim().is_empty());
-    Err(line.map_or_else(|| format!("{}, and a wrong answer", output.status), |line| line.trim().to_owned()))
+    Err(line
+        .map_or_else(|| format!("{}, with unexpected output", output.status), |line| line.trim().to_owned()))
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Output of a command that says little and may never end.
+/// Runs a command with little output, within a bounded time.
 pub(super) fn bounded(command: &mut Command) -> Result<Output, String> {
     let mut child = command
         .stdin(Stdio::null())
@@ -109,7 +111,7 @@ pub(super) fn bounded(command: &mut Command) -> Result<Output, String> {
     let end = Instant::now() + PATIENCE;
     while !has_ended(&mut child)? {
         if Instant::now() >= end {
-            // It may end by itself just now; either way it is waited for below.
+            // The command may exit just now by itself; either way it is reaped below.
             let _killed = child.kill();
             let _waited = child.wait();
             return Err(format!("no answer within {} seconds", PATIENCE.as_secs()));

@@ -1,4 +1,5 @@
-//! What packages cost: to have them ready the first time, beside `pip install`; and to run something that imports one.
+//! Costs of packages: preparing them the first time, beside `pip install`, and running a program that imports
+//! one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,39 +30,39 @@ use crate::env::Environment;
 use crate::failure::Failure;
 use crate::os::{self, FoundLanguage};
 
-/// Versions are named so that nobody takes the image's own.
+/// Version bounds, so that the image's own packages do not count as installed.
 const BIG: [&str; 2] = ["numpy>=1", "pandas>=1"];
 const SMALL: &str = "requests>=2";
-/// After so many runs, interpreters wait with what is imported.
+/// Runs before counting; after so many, warm interpreters have the packages imported.
 const WARM_UP: usize = 20;
 const RUNS: usize = 100;
 const STREAK: usize = 10;
 
-/// The figures of packages.
+/// The measured costs of packages.
 #[derive(Debug, Serialize)]
 pub(super) struct PackagesFinding {
-    /// numpy and pandas as a layer, with nothing in any cache.
+    /// Milliseconds to install numpy and pandas as a layer, with all caches empty.
     pub(super) first_ms: f64,
-    /// The same when the installer has them in its cache.
+    /// Milliseconds to install them as a layer, with the installer's cache filled.
     pub(super) ready_ms: f64,
-    /// `pip install --target` of both, when pip has them in its cache; absent where there is no pip.
+    /// Milliseconds for `pip install --target` of both, with pip's cache filled; absent without pip.
     pub(super) pip_ms: Option<f64>,
-    /// A warm run of a program that imports nothing.
+    /// p50 of a warm run of a program that imports nothing.
     pub(super) plain_p50_ms: f64,
-    /// A warm run of a new program that imports requests, which is in a layer.
+    /// p50 of a warm run of a new program that imports requests from a layer.
     pub(super) import_p50_ms: f64,
-    /// The part of those that were served by an interpreter that waited.
+    /// The share of the import runs that were served from a pool.
     pub(super) import_share: f64,
 }
 
-/// Where layers are made, with what.
+/// The provider, environment and folder to build layers with.
 struct Maker<'a> {
     provider: Arc<dyn Provider>,
     environment: &'a Environment,
     folder: &'a Path,
 }
 
-/// Measures them all.
+/// Measures all of them.
 pub(super) fn look(
     folder: &Path,
     environment: &Environment,
@@ -84,10 +85,10 @@ async fn measure(
     pause: Duration,
     progress: &mut Progress,
 ) -> Result<PackagesFinding, Failure> {
-    progress.show("packages: for the first time");
+    progress.show("packages: first install");
     let first = maker.ready("first").await?;
-    progress.show("packages: again");
-    // Layers and what names came to are gone; what the installer keeps is not.
+    progress.show("packages: install again");
+    // Drops the layers and the resolutions, but keeps the installer's cache.
     let kept = |name: &str| maker.folder.join(name).join("installers");
     let moved = fs::create_dir_all(maker.folder.join("again"));
     moved
@@ -113,11 +114,11 @@ impl Maker<'_> {
     fn library(&self, name: &str) -> Arc<Library> {
         let tell = Arc::new(|_: &belljar_layers::shelf::Notice| ());
         let provider = Arc::clone(&self.provider);
-        // Not this machine's own settings: figures of two machines should mean the same.
+        // The default settings and not this machine's own, so that figures of two machines are comparable.
         deps::library(provider, self.folder.join(name), &Config::usual(), self.environment, tell)
     }
 
-    /// How long it takes until the big ones can be imported.
+    /// Measures how long it takes until the big packages can be imported.
     async fn ready(&self, name: &str) -> Result<Duration, Failure> {
         let library = self.library(name);
         let packages = BIG.map(str::to_owned);
@@ -138,7 +139,7 @@ impl Maker<'_> {
         Ok(started.elapsed())
     }
 
-    /// Runs without and with an import, in turns.
+    /// Measures runs without and with an import, in turns.
     async fn runs(
         &self,
         pause: Duration,
@@ -152,7 +153,8 @@ impl Maker<'_> {
             (plain, import) = (Vec::new(), Vec::new());
             while plain.len() < runs {
                 for (samples, package) in [(&mut plain, None), (&mut import, Some(SMALL))] {
-                    // The first one finds the caches as the others have left them.
+                    // The first run of a streak is not counted: it finds the caches as the other program left
+                    // them.
                     for counted in 0..=STREAK {
                         let sample = once(&engine, package).await?;
                         samples.extend((counted > 0).then_some(sample));
@@ -181,11 +183,11 @@ async fn once(engine: &Engine, package: Option<&str>) -> Result<Sample, Failure>
     let took = started.elapsed();
     match report.status {
         Status::Succeeded if report.stdout == answer => Ok(Sample { took, warmth: Some(report.warmth()) }),
-        _ => Err(failed(report.error.as_deref().unwrap_or("a run printed something else than it should"))),
+        _ => Err(failed(report.error.as_deref().unwrap_or("a run printed an unexpected output"))),
     }
 }
 
-/// Nobody looks.
+/// Ignores installation progress.
 struct Unseen;
 
 impl Steps for Unseen {
@@ -196,7 +198,7 @@ fn python(languages: &[FoundLanguage]) -> Option<PathBuf> {
     languages.iter().find(|found| found.language.name == "python")?.program.clone()
 }
 
-/// The second of two installs with pip, into folders of their own.
+/// Measures the second of two installs with pip, each into its own folder.
 fn pip(python: &Path, folder: &Path) -> Option<Duration> {
     let mut took = None;
     for name in ["pip-first", "pip-again"] {
@@ -219,5 +221,5 @@ fn millis(time: Duration) -> f64 {
 }
 
 fn failed(why: &str) -> Failure {
-    Failure::host(format!("packages of the benchmark: {why}"))
+    Failure::host(format!("benchmark of packages: {why}"))
 }

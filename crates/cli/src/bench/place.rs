@@ -1,4 +1,4 @@
-//! A folder for the code of runs outside, which goes when the benchmark is over.
+//! A temporary folder with the code of unsandboxed runs, removed when the benchmark ends.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ impl Place {
         match fs::create_dir(&path) {
             Ok(()) => Ok(Self(path)),
             Err(error) => Err(Failure::host(format!(
-                "cannot make {}: {error}; set TMPDIR to a folder that can be written",
+                "cannot create {}: {error}; set TMPDIR to a writable folder",
                 shown(&path)
             ))),
         }
@@ -27,7 +27,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // A few small files at worst, where temporary ones are expected.
+        // A failure leaves a few small files in the temporary folder, which is acceptable.
         let _removed = fs::remove_dir_all(&self.0);
     }
 }

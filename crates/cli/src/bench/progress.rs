@@ -1,9 +1,9 @@
-//! One line on a terminal that says what is being measured, and goes when it is over.
+//! The progress line on a terminal, erased when the benchmark ends.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Drawing costs time that others would miss, so it is done now and then only.
+/// Minimum time between two updates, because drawing takes time from what is measured.
 const OFTEN: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
@@ -19,7 +19,7 @@ impl Progress {
 
     pub(super) fn show(&mut self, text: &str) {
         if self.wanted && self.drawn.is_none_or(|drawn| drawn.elapsed() >= OFTEN) {
-            // Nobody looking is no reason to stop.
+            // A closed standard error does not stop the benchmark.
             let _ = write!(anstream::stderr().lock(), "\r\x1b[K{text}");
             self.drawn = Some(Instant::now());
         }

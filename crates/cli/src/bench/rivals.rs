@@ -1,5 +1,5 @@
-//! What else isolates on this machine: bubblewrap, Docker and gVisor, where they are installed and work. Nothing is
-//! installed, pulled or started for it.
+//! Other isolation tools on this machine: bubblewrap, Docker and gVisor, if they are installed and work.
+//! Nothing is installed, pulled or started for the benchmark.
 
 use std::env::split_paths;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use super::outside::{FOLDER, Outside, bounded};
 use super::workload::Workload;
 use crate::env;
 
-/// A tool that is not in the table, and why.
+/// A tool that is not in the table, with the reason.
 pub(super) type Absent = (&'static str, String);
 
-/// Every rival that ran the workload once, and why the others did not.
+/// Returns the tools that ran the workload once, and the reasons why the others did not.
 pub(super) fn find(control: &Outside, workload: &Workload, docker_too: bool) -> (Vec<Outside>, Vec<Absent>) {
     let (mut found, mut absent) = (Vec::new(), Vec::new());
     let rivals = [
@@ -40,13 +40,13 @@ fn runsc(control: &Outside, _: &Workload) -> Result<Outside, String> {
     Ok(before(control, &installed("runsc")?, &flags))
 }
 
-/// The control's command behind a tool's own words.
+/// Prefixes the control's command with a tool and its flags.
 fn before(control: &Outside, tool: &str, flags: &[&str]) -> Outside {
     let words = [tool].into_iter().chain(flags.iter().copied()).map(str::to_owned);
     Outside { words: words.chain(control.words.iter().cloned()).collect(), ..control.clone() }
 }
 
-/// The image's own interpreter: Docker's users have no other.
+/// Runs the workload with the image's own interpreter, as users of Docker do.
 fn docker(control: &Outside, workload: &Workload) -> Result<Outside, String> {
     let docker = installed("docker")?;
     let image = image(&docker, workload)?;
@@ -55,11 +55,11 @@ fn docker(control: &Outside, workload: &Workload) -> Result<Outside, String> {
     let flags = ["run", "--rm", "--network", "none", "--volume", &mount, "--workdir", "/workspace"];
     let words =
         [docker.as_str()].into_iter().chain(flags).chain([image.as_str(), workload.interpreter(), &source]);
-    // The client finds its daemon by its own environment.
+    // The client finds its daemon through environment variables.
     Ok(Outside { words: words.map(str::to_owned).collect(), env: None, ..control.clone() })
 }
 
-/// An image that is there already.
+/// Finds a local image for the workload.
 fn image(docker: &str, workload: &Workload) -> Result<String, String> {
     let mut command = Command::new(docker);
     command.args(["image", "ls", "--format", "{{.Repository}}:{{.Tag}}"]);
@@ -68,7 +68,7 @@ fn image(docker: &str, workload: &Workload) -> Result<String, String> {
     let output = bounded(&mut command)?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(said.lines().next().unwrap_or("its daemon does not answer").trim().to_owned());
+        return Err(said.lines().next().unwrap_or("the Docker daemon does not answer").trim().to_owned());
     }
     let listed = String::from_utf8_lossy(&output.stdout);
     let tagged = listed.lines().find(|line| !line.is_empty() && !line.contains("<none>"));

@@ -1,19 +1,19 @@
-//! What single runs gave, and what many of them come to.
+//! Samples of single runs and their statistics.
 
 use std::time::Duration;
 
 use belljar_engine::outcome::Warmth;
 use serde::Serialize;
 
-/// One run.
+/// The time of one run and how it was served.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sample {
     pub(super) took: Duration,
-    /// What its receipt says; nothing where there is no receipt.
+    /// How the receipt says that the run was served; `None` without a receipt.
     pub(super) warmth: Option<Warmth>,
 }
 
-/// How many runs were served in which way.
+/// Number of runs by how they were served.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Served {
     pub(super) pool: usize,
@@ -44,7 +44,7 @@ impl Served {
     }
 }
 
-/// The sample below which this share of all lies, by nearest rank: always one that was really taken.
+/// Returns a percentile by nearest rank, so that it is always a time that was really measured.
 pub(super) fn percentile(samples: &[Sample], share: f64) -> Option<Duration> {
     let mut times: Vec<Duration> = samples.iter().map(|sample| sample.took).collect();
     times.sort_unstable();

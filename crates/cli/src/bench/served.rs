@@ -1,4 +1,4 @@
-//! A workload over HTTP: a server of its own, the same binary, and clients that keep their connections.
+//! Runs a workload over HTTP: a temporary server from this binary, and clients with keep-alive connections.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -20,13 +20,13 @@ use super::sample::Sample;
 use super::workload::{Piece, Workload};
 use crate::failure::Failure;
 
-/// It opens nothing but this server, for as long as the benchmark lasts.
+/// Admin key of the temporary server. It is valid only for this server and only while the benchmark runs.
 const KEY: &str = "belljar-bench-only-on-this-machine-and-only-now";
 
-/// A server lets go of connections that nobody uses; well before that they are not used any more.
+/// Age at which an idle connection is not reused; well below the server's own idle timeout.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// A server, and connections to it that nobody uses at the moment.
+/// A temporary server and its idle connections.
 #[derive(Debug)]
 pub(super) struct Served {
     server: Child,
@@ -35,10 +35,10 @@ pub(super) struct Served {
     idle: Mutex<Vec<Kept>>,
 }
 
-/// A connection, and when it was last used.
+/// An idle connection and the time of its last use.
 type Kept = (Instant, SendRequest<Full<Bytes>>);
 
-/// What it answered.
+/// The server's response.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -46,7 +46,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// The object in it, where it is a success.
+    /// Parses the JSON body of a successful response.
     pub(super) fn json(&self) -> Result<Value, Failure> {
         let object: Value = serde_json::from_slice(&self.body).unwrap_or_default();
         if self.status < 300 {
@@ -57,16 +57,17 @@ impl Answer {
 }
 
 impl Served {
-    /// Starts one, with everything as usual but room for many sandboxes.
+    /// Starts a server with default settings, except for a higher sandbox limit.
     pub(super) fn start(folder: &Path, workload: &Workload) -> Result<Self, Failure> {
-        let cannot = |what: &str, error: &dyn std::fmt::Display| failed(&format!("{what}: {error}"));
+        let cannot = |what: &str, error: &dyn std::fmt::Display| failed(&format!("cannot {what}: {error}"));
         let data = folder.join(format!("data-{}", workload.name));
         let config = folder.join("belljar.toml");
         let modules: Vec<_> = workload.modules.iter().map(|name| format!("{name:?}")).collect();
         let settings =
             format!("[server]\nsandboxes = 1000\n[profiles.bench]\npreimports = [{}]\n", modules.join(", "));
         std::fs::write(&config, settings).map_err(|error| cannot("write its configuration", &error))?;
-        let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
+        let program =
+            std::env::current_exe().map_err(|error| cannot("find the path of this binary", &error))?;
         let mut command = Command::new(program);
         command.args(["serve", "--listen", "127.0.0.1:0", "--allow-degraded", "--data-dir"]).arg(data);
         command.env("BELLJAR_ADMIN_KEY", KEY).env("BELLJAR_CONFIG", config).env("BELLJAR_LOG", "error");
@@ -76,12 +77,12 @@ impl Served {
             .spawn()
             .map_err(|error| cannot("start it", &error))?;
         let mut lines =
-            BufReader::new(server.stdout.take().ok_or_else(|| failed("it says nothing"))?).lines();
+            BufReader::new(server.stdout.take().ok_or_else(|| failed("no standard output"))?).lines();
         let address = lines.find_map(|line| line.ok()?.strip_prefix("listening on http://")?.parse().ok());
-        // Made before it is asked, so that a server without an address is ended as well.
+        // Built before the address is checked, so that a server without an address is killed on drop as well.
         let wanted = if workload.warms { Warmth::Pool } else { Warmth::Cold };
         let mut served = Self { server, address: ([127, 0, 0, 1], 0).into(), wanted, idle: Mutex::default() };
-        served.address = address.ok_or_else(|| failed("it did not start"))?;
+        served.address = address.ok_or_else(|| failed("the server did not start"))?;
         Ok(served)
     }
 
@@ -89,7 +90,7 @@ impl Served {
         self.server.id()
     }
 
-    /// Runs a piece. The clock runs from the request's first byte to the answer's last.
+    /// Runs a code sample. Measures from the request's first byte to the response's last.
     pub(super) async fn once(&self, workload: &Workload, piece: &Piece) -> Result<Sample, Failure> {
         let request =
             json!({"language": workload.language, "code": piece.code, "profile": "bench"}).to_string();
@@ -98,9 +99,7 @@ impl Served {
         let took = started.elapsed();
         let result = answer.json()?;
         if result["stdout"] != piece.answer.as_str() {
-            return Err(failed(
-                result["error"].as_str().unwrap_or("it printed something else than it should"),
-            ));
+            return Err(failed(result["error"].as_str().unwrap_or("unexpected output")));
         }
         let warmth = match result["receipt"]["warm"].as_str() {
             Some("pool") => Warmth::Pool,
@@ -110,7 +109,7 @@ impl Served {
         Ok(Sample { took, warmth: Some(warmth) })
     }
 
-    /// Calls over a connection that is there, or over a new one.
+    /// Sends a request over an idle connection, or over a new one.
     pub(super) async fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, Failure> {
         let lost = |error: hyper::Error| failed(&error.to_string());
         let mut connection = self.connection().await?;
@@ -129,7 +128,7 @@ impl Served {
         Ok(Answer { status, body })
     }
 
-    /// One that is kept, unless the server may have let go of it meanwhile.
+    /// Returns an idle connection, unless the server may have closed it meanwhile; else a new one.
     async fn connection(&self) -> Result<SendRequest<Full<Bytes>>, Failure> {
         loop {
             let kept = self.connections().pop();
@@ -156,12 +155,12 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // Whatever it runs dies with it; there is nothing to keep.
+        // The server's sandboxes die with it; it holds no data to save.
         let _ = self.server.kill();
         let _ = self.server.wait();
     }
 }
 
 fn failed(why: &str) -> Failure {
-    Failure::host(format!("the server of the benchmark: {why}"))
+    Failure::host(format!("benchmark server: {why}"))
 }

@@ -1,4 +1,4 @@
-//! The findings, for people and for programs.
+//! Prints a benchmark's results as text or JSON.
 
 use std::io::{self, Write};
 
@@ -15,13 +15,13 @@ const WIDTH: usize = 100;
 const HEADER: [&str; 10] =
     ["", "", "p50", "p99", "to bare", "1 worker", "2 workers", "8 workers", "idle", "share"];
 
-/// One object, on one line.
+/// Writes the results as one line of JSON.
 pub(super) fn json(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
     serde_json::to_writer(&mut *out, findings)?;
     writeln!(out)
 }
 
-/// The table, what to know about it, and where it was taken.
+/// Writes the table, its notes, and the machine that it was measured on.
 pub(super) fn text(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{}\n", table(findings))?;
     for line in notes(findings) {
@@ -44,7 +44,7 @@ fn table(findings: &Findings) -> String {
     for column in table.column_iter_mut().skip(2) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    // Without the blanks that pad its lines, which would show up in every copy of it.
+    // Strip the padding, which would end up in every copy of the table.
     let lines = table.lines().map(|line| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned());
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -68,8 +68,9 @@ fn cells(workload: &str, row: &Row) -> [String; 10] {
 
 fn notes(findings: &Findings) -> Vec<String> {
     let mut notes = vec![
-        "to bare: p50 beside the same command without a sandbox. Workers: executions a second. idle: memory of a \
-         waiting sandbox. share: runs that were served as the row says."
+        "to bare: p50 divided by that of the same command without a sandbox. Workers: executions per \
+         second. idle: memory of one idle sandbox. share: runs that were served the way that the row \
+         measures."
             .to_owned(),
     ];
     if findings.debug_build {
@@ -84,10 +85,10 @@ fn notes(findings: &Findings) -> Vec<String> {
     notes.extend(rows(&findings.workloads).filter_map(|(workload, row)| emptied(workload, row)));
     notes.extend(findings.left_out.iter().map(|left_out| absence(left_out, findings.workloads.len())));
     let layers: Vec<_> = findings.layers.iter().map(|layer: &Layer| layer.name()).collect();
-    notes.push(format!("Layers around every sandboxed run ({}): {}.", layers.len(), layers.join(", ")));
+    notes.push(format!("Isolation layers of every sandboxed run ({}): {}.", layers.len(), layers.join(", ")));
     let rounds = findings.workloads.iter().map(|workload| format!("{} {}", workload.name, workload.rounds));
     notes.push(format!(
-        "Rounds: {}; {} ms between two runs; {} s for each figure of executions a second.",
+        "Rounds: {}; {} ms between two runs; {} s for each executions-per-second figure.",
         rounds.collect::<Vec<_>>().join(", "),
         findings.pause_ms,
         findings.seconds
@@ -98,8 +99,8 @@ fn notes(findings: &Findings) -> Vec<String> {
 fn living(found: &LivingFinding) -> String {
     let idle = found.idle_bytes.map_or_else(|| NONE.to_owned(), show_bytes);
     format!(
-        "Living sandboxes over HTTP: opened and first command done in {} (p99 {}); a file of 10 MB goes up at {:.0} MB/s \
-         and down at {:.0} MB/s; one that nobody uses takes {idle}.",
+        "Sandboxes over HTTP: create and run a first command in {} (p99 {}); upload a 10 MB file at {:.0} \
+         MB/s and download it at {:.0} MB/s; an idle sandbox takes {idle}.",
         millis(found.first_command_p50_ms),
         millis(found.first_command_p99_ms),
         found.upload,
@@ -109,11 +110,13 @@ fn living(found: &LivingFinding) -> String {
 
 fn packages(found: &PackagesFinding) -> String {
     let beside = found.pip_ms.map_or_else(
-        || "pip is not there to compare".to_owned(),
+        || "pip is not installed, so there is nothing to compare with".to_owned(),
         |pip| format!("pip install --target takes {}, so {}", millis(pip), ratio(found.ready_ms / pip)),
     );
     format!(
-        "Packages: numpy and pandas are ready in {}, in {} where the installer has them in its cache ({beside}). A new program          that imports requests takes {}, one that imports nothing {} ({} of them found an interpreter waiting).",
+        "Packages: numpy and pandas are installed in {}, or in {} from the installer's cache ({beside}). A \
+         new program that imports requests takes {}, one that imports nothing {} ({} of the former found a \
+         warm interpreter).",
         millis(found.first_ms),
         millis(found.ready_ms),
         millis(found.import_p50_ms),
@@ -126,7 +129,7 @@ fn rows(workloads: &[WorkloadFinding]) -> impl Iterator<Item = (&WorkloadFinding
     workloads.iter().flat_map(|workload| workload.rows.iter().map(move |row| (workload, row)))
 }
 
-/// Rows without figures, because their runs were served in another way.
+/// Explains rows without figures, whose runs were served another way.
 fn not_warm(workloads: &[WorkloadFinding]) -> Vec<String> {
     let empty: Vec<_> = rows(workloads).filter(|(_, row)| !row.holds()).collect();
     let count = |(workload, row): &(&WorkloadFinding, &Row)| {
@@ -137,7 +140,7 @@ fn not_warm(workloads: &[WorkloadFinding]) -> Vec<String> {
     let mut notes = Vec::new();
     if !counts.is_empty() {
         notes.push(format!(
-            "{NONE} Not really warm, so no figures. Runs served as wanted: {}.",
+            "{NONE} Not warm, so no figures. Runs served the way that the row measures: {}.",
             listed(&counts)
         ));
     }
@@ -148,7 +151,7 @@ fn not_warm(workloads: &[WorkloadFinding]) -> Vec<String> {
     notes
 }
 
-/// A pool that workers emptied faster than it filled.
+/// Notes a pool that workers emptied faster than it refilled.
 fn emptied(workload: &WorkloadFinding, row: &Row) -> Option<String> {
     let served: Vec<_> = row.throughput.iter().filter_map(|cell| cell.served).collect();
     if row.name != "pool" || served.iter().all(|served| served.pool == served.runs()) {
@@ -158,7 +161,7 @@ fn emptied(workload: &WorkloadFinding, row: &Row) -> Option<String> {
         served.iter().map(|served| percent(served.pool as f64 / served.runs() as f64)).collect();
     let workers: Vec<_> = row.throughput.iter().map(|cell| cell.workers.to_string()).collect();
     Some(format!(
-        "{} pool: with {} workers {} of the runs found a sandbox waiting; the others did not wait for one.",
+        "{} pool: with {} workers, {} of the runs found a warm sandbox; the others started without one.",
         workload.name,
         listed(&workers),
         listed(&shares)
@@ -177,7 +180,7 @@ fn origin(findings: &Findings) -> String {
     let machine = &findings.machine;
     let mut parts = vec![findings.date.clone(), format!("belljar {}", findings.belljar)];
     parts.extend(machine.kernel.as_ref().map(|release| format!("Linux {release}")));
-    let cpu = machine.cpu.as_deref().unwrap_or("processors of unknown kind");
+    let cpu = machine.cpu.as_deref().unwrap_or("unknown processor");
     parts.push(format!("{} × {cpu}", machine.cpus));
     parts.extend(machine.memory_bytes.map(show_bytes));
     parts.extend(

@@ -1,4 +1,4 @@
-//! The comparison of two binaries, for people and for programs.
+//! Prints the comparison of two binaries as text or JSON.
 
 use std::io::{self, Write};
 
@@ -11,13 +11,13 @@ use crate::failure::shown;
 const WIDTH: usize = 100;
 const HEADER: [&str; 8] = ["", "", "bare", "other", "to bare", "this", "to bare", "change"];
 
-/// Writes one object, on one line.
+/// Writes one line of JSON.
 pub(super) fn json(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
     serde_json::to_writer(&mut *out, comparison)?;
     writeln!(out)
 }
 
-/// Writes the table and how it was taken.
+/// Writes the table and its notes.
 pub(super) fn text(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(HEADER);
@@ -57,8 +57,8 @@ fn notes(comparison: &Comparison) -> Vec<String> {
     let mut notes = vec![
         format!("other: {}. this: {}.", shown(&comparison.other), shown(&comparison.this)),
         format!(
-            "p50s and ratios are medians over {} slices of {} rounds each, in turns. change: this ratio to bare beside the \
-             other one; above zero, this binary is slower.",
+            "p50s and ratios are medians over {} alternating slices of {} rounds each. change: how much \
+             this binary's ratio to bare differs from the other's; above zero, this binary is slower.",
             comparison.slices, comparison.rounds
         ),
     ];

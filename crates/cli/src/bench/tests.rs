@@ -1,4 +1,4 @@
-//! Rows over a provider that only claims to have run something, and claims any warmth.
+//! Tests the benchmark's rows with a provider that runs nothing and claims any warmth.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::workload::WORKLOADS;
 use crate::failure::Failure;
 use crate::os;
 
-/// Answers `print(6 * N)`, with these warmths in turns.
+/// A provider that answers `print(6 * N)` and claims these warmths in turns.
 #[derive(Debug, Clone)]
 struct Claims {
     warmths: &'static [Warmth],
@@ -115,7 +115,7 @@ fn way(claims: Claims, wanted: Warmth, layers: &Layers) -> Way {
     Way::Inside(Arc::new(Inside::new(Arc::new(claims), &WORKLOADS[0], wanted, Arc::clone(layers))))
 }
 
-/// A row beside a first one that counts as bare.
+/// Measures a row beside a first one that counts as bare.
 fn row(way: &Way) -> Result<Row, Failure> {
     let bare = self::way(claims(&[Warmth::Cold]), Warmth::Cold, &Layers::default());
     os::runtime()?.block_on(async {
@@ -147,8 +147,8 @@ fn warm_runs_fill_their_row_and_the_others_among_them_are_counted() {
     let cell = &row.throughput[0];
     assert!(cell.per_second.is_some_and(|rate| rate > 0.0) && cell.runs == cell.served.unwrap().runs());
     let text = shown(vec![row]);
-    assert!(text.contains("75%") && text.contains("found a sandbox waiting"), "{text}");
-    assert!(!text.contains("Not really warm"), "{text}");
+    assert!(text.contains("75%") && text.contains("found a warm sandbox"), "{text}");
+    assert!(!text.contains("Not warm, so no figures"), "{text}");
 }
 
 #[test]
@@ -167,14 +167,14 @@ fn runs_that_are_isolated_otherwise_are_not_compared() {
     row(&way(claims(&[Warmth::Cold]), Warmth::Cold, &layers)).unwrap();
     let fewer = Claims { layers: &Layer::FLOOR[1..], ..claims(&[Warmth::Fork]) };
     let message = row(&way(fewer, Warmth::Fork, &layers)).unwrap_err().message;
-    assert!(message.contains("other layers than the first one (pid_ns)"), "{message}");
+    assert!(message.contains("other isolation layers than the first run (pid_ns)"), "{message}");
 }
 
 #[test]
 fn a_wrong_answer_ends_the_benchmark() {
     let wrong = Claims { factor: 7, ..claims(&[Warmth::Cold]) };
     let message = row(&way(wrong, Warmth::Cold, &Layers::default())).unwrap_err().message;
-    assert!(message.starts_with("python in a sandbox: it printed something else"), "{message}");
+    assert!(message.starts_with("python in a sandbox: its output is not what"), "{message}");
 }
 
 #[test]

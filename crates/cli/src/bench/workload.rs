@@ -1,31 +1,31 @@
-//! What is run: a small program in each language. No two runs have the same code, so that nothing on the way can
-//! answer from a cache, and each has one right answer: a crash is very fast.
+//! The workloads: a small program in each language. No two runs have the same code, so no cache can answer,
+//! and each has one right answer, because a crash is very fast.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A program that is run again and again, each time with another number in it.
+/// A program that is run repeatedly, each time with another number in it.
 #[derive(Debug)]
 pub(super) struct Workload {
     pub(super) name: &'static str,
     pub(super) language: &'static str,
-    /// Its file, as the sandbox names it.
+    /// Name of its file in the sandbox.
     pub(super) file: &'static str,
     /// The code, with `{n}` for the number.
     code: &'static str,
-    /// What it prints for a number.
+    /// Computes the number that the program prints.
     answer: fn(u64) -> u64,
-    /// Prints its process's environment and command line with an empty string between them, as the kernel keeps
-    /// both: each entry followed by a NUL.
+    /// Code that prints its process's environment and command line with an empty string between them, in the
+    /// kernel's format: each entry followed by a NUL.
     pub(super) probe: &'static str,
-    /// Modules that a warm interpreter has imported already.
+    /// Modules that a warm interpreter has imported.
     pub(super) modules: &'static [&'static str],
-    /// Whether its interpreter can wait for requests at all.
+    /// Whether its interpreter can be kept warm.
     pub(super) warms: bool,
-    /// Repositories whose container images can run it.
+    /// Repositories of container images that can run it.
     pub(super) images: &'static [&'static str],
 }
 
-/// One run's code, and the only output that is right for it.
+/// The code of one run, and its only right output.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) code: String,
@@ -86,7 +86,7 @@ pub(super) const WORKLOADS: &[Workload] = &[
 ];
 
 impl Workload {
-    /// What an image calls the program that runs it.
+    /// Returns the name of the interpreter in a container image.
     pub(super) fn interpreter(&self) -> &'static str {
         match self.language {
             "python" => "python3",
@@ -95,9 +95,9 @@ impl Workload {
         }
     }
 
-    /// Code that nobody ran before.
+    /// Creates code that has not run before.
     pub(super) fn piece(&self) -> Piece {
-        // Numbers of one length, so that no run has more to read than another.
+        // Numbers of equal length, so that no run has more to read than another.
         static NEXT: AtomicU64 = AtomicU64::new(1_000_000_000);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Piece {

@@ -1,4 +1,4 @@
-//! What is to be read: files, folders of them, standard input, or code on the command line.
+//! Collects the code to check: files, folders, standard input, or code on the command line.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,16 +10,16 @@ use super::reader;
 use crate::failure::{Failure, shown};
 use crate::{input, language};
 
-/// More files than this are no project that somebody looks at.
+/// Maximum number of files to check.
 const MOST: usize = 100_000;
-/// Longer files of a folder are not even opened; nothing as long is read to its end anyway.
+/// Longer files in a folder are not opened; analysis would not read them to the end anyway.
 const LONG: u64 = 16 << 20;
 
-/// A piece of code.
+/// One piece of code to check.
 pub(super) struct Source {
     pub(super) name: String,
     from: From,
-    /// Where it is known before the code is.
+    /// The language, if it is known before the code is read.
     language: Option<Language>,
 }
 
@@ -28,13 +28,13 @@ enum From {
     File(PathBuf),
 }
 
-/// Code, or why there is none.
+/// The code of a source, or the fact that it is too long.
 pub(super) enum Content {
     Text(String, Language),
     TooLong(Language),
 }
 
-/// Everything that the arguments name.
+/// Collects the sources that the arguments name.
 pub(super) fn all(
     paths: Vec<PathBuf>,
     inline: Option<OsString>,
@@ -51,7 +51,7 @@ pub(super) fn all(
     }
     if paths.is_empty() {
         return Err(Failure::invalid(
-            "nothing to check: give a FILE, a folder, '-' for standard input, or -c CODE",
+            "nothing to check: pass a FILE, a folder, '-' for standard input, or -c CODE",
         ));
     }
     let mut sources = Vec::new();
@@ -70,8 +70,8 @@ pub(super) fn all(
     Ok(sources)
 }
 
-/// The files of a folder that are in a language that is read, by name. Links are not followed, and what versions are kept
-/// in is not looked at.
+/// Collects the files of a folder whose extension names a supported language. Does not follow symbolic links
+/// and skips `.git`.
 fn folder(folder: &Path, sources: &mut Vec<Source>) -> Result<(), Failure> {
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -89,7 +89,7 @@ fn folder(folder: &Path, sources: &mut Vec<Source>) -> Result<(), Failure> {
             }
         }
         if sources.len() > MOST {
-            return Err(Failure::invalid(format!("more than {MOST} files; name a part of them")));
+            return Err(Failure::invalid(format!("more than {MOST} files; name fewer files or a subfolder")));
         }
     }
     Ok(())
@@ -97,7 +97,7 @@ fn folder(folder: &Path, sources: &mut Vec<Source>) -> Result<(), Failure> {
 
 fn by_name(path: &Path) -> Option<Language> {
     let name = path.file_name()?.to_str()?;
-    // With tags in it; these are read, but not run.
+    // JSX files can be checked but not run.
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("jsx") => return Some(Language::JavaScript),
         Some("tsx") => return Some(Language::TypeScript),
@@ -107,7 +107,7 @@ fn by_name(path: &Path) -> Option<Language> {
 }
 
 impl Source {
-    /// Reads it.
+    /// Reads the code and determines its language.
     pub(super) fn content(&self) -> Result<Content, Failure> {
         let (bytes, path) = match &self.from {
             From::Bytes(bytes) => (bytes.clone(), Path::new("")),

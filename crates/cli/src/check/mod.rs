@@ -1,4 +1,4 @@
-//! `belljar check`: reads code as a run would, and says what a policy minds in it. Nothing runs.
+//! `belljar check`: checks code against a policy as a run would, without running it.
 
 mod gather;
 mod sarif;
@@ -20,51 +20,51 @@ use crate::say::REFUSED;
 
 const EXAMPLES: &str = "\
 Examples:
-  belljar check job.py                                  as a run would, with the policy 'balanced'
-  belljar check src tests/*.sh --policy strict          folders and files, all at once
-  belljar check --policy strict -c 'eval(input())'      a line of Python
-  cat install.sh | belljar check - --language bash      from standard input
-  belljar check job.py --json                           one JSON object, with rule, line and suggestion
-  belljar check src --sarif > findings.sarif            for code scanning
+  belljar check job.py                                  check one file with the policy 'balanced'
+  belljar check src tests/*.sh --policy strict          check folders and files
+  belljar check --policy strict -c 'eval(input())'      check a line of Python
+  cat install.sh | belljar check - --language bash      check standard input
+  belljar check job.py --json                           print JSON, with rule, line and suggestion
+  belljar check src --sarif > findings.sarif            write SARIF, for code scanning
 
-Exit status: 0, 126 when the policy refuses some of the code, 125 when nothing was read (the message
-says why). This is advice and not the boundary: whatever code says, the sandbox holds.";
+Exit status: 0 when the code may run, 126 when the policy refuses some of it, 125 when it could not
+be checked (the message says why). The check is advice; the sandbox is what contains the code.";
 
-/// `belljar check`.
+/// Arguments of `belljar check`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CheckArgs {
-    /// Files with code, and folders of them; '-' reads it from standard input
+    /// Files and folders to check; '-' reads standard input
     #[arg(value_name = "FILE")]
     sources: Vec<PathBuf>,
-    /// The code itself; Python unless --language says otherwise
+    /// Code to check, given inline; Python unless --language is set
     #[arg(short = 'c', value_name = "CODE", allow_hyphen_values = true, conflicts_with = "sources")]
     code: Option<OsString>,
-    /// Language of the code [default: by file name or #! line]
+    /// Language of the code [default: by file extension or #! line]
     #[arg(long, value_name = "L")]
     language: Option<String>,
-    /// off, audit, balanced, strict, ragflow, or one of belljar.toml's
+    /// Policy: off, audit, balanced, strict, ragflow, or one from belljar.toml
     #[arg(long, value_name = "POLICY", default_value = USUAL)]
     policy: String,
-    /// What the run would reach: none or full
+    /// Network access that the run would have
     #[arg(long, value_name = "none|full", default_value = "none", value_parser = ["none", "full"])]
     network: String,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print SARIF 2.1.0
+    /// Print a SARIF 2.1.0 log
     #[arg(long, conflicts_with = "json")]
     sarif: bool,
 }
 
-/// A piece of code, and what came of reading it.
+/// A checked piece of code and its verdict.
 struct Checked {
     name: String,
     code: String,
     verdict: Verdict,
 }
 
-/// Reads, judges and shows.
+/// Checks the sources and prints the findings.
 pub(crate) fn run(args: CheckArgs, config: &Config) -> Result<u8, Failure> {
     let policy = config.policies.named(&args.policy);
     let policy = policy.map_err(|error| Failure::invalid(format!("--policy: {error}")))?;
@@ -81,7 +81,7 @@ pub(crate) fn run(args: CheckArgs, config: &Config) -> Result<u8, Failure> {
     Ok(if refused { REFUSED } else { 0 })
 }
 
-/// As many at a time as there are processors; the answers are in the order of the sources.
+/// Checks sources in parallel, one thread per processor. Results are in the order of the sources.
 fn all(sources: &[Source], policy: &Arc<Policy>, context: &Context) -> Result<Vec<Checked>, Failure> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
@@ -117,9 +117,9 @@ fn one(source: &Source, policy: &Arc<Policy>, context: &Context) -> Result<Check
     })
 }
 
-/// The reader of a language, by the language's name.
+/// Returns the analyzer of a language, by the language's name.
 fn reader(language: &str) -> Result<Language, Failure> {
     Language::named(language).ok_or_else(|| {
-        Failure::invalid(format!("{language} is not read; there are python, javascript, typescript and bash"))
+        Failure::invalid(format!("cannot check {language}; supported: python, javascript, typescript, bash"))
     })
 }

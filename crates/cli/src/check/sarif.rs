@@ -1,4 +1,4 @@
-//! Findings as SARIF 2.1.0, which code scanners and editors read.
+//! Formats findings as SARIF 2.1.0, which code scanners and editors read.
 
 use belljar_analysis::policy::{Finding, RULES, Rule, Severity};
 use serde_json::{Value, json};
@@ -60,7 +60,7 @@ fn result(file: &str, finding: &Finding) -> Value {
     })
 }
 
-/// A path as a reference that may stand in a URI.
+/// Escapes a path as a URI reference.
 fn uri(path: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-~".contains(&byte);
     let escaped = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
@@ -72,7 +72,8 @@ mod tests {
     use super::*;
     use belljar_analysis::policy::{Context, Language, Policy, check};
 
-    /// What the standard requires of a log, a run, a tool, a rule and a result, and of the values of those fields.
+    /// Checks the fields that the standard requires of a log, a run, a tool, a rule and a result, and their
+    /// values.
     #[test]
     fn it_has_what_the_schema_requires() {
         let strict = [Policy::built_in("strict").unwrap()];

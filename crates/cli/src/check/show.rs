@@ -1,4 +1,4 @@
-//! What people and programs see of findings.
+//! Prints findings as text or JSON.
 
 use std::io::Write as _;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Checked;
 
-/// One object, whatever was read.
+/// Prints one JSON object for all sources.
 pub(super) fn json(checked: &[Checked]) {
     let refusal = checked.iter().find_map(|checked| checked.verdict.refusal());
     let status = if refusal.is_some() { "refused" } else { "passed" };
@@ -34,7 +34,8 @@ pub(super) fn text(checked: &[Checked]) {
         }
     }
     text.push_str(&summary(checked));
-    // Nobody listening is no reason to fail; colours are dropped where no terminal is, and where NO_COLOR says so.
+    // A closed standard output is not a failure. Colors are dropped without a terminal, and if NO_COLOR is
+    // set.
     let _ = writeln!(anstream::stdout().lock(), "{text}");
 }
 
@@ -44,10 +45,10 @@ fn summary(checked: &[Checked]) -> String {
     let files = if checked.len() == 1 { String::new() } else { format!(" in {} files", checked.len()) };
     match (refusals.as_slice(), checked.iter().map(|checked| checked.verdict.findings.len()).sum::<usize>()) {
         ([(_, refusal)], _) if checked.len() == 1 => refusal.clone(),
-        ([], 0) => format!("nothing found{files}"),
-        ([], 1) => format!("1 finding{files}; it would run"),
+        ([], 0) => format!("no findings{files}"),
+        ([], 1) => format!("1 finding{files}; the code may run"),
         ([], count) => {
-            format!("{count} findings{files}; {} would run", if checked.len() == 1 { "it" } else { "they" })
+            format!("{count} findings{files}; the code may run")
         }
         (refusals, count) => {
             let names: Vec<_> = refusals.iter().map(|(name, _)| harmless(name.chars())).collect();
@@ -56,10 +57,10 @@ fn summary(checked: &[Checked]) -> String {
     }
 }
 
-/// So much of a line is looked at on both sides of the place; of that, as much is shown as a terminal is wide.
+/// Characters of a line to consider on each side of the finding; of those, a terminal's width is shown.
 const AROUND: usize = 200;
 
-/// One finding, as compilers show theirs.
+/// Formats a finding the way compilers format diagnostics.
 fn excerpt(name: &str, code: &str, finding: &Finding) -> String {
     let level = if finding.refused { Level::ERROR.with_name("refused") } else { Level::WARNING };
     let (line, column) = (finding.line.unwrap_or(1) as usize, finding.column.unwrap_or(1) as usize);
@@ -74,12 +75,12 @@ fn excerpt(name: &str, code: &str, finding: &Finding) -> String {
         .element(Snippet::source(&source).line_start(line).annotation(AnnotationKind::Primary.span(place)))
         .element(Level::HELP.message(finding.suggestion.as_str()))
         .element(Level::NOTE.message(finding.decided_by.as_str()));
-    // The place is not the excerpt's own where a long line was cut.
+    // The location line is written here, because the excerpt's own column is wrong when a long line was cut.
     let place = format!("\n{}--> {name}:{line}:{column}\n", " ".repeat(line.to_string().len()));
     Renderer::styled().render(&[report]).replacen('\n', &place, 1)
 }
 
-/// Code cannot draw on the terminal: each character that is more than seen becomes one that is.
+/// Replaces every character that could control the terminal.
 fn harmless(text: impl Iterator<Item = char>) -> String {
     text.map(|c| if is_plain(c) || c == '\t' { c } else { char::REPLACEMENT_CHARACTER }).collect()
 }
@@ -96,7 +97,7 @@ mod tests {
             message: "`eval` runs text as code".to_owned(),
             line: Some(1),
             column: Some(column),
-            suggestion: "do without".to_owned(),
+            suggestion: "do without it".to_owned(),
             decided_by: "strict: rules.PY-EVAL = refuse".to_owned(),
             refused: true,
             subject: String::new(),
@@ -104,7 +105,7 @@ mod tests {
         anstream::adapter::strip_str(&excerpt("a.py", code, &finding)).to_string()
     }
 
-    /// The line of the source, and how many columns of the terminal stand before the caret.
+    /// Returns the source line, and the number of terminal columns before the caret.
     fn caret(code: &str, column: u32) -> (String, usize) {
         let text = plain(code, column);
         let mut lines = text.lines().skip_while(|line| !line.starts_with("1 |"));
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!(caret("漢字; eval(y)", 5), ("1 | 漢字; eval(y)".to_owned(), 6));
         assert_eq!(caret("\teval(y)\r\n", 2), ("1 |     eval(y)".to_owned(), 4));
         assert_eq!(caret("", 1).1, 0);
-        assert_eq!(caret("x", 2).1, 1, "behind the end");
+        assert_eq!(caret("x", 2).1, 1, "after the end");
         assert!(plain("x", 2).contains("--> a.py:1:2"));
     }
 

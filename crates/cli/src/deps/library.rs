@@ -1,4 +1,4 @@
-//! What makes packages available, wired from the configuration and this machine's own tools.
+//! Wires the package resolver from the configuration and this machine's installers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,17 +15,19 @@ use crate::env::{self, Environment};
 use crate::failure::Failure;
 use crate::say;
 
-/// Installers on this machine.
+/// Finds the installers of this machine.
 pub(crate) fn tools(home: Option<&Path>) -> Tools {
     Tools::find(std::env::var_os(env::PATH).as_deref(), home)
 }
 
-/// What makes packages available, with layers in a folder: for this machine's own provider, and for others as they come.
+/// Package resolvers over one layer store: one for this machine's own provider, and others created per
+/// provider.
 pub(crate) struct Libraries {
     own: Arc<Library>,
     of_own: Arc<dyn Provider>,
     make: Make,
-    /// The last one of each name; an administrator may have exchanged it for another.
+    /// The latest resolver for each provider name. An administrator may replace a provider by another of the
+    /// same name.
     others: Mutex<Others>,
 }
 
@@ -51,7 +53,7 @@ impl Libraries {
         Arc::new(Self { own, of_own: provider, make, others: Mutex::default() })
     }
 
-    /// The same with layers of this person's own.
+    /// Creates the resolvers with the user's own layer store.
     pub(crate) fn own(
         provider: Arc<dyn Provider>,
         config: &Config,
@@ -61,7 +63,7 @@ impl Libraries {
         Ok(Self::new(provider, folder, config, environment, warnings()))
     }
 
-    /// Waits until others can have what was made here.
+    /// Waits until the layers built here are shared with other machines.
     pub(crate) async fn settle(&self) {
         let others: Vec<_> = self.others().values().map(|(_, library)| Arc::clone(library)).collect();
         for library in others.into_iter().chain([Arc::clone(&self.own)]) {
@@ -100,13 +102,13 @@ impl Packages for Libraries {
         Some(library)
     }
 
-    /// What lies ready is in one place, whoever made it.
+    /// Returns the stock of the layer store, which all resolvers share.
     fn stock(&self) -> BoxFuture<'_, Stock> {
         self.own.stock()
     }
 }
 
-/// What makes packages available for one provider, with layers in a folder.
+/// Creates the package resolver of one provider, with layers in `folder`.
 pub(crate) fn library(
     provider: Arc<dyn Provider>,
     folder: PathBuf,
@@ -131,7 +133,7 @@ fn maker(folder: PathBuf, config: &Config, environment: &Environment, tell: Tell
     Box::new(move |provider| {
         let home = home.clone();
         let equip = move || {
-            // Not ours: these are what pip, uv, npm and bun themselves read.
+            // Not belljar's own variables: pip, uv, npm and bun read these themselves.
             let registries = Registries::read(|name| std::env::var(name).ok(), home.as_deref());
             (registries, tools(home.as_deref()))
         };
@@ -139,7 +141,7 @@ fn maker(folder: PathBuf, config: &Config, environment: &Environment, tell: Tell
     })
 }
 
-/// The same with layers of this person's own.
+/// Creates a package resolver with the user's own layer store.
 pub(crate) fn own_library(
     provider: Arc<dyn Provider>,
     config: &Config,
@@ -149,7 +151,7 @@ pub(crate) fn own_library(
     Ok(library_in(folder, provider, config, environment))
 }
 
-/// What makes packages available, with layers in this folder and notices as warnings.
+/// Creates a package resolver with layers in `folder`, which prints notices as warnings.
 pub(super) fn library_in(
     folder: PathBuf,
     provider: Arc<dyn Provider>,

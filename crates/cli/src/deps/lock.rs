@@ -1,4 +1,5 @@
-//! `belljar deps lock`: resolves profiles' Python packages to exact versions and hashes, which then hold for every run.
+//! `belljar deps lock`: resolves profiles' Python packages to exact versions and hashes, which every run then
+//! uses.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,25 +23,26 @@ use crate::{os, say};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  belljar deps lock                                     locks every profile that is not locked yet
-  belljar deps lock --profile data --upgrade            newest versions for profile 'data'
-  belljar deps lock --folder /var/lib/belljar/layers    for a server, whose layers are in its data folder
-  belljar deps lock --dep numpy --dep pandas            the list of a profile that only the server knows
+  belljar deps lock                                     lock every profile that is not locked yet
+  belljar deps lock --profile data --upgrade            update profile 'data' to the newest versions
+  belljar deps lock --folder /var/lib/belljar/layers    lock profiles of a server
+  belljar deps lock --dep numpy --dep pandas            lock a profile that is only on the server
 
-Exit status: 0; 125 when there is no such set of packages. A lock that cannot be renewed stays as it is.";
+Exit status: 0; 125 when no set of packages fits. A lock that cannot be updated stays as it is.";
 
 #[derive(Debug, Args)]
 pub(super) struct LockArgs {
-    /// Profile whose packages are locked [default: every profile with Python packages]
+    /// Profile to lock [default: every profile with Python packages]
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// Package of a profile that is set on a server and not in belljar.toml; name all of its Python packages
+    /// Package of a profile that is on a server and not in belljar.toml; repeat for all of its Python
+    /// packages
     #[arg(long = "dep", value_name = "NAME", conflicts_with = "profile")]
     packages: Vec<String>,
-    /// Resolves anew where there is a lock already
+    /// Resolve the packages again, even if they are locked
     #[arg(long)]
     upgrade: bool,
-    /// Folder with the layers; a server's is 'layers' in its data folder [default: dependencies.folder]
+    /// Layer store; a server's is 'layers' in its data folder [default: dependencies.folder]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
     /// Print one JSON object
@@ -80,7 +82,8 @@ pub(super) fn run(args: &LockArgs, environment: &Environment, config: &Config) -
     Ok(0)
 }
 
-/// The profiles that were asked for. One that came with the code has no lock: its packages are a request's.
+/// Returns the profiles to lock. Profiles that came with the code have no lock, because their packages count
+/// as a request's own.
 fn chosen(args: &LockArgs, config: &Config) -> Result<Vec<(String, Profile)>, Failure> {
     if !args.packages.is_empty() {
         let profile = Profile { packages: args.packages.clone(), ..Profile::default() };
@@ -96,8 +99,8 @@ fn chosen(args: &LockArgs, config: &Config) -> Result<Vec<(String, Profile)>, Fa
     let profile = config.profiles.named(name)?.clone();
     if profile.came_with_code {
         return Err(Failure::invalid(format!(
-            "profile '{}' is from a belljar.toml of the current folder, whose packages are not locked; give --config \
-             belljar.toml if you trust that file",
+            "profile '{}' is from belljar.toml in the current folder, which is not trusted, so it cannot be \
+             locked; run with --config belljar.toml if you trust that file",
             name.escape_debug()
         )));
     }
@@ -120,7 +123,7 @@ async fn lock(library: &Library, profile: &Profile, args: &LockArgs) -> Result<L
     Ok(library.lock_profile(needs, args.upgrade, &mut Shown(Installing::new(args.json))).await?)
 }
 
-/// Every package of either lock, with its version before and now.
+/// Returns every package of either lock, with its version before and after.
 fn rows(change: &LockChange) -> BTreeMap<&str, (Option<&str>, Option<&str>)> {
     let mut rows: BTreeMap<&str, (Option<&str>, Option<&str>)> = BTreeMap::new();
     for one in &change.before {
@@ -156,7 +159,7 @@ fn show(changes: &BTreeMap<String, LockChange>, json: bool) {
         }
     }
     match table.row_count() {
-        0 => say::answer("No profile names Python packages that its image does not have."),
+        0 => say::answer("No profile has Python packages to lock."),
         _ => say::answer(&table.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>().join("\n")),
     }
 }

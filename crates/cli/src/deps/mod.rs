@@ -1,5 +1,5 @@
-//! `belljar deps`: which packages a piece of code needs, and the layers in which packages are kept. `detect` only reads:
-//! nothing is run, and nothing is installed.
+//! `belljar deps`: shows the packages that code needs, and manages the layer store. `detect` only reads code:
+//! it runs and installs nothing.
 
 mod library;
 mod lock;
@@ -30,16 +30,16 @@ pub(crate) use spec::{DependencySpec, LayerSettings, SHARED_CACHE_WAIT};
 
 const EXAMPLES: &str = "\
 Examples:
-  belljar deps detect job.py                            what the imports of a file come to
-  belljar deps detect -c 'import cv2, yaml'             of a line of Python
-  belljar deps detect - --language ts < job.ts          of what comes through a pipe
-  belljar deps detect job.py --dep 'acme-sdk==2.1'      with a package that no import tells
-  belljar deps detect requirements.txt                  also pyproject.toml, package.json and locks
-  belljar deps detect job.py --json                     for programs
+  belljar deps detect job.py                            packages that a file imports
+  belljar deps detect -c 'import cv2, yaml'             packages that a line of Python imports
+  belljar deps detect - --language ts < job.ts          packages of code from standard input
+  belljar deps detect job.py --dep 'acme-sdk==2.1'      add a package that is not imported by name
+  belljar deps detect requirements.txt                  also pyproject.toml, package.json, locks
+  belljar deps detect job.py --json                     print JSON
 
-Exit status: 0; 1 when something is unknown or refused; 125 when nothing could be read.";
+Exit status: 0; 1 when a package is unknown or refused; 125 when the code could not be read.";
 
-/// `belljar deps`.
+/// Arguments of `belljar deps`.
 #[derive(Debug, Args)]
 pub(crate) struct DepsArgs {
     #[command(subcommand)]
@@ -48,13 +48,13 @@ pub(crate) struct DepsArgs {
 
 #[derive(Debug, Subcommand)]
 enum DepsCommand {
-    /// Says which packages a piece of code needs, and why; runs and installs nothing
+    /// Shows the packages that code needs, and why, without running or installing anything
     #[command(after_help = EXAMPLES)]
     Detect(DetectArgs),
-    /// Makes the packages of a piece of code ready, so that running it does not have to
+    /// Installs the packages that code needs, so that running it does not have to
     #[command(after_help = prepare::EXAMPLES)]
     Prepare(prepare::PrepareArgs),
-    /// Locks the Python packages of profiles to exact versions and hashes, and installs them
+    /// Locks profiles' Python packages to exact versions and hashes, and installs them
     #[command(after_help = lock::EXAMPLES)]
     Lock(lock::LockArgs),
     #[command(flatten)]
@@ -74,22 +74,22 @@ impl DepsArgs {
 
 #[derive(Debug, Args)]
 struct DetectArgs {
-    /// File with the code, or a list of packages; '-' reads code from standard input
+    /// File with the code, or a package list such as requirements.txt; '-' reads code from standard input
     #[arg(value_name = "FILE")]
     source: Option<PathBuf>,
-    /// The code itself; Python unless --language says otherwise
+    /// Code to analyze, given inline; Python unless --language is set
     #[arg(short = 'c', value_name = "CODE", allow_hyphen_values = true, conflicts_with = "source")]
     code: Option<OsString>,
-    /// Language of the code [default: by file name or #! line]
+    /// Language of the code [default: by file extension or #! line]
     #[arg(long, value_name = "L")]
     language: Option<String>,
-    /// Package that the code needs besides
+    /// Add a package that the code needs
     #[arg(long = "dep", value_name = "NAME", allow_hyphen_values = true)]
     packages: Vec<String>,
-    /// File or folder that comes along, and so can be imported
+    /// File or folder beside the code, whose modules are not packages
     #[arg(long = "file", value_name = "SRC[:DEST]")]
     files: Vec<String>,
-    /// Python whose standard library counts, 3.8 to 3.14
+    /// Python version whose standard library applies, 3.8 to 3.14
     #[arg(long, value_name = "3.X", default_value = "3.12", value_parser = parse_python)]
     python: PythonVersion,
     /// Print one JSON object
@@ -101,16 +101,16 @@ fn parse_python(text: &str) -> Result<PythonVersion, String> {
     PythonVersion::parse(text).ok_or_else(|| "write a version from 3.8 to 3.14".to_owned())
 }
 
-/// What was asked for, and the answer.
+/// The packages that code needs.
 #[derive(Debug)]
 struct Detected {
     registry: Registry,
-    /// The code has errors, so something may have been missed.
+    /// Whether the code has syntax errors, so that imports may have been missed.
     broken: bool,
     answer: Answer,
 }
 
-/// Does what was asked for.
+/// Runs the given subcommand.
 pub(crate) fn run(args: DepsArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
     match args.command {
         DepsCommand::Detect(args) => run_detect(&args, &config.dependencies),
@@ -120,7 +120,7 @@ pub(crate) fn run(args: DepsArgs, environment: &Environment, config: Config) -> 
     }
 }
 
-/// Reads, finds, names, shows.
+/// Finds the imports, resolves them to packages and prints these.
 fn run_detect(args: &DetectArgs, settings: &Settings) -> Result<u8, Failure> {
     let detected = match args.source.as_deref().and_then(manifest_name) {
         Some((path, name)) => of_manifest(path, name, args, settings)?,
@@ -170,7 +170,7 @@ fn code(args: &DetectArgs) -> Result<(String, Language), Failure> {
         }
         (None, Some(code)) => (code.as_encoded_bytes().to_vec(), Ok("python")),
         (None, None) => {
-            return Err(Failure::invalid("nothing to read: give a FILE, '-' for standard input, or -c CODE"));
+            return Err(Failure::invalid("no code given: pass a FILE, '-' for standard input, or -c CODE"));
         }
     };
     let name = match &args.language {
@@ -178,9 +178,7 @@ fn code(args: &DetectArgs) -> Result<(String, Language), Failure> {
         None => guess?,
     };
     let language = Language::named(name).ok_or_else(|| {
-        Failure::invalid(format!(
-            "imports of {name} are not found; of python, javascript and typescript they are"
-        ))
+        Failure::invalid(format!("cannot find imports of {name}; supported: python, javascript, typescript"))
     })?;
     Ok((utf8(bytes)?, language))
 }
@@ -195,7 +193,7 @@ fn unclear(path: &Path) -> Failure {
 fn utf8(bytes: Vec<u8>) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to() + 1;
-        Failure::invalid(format!("code: is not UTF-8 (byte {at}); save it as UTF-8"))
+        Failure::invalid(format!("code: not UTF-8 (byte {at}); save it as UTF-8"))
     })
 }
 
@@ -206,7 +204,8 @@ fn packages(args: &DetectArgs, registry: Registry) -> Result<Vec<Requirement>, F
     args.packages.iter().map(parse).collect()
 }
 
-/// What a file that comes along can be imported as: the first part of the path that it gets.
+/// Returns the top-level name that a file beside the code can be imported as: the first part of its
+/// destination path.
 fn first_part(file: &str) -> Option<String> {
     let place = match file.rsplit_once(':') {
         Some((_, destination)) => destination,

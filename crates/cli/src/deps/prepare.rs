@@ -1,4 +1,4 @@
-//! `belljar deps prepare`: makes the layer that a run would need, and says what is in it.
+//! `belljar deps prepare`: installs the layer that a run would need, and prints its packages.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -19,28 +19,28 @@ use crate::{input, language, os, say};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  belljar deps prepare job.py                           what a run of job.py needs
-  belljar deps prepare --dep numpy --dep 'pandas>=2'    packages of Python
-  belljar deps prepare --dep npm:zod --dep npm:express  packages of JavaScript
-  belljar deps prepare job.py --json                    for programs
+  belljar deps prepare job.py                           install what job.py imports
+  belljar deps prepare --dep numpy --dep 'pandas>=2'    install Python packages
+  belljar deps prepare --dep npm:zod --dep npm:express  install JavaScript packages
+  belljar deps prepare job.py --json                    print JSON
 
-Exit status: 0; 125 when they cannot be had.";
+Exit status: 0; 125 when the packages cannot be installed.";
 
 #[derive(Debug, Args)]
 pub(super) struct PrepareArgs {
-    /// File with the code, or a list of packages such as requirements.txt
+    /// File with the code, or a package list such as requirements.txt
     #[arg(value_name = "FILE")]
     source: Option<PathBuf>,
-    /// The code itself; Python unless --language says otherwise
+    /// Code to analyze, given inline; Python unless --language is set
     #[arg(short = 'c', value_name = "CODE", allow_hyphen_values = true, conflicts_with = "source")]
     code: Option<OsString>,
-    /// Language of the code [default: by file name or #! line]
+    /// Language of the code [default: by file extension or #! line]
     #[arg(long, value_name = "L")]
     language: Option<String>,
-    /// Package; 'npm:' before its name for one of JavaScript
+    /// Install a package; prefix 'npm:' for a JavaScript package
     #[arg(long = "dep", value_name = "NAME")]
     packages: Vec<String>,
-    /// Profile whose packages are prepared as well, and that may let packages be built
+    /// Also install this profile's packages; it may allow building them from source
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
     /// Print one JSON object
@@ -54,7 +54,7 @@ impl PrepareArgs {
     }
 }
 
-/// Shows how far things are.
+/// Shows installation progress.
 pub(super) struct Shown(pub(super) Installing);
 
 impl Progress for Shown {
@@ -63,7 +63,7 @@ impl Progress for Shown {
     }
 }
 
-/// What the packages are for.
+/// The code, files and packages named on the command line.
 struct Wanted {
     language: Option<&'static Language>,
     code: Option<String>,
@@ -80,7 +80,7 @@ pub(super) fn run(args: PrepareArgs, environment: &Environment, config: Config) 
         let host = started.connect(config.warm, config.sandbox_memory).await?;
         let library = own_library(host.provider(), &config, environment)?;
         let mut packages = wanted.packages.clone();
-        // What came with the code is never the profile's own layer.
+        // Packages of an untrusted profile are never part of the profile's own layer.
         let standing: &[String] = match profile.came_with_code {
             true => {
                 packages.extend(profile.packages.iter().cloned());
@@ -135,7 +135,7 @@ fn wanted(args: PrepareArgs) -> Result<Wanted, Failure> {
         }
         (None, None) if wanted.packages.is_empty() && !has_more => {
             return Err(Failure::invalid(
-                "nothing to prepare: give a FILE, -c CODE, --dep NAME or --profile NAME",
+                "nothing to prepare: pass a FILE, -c CODE, --dep NAME or --profile NAME",
             ));
         }
         (None, None) => {}
@@ -160,7 +160,7 @@ fn show(prepared: &Prepared, json: bool) {
         .iter()
         .for_each(|finding| say::warning(&format!("{}; {}", finding.message, finding.suggestion)));
     if prepared.packages.is_empty() {
-        return say::answer("Nothing has to be installed.");
+        return say::answer("No packages needed.");
     }
     prepared.packages.iter().for_each(|package| say::answer(&package.escape_debug().to_string()));
 }

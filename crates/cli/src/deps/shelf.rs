@@ -1,4 +1,4 @@
-//! `belljar deps list|show|prune|verify|export|import`: the layers in which packages are kept.
+//! `belljar deps list|show|prune|verify|export|import`: manages the layer store.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
@@ -20,67 +20,67 @@ use crate::say;
 
 const PRUNE_EXAMPLES: &str = "\
 Examples:
-  belljar deps prune                       down to dependencies.max_bytes and max_cache_bytes of belljar.toml
-  belljar deps prune --to 2G               the least recently used go until 2 GB are left
-  belljar deps prune --unused-for 168h     what nobody used for a week
-  belljar deps prune --all                 everything that is not in use";
+  belljar deps prune                       down to max_bytes and max_cache_bytes of [dependencies]
+  belljar deps prune --to 2G               remove least recently used layers until 2 GB are left
+  belljar deps prune --unused-for 168h     remove layers unused for a week
+  belljar deps prune --all                 remove everything that is not in use";
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:
-  belljar deps export 3fd2a1 numpy.tar             a layer as a file, to carry to a machine without a network
+  belljar deps export 3fd2a1 numpy.tar             write a layer to a file, for an offline machine
   belljar deps export 3fd2a1 - | ssh host 'cat > numpy.tar'";
 
-/// What is asked about layers.
+/// Subcommands that manage layers.
 #[derive(Debug, Subcommand)]
 pub(super) enum ShelfCommand {
-    /// Lists the layers that there are, the most recently used first
+    /// Lists installed layers, most recently used first
     List(ShelfArgs),
-    /// Shows what a layer is made of
+    /// Shows the packages and origin of a layer
     Show {
         #[command(flatten)]
         layer: LayerArg,
         #[command(flatten)]
         shelf: ShelfArgs,
     },
-    /// Removes layers that nobody uses, and what installers keep beyond its bound
+    /// Removes unused layers, and installer caches beyond their limit
     #[command(after_help = PRUNE_EXAMPLES)]
     Prune {
-        /// The least recently used, until this much is left, such as 2G
+        /// Remove least recently used layers until this much is left, such as 2G
         #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
         to: Option<i64>,
-        /// Those that nobody used for so long, such as 168h
+        /// Remove layers unused for this long, such as 168h
         #[arg(long, value_name = "TIME", value_parser = parse_millis, allow_hyphen_values = true)]
         unused_for: Option<i64>,
-        /// All
+        /// Remove all layers that are not in use
         #[arg(long, conflicts_with_all = ["to", "unused_for"])]
         all: bool,
         #[command(flatten)]
         shelf: ShelfArgs,
     },
-    /// Reads every byte of layers; what is damaged is moved away, and made anew when it is needed
-    #[command(after_help = "Exit status: 0; 1 when something was damaged; 125 when nothing could be read.")]
+    /// Verifies layers byte by byte; damaged ones are moved away and rebuilt when next needed
+    #[command(after_help = "Exit status: 0; 1 when a layer is damaged; 125 when layers could not be read.")]
     Verify {
-        /// Layers, or the beginnings of their names [default: all]
+        /// Layers to verify, by name or unique prefix [default: all]
         #[arg(value_name = "LAYER")]
         layers: Vec<String>,
         #[command(flatten)]
         shelf: ShelfArgs,
     },
-    /// Writes a layer into a tar, for a machine without a network
+    /// Writes a layer to a tar file, for an offline machine
     #[command(after_help = EXPORT_EXAMPLES)]
     Export {
         #[command(flatten)]
         layer: LayerArg,
-        /// The new file; '-' is standard output
+        /// File to create; '-' writes to standard output
         #[arg(value_name = "FILE")]
         file: PathBuf,
         #[command(flatten)]
         shelf: ShelfArgs,
     },
-    /// Takes in a layer that 'export' wrote. It is checked to the byte against its own manifest, which says what it
-    /// is made of; who made it is yours to know
+    /// Installs a layer that 'export' wrote. Its content is verified against its own manifest; import only
+    /// files from a source that you trust
     Import {
-        /// The file
+        /// File that 'export' wrote
         #[arg(value_name = "FILE")]
         file: PathBuf,
         #[command(flatten)]
@@ -90,14 +90,14 @@ pub(super) enum ShelfCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct LayerArg {
-    /// A layer, or the beginning of its name
+    /// Name of a layer, or a unique prefix of it
     #[arg(value_name = "LAYER")]
     layer: String,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ShelfArgs {
-    /// Folder with the layers; a server's is 'layers' in its data folder [default: dependencies.folder]
+    /// Layer store; a server's is 'layers' in its data folder [default: dependencies.folder]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
     /// Print JSON
@@ -122,7 +122,7 @@ impl ShelfCommand {
     }
 }
 
-/// Opens the shelf, and does it.
+/// Opens the layer store and runs the subcommand.
 pub(super) fn run(
     command: &ShelfCommand,
     settings: &LayerSettings,
@@ -162,7 +162,7 @@ fn list(shelf: &Shelf, json: bool) -> Result<u8, Failure> {
         return Ok(0);
     }
     if layers.is_empty() {
-        say::answer("No layer is kept here.");
+        say::answer("No layers.");
         return Ok(0);
     }
     let mut table = Table::new();
@@ -215,7 +215,7 @@ fn show(shelf: &Shelf, name: &str, json: bool) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Which layers go, as it was typed; what the configuration allows, where nothing was.
+/// Returns which layers to prune: by the flags, else by the configured limits.
 fn which(
     settings: &LayerSettings,
     to: Option<i64>,
@@ -244,7 +244,7 @@ fn tell_pruned(pruned: Pruned, caches: u64, json: bool) -> Result<u8, Failure> {
     }
     let rest = match caches {
         0 => String::new(),
-        caches => format!(", and {} that installers had kept", show_bytes(caches)),
+        caches => format!(", and {} of installer caches", show_bytes(caches)),
     };
     say::answer(&format!("Removed {}, {}{rest}.", counted(layers), show_bytes(bytes)));
     Ok(0)
@@ -260,7 +260,7 @@ fn verify(shelf: &Shelf, names: &[String], json: bool) -> Result<u8, Failure> {
         match shelf.verify(&key) {
             Ok(_) => whole.push(key),
             Err(ShelfError::Broken { why, .. }) => damaged.push(json!({ "layer": key, "why": why })),
-            // Somebody else has removed it meanwhile.
+            // Removed by another process meanwhile.
             Err(ShelfError::NotFound(_)) => {}
             Err(error) => return Err(failure(error)),
         }
@@ -268,10 +268,10 @@ fn verify(shelf: &Shelf, names: &[String], json: bool) -> Result<u8, Failure> {
     if json {
         say::answer(&json!({ "whole": whole, "damaged": damaged }).to_string());
     } else {
-        // What was damaged has been told, one by one.
+        // Damaged layers were reported one by one.
         let damaged = damaged.len();
         let rest = if damaged == 0 { String::new() } else { format!(", {damaged} damaged and moved away") };
-        say::answer(&format!("{} whole{rest}", counted(whole.len() as u64)));
+        say::answer(&format!("{} intact{rest}", counted(whole.len() as u64)));
     }
     Ok(u8::from(!damaged.is_empty()))
 }
@@ -289,7 +289,7 @@ fn export(shelf: &Shelf, name: &str, file: &Path, json: bool) -> Result<u8, Fail
     match written.and_then(|manifest| synced.map(|()| manifest)) {
         Ok(manifest) => told(&manifest, &format!("Wrote layer {key} to {}.", shown(file)), json),
         Err(failure) => {
-            // Half an archive is of no use to anybody.
+            // A partial archive is useless.
             let _ = std::fs::remove_file(file);
             Err(failure)
         }
@@ -300,13 +300,13 @@ fn import(shelf: &Shelf, file: &Path, json: bool) -> Result<u8, Failure> {
     let failed = |error| Failure::invalid(format!("cannot read {}: {error}", shown(file)));
     let from = BufReader::new(File::open(file).map_err(failed)?);
     let held = shelf.import(from).map_err(failure)?;
-    told(held.manifest(), &format!("Layer {} is here.", held.key()), json)
+    told(held.manifest(), &format!("Imported layer {}.", held.key()), json)
 }
 
 fn told(manifest: &Manifest, sentence: &str, json: bool) -> Result<u8, Failure> {
     match json {
         true => say::answer(&json!(manifest).to_string()),
-        false => say::answer(&format!("{sentence} It holds {}.", some(&manifest.recipe.packages))),
+        false => say::answer(&format!("{sentence} It contains {}.", some(&manifest.recipe.packages))),
     }
     Ok(0)
 }
@@ -314,23 +314,23 @@ fn told(manifest: &Manifest, sentence: &str, json: bool) -> Result<u8, Failure> 
 fn unwritable(file: &Path, error: &io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::AlreadyExists => {
-            Failure::invalid(format!("{}: is there already; give another name, or remove it", shown(file)))
+            Failure::invalid(format!("{} already exists; choose another name, or remove it", shown(file)))
         }
         _ => Failure::host(format!("cannot write {}: {error}", shown(file))),
     }
 }
 
-/// The one layer whose name begins so.
+/// Finds the layer whose name starts with `name`.
 fn named(shelf: &Shelf, name: &str) -> Result<Key, Failure> {
     let keys = shelf.keys().map_err(failure)?;
     let mut fitting = keys.into_iter().filter(|key| !name.is_empty() && key.to_string().starts_with(name));
     match (fitting.next(), fitting.next()) {
         (Some(key), None) => Ok(key),
         (Some(_), Some(_)) => {
-            Err(Failure::invalid(format!("several layers begin with '{name}': write more of it")))
+            Err(Failure::invalid(format!("several layers start with '{name}'; give more of the name")))
         }
         (None, _) => Err(Failure::invalid(format!(
-            "there is no layer '{}'; 'belljar deps list' shows those that there are",
+            "no layer '{}'; list layers with: belljar deps list",
             name.escape_debug()
         ))),
     }
@@ -340,12 +340,12 @@ fn short(key: &Key) -> String {
     key.to_string().chars().take(12).collect()
 }
 
-/// Names in a layer that was imported may be anything.
+/// Escapes a name; names in an imported layer may contain anything.
 fn safe(text: &str) -> String {
     text.escape_debug().to_string()
 }
 
-/// The first packages, and how many more.
+/// Lists the first packages, and how many more there are.
 fn some(packages: &[Package]) -> String {
     const FIRST: usize = 3;
     let mut names: Vec<_> = packages
@@ -363,7 +363,7 @@ fn counted(layers: u64) -> String {
     if layers == 1 { "1 layer".to_owned() } else { format!("{layers} layers") }
 }
 
-/// How long ago a second since 1970 was.
+/// Formats how long ago a Unix timestamp was.
 pub(crate) fn ago(at: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     match now.saturating_sub(at) {
@@ -374,7 +374,7 @@ pub(crate) fn ago(at: u64) -> String {
     }
 }
 
-/// A table without blanks around its lines.
+/// Formats a table without leading and trailing blanks.
 pub(crate) fn trimmed(table: &Table) -> String {
     table.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>().join("\n")
 }

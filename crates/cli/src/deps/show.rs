@@ -1,4 +1,4 @@
-//! The answer, for people and for programs.
+//! Prints the packages that code needs, as text or JSON.
 
 use belljar_analysis::imports::{How, Package, Reason, Registry, Unresolved, Why};
 use comfy_table::{Table, presets};
@@ -7,7 +7,7 @@ use serde_json::json;
 use super::Detected;
 use crate::say;
 
-/// One object, on one line.
+/// Prints one line of JSON.
 pub(super) fn json(detected: &Detected) {
     let Detected { registry, broken, answer } = detected;
     let object = json!({
@@ -19,17 +19,17 @@ pub(super) fn json(detected: &Detected) {
     say::answer(&object.to_string());
 }
 
-/// A table of packages, then what is not installed and what to do about it.
+/// Prints a table of packages, then the imports that are not installed and what to do about them.
 pub(super) fn text(detected: &Detected) {
     let answer = &detected.answer;
     if detected.broken {
-        say::warning("the code has errors, so some of its imports may have been missed");
+        say::warning("the code has syntax errors, so some imports may be missing");
     }
     match answer.packages.is_empty() {
-        true => say::answer("No package would be installed."),
+        true => say::answer("No packages needed."),
         false => say::answer(&table(&answer.packages)),
     }
-    for (title, fatal) in [("Unknown or refused", true), ("Left out", false)] {
+    for (title, fatal) in [("Unknown or refused", true), ("Not installed", false)] {
         let those: Vec<_> = answer.unresolved.iter().filter(|one| one.is_fatal() == fatal).collect();
         if !those.is_empty() {
             say::answer(&format!("\n{title}:"));
@@ -56,7 +56,7 @@ fn table(packages: &[Package]) -> String {
     table.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// What is in code may be anything, so nothing of it may draw on the terminal.
+/// Formats why a package is needed. Names in code may contain anything, so they are escaped.
 fn reason(reason: &Reason) -> String {
     let name = reason.name.escape_debug();
     let verb = match reason.how {
@@ -73,7 +73,7 @@ fn reason(reason: &Reason) -> String {
     }
 }
 
-/// Why something is not installed, and what to do about it.
+/// Explains why an import is not installed, and what to do about it.
 fn explained(one: &Unresolved, registry: Registry) -> (String, String) {
     let rows = match registry {
         Registry::Pypi => "[dependencies.python]",
@@ -82,37 +82,37 @@ fn explained(one: &Unresolved, registry: Registry) -> (String, String) {
     match &one.why {
         Why::Unknown => (
             "no known package".to_owned(),
-            format!("name its package with --dep, or add it to imports in {rows} of belljar.toml"),
+            format!("add its package with --dep, or map it under imports in {rows} of belljar.toml"),
         ),
         Why::Covered { by } => (
-            format!("no known package, but {} may bring it", by.join(", ")),
-            "nothing to do if it does".to_owned(),
+            format!("no known package, but {} may provide it", by.join(", ")),
+            "if it does, nothing needs to be done".to_owned(),
         ),
         Why::Misspelt { likely } => (
-            format!("no known package, and nearly '{likely}'"),
-            format!(
-                "write {likely} if that is meant; else add the name to imports in {rows} of belljar.toml"
-            ),
+            format!("no known package; similar to '{likely}'"),
+            format!("correct it to {likely}, or map it under imports in {rows} of belljar.toml"),
         ),
         Why::Denied => (
             format!("denied in {rows} of belljar.toml"),
-            "do without it, or ask the administrator".to_owned(),
+            "use another package, or ask the administrator to allow it".to_owned(),
         ),
         Why::NotAllowed => (
-            format!("not among allow in {rows} of belljar.toml"),
-            "do without it, or ask the administrator".to_owned(),
+            format!("not in the allow list in {rows} of belljar.toml"),
+            "use another package, or ask the administrator to allow it".to_owned(),
         ),
         Why::Pinned { version } => (
             format!("pinned to {} in {rows} of belljar.toml", version.escape_debug()),
-            "leave out the version".to_owned(),
+            "remove the version".to_owned(),
         ),
         Why::Conflict { with } => {
-            (format!("stated before as {}", with.escape_debug()), "state one version".to_owned())
+            (format!("conflicts with {}", with.escape_debug()), "require one version only".to_owned())
         }
         Why::Direct => (
-            "comes from an address, a path or a repository".to_owned(),
-            "name a package, or set direct = true in [dependencies] of belljar.toml".to_owned(),
+            "a URL, a path or a repository instead of a package".to_owned(),
+            "use a package name, or set direct = true in [dependencies] of belljar.toml".to_owned(),
         ),
-        Why::Invalid { message } => (message.escape_debug().to_string(), "correct it".to_owned()),
+        Why::Invalid { message } => {
+            (message.escape_debug().to_string(), "correct the requirement".to_owned())
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! `[dependencies]` in `belljar.toml`: what may be installed, and how it is kept.
+//! `[dependencies]` in `belljar.toml`: which packages may be installed, and how layers are stored.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,37 +11,37 @@ use serde::Deserialize;
 use crate::env::Environment;
 use crate::failure::Failure;
 
-/// How long a layer may take on its way to or from a shared cache.
+/// Default time limit of one transfer to or from a shared cache.
 pub(crate) const SHARED_CACHE_WAIT: Duration = Duration::from_secs(60);
 
-/// As it is written; what is absent is as usual.
+/// `[dependencies]` as written in the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct DependencySpec {
     python: Ecosystem,
     npm: Ecosystem,
     direct: bool,
-    /// Where layers are kept.
+    /// Folder of the layer store.
     folder: Option<PathBuf>,
-    /// What they may take together, such as `10G`.
+    /// Maximum total size of layers, such as `10G`.
     max_bytes: Option<String>,
-    /// How many there may be.
+    /// Maximum number of layers.
     max_layers: Option<u64>,
-    /// What installers may keep for themselves, such as `10G`.
+    /// Maximum size of the installers' own caches, such as `10G`.
     max_cache_bytes: Option<String>,
-    /// How long it holds which exact packages a requirement comes to, such as `24h`.
+    /// How long a resolution of requirements to exact packages stays valid, such as `24h`.
     ttl: Option<String>,
-    /// Whether tenants use each other's layers.
+    /// Whether tenants share layers.
     shared: bool,
-    /// A cache that machines share: `file:///FOLDER` or `s3://BUCKET/FOLDER`.
+    /// Cache shared between machines: `file:///FOLDER` or `s3://BUCKET/FOLDER`.
     shared_cache: Option<String>,
-    /// Whether layers are only taken from there.
+    /// Whether the shared cache is only read.
     shared_cache_read_only: bool,
-    /// How long one layer may take, there or back, such as `60s`.
+    /// Time limit of one transfer to or from the shared cache, such as `60s`.
     shared_cache_wait: Option<String>,
 }
 
-/// How layers are kept.
+/// Settings of the layer store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LayerSettings {
     folder: Option<PathBuf>,
@@ -66,12 +66,12 @@ impl Default for LayerSettings {
 }
 
 impl DependencySpec {
-    /// What analysis goes by.
+    /// Returns the settings of import analysis.
     pub(crate) fn settings(&self) -> Settings {
         Settings { python: self.python.clone(), npm: self.npm.clone(), direct: self.direct }
     }
 
-    /// Checks what was given about layers.
+    /// Validates and returns the settings of the layer store.
     pub(crate) fn layers(&self) -> Result<LayerSettings, String> {
         let mut layers =
             LayerSettings { folder: self.folder.clone(), shared: self.shared, ..LayerSettings::default() };
@@ -92,7 +92,7 @@ impl DependencySpec {
             layers.ttl = Duration::from_millis(millis);
         }
         if self.folder.as_deref().is_some_and(Path::is_relative) {
-            return Err("dependencies.folder: write an absolute path".to_owned());
+            return Err("dependencies.folder: must be an absolute path".to_owned());
         }
         layers.shared_cache = self.shared_cache()?;
         Ok(layers)
@@ -104,7 +104,7 @@ impl DependencySpec {
         let Some(address) = &self.shared_cache else {
             return match self.shared_cache_read_only || millis.is_some() {
                 true => {
-                    Err("dependencies.shared_cache: is missing, and something is said about it".to_owned())
+                    Err("dependencies.shared_cache: missing, although a setting of it is present".to_owned())
                 }
                 false => Ok(None),
             };
@@ -123,7 +123,8 @@ fn positive(name: &str, given: Option<Result<i64, String>>) -> Result<Option<u64
 }
 
 impl LayerSettings {
-    /// Where layers are kept: the flag, the environment, the file, the person's own cache.
+    /// Returns the folder of the layer store: from the flag, the environment, the file, or the user's cache
+    /// folder.
     pub(crate) fn folder(&self, flag: Option<&Path>, environment: &Environment) -> Result<PathBuf, Failure> {
         let usual = || environment.cache_home.as_ref().map(|cache| cache.join("belljar").join("layers"));
         flag.map(Path::to_owned)
@@ -131,7 +132,7 @@ impl LayerSettings {
             .or_else(|| self.folder.clone())
             .or_else(usual)
             .ok_or_else(|| {
-                Failure::invalid("no place for layers: set HOME, or dependencies.folder in belljar.toml")
+                Failure::invalid("no folder for layers: set HOME, or dependencies.folder in belljar.toml")
             })
     }
 }
@@ -168,7 +169,7 @@ mod tests {
             ("ttl = \"-1h\"", "dependencies.ttl"),
             ("folder = \"here\"", "dependencies.folder"),
             ("shared_cache = \"/srv/layers\"", "dependencies.shared_cache: write file:///"),
-            ("shared_cache_read_only = true", "dependencies.shared_cache: is missing"),
+            ("shared_cache_read_only = true", "dependencies.shared_cache: missing"),
             ("shared_cache = \"s3://layers\"\nshared_cache_wait = \"0\"", "dependencies.shared_cache_wait"),
         ] {
             assert!(layers(text).unwrap_err().starts_with(why), "{text}");

@@ -1,11 +1,11 @@
-//! What this host says about itself where no sandbox could be started. Reading is one function; judging is over text.
+//! Host settings that may explain why no sandbox starts. One function reads them; the rest judges their text.
 
 use std::fs;
 use std::path::Path;
 
 use crate::env;
 
-/// Settings that forbid sandboxes, as their files hold them.
+/// Host settings that can forbid sandboxes, as read from their files.
 #[derive(Debug, Default)]
 pub(super) struct Readings {
     euid: Option<u32>,
@@ -29,7 +29,8 @@ impl Readings {
         }
     }
 
-    /// What may help, most likely first. Root needs no user namespace, so those settings do not concern it.
+    /// Returns hints, most likely first. Root needs no user namespace, so the user-namespace settings do not
+    /// concern it.
     pub(super) fn hints(&self) -> Vec<String> {
         let mut hints = Vec::new();
         if self.container {
@@ -53,19 +54,19 @@ impl Readings {
     }
 }
 
-const CONTAINER: &str = "this is a container, which by default may not make sandboxes of its own; start it with: \
+const CONTAINER: &str = "this is a container, which by default may not create sandboxes; start it with: \
     docker run --cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined \
-    --security-opt systempaths=unconfined … (SYS_ADMIN only where belljar is root)";
-const APPARMOR: &str = "AppArmor keeps ordinary users from making user namespaces (Ubuntu's default); allow it with: \
-    sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0 \
-    (or give belljar alone an AppArmor profile with 'userns,')";
-const CLONE: &str = "ordinary users may not make user namespaces here; allow it with: \
+    --security-opt systempaths=unconfined … (SYS_ADMIN is needed only if belljar runs as root)";
+const APPARMOR: &str = "AppArmor forbids user namespaces to ordinary users (Ubuntu's default); allow them \
+    with: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0 \
+    (or only for belljar, with an AppArmor profile that contains 'userns,')";
+const CLONE: &str = "ordinary users may not create user namespaces; allow them with: \
     sudo sysctl kernel.unprivileged_userns_clone=1";
-const MAX: &str = "the number of user namespaces is limited to 0 here; allow some with: \
+const MAX: &str = "the number of user namespaces is limited to 0; raise it with: \
     sudo sysctl user.max_user_namespaces=15000";
-const ROOT: &str = "root needs no user namespace: sudo belljar doctor shows whether that is enough here";
+const ROOT: &str = "root needs no user namespace; check whether that helps with: sudo belljar doctor";
 
-/// Release of the running kernel.
+/// Returns the release of the running kernel.
 pub(crate) fn kernel_release() -> Option<String> {
     fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|text| text.trim().to_owned())
 }

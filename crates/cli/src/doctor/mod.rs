@@ -1,5 +1,5 @@
-//! `belljar doctor`: starts a real sandbox as proof, and says layer by layer what enforced it, what is missing and the
-//! command that mends it.
+//! `belljar doctor`: starts a real sandbox, and reports for each isolation layer whether it is in force, why
+//! it is missing, and how to fix that.
 
 mod host;
 mod show;
@@ -25,7 +25,7 @@ use crate::os::{self, FoundLanguage, Started};
 
 pub(crate) use host::kernel_release;
 
-/// What was found out. Its names are those of `--json`.
+/// The results of the checks. Field names are those of `--json`.
 #[derive(Debug, Serialize)]
 struct Findings {
     booted: bool,
@@ -48,7 +48,7 @@ struct LayerFinding {
     remedy: Option<String>,
 }
 
-/// What installs the packages of a language, and what would do so faster.
+/// The installer of a language's packages, and a faster one if there is any.
 #[derive(Debug, Serialize)]
 struct InstallerFinding {
     language: &'static str,
@@ -56,12 +56,12 @@ struct InstallerFinding {
     faster: Option<&'static str>,
 }
 
-/// A provider that is configured, and what keeps it from running anything.
+/// A configured provider and its problems.
 #[derive(Debug, Serialize)]
 struct ProviderFinding {
     name: &'static str,
     error: Option<String>,
-    /// Layers that it does not have, and why.
+    /// Isolation layers that it lacks, with the reasons.
     missing: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ struct LanguageFinding {
     install: &'static str,
 }
 
-/// Examines this machine; 0 where a sandbox started and every layer of the floor held, else 1.
+/// Checks this machine. Returns 0 if a sandbox started with every layer of the floor, else 1.
 pub(crate) fn run(args: DoctorArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
     let docker = config.providers.docker();
     let services = config.providers.clone().filled_by(environment).services();
@@ -111,13 +111,13 @@ async fn examine(started: Started, config: Config) -> Findings {
     findings
 }
 
-/// Runs the smallest program there is, and gives the layers that were in force around it.
+/// Runs the smallest possible program and returns the isolation layers in force around it.
 async fn boot(engine: &Engine) -> Result<Vec<Layer>, String> {
     let request = Request { command: Some(vec!["true".to_owned()]), ..Request::default() };
     let report = execute(engine, request).await.map_err(|failure| failure.message)?;
     match report.status {
         Status::Succeeded => Ok(report.isolation().to_vec()),
-        _ => Err(format!("'true' did not succeed inside: {}", report.error.unwrap_or_default())),
+        _ => Err(format!("command 'true' failed in the sandbox: {}", report.error.unwrap_or_default())),
     }
 }
 
@@ -178,7 +178,8 @@ fn docker_finding(settings: DockerSettings) -> Result<ProviderFinding, Failure> 
     Ok(ProviderFinding { name: "docker", error, missing })
 }
 
-/// Whether a service answers and takes our key. Of layers it has none, and one line says so for all.
+/// Checks whether a remote service answers and accepts the API key. It has no isolation layers, which one
+/// line states.
 fn service_finding(
     name: &'static str,
     service: Result<Arc<dyn Provider>, Error>,
@@ -199,11 +200,11 @@ fn installers(environment: &Environment) -> Vec<InstallerFinding> {
         faster: fast.is_none().then_some(faster),
         program: fast.map_or_else(|| usual.to_owned(), |tool| tool.path.display().to_string()),
     };
-    let uv = "uv, ten times faster: pip install uv, or https://docs.astral.sh/uv";
-    let bun = "bun, ten times faster: npm install -g bun, or https://bun.sh";
+    let uv = "uv, ten times faster; install it with: pip install uv, or see https://docs.astral.sh/uv";
+    let bun = "bun, ten times faster; install it with: npm install -g bun, or see https://bun.sh";
     vec![
-        finding("python", tools.uv, "pip, of the interpreter", uv),
-        finding("javascript", tools.bun, "npm, of the image", bun),
+        finding("python", tools.uv, "the interpreter's pip", uv),
+        finding("javascript", tools.bun, "the image's npm", bun),
     ]
 }
 
@@ -245,7 +246,7 @@ mod tests {
         let text = text(&Findings::new(Ok(Layer::FLOOR.to_vec()), &missing(), Vec::new()));
         assert!(text.contains("A sandbox started"), "{text}");
         assert_eq!(text.matches("cgroup.memory, cgroup.pids: no controller").count(), 1, "{text}");
-        assert!(text.contains("mend: mount it"), "{text}");
+        assert!(text.contains("fix: mount it"), "{text}");
     }
 
     #[test]

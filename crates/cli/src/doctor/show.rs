@@ -1,4 +1,4 @@
-//! The findings, for people and for programs.
+//! Prints the results as text or JSON.
 
 use std::io::{self, Write};
 
@@ -6,13 +6,13 @@ use comfy_table::{Table, presets};
 
 use super::{Findings, InstallerFinding, LanguageFinding, LayerFinding};
 
-/// One object, on one line.
+/// Writes one line of JSON.
 pub(super) fn json(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
     serde_json::to_writer(&mut *out, findings)?;
     writeln!(out)
 }
 
-/// Tables, then what to do.
+/// Writes tables, then hints.
 pub(super) fn text(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "belljar {}{}", env!("CARGO_PKG_VERSION"), place(findings))?;
     writeln!(out)?;
@@ -21,7 +21,7 @@ pub(super) fn text(findings: &Findings, out: &mut impl Write) -> io::Result<()> 
         Some(error) => writeln!(out, "\x1b[1;31mNo sandbox started:\x1b[0m {error}")?,
     }
     if !findings.hints.is_empty() {
-        writeln!(out, "\nWhat may help:")?;
+        writeln!(out, "\nPossible fixes:")?;
     }
     for hint in &findings.hints {
         writeln!(out, "  - {hint}")?;
@@ -39,16 +39,16 @@ pub(super) fn text(findings: &Findings, out: &mut impl Write) -> io::Result<()> 
         let state = found.error.as_deref().unwrap_or("ready");
         writeln!(out, "Provider {}: {state}", found.name)?;
         for missing in &found.missing {
-            writeln!(out, "  without {missing}")?;
+            writeln!(out, "  missing {missing}")?;
         }
     }
     Ok(())
 }
 
 fn installers(installers: &[InstallerFinding]) -> Table {
-    let mut table = plain_table(["packages of", "installed by", ""]);
+    let mut table = plain_table(["packages of", "installer", ""]);
     for found in installers {
-        let advice = found.faster.map(|faster| format!("there is {faster}")).unwrap_or_default();
+        let advice = found.faster.map(|faster| format!("better: {faster}")).unwrap_or_default();
         table.add_row([found.language, &found.program, &advice]);
     }
     table
@@ -67,7 +67,10 @@ fn place(findings: &Findings) -> String {
 fn layers(layers: &[LayerFinding], out: &mut impl Write) -> io::Result<()> {
     let enforced = layers.iter().filter(|layer| layer.enforced).count();
     let total = layers.len();
-    writeln!(out, "\x1b[1;32mA sandbox started\x1b[0m, with {enforced} of {total} layers around it.\n")?;
+    writeln!(
+        out,
+        "\x1b[1;32mA sandbox started\x1b[0m with {enforced} of {total} isolation layers in force.\n"
+    )?;
     let mut table = plain_table(["layer", "state", "what it does"]);
     for layer in layers {
         table.add_row([layer.name, state(layer), layer.what]);
@@ -78,7 +81,7 @@ fn layers(layers: &[LayerFinding], out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "\nMissing:")?;
     }
     for (names, reason, remedy) in gaps {
-        writeln!(out, "  {}: {reason}\n    mend: {remedy}", names.join(", "))?;
+        writeln!(out, "  {}: {reason}\n    fix: {remedy}", names.join(", "))?;
     }
     Ok(())
 }
@@ -87,12 +90,12 @@ fn state(layer: &LayerFinding) -> &'static str {
     match (layer.enforced, &layer.reason) {
         (true, _) => "enforced",
         (false, Some(_)) => "missing",
-        // Possible here, and left out on purpose: root, for one, is better off without a user namespace.
+        // Possible here but deliberately not used: root, for example, is better off without a user namespace.
         (false, None) => "not used",
     }
 }
 
-/// Layers that are missing for one and the same reason, told together.
+/// Groups missing layers that have the same reason.
 fn gaps(layers: &[LayerFinding]) -> Vec<(Vec<&'static str>, &str, &str)> {
     let mut gaps: Vec<(Vec<_>, &str, &str)> = Vec::new();
     for layer in layers.iter().filter(|layer| !layer.enforced) {
@@ -108,7 +111,7 @@ fn gaps(layers: &[LayerFinding]) -> Vec<(Vec<&'static str>, &str, &str)> {
 }
 
 fn languages(languages: &[LanguageFinding]) -> Table {
-    let mut table = plain_table(["language", "state", "program, or how to get it"]);
+    let mut table = plain_table(["language", "state", "program, or how to install it"]);
     for language in languages {
         let (state, detail) = match &language.program {
             Some(program) => ("found", program.display().to_string()),
@@ -125,7 +128,7 @@ fn plain_table(header: [&str; 3]) -> Table {
     table
 }
 
-/// The table without the blanks that pad its lines, which would show up in every copy of it.
+/// Formats a table without padding, which would end up in every copy of it.
 fn trimmed(table: &Table) -> String {
     table.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>().join("\n")
 }

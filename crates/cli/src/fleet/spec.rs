@@ -1,4 +1,4 @@
-//! `[providers]`: what the configuration says about providers. A server takes it as the beginning of what it stores.
+//! `[providers]` in `belljar.toml`. A server stores these settings at its first start.
 //!
 //! ```toml
 //! [providers]
@@ -19,11 +19,11 @@ use serde_json::Value;
 use super::{Built, DOCKER, KINDS, Kind, read};
 use crate::env::Environment;
 
-/// `[providers]`.
+/// The `[providers]` table.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(try_from = "Settings")]
 pub(crate) struct ProviderSpec {
-    /// Who serves whoever names nobody; this machine's own where nobody is named.
+    /// Provider of requests that name none; this machine's own if absent.
     pub(crate) usual: Option<String>,
     pub(crate) seeds: BTreeMap<String, Seed>,
 }
@@ -35,7 +35,7 @@ impl TryFrom<Settings> for ProviderSpec {
         let usual = match tables.remove("usual") {
             None => None,
             Some(Value::String(name)) => Some(name),
-            Some(_) => return Err("providers.usual: is not the name of a provider".to_owned()),
+            Some(_) => return Err("providers.usual: must be the name of a provider".to_owned()),
         };
         let seeds = tables.into_iter().map(|(name, table)| {
             let seed =
@@ -48,15 +48,15 @@ impl TryFrom<Settings> for ProviderSpec {
 
 fn seed(name: &str, table: Value) -> Result<Seed, String> {
     let kind = Kind::named(name).map_err(|error| error.to_string())?;
-    let Value::Object(mut settings) = table else { return Err("is not a table of settings".to_owned()) };
+    let Value::Object(mut settings) = table else { return Err("must be a table of settings".to_owned()) };
     let instead = settings.remove("instead").map(serde_json::from_value).transpose();
-    let instead = instead.map_err(|_| "instead: is not a list of providers".to_owned())?;
+    let instead = instead.map_err(|_| "instead: must be a list of provider names".to_owned())?;
     catalog::check(&kind.schema(), &settings).map_err(|error| error.to_string())?;
     Ok(Seed { settings, instead: instead.unwrap_or_default() })
 }
 
 impl ProviderSpec {
-    /// The same for somebody who names a provider: one that needs no configuration is there with its defaults.
+    /// Adds the environment's settings, and the named provider with default settings if it is not configured.
     pub(crate) fn with(mut self, named: Option<&str>, environment: &Environment) -> Self {
         if let Some(kind) = KINDS.iter().find(|kind| Some(kind.name) == named && !kind.stands) {
             self.seeds.entry(kind.name.to_owned()).or_default();
@@ -64,8 +64,8 @@ impl ProviderSpec {
         self.filled_by(environment)
     }
 
-    /// The same with what the environment says and the file does not. A provider of which the file says nothing at all
-    /// is there where the environment has its secret, and whatever else it needs.
+    /// Adds the settings that the environment has and the file does not. A provider missing from the file is
+    /// added if the environment has its secret and all other required settings.
     pub(crate) fn filled_by(mut self, environment: &Environment) -> Self {
         for kind in KINDS {
             let said = environment.about(kind);
@@ -83,14 +83,14 @@ impl ProviderSpec {
         self
     }
 
-    /// Services that are configured, or what is wrong with what is said of them.
+    /// Builds the configured remote services; each may have failed because of its settings.
     pub(crate) fn services(&self) -> Vec<(&'static str, Built)> {
         let services = KINDS.iter().filter(|kind| !kind.stands && kind.name != DOCKER);
         let built = |kind: &Kind| Some((kind.name, kind.build(&self.seeds.get(kind.name)?.settings, None)));
         services.filter_map(built).collect()
     }
 
-    /// How Docker is used, where it is.
+    /// Returns Docker's settings, if it is configured.
     pub(crate) fn docker(&self) -> Option<DockerSettings> {
         self.seeds.get(DOCKER).and_then(|seed| read(&seed.settings).ok())
     }

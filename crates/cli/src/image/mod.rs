@@ -1,4 +1,4 @@
-//! `belljar image`: images without a daemon, and the host's own files as one.
+//! `belljar image`: manages images without a daemon, and seals the host's own files as an image.
 
 mod build;
 mod own;
@@ -26,24 +26,24 @@ pub(crate) use spec::{ImageSettings, ImageSpec};
 
 const PULL_EXAMPLES: &str = "\
 Examples:
-  belljar image pull python:3.12-slim                   as Docker understands the name
-  belljar image pull registry.example/team/tool@sha256:…  exactly this one
-  belljar image pull saved.tar                          what 'docker save' wrote, or an OCI layout
+  belljar image pull python:3.12-slim                   pull an image by name, as with Docker
+  belljar image pull registry.example/team/tool@sha256:…  pull exactly this image
+  belljar image pull saved.tar                          import the output of 'docker save', or an OCI layout
   belljar image pull --username me --password-stdin registry.example/tool < token
-  belljar run --image python:3.12-slim job.py           a run pulls what is missing, too
+  belljar run --image python:3.12-slim job.py           run in an image; a missing one is pulled
 
-What 'docker login' left is used, unless a helper program keeps it; BELLJAR_REGISTRY_USER and
-BELLJAR_REGISTRY_PASSWORD stand for the flags. Mirrors are set in [images] of belljar.toml.";
+Credentials of 'docker login' are used, unless a credential helper stores them; BELLJAR_REGISTRY_USER and
+BELLJAR_REGISTRY_PASSWORD replace the flags. Mirrors are set in [images] of belljar.toml.";
 
 const SEAL_EXAMPLES: &str = "\
 Examples:
-  belljar image seal                                    copies what image 'host' shows of this machine
-  belljar run --image sealed job.py                     runs on the copy
+  belljar image seal                                    copy the files that image 'host' shows
+  belljar run --image sealed job.py                     run on the copy
 
-Sandboxes on it share no file, lock or page of memory with this machine's own files. It stays as it
-is: seal again after updates. What only some users may read is left out.";
+Sandboxes on it share no file, lock or memory page with this machine's own files. The copy does not
+change: seal again after updates. Files that not every user may read are left out.";
 
-/// `belljar image`.
+/// Arguments of `belljar image`.
 #[derive(Debug, Args)]
 pub(crate) struct ImageArgs {
     #[command(subcommand)]
@@ -52,42 +52,42 @@ pub(crate) struct ImageArgs {
 
 #[derive(Debug, Subcommand)]
 enum ImageCommand {
-    /// Builds the default image, or one like it
+    /// Builds the default image, or a variation of it
     #[command(after_help = build::EXAMPLES)]
     Build(build::BuildArgs),
-    /// Lists the images that are here
+    /// Lists images
     List(StoreArgs),
-    /// Fetches an image, checks it and unpacks it
+    /// Pulls an image, verifies it and unpacks it
     #[command(after_help = PULL_EXAMPLES)]
     Pull {
-        /// Name of an image, or an archive or OCI layout of this machine
+        /// Image name, or an archive or OCI layout on this machine
         #[arg(value_name = "IMAGE")]
         image: PathBuf,
-        /// Name to log in with at its registry
+        /// User name for the image's registry
         #[arg(long, value_name = "NAME")]
         username: Option<String>,
-        /// Read the password from standard input
+        /// Read the registry password from standard input
         #[arg(long)]
         password_stdin: bool,
         #[command(flatten)]
         store: StoreArgs,
     },
-    /// Removes images; what runs still use goes when they are over
+    /// Removes images; files that runs still use are removed later
     Rm {
-        /// Names
+        /// Names of the images
         #[arg(value_name = "IMAGE", required = true)]
         images: Vec<String>,
         #[command(flatten)]
         store: StoreArgs,
     },
-    /// Copies this machine's own programs and libraries into image 'sealed'
+    /// Copies this machine's programs and libraries into image 'sealed'
     #[command(after_help = SEAL_EXAMPLES)]
     Seal(StoreArgs),
 }
 
 #[derive(Debug, Args)]
 struct StoreArgs {
-    /// Folder with the images; a server's is 'images' in its data folder [default: images.folder]
+    /// Image store; a server's is 'images' in its data folder [default: images.folder]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
     /// Print JSON
@@ -111,7 +111,7 @@ impl ImageArgs {
     }
 }
 
-/// Does what was asked for.
+/// Runs the given subcommand.
 pub(crate) fn run(args: &ImageArgs, environment: &Environment, config: &Config) -> Result<u8, Failure> {
     let json = args.json();
     let own = Own::of(&config.images, args.store().folder.as_deref(), environment);
@@ -135,11 +135,11 @@ fn list(store: &Store, json: bool) -> Result<u8, Failure> {
         return Ok(0);
     }
     if images.is_empty() {
-        say::answer("There are no images yet; 'belljar image pull' and 'belljar image seal' bring them.");
+        say::answer("No images; get one with: belljar image pull NAME, or belljar image seal");
         return Ok(0);
     }
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(["IMAGE", "DIGEST", "SIZE", "CAME"]);
+    table.load_preset(presets::NOTHING).set_header(["IMAGE", "DIGEST", "SIZE", "ADDED"]);
     for image in &images {
         let digest = image.digest.map(|digest| digest.to_string().chars().take(12).collect());
         let digest: String = digest.unwrap_or_else(|| "-".to_owned());
@@ -154,7 +154,7 @@ fn object(image: &Record) -> Value {
     json!({ "name": image.name, "digest": digest, "bytes": image.bytes, "created": image.created })
 }
 
-/// As people write it, and harmless on a terminal.
+/// Formats an image's name in its short form, escaped for a terminal.
 fn shown(image: &Record) -> String {
     let name = Name::parse(&image.name).map_or_else(|_| image.name.clone(), |name| name.to_string());
     name.escape_debug().to_string()
@@ -177,13 +177,13 @@ async fn fetch(
     };
     let record = record.map_err(failure)?;
     drop(progress);
-    told(&record, "is here", json)
+    told(&record, "Stored", json)
 }
 
 fn told(record: &Record, what: &str, json: bool) -> Result<u8, Failure> {
     match json {
         true => say::answer(&object(record).to_string()),
-        false => say::answer(&format!("Image {} {what}, {}.", shown(record), show_bytes(record.bytes))),
+        false => say::answer(&format!("{what} image {}, {}.", shown(record), show_bytes(record.bytes))),
     }
     Ok(0)
 }
@@ -199,7 +199,11 @@ fn login(user: Option<String>, stdin: bool, environment: &Environment) -> Result
         }
         false => match &environment.registry_password {
             Some(password) => password.reveal().to_owned(),
-            None => return Err(Failure::invalid("a login needs a password: add --password-stdin")),
+            None => {
+                return Err(Failure::invalid(
+                    "--username needs a password: add --password-stdin, or set BELLJAR_REGISTRY_PASSWORD",
+                ));
+            }
         },
     };
     Ok(Some(Login { user, password }))
@@ -216,7 +220,7 @@ async fn remove(store: &Store, images: &[String], json: bool) -> Result<u8, Fail
     match json {
         true => say::answer(&json!({ "removed": images, "roots": roots, "in_use": used }).to_string()),
         false if used > 0 => {
-            say::answer("Removed. What runs still use goes when the next image comes or goes.")
+            say::answer("Removed. Files that runs still use are removed with the next image change.")
         }
         false => say::answer("Removed."),
     }
@@ -228,5 +232,5 @@ async fn seal(store: &Store, json: bool) -> Result<u8, Failure> {
     belljar_engine::provider::Sink::progress(&mut progress, "copying this machine's programs and libraries");
     let record = store.seal(os::host_parts()?).await.map_err(failure)?;
     drop(progress);
-    told(&record, "is sealed", json)
+    told(&record, "Sealed", json)
 }

@@ -1,4 +1,4 @@
-//! Images for runs: what `--image` means, and that it is here before anything runs.
+//! Images of the command line: interprets `--image`, and pulls the image before anything runs.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use crate::env::Environment;
 use crate::failure::Failure;
 use crate::view::Installing;
 
-/// Says what `--image` means: `host`, the folder of a root, an image on this machine, or one by its name.
+/// Interprets `--image`: `host`, the folder of a root, an archive on this machine, or an image name.
 pub(crate) fn meant(given: &Path, request: &mut Request, paths: &mut HostPaths) -> Result<(), Failure> {
     let text = given.to_str().unwrap_or_default();
     if Store::is_packed(given) {
@@ -30,7 +30,7 @@ pub(crate) fn meant(given: &Path, request: &mut Request, paths: &mut HostPaths) 
     Ok(())
 }
 
-/// The images of one folder, opened when one is asked for.
+/// The image store of one folder, opened on first use.
 #[derive(Debug)]
 pub(crate) struct Own {
     place: Result<std::path::PathBuf, String>,
@@ -38,7 +38,7 @@ pub(crate) struct Own {
 }
 
 impl Own {
-    /// This person's own.
+    /// Creates it for the folder of the flag, the settings or the user's cache.
     pub(crate) fn of(settings: &ImageSettings, flag: Option<&Path>, environment: &Environment) -> Arc<Self> {
         let place = settings.folder(flag, environment).map_err(|failure| failure.message);
         Arc::new(Self { place, store: OnceLock::new() })
@@ -53,7 +53,7 @@ impl Own {
         Ok(self.store.get_or_init(|| opened))
     }
 
-    /// Brings in what a request names, if it is not here.
+    /// Imports or pulls the image of a request, if it is not stored yet.
     pub(crate) async fn bring(&self, request: &Request, from: &Sources, quiet: bool) -> Result<(), Failure> {
         let Some(name) = request.image.as_deref().filter(|name| *name != "host") else { return Ok(()) };
         let (store, mut shown) = (self.store()?, Shown(Installing::new(quiet)));
@@ -65,7 +65,9 @@ impl Own {
             return Ok(());
         }
         if name.as_str() == Name::SEALED {
-            return Err(Failure::invalid("image: nothing is sealed here; 'belljar image seal' does that"));
+            return Err(Failure::invalid(
+                "image: there is no sealed image yet; create it with: belljar image seal",
+            ));
         }
         pull(store, &name, &from.registries, &from.credentials, &mut shown).await.map(drop).map_err(failure)
     }
@@ -78,7 +80,7 @@ impl Images for Own {
     }
 }
 
-/// The images that an administrator lets requests name.
+/// The images that the administrator allows requests to name.
 #[derive(Debug)]
 pub(crate) struct Listed {
     own: Arc<Own>,
@@ -86,7 +88,7 @@ pub(crate) struct Listed {
 }
 
 impl Listed {
-    /// `None` where none are listed.
+    /// Returns `None` if no image is allowed.
     pub(crate) fn of(
         settings: &ImageSettings,
         folder: &Path,
@@ -105,7 +107,8 @@ impl Images for Listed {
             None => {
                 let name = name.chars().take(200).collect::<String>();
                 Err(ImagesError::Unknown(format!(
-                    "'{}' is not among those that this server lets requests name",
+                    "'{}' is not an image that this server allows; an administrator can add it to \
+                     images.allow",
                     name.escape_debug()
                 )))
             }
@@ -113,7 +116,7 @@ impl Images for Listed {
     }
 }
 
-/// Where images come from, and as whom.
+/// Registries to pull from, and the credentials for them.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     pub(super) registries: Registries,
@@ -121,7 +124,7 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// Reads what `docker login` left, certificates to trust, and the environment.
+    /// Reads the credentials of `docker login`, trusted certificates and the environment.
     pub(crate) fn of(settings: &ImageSettings, environment: &Environment) -> Self {
         let mut registries = settings.registries.clone();
         registries.authorities = environment.ca_cert.as_deref().and_then(|path| std::fs::read(path).ok());
@@ -130,7 +133,7 @@ impl Sources {
         Self { registries, credentials: Credentials::of_docker(&text) }
     }
 
-    /// The same with a login for an image's own registry.
+    /// Adds a login for an image's own registry.
     pub(super) fn with(mut self, name: &Name, login: Option<Login>) -> Self {
         if let Some((registry, login)) = name.as_str().split('/').next().zip(login) {
             self.credentials = self.credentials.with(registry, login);
@@ -139,7 +142,7 @@ impl Sources {
     }
 }
 
-/// Shows how far things are.
+/// Shows the progress of a pull.
 pub(super) struct Shown(pub(super) Installing);
 
 impl Progress for Shown {

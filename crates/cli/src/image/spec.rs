@@ -1,4 +1,5 @@
-//! `[images]` in `belljar.toml`: where images are kept, where they come from, and which of them requests may name.
+//! `[images]` in `belljar.toml`: where images are stored and pulled from, and which of them requests may
+//! name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,21 +11,21 @@ use serde::Deserialize;
 use crate::env::Environment;
 use crate::failure::Failure;
 
-/// As it is written; what is absent is as usual.
+/// `[images]` as written in the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ImageSpec {
-    /// Where images are kept.
+    /// Folder of the image store.
     folder: Option<PathBuf>,
-    /// What requests of a server may name, of the images that are there.
+    /// Stored images that requests to a server may name.
     allow: Vec<String>,
-    /// Where to ask first, by registry.
+    /// Mirrors to ask first, by registry.
     mirrors: BTreeMap<String, Vec<String>>,
-    /// Registries on this machine that speak no TLS.
+    /// Registries on this machine that are reached without TLS.
     plain_http: Vec<String>,
 }
 
-/// How images are kept and brought.
+/// Settings of the image store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ImageSettings {
     folder: Option<PathBuf>,
@@ -33,17 +34,18 @@ pub(crate) struct ImageSettings {
 }
 
 impl ImageSpec {
-    /// Checks what was given.
+    /// Validates the settings.
     pub(crate) fn settings(&self) -> Result<ImageSettings, String> {
         if self.folder.as_deref().is_some_and(Path::is_relative) {
-            return Err("images.folder: write an absolute path".to_owned());
+            return Err("images.folder: must be an absolute path".to_owned());
         }
         let allow = self.allow.iter().map(|name| Name::parse(name)).collect::<Result<_, _>>();
         let allow = allow.map_err(|error| format!("images.allow: {error}"))?;
         if let Some(far) = self.plain_http.iter().find(|registry| !is_here(registry)) {
             let far = far.escape_debug();
             return Err(format!(
-                "images.plain_http: '{far}' is not on this machine, and is spoken to over TLS only"
+                "images.plain_http: '{far}' is not on this machine; only loopback registries may do without \
+                 TLS"
             ));
         }
         let (mirrors, plain_http) = (self.mirrors.clone(), self.plain_http.clone());
@@ -52,7 +54,7 @@ impl ImageSpec {
     }
 }
 
-/// Whether `HOST[:PORT]` is a loopback address.
+/// Returns whether `HOST[:PORT]` is a loopback address.
 fn is_here(registry: &str) -> bool {
     let host = match registry.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
@@ -63,11 +65,11 @@ fn is_here(registry: &str) -> bool {
 }
 
 impl ImageSettings {
-    /// Where images are kept: the flag, the file, the person's own cache.
+    /// Returns the folder of the image store: from the flag, the file, or the user's cache folder.
     pub(crate) fn folder(&self, flag: Option<&Path>, environment: &Environment) -> Result<PathBuf, Failure> {
         let usual = || environment.cache_home.as_ref().map(|cache| cache.join("belljar").join("images"));
         flag.map(Path::to_owned).or_else(|| self.folder.clone()).or_else(usual).ok_or_else(|| {
-            Failure::invalid("no place for images: set HOME, or images.folder in belljar.toml")
+            Failure::invalid("no folder for images: set HOME, or images.folder in belljar.toml")
         })
     }
 }

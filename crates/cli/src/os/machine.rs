@@ -1,18 +1,18 @@
-//! What this machine has for sandboxes: the memory, processors and processes of the machine, or of the control group that this
-//! process runs in, where that has less.
+//! Resources for sandboxes: the memory, processors and processes of the machine, or of this process's cgroup
+//! if that has less.
 
 use std::path::{Path, PathBuf};
 
 use belljar_engine::limits::Machine;
 
-/// Looks at this machine.
+/// Returns the resources of this machine.
 pub(crate) fn machine() -> Machine {
     machine_below(Path::new("/"))
 }
 
-/// Has the kernel end this process last when memory runs out, where this user may ask for that.
+/// Makes the OOM killer prefer other processes over this one, if the user may ask for that.
 pub(crate) fn outlive_sandboxes() {
-    // That takes CAP_SYS_RESOURCE; whoever has it not is as before.
+    // Needs CAP_SYS_RESOURCE; without it nothing changes.
     let _lowered = std::fs::write("/proc/self/oom_score_adj", "-900");
 }
 
@@ -42,7 +42,8 @@ fn total_memory(meminfo: &str) -> Option<u64> {
     kilobytes.split_whitespace().next()?.parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
 }
 
-/// The folders of the groups that this process is in, below the root of the file system, as they are usually mounted.
+/// Returns the folders of this process's cgroups, relative to the file system root, at their usual mount
+/// points.
 fn own_groups(text: &str) -> Vec<PathBuf> {
     let folder = |line: &str| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -54,7 +55,7 @@ fn own_groups(text: &str) -> Vec<PathBuf> {
     text.lines().filter_map(folder).collect()
 }
 
-/// The lowest of a group's own limit and those of the groups above it; nothing where none is set.
+/// Returns the lowest limit of a cgroup and its ancestors; `None` if none is set.
 fn lowest(root: &Path, group: &Path, file: &str) -> Option<u64> {
     let above = group.ancestors().take_while(|folder| folder.starts_with("sys/fs/cgroup"));
     let limit =
@@ -92,7 +93,7 @@ mod tests {
             ("sys/fs/cgroup/system.slice/pids.max", "500\n"),
         ]);
         let found = machine_below(v2.path());
-        assert_eq!(found.memory_bytes, Some(Machine::share_of(4 << 30)), "of a group above");
+        assert_eq!(found.memory_bytes, Some(Machine::share_of(4 << 30)), "from an ancestor cgroup");
         assert_eq!(found.processes, Some(500));
         let v1 = host(&[
             MEMINFO,

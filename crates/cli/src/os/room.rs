@@ -1,12 +1,12 @@
-//! A folder that files of a stranger are put into, and never beside: every name is looked up from the open folder, part
-//! by part, and no link is followed.
+//! A target folder for untrusted files, which cannot be escaped: every name is looked up from the open
+//! folder, part by part, and no symbolic link is followed.
 
 #[cfg(not(unix))]
 pub(crate) use elsewhere::Room;
 #[cfg(unix)]
 pub(crate) use posix::Room;
 
-/// How many folders may have permissions that can only be set when everything is in them.
+/// Maximum number of folders whose permissions can be set only after their content is written.
 #[cfg(unix)]
 const MOST_CLOSED: usize = 10_000;
 
@@ -28,30 +28,31 @@ mod posix {
     #[derive(Debug)]
     pub(crate) struct Room {
         root: OwnedFd,
-        /// Folders that their owner may not write into, and what they get in the end.
+        /// Folders that their owner may not write to, and their final permissions.
         closed: Vec<(Vec<Vec<u8>>, u32)>,
     }
 
     impl Room {
-        /// The folder itself is the person's choice, so links on the way to it are theirs.
+        /// Opens the folder. The user chose it, so symbolic links on the path to it are followed.
         pub(crate) fn open(path: &Path) -> io::Result<Self> {
             let flags = FOLDER.difference(OFlags::NOFOLLOW);
             Ok(Self { root: openat(CWD, path, flags, Mode::empty())?, closed: Vec::new() })
         }
 
-        /// Makes a folder, where there is none, and sets its permissions.
+        /// Creates a folder if it is missing, and sets its permissions.
         pub(crate) fn folder(&mut self, parts: &[&[u8]], mode: u32) -> io::Result<()> {
             let folder = self.descend(parts)?;
             if mode & 0o300 != 0o300 {
                 if self.closed.len() == MOST_CLOSED {
-                    return Err(io::Error::other("too many folders that may not be written into"));
+                    return Err(io::Error::other("too many read-only folders"));
                 }
                 self.closed.push((parts.iter().map(|part| part.to_vec()).collect(), mode));
             }
             Ok(fchmod(&folder, Mode::from_raw_mode((mode & 0o777 | 0o700) as _))?)
         }
 
-        /// A new file, in place of whatever has its name. Only its owner may open it until it is [`Room::settle`]d.
+        /// Creates a file in place of anything with its name. Only its owner may open it until
+        /// [`Room::settle`] is called.
         pub(crate) fn file(&self, parts: &[&[u8]]) -> io::Result<File> {
             let (folder, name) = self.place(parts)?;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -60,20 +61,21 @@ mod posix {
             Ok(File::from(file))
         }
 
-        /// Gives a file its permissions, without setuid and its kin.
+        /// Sets a file's permissions, without setuid, setgid and sticky.
         pub(crate) fn settle(file: &File, mode: u32) -> io::Result<()> {
             Ok(fchmod(file, Mode::from_raw_mode((mode & 0o777) as _))?)
         }
 
-        /// A new symbolic link, in place of whatever has its name.
+        /// Creates a symbolic link in place of anything with its name.
         pub(crate) fn link(&self, parts: &[&[u8]], target: &[u8]) -> io::Result<()> {
             let (folder, name) = self.place(parts)?;
             Ok(replacing(&folder, name, || symlinkat(target, &folder, name))?)
         }
 
-        /// Sets what could not be set before everything was there.
+        /// Sets the permissions that could not be set before all content was written.
         pub(crate) fn finish(self) -> io::Result<()> {
-            // What is inside comes later in an archive than what it is in, and must be reached through it.
+            // A folder comes before its content in an archive, and its content must stay reachable through
+            // it.
             for (parts, mode) in self.closed.iter().rev() {
                 let parts: Vec<_> = parts.iter().map(Vec::as_slice).collect();
                 fchmod(self.descend(&parts)?, Mode::from_raw_mode((mode & 0o777) as _))?;
@@ -96,7 +98,7 @@ mod posix {
                 }
                 folder = inner.map_err(|errno| match errno {
                     Errno::LOOP | Errno::NOTDIR | Errno::MLINK => {
-                        io::Error::other("its path leads through a link or a file")
+                        io::Error::other("its path leads through a symbolic link or a file")
                     }
                     errno => errno.into(),
                 })?;
@@ -105,7 +107,7 @@ mod posix {
         }
     }
 
-    /// Makes something under a name that another may have; that one is taken away, never followed.
+    /// Creates something under a name. An existing entry of that name is removed, never followed.
     fn replacing<T>(folder: &OwnedFd, name: &[u8], make: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
         match make() {
             Err(Errno::EXIST) => match unlinkat(folder, name, AtFlags::empty()) {
@@ -129,7 +131,9 @@ mod elsewhere {
 
     impl Room {
         pub(crate) fn open(_path: &Path) -> io::Result<Self> {
-            Err(io::Error::other("folders cannot be taken out of a sandbox on this system; take files"))
+            Err(io::Error::other(
+                "folders cannot be copied out of a sandbox on this system; copy single files",
+            ))
         }
 
         pub(crate) fn folder(&mut self, _parts: &[&[u8]], _mode: u32) -> io::Result<()> {

@@ -1,16 +1,16 @@
-//! The terminal in front of a person.
+//! The user's terminal.
 
 #[cfg(not(unix))]
 pub(crate) use elsewhere::*;
 #[cfg(unix)]
 pub(crate) use posix::*;
 
-/// What happens to it from outside.
+/// An event of the terminal.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum TerminalEvent {
-    /// It has another size.
+    /// Its size changed.
     Resized,
-    /// We are to end, with this exit status.
+    /// This process is asked to exit, with this status.
     Ended(u8),
 }
 
@@ -24,14 +24,14 @@ mod posix {
     use super::TerminalEvent;
     use crate::failure::Failure;
 
-    /// A terminal that passes every key on, until this is dropped; also by a panic.
+    /// A terminal in raw mode; restored on drop, also during a panic.
     pub(crate) struct RawTerminal {
         before: Termios,
     }
 
     impl RawTerminal {
         pub(crate) fn enter() -> Result<Self, Failure> {
-            let failed = |errno| Failure::host(format!("set the terminal up: {errno}"));
+            let failed = |errno| Failure::host(format!("set up the terminal: {errno}"));
             let before = tcgetattr(stdin()).map_err(failed)?;
             let mut raw = before.clone();
             raw.make_raw();
@@ -40,7 +40,7 @@ mod posix {
         }
     }
 
-    /// A terminal that does not show what is typed, until this is dropped.
+    /// Turns off the terminal's echo until the returned value is dropped.
     pub(crate) fn hide_typing() -> Option<RawTerminal> {
         let before = tcgetattr(stdin()).ok()?;
         let mut hidden = before.clone();
@@ -51,12 +51,12 @@ mod posix {
 
     impl Drop for RawTerminal {
         fn drop(&mut self) {
-            // Where the terminal is gone, there is nothing to put back.
+            // If the terminal is gone, there is nothing to restore.
             let _best_effort = tcsetattr(stdin(), OptionalActions::Now, &self.before);
         }
     }
 
-    /// Rows and columns of the terminal that is our standard input, if one is.
+    /// Returns rows and columns of the terminal on standard input, if it is one.
     pub(crate) fn window_size() -> Option<(u16, u16)> {
         if !isatty(stdin()) {
             return None;
@@ -65,7 +65,8 @@ mod posix {
         Some(size.map_or((24, 80), |size| (size.ws_row, size.ws_col)))
     }
 
-    /// Every signal that would otherwise end us without putting the terminal back, and changes of its size.
+    /// Changes of the terminal's size, and every signal that would end the process without restoring the
+    /// terminal.
     #[derive(Debug)]
     pub(crate) struct TerminalEvents {
         resized: Signal,
@@ -88,7 +89,7 @@ mod posix {
             })
         }
 
-        /// The next one.
+        /// Waits for the next event.
         pub(crate) async fn next(&mut self) -> TerminalEvent {
             tokio::select! {
                 _ = self.resized.recv() => TerminalEvent::Resized,

@@ -1,4 +1,4 @@
-//! The same on this machine, by its configuration file.
+//! `belljar provider --local`: this machine's providers, from its configuration file.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::fleet::{KINDS, NATIVE};
 use crate::identity::execution_id;
 use crate::run::{on_engine, on_provider};
 
-/// How long a provider may take to say how it is.
+/// Time limit of a provider's health check.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) fn list(config: Config, environment: &Environment, json: bool) -> Result<u8, Failure> {
@@ -41,7 +41,7 @@ pub(super) fn list(config: Config, environment: &Environment, json: bool) -> Res
     })
 }
 
-/// Runs a real program with a provider, and shows what came of it.
+/// Runs a real program with a provider and prints the result.
 pub(crate) fn test(name: &str, config: Config, environment: &Environment, json: bool) -> Result<u8, Failure> {
     let config = Config { providers: config.providers.with(Some(name), environment), ..config };
     let began = Instant::now();

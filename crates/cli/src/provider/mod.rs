@@ -1,4 +1,4 @@
-//! `belljar provider`: who can make sandboxes, what is said about each, and whether it works; of a server, or of this machine.
+//! `belljar provider`: lists, configures and tests providers, of a server or of this machine.
 
 mod here;
 mod settings;
@@ -20,25 +20,25 @@ use crate::fleet::Kind;
 use crate::remote::ServerArgs;
 use crate::say;
 
-/// More layers than these are counted only.
+/// Up to this many missing layers are listed by name; more are only counted.
 const MANY: usize = 4;
 
 const EXAMPLES: &str = "\
 Examples:
-  belljar provider list                                 who there is on the server, and how they do
-  belljar provider list --local                         the same on this machine, without a server
+  belljar provider list                                 list a server's providers and their health
+  belljar provider list --local                         list this machine's providers, without a server
   belljar provider set docker image=python:3.12-slim pool=4
-  belljar provider set e2b api_key=@key.txt             a value from a file; '@-' is standard input
-  belljar provider set docker --instead native          who serves while it fails
+  belljar provider set e2b api_key=@key.txt             read the value from a file, or from stdin with '@-'
+  belljar provider set docker --instead native          use 'native' while 'docker' fails
   belljar provider test docker && belljar provider use docker";
 
-/// `belljar provider`.
+/// Arguments of `belljar provider`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ProviderArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// Look at this machine and its configuration file, and call no server
+    /// Use this machine and its configuration file instead of a server
     #[arg(long, global = true, conflicts_with = "server")]
     local: bool,
     #[command(subcommand)]
@@ -47,62 +47,62 @@ pub(crate) struct ProviderArgs {
 
 #[derive(Debug, Subcommand)]
 enum ProviderCommand {
-    /// Lists providers with what they can do and how they do
+    /// Lists providers with their health and what they do not enforce
     List,
-    /// Shows what can be set about one, as JSON Schema
+    /// Shows a provider's possible settings as a JSON Schema
     Schema {
-        /// Its name
+        /// Name of the provider
         name: String,
     },
-    /// Shows what is set about one; secrets are masked
+    /// Shows a provider's settings; secrets are masked
     Show {
-        /// Its name
+        /// Name of the provider
         name: String,
     },
-    /// Sets something about one; what is not named stays. It is tested first, and counts at once
+    /// Changes settings of a provider and keeps the others. Takes effect at once if a test succeeds
     Set {
-        /// Its name
+        /// Name of the provider
         name: String,
-        /// Settings: KEY=VALUE, KEY=@FILE for a value from a file, KEY= for the default
+        /// Settings: KEY=VALUE, KEY=@FILE to read the value from a file, KEY= for the default
         #[arg(value_name = "KEY=VALUE")]
         settings: Vec<Given>,
-        /// Who serves instead while it fails, in this order; '' for nobody
+        /// Provider to use while this one fails; repeat to list several in order, '' for none
         #[arg(long, value_name = "P")]
         instead: Vec<String>,
-        /// File with all settings as one JSON object instead; '-' is standard input
+        /// File with all settings as one JSON object; '-' reads standard input
         #[arg(long, value_name = "FILE", conflicts_with = "settings")]
         file: Option<PathBuf>,
     },
-    /// Runs a real program with one, from one end to the other; 0 where that succeeded, else 1
+    /// Tests a provider by running a program; exits with 0 if that succeeded, else 1
     Test {
-        /// Its name
+        /// Name of the provider
         name: String,
     },
-    /// Has one serve whoever names none; 'auto' is the strongest that works
+    /// Sets the default provider; 'auto' uses the strongest one that works
     Use {
-        /// Its name
+        /// Name of the provider, or 'auto'
         name: String,
     },
-    /// Lists what was set about one in the past, newest first
+    /// Lists the earlier settings of a provider, newest first
     Versions {
-        /// Its name
+        /// Name of the provider
         name: String,
     },
-    /// Sets what an earlier version says
+    /// Restores earlier settings of a provider
     Rollback {
-        /// Its name
+        /// Name of the provider
         name: String,
-        /// The version
+        /// Version to restore
         version: u32,
     },
-    /// Forgets what is set about one
+    /// Deletes the settings of a provider
     Remove {
-        /// Its name
+        /// Name of the provider
         name: String,
     },
 }
 
-/// Does it.
+/// Runs the given subcommand.
 pub(crate) fn run(args: ProviderArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
     let json = args.server.json;
     if !args.local {
@@ -116,12 +116,13 @@ pub(crate) fn run(args: ProviderArgs, environment: &Environment, config: Config)
         }
         ProviderCommand::Test { name } => here::test(&name, config, environment, json),
         _ => Err(Failure::invalid(
-            "--local: only list, schema and test do without a server; see: belljar setup",
+            "--local: only list, schema and test work without a server; to configure this machine, run: \
+             belljar setup",
         )),
     }
 }
 
-/// A table of providers, as a server lists them.
+/// Prints a table of providers, in the format that a server lists them.
 fn show_list(answer: &Value, json: bool) -> u8 {
     if json {
         say::answer(&answer.to_string());
@@ -135,7 +136,7 @@ fn show_list(answer: &Value, json: bool) -> u8 {
         "VERSION",
         "INSTEAD",
         "NOT ENFORCED",
-        "WHY NOT",
+        "ERROR",
     ]);
     for row in answer["providers"].as_array().into_iter().flatten() {
         let missing = row["capabilities"]["missing_layers"].as_array().cloned().unwrap_or_default();
@@ -156,7 +157,7 @@ fn show_list(answer: &Value, json: bool) -> u8 {
         };
         table.add_row([
             text(&row["name"]),
-            if row["usual"] == true { "usual".to_owned() } else { String::new() },
+            if row["usual"] == true { "default".to_owned() } else { String::new() },
             works.to_owned(),
             text(&row["version"]),
             instead,
@@ -168,7 +169,7 @@ fn show_list(answer: &Value, json: bool) -> u8 {
     0
 }
 
-/// What came of a test; the status for the shell.
+/// Prints the result of a test and returns the exit status.
 fn show_test(tested: &Value, json: bool) -> u8 {
     let passed = tested["passed"] == true;
     if json {
@@ -176,7 +177,7 @@ fn show_test(tested: &Value, json: bool) -> u8 {
     } else if passed {
         let (ms, result) = (tested["duration_ms"].as_f64().unwrap_or_default(), &tested["result"]);
         say::answer(&format!(
-            "{}: a program ran and said {} ({ms:.1} ms, of which the program {} ms)",
+            "{}: test passed, a program printed {} (total {ms:.1} ms, program {} ms)",
             text(&tested["provider"]),
             result["stdout"],
             result["duration_ms"]
@@ -187,7 +188,7 @@ fn show_test(tested: &Value, json: bool) -> u8 {
     u8::from(!passed)
 }
 
-/// Nothing that a server says may draw on the terminal.
+/// Formats a value from a server, escaped for the terminal.
 fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -196,7 +197,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// What a test came to, in the form in which a server says it.
+/// Returns the result of a test in the format of a server.
 fn tested(name: &str, duration_ms: f64, ran: Result<Value, String>) -> Value {
     let passed = ran.as_ref().is_ok_and(|result| result["status"] == "succeeded");
     let error = match &ran {

@@ -1,4 +1,4 @@
-//! Settings as people type them, which become what the schema wants.
+//! Parses settings as typed into the types of their schema.
 
 use std::io::Read;
 use std::str::FromStr;
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
-/// The longest value.
+/// Maximum size of a value read from a file.
 const LONGEST: u64 = 64 << 10;
 
-/// `KEY=VALUE`, as it was typed.
+/// A setting as typed: `KEY=VALUE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Given {
     pub(crate) key: String,
@@ -22,19 +22,18 @@ impl FromStr for Given {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+        let (key, value) = text.split_once('=').ok_or("use KEY=VALUE")?;
         Ok(Self { key: key.to_owned(), value: value.to_owned() })
     }
 }
 
 impl Given {
-    /// Puts it over settings; an empty value takes the setting away.
+    /// Applies it to settings; an empty value removes the setting.
     pub(crate) fn over(self, settings: &mut Settings, schema: &Value) -> Result<(), Failure> {
         let Self { key, value } = self;
         let value = match value.strip_prefix('@') {
-            Some(path) => {
-                read(path).map_err(|error| Failure::invalid(format!("{key}: read '{path}': {error}")))?
-            }
+            Some(path) => read(path)
+                .map_err(|error| Failure::invalid(format!("{key}: cannot read '{path}': {error}")))?,
             None => value,
         };
         if value.is_empty() {
@@ -47,7 +46,8 @@ impl Given {
     }
 }
 
-/// A text as the type that a setting has. What it cannot be stays a text, and is refused by the schema.
+/// Parses a text as the type of a setting. Text of another type stays a string, which the schema then
+/// refuses.
 pub(crate) fn typed(property: &Value, text: &str) -> Value {
     let is = |kind: &str| {
         property["type"] == kind || property["type"].as_array().is_some_and(|all| all.contains(&kind.into()))
@@ -62,7 +62,7 @@ pub(crate) fn typed(property: &Value, text: &str) -> Value {
     }
 }
 
-/// A value from a file, without the end of its line.
+/// Reads a value from a file, without its final newline.
 fn read(path: &str) -> std::io::Result<String> {
     let mut text = String::new();
     match path {

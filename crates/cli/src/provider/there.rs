@@ -1,4 +1,4 @@
-//! The same of a server.
+//! `belljar provider` on a server.
 
 use belljar_engine::catalog::Settings;
 use hyper::Method;
@@ -41,13 +41,13 @@ pub(super) fn run(
         }
         ProviderCommand::Remove { name } => {
             call(&server, Method::DELETE, &place(&name, "configuration"), None)?;
-            say::note(&format!("nothing is set about {} any more", name.escape_debug()));
+            say::note(&format!("deleted the settings of {}", name.escape_debug()));
             Ok(0)
         }
     }
 }
 
-/// What is set now, with what was typed over it.
+/// Returns the current settings with the typed ones applied.
 fn changed(server: &Server, name: &str, given: Vec<Given>, instead: Vec<String>) -> Result<Value, Failure> {
     let place = |what: &str| format!("/v1/providers/{}/{what}", url_part(name));
     let schema = call(server, Method::GET, &place("schema"), None)?;
@@ -65,5 +65,5 @@ fn changed(server: &Server, name: &str, given: Vec<Given>, instead: Vec<String>)
 }
 
 fn object(bytes: &[u8]) -> Result<Settings, Failure> {
-    serde_json::from_slice(bytes).map_err(|_| Failure::invalid("the settings are not a JSON object"))
+    serde_json::from_slice(bytes).map_err(|_| Failure::invalid("--file: the settings must be a JSON object"))
 }

@@ -1,14 +1,15 @@
-//! What was typed, for the commands that call a server.
+//! Arguments of the commands that call a server.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-/// Which server, and how its answer is shown.
+/// Arguments common to all commands that call a server.
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
-    /// Server to call; its key is in BELLJAR_API_KEY [default: BELLJAR_SERVER, or http://127.0.0.1:7117]
+    /// Server to call, with the API key from BELLJAR_API_KEY [default: BELLJAR_SERVER, or
+    /// http://127.0.0.1:7117]
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) server: Option<String>,
     /// Print JSON instead of text and tables
@@ -18,11 +19,11 @@ pub(crate) struct ServerArgs {
 
 const EXECUTIONS_EXAMPLES: &str = "\
 Examples:
-  belljar executions list --status failed --limit 10    the last that failed
-  belljar executions list --metadata job=42 --json      those of a job, for a program
+  belljar executions list --status failed --limit 10    list the latest failures
+  belljar executions list --metadata job=42 --json      list the executions of a job as JSON
   belljar executions cancel exec_01m7g556e5…";
 
-/// `belljar executions`.
+/// Arguments of `belljar executions`.
 #[derive(Debug, Args)]
 #[command(after_help = EXECUTIONS_EXAMPLES)]
 pub(crate) struct ExecutionsArgs {
@@ -36,30 +37,30 @@ pub(crate) struct ExecutionsArgs {
 pub(super) enum ExecutionsCommand {
     /// Lists executions, newest first
     List {
-        /// That stand so: running, succeeded, failed and so on
+        /// Only executions with this status: running, succeeded, failed and so on
         #[arg(long, value_name = "S")]
         status: Option<String>,
-        /// In this language
+        /// Only executions in this language
         #[arg(long, value_name = "L")]
         language: Option<String>,
-        /// With this value in their metadata
+        /// Only executions with this value in their metadata
         #[arg(long, value_name = "K=V", value_parser = pair)]
         metadata: Vec<(String, String)>,
-        /// How many, up to 200
+        /// Maximum number of results, up to 200
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: u32,
-        /// Where the page begins: next_cursor of the one before
+        /// Start of the page: next_cursor of the previous page
         #[arg(long, value_name = "ID")]
         cursor: Option<String>,
     },
-    /// Shows one, with its result
+    /// Shows an execution and its result
     Show {
-        /// Its id
+        /// Id of the execution
         id: String,
     },
-    /// Ends one that waits or runs
+    /// Cancels a queued or running execution
     Cancel {
-        /// Its id
+        /// Id of the execution
         id: String,
     },
 }
@@ -67,11 +68,11 @@ pub(super) enum ExecutionsCommand {
 const TENANT_EXAMPLES: &str = "\
 Examples:
   belljar tenant create ada --concurrency 4
-  belljar tenant quotas ada --cpu-seconds-per-day 3600  an hour of one core a day
-  belljar tenant policy ada strict                      nothing of hers runs under less
-  belljar tenant disable ada                            at once; enable undoes it";
+  belljar tenant quotas ada --cpu-seconds-per-day 3600  one core-hour per day
+  belljar tenant policy ada strict                      enforce policy 'strict' for all runs of 'ada'
+  belljar tenant disable ada                            disable the keys of 'ada' at once";
 
-/// `belljar tenant`.
+/// Arguments of `belljar tenant`.
 #[derive(Debug, Args)]
 #[command(after_help = TENANT_EXAMPLES)]
 pub(crate) struct TenantArgs {
@@ -85,57 +86,57 @@ pub(crate) struct TenantArgs {
 pub(super) enum TenantCommand {
     /// Lists tenants
     List,
-    /// Adds a tenant
+    /// Creates a tenant
     Create {
-        /// Its name
+        /// Name of the tenant
         name: String,
         #[command(flatten)]
         quotas: QuotaArgs,
     },
-    /// Sets what a tenant may have; what is not given is as usual
+    /// Sets a tenant's quotas; omitted ones are reset to their defaults
     Quotas {
-        /// Its name
+        /// Name of the tenant
         name: String,
         #[command(flatten)]
         quotas: QuotaArgs,
     },
-    /// Sets the policy above which none of a tenant's requests can go; 'off' lets them choose
+    /// Enforces a minimum policy for all requests of a tenant; 'off' removes it
     Policy {
-        /// Its name
+        /// Name of the tenant
         name: String,
         /// Name of the policy
         policy: String,
     },
-    /// Sets who serves a tenant's requests that name no provider
+    /// Sets the default provider of a tenant
     Provider {
-        /// Its name
+        /// Name of the tenant
         name: String,
-        /// Name of the provider, or 'auto' [default: the server's usual one]
+        /// Name of the provider, or 'auto' [default: the server's default provider]
         provider: Option<String>,
     },
-    /// Lets a tenant's keys open nothing
+    /// Disables all keys of a tenant
     Disable {
-        /// Its name
+        /// Name of the tenant
         name: String,
     },
-    /// Lets them open again
+    /// Enables a tenant's keys again
     Enable {
-        /// Its name
+        /// Name of the tenant
         name: String,
     },
-    /// Removes a tenant that has nothing any more
+    /// Deletes a tenant that owns nothing any more
     Remove {
-        /// Its name
+        /// Name of the tenant
         name: String,
     },
 }
 
 #[derive(Debug, Args)]
 pub(super) struct QuotaArgs {
-    /// Executions at one time
+    /// Maximum number of concurrent executions
     #[arg(long, value_name = "N")]
     concurrency: Option<u32>,
-    /// Processor time in one day
+    /// CPU time per day
     #[arg(long, value_name = "SECONDS")]
     cpu_seconds_per_day: Option<u64>,
 }
@@ -148,17 +149,17 @@ impl QuotaArgs {
 
 const KEY_EXAMPLES: &str = "\
 Examples:
-  belljar key create --tenant ada --label agent         shown this once
+  belljar key create --tenant ada --label agent         create a key, which is shown only once
   belljar key create --scopes run --expires 12h
-  belljar key rotate bj_9w2vd6sm1k0r --grace 1h         both open for an hour";
+  belljar key rotate bj_9w2vd6sm1k0r --grace 1h         old and new key both work for an hour";
 
-/// `belljar key`.
+/// Arguments of `belljar key`.
 #[derive(Debug, Args)]
 #[command(after_help = KEY_EXAMPLES)]
 pub(crate) struct KeyArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// Whose keys
+    /// Tenant that owns the keys
     #[arg(long, global = true, value_name = "T", default_value = "default")]
     pub(super) tenant: String,
     #[command(subcommand)]
@@ -167,41 +168,41 @@ pub(crate) struct KeyArgs {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCommand {
-    /// Lists keys, without what makes them keys
+    /// Lists keys, without their secrets
     List,
-    /// Makes a key and shows it, this once
+    /// Creates a key and shows it, only this once
     Create {
-        /// What it is for
+        /// Note on what the key is for
         #[arg(long, default_value = "")]
         label: String,
-        /// What it opens: run, sandboxes, admin [default: run,sandboxes]
+        /// Scopes that the key gives access to: run, sandboxes, admin [default: run,sandboxes]
         #[arg(long, value_name = "S", value_delimiter = ',')]
         scopes: Vec<String>,
-        /// When it ends by itself, such as 12h
+        /// How long the key is valid, such as 12h [default: forever]
         #[arg(long, value_name = "TIME")]
         expires: Option<String>,
     },
-    /// Makes a successor and shows it, this once
+    /// Replaces a key and shows the new one, only this once
     Rotate {
-        /// Its id
+        /// Id of the key
         id: String,
-        /// How long the old one still opens [default: not at all]
+        /// How long the old key stays valid, such as 1h [default: not at all]
         #[arg(long, value_name = "TIME")]
         grace: Option<String>,
     },
-    /// Takes a key back, at once and for good
+    /// Revokes a key, at once and permanently
     Revoke {
-        /// Its id
+        /// Id of the key
         id: String,
     },
 }
 
 const PROFILE_EXAMPLES: &str = "\
 Examples:
-  belljar profile set small small.json                  limits and network by a name
+  belljar profile set small small.json                  create profile 'small' from a JSON file
   belljar profile show small";
 
-/// `belljar profile`.
+/// Arguments of `belljar profile`.
 #[derive(Debug, Args)]
 #[command(after_help = PROFILE_EXAMPLES)]
 pub(crate) struct ProfileArgs {
@@ -213,28 +214,28 @@ pub(crate) struct ProfileArgs {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ProfileCommand {
-    /// Lists the profiles that were set on the server
+    /// Lists the profiles on the server
     List,
-    /// Shows one
+    /// Shows a profile
     Show {
-        /// Its name
+        /// Name of the profile
         name: String,
     },
-    /// Adds or replaces one
+    /// Creates or replaces a profile
     Set {
-        /// Its name
+        /// Name of the profile
         name: String,
-        /// File with the profile as JSON; '-' is standard input
+        /// File with the profile as JSON; '-' reads standard input
         file: PathBuf,
     },
-    /// Removes one
+    /// Deletes a profile
     Remove {
-        /// Its name
+        /// Name of the profile
         name: String,
     },
 }
 
 pub(super) fn pair(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
-    pair.ok_or_else(|| "write KEY=VALUE".to_owned())
+    pair.ok_or_else(|| "use KEY=VALUE".to_owned())
 }

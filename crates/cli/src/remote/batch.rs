@@ -1,7 +1,7 @@
-//! `belljar run --server URL --batch FILE`: lines go out over one call while their results come back over it.
+//! `belljar run --server URL --batch FILE`: sends requests and receives their results over one HTTP call.
 //!
-//! A line is sent when it has its turn, so `--jobs` counts those that are out. A server lets go of a batch in which nothing
-//! happens for long, so after a pause the next line begins another call.
+//! A line is sent when a job is free, so `--jobs` limits the lines in flight. A server closes an idle batch,
+//! so after a pause the next line starts a new call.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -27,22 +27,22 @@ use crate::failure::Failure;
 
 const PATH: &str = "/v1/batches";
 const LINES: &str = "application/x-ndjson";
-/// After which another call is begun; shorter than any server's patience.
+/// Idle time after which a new call is started; shorter than any server's timeout.
 const PAUSE: Duration = Duration::from_secs(10);
-/// The longest line that is taken: the longest result, and some.
+/// Maximum length of a line: the longest result, with some margin.
 const LONGEST: usize = 256 << 20;
 
-/// A server.
+/// Runs requests on a server.
 pub(crate) struct There {
     server: Arc<Server>,
     jobs: NonZeroUsize,
     call: Option<Call>,
-    /// What could not even be sent.
+    /// Requests that could not be sent.
     not_sent: VecDeque<Finished>,
 }
 
 impl There {
-    /// The server of this address.
+    /// Creates it for the server at this URL.
     pub(crate) fn new(url: &str, environment: &Environment, jobs: NonZeroUsize) -> Result<Self, Failure> {
         let server = Arc::new(Server::of(Some(url), environment)?);
         Ok(Self { server, jobs, call: None, not_sent: VecDeque::new() })
@@ -86,7 +86,7 @@ impl Place for There {
         Some(call.next().await)
     }
 
-    /// Whoever hangs up takes the executions along.
+    /// Drops the connection, upon which the server cancels its executions.
     fn cancel(&mut self) {
         self.call = None;
     }
@@ -99,16 +99,16 @@ enum Answer {
     Comes(Incoming),
 }
 
-/// One call, and the lines that are out.
+/// An HTTP call and its lines in flight.
 struct Call {
     lines: Sender<Bytes>,
     answer: Answer,
     ready: Vec<u8>,
-    /// The number of the next line, as the server counts them.
+    /// The server's index of the next line.
     number: u64,
-    /// Which line of ours has which number of the server's.
+    /// Maps the server's index of a line to the index in the input file.
     out: HashMap<u64, u64>,
-    /// When something happened last.
+    /// Time of the last activity.
     since: Instant,
 }
 
@@ -125,7 +125,8 @@ impl Call {
 
     fn send(&mut self, index: u64, mut line: Vec<u8>) {
         line.push(b'\n');
-        // There is room for as many as may be out. Where nobody takes them any more, the answer says why.
+        // The channel has room for all jobs, so this fails only if the call has ended; then the response says
+        // why.
         let _ = self.lines.try_send(line.into());
         self.out.insert(self.number, index);
         self.number += 1;
@@ -140,12 +141,12 @@ impl Call {
                 return self.take(&line);
             }
             if self.ready.len() > LONGEST {
-                return Err(lost("a line is too long"));
+                return Err(lost("a line of the batch is too long"));
             }
             match &mut self.answer {
                 Answer::Awaited(answer) => self.answer = Answer::Comes(answer.await?.into_body()),
                 Answer::Comes(body) => {
-                    let frame = body.frame().await.ok_or_else(|| lost("it ended early"))?;
+                    let frame = body.frame().await.ok_or_else(|| lost("the connection closed early"))?;
                     let frame = frame.map_err(|error| lost(&error.to_string()))?;
                     self.ready.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
                 }
@@ -153,13 +154,13 @@ impl Call {
         }
     }
 
-    /// The same line with our own number.
+    /// Converts a result line: replaces the server's index by the one in the input file.
     fn take(&mut self, line: &[u8]) -> Result<Done, Failure> {
         let Told { index, status } =
-            serde_json::from_slice(line).map_err(|error| lost(&format!("no line of a batch: {error}")))?;
-        let own = self.out.remove(&index).ok_or_else(|| lost("a line that was not sent"))?;
+            serde_json::from_slice(line).map_err(|error| lost(&format!("not a result line: {error}")))?;
+        let own = self.out.remove(&index).ok_or_else(|| lost("a result of an unknown request"))?;
         let theirs = format!("{{\"index\":{index},");
-        let rest = line.strip_prefix(theirs.as_bytes()).ok_or_else(|| lost("no line of a batch"))?;
+        let rest = line.strip_prefix(theirs.as_bytes()).ok_or_else(|| lost("not a result line"))?;
         let became = match status.as_deref() {
             Some("succeeded") => Became::Succeeded,
             Some("cancelled") => Became::Cancelled,
@@ -171,7 +172,7 @@ impl Call {
     }
 }
 
-/// What has to be known of a line.
+/// The fields read from a result line.
 #[derive(Debug, Deserialize)]
 struct Told {
     index: u64,
@@ -179,10 +180,10 @@ struct Told {
 }
 
 fn lost(why: &str) -> Failure {
-    Failure::host(format!("read the server's answer: {why}"))
+    Failure::host(format!("cannot read the server's response: {why}"))
 }
 
-/// The body of a call: lines as they have their turn.
+/// The body of a call: lines as they are sent.
 struct Lines(Receiver<Bytes>);
 
 impl Body for Lines {

@@ -1,4 +1,4 @@
-//! Events of a server, one at a time, and the bytes in them.
+//! Reads server-sent events, and the output bytes in them.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
-/// The longest event that is taken: the longest result, and some.
+/// Maximum length of an event: the longest result, with some margin.
 const LONGEST: usize = 256 << 20;
 
-/// Server-sent events.
+/// A stream of server-sent events.
 pub(super) struct Events {
     body: Incoming,
     ready: Vec<u8>,
-    /// So far there is no end of an event in it.
+    /// Length of the buffer's prefix that contains no end of an event.
     searched: usize,
 }
 
@@ -26,12 +26,12 @@ impl Events {
         Self { body: response.into_body(), ready: Vec::new(), searched: 0 }
     }
 
-    /// The next one, where an end would be too early.
+    /// Returns the next event, or an error at the end of the stream.
     pub(super) async fn expect(&mut self) -> Result<(String, Value), Failure> {
-        self.next().await?.ok_or_else(|| lost("it ended early"))
+        self.next().await?.ok_or_else(|| lost("the connection closed early"))
     }
 
-    /// The next one; nothing where the server ended them.
+    /// Returns the next event, or `None` at the end of the stream.
     pub(super) async fn next(&mut self) -> Result<Option<(String, Value)>, Failure> {
         loop {
             let from = self.searched.saturating_sub(1);
@@ -42,7 +42,7 @@ impl Events {
             }
             self.searched = self.ready.len();
             if self.ready.len() > LONGEST {
-                return Err(lost("it is too long"));
+                return Err(lost("an event is too long"));
             }
             let Some(frame) = self.body.frame().await else { return Ok(None) };
             let frame = frame.map_err(|error| lost(&error.to_string()))?;
@@ -52,7 +52,7 @@ impl Events {
 }
 
 fn lost(why: &str) -> Failure {
-    Failure::host(format!("read the server's answer: {why}"))
+    Failure::host(format!("cannot read the server's response: {why}"))
 }
 
 fn parse(event: &str) -> (String, Value) {
@@ -60,12 +60,12 @@ fn parse(event: &str) -> (String, Value) {
     (field("event: ").to_owned(), serde_json::from_str(field("data: ")).unwrap_or_default())
 }
 
-/// The stream that an `output` event is of.
+/// Returns the stream of an `output` event.
 pub(super) fn stream_of(output: &Value) -> Stream {
     if output["stream"] == "stderr" { Stream::Stderr } else { Stream::Stdout }
 }
 
-/// Its bytes: what is no text comes encoded beside it.
+/// Returns the bytes of an `output` event. Bytes that are not UTF-8 are in its `base64` field.
 pub(super) fn bytes_of(output: &Value) -> Vec<u8> {
     let encoded = output["base64"].as_str().and_then(|text| STANDARD.decode(text).ok());
     encoded.unwrap_or_else(|| output["text"].as_str().unwrap_or_default().into())

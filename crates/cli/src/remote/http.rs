@@ -1,4 +1,4 @@
-//! A small HTTP client: one connection for one call, to the server that was named.
+//! A small HTTP client: one connection per call, to the given server.
 
 use std::io;
 use std::time::Duration;
@@ -25,51 +25,51 @@ use crate::failure::Failure;
 
 const USUAL: &str = "http://127.0.0.1:7117";
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest answer that is taken: the longest result, and some.
+/// Maximum size of a response: the longest result, with some margin.
 const LONGEST: usize = 256 << 20;
 
 const JSON: &str = "application/json";
-/// Events of a server, as they come.
+/// Content type of server-sent events.
 pub(super) const EVENTS: &str = "text/event-stream";
 const BYTES: &str = "application/octet-stream";
 
-/// What is sent: bytes that are there, or that are still coming.
+/// A request body, complete or streamed.
 pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// The server to call.
 #[derive(Debug, Clone)]
 pub(crate) struct Server {
     authority: String,
-    /// Where HTTPS is spoken.
+    /// TLS settings, if the URL is HTTPS.
     secure: Option<Secure>,
     key: Option<Hidden>,
 }
 
 impl Server {
-    /// The flag counts, then the environment.
+    /// Parses the server's URL from the flag, else from the environment.
     pub(crate) fn of(flag: Option<&str>, environment: &Environment) -> Result<Self, Failure> {
         let url = flag.or(environment.server.as_deref()).unwrap_or(USUAL);
         let refused = |why: &str| Failure::invalid(format!("--server: '{}': {why}", url.escape_debug()));
         let (secure, rest) = match (url.strip_prefix("https://"), url.strip_prefix("http://")) {
             (Some(rest), _) => (true, rest),
             (None, Some(rest)) => (false, rest),
-            (None, None) => return Err(refused("must begin with https:// or http://")),
+            (None, None) => return Err(refused("must start with https:// or http://")),
         };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]_".contains(&byte);
         if authority.is_empty() || !authority.bytes().all(plain) {
-            return Err(refused("is no server; write https://HOST:PORT"));
+            return Err(refused("not a server URL; use https://HOST:PORT"));
         }
         let secure = secure.then(|| Secure::to(host(authority), environment)).transpose()?;
         Ok(Self { authority: authority.to_owned(), secure, key: environment.api_key.clone() })
     }
 
-    /// With its usual port.
+    /// Returns the URL scheme and its default port.
     fn scheme(&self) -> (&'static str, u16) {
         if self.secure.is_some() { ("https", 443) } else { ("http", 80) }
     }
 
-    /// A connection that waits for a request.
+    /// Opens a connection.
     async fn connect(&self) -> io::Result<SendRequest<Body>> {
         let (_, port) = self.scheme();
         let address = if has_port(&self.authority) {
@@ -84,7 +84,7 @@ impl Server {
         }
     }
 
-    /// Calls, and gives the whole answer; nothing is null.
+    /// Calls the server and returns the JSON response; an empty response is null.
     pub(crate) async fn call(
         &self,
         method: Method,
@@ -95,7 +95,7 @@ impl Server {
         read(response).await
     }
 
-    /// Asks for something that need not be there.
+    /// Gets a resource that may not exist.
     pub(crate) async fn find(&self, path: &str) -> Result<Option<Value>, Failure> {
         let response = self.forward(request(Method::GET, path, [JSON, JSON], nothing())).await?;
         match response.status() {
@@ -104,7 +104,7 @@ impl Server {
         }
     }
 
-    /// Calls, and gives the answer as it comes. What is no success is an error.
+    /// Calls the server and returns the response as a stream. An unsuccessful status is an error.
     pub(super) async fn send(
         &self,
         method: Method,
@@ -116,7 +116,7 @@ impl Server {
         self.exchange(method, path, [accept, JSON], body).await
     }
 
-    /// The same with any body; the kinds are those of the answer and of the body.
+    /// Calls the server with any body; `kinds` are the content types of the response and of the body.
     pub(super) async fn exchange(
         &self,
         method: Method,
@@ -127,12 +127,12 @@ impl Server {
         accepted(self.forward(request(method, path, kinds, body)).await?).await
     }
 
-    /// Sends bytes, and gives the whole answer.
+    /// Sends bytes and returns the JSON response.
     pub(super) async fn put(&self, method: Method, path: &str, body: Body) -> Result<Value, Failure> {
         read(self.exchange(method, path, [JSON, BYTES], body).await?).await
     }
 
-    /// Turns a connection into a WebSocket.
+    /// Opens a WebSocket.
     pub(super) async fn upgrade(&self, path: &str) -> Result<TokioIo<Upgraded>, Failure> {
         let key = generate_key();
         let accept = derive_accept_key(key.as_bytes());
@@ -148,20 +148,22 @@ impl Server {
         }
         let response = self.forward(request).await?;
         if response.status().is_success() || response.status().is_redirection() {
-            return Err(Failure::host("the server does not speak WebSocket here; is it of this version?"));
+            return Err(Failure::host(
+                "the server did not accept the WebSocket; does it have the same version as this program?",
+            ));
         }
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(refusal(response).await);
         }
         let said = response.headers().get(header::SEC_WEBSOCKET_ACCEPT);
         if said.is_none_or(|said| said.as_bytes() != accept.as_bytes()) {
-            return Err(Failure::host("the server's WebSocket answer is not to this request"));
+            return Err(Failure::host("the server's WebSocket handshake is invalid"));
         }
         let upgraded = hyper::upgrade::on(response).await;
         upgraded.map(TokioIo::new).map_err(|error| self.failed(&error.to_string()))
     }
 
-    /// Sends a request as it is, with our key, and gives whatever is answered.
+    /// Sends a request with the API key and returns the response, whatever its status.
     pub(super) async fn forward(&self, mut request: Request<Body>) -> Result<Response<Incoming>, Failure> {
         insert(&mut request, header::HOST, &self.authority)?;
         request.headers_mut().remove(header::AUTHORIZATION);
@@ -170,7 +172,7 @@ impl Server {
         }
         let unreachable = |why: &str| {
             self.failed(&format!(
-                "{why}; start a server with 'belljar serve', or name another with --server or BELLJAR_SERVER"
+                "{why}; start a server with 'belljar serve', or set its URL with --server or BELLJAR_SERVER"
             ))
         };
         let connected = timeout(PATIENCE, self.connect()).await.map_err(|_| unreachable("no answer"))?;
@@ -182,17 +184,17 @@ impl Server {
     }
 
     fn failed(&self, why: &str) -> Failure {
-        Failure::host(format!("call {}://{}: {why}", self.scheme().0, self.authority))
+        Failure::host(format!("cannot call {}://{}: {why}", self.scheme().0, self.authority))
     }
 }
 
-/// What is asked for goes out over this stream.
+/// Opens an HTTP connection over this stream.
 async fn greet(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
 ) -> io::Result<SendRequest<Body>> {
     let (sender, connection) =
         http1::handshake(TokioIo::new(Patient(stream))).await.map_err(io::Error::other)?;
-    // Ends with the answer; what goes wrong on it is seen there.
+    // Ends with the response; errors of the connection are reported there.
     tokio::spawn(connection.with_upgrades());
     Ok(sender)
 }
@@ -200,7 +202,7 @@ async fn greet(
 fn request(method: Method, path: &str, [accept, kind]: [&'static str; 2], body: Body) -> Request<Body> {
     let mut request = Request::new(body);
     *request.method_mut() = method;
-    // A path of ours is made of encoded parts; were it none, the server would not know it either.
+    // Paths are built from encoded parts, so they parse; the server would not know an invalid one either.
     *request.uri_mut() = path.parse().unwrap_or_default();
     request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static(accept));
     request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -208,14 +210,15 @@ fn request(method: Method, path: &str, [accept, kind]: [&'static str; 2], body: 
 }
 
 fn insert(request: &mut Request<Body>, name: HeaderName, value: &str) -> Result<(), Failure> {
-    let mut text = HeaderValue::from_str(value)
-        .map_err(|_| Failure::invalid(format!("{name}: has characters that no header can have")))?;
+    let mut text = HeaderValue::from_str(value).map_err(|_| {
+        Failure::invalid(format!("{name}: contains characters that are not allowed in a header"))
+    })?;
     text.set_sensitive(name == header::AUTHORIZATION);
     request.headers_mut().insert(name, text);
     Ok(())
 }
 
-/// A body that is there.
+/// Creates a body from bytes.
 pub(super) fn bytes(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
@@ -228,7 +231,7 @@ async fn accepted(response: Response<Incoming>) -> Result<Response<Incoming>, Fa
     if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
 }
 
-/// The name or address alone, an IPv6 one without its brackets.
+/// Returns the host name or address, without port and without the brackets of an IPv6 address.
 fn host(authority: &str) -> &str {
     let host = if has_port(authority) {
         authority.rsplit_once(':').map_or(authority, |(host, _)| host)
@@ -244,7 +247,7 @@ fn has_port(authority: &str) -> bool {
 
 async fn read(response: Response<Incoming>) -> Result<Value, Failure> {
     let limited = http_body_util::Limited::new(response.into_body(), LONGEST);
-    let lost = |why: String| Failure::host(format!("read the server's answer: {why}"));
+    let lost = |why: String| Failure::host(format!("cannot read the server's response: {why}"));
     let bytes = limited.collect().await.map_err(|error| lost(error.to_string()))?.to_bytes();
     if bytes.is_empty() {
         return Ok(Value::Null);
@@ -252,33 +255,33 @@ async fn read(response: Response<Incoming>) -> Result<Value, Failure> {
     serde_json::from_slice(&bytes).map_err(|error| lost(error.to_string()))
 }
 
-/// What the server said instead of what was asked for.
+/// Converts an error response.
 pub(super) async fn refusal(response: Response<Incoming>) -> Failure {
     let status = response.status();
     let answer = read(response).await.unwrap_or_default();
-    let mut failure = refused(&answer["error"], &format!("it answered {status}"));
+    let mut failure = refused(&answer["error"], &format!("status {status}"));
     if status == StatusCode::UNAUTHORIZED {
         failure
             .message
-            .push_str("; set BELLJAR_API_KEY to a key of this server ('belljar key create' makes one)");
+            .push_str("; set BELLJAR_API_KEY to a key of this server (create one with: belljar key create)");
     }
     failure
 }
 
-/// What the server says went wrong, in its own words.
+/// Converts an error object of the server; `otherwise` is used if it has no message.
 pub(super) fn refused(error: &Value, otherwise: &str) -> Failure {
     let code = serde_json::from_value(error["code"].clone()).unwrap_or(ErrorCode::SetupFailed);
     let message = error["message"].as_str().unwrap_or(otherwise);
     Failure { code, message: format!("server: {message}") }
 }
 
-/// A query of these names and values.
+/// Builds a URL query.
 pub(super) fn query(pairs: &[(String, String)]) -> String {
     let pairs: Vec<_> = pairs.iter().map(|(name, value)| format!("{}={}", part(name), part(value))).collect();
     pairs.join("&")
 }
 
-/// Text as one part of a path or query.
+/// Encodes text as one part of a URL path or query.
 pub(crate) fn part(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let encode = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };

@@ -1,4 +1,5 @@
-//! The commands that call a server: executions, sandboxes, tenants, keys, profiles, and `run --server`, batches included.
+//! Commands that call a server: executions, sandboxes, tenants, keys, profiles, and `run --server`, including
+//! batches.
 
 mod args;
 mod batch;
@@ -32,7 +33,7 @@ const TENANTS: Columns = &["name", "disabled", "stored_bytes", "quotas"];
 const KEYS: Columns = &["id", "label", "scopes", "expires", "last_used", "revoked"];
 const PROFILES: Columns = &["name", "profile"];
 
-/// `belljar executions`.
+/// Runs `belljar executions`.
 pub(crate) fn executions(args: ExecutionsArgs, environment: &Environment) -> Result<u8, Failure> {
     let server = server(&args.server, environment)?;
     match args.command {
@@ -54,7 +55,7 @@ pub(crate) fn executions(args: ExecutionsArgs, environment: &Environment) -> Res
     }
 }
 
-/// `belljar tenant`.
+/// Runs `belljar tenant`.
 pub(crate) fn tenant(args: TenantArgs, environment: &Environment) -> Result<u8, Failure> {
     let server = server(&args.server, environment)?;
     let place = |name: &str| format!("/v1/tenants/{}", http::part(name));
@@ -87,7 +88,7 @@ pub(crate) fn tenant(args: TenantArgs, environment: &Environment) -> Result<u8, 
     }
 }
 
-/// `belljar key`.
+/// Runs `belljar key`.
 pub(crate) fn key(args: KeyArgs, environment: &Environment) -> Result<u8, Failure> {
     let server = server(&args.server, environment)?;
     let place = format!("/v1/tenants/{}/keys", http::part(&args.tenant));
@@ -116,7 +117,7 @@ pub(crate) fn key(args: KeyArgs, environment: &Environment) -> Result<u8, Failur
     }
 }
 
-/// `belljar profile`.
+/// Runs `belljar profile`.
 pub(crate) fn profile(args: ProfileArgs, environment: &Environment) -> Result<u8, Failure> {
     let server = server(&args.server, environment)?;
     let place = |name: &str| format!("/v1/profiles/{}", http::part(name));
@@ -128,7 +129,7 @@ pub(crate) fn profile(args: ProfileArgs, environment: &Environment) -> Result<u8
         ProfileCommand::Show { name } => show::one(&call(&server, Method::GET, &place(&name), None)?),
         ProfileCommand::Set { name, file } => {
             let profile: Value = serde_json::from_slice(&input::code(&file)?)
-                .map_err(|error| Failure::invalid(format!("the profile is not JSON: {error}")))?;
+                .map_err(|error| Failure::invalid(format!("the profile file is not JSON: {error}")))?;
             show::one(&call(&server, Method::PUT, &place(&name), Some(&profile))?)
         }
         ProfileCommand::Remove { name } => call(&server, Method::DELETE, &place(&name), None).map(|_| 0),

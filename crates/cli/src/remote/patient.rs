@@ -1,5 +1,5 @@
-//! A stream on which a refusal is heard: a server that refuses a long body answers and hangs up, and whoever gives up at
-//! the first failed write never reads why.
+//! A stream that lets the client read an early error response. A server that refuses a long body responds and
+//! closes the connection; a client that gives up at the first failed write never reads why.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -7,11 +7,11 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What cannot be written any more is dropped; reading tells what became of the connection.
+/// Discards data after the peer has closed the connection; reading then reports the outcome.
 #[derive(Debug)]
 pub(super) struct Patient<S>(pub(super) S);
 
-/// A write that nobody takes counts as done.
+/// Counts a write to a closed connection as done.
 fn taken(written: Poll<io::Result<usize>>, len: usize) -> Poll<io::Result<usize>> {
     match written {
         Poll::Ready(Err(error)) if is_hangup(&error) => Poll::Ready(Ok(len)),

@@ -1,4 +1,4 @@
-//! `belljar run --server URL`: the same request, run elsewhere.
+//! `belljar run --server URL`: runs the request on a server.
 
 use belljar_engine::finding::Finding;
 use belljar_engine::provider::{Sink, Stream};
@@ -19,7 +19,7 @@ use crate::view::View;
 
 const PATH: &str = "/v1/executions";
 
-/// Runs, and gives the exit status.
+/// Runs the request and returns the exit status.
 pub(crate) fn run(url: &str, intent: Intent, environment: &Environment) -> Result<u8, Failure> {
     let server = Server::of(Some(url), environment)?;
     let Intent { request, paths, output } = intent;
@@ -27,25 +27,25 @@ pub(crate) fn run(url: &str, intent: Intent, environment: &Environment) -> Resul
     run_at(&server, PATH, &request, output)
 }
 
-/// Runs a request at one of a server's places for executions, and gives the exit status.
+/// Posts a request to a path for executions and returns the exit status.
 pub(super) fn run_at(server: &Server, path: &str, request: &Request, output: Output) -> Result<u8, Failure> {
     let body = serde_json::to_value(request).map_err(|error| Failure::invalid(error.to_string()))?;
     os::runtime()?.block_on(async {
         let mut interrupts = Interrupts::listen()?;
         tokio::select! {
             status = perform(server, path, &body, output) => status,
-            // Whoever hangs up takes the execution along.
+            // Closing the connection cancels the execution.
             () = interrupts.next() => Ok(130),
         }
     })
 }
 
-/// What only a run on this machine can have.
+/// Refuses options that only work on this machine.
 pub(crate) fn refuse_folders(paths: &HostPaths) -> Result<(), Failure> {
     if paths.playground.is_none() && paths.mounts.is_empty() && paths.image.is_none() {
         return Ok(());
     }
-    let what = "--workspace, --mount and --image name folders of this machine, which a server does not have";
+    let what = "--workspace, --mount and an --image folder are on this machine, so a server cannot use them";
     Err(Failure::invalid(what))
 }
 
@@ -78,14 +78,14 @@ async fn perform(server: &Server, path: &str, body: &Value, output: Output) -> R
         result["error"].as_str().into_iter().for_each(say::note);
     }
     if !output.quiet {
-        // What an older server says of findings is not understood, and no reason to fail.
+        // Findings of an older server may have another format, which is not an error.
         let findings: Vec<Finding> = serde_json::from_value(result["findings"].clone()).unwrap_or_default();
         said(&findings, result["status"] == "succeeded").iter().for_each(|line| say::note(line));
     }
     Ok(exit_status(&result))
 }
 
-/// As a run on this machine has it.
+/// Returns the same exit status as a run on this machine.
 fn exit_status(result: &Value) -> u8 {
     let code = result["exit_code"].as_u64().and_then(|code| u8::try_from(code).ok());
     match (

@@ -1,4 +1,4 @@
-//! Shows what a server answered: a table for people, JSON for programs.
+//! Prints a server's response: a table for people, JSON for programs.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,21 +10,21 @@ use crate::deps::trimmed;
 use crate::failure::Failure;
 use crate::say;
 
-/// Which fields a table shows, in their order.
+/// The fields that a table shows, in order.
 pub(super) type Columns = &'static [&'static str];
 
-/// How fields with a size end.
+/// Suffix of fields that are sizes.
 const BYTES: &str = "_bytes";
-/// Fields that say when, in milliseconds since 1970.
+/// Fields that are times, in milliseconds since 1970.
 const MOMENTS: &[&str] = &["created", "expires", "last_used", "revoked", "disabled"];
 
-/// One object.
+/// Prints one object.
 pub(crate) fn one(object: &Value) -> Result<u8, Failure> {
     say::answer(&format!("{object:#}"));
     Ok(0)
 }
 
-/// The objects under a name.
+/// Prints the objects of a list.
 pub(super) fn list(answer: &Value, name: &str, columns: Columns, json: bool) -> Result<u8, Failure> {
     if json {
         say::answer(&answer.to_string());
@@ -39,12 +39,12 @@ pub(super) fn list(answer: &Value, name: &str, columns: Columns, json: bool) -> 
     }
     say::answer(&trimmed(&table));
     if let Some(cursor) = answer["next_cursor"].as_str() {
-        say::note(&format!("there are more: --cursor {cursor}"));
+        say::note(&format!("there are more results; continue with --cursor {cursor}"));
     }
     Ok(0)
 }
 
-/// A value as a person reads it in a table. It comes from a tenant, so nothing in it may draw on the terminal.
+/// Formats a value for a table. Values come from tenants, so they are escaped.
 fn cell(column: &str, value: &Value, now: Duration) -> String {
     match value {
         Value::Null => String::new(),
@@ -72,7 +72,7 @@ fn moment(at: Duration, now: Duration) -> String {
     }
 }
 
-/// A time, roughly.
+/// Formats a duration roughly.
 pub(super) fn span(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..60 => format!("{seconds}s"),

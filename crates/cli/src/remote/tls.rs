@@ -1,5 +1,5 @@
-//! HTTPS to a server. Trusted are the authorities of this system, which its administrator keeps current, and those that
-//! the person names.
+//! HTTPS to a server. Trusts the system's certificate authorities, which its administrator keeps current, and
+//! those in `BELLJAR_CA_CERT`.
 
 use std::io;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::env::Environment;
 use crate::failure::{Failure, shown};
 use crate::input;
 
-/// Who is called, and whom to believe that it is them.
+/// The server's name, and the certificate authorities to verify it with.
 #[derive(Clone)]
 pub(super) struct Secure {
     name: ServerName<'static>,
@@ -33,9 +33,9 @@ impl std::fmt::Debug for Secure {
 impl Secure {
     pub(super) fn to(host: &str, environment: &Environment) -> Result<Self, Failure> {
         let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| Failure::invalid(format!("--server: '{host}' is no name of a server")))?;
+            .map_err(|_| Failure::invalid(format!("--server: '{host}' is not a valid host name")))?;
         let mut roots = RootCertStore::empty();
-        // What cannot be read of the system's is not trusted; whoever needed it is told.
+        // System certificates that cannot be read are not trusted; verification then fails with an error.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         if let Some(path) = &environment.ca_cert {
             trust(path, &mut roots)?;
@@ -63,21 +63,22 @@ fn trust(path: &Path, roots: &mut RootCertStore) -> Result<(), Failure> {
         roots.add(certificate).map_err(|error| unusable(error.to_string()))?;
     }
     if CertificateDer::pem_slice_iter(&pem).next().is_none() {
-        return Err(unusable("has no '-----BEGIN CERTIFICATE-----'; give it as PEM".to_owned()));
+        return Err(unusable("contains no '-----BEGIN CERTIFICATE-----'; convert it to PEM".to_owned()));
     }
     Ok(())
 }
 
-/// What went wrong with a connection, and what to do where that can be known.
+/// Describes a connection error, and how to fix it if that is known.
 pub(super) fn advised(error: &io::Error) -> String {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Error>());
     match cause {
         Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
-            "nobody who is trusted here signed its certificate; BELLJAR_CA_CERT=FILE names an authority to trust"
+            "its certificate is signed by an unknown authority; set BELLJAR_CA_CERT to a PEM file of that \
+             authority"
                 .to_owned()
         }
-        Some(Error::InvalidCertificate(why)) => format!("its certificate is not accepted: {why}"),
-        Some(Error::InvalidMessage(_)) => "it does not speak TLS there".to_owned(),
+        Some(Error::InvalidCertificate(why)) => format!("its certificate is invalid: {why}"),
+        Some(Error::InvalidMessage(_)) => "the server does not speak TLS on this port".to_owned(),
         _ => error.to_string(),
     }
 }

@@ -1,4 +1,4 @@
-//! `belljar serve`: wires engine, store and server, and ends them in order.
+//! `belljar serve`: wires engine, store and server, and shuts them down in order.
 
 mod log;
 mod secrets;
@@ -38,61 +38,62 @@ use tls::{Certificate, TlsFiles};
 
 const EXAMPLES: &str = "\
 Examples:
-  belljar serve                                         for this machine; the first start shows a key
-  belljar serve --without-keys                          for this machine, and nobody needs a key
+  belljar serve                                         serve this machine; the first start prints a key
+  belljar serve --without-keys                          serve this machine without API keys
   belljar serve --listen 0.0.0.0:443 --tls-cert cert.pem --tls-key key.pem
   belljar serve --data-dir /var/lib/belljar --metrics-listen 127.0.0.1:9117";
 
-/// `belljar serve`.
+/// Arguments of `belljar serve`.
 #[derive(Debug, Default, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ServeArgs {
     /// Address and port to listen on [default: 127.0.0.1:7117]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Folder for everything that is kept [default: belljar in the state folder]
+    /// Folder for all persistent data [default: belljar in the state folder]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Address and port for /metrics and /healthz alone, without a key
+    /// Address and port for /metrics and /healthz only, without a key
     #[arg(long, value_name = "ADDR")]
     metrics_listen: Option<SocketAddr>,
-    /// Certificate for HTTPS, a PEM file; read again on SIGHUP
+    /// TLS certificate, a PEM file; reloaded on SIGHUP
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
-    /// Its key, a PEM file
+    /// Private key of the TLS certificate, a PEM file
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// Serve although layers are missing on this host; receipts say which held
+    /// Start even if isolation layers are missing on this host; receipts list those in force
     #[arg(long)]
     allow_degraded: bool,
-    /// Ask nobody for a key; on a loopback address only
+    /// Require no API keys; only allowed on a loopback address
     #[arg(long)]
     without_keys: bool,
-    /// Belong to whoever started this: keep nothing, and end at once when standard input does
+    /// Store nothing permanently, and stop when standard input closes
     #[arg(long, conflicts_with = "data_dir")]
     temporary: bool,
 }
 
-/// Serves until it is asked to end.
+/// Serves until asked to stop.
 pub(crate) fn run(args: ServeArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
-    // Held to the end, and removed then.
+    // The temporary folder is removed when this value is dropped.
     let (args, _folder) = in_its_folder(args)?;
     let mut service = Service::of(args, environment, &config.server)?;
     log::start(service.level);
-    // Half is for what runs: whoever only connects must not take the files that a sandbox needs.
+    // Half of the file descriptors are reserved for sandboxes, so that connections cannot use them up.
     let connections = usize::try_from(os::room_for_files() / 2).unwrap_or(usize::MAX);
     service.settings.connections = service.settings.connections.min(connections);
     let started = os::launch()?;
     os::server_runtime()?.block_on(serve(started, service, environment, config)).map(|()| 0)
 }
 
-/// A temporary service has a folder of its own.
+/// Creates the data folder of a temporary server.
 fn in_its_folder(args: ServeArgs) -> Result<(ServeArgs, Option<TempDir>), Failure> {
     if !args.temporary {
         return Ok((args, None));
     }
     let folder = tempfile::Builder::new().prefix("belljar-").tempdir();
-    let folder = folder.map_err(|error| Failure::host(format!("make a temporary folder: {error}")))?;
+    let folder =
+        folder.map_err(|error| Failure::host(format!("cannot create a temporary folder: {error}")))?;
     Ok((ServeArgs { data_dir: Some(folder.path().to_owned()), ..args }, Some(folder)))
 }
 
@@ -145,7 +146,7 @@ async fn serve(
             () = serving => {}
             () = tls::follow(certificate, hangups) => {}
             () = abandoned(), if temporary => {}
-            // The first one asks for an end, the second for one at once.
+            // The first interrupt asks for an orderly stop, the second for an immediate one.
             () = async { impatience.next().await; impatience.next().await } => {}
         }
     }
@@ -155,8 +156,9 @@ async fn serve(
 
 fn open(service: &Service) -> Result<Arc<Store>, Failure> {
     let folder = &service.data_dir;
-    os::private_folder(folder)
-        .map_err(|error| Failure::host(format!("make the data folder {}: {error}", shown(folder))))?;
+    os::private_folder(folder).map_err(|error| {
+        Failure::host(format!("cannot create the data folder {}: {error}", shown(folder)))
+    })?;
     let options = Options { durability: service.durability, ..Options::default() };
     let store = Store::open(&folder.join("belljar.db"), &options);
     store.map(Arc::new).map_err(|error| Failure::host(error.to_string()))
@@ -183,7 +185,7 @@ async fn prepare(
     let prepared = belljar_server::prepare(engine, store, places, profiles, providers, settings, admin_key);
     let (world, first_key) = prepared.await.map_err(failed)?;
     if let Some(key) = first_key {
-        say::answer(&format!("admin key, shown this once: {}", key.reveal()));
+        say::answer(&format!("admin key, shown only this once: {}", key.reveal()));
     }
     announce(doors)?;
     Ok(world)
@@ -191,7 +193,7 @@ async fn prepare(
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     let bound = TcpListener::bind(address).await;
-    bound.map_err(|error| Failure::host(format!("listen on {address}: {error}")))
+    bound.map_err(|error| Failure::host(format!("cannot listen on {address}: {error}")))
 }
 
 fn announce(doors: &Doors) -> Result<(), Failure> {
@@ -206,38 +208,40 @@ fn announce(doors: &Doors) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Completes when standard input ends: whoever held its other end has closed it or is gone, even by `kill -9`.
+/// Waits until standard input closes, which happens even if the parent process is killed with SIGKILL.
 async fn abandoned() {
     let (held, dropped) = oneshot::channel::<()>();
-    // No thread of the runtime's, which would wait for a read that nothing can interrupt.
+    // Not a thread of the runtime, which would wait at shutdown for a read that nothing can interrupt.
     std::thread::spawn(move || {
         let _held = held;
-        // What cannot be read has ended as well.
+        // An input that cannot be read counts as closed.
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
     });
     let _ended = dropped.await;
 }
 
-/// Serves others only where every layer holds, or somebody said that less will do; the floor always has to.
+/// Checks isolation before serving: every layer must be in force unless degraded mode is allowed; the floor
+/// always must.
 async fn prove(engine: &Engine, allow_degraded: bool) -> Result<(), Failure> {
     if let Some(missing) = missing_layers(&engine.capabilities()) {
         if !allow_degraded {
-            let advice = "'belljar doctor' says how to mend that; --allow-degraded serves all the same";
-            return Err(Failure::host(format!("not enforced here: {missing}; {advice}")));
+            let advice = "see how to fix it with: belljar doctor; or start anyway with --allow-degraded";
+            return Err(Failure::host(format!("not enforced on this machine: {missing}; {advice}")));
         }
-        say::warning(&format!("not enforced here: {missing} (belljar doctor says why)"));
+        say::warning(&format!("not enforced on this machine: {missing} (see why with: belljar doctor)"));
     }
     let request = Request { command: Some(vec!["true".to_owned()]), ..Request::default() };
     let admitted = engine.admit(request, HostPaths::default())?;
     let never = Box::pin(std::future::pending());
     let report = engine.execute("proof".to_owned(), admitted, &mut Blind, never).await?;
-    let holds = |layer: &&Layer| !report.isolation().contains(layer);
-    match Layer::FLOOR.iter().find(holds) {
+    let missing = |layer: &&Layer| !report.isolation().contains(layer);
+    match Layer::FLOOR.iter().find(missing) {
         None if report.status == Status::Succeeded => Ok(()),
-        None => {
-            Err(Failure::host(format!("'true' did not succeed inside: {}", report.error.unwrap_or_default())))
-        }
-        Some(layer) => Err(Failure::host(format!("the floor does not hold: {layer}"))),
+        None => Err(Failure::host(format!(
+            "command 'true' failed in the sandbox: {}",
+            report.error.unwrap_or_default()
+        ))),
+        Some(layer) => Err(Failure::host(format!("a required isolation layer is missing: {layer}"))),
     }
 }
 

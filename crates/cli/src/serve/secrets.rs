@@ -1,4 +1,4 @@
-//! The key that seals the secrets of providers: `BELLJAR_SECRETS_KEY`, else a file, which the first start makes.
+//! The key that encrypts providers' secrets: `BELLJAR_SECRETS_KEY`, else a file that the first start creates.
 
 use std::fs;
 use std::io::{self, Write};
@@ -11,11 +11,11 @@ use crate::env::Environment;
 use crate::failure::{Failure, shown};
 use crate::os;
 
-/// In the data folder, unless the configuration names another file.
+/// Name of the key file in the data folder, unless the configuration sets another file.
 const FILE: &str = "secrets.key";
 const VARIABLE: &str = "BELLJAR_SECRETS_KEY";
 
-/// Finds the key, or says what is missing to open what is stored; a key that cannot be one is a reason not to start.
+/// Returns the key, or why stored secrets cannot be decrypted. An invalid key prevents the start.
 pub(super) async fn key(
     service: &Service,
     environment: &Environment,
@@ -29,16 +29,20 @@ pub(super) async fn key(
     match read(path) {
         Ok(text) => return parse(&shown(path), &text).map(Ok),
         Err(error) if error.kind() == io::ErrorKind::NotFound && service.secrets_key.is_none() => {}
-        Err(error) => return Err(Failure::invalid(format!("the key {}: {error}", shown(path)))),
+        Err(error) => {
+            return Err(Failure::invalid(format!("cannot read the secrets key {}: {error}", shown(path))));
+        }
     }
     let failed = |error: belljar_store::Error| Failure::host(error.to_string());
     if store.providers().await.map_err(failed)?.iter().any(|version| version.content.sealed.is_some()) {
         return Ok(Err(format!(
-            "the key with which secrets were sealed is missing; put {FILE} back into the data folder, or give {VARIABLE}"
+            "the key that encrypted the secrets is missing; restore {FILE} in the data folder, or set \
+             {VARIABLE}"
         )));
     }
     let text = SealingKey::generate().map_err(failed)?;
-    make(path, &text).map_err(|error| Failure::host(format!("make the key {}: {error}", shown(path))))?;
+    make(path, &text)
+        .map_err(|error| Failure::host(format!("cannot create the secrets key {}: {error}", shown(path))))?;
     parse(&shown(path), &text).map(Ok)
 }
 
@@ -48,12 +52,12 @@ fn parse(place: &str, text: &str) -> Result<SealingKey, Failure> {
 
 fn read(path: &Path) -> io::Result<String> {
     if os::permissions(&fs::metadata(path)?) & 0o077 != 0 {
-        return Err(io::Error::other("others may read it; take that away: chmod 600"));
+        return Err(io::Error::other("other users may read it; change its permissions with: chmod 600"));
     }
     fs::read_to_string(path)
 }
 
-/// Whole or not at all, and for its owner alone.
+/// Writes the file atomically, readable only for its owner.
 fn make(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(folder)?;

@@ -1,4 +1,5 @@
-//! What was typed, the file and the environment become one service; the nearer word counts.
+//! Merges flags, environment and configuration file, in this order of precedence, into the settings of the
+//! server.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,23 +16,23 @@ use crate::failure::Failure;
 
 const PORT: u16 = 7117;
 
-/// How to serve.
+/// All settings of `belljar serve`.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) listen: SocketAddr,
     pub(crate) metrics_listen: Option<SocketAddr>,
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) data_dir: PathBuf,
-    /// The file with the key that seals secrets, where it is not the usual one.
+    /// File with the secrets key, if it is not the default one.
     pub(crate) secrets_key: Option<PathBuf>,
     pub(crate) host_folders: BTreeMap<String, HostFolderSpec>,
     pub(crate) durability: Durability,
     pub(crate) settings: Settings,
     pub(crate) admin_key: Option<AdminKey>,
-    /// The most of the network that requests may ask for.
+    /// The widest network access that requests may ask for.
     pub(crate) reach: Reach,
     pub(crate) allow_degraded: bool,
-    /// Whether it ends with standard input.
+    /// Whether the server stops when standard input closes.
     pub(crate) temporary: bool,
     pub(crate) level: LevelFilter,
 }
@@ -41,7 +42,8 @@ impl Service {
         let listen = args.listen.or(spec.listen).unwrap_or((Ipv4Addr::LOCALHOST, PORT).into());
         if args.without_keys && !listen.ip().is_loopback() {
             return Err(Failure::invalid(format!(
-                "--without-keys: {listen} can be reached from elsewhere; listen on 127.0.0.1, or leave it out"
+                "--without-keys: {listen} is reachable from other machines; listen on 127.0.0.1, or omit \
+                 --without-keys"
             )));
         }
         let nearest = |flag: Option<PathBuf>, set: &Option<PathBuf>, written: &Option<PathBuf>| {
@@ -68,7 +70,8 @@ impl Service {
             durability: spec.durability(),
             settings,
             admin_key: key.transpose().map_err(failed)?,
-            // Whoever has a service of his own may reach what he reaches anyway; others' code is kept from what is near.
+            // A temporary server belongs to one user, who may reach the network anyway; others' code must not
+            // reach what is near.
             reach: spec.network.unwrap_or(if args.temporary { Reach::Full } else { Reach::Names }),
             allow_degraded: args.allow_degraded,
             temporary: args.temporary,
@@ -82,14 +85,14 @@ fn data_dir(flag: Option<PathBuf>, environment: &Environment, spec: &ServerSpec)
     flag.or_else(|| environment.data_dir.clone())
         .or_else(|| spec.data_dir.clone())
         .or_else(usual)
-        .ok_or_else(|| Failure::invalid("there is no home folder to keep data in; give --data-dir DIR"))
+        .ok_or_else(|| Failure::invalid("no home folder for data; set --data-dir DIR"))
 }
 
 fn level(text: Option<&str>) -> Result<LevelFilter, Failure> {
     let Some(text) = text else { return Ok(LevelFilter::INFO) };
     text.parse().map_err(|_| {
         let shown = text.escape_debug();
-        Failure::invalid(format!("BELLJAR_LOG: '{shown}' is none of off, error, warn, info, debug, trace"))
+        Failure::invalid(format!("BELLJAR_LOG: '{shown}' is not one of off, error, warn, info, debug, trace"))
     })
 }
 
@@ -124,7 +127,7 @@ mod tests {
         let home = ("HOME", "/h");
         let listen = |text: &str| Some(text.parse().unwrap());
         let open = ServeArgs { listen: listen("0.0.0.0:7117"), without_keys: true, ..ServeArgs::default() };
-        assert!(service(open, &[home]).unwrap_err().message.contains("can be reached from elsewhere"));
+        assert!(service(open, &[home]).unwrap_err().message.contains("is reachable from other machines"));
         let local = ServeArgs { listen: listen("[::1]:7117"), without_keys: true, ..ServeArgs::default() };
         assert!(service(local, &[home]).is_ok());
         let short = [home, ("BELLJAR_ADMIN_KEY", "too short")];

@@ -1,4 +1,4 @@
-//! `[server]` in `belljar.toml`, as it is written.
+//! `[server]` in `belljar.toml`, as written in the file.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,69 +14,69 @@ use serde::Deserialize;
 
 use crate::failure::Failure;
 
-/// With less not even the interpreters that wait have room.
+/// Minimum memory of all sandboxes; with less, not even warm interpreters fit.
 const LEAST_SANDBOX_MEMORY: u64 = 64 << 20;
 
-/// What an administrator may set about the service; what is absent is as usual.
+/// The `[server]` table. Absent settings have defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ServerSpec {
     pub(super) listen: Option<SocketAddr>,
     pub(super) data_dir: Option<PathBuf>,
-    /// For metrics and health alone, without a key.
+    /// Address for metrics and health only, without a key.
     pub(super) metrics_listen: Option<SocketAddr>,
-    /// Where traces go, such as `http://127.0.0.1:4318`.
+    /// OpenTelemetry collector, such as `http://127.0.0.1:4318`.
     pub(super) otlp_endpoint: Option<String>,
-    /// A PEM file, and one with its key.
+    /// TLS certificate, a PEM file; `tls_key` is its private key.
     pub(super) tls_cert: Option<PathBuf>,
     pub(super) tls_key: Option<PathBuf>,
-    /// A file with the key that seals secrets of providers; `secrets.key` in the data folder where it is absent.
+    /// File with the key that encrypts providers' secrets; `secrets.key` in the data folder if absent.
     pub(super) secrets_key: Option<PathBuf>,
-    /// Executions at one time.
+    /// Maximum number of concurrent executions.
     concurrency: Option<usize>,
-    /// Executions of one tenant that may wait.
+    /// Maximum number of queued executions per tenant.
     queue: Option<usize>,
-    /// Sandboxes at one time.
+    /// Maximum number of sandboxes.
     sandboxes: Option<usize>,
-    /// How long nobody may use a sandbox, such as `1h`.
+    /// How long a sandbox may be idle, such as `1h`.
     sandbox_idle: Option<String>,
-    /// How often sandboxes are looked after.
+    /// Interval of the check for expired sandboxes.
     sandbox_sweep: Option<String>,
-    /// How long any sandbox may live.
+    /// Maximum lifetime of a sandbox.
     sandbox_life: Option<String>,
-    /// What all sandboxes together may use, such as `8G`; all but a tenth of the machine's memory where it is absent.
+    /// Memory limit of all sandboxes together, such as `8G`; nine tenths of the machine's memory if absent.
     sandbox_memory: Option<String>,
-    /// How long a terminal's client may say nothing, not even to a ping.
+    /// How long a terminal's client may be silent, not even answering pings.
     terminal_silence: Option<String>,
-    /// Such as `32M`.
+    /// Maximum size of a request body, such as `32M`.
     max_body: Option<String>,
-    /// Connections at one time.
+    /// Maximum number of connections.
     connections: Option<usize>,
-    /// Event streams, WebSockets and batches at one time.
+    /// Maximum number of event streams, WebSockets and batches at one time.
     streams: Option<usize>,
-    /// The same of one tenant.
+    /// Maximum number of event streams, WebSockets and batches of one tenant.
     tenant_streams: Option<usize>,
-    /// How long a client may stand still while it sends or is sent something, such as `30s`.
+    /// How long a client may stall while sending or receiving a body, such as `30s`.
     body_timeout: Option<String>,
-    /// How long running work may go on after the request to end, such as `30s`.
+    /// How long running work may continue after the request to stop, such as `30s`.
     drain: Option<String>,
     /// How long results are kept, such as `168h`.
     keep: Option<String>,
-    /// How much results may take, such as `1G`.
+    /// Maximum size of kept results, such as `1G`.
     keep_bytes: Option<String>,
-    /// What volumes and snapshots of a tenant without a quota may take, such as `10G`.
+    /// Maximum size of the volumes and snapshots of a tenant without a quota, such as `10G`.
     tenant_disk: Option<String>,
-    /// Web pages from elsewhere that may call it, such as `https://app.example`.
+    /// Origins of web pages that may call the server, such as `https://app.example`.
     origins: Vec<String>,
-    /// Folders of this machine that sandboxes may see, by the name by which they ask for them.
+    /// Folders of this machine that sandboxes may mount, by the name used in requests.
     pub(super) host_folders: BTreeMap<String, HostFolderSpec>,
-    /// The most of the network that requests may ask for: `none`, `names`, `hosts` or `full`.
+    /// Widest network access that requests may ask for: `none`, `names`, `hosts` or `full`.
     pub(super) network: Option<Reach>,
-    /// What a committed result survives: `process`, or also `power`.
+    /// Failure that a committed result survives: a crash of the `process`, or also a loss of `power`.
     durability: Option<DurabilitySpec>,
 }
 
-/// A folder of this machine.
+/// A folder of this machine that sandboxes may mount.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HostFolderSpec {
@@ -84,7 +84,7 @@ pub(crate) struct HostFolderSpec {
     /// Whether sandboxes may write to it.
     #[serde(default)]
     pub(crate) writable: bool,
-    /// Who may ask for it; everybody where this is empty.
+    /// Tenants that may mount it; all if empty.
     #[serde(default)]
     pub(crate) tenants: Vec<String>,
 }
@@ -97,7 +97,7 @@ enum DurabilitySpec {
 }
 
 impl ServerSpec {
-    /// Checks what was given; what was not is as usual.
+    /// Validates the settings and fills in defaults.
     pub(super) fn settings(&self) -> Result<Settings, Failure> {
         let mut settings = Settings::default();
         set(&mut settings.concurrency, count("concurrency", self.concurrency)?);
@@ -125,13 +125,13 @@ impl ServerSpec {
         Ok(settings)
     }
 
-    /// Checks what all sandboxes together may use; `most` is what the machine has for them.
+    /// Validates the memory limit of all sandboxes; `most` is what the machine has for them.
     pub(crate) fn sandbox_memory(&self, most: Option<u64>) -> Result<Option<u64>, Failure> {
         let given = bytes("sandbox_memory", self.sandbox_memory.as_deref())?;
         let wrong = |why: String| Err(refused("sandbox_memory", &why));
         match (given, most) {
             (Some(bytes), _) if bytes < LEAST_SANDBOX_MEMORY => wrong(format!(
-                "{} is too little; the least is {}",
+                "{} is too little; the minimum is {}",
                 show_bytes(bytes),
                 show_bytes(LEAST_SANDBOX_MEMORY)
             )),
@@ -144,12 +144,15 @@ impl ServerSpec {
         }
     }
 
-    /// Names as requests can have them.
+    /// Validates the names of host folders.
     pub(super) fn host_folders(&self) -> Result<BTreeMap<String, HostFolderSpec>, Failure> {
         match self.host_folders.keys().find(|name| !is_volume_name(name)) {
             Some(name) => {
                 let shown = name.escape_debug();
-                Err(refused("host_folders", &format!("'{shown}': names are of a-z, 0-9, '-', '_' and '.'")))
+                Err(refused(
+                    "host_folders",
+                    &format!("'{shown}': names may contain only a-z, 0-9, '-', '_' and '.'"),
+                ))
             }
             None => Ok(self.host_folders.clone()),
         }
@@ -176,18 +179,18 @@ fn refused(name: &str, why: &str) -> Failure {
 fn count(name: &str, given: Option<usize>) -> Result<Option<usize>, Failure> {
     match given {
         Some(0) => Err(refused(name, "must be above zero")),
-        Some(many) if many > 100_000 => Err(refused(name, "is too much")),
+        Some(many) if many > 100_000 => Err(refused(name, "too large")),
         given => Ok(given),
     }
 }
 
-/// As browsers write one: in small letters, and nothing behind the host and its port.
+/// Validates an origin as browsers send it: lowercase, with nothing after host and port.
 fn origin(given: &str) -> Result<String, Failure> {
     let place = given.strip_prefix("https://").or_else(|| given.strip_prefix("http://")).unwrap_or_default();
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-:[]".contains(&byte);
     if place.is_empty() || !place.bytes().all(is_plain) {
         let shown = given.escape_debug();
-        return Err(refused("origins", &format!("'{shown}' is not written like https://app.example")));
+        return Err(refused("origins", &format!("'{shown}' is not an origin such as https://app.example")));
     }
     Ok(given.to_owned())
 }
@@ -238,7 +241,7 @@ mod tests {
         assert_eq!(memory("sandbox_memory = \"1G\"").unwrap(), Some(1 << 30));
         for (wrong, why) in [
             ("\"0\"", "must be above zero"),
-            ("\"1M\"", "1 MB is too little; the least is 64 MB"),
+            ("\"1M\"", "1 MB is too little; the minimum is 64 MB"),
             ("\"5G\"", "5 GB is more than the 4 GB that this machine has for sandboxes"),
         ] {
             let refused = memory(&format!("sandbox_memory = {wrong}")).unwrap_err().message;

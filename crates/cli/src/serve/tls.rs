@@ -1,4 +1,4 @@
-//! The certificate of the service: two files, read at the start and again on a hangup (`kill -HUP`).
+//! The server's TLS certificate: two files, read at start and reloaded on SIGHUP.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::failure::{Failure, shown};
 use crate::input;
 use crate::os::Hangups;
 
-/// Where the certificate and its key are.
+/// Paths of the certificate and its private key.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TlsFiles {
     certificate: PathBuf,
@@ -17,10 +17,10 @@ pub(crate) struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Both or none.
+    /// Requires both files or none.
     pub(super) fn of(certificate: Option<PathBuf>, key: Option<PathBuf>) -> Result<Option<Self>, Failure> {
         let missing = |given, other| {
-            Err(Failure::invalid(format!("{given} was given without {other}; TLS needs both, as PEM files")))
+            Err(Failure::invalid(format!("{given} also needs {other}; TLS needs both, as PEM files")))
         };
         match (certificate, key) {
             (Some(certificate), Some(key)) => Ok(Some(Self { certificate, key })),
@@ -30,7 +30,7 @@ impl TlsFiles {
         }
     }
 
-    /// Reads them for the first time.
+    /// Reads the files at start.
     pub(super) fn load(self) -> Result<Certificate, Failure> {
         let (certificate, key) = self.read()?;
         let tls = Tls::new(&certificate, &key).map_err(|error| self.unusable(&error))?;
@@ -47,11 +47,11 @@ impl TlsFiles {
 
     fn unusable(&self, error: &belljar_server::Error) -> Failure {
         let (certificate, key) = (shown(&self.certificate), shown(&self.key));
-        Failure::invalid(format!("TLS by certificate {certificate} and key {key}: {error}"))
+        Failure::invalid(format!("cannot use certificate {certificate} with key {key}: {error}"))
     }
 }
 
-/// A certificate that is in use.
+/// A certificate in use.
 #[derive(Debug)]
 pub(super) struct Certificate {
     files: TlsFiles,
@@ -69,17 +69,17 @@ impl Certificate {
     }
 }
 
-/// Reads the files again whenever somebody asks, for ever. What cannot be used changes nothing, and without a certificate
-/// there is nothing to read: a hangup ends no server.
+/// Reloads the files on every SIGHUP, forever. Unusable files change nothing. Without a certificate there is
+/// nothing to reload, but SIGHUP must not end the server.
 pub(super) async fn follow(certificate: Option<Certificate>, mut hangups: Hangups) {
     loop {
         hangups.next().await;
         match certificate.as_ref().map(Certificate::read_again) {
-            Some(Ok(())) => tracing::info!("the certificate was read again"),
+            Some(Ok(())) => tracing::info!("certificate reloaded"),
             Some(Err(Failure { message, .. })) => {
-                tracing::error!(detail = message, "the certificate stays as it was");
+                tracing::error!(detail = message, "cannot reload the certificate; keeping the current one");
             }
-            None => tracing::info!("a hangup: there is no certificate to be read again"),
+            None => tracing::info!("SIGHUP received, but there is no certificate to reload"),
         }
     }
 }

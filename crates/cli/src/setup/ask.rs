@@ -1,4 +1,4 @@
-//! Questions to a person at a terminal. An empty answer is what is shown in brackets.
+//! Questions to the user at a terminal. An empty answer selects the default in brackets.
 
 use std::io::{self, BufRead, Write};
 
@@ -11,10 +11,10 @@ use crate::os::hide_typing;
 use crate::provider::typed;
 use crate::say;
 
-/// Who is to make sandboxes.
+/// Asks for the provider.
 pub(super) fn kind(usual: Option<&str>) -> Result<&'static Kind, Failure> {
     let usual = usual.filter(|name| Kind::named(name).is_ok()).unwrap_or(NATIVE);
-    say::note("who is to make sandboxes?");
+    say::note("which provider should run sandboxes?");
     for (number, kind) in (1..).zip(KINDS) {
         say::note(&format!("  {number}  {:<10} {}", kind.name, kind.what));
     }
@@ -32,13 +32,13 @@ pub(super) fn kind(usual: Option<&str>) -> Result<&'static Kind, Failure> {
     }
 }
 
-/// A setting; nothing where it is to be as it is.
+/// Asks for a setting; null keeps its current value.
 pub(super) fn setting(name: &str, property: &Value, now: Option<&Value>) -> Result<Value, Failure> {
     let secret = property["writeOnly"] == true;
     let usual = now.or_else(|| property.get("default")).filter(|value| !value.is_null());
     let shown = match usual {
         None => "none".to_owned(),
-        Some(_) if secret => "as it is".to_owned(),
+        Some(_) if secret => "unchanged".to_owned(),
         Some(Value::String(text)) => text.escape_debug().to_string(),
         Some(other) => other.to_string(),
     };
@@ -52,7 +52,7 @@ pub(super) fn setting(name: &str, property: &Value, now: Option<&Value>) -> Resu
             return Ok(Value::Null);
         }
         let value = typed(property, &answer);
-        // The one setting against its own part of the schema.
+        // Checks the one setting against its own part of the schema.
         let alone = Settings::from_iter([(name.to_owned(), value.clone())]);
         match catalog::check(&json!({"properties": {name: property}}), &alone) {
             Ok(()) => return Ok(value),
@@ -70,13 +70,13 @@ fn hidden_line(question: &str) -> Result<String, Failure> {
 }
 
 fn line(question: &str) -> Result<String, Failure> {
-    let failed = |error: io::Error| Failure::host(format!("ask: {error}"));
+    let failed = |error: io::Error| Failure::host(format!("cannot ask: {error}"));
     let mut stderr = io::stderr().lock();
     stderr.write_all(question.as_bytes()).and_then(|()| stderr.flush()).map_err(failed)?;
     drop(stderr);
     let mut answer = String::new();
     match io::stdin().lock().read_line(&mut answer).map_err(failed)? {
-        0 => Err(Failure::invalid("there was no answer; nothing was written")),
+        0 => Err(Failure::invalid("no answer; nothing was written")),
         _ => Ok(answer.trim().to_owned()),
     }
 }

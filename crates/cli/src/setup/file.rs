@@ -1,4 +1,4 @@
-//! The configuration file, in which everything else stays as it is, comments included.
+//! Edits the configuration file. Everything else in it is preserved, including comments.
 
 use std::fs;
 use std::io::{self, Write};
@@ -13,17 +13,18 @@ use crate::failure::{Failure, shown};
 use crate::fleet::Kind;
 use crate::os;
 
-/// The file that was named, else the person's own.
+/// Returns the file given by a flag or the environment, else the user's own.
 pub(super) fn place(named: Option<PathBuf>, environment: &Environment) -> Result<PathBuf, Failure> {
     let own = || environment.config_home.as_ref().map(|folder| folder.join("belljar").join("belljar.toml"));
-    named.or_else(|| environment.config.clone()).or_else(own).ok_or_else(|| {
-        Failure::invalid("there is no home folder to write the configuration to; give --config FILE")
-    })
+    named
+        .or_else(|| environment.config.clone())
+        .or_else(own)
+        .ok_or_else(|| Failure::invalid("no home folder for the configuration; set --config FILE"))
 }
 
-/// Writes who makes sandboxes, whole or not at all. A file with a secret is for its owner alone.
+/// Writes the provider settings atomically. A file with a secret is readable only for its owner.
 pub(super) fn write(path: &Path, kind: &Kind, settings: &Settings) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::host(format!("write {}: {error}", shown(path)));
+    let failed = |error: io::Error| Failure::host(format!("cannot write {}: {error}", shown(path)));
     let before = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -46,8 +47,8 @@ pub(super) fn write(path: &Path, kind: &Kind, settings: &Settings) -> Result<(),
 }
 
 fn changed(text: &str, name: &str, settings: &Settings) -> Result<String, String> {
-    let mut document: DocumentMut = text.parse().map_err(|_| "is no TOML".to_owned())?;
-    let whole = || "[providers] is no table".to_owned();
+    let mut document: DocumentMut = text.parse().map_err(|_| "not valid TOML".to_owned())?;
+    let whole = || "[providers] is not a table".to_owned();
     let mut made = Table::new();
     made.set_implicit(true);
     let providers =
@@ -67,7 +68,7 @@ fn changed(text: &str, name: &str, settings: &Settings) -> Result<String, String
     Ok(document.to_string())
 }
 
-/// Settings are plain values; null is as if nothing was said.
+/// Converts a setting to TOML; null counts as absent.
 fn plain(json: &Json) -> Option<Value> {
     match json {
         Json::Null | Json::Object(_) => None,

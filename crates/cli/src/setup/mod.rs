@@ -1,5 +1,5 @@
-//! `belljar setup`: asks who is to make sandboxes and what has to be known for that, tries it out with a real program,
-//! and writes the configuration. Nobody is asked where flags and the environment say enough.
+//! `belljar setup`: asks for a provider and its settings, tests it with a real program, and writes the
+//! configuration. It asks nothing if flags and the environment are sufficient.
 
 mod ask;
 mod file;
@@ -21,27 +21,27 @@ use crate::say;
 
 const EXAMPLES: &str = "\
 Examples:
-  belljar setup                                         asks
-  belljar setup --provider native                       asks nothing
+  belljar setup                                         choose a provider interactively
+  belljar setup --provider native                       use the native provider, ask nothing
   belljar setup --provider docker --set image=python:3.12-slim --set pool=4
-  E2B_API_KEY=… belljar setup --provider e2b            keys of services may be in the environment";
+  E2B_API_KEY=… belljar setup --provider e2b            read a service's key from the environment";
 
-/// `belljar setup`.
+/// Arguments of `belljar setup`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SetupArgs {
-    /// Who is to make sandboxes; then nothing is asked
+    /// Provider to use, without asking
     #[arg(long, value_name = "P")]
     provider: Option<String>,
-    /// A setting of it; KEY=@FILE takes the value from a file
+    /// A setting of the provider; KEY=@FILE reads the value from a file
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "provider")]
     settings: Vec<Given>,
-    /// Write the configuration although the program did not run
+    /// Write the configuration even if the test fails
     #[arg(long)]
     anyway: bool,
 }
 
-/// Sets up.
+/// Chooses and tests a provider, and writes the configuration.
 pub(crate) fn run(
     args: SetupArgs,
     named_file: Option<PathBuf>,
@@ -57,7 +57,7 @@ pub(crate) fn run(
     let instead = config.providers.seeds.get(kind.name).map(|seed| seed.instead.clone()).unwrap_or_default();
     config.providers.seeds.insert(kind.name.to_owned(), Seed { settings: settings.clone(), instead });
     config.providers.usual = Some(kind.name.to_owned());
-    say::note(&format!("running a program with provider '{}'", kind.name));
+    say::note(&format!("testing provider '{}'", kind.name));
     let failed = match test_here(kind.name, config, environment, false) {
         Ok(status) => status != 0,
         Err(failure) => {
@@ -66,20 +66,18 @@ pub(crate) fn run(
         }
     };
     if failed && !args.anyway {
-        return Err(Failure::host(
-            "that did not work, and nothing was written; --anyway writes it all the same",
-        ));
+        return Err(Failure::host("the test failed and nothing was written; write it anyway with --anyway"));
     }
     file::write(&path, kind, &settings)?;
     say::answer(&format!(
-        "wrote {}: 'belljar run' uses provider '{}', and a server that starts for the first time takes it over",
+        "wrote {}; 'belljar run' now uses provider '{}', and so does a server at its first start",
         shown(&path),
         kind.name
     ));
     Ok(u8::from(failed))
 }
 
-/// What flags say, over what the environment says.
+/// Returns the settings from the flags, and from the environment where no flag is given.
 fn told(
     kind: &'static Kind,
     given: Vec<Given>,
@@ -92,12 +90,12 @@ fn told(
     Ok((kind, settings))
 }
 
-/// What a person says; what counts now, and what the environment says, is taken where they say nothing.
+/// Asks the user for settings; current values and the environment are the defaults.
 fn asked(config: &Config, environment: &Environment) -> Result<(&'static Kind, Settings), Failure> {
     if !io::stdin().is_terminal() {
         let known: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
         return Err(Failure::invalid(format!(
-            "there is nobody to ask: standard input is no terminal; give --provider, one of {}",
+            "standard input is not a terminal, so setup cannot ask; set --provider to one of {}",
             known.join(", ")
         )));
     }

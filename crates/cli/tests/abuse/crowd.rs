@@ -1,5 +1,5 @@
-//! Thousands of connections that say nothing, or a byte now and then. Others are served, each of them costs little, and in
-//! their time they are let go.
+//! Thousands of connections that are silent or send one byte now and then: other clients are served, each
+//! connection costs little memory, and is closed after its timeout.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -12,12 +12,12 @@ use super::memory;
 use crate::common::server::{KEY, Server};
 use crate::expect::{everything, skip};
 
-/// The most that one of them may cost the server, buffers included.
+/// Maximum memory per connection, including buffers.
 const MEMORY: usize = 32 << 10;
-/// Heads and silence are waited for 15 s, bodies 30 s; a busy machine may need a little longer.
+/// Request heads time out after 15 s and bodies after 30 s; a busy machine may need longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What they have said when they fall silent.
+/// The bytes that connections send before they fall silent.
 const BEGINNINGS: [&str; 4] = [
     "",
     "G",
@@ -33,7 +33,7 @@ fn connect(server: &Server, number: usize) -> TcpStream {
     stream
 }
 
-/// Whether the server has closed it, after whatever it said.
+/// Returns whether the server has closed the connection, ignoring what it sent.
 fn is_closed(stream: &mut TcpStream) -> bool {
     loop {
         match stream.read(&mut [0; 1024]) {
@@ -69,7 +69,7 @@ fn crowd(size: usize) {
     while !streams.is_empty() {
         streams.retain_mut(|stream| !is_closed(stream));
         assert!(Instant::now() < end, "{} of {size} are still there", streams.len());
-        // Another byte from time to time earns nobody more time.
+        // Another byte now and then must not extend the deadline.
         for stream in &mut streams {
             let _closed = stream.write(b"x");
         }
@@ -91,10 +91,10 @@ fn ten_thousand_idle_and_slow_connections() {
     }
     let limit = getrlimit(Resource::Nofile);
     if limit.maximum.is_some_and(|most| most < 20_000) {
-        return skip(test, "fewer than 20000 open files are allowed here");
+        return skip(test, "the limit of open files is below 20000");
     }
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
-    // Half of the files are for connections, and somebody healthy has to be let in as well.
+    // Half of the descriptors are for connections, and a healthy client must be accepted as well.
     crowd(9_900);
 }
 
@@ -105,7 +105,7 @@ fn who_only_connects_leaves_files_to_what_runs() {
     command.args(["-c", "ulimit -n 256 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_belljar")]);
     command.args(["serve", "--allow-degraded"]);
     let server = Server::by(command, folder.path());
-    // Somebody who was there before and has shown a key, so that only the run itself is in question.
+    // A client that connected and authenticated earlier, so that only the run itself is tested.
     let mut early = connect(&server, 0);
     early.set_nonblocking(false).unwrap();
     let hello =
@@ -118,9 +118,9 @@ fn who_only_connects_leaves_files_to_what_runs() {
         assert!(count > 0, "{}", String::from_utf8_lossy(&listed));
         listed.extend_from_slice(&piece[..count]);
     }
-    // More than there are files for, and no more than may wait to be accepted.
+    // More than the server has descriptors for, but no more than the accept backlog.
     let _crowd: Vec<_> = (0..240).map(|_| connect(&server, 0)).collect();
-    // Until no more of them are let in.
+    // Wait until no more of them are accepted.
     let files = || std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap().count();
     let mut open = 0;
     while std::mem::replace(&mut open, files()) != open {

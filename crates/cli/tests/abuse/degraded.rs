@@ -1,5 +1,5 @@
-//! A host on which a layer is missing: the server does not start, unless somebody said that less will do, and then every
-//! receipt says what held.
+//! A host without an isolation layer: the server does not start unless degraded mode is allowed; then every
+//! receipt lists the layers in force.
 
 use std::process::{Command, Stdio};
 
@@ -7,7 +7,7 @@ use crate::common::is_root;
 use crate::common::server::{KEY, Server};
 use crate::expect::skip;
 
-/// Takes the control groups away, for the arguments alone.
+/// Runs the arguments without cgroups.
 const WITHOUT_GROUPS: &str = "umount --recursive /sys/fs/cgroup && exec \"$@\"";
 const GROUPS: [&str; 2] = ["cgroup.memory", "cgroup.pids"];
 
@@ -30,7 +30,7 @@ fn a_missing_layer_refuses_the_start_unless_it_is_allowed() {
     let output = refused.output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(125), &b""[..]), "{said}");
-    assert!(said.contains("not enforced here: ") && said.contains("--allow-degraded"), "{said}");
+    assert!(said.contains("not enforced on this machine: ") && said.contains("--allow-degraded"), "{said}");
     for layer in GROUPS {
         assert!(said.contains(layer), "{layer}: {said}");
     }

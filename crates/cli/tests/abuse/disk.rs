@@ -1,5 +1,5 @@
-//! The data folder is full, cannot be written to, or has no room for another file: new work is refused with the reason,
-//! what runs goes on, and nothing has to be restarted when there is room again.
+//! A data folder that is full, read-only or short of inodes: new work is refused with the reason, running
+//! work continues, and no restart is needed once there is room again.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -13,10 +13,10 @@ use crate::common::is_root;
 use crate::common::server::{KEY, Server};
 use crate::expect::skip;
 
-/// Mounts a small file system on the first argument, for the rest of them alone.
+/// Mounts a small file system on the first argument and runs the rest with it.
 const MOUNT: &str = "mount -t tmpfs -o \"$1\" none \"$2\" && shift 2 && exec \"$@\"";
 
-/// A server whose data folder is a file system of its own, seen by nobody else.
+/// Starts a server whose data folder is a file system of its own, in a private mount namespace.
 fn belljar_on(options: &str, folder: &Path) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", MOUNT, "sh", options]).arg(folder);
@@ -24,7 +24,7 @@ fn belljar_on(options: &str, folder: &Path) -> Command {
     command
 }
 
-/// Whether this cannot be tried here.
+/// Returns whether this machine cannot run the test, and prints why.
 fn skipped(test: &str) -> bool {
     if !is_root() {
         skip(test, "only root can mount a small disk");
@@ -34,7 +34,7 @@ fn skipped(test: &str) -> bool {
 
 struct Place {
     server: Server,
-    /// The data folder, as the server sees it.
+    /// The data folder, as seen by the server.
     data: PathBuf,
     folder: tempfile::TempDir,
 }
@@ -47,7 +47,7 @@ impl Place {
         Self { server, data, folder }
     }
 
-    /// Takes all the room there is.
+    /// Fills the disk.
     fn fill(&self) -> PathBuf {
         let path = self.data.join("filler");
         let mut file = File::create(&path).unwrap();
@@ -57,7 +57,7 @@ impl Place {
         path
     }
 
-    /// A run whose result takes some room.
+    /// Runs code whose result takes some space.
     fn run(&self) -> (String, Value) {
         self.server.run(r#"{"language":"bash","code":"head -c 300000 /dev/zero | tr '\\0' x"}"#)
     }
@@ -74,13 +74,13 @@ fn a_full_disk_refuses_new_work_and_heals() {
     assert_eq!(long.0, "202");
     let id = long.1["id"].as_str().unwrap().to_owned();
     let filler = place.fill();
-    // What the log has already taken from the disk is still there to be used.
+    // Space that the write-ahead log has already allocated can still be used.
     let refused = (0..200).map(|_| place.run()).find(|(status, _)| status != "200").unwrap();
     assert_eq!((refused.0.as_str(), &refused.1["error"]["code"]), ("507", &"storage_full".into()));
     let folder = place.folder.path().to_str().unwrap();
     assert!(!refused.1.to_string().contains(folder), "{}", refused.1);
     assert_eq!(server.curl(&[], "/healthz").0, "200");
-    assert_eq!(server.curl(&[], "/v1/executions?limit=1").0, "200", "reading goes on");
+    assert_eq!(server.curl(&[], "/v1/executions?limit=1").0, "200", "reads still work");
     fs::remove_file(filler).unwrap();
     let healed = place.run();
     assert_eq!((healed.0.as_str(), &healed.1["status"]), ("200", &"succeeded".into()), "{}", healed.1);
@@ -92,7 +92,10 @@ fn a_full_disk_refuses_new_work_and_heals() {
         if found["status"] == "succeeded" {
             break;
         }
-        assert!(found["status"] == "running" && Instant::now() < end, "what ran was lost: {found}");
+        assert!(
+            found["status"] == "running" && Instant::now() < end,
+            "the running execution was lost: {found}"
+        );
         std::thread::sleep(Duration::from_millis(100));
     }
 }

@@ -1,4 +1,5 @@
-//! Bodies that are made to hurt: long, deep, wide, packed. Each is refused, and the server's memory hardly notices.
+//! Hostile request bodies: long, deep, wide, compressed. Each is refused, and the server's memory hardly
+//! grows.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,10 +8,10 @@ use super::memory;
 use crate::common::server::{KEY, Server};
 
 const MIB: usize = 1 << 20;
-/// The longest body that is read, and what the rest may take beside it.
+/// Maximum memory growth: the longest accepted body, and the same again for everything else.
 const MEMORY: usize = (32 + 32) * MIB;
 
-/// Sends a request of these headers and this body, however long that is, and gives the status and the answer.
+/// Posts a body of any length and returns the status and the response.
 fn post(server: &Server, path: &str, headers: &str, body: impl Iterator<Item = Vec<u8>>) -> (u16, String) {
     let mut stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).unwrap();
     let head = format!(
@@ -19,7 +20,7 @@ fn post(server: &Server, path: &str, headers: &str, body: impl Iterator<Item = V
     );
     stream.write_all(head.as_bytes()).unwrap();
     for piece in body {
-        // A server that has seen enough closes.
+        // The server may close early.
         if stream.write_all(&piece).is_err() {
             break;
         }
@@ -27,7 +28,7 @@ fn post(server: &Server, path: &str, headers: &str, body: impl Iterator<Item = V
     let mut answer = Vec::new();
     let _reset = stream.read_to_end(&mut answer);
     let answer = String::from_utf8(answer).unwrap();
-    let status = answer.split(' ').nth(1).unwrap_or_else(|| panic!("no answer: {answer:?}"));
+    let status = answer.split(' ').nth(1).unwrap_or_else(|| panic!("no response: {answer:?}"));
     (status.parse().unwrap(), answer)
 }
 
@@ -36,7 +37,7 @@ fn whole(server: &Server, path: &str, body: String) -> (u16, String) {
     post(server, path, &headers, std::iter::once(body.into_bytes()))
 }
 
-/// A body of this length in pieces of a MiB, without saying how long it is.
+/// Creates a chunked body of this length in pieces of one MiB.
 fn chunks(length: usize) -> impl Iterator<Item = Vec<u8>> {
     let piece = [format!("{MIB:x}\r\n").into_bytes(), vec![b'a'; MIB], b"\r\n".to_vec()].concat();
     let start = b"a\r\n{\"code\": \"\r\n".to_vec();

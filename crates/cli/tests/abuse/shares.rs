@@ -1,4 +1,4 @@
-//! A tenant that takes all it can, and another that wants a little, with nothing configured for either.
+//! A greedy tenant beside a modest one, with the default configuration.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -29,7 +29,7 @@ impl Tenants {
         self.server.call_as(key, "POST", path, JSON, body.to_string().as_bytes())
     }
 
-    /// Bob's small request is served while everything of mallory's is still there.
+    /// Checks that Bob's small request is served while all of Mallory's requests are still running.
     fn bob_runs(&self) {
         let ran = self.post(&self.bob, "/v1/executions", &json!({"command": ["echo", "hello"]}));
         assert_eq!((ran.status, &ran.json()["stdout"]), (200, &"hello\n".into()), "{}", ran.text());
@@ -64,7 +64,7 @@ fn sleeping_executions_of_one_tenant_do_not_delay_another() {
     }
     tenants.wait_for_count(&tenants.mallory, "running", 8);
     tenants.bob_runs();
-    assert_eq!(tenants.count(&tenants.mallory, "queued"), 4, "nobody of mallory's ended before");
+    assert_eq!(tenants.count(&tenants.mallory, "queued"), 4, "all of mallory's requests are still queued");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn announced_bodies_of_one_tenant_take_nothing_from_another() {
     for _ in 0..8 {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(head.as_bytes()).unwrap();
-        // The server has read the head, and waits for the body.
+        // The server has read the head and waits for the body.
         assert_eq!(status(&mut stream), "100");
         idle.push(stream);
     }
@@ -129,10 +129,10 @@ fn sandboxes_of_one_tenant_leave_some_to_another() {
     let message = refused.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("its share of the sandboxes (2)"), "{message}");
     assert!(message.contains("belljar tenant quotas TENANT --sandboxes N"), "{message}");
-    // What the message says is what helps.
+    // Following the advice in the message helps.
     let raised = json!({"quotas": {"sandboxes": 3}}).to_string();
     let changed = tenants.server.call("PATCH", "/v1/tenants/mallory", JSON, raised.as_bytes());
     assert_eq!((changed.status, open(&tenants.mallory).status), (200, 201));
-    // The second of bob's comes from the reserve.
+    // Bob's second sandbox comes from the reserve.
     assert_eq!((open(&tenants.bob).status, open(&tenants.bob).status), (201, 201));
 }

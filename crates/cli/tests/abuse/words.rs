@@ -1,4 +1,4 @@
-//! Words and bytes that would mean something to a shell, an option parser or a protocol arrive as what they are.
+//! Values that mean something to a shell, an option parser or a protocol are passed on unchanged.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -42,7 +42,7 @@ fn no_word_is_an_option_or_a_command_of_ours() {
         assert_eq!(result["metadata"]["w"], word);
         let first = run(&server, &json!({"command": ["printf", "%s", word]}));
         assert_eq!(first["stdout"], word);
-        // As a program it is a name that nobody has, which is no failure of the server's.
+        // As a program name it is unknown, which is not a failure of the server.
         let (status, nobody) = server.run(&json!({"command": [word]}).to_string());
         assert_eq!(
             (status.as_str(), &nobody["error"]["code"]),
@@ -78,5 +78,5 @@ fn bytes_of_our_protocols_are_bytes() {
             break;
         }
     }
-    assert!(warm, "it was never served warm");
+    assert!(warm, "no run was served warm");
 }

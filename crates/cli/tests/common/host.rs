@@ -1,4 +1,4 @@
-//! The host as seen from outside: what a run could leave behind.
+//! The state of the host as seen from outside, to find what a run leaves behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use super::own_world::is_own_group;
 
-/// What runs of this binary could leave behind. Other people's runs on the same machine are told apart: by the binary
-/// that is executed, and by the living launcher whose name a control group bears.
+/// Everything that runs of this binary could leave behind. Other runs on the same machine are distinguished
+/// by their binary, and by the live launcher that a cgroup is named after.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    /// Processes of this binary, and sandboxed ones whose launcher is gone.
+    /// Processes of this binary, and sandboxed processes whose launcher is gone.
     pub(crate) processes: BTreeMap<u32, String>,
-    /// Folders in any control-group tree whose launcher is gone.
+    /// cgroups whose launcher is gone, in any hierarchy.
     pub(crate) groups: BTreeSet<String>,
-    /// Mount points of this namespace.
+    /// Mount points of this mount namespace.
     pub(crate) mounts: Vec<String>,
-    /// Entries of the folders in which a launcher may keep something.
+    /// Entries of the folders that a launcher writes to.
     pub(crate) entries: BTreeSet<String>,
 }
 
@@ -28,7 +28,7 @@ impl Snapshot {
         Self { processes, groups, mounts: mounts(), entries: entries() }
     }
 
-    /// What is there now and was not before.
+    /// Returns what was added since `before`.
     pub(crate) fn added_since(&self, before: &Self) -> Vec<String> {
         let processes = self.processes.iter().filter(|(pid, _)| !before.processes.contains_key(pid));
         let mut added: Vec<String> = processes.map(|(pid, line)| format!("process {pid} {line}")).collect();
@@ -40,7 +40,7 @@ impl Snapshot {
     }
 }
 
-/// Whether a process is one of this binary, or a sandboxed one that no launcher looks after.
+/// Returns whether a process runs this binary, or is a sandboxed process without a launcher.
 fn is_ours(pid: u32) -> bool {
     let binary = Path::new(env!("CARGO_BIN_EXE_belljar"));
     if fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|path| path == binary) {
@@ -51,14 +51,14 @@ fn is_ours(pid: u32) -> bool {
     in_sandbox_range(pid) && groups.lines().any(ours)
 }
 
-/// Whether the launcher in a name like `…/belljar-PID-START/…` is no more.
+/// Returns whether the launcher in a name like `…/belljar-PID-START/…` is gone.
 fn owner_is_gone(path: &str) -> bool {
     let name = path.rsplit_once("/belljar-").map_or("", |(_, name)| name);
     let pid: String = name.chars().take_while(char::is_ascii_digit).collect();
     !pid.is_empty() && !Path::new("/proc").join(pid).exists()
 }
 
-/// Waits until nothing is left of what came after `before`; what still is there at the end of `patience`.
+/// Waits until everything added after `before` is gone. Returns what is left after `patience`.
 pub(crate) fn left_after(before: &Snapshot, patience: Duration) -> Vec<String> {
     let end = Instant::now() + patience;
     loop {
@@ -70,7 +70,7 @@ pub(crate) fn left_after(before: &Snapshot, patience: Duration) -> Vec<String> {
     }
 }
 
-/// Waits until no process has `token` on its command line; those that still do at the end of `patience`.
+/// Waits until no process has `token` on its command line. Returns those that are left after `patience`.
 pub(crate) fn alive_with(token: &str, patience: Duration) -> Vec<String> {
     let end = Instant::now() + patience;
     loop {
@@ -82,13 +82,14 @@ pub(crate) fn alive_with(token: &str, patience: Duration) -> Vec<String> {
     }
 }
 
-/// Every process that is not the kernel's, with its command line.
+/// Returns every user-space process with its command line.
 pub(crate) fn processes() -> BTreeMap<u32, String> {
     let pids = names("/proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
     pids.filter_map(|pid| Some((pid, command_line(pid)?))).collect()
 }
 
-/// Without one, a process is the kernel's or on its way out; a zombie of ours still has its name.
+/// Returns a process's command line. Kernel threads and exiting processes have none; a zombie of ours keeps
+/// its name.
 fn command_line(pid: u32) -> Option<String> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     if !line.is_empty() {
@@ -99,13 +100,13 @@ fn command_line(pid: u32) -> Option<String> {
     (name.contains("belljar") || in_sandbox_range(pid)).then_some(name)
 }
 
-/// The user ids that root's sandboxes have, which nobody else has.
+/// Returns whether a process has one of the user ids that only root's sandboxes use.
 fn in_sandbox_range(pid: u32) -> bool {
     use std::os::unix::fs::MetadataExt;
     fs::metadata(format!("/proc/{pid}")).is_ok_and(|found| (0x7000_0000..0x7001_0000).contains(&found.uid()))
 }
 
-/// Processes that a thread of this one started.
+/// Returns the processes that a thread of this process started.
 pub(crate) fn children(pid: u32) -> Vec<u32> {
     let children =
         |task: &String| fs::read_to_string(format!("/proc/{pid}/task/{task}/children")).unwrap_or_default();
@@ -113,14 +114,14 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
     lists.join(" ").split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// The launcher of a server, which is its only child.
+/// Returns the launcher of a server, which is its only child.
 pub(crate) fn launcher(server: u32) -> u32 {
     let children = children(server);
     assert_eq!(children.len(), 1, "children of the server: {children:?}");
     children[0]
 }
 
-/// What a process and all below it take: a page that n processes share counts 1/n for each.
+/// Returns the memory of a process and all its descendants: a page shared by n processes counts 1/n for each.
 pub(crate) fn memory_below(root: u32) -> u64 {
     let read = |pid: u32, file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
     let parent = |pid: u32| read(pid, "stat").rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok();
@@ -134,7 +135,7 @@ pub(crate) fn memory_below(root: u32) -> u64 {
     pids.filter(below).filter_map(size).sum::<u64>() << 10
 }
 
-/// Folders that launchers made, in every control-group tree.
+/// Returns the cgroups that launchers created, in every hierarchy.
 pub(crate) fn groups() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     gather_groups(Path::new("/sys/fs/cgroup"), 6, &mut found);
@@ -155,7 +156,7 @@ fn gather_groups(folder: &Path, depth: u32, found: &mut BTreeSet<String>) {
     }
 }
 
-/// The folders of the groups that a launcher made for a process, in every tree.
+/// Returns the cgroups that a launcher created for a process, in every hierarchy.
 pub(crate) fn groups_of(pid: u32) -> Vec<PathBuf> {
     let memberships = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let group = |line: &str| {
@@ -166,13 +167,13 @@ pub(crate) fn groups_of(pid: u32) -> Vec<PathBuf> {
     memberships.lines().filter_map(group).filter(|group| group.is_dir()).collect()
 }
 
-/// A process in a sandbox whose command line has this word.
+/// Finds a sandboxed process by a word on its command line.
 pub(crate) fn sandboxed_with(word: &str) -> Option<u32> {
     let matching = processes().into_iter().filter(|(_, line)| line.contains(word));
     matching.map(|(pid, _)| pid).find(|pid| !groups_of(*pid).is_empty())
 }
 
-/// Mount points, without the numbers that change by themselves.
+/// Returns the mount points, without numbers that change by themselves.
 pub(crate) fn mounts() -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     table.lines().filter_map(|line| line.split(' ').nth(4)).map(str::to_owned).collect()

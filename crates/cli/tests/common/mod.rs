@@ -1,4 +1,4 @@
-//! What the tests over the real binary share: running it, reading its answer, and looking at the host around it.
+//! Helpers of the tests over the real binary: running it, parsing its output, and inspecting the host.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub(crate) mod host;
@@ -11,14 +11,14 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// What the binary answered.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// Its exit status; `None` where a signal ended it.
+    /// Exit status; `None` if a signal ended the process.
     pub(crate) code: Option<i32>,
-    /// The one object that it printed.
+    /// The JSON object on standard output.
     pub(crate) json: Value,
-    /// What it said beside that.
+    /// Standard error.
     pub(crate) stderr: String,
 }
 
@@ -31,7 +31,7 @@ impl Answer {
         self.text("status")
     }
 
-    /// Lines that the program printed.
+    /// Returns the lines that the program printed.
     pub(crate) fn lines(&self) -> Vec<&str> {
         self.text("stdout").lines().collect()
     }
@@ -44,14 +44,14 @@ impl Answer {
         self.json["error"]["message"].as_str().unwrap_or_default()
     }
 
-    /// Whether a layer stands in the receipt.
+    /// Returns whether the receipt lists a layer.
     pub(crate) fn has_layer(&self, layer: &str) -> bool {
         let layers = self.json["receipt"]["isolation"].as_array();
         layers.is_some_and(|layers| layers.iter().any(|found| found == layer))
     }
 }
 
-/// The binary, away from this person's configuration.
+/// Returns a command for the binary, without the user's configuration.
 pub(crate) fn belljar() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
     command.env("XDG_CONFIG_HOME", "/nonexistent").stdin(Stdio::null());
@@ -62,12 +62,12 @@ pub(crate) fn belljar() -> Command {
     command
 }
 
-/// `belljar run --json` with these arguments.
+/// Runs `belljar run --json` with these arguments.
 pub(crate) fn run<I: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = I>) -> Answer {
     finish(belljar().args(["run", "--json"]).args(arguments))
 }
 
-/// The same with a fault, which only a binary built with the feature `faults` obeys.
+/// Runs with an injected fault, which only a binary built with the feature `faults` supports.
 pub(crate) fn run_with_fault(fault: &str, arguments: &[&str]) -> Answer {
     let mut command = belljar();
     if !fault.is_empty() {
@@ -81,12 +81,12 @@ pub(crate) fn finish(command: &mut Command) -> Answer {
     let stdout = String::from_utf8(output.stdout).expect("the answer is text");
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     let one_line = stdout.ends_with('\n') && stdout.matches('\n').count() == 1;
-    assert!(one_line, "one line of JSON is printed, and not: {stdout:?} {stderr:?}");
+    assert!(one_line, "expected one line of JSON, got: {stdout:?} {stderr:?}");
     let json = serde_json::from_str(&stdout).expect("the answer is JSON");
     Answer { code: output.status.code(), json, stderr }
 }
 
-/// A run that shows its output as it comes; killed when dropped.
+/// A run with live output; killed on drop.
 #[derive(Debug)]
 pub(crate) struct Live(pub(crate) Child);
 
@@ -97,7 +97,7 @@ impl Live {
         Self(command.spawn().expect("the binary starts"))
     }
 
-    /// The first line that the program prints.
+    /// Returns the first line that the program prints.
     pub(crate) fn first_line(&mut self) -> String {
         use std::io::{BufRead, BufReader};
         let mut line = String::new();
@@ -109,13 +109,13 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // One that has ended already is what is wanted.
+        // A process that has already exited is fine.
         let _killed = self.0.kill();
         let _waited = self.0.wait();
     }
 }
 
-/// A file or folder beside the tests.
+/// Returns the path of a file or folder beside the tests.
 pub(crate) fn beside(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(path)
 }
@@ -124,7 +124,7 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whether sandboxes start here at all, and why not.
+/// Returns why sandboxes do not start on this machine, if they do not.
 pub(crate) fn unusable() -> Option<String> {
     let answer = run(["--", "true"]);
     (answer.status() != "succeeded").then(|| format!("no sandbox starts here: {}", answer.json))

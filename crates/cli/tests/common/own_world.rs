@@ -1,8 +1,9 @@
-//! A mount namespace and control groups of a test's own, so that what other Belljars do on this machine is not seen here,
-//! and what this test's launchers leave behind is.
+//! A private mount namespace and private cgroups for one test program, so that other Belljar processes on the
+//! machine are invisible to it, and leftovers of its own launchers are not.
 //!
-//! Launchers make their groups below the group that they are started in. On v1 hierarchies the test moves into a child
-//! group first; on v2 processes and child groups do not mix, and the whole tree is looked at.
+//! Launchers create cgroups below the one that they are started in. On v1 hierarchies the test moves into a
+//! child cgroup first; on v2, where processes and child cgroups exclude each other, the whole tree is
+//! inspected.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -14,18 +15,18 @@ const MARK: &str = "BELLJAR_TEST_OWN_MOUNTS";
 /// Hierarchies that launchers use.
 const CONTROLLERS: &[&str] = &["pids", "memory", "cpu", "cpuacct", "cpu,cpuacct", "freezer"];
 
-/// The name of this test's groups, where it has some.
+/// Name of this test's cgroups, if it has any.
 static NAME: OnceLock<String> = OnceLock::new();
 
-/// Groups that are removed when the test is over.
+/// cgroups that are removed when the test ends.
 pub(crate) struct OwnWorld(Vec<PathBuf>);
 
-/// Enters both. Starts this program anew, so it comes before anything else in `main`.
+/// Enters both. Restarts this program, so it must be called first in `main`.
 pub(crate) fn enter() -> OwnWorld {
     if let (None, Ok(this)) = (std::env::var_os(MARK), std::env::current_exe()) {
         let mut again = Command::new("unshare");
         again.args(["--mount", "--propagation", "private", "--"]).arg(this);
-        // Where it cannot be done, mounts of others are seen as before.
+        // If this fails, mounts of other processes are visible as before.
         let _failed = again.args(std::env::args_os().skip(1)).env(MARK, "1").exec();
     }
     let name = format!("hermetic-{}", std::process::id());
@@ -36,12 +37,12 @@ pub(crate) fn enter() -> OwnWorld {
     OwnWorld(groups)
 }
 
-/// Whether a group belongs to this test; everything does where it has no groups of its own.
+/// Returns whether a cgroup belongs to this test; always true if it has none of its own.
 pub(crate) fn is_own_group(path: &str) -> bool {
     NAME.get().is_none_or(|name| path.contains(&format!("/{name}/")))
 }
 
-/// Enters all groups, or none.
+/// Enters all cgroups, or none.
 fn own_groups(name: &str) -> Vec<PathBuf> {
     let memberships = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mut made = Vec::new();
@@ -66,7 +67,7 @@ fn own_groups(name: &str) -> Vec<PathBuf> {
 impl Drop for OwnWorld {
     fn drop(&mut self) {
         for group in &self.0 {
-            // A group that was never made is not there to be left.
+            // A cgroup that was not created does not have to be removed.
             if let Some(parent) = group.parent() {
                 let _left = fs::write(parent.join("cgroup.procs"), "0");
             }

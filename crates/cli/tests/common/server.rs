@@ -1,4 +1,4 @@
-//! `belljar serve` as a person starts it, and a client that sends what it is told.
+//! Runs `belljar serve` and sends requests to it.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,11 +14,11 @@ pub(crate) const KEY: &str = "a-key-for-tests-that-is-long-enough-to-be-one";
 pub(crate) struct Server {
     pub(crate) child: Child,
     pub(crate) url: String,
-    /// What it said before it was ready.
+    /// Output before the server was ready.
     pub(crate) lines: Vec<String>,
 }
 
-/// What it answered.
+/// A response of the server.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
@@ -49,12 +49,12 @@ impl Reply {
 }
 
 impl Server {
-    /// With the usual key.
+    /// Starts a server with the default test key.
     pub(crate) fn new(folder: &Path) -> Self {
         Self::start(folder, Some(KEY), &[])
     }
 
-    /// With the usual key, and these lines in the `[server]` part of its configuration.
+    /// Starts a server with the default test key and these `[server]` settings.
     pub(crate) fn configured(folder: &Path, settings: &str) -> Self {
         let file = folder.join("belljar.toml");
         std::fs::write(&file, format!("[server]\n{settings}\n")).unwrap();
@@ -66,7 +66,7 @@ impl Server {
         Self::of(command(folder, key).args(flags))
     }
 
-    /// With the usual key, by a command that ends in `belljar serve` and some flags.
+    /// Starts a server with the default test key, by a command that ends in `belljar serve` and flags.
     pub(crate) fn by(mut command: Command, folder: &Path) -> Self {
         Self::of(on(&mut command, folder, Some(KEY)))
     }
@@ -85,7 +85,7 @@ impl Server {
         panic!("the server did not start: {:?}", server.lines);
     }
 
-    /// What curl says: the status and the body.
+    /// Calls the server with curl and returns the status and the body.
     pub(crate) fn curl(&self, arguments: &[&str], path: &str) -> (String, String) {
         let bearer = format!("Authorization: Bearer {KEY}");
         let output = Command::new("curl")
@@ -116,16 +116,16 @@ impl Server {
         self.call_as(KEY, method, path, headers, body)
     }
 
-    /// With another key.
+    /// Calls the server with another key.
     pub(crate) fn call_as(&self, key: &str, method: &str, path: &str, headers: &str, body: &[u8]) -> Reply {
         let mut stream = self.send_as(key, method, path, headers, body);
         let mut bytes = Vec::new();
-        // A server that refuses early may reset what it did not read; what it said before counts.
+        // A server that refuses early may reset the connection; what it sent before still counts.
         let _ = stream.read_to_end(&mut bytes);
         parse(&bytes)
     }
 
-    /// Sends a request and leaves the answer to be read.
+    /// Sends a request without reading the response.
     pub(crate) fn send_as(
         &self,
         key: &str,
@@ -143,12 +143,12 @@ impl Server {
             body.len()
         );
         stream.write_all(head.as_bytes()).unwrap();
-        // One that refuses early has closed already.
+        // A server that refuses early has already closed.
         let _ = stream.write_all(body);
         stream
     }
 
-    /// A tenant of its own, and a key of it.
+    /// Creates a tenant and returns a key of it.
     pub(crate) fn tenant(&self, name: &str, quotas: Value) -> String {
         let made = self.post("/v1/tenants", &serde_json::json!({"name": name, "quotas": quotas}));
         assert_eq!(made.status, 201, "{made:?}");
@@ -156,7 +156,7 @@ impl Server {
         key.json()["key"].as_str().unwrap().to_owned()
     }
 
-    /// Opens a sandbox, and gives its path.
+    /// Creates a sandbox and returns its path.
     pub(crate) fn sandbox(&self, request: &Value) -> String {
         let opened = self.post("/v1/sandboxes", request);
         assert_eq!(opened.status, 201, "{}", opened.text());

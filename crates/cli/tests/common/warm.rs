@@ -1,4 +1,4 @@
-//! The same `belljar run`, in an interpreter that is warm already.
+//! Runs code in warm interpreters.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Answer, belljar};
 
-/// A batch to which lines are given one at a time.
+/// A batch whose lines are sent one at a time.
 pub(crate) struct Conversation {
     child: Child,
     lines: Option<ChildStdin>,
@@ -17,7 +17,7 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// Starts `belljar run ARGUMENTS --batch -`, with a `[warm]` table of this text.
+    /// Starts `belljar run ARGUMENTS --batch -` with these `[warm]` settings.
     pub(crate) fn start<I: AsRef<std::ffi::OsStr>>(
         settings: &str,
         fault: &str,
@@ -31,7 +31,7 @@ impl Conversation {
         Self::by(command, settings, &arguments)
     }
 
-    /// The same, by a command that stands for the binary.
+    /// Starts the batch with a command that wraps the binary.
     pub(crate) fn by(
         mut command: Command,
         settings: &str,
@@ -48,29 +48,30 @@ impl Conversation {
         Self { child, lines, results, _config: config }
     }
 
-    /// One line, and what came of it.
+    /// Sends a line and returns its result.
     pub(crate) fn ask(&mut self, line: &Value) -> Value {
         let lines = self.lines.as_mut().expect("it is open until the end");
-        writeln!(lines, "{line}").expect("it is read");
+        writeln!(lines, "{line}").expect("the batch reads the line");
         let mut result = String::new();
-        self.results.read_line(&mut result).expect("it is answered");
-        serde_json::from_str(&result).unwrap_or_else(|_| panic!("a result is JSON, and not {result:?}"))
+        self.results.read_line(&mut result).expect("the batch prints a result");
+        serde_json::from_str(&result).unwrap_or_else(|_| panic!("a result is not JSON: {result:?}"))
     }
 
-    /// Runs trifles with the same limits until one of them is served like this.
+    /// Runs trivial code with the same limits until one run is served this way.
     pub(crate) fn until(&mut self, warm: &str) {
         for _ in 0..300 {
             if self.ask(&json!({"code": "0"}))["receipt"]["warm"] == warm {
-                // And another one waits.
+                // Give the pool time to refill.
                 std::thread::sleep(Duration::from_millis(60));
                 return;
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        panic!("nothing was ever served by {warm}");
+        panic!("no run was served by {warm}");
     }
 
-    /// One line, served like this: a busy machine may have had no child ready, and then it is asked again.
+    /// Sends a line until it is served this way. A busy machine may have no warm child ready, and then it is
+    /// sent again.
     pub(crate) fn ask_warm(&mut self, warm: &str, line: &Value) -> Value {
         for _ in 0..20 {
             self.until(warm);
@@ -79,7 +80,7 @@ impl Conversation {
                 return result;
             }
         }
-        panic!("it was never served by {warm}: {line}");
+        panic!("the line was never served by {warm}: {line}");
     }
 }
 
@@ -90,7 +91,8 @@ impl Drop for Conversation {
     }
 }
 
-/// `belljar run --json` with these arguments, served by `pool` or `fork`, or not at all.
+/// Runs `belljar run --json` with these arguments, served by `pool` or `fork`; `None` if that is not
+/// possible.
 pub(crate) fn run_warm<I: AsRef<std::ffi::OsStr>>(
     warm: &str,
     fault: &str,

@@ -1,4 +1,4 @@
-// A crash is told by its signal.
+// A crash is reported with its signal.
 // expect: failed SIGSEGV
 #include <signal.h>
 int main(void) { raise(SIGSEGV); return 0; }

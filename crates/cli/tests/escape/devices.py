@@ -1,4 +1,4 @@
-# No device can be made, not even the 0:0 that needs no right; and /dev holds only the harmless ones.
+# No device can be created, not even 0:0, which needs no privilege; /dev holds only harmless ones.
 # expect: succeeded
 import ctypes
 import os
@@ -12,7 +12,7 @@ for kind, name in ((stat.S_IFCHR, "char"), (stat.S_IFBLK, "block")):
             device = os.makedev(major, minor)
             fails(f"{name} {major}:{minor} in {folder}", os.mknod, f"{folder}/node", kind | 0o666, device)
 
-# A move may leave a 0:0 device where the file was.
+# Moving a file may leave a 0:0 device (an overlayfs whiteout) in its place.
 for folder in ("/workspace", "/tmp"):
     open(f"{folder}/old", "w").close()
     old, new = (ctypes.c_char_p(f"{folder}/{name}".encode()) for name in ("old", "new"))

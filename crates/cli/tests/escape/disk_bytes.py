@@ -1,4 +1,4 @@
-# Everything that can be written is one disk; a program that fails on it has ended by that limit.
+# Everything writable is on one disk; a program that fails because it is full has ended by that limit.
 # expect: limit_exceeded disk
 # with: --disk 8M
 block = b"x" * (1 << 20)

@@ -1,4 +1,4 @@
-# Names are limited as bytes are; a program that survives it goes on.
+# File names are limited like bytes; a program that survives the limit continues.
 # expect: succeeded
 # with: --disk 32M --timeout 60s
 import errno

@@ -1,4 +1,4 @@
-# A file that claims to be large, and one that reserves.
+# A sparse file and a preallocated file.
 # expect: succeeded
 # with: --disk 8M
 import os

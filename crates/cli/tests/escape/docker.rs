@@ -1,5 +1,5 @@
-//! The same programs in Docker, with runc and with gVisor. What cannot hold there as in the native jail is listed, and
-//! nothing else may differ; SECURITY.md says why none of it is a way out.
+//! The escape programs in Docker, with runc and with gVisor. Checks that cannot hold there are listed, and
+//! nothing else may differ; SECURITY.md explains why none of them is an escape.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -12,10 +12,10 @@ use super::programs::{Verdict, held, name_of};
 use crate::common::{Answer, belljar, finish};
 use crate::dockerd::{Dockerd, IMAGE};
 
-/// The daemon's names for its runtimes, and ours.
+/// Docker's runtime names and the names used here.
 const RUNTIMES: [(&str, &str); 2] = [("runc", "docker"), ("runsc", "gvisor")];
 
-/// Checks that fail in either runtime.
+/// Checks that fail in both runtimes.
 const OTHERWISE: &[(&str, &[&str])] = &[
     ("disk_sparse", &["all places are one disk"]),
     ("kernel_settings", &["/sys is empty"]),
@@ -40,7 +40,7 @@ const OTHERWISE: &[(&str, &[&str])] = &[
         ],
     ),
 ];
-/// Checks that fail in gVisor alone: it emulates what they look at, and none of it is the host's.
+/// Checks that fail only in gVisor: it emulates what they look at, and none of it belongs to the host.
 const IN_GVISOR: &[(&str, &[&str])] = &[
     ("devices", &["/dev holds only these"]),
     ("disk_names", &["names end"]),
@@ -58,26 +58,28 @@ const IN_GVISOR: &[(&str, &[&str])] = &[
         ],
     ),
 ];
-/// Programs about what is not so there: the host's files; one disk for all places; that all end with the one that was killed; an
-/// errno where runc ends whoever tries numbers of x32; and Node.js, which the image does not have.
+/// Programs that do not apply to Docker: the host's files are not mounted; there is no single disk for all
+/// writable paths; killing one process does not end all; runc kills a process that uses x32 numbers instead
+/// of returning an errno; and the image has no Node.js.
 const NOT_TRIED: &[&str] =
     &["host_files", "disk_bytes", "memory_across_processes", "x32_numbers", "javascript"];
-/// They need what gVisor's `/proc` does not show, take longer than they may with its `ptrace` platform, or use the 32-bit entry,
-/// which leads to gVisor's own kernel as every other one does; socket options are answered by that kernel, too.
+/// Programs that do not apply to gVisor: they need what its `/proc` does not show, exceed their time limit on
+/// its `ptrace` platform, or use the 32-bit entry or socket options, which gVisor's own kernel handles like
+/// everything else.
 const NOT_TRIED_IN_GVISOR: &[&str] =
     &["own_world", "other_processes", "refused_calls", "old_entry", "socket_options"];
 
-/// A daemon, and how each of its runtimes is configured.
+/// A Docker daemon and the configuration of each of its runtimes.
 pub(crate) struct Daemon {
     docker: Dockerd,
     folder: tempfile::TempDir,
 }
 
 impl Daemon {
-    /// `None` in the first tier, and where there is no Docker.
+    /// Returns `None` in the first tier, and without Docker.
     pub(crate) fn start() -> Option<Self> {
         if std::env::var_os("BELLJAR_TEST_ALL").is_none_or(|value| value != "1") {
-            println!("skipped: programs in Docker: ./test --all does");
+            println!("skipped: programs in Docker: only with ./test --all");
             return None;
         }
         let started = Dockerd::start().map_err(|why| println!("skipped: programs in Docker: {why}"));
@@ -91,7 +93,7 @@ impl Daemon {
         Some(Self { docker, folder })
     }
 
-    /// Every program in every runtime.
+    /// Returns a trial for every program in every runtime.
     pub(crate) fn trials(&self, programs: &[PathBuf]) -> Vec<Trial> {
         let mut trials = Vec::new();
         for (runtime, shown) in RUNTIMES {
@@ -115,7 +117,8 @@ impl Daemon {
     }
 }
 
-/// What gVisor lets a program do with its own priority, its own score and devices is nothing that the host sees.
+/// Checks that a program's changes to its priority, OOM score and devices inside gVisor are invisible to the
+/// host.
 fn from_outside(host: &str, config: &Path) -> Verdict {
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/escape/in_gvisor/emulated.py");
     let arguments = ["run", "--no-deps", "--quiet", "--provider", "docker", program];
@@ -137,7 +140,7 @@ fn from_outside(host: &str, config: &Path) -> Verdict {
     Ok(())
 }
 
-/// How many processes all gVisor sandboxes of a daemon are, and what is wrong with them.
+/// Returns the number of processes in all gVisor sandboxes of a daemon, and what is wrong with them.
 fn seen_on_the_host(host: &str) -> Result<(usize, Vec<String>), String> {
     let listed = Command::new("docker").args(["--host", host, "ps", "--no-trunc", "--quiet"]).output();
     let listed = listed.map_err(|error| error.to_string())?.stdout;
@@ -146,7 +149,7 @@ fn seen_on_the_host(host: &str) -> Result<(usize, Vec<String>), String> {
     Ok((processes.len(), processes.into_iter().flat_map(host_sees).collect()))
 }
 
-/// The sandboxes of these containers, and all that they started.
+/// Returns the sandbox processes of these containers and all their descendants.
 fn processes_of(ids: &[String]) -> std::io::Result<BTreeSet<u32>> {
     let numbers =
         std::fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -170,7 +173,7 @@ fn processes_of(ids: &[String]) -> std::io::Result<BTreeSet<u32>> {
     }
 }
 
-/// What a process has that none of a sandbox may have.
+/// Returns the properties of a process that no sandboxed process may have.
 fn host_sees(pid: u32) -> Vec<String> {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let open = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
@@ -187,14 +190,14 @@ fn about(pid: u32, name: &str) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default()
 }
 
-/// A field of `/proc/PID/stat` by its number, as `man proc` has them.
+/// Returns a field of `/proc/PID/stat`, numbered as in `man proc`.
 fn field(pid: u32, number: usize) -> Option<String> {
     let stat = about(pid, "stat");
     let (_, from_third) = stat.rsplit_once(") ")?;
     from_third.split_whitespace().nth(number - 3).map(str::to_owned)
 }
 
-/// What is wrong beside what is listed.
+/// Returns the failed checks that are not listed as expected.
 fn as_listed(name: &str, gvisor: bool, verdict: Verdict) -> Verdict {
     let Err(why) = verdict else { return Ok(()) };
     let Some((broken, _)) = why.split_once("BROKEN: ").and_then(|(_, rest)| rest.split_once("\": ")) else {

@@ -1,4 +1,4 @@
-// Tries every number with arguments that no call can use, each in a child of its own.
+// Tries every system call number with invalid arguments, each in its own child.
 // expect: succeeded
 #include <errno.h>
 #include <signal.h>
@@ -10,7 +10,7 @@
 
 enum { LAST = 480 };
 
-// What the child saw: refused (1), answered (2), or nothing, where the call did not come back.
+// Result of the child: refused (1), answered (2), or none if the call did not return.
 static int attempt(long number) {
     int ends[2];
     if (pipe(ends) != 0) return -1;
@@ -23,7 +23,7 @@ static int attempt(long number) {
         long result = syscall(number, -1L, -1L, -1L, -1L, -1L, -1L);
         int refused = result == -1 && (errno == EPERM || errno == ENOSYS || errno == EOPNOTSUPP);
         char seen = refused ? 1 : 2;
-        // After a close or a change of descriptors this fails, and counts as an answer.
+        // After a call that closes or replaces descriptors this fails, which counts as answered.
         if (write(ends[1], &seen, 1) != 1) _exit(1);
         _exit(0);
     }

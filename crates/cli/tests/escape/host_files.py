@@ -1,4 +1,4 @@
-# Files of the host that no program needs are not there.
+# Files of the host that no program needs are not visible.
 # expect: succeeded
 import os
 
@@ -13,7 +13,7 @@ for path in [
 ]:
     fails(path, os.lstat, path)
 
-# A prefix of an interpreter may lie in a home; nothing else of that home is there.
+# An interpreter's prefix may lie in a home folder; nothing else of that home is visible.
 def leaves(folder):
     found = []
     for name in sorted(os.listdir(folder)):

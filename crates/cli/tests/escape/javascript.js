@@ -1,4 +1,4 @@
-// What a script can reach with its runtime's own means.
+// What a script can reach with the APIs of its runtime.
 // expect: succeeded
 const fs = require("fs");
 const net = require("net");

@@ -1,4 +1,4 @@
-//! What the host has to look at: files of its own, exact bytes, what was kept of a run that was killed.
+//! Cases that only the host can judge: its own files, exact bytes, and the output of a killed run.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -115,7 +115,7 @@ fn own_kill() -> Verdict {
     expect(answer.json["exit_code"].is_null(), "there is no exit code", &answer.json["exit_code"])
 }
 
-/// What a run leaves in a folder of the caller's belongs to the caller and carries no rights.
+/// Checks that files which a run leaves in a host folder belong to the caller and carry no special bits.
 fn playground() -> Verdict {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,5 @@
-# Parts of the kernel with a record of holes are out of reach, and so is everything that only an administrator needs.
+# Parts of the kernel with a history of vulnerabilities are unreachable, and so is everything that needs an
+# administrator.
 # expect: succeeded
 import ctypes
 import os
@@ -19,7 +20,7 @@ refused("userfaultfd", 0)
 refused("userfaultfd", 1, what="user mode only")
 refused("perf_event_open", room, 0, -1, -1, 0)
 refused("fanotify_init", 0, 0)
-# What confines is set up before a program starts, and by nobody after that.
+# Confinement is set up before the program starts, and cannot be changed afterwards.
 refused("seccomp", 1, 0, 0)
 refused("landlock_create_ruleset", 0, 0, 1)
 refused("init_module", room, 16, text(b""))

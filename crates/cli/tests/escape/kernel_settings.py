@@ -1,4 +1,4 @@
-# Settings of the kernel cannot be changed, and what /proc would show of the host is masked.
+# Kernel settings cannot be changed, and host information in /proc is masked.
 # expect: succeeded
 import os
 

@@ -1,4 +1,5 @@
-# A server inside can be reached from inside: over both loopbacks, by name, and by UNIX sockets of both kinds.
+# A server in the sandbox is reachable from inside: over both loopbacks, by name, and over UNIX sockets of
+# both kinds.
 # expect: succeeded
 import socket
 import threading

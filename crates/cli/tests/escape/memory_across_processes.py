@@ -1,4 +1,4 @@
-# Memory is one account for all processes: many small ones together are over it.
+# Memory is accounted for all processes together: many small processes exceed the limit.
 # expect: limit_exceeded memory
 # needs: cgroup.memory
 # with: --memory 64M --timeout 20s

@@ -1,4 +1,4 @@
-# Files in the sandbox are memory, and count as such where the disk is larger.
+# Files in the sandbox count as memory, even if the disk limit is larger.
 # expect: limit_exceeded memory
 # needs: cgroup.memory
 # with: --memory 64M --disk 512M --timeout 20s

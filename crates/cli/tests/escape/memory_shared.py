@@ -1,4 +1,4 @@
-# Shared segments count.
+# Shared memory segments count.
 # expect: limit_exceeded memory
 # needs: cgroup.memory
 # with: --memory 64M --timeout 20s

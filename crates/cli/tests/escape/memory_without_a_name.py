@@ -1,4 +1,4 @@
-# Memory behind a descriptor counts.
+# Memory behind a file descriptor (memfd) counts.
 # expect: limit_exceeded memory
 # needs: cgroup.memory
 # with: --memory 64M --timeout 20s

@@ -1,4 +1,4 @@
-# Ids, priorities, limits and set-uid programs give nothing more.
+# User ids, priorities, limits and set-uid programs give no additional privileges.
 # expect: succeeded
 import os
 import resource

@@ -1,4 +1,4 @@
-# Neither the old nor the new way to mount, nor another root.
+# Neither the old nor the new mount API works, nor changing the root.
 # expect: succeeded
 import ctypes
 import os

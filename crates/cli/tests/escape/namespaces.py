@@ -1,4 +1,4 @@
-# No namespace can be made or entered.
+# No namespace can be created or entered.
 # expect: succeeded
 import ctypes
 import os

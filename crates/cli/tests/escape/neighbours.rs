@@ -1,4 +1,4 @@
-//! Two sandboxes at the same time: neither finds anything of the other.
+//! Two sandboxes at the same time: neither can find anything of the other.
 
 use super::programs::{Case, Verdict};
 use crate::common::{Live, run};
@@ -8,7 +8,8 @@ pub(crate) const CASES: &[Case] = &[
     ("neighbours::have_different_users", different_users),
 ];
 
-/// Offers whatever could be found, then says so. The last line tells its user outside.
+/// Offers everything that another sandbox might find, then reports it. The last line is its user id on the
+/// host.
 const OFFERS: &str = "import ctypes, os, socket, sys, time\n\
     tcp = socket.socket(); tcp.bind(('0.0.0.0', 34567)); tcp.listen()\n\
     udp = socket.socket(type=socket.SOCK_DGRAM); udp.bind(('127.0.0.1', 34567))\n\
@@ -20,7 +21,7 @@ const OFFERS: &str = "import ctypes, os, socket, sys, time\n\
     print(open('/proc/self/uid_map').read().split()[1], flush=True)\n\
     time.sleep(60)\n";
 
-/// Looks for all of it.
+/// Looks for everything that the other sandbox offers.
 const SEEKS: &str = "import ctypes, os, socket\n\
     found = []\n\
     def attempt(what, way):\n\
@@ -60,11 +61,11 @@ fn no_way() -> Verdict {
 fn different_users() -> Verdict {
     let mut first = Live::start(&["-c", OFFERS]);
     let mut second = Live::start(&["-c", OFFERS]);
-    // Both are there: whoever comes when one has gone may have its user.
+    // Both must run at the same time, because a user id may be reused after a sandbox ends.
     let mut users = vec![first.first_line(), second.first_line()];
     let third = run(["-c", SEEKS]);
     if !third.has_layer("separate_uid") {
-        println!("skipped: this user has no further ids to give away");
+        println!("skipped: this user has no subordinate ids");
         return Ok(());
     }
     users.extend(third.lines().last().map(|line| (*line).to_owned()));

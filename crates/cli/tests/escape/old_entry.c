@@ -1,4 +1,4 @@
-// The 32-bit entry points end the process before the kernel looks at the call.
+// The 32-bit entry points kill the process before the kernel looks at the call.
 // expect: succeeded
 #include <signal.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@ static long through_int80(long number) {
     return result;
 }
 int main(void) {
-    // 20 getpid, 359 socket, 120 clone, 310 unshare, 26 ptrace: as the 32-bit table numbers them.
+    // 20 getpid, 359 socket, 120 clone, 310 unshare, 26 ptrace, in the numbering of the 32-bit table.
     const long numbers[] = {20, 359, 120, 310, 26};
     for (unsigned i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         pid_t child = fork();

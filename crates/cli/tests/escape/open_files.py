@@ -1,4 +1,4 @@
-# Open files are limited without that being an ending.
+# Open files are limited, but reaching the limit does not end the run.
 # expect: succeeded
 import errno
 import os

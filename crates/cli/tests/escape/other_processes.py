@@ -1,4 +1,4 @@
-# PID 1 gives nothing away, and nobody can be traced, read or taken apart.
+# PID 1 reveals nothing, and no process can be traced, read or modified.
 # expect: succeeded
 import os
 import signal

@@ -1,3 +1,3 @@
-# A program's own kill -9 is no limit.
+# A program's own kill -9 is not a limit.
 # expect: failed SIGKILL
 kill -9 $$

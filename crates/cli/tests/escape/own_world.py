@@ -1,4 +1,4 @@
-# A user, a host name, an environment and descriptors of its own, and no rights at all.
+# Its own user, host name, environment and descriptors, and no privileges at all.
 # expect: succeeded
 import os
 

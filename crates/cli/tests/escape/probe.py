@@ -1,4 +1,4 @@
-"""What the programs of this folder share: attempts that must be refused, facts that must hold, and one last line."""
+"""Shared by the programs of this folder: attempts that must be refused, facts that must hold, and the last line."""
 import ctypes
 import errno
 import os
@@ -7,7 +7,7 @@ import platform
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
 
-# (x86-64, aarch64); numbers from 424 on are the same everywhere.
+# (x86-64, aarch64); numbers from 424 on are the same on all architectures.
 NUMBERS = {
     "ptrace": (101, 117), "syslog": (103, 116), "personality": (135, 92), "pivot_root": (155, 41),
     "chroot": (161, 51), "acct": (163, 89), "settimeofday": (164, 170), "mount": (165, 40), "umount2": (166, 39),
@@ -33,7 +33,7 @@ _broken = []
 
 
 def syscall(name, *arguments):
-    """The raw call: what it returned, and the name of its errno or None."""
+    """Makes a raw system call. Returns its result, and the name of its errno or None."""
     number = NUMBERS[name][0 if platform.machine() == "x86_64" else 1]
     ctypes.set_errno(0)
     result = _LIBC.syscall(ctypes.c_long(number), *[ctypes.c_long(a) if isinstance(a, int) else a for a in arguments])
@@ -41,7 +41,7 @@ def syscall(name, *arguments):
 
 
 def refused(name, *arguments, what="", answers=REFUSALS):
-    """A call that must not reach the kernel: any other errno would mean that it did."""
+    """Checks that a call does not reach the kernel: any other errno would mean that it did."""
     result, failure = syscall(name, *arguments)
     if result == 0 and name in ("clone", "clone3"):
         os._exit(0)
@@ -49,7 +49,7 @@ def refused(name, *arguments, what="", answers=REFUSALS):
 
 
 def fails(what, attempt, *arguments):
-    """Something that must fail, however it does."""
+    """Checks that an attempt fails, with whatever error."""
     try:
         outcome = attempt(*arguments)
     except OSError as error:
@@ -59,7 +59,7 @@ def fails(what, attempt, *arguments):
 
 
 def check(what, holds, detail=""):
-    """A fact that must hold."""
+    """Checks that a fact holds."""
     global _attempts
     _attempts += 1
     print(f"{'held  ' if holds else 'BROKE '} {what}: {detail}")
@@ -68,7 +68,7 @@ def check(what, holds, detail=""):
 
 
 def finish(at_least=1):
-    """The last line."""
+    """Prints the last line."""
     if _attempts < at_least:
         print(f"BROKEN: only {_attempts} attempts were made")
     elif _broken:

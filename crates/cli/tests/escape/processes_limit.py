@@ -1,4 +1,4 @@
-# Processes are limited, also across generations; a program that survives a refused fork goes on.
+# Processes are limited, also across generations; a program that survives a refused fork continues.
 # expect: succeeded
 # needs: cgroup.pids
 # with: --processes 16

@@ -1,4 +1,4 @@
-//! The programs of this folder, each with the ending that its header asks for.
+//! Runs the programs of this folder and checks the ending that their header expects.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,14 +9,14 @@ use super::{docker, judges, neighbours, results, syscalls};
 use crate::common::warm::run_warm;
 use crate::common::{self, Answer, beside};
 
-/// What came of a case: nothing, or what is wrong.
+/// The result of a case: success, or what is wrong.
 pub(crate) type Verdict = Result<(), String>;
-/// A case by its name.
+/// A case with its name.
 pub(crate) type Case = (&'static str, fn() -> Verdict);
 
 pub(crate) fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Many at a time would only be slow together; some are about time.
+    // More parallelism would only slow all of them down, and some are about time.
     arguments.test_threads = arguments.test_threads.or(Some(2));
     if let Some(why) = common::unusable() {
         println!("skipped: {why}");
@@ -32,7 +32,7 @@ pub(crate) fn main() -> ExitCode {
     let cases = [judges::CASES, results::CASES, neighbours::CASES, syscalls::CASES].concat();
     trials
         .extend(cases.into_iter().map(|(name, case)| Trial::test(name, move || case().map_err(Into::into))));
-    // It stays until all have ended.
+    // The daemon is kept until all trials have ended.
     let docker = docker::Daemon::start();
     if let Some(docker) = &docker {
         trials.extend(docker.trials(&programs("escape")));
@@ -42,7 +42,7 @@ pub(crate) fn main() -> ExitCode {
     ended.exit_code()
 }
 
-/// Programs of a folder, sorted.
+/// Returns the programs of a folder, sorted.
 fn programs(folder: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(beside(folder)).expect("the folder is there").flatten();
     let is_program = |path: &PathBuf| {
@@ -64,7 +64,7 @@ fn is_of(program: &Path, endings: &[&str]) -> bool {
     program.extension().and_then(|ending| ending.to_str()).is_some_and(|ending| endings.contains(&ending))
 }
 
-/// The same in an interpreter that was started before.
+/// Runs a self-judging program in a warm interpreter.
 fn self_judged_warm(program: PathBuf, warm: &'static str) -> Trial {
     Trial::test(format!("{warm}::{}", name_of(&program)), move || {
         held(&program, |arguments| run_warm(warm, "", arguments)).map_err(Into::into)
@@ -77,7 +77,7 @@ fn self_judged(program: PathBuf) -> Trial {
     })
 }
 
-/// Runs a program in some way, and holds the answer to its header.
+/// Runs a program and checks its result against its header.
 pub(crate) fn held(program: &Path, run: impl FnOnce(Vec<String>) -> Answer) -> Verdict {
     let header = Header::of(program);
     let helper = format!("{}:probe.py", beside("escape/probe.py").display());
@@ -91,7 +91,7 @@ pub(crate) fn held(program: &Path, run: impl FnOnce(Vec<String>) -> Answer) -> V
     header.judge(&answer)
 }
 
-/// Runs with a word on its command line by which its processes are found, and expects none of them soon after.
+/// Runs a program with a token on its command line, and expects that no process with it is left soon after.
 fn judged_from_outside(program: PathBuf) -> Trial {
     Trial::test(format!("gone::{}", name_of(&program)), move || {
         let header = Header::of(&program);
@@ -109,20 +109,20 @@ fn judged_from_outside(program: PathBuf) -> Trial {
     })
 }
 
-/// A language that is not installed here, or a limit that this host cannot hold.
+/// Returns why a run is not possible here: a language is not installed, or the host cannot enforce a limit.
 pub(crate) fn cannot_run(answer: &Answer) -> Option<String> {
     let missing = ["language_missing", "unsupported"].contains(&answer.error_code());
     missing.then(|| answer.error_message().to_owned())
 }
 
-/// What the first lines of a program say.
+/// The header of a program.
 #[derive(Debug)]
 struct Header {
     status: String,
-    /// The limit or the signal.
+    /// The expected limit or signal.
     detail: Option<String>,
     flags: Vec<String>,
-    /// A layer without which the limit is not promised.
+    /// An isolation layer without which the limit is not guaranteed.
     needs: Option<String>,
 }
 
@@ -139,7 +139,7 @@ impl Header {
         Self { status, detail: expected.next(), flags: field("with").unwrap_or_default(), needs }
     }
 
-    /// What a run that took place says about a layer that this program is about.
+    /// Returns the layer that the program needs and the receipt of its run lacks.
     fn lacks(&self, answer: &Answer) -> Option<String> {
         let layer = self.needs.as_deref().filter(|layer| !answer.has_layer(layer))?;
         (!answer.json["receipt"].is_null()).then(|| format!("{layer} is not enforced here for this user"))
@@ -152,7 +152,7 @@ impl Header {
         }
         let detail = [answer.text("limit"), answer.text("signal")].concat();
         if detail != self.detail.as_deref().unwrap_or_default() {
-            return wrong("it is not what was expected");
+            return wrong("unexpected ending");
         }
         let last = answer.lines().last().copied().unwrap_or_default().to_owned();
         let held = self.status != "succeeded" || last.starts_with("HELD: ");

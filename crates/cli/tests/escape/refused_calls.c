@@ -1,4 +1,4 @@
-// Floods the filter, and whoever listens to it, with calls that are refused: a million from 64 threads.
+// Floods the seccomp filter and its notification listener with refused calls: a million from 64 threads.
 // expect: succeeded
 // with: --processes 128 --timeout 15s
 #include <errno.h>

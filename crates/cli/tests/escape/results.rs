@@ -1,4 +1,4 @@
-//! The result of `main`: by its own descriptor, only where arguments were given, and no more than data.
+//! The result of `main`: sent over its own descriptor, only if arguments were given, and treated as data.
 
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ fn nothing_without_arguments() -> Verdict {
     same("the result", &answer.json["result"], &json!({"present": false, "value": null}))
 }
 
-/// The tenant may send what it likes: status, exit code and limits never come from inside.
+/// A program may send anything as its result: status, exit code and limits never come from inside.
 fn forged_write() -> Verdict {
     let code = "import os\n\
         def main():\n\

@@ -1,4 +1,4 @@
-# No file gets a set-uid or set-gid bit, by whichever call.
+# No file gets a set-uid or set-gid bit, whichever call is used.
 # expect: succeeded
 import ctypes
 import os
@@ -28,7 +28,7 @@ for bits in (0o4755, 0o2755, 0o6777, 0o7777):
     fails(f"fchmodat {bits:o}", lambda b=bits: os.chmod(os.path.basename(fresh()), b, dir_fd=folder))
     path = ctypes.c_char_p(fresh().encode())
     check(f"fchmodat2 {bits:o}", syscall("fchmodat2", AT_FDCWD, path, bits, 0)[1] in ("ENOSYS", "EPERM"))
-    # The kernel looks at the low half of the register only.
+    # The kernel looks only at the low half of the register.
     check(f"fchmodat {bits:o} with high bits", syscall("fchmodat", AT_FDCWD, path, bits | 1 << 32)[0] == -1)
     for flags in (os.O_CREAT | os.O_WRONLY, os.O_TMPFILE | os.O_RDWR):
         target = "/workspace" if flags & os.O_TMPFILE == os.O_TMPFILE else f"/workspace/open{bits}"

@@ -1,4 +1,5 @@
-# Options that programs use can be set and read; protocols on top of TCP, filters and other machinery of the kernel cannot.
+# Socket options that programs use can be set and read; upper-layer protocols, filters and other kernel
+# machinery cannot.
 # expect: succeeded
 import errno
 import socket
@@ -25,7 +26,7 @@ stream, datagram, six = socket.socket(), socket.socket(type=socket.SOCK_DGRAM), 
 
 
 def refused(what, attempt, *arguments):
-    """Must not reach the kernel, which has other answers than these."""
+    """Checks that a call does not reach the kernel, which would return other errors."""
     try:
         attempt(*arguments)
         check(what, False)

@@ -1,4 +1,5 @@
-# UNIX, TCP and UDP sockets and a look at the own interfaces; no other family, no raw socket, no way out.
+# UNIX, TCP and UDP sockets and a list of interfaces are available; no other family, no raw socket, no route
+# out.
 # expect: succeeded
 import errno
 import socket
@@ -12,7 +13,7 @@ for family in [n for n in range(0, 64) if n not in (UNIX, INET, INET6, NETLINK)]
             socket.socket(family, kind, 0)
             check(f"family {family} kind {kind}", False)
         except OSError as error:
-            # Other answers would be the kernel's own: it was asked.
+            # Any other error would come from the kernel, so the call would have reached it.
             check(f"family {family} kind {kind}", error.errno in (errno.EAFNOSUPPORT, errno.EPERM), error)
 for family in (INET, INET6):
     for protocol in (0, 1, 2, 6, 17, 47, 58, 89, 132, 255):

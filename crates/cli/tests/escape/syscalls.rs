@@ -1,4 +1,5 @@
-//! How many system calls reach the kernel: by the table, and by trying every number from inside.
+//! Counts the system calls that reach the kernel: by the filter's table, and by trying every number from
+//! inside.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,7 @@ use crate::common::{beside, run};
 pub(crate) const CASES: &[Case] =
     &[("syscalls::the_table_is_short", table), ("syscalls::only_those_of_the_table_are_answered", tried)];
 
-/// The count that must not be passed.
+/// Maximum number of system calls that may reach the kernel.
 const MOST: usize = 200;
 
 fn table() -> Verdict {
@@ -24,11 +25,11 @@ fn table() -> Verdict {
     Ok(())
 }
 
-/// Kernels from 6.14 on let these two of x86-64 past every filter, for their own trampolines, and answer anybody else
-/// with a signal. They count.
+/// Kernels from 6.14 on exempt these two calls of x86-64 from every filter, for the kernel's own trampolines,
+/// and send a signal to any other caller. They count as reaching the kernel.
 const PAST_EVERY_FILTER: &[u32] = if cfg!(target_arch = "x86_64") { &[335, 336] } else { &[] };
 
-/// A number that is answered with something other than a refusal has reached the kernel.
+/// Tries every number: a call that is answered with anything but a refusal has reached the kernel.
 fn tried() -> Verdict {
     let program = beside("escape/every_call.c").display().to_string();
     let answer = run([program.as_str(), "--timeout", "120s"]);

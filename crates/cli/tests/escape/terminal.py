@@ -1,4 +1,4 @@
-# Nothing can be typed into a terminal, also not one's own, and with high bits set neither.
+# No input can be injected into a terminal, not even one's own, and not with high bits set either.
 # expect: succeeded
 import ctypes
 import errno

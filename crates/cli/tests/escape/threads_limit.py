@@ -1,4 +1,4 @@
-# Threads count as processes do.
+# Threads count like processes.
 # expect: succeeded
 # needs: cgroup.pids
 # with: --processes 16

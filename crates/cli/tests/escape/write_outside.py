@@ -1,4 +1,4 @@
-# Nothing can be written but the workspace, /tmp, /dev/shm and the home.
+# Only the workspace, /tmp, /dev/shm and the home folder are writable.
 # expect: succeeded
 import os
 

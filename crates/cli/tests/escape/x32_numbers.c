@@ -1,4 +1,4 @@
-// The x32 numbers of allowed calls are answered as unknown.
+// The x32 numbers of allowed calls are unknown calls.
 // expect: succeeded
 #include <errno.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-//! What is expected of an answer, in one word each; what a test may find missing on a machine, and how it says so.
+//! Assertions on results, and the conditions under which a test is skipped.
 #![allow(
     dead_code,
     clippy::print_stdout,
@@ -12,13 +12,13 @@ use serde_json::Value;
 use crate::common::{Answer, run};
 
 pub(crate) trait Expect {
-    /// The value that `main` returned.
+    /// Returns the value that `main` returned.
     fn value(&self) -> Option<&Value>;
     fn succeeded(&self) -> &Self;
     fn printed(&self, output: &str);
-    /// The program failed, and said this on standard error.
+    /// Asserts that the program failed with this text on standard error.
     fn failed_with(&self, complaint: &str);
-    /// Nothing ran, and this is why.
+    /// Asserts that nothing ran, with this text in the error.
     fn refused_with(&self, reason: &str);
 }
 
@@ -56,17 +56,17 @@ pub(crate) fn run_code(language: &str, code: &str, arguments: &[&str]) -> Answer
     run([&["--language", language, "-c", code], arguments].concat())
 }
 
-/// Says that a test could not do its work. `./test` counts these and prints them in the end.
+/// Reports that a test was skipped. `./test` counts these messages and prints them at the end.
 pub(crate) fn skip(test: &str, reason: &str) {
     println!("skipped: {test}: {reason}");
 }
 
-/// Whether the second tier runs as well.
+/// Returns whether the second tier of tests runs as well.
 pub(crate) fn everything() -> bool {
     std::env::var_os("BELLJAR_TEST_ALL").is_some_and(|value| value == "1")
 }
 
-/// A folder of packages that `./test` installed, if it is there.
+/// Returns a folder of packages that `./test` installed, if it exists.
 pub(crate) fn packages(name: &str) -> Option<PathBuf> {
     let base = std::env::var_os("BELLJAR_TEST_PACKAGES").map(PathBuf::from);
     let base =

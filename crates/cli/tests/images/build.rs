@@ -1,4 +1,5 @@
-//! Images that are built: by a real Docker on a base and without any registry, and without Docker for the native jail.
+//! Building images: with a real Docker, on a base and without a registry, and without Docker for the native
+//! provider.
 
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use crate::dockerd::{Dockerd, IMAGE};
 use crate::expect::{Expect, everything, skip};
 use crate::{World, count};
 
-/// What every image has.
+/// Checks that every built image must pass.
 const LOOK: &str = "import pytest, requests, subprocess, pwd\n\
     print(pwd.getpwnam('sandboxuser').pw_uid, subprocess.run(['node', '-p', '6 * 7'], capture_output=True).stdout)";
 const FOUND: &str = "1000 b'42\\n'\n";
@@ -21,10 +22,10 @@ fn what_is_missing_for_a_build_is_told() {
         finish(command.args(["image", "build", "--json"]).args(words))
     };
     build(&[]).refused_with("apt-get install mmdebstrap");
-    build(&["--into", "docker"]).refused_with("nobody answers at unix:///nonexistent");
-    build(&["--base", "python:3.12-slim"]).refused_with("nobody answers at unix:///nonexistent");
-    build(&["--into", "belljar", "--base", "python:3.12-slim"]).refused_with("--base is for Docker");
-    build(&["--install", "numpy", "x; reboot"]).refused_with("--install: 'x; reboot' is no name");
+    build(&["--into", "docker"]).refused_with("no Docker daemon at unix:///nonexistent");
+    build(&["--base", "python:3.12-slim"]).refused_with("no Docker daemon at unix:///nonexistent");
+    build(&["--into", "belljar", "--base", "python:3.12-slim"]).refused_with("--base needs Docker");
+    build(&["--install", "numpy", "x; reboot"]).refused_with("--install: 'x; reboot' is not a package name");
     assert_eq!((count(&world.store("images")), count(&world.store("roots"))), (0, 0));
 }
 
@@ -32,7 +33,7 @@ fn ready(test: &str) -> bool {
     let missing =
         ["/usr/bin/mmdebstrap", "/usr/sbin/dockerd"].into_iter().find(|path| !Path::new(path).exists());
     match missing {
-        _ if !everything() => skip(test, "it installs a system; ./test --all does"),
+        _ if !everything() => skip(test, "it installs a system; only with ./test --all"),
         Some(path) => skip(test, &format!("there is no {path}")),
         None => return true,
     }
@@ -55,11 +56,11 @@ fn docker_gets_the_same_image_on_a_base_and_from_packages() {
         belljar(&["run", "--json", "--policy", "off", "--no-deps", "--provider", "docker", "-c", code])
     };
 
-    // Nothing is there yet.
+    // The image does not exist yet.
     run(LOOK).refused_with("belljar image build");
-    // No registry is, either.
+    // No registry is reachable either.
     let base = belljar(&["image", "build", "--json", "--base", "nobody/has-this:1"]);
-    base.refused_with("leave --base out");
+    base.refused_with("omit --base");
     let built = belljar(&["image", "build", "--json", "--install", "six"]);
     assert_eq!(
         (built.code, built.text("into"), built.text("from")),
@@ -69,7 +70,7 @@ fn docker_gets_the_same_image_on_a_base_and_from_packages() {
     run(LOOK).printed(FOUND);
     run("import six").succeeded();
 
-    // The build has the host's network, because this daemon has none.
+    // The build uses the host's network, because this daemon has none.
     let on_base = |words: &[&str]| {
         let usual =
             ["image", "build", "--json", "--network", "host", "--base", IMAGE, "--tag", "team/tools:2"];
@@ -85,7 +86,7 @@ fn docker_gets_the_same_image_on_a_base_and_from_packages() {
         let set = docker.docker(&["inspect", "--format", "{{.Config.User}} {{.Config.WorkingDir}}", image]);
         assert_eq!(set.as_deref(), Ok("sandboxuser /workspace"));
     }
-    // Nothing of a build stays but its image.
+    // A build leaves nothing but its image.
     assert_eq!(docker.docker(&["ps", "--all", "--quiet"]).as_deref(), Ok(""));
 }
 

@@ -1,4 +1,4 @@
-//! Small images, made from busybox: layers, configurations, manifests, and the forms in which they are kept.
+//! Creates small images from busybox: layers, configurations and manifests, in every storage format.
 
 use std::fs;
 use std::io::Write;
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
-/// An image: its layers without compression, the lowest first.
+/// An image: its uncompressed layers, lowest first.
 pub(crate) struct Picture {
     pub(crate) layers: Vec<Vec<u8>>,
-    /// The same as registries have them.
+    /// The layers as registries serve them.
     pub(crate) packed: Vec<Vec<u8>>,
     pub(crate) config: Vec<u8>,
 }
@@ -26,7 +26,7 @@ pub(crate) fn busybox() -> Option<PathBuf> {
     ["/bin/busybox", "/usr/bin/busybox"].iter().map(PathBuf::from).find(|path| path.exists())
 }
 
-/// A layer with programs.
+/// Creates a base layer with programs.
 pub(crate) fn base() -> Vec<u8> {
     let mut layer = Layer::default();
     layer.file("bin/busybox", &fs::read(busybox().unwrap()).unwrap(), 0o4755);
@@ -40,7 +40,7 @@ pub(crate) fn base() -> Vec<u8> {
     layer.end()
 }
 
-/// One that changes what is below it.
+/// Creates a layer that changes the one below it.
 pub(crate) fn upper() -> Vec<u8> {
     let mut layer = Layer::default();
     layer.file("etc/version", b"2\n", 0o644);
@@ -109,7 +109,7 @@ impl Picture {
         Self::new(vec![base(), upper()])
     }
 
-    /// What an index has for other machines.
+    /// Creates the image that an index has for other architectures.
     pub(crate) fn other() -> Self {
         Self::new(vec![upper()])
     }
@@ -128,7 +128,7 @@ impl Picture {
         manifest.to_string().into_bytes()
     }
 
-    /// An index with this image for this machine, and another one for others.
+    /// Creates an index with this image for this machine, and another one for other architectures.
     pub(crate) fn index(&self, architecture: &str) -> Value {
         let (manifest, other) = (self.manifest(), Self::other().manifest());
         json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [
@@ -139,7 +139,7 @@ impl Picture {
         ]})
     }
 
-    /// An OCI layout.
+    /// Writes the image as an OCI layout.
     pub(crate) fn layout(&self, folder: &Path) {
         let blobs = folder.join("blobs/sha256");
         fs::create_dir_all(&blobs).unwrap();
@@ -150,7 +150,7 @@ impl Picture {
         }
     }
 
-    /// What `docker save` writes.
+    /// Writes the image in the format of `docker save`.
     pub(crate) fn save(&self, file: &Path) {
         let mut archive = Layer::default();
         let mut names = Vec::new();

@@ -1,4 +1,4 @@
-//! Registries: Debian's, and one that lies.
+//! Test registries: Debian's `docker-registry`, and a hostile one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,11 +12,11 @@ use tempfile::TempDir;
 
 use crate::picture::{MANIFEST, Picture, sum};
 
-/// `user`, `secret`.
+/// Password file: `user`, `secret`.
 const HTPASSWD: &str = "user:$2b$04$lbVCYHcrO6npfloJUApm/Omfo1zmCO/oHb97zaOl0F9uQQ3KTi.xy\n";
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Debian's `docker-registry` on a port of its own; ends with this.
+/// Debian's `docker-registry` on its own port; stopped on drop.
 pub(crate) struct Registry {
     child: Child,
     folder: TempDir,
@@ -25,7 +25,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// `None` where it is not installed.
+    /// Returns `None` if it is not installed.
     pub(crate) fn start(guarded: bool) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name).display().to_string();
@@ -33,7 +33,8 @@ impl Registry {
         let address = format!("127.0.0.1:{}", free_port());
         let auth = format!("auth:\n  htpasswd:\n    realm: test\n    path: {}\n", path("htpasswd"));
         let config = format!(
-            "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: {}\nhttp:\n  addr: {address}\n{}",
+            "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: {}\nhttp:\n  \
+             addr: {address}\n{}",
             path("data"),
             if guarded { &auth } else { "" }
         );
@@ -94,18 +95,18 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// What a registry that lies answers, by path.
+/// The answers of a hostile registry, by path.
 #[derive(Default, Clone)]
 pub(crate) struct Answers {
     pub(crate) bodies: BTreeMap<String, Vec<u8>>,
-    /// Breaks off after so many bytes of each answer.
+    /// Closes the connection after this many bytes of each answer.
     pub(crate) breaks_after: Option<usize>,
-    /// Says nothing more then, instead of hanging up.
+    /// Stalls at that point instead of closing the connection.
     pub(crate) stalls: bool,
 }
 
 impl Answers {
-    /// A whole image under `liar:1`.
+    /// Serves a whole image as `liar:1`.
     pub(crate) fn of(picture: &Picture) -> Self {
         let mut answers = Self::default();
         answers.add("manifests/1", picture.manifest());
@@ -120,7 +121,7 @@ impl Answers {
     }
 }
 
-/// Serves these until the tests are over; gives its address.
+/// Serves these answers until the tests end, and returns the address.
 pub(crate) fn lie(answers: Answers) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -166,12 +167,12 @@ fn answer(mut stream: TcpStream, answers: &Answers) -> std::io::Result<()> {
     if !(answers.stalls && sent.is_some()) {
         stream.shutdown(std::net::Shutdown::Write)?;
     }
-    // Waits until the other end has read it all.
+    // Waits until the client has read everything.
     let _ = stream.read(&mut [0; 64]);
     Ok(())
 }
 
-/// What is below a store's folder.
+/// Counts the entries of a folder in a store.
 pub(crate) fn count(folder: &Path) -> usize {
     fs::read_dir(folder).map_or(0, |entries| entries.count())
 }

@@ -1,4 +1,4 @@
-//! Runs of every kind through the binary, several at a time.
+//! Runs of every kind through the binary, several at once.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -12,17 +12,17 @@ use super::{resident, warm};
 use crate::common;
 use crate::common::host::{Snapshot, alive_with, left_after};
 
-/// Runs of the first tier, and of the group `soak`.
+/// Number of runs in the first tier, and in the group `soak`.
 const RUNS: [usize; 2] = [500, 5_000];
 const AT_A_TIME: usize = 4;
-/// How long something may take to go away.
+/// How long leftovers may take to disappear.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn main() -> ExitCode {
     // This binary is its own launcher in the second case.
     belljar_jail::launcher::run_if_asked();
     let mut arguments = Arguments::from_args();
-    // Each case looks at the whole host.
+    // Each case inspects the whole host.
     arguments.test_threads = Some(1);
     if let Some(why) = common::unusable() {
         println!("skipped: {why}");
@@ -41,7 +41,7 @@ pub(crate) fn main() -> ExitCode {
     ended.exit_code()
 }
 
-/// One kind of run: its name, flags, what a shell is to do, and how it must end.
+/// A kind of run: name, flags, shell script, and allowed endings.
 struct Kind {
     name: &'static str,
     flags: &'static [&'static str],
@@ -49,7 +49,7 @@ struct Kind {
     endings: &'static [&'static str],
 }
 
-/// `$0` is a word by which the processes of this test are found.
+/// All kinds. `$0` is a token by which the test finds its processes.
 const KINDS: &[Kind] = &[
     Kind { name: "success", flags: &[], script: "echo fine", endings: &["succeeded"] },
     Kind { name: "failure", flags: &[], script: "echo bad >&2; exit 3", endings: &["failed"] },
@@ -108,12 +108,12 @@ const KINDS: &[Kind] = &[
         script: "sh -c 'kill -STOP $$' $0 & kill -STOP $$",
         endings: &["timed_out"],
     },
-    // Killed below, while it sleeps.
+    // Killed by the test while it sleeps.
     Kind { name: "killed", flags: &[], script: "sleep 60; true", endings: &[] },
 ];
 
 fn mixed_runs() -> Result<(), String> {
-    // What is made once and stays, such as the file of user ids, is made now.
+    // Create what is created once and stays, such as the file of user ids.
     common::run(["--", "true"]);
     let runs = RUNS[usize::from(std::env::var("BELLJAR_TEST_SIZE").is_ok_and(|size| size == "full"))];
     let before = Snapshot::take();
@@ -152,15 +152,15 @@ fn mixed_runs() -> Result<(), String> {
     if !alive.is_empty() {
         return Err(format!("processes that live on: {alive:?}"));
     }
-    // A launcher that was killed cannot tidy up; the next one does it.
+    // A killed launcher cannot clean up; the next one does.
     common::run(["--", "true"]);
     let left = left_after(&before, PATIENCE);
     if left.is_empty() { Ok(()) } else { Err(format!("left behind: {left:#?}")) }
 }
 
-/// Runs one; gives its ending.
+/// Performs one run and returns its ending.
 fn perform(kind: &Kind, token: &str, number: usize) -> Result<String, String> {
-    // What the jail does with a fork bomb is of interest, and not that a reader of code knows one.
+    // The test is about the jail, so the policy must not refuse the fork bomb.
     let program = ["--policy", "off", "--", "sh", "-c", kind.script, token];
     if kind.endings.is_empty() {
         return kill_midway(&program, number);
@@ -170,7 +170,7 @@ fn perform(kind: &Kind, token: &str, number: usize) -> Result<String, String> {
     if kind.endings.contains(&ending.as_str()) { Ok(ending) } else { Err(answer.json.to_string()) }
 }
 
-/// Kills the binary at one moment or another: from before its first step to long after its last.
+/// Kills the binary at varying moments: from before its first step to long after its last.
 fn kill_midway(program: &[&str], number: usize) -> Result<String, String> {
     let mut command: Command = common::belljar();
     command.args(["run", "--json"]).args(program).stdout(Stdio::null()).stderr(Stdio::null());

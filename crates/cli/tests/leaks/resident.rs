@@ -1,4 +1,4 @@
-//! One process that stays: neither it nor its launcher has more descriptors after many runs than after a few.
+//! A long-lived process: after many runs, neither it nor its launcher has more descriptors than after a few.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use belljar_engine::warm::WarmSettings;
 use belljar_providers::native::{Launched, Native};
 use serde_json::{Value, json};
 
-/// Until everything that is kept between runs is there.
+/// Runs until everything that is kept between runs exists.
 const WARM_UP: usize = 20;
 const RUNS: usize = 60;
 
 pub(crate) fn descriptors() -> Result<(), String> {
     let launched = Launched::start().map_err(|error| error.to_string())?;
-    let launcher = newest_child().ok_or("the launcher is not there")?;
+    let launcher = newest_child().ok_or("no launcher process found")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {
@@ -32,7 +32,7 @@ pub(crate) fn descriptors() -> Result<(), String> {
             execute(&engine, number).await?;
         }
         let mut after = settled(launcher).await;
-        // A busy machine takes longer to take down what is left.
+        // A busy machine takes longer to clean up.
         for _ in 0..20 {
             if after.0 <= before.0 && after.1 <= before.1 {
                 break;
@@ -46,7 +46,7 @@ pub(crate) fn descriptors() -> Result<(), String> {
     })
 }
 
-/// Good, bad, too long, too large and left in the middle, in turn.
+/// Executes a program that succeeds, fails, times out, exceeds a limit or is dropped midway, in turn.
 async fn execute(engine: &Engine, number: usize) -> Result<(), String> {
     let script = ["echo fine", "exit 3", "sleep 60", "cat /dev/zero > /tmp/fill", "setsid sleep 60 & exit 0"];
     let request = json!({
@@ -60,14 +60,14 @@ async fn execute(engine: &Engine, number: usize) -> Result<(), String> {
     let mut view = Blind;
     let run = engine.execute(format!("exec_{number}"), admitted, &mut view, Box::pin(std::future::pending()));
     if number % 7 == 6 {
-        // Dropped in the middle, as when a client goes away.
+        // Dropped midway, as when a client disconnects.
         let _dropped = tokio::time::timeout(std::time::Duration::from_millis(10), run).await;
         return Ok(());
     }
     run.await.map(drop).map_err(|error| error.to_string())
 }
 
-/// Descriptors of this process and of the launcher, once they no longer change.
+/// Counts descriptors of this process and of the launcher, once the number is stable.
 async fn settled(launcher: u32) -> (usize, usize) {
     let own = std::process::id();
     let count = |pid: u32| std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);

@@ -1,4 +1,4 @@
-//! The same for warm runs: one batch of all kinds, and then the host is as it was before.
+//! The leak test for warm runs: after one batch of all kinds, the host is in the same state as before.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,10 +12,11 @@ use crate::common;
 use crate::common::host::{Snapshot, alive_with, left_after};
 
 const RUNS: usize = 600;
-/// With `./test --all`.
+/// Number of runs with `./test --all`.
 const MANY_RUNS: usize = 20_000;
 
-/// Name, language, code, limits, and how it must end. `TOKEN` becomes a word by which processes are found.
+/// Name, language, code, limits and allowed endings. `TOKEN` is replaced by a token by which processes are
+/// found.
 type Kind = (&'static str, &'static str, &'static str, Value, &'static [&'static str]);
 
 fn kinds() -> Vec<Kind> {
@@ -75,7 +76,7 @@ fn kinds() -> Vec<Kind> {
     ]
 }
 
-/// Most runs are honest; every fourth is of some kind.
+/// Selects the kind of a run: most are ordinary, every fourth is of a special kind.
 fn kind_of(number: usize, kinds: &[Kind]) -> &Kind {
     if number.is_multiple_of(4) { &kinds[number / 4 % kinds.len()] } else { &kinds[number % 2] }
 }

@@ -1,4 +1,4 @@
-//! A client that says what it is told.
+//! A scripted MCP client.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -12,7 +12,7 @@ pub(crate) struct Client {
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
     last: u64,
-    /// What was said of its own accord.
+    /// Messages that the server sent on its own.
     pub(crate) told: Vec<Value>,
 }
 
@@ -42,13 +42,13 @@ impl Client {
         answer["result"].clone()
     }
 
-    /// The answer to a request; what comes before it is about others.
+    /// Sends a request and returns its response. Earlier messages belong to other requests.
     pub(crate) fn ask(&mut self, method: &str, params: Value) -> Value {
         let id = self.send(method, params);
         loop {
             let mut line = String::new();
             assert!(self.stdout.read_line(&mut line).unwrap() > 0, "no answer to {method}");
-            // Nothing but the protocol is on standard output.
+            // Only the protocol is on standard output.
             let message: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line}"));
             assert_eq!(message["jsonrpc"], "2.0");
             if message["id"] == id {
@@ -72,7 +72,7 @@ impl Client {
         writeln!(self.stdin.as_mut().unwrap(), "{message}").unwrap();
     }
 
-    /// Goes away as clients should.
+    /// Closes standard input, as clients should.
     pub(crate) fn end(mut self) -> ExitStatus {
         drop(self.stdin.take());
         self.child.wait().unwrap()
@@ -86,7 +86,7 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         drop(self.stdin.take());
-        // One that has ended already is what is wanted.
+        // A process that has already exited is fine.
         let _killed = self.child.kill();
         let _waited = self.child.wait();
     }

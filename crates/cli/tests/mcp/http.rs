@@ -11,10 +11,10 @@ use crate::common::host::alive_with;
 use crate::common::server::{KEY, Reply, Server};
 use crate::expect::{everything, packages, skip};
 
-/// What every request of a client has.
+/// Headers of every request.
 const HEAD: &str = "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n";
 
-/// A client of a revision with sessions.
+/// A client of a protocol revision with sessions.
 struct Client<'a> {
     server: &'a Server,
     key: String,
@@ -63,7 +63,7 @@ fn post(server: &Server, key: &str, head: &str, message: &Value) -> Reply {
     server.call_as(key, "POST", "/mcp", &format!("{HEAD}{head}"), message.to_string().as_bytes())
 }
 
-/// The messages of a stream, or the one that there is.
+/// Returns the messages of an event stream, or the single one.
 fn messages(reply: &Reply) -> Vec<Value> {
     let text = reply.text();
     let data = text.lines().filter_map(|line| line.strip_prefix("data:"));
@@ -86,7 +86,7 @@ fn sessions_are_their_tenants_and_take_their_sandboxes_along() {
     let client = Client::start(&server, KEY);
     let ran = client.call("run_code", json!({"language": "python", "code": "print(6 * 7)"}));
     assert_eq!(ran["structuredContent"]["stdout"], "42\n", "{ran}");
-    // It is recorded like everything else that runs here.
+    // It is recorded like every other execution.
     let id = ran["structuredContent"]["id"].as_str().unwrap();
     assert_eq!(server.get(&format!("/v1/executions/{id}")).json()["stdout"], "42\n");
 
@@ -96,7 +96,7 @@ fn sessions_are_their_tenants_and_take_their_sandboxes_along() {
     let resources = last(&client.send(&request(8, "resources/list", json!({}))));
     assert_eq!(resources["result"]["resources"][0]["name"], "a.txt", "{resources}");
 
-    // Somebody else has neither the session nor the sandbox, not even by name.
+    // Another tenant can access neither the session nor the sandbox, not even by id.
     let thief = Client { server: &server, key: other.clone(), session: client.session.clone() };
     assert_eq!(thief.send(&request(9, "tools/list", json!({}))).status, 404);
     assert_eq!(thief.end(), 404);
@@ -108,7 +108,7 @@ fn sessions_are_their_tenants_and_take_their_sandboxes_along() {
     let path = format!("/v1/sandboxes/{sandbox}");
     let end = std::time::Instant::now() + Duration::from_secs(60);
     while server.get(&path).json()["state"] != "ended" {
-        assert!(std::time::Instant::now() < end, "the sandbox outlives its session");
+        assert!(std::time::Instant::now() < end, "the sandbox is still open after its session");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -146,7 +146,7 @@ fn a_tenant_has_so_many_sessions_and_no_more() {
     let server = Server::new(folder.path());
     let other = server.tenant("other", json!({}));
     let client = Client::start(&server, KEY);
-    // Also where many come at one time.
+    // Also under concurrent requests.
     let begun: usize = std::thread::scope(|scope| {
         let many = || (0..20).filter(|_| begin(&server, KEY).status == 200).count();
         let all: Vec<_> = (0..8).map(|_| scope.spawn(many)).collect();
@@ -161,7 +161,7 @@ fn a_tenant_has_so_many_sessions_and_no_more() {
         refused.text()
     );
     assert_eq!(begin(&server, &other).status, 200);
-    // Those that there are go on, and one that has ended makes room.
+    // Open sessions keep working, and ending one makes room.
     assert_eq!(client.send(&request(2, "tools/list", json!({}))).status, 200);
     assert_eq!(client.end(), 204);
     assert_eq!((begin(&server, KEY).status, begin(&server, KEY).status), (200, 429));
@@ -207,7 +207,7 @@ fn a_cancelled_call_over_http_leaves_nothing_running() {
 #[test]
 fn whoever_opens_a_sandbox_over_http_hears_of_its_packages() {
     let Some(installers) = packages("installers").filter(|_| everything()) else {
-        return skip("packages of a sandbox over HTTP", "./test --all has uv and the time");
+        return skip("packages of a sandbox over HTTP", "only with ./test --all");
     };
     let folder = tempfile::tempdir().unwrap();
     let mut command = belljar();
@@ -234,7 +234,7 @@ fn a_model_s_call_is_answered_in_its_own_words() {
     let plain = json!({"tool": "code_execution", "language": "python", "code": "print(6 * 7)"});
     let answer = server.post("/v1/tools/code_execution", &plain).json();
     assert_eq!(answer["structuredContent"]["stdout"], "42\n", "{answer}");
-    // What a model can mend it is told; what its caller got wrong is refused.
+    // Errors that a model can fix are returned to it; errors of its caller are refused.
     let wrong = server.post("/v1/tools/run_code", &json!({"language": "klingon", "code": "x"}));
     assert_eq!((wrong.status, &wrong.json()["isError"]), (200, &json!(true)));
     assert_eq!(server.post("/v1/tools/nope", &input).status, 404);

@@ -1,4 +1,4 @@
-//! `belljar mcp` by its plain protocol: a line of JSON each way.
+//! `belljar mcp` over its wire protocol: one line of JSON per message.
 
 mod client;
 mod http;
@@ -37,7 +37,7 @@ fn a_client_finds_tools_and_works_with_them() {
     let ran = client.call("run_code", json!({"language": "python", "code": "print(6 * 7)"}));
     assert_eq!((&ran["structuredContent"]["stdout"], &ran["isError"]), (&json!("42\n"), &json!(false)));
     assert!(ran["content"][0]["text"].as_str().unwrap().ends_with("stdout:\n42"), "{ran}");
-    // What a program did is an answer; only what came to nothing is an error.
+    // A failed program is a result; only a request that could not run is an error.
     let failed = client.call("run_code", json!({"language": "bash", "code": "exit 3"}));
     assert_eq!((&failed["structuredContent"]["exit_code"], &failed["isError"]), (&json!(3), &json!(false)));
     let wrong = client.call("run_code", json!({"language": "python", "codes": ""}));
@@ -102,13 +102,13 @@ fn a_cancelled_call_leaves_nothing_running() {
     assert_eq!(alive_with(&token, Duration::from_secs(60)), Vec::<String>::new());
 }
 
-/// A call of `sandbox_open` that has something to install, and asks to be told how far that is.
+/// Builds a call of `sandbox_open` that installs a package and asks for progress notifications.
 fn furnished() -> Value {
     let input = json!({"dependencies": ["six==1.16.0"]});
     json!({"name": "sandbox_open", "arguments": input, "_meta": {"progressToken": "how far"}})
 }
 
-/// That it was told of the install before the answer came.
+/// Asserts that the install was reported before the response.
 fn hears_of_the_install(told: &[Value], answer: &Value) {
     assert_eq!(answer["result"]["structuredContent"]["packages"], json!(["six==1.16.0"]), "{answer}");
     let told: Vec<_> = told.iter().filter(|message| message["method"] == "notifications/progress").collect();

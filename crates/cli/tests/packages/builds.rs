@@ -1,4 +1,5 @@
-//! Packages that come as sources, or with scripts: refused by default, and built where nothing is around them.
+//! Packages that come as sources or with install scripts: refused by default; otherwise built without access
+//! to anything.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +11,7 @@ use crate::expect::skip;
 use crate::index::Index;
 use crate::world::{Kit, World, all_tests};
 
-/// A world and its registries, unless this machine lacks what it needs.
+/// Creates a test environment and its registries, or skips the test if this machine lacks what it needs.
 macro_rules! world {
     ($kit:expr) => {
         match World::new($kit) {
@@ -23,12 +24,12 @@ macro_rules! world {
     };
 }
 
-/// pip and npm take their time.
+/// pip and npm are slow, so they run only in the second tier.
 fn kits() -> &'static [Kit] {
     if all_tests() { &[Kit::Fast, Kit::Usual] } else { &[Kit::Fast] }
 }
 
-/// No file of that name lies anywhere below a folder.
+/// Returns whether no file of that name is below a folder.
 fn has_no(name: &str, folder: &Path) -> bool {
     std::fs::read_dir(folder).into_iter().flatten().flatten().all(|entry| {
         !entry.file_name().to_string_lossy().contains(name)
@@ -39,7 +40,7 @@ fn has_no(name: &str, folder: &Path) -> bool {
 #[test]
 fn sources_are_refused_by_default_and_built_where_a_profile_says_so() {
     if !all_tests() {
-        return skip("builds", "they take long; ./test --all has them");
+        return skip("builds", "they take long; only with ./test --all");
     }
     for kit in kits() {
         let (world, index) = world!(*kit);
@@ -57,7 +58,7 @@ fn sources_are_refused_by_default_and_built_where_a_profile_says_so() {
             "{says}"
         );
         assert_eq!(world.layers().len(), 0);
-        // What it depends on has sources only, too, and not any version of it will do.
+        // Its dependency is available only as sources too, and only in some versions.
         let built = index.building(&world, &["--dep", "bell-plain", "-c", code]);
         assert_eq!(built.lines(), ["1.0 1.0"], "{kit:?} {}", built.json);
         let packages = built.json["dependencies"]["packages"].to_string();
@@ -65,14 +66,14 @@ fn sources_are_refused_by_default_and_built_where_a_profile_says_so() {
         assert_eq!((world.layers().len(), world.staged()), (4, 0));
         let again = index.building(&world, &["--dep", "bell-plain", "-c", code]);
         assert_eq!((again.lines(), &again.json["dependencies"]["cache"]), (vec!["1.0 1.0"], &"hit".into()));
-        // It is known what it comes to; what that is made of is fetched and built again.
+        // The resolution is remembered; the packages themselves are fetched and built again.
         let pruned =
             index.command(&world).args(["deps", "prune", "--all"]).output().expect("the binary starts");
         assert!(pruned.status.success() && world.layers().is_empty(), "{pruned:?}");
-        assert!(has_no("bytecode", &world.installers()), "caches go, too");
+        assert!(has_no("bytecode", &world.installers()), "caches are pruned as well");
         let anew = index.building(&world, &["--dep", "bell-plain", "-c", code]);
         assert_eq!((anew.lines(), &anew.json["dependencies"]["cache"]), (vec!["1.0 1.0"], &"miss".into()));
-        // What was built for one profile is not there for another.
+        // A layer built for one profile is not available to another.
         let refused = index.run(&world, &["--dep", "bell-plain", "-c", code]);
         assert_eq!(refused.error_code(), "dependency_unresolvable", "{}", refused.json);
     }
@@ -90,7 +91,7 @@ fn a_build_sees_nothing_and_leaves_nothing() {
         let nothing = json!({"environment": [], "left": [], "read": [], "reached": [], "rights": []});
         assert_eq!(seen, nothing, "{kit:?} {}", built.json);
         assert!(has_no("bell-was-here", &world.folder()));
-        // Not even the wheel that came out is where the next installation looks for what it knows.
+        // The built wheel is not in a cache that the next installation reads.
         assert!(has_no("bell_evil", &world.installers()));
         assert_eq!(world.staged(), 0);
     }
@@ -99,14 +100,14 @@ fn a_build_sees_nothing_and_leaves_nothing() {
 #[test]
 fn a_build_that_fails_is_told_and_the_code_is_not_run() {
     if !all_tests() {
-        return skip("builds", "they take long; ./test --all has them");
+        return skip("builds", "they take long; only with ./test --all");
     }
     let (world, index) = world!(Kit::Fast);
     for (name, says) in [
         ("bell-failing", "the compiler is not pleased"),
-        ("bell-liar", "a wheel of something else"),
+        ("bell-liar", "a wheel of another package or version"),
         ("bell-link", "bell_link-1.0"),
-        ("bell-greedy", "options are not taken"),
+        ("bell-greedy", "options are not accepted"),
     ] {
         let answer = index.building(&world, &["--dep", name, "-c", "print('ran')"]);
         assert_eq!(
@@ -123,18 +124,18 @@ fn a_build_that_fails_is_told_and_the_code_is_not_run() {
 #[test]
 fn sources_are_what_the_registry_and_the_list_say() {
     if !all_tests() {
-        return skip("builds", "they take long; ./test --all has them");
+        return skip("builds", "they take long; only with ./test --all");
     }
     let (world, index) = world!(Kit::Fast);
     let swapped = index.building(&world, &["--dep", "bell-swapped", "-c", "1"]);
     assert_eq!(swapped.error_code(), "dependency_unresolvable", "{}", swapped.json);
-    assert!(swapped.error_message().contains("not what the registry says"), "{}", swapped.json);
+    assert!(swapped.error_message().contains("does not match the registry's hash"), "{}", swapped.json);
     let list = world.folder().join("requirements.txt");
     let words =
         ["--file", list.to_str().expect("a path"), "-c", "import bell_other; print(bell_other.VERSION)"];
     std::fs::write(&list, format!("bell-other==1.0 --hash=sha256:{}\n", "0".repeat(64))).expect("a list");
     let stated = index.building(&world, &words);
-    assert!(stated.error_message().contains("does not have the hash that was stated"), "{}", stated.json);
+    assert!(stated.error_message().contains("has a stated hash"), "{}", stated.json);
     let sum =
         Command::new("sha256sum").arg(world.folder().join("served/files/bell_other-1.0.tar.gz")).output();
     let sum = String::from_utf8(sum.expect("sha256sum").stdout).expect("text");
@@ -144,11 +145,11 @@ fn sources_are_what_the_registry_and_the_list_say() {
     assert_eq!(stated.lines(), ["1.0"], "{}", stated.json);
 }
 
-/// The newest version has only sources, and depends on what there is not; an older one has a wheel.
+/// The newest version has only sources, with a dependency that does not exist; an older one has a wheel.
 #[test]
 fn what_was_built_in_vain_is_not_installed() {
     if !all_tests() {
-        return skip("builds", "they take long; ./test --all has them");
+        return skip("builds", "they take long; only with ./test --all");
     }
     for kit in kits() {
         let (world, index) = world!(*kit);
@@ -163,7 +164,7 @@ fn what_was_built_in_vain_is_not_installed() {
 #[test]
 fn the_server_answers_that_a_build_failed() {
     if !all_tests() {
-        return skip("builds", "they take long; ./test --all has them");
+        return skip("builds", "they take long; only with ./test --all");
     }
     let (world, index) = world!(Kit::Fast);
     let mut command = index.command(&world);
@@ -179,7 +180,7 @@ fn the_server_answers_that_a_build_failed() {
     assert_eq!((failed.status, &*failed.code()), (422, "dependency_build_failed"), "{}", failed.text());
     let built = ask("bell-other", "builds");
     assert_eq!(built.json()["status"], "succeeded", "{}", built.text());
-    // It remembers what it has made, and for whom.
+    // The server remembers what it built, and for which profile.
     let refused = ask("bell-other", "default");
     assert_eq!((refused.status, &*refused.code()), (422, "dependency_unresolvable"), "{}", refused.text());
 }
@@ -187,14 +188,14 @@ fn the_server_answers_that_a_build_failed() {
 #[test]
 fn real_sources_are_built_and_what_is_written_in_c_as_well() {
     if !all_tests() {
-        return skip("real sources", "they take long; ./test --all has them");
+        return skip("real sources", "they take long; only with ./test --all");
     }
     for kit in kits() {
         let (world, index) = world!(*kit);
         let code = "import docopt; print(docopt.__version__)";
         let answer = world.building(&index, &["--dep", "docopt==0.6.2", "-c", code]);
         assert_eq!(answer.lines(), ["0.6.2"], "{kit:?} {}", answer.json);
-        // It has wheels itself, and needs something that has none.
+        // It has wheels itself, but a dependency has none.
         let answer =
             world.building(&index, &["--dep", "hdfs==2.7.0", "-c", "import hdfs, docopt; print('both')"]);
         assert_eq!(answer.lines(), ["both"], "{kit:?} {}", answer.json);
@@ -218,7 +219,7 @@ fn install_scripts_see_nothing_and_leave_nothing() {
         let nothing = json!({"environment": [], "left": [], "read": [], "reached": []});
         assert_eq!(seen, nothing, "{kit:?} {}", built.json);
         assert!(has_no("bell-was-here", &world.folder()));
-        // What it did is there for who allows it, and for nobody else.
+        // Its output is only available to profiles that allow builds.
         assert_eq!(index.run(&world, &words).lines(), ["\"it did not run\""]);
     }
 }
@@ -226,7 +227,7 @@ fn install_scripts_see_nothing_and_leave_nothing() {
 #[test]
 fn install_scripts_that_fail_are_told() {
     if !all_tests() {
-        return skip("builds", "they take long; ./test --all has them");
+        return skip("builds", "they take long; only with ./test --all");
     }
     for kit in kits() {
         let (world, index) = world!(*kit);

@@ -1,4 +1,5 @@
-# Looks around and leaves traces while it is built, as packages have done; what it found gets into its module.
+# Inspects its surroundings and leaves traces while it is built, as malicious packages have done; records what
+# it found.
 import json, socket
 
 

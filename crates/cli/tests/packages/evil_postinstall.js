@@ -1,4 +1,5 @@
-// Looks around and leaves traces when it is installed, as packages have done; what it found gets into its folder.
+// Inspects its surroundings and leaves traces when it is installed, as malicious packages have done; records
+// what it found.
 const fs = require('fs'), net = require('net');
 const words = /SECRET|TOKEN|INDEX|PIP_|UV_|PROXY|_REGISTRY|USERCONFIG=\/opt/;
 const seen = { environment: [], reached: [], left: [], read: [] };

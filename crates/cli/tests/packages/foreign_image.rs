@@ -1,4 +1,4 @@
-//! An image whose own Python installs: it is told no credentials, and writes to no cache that others use.
+//! An image whose own Python installs packages: it receives no credentials, and writes to no shared cache.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,8 @@ use crate::expect::skip;
 use crate::index::Index;
 use crate::world::{Kit, World};
 
-/// Stands for an image's Python. Asked what it is, it says so; asked to install, it writes all it was told to its cache.
+/// A fake Python for an image. It answers version queries, and when asked to install, writes its input to its
+/// cache.
 const PYTHON: &str = r#"#!/bin/sh
 for cache in /opt/belljar/cache/*; do
   if [ -d "$cache" ]; then
@@ -34,7 +35,7 @@ fn make_image(world: &World, busybox: &Path) -> PathBuf {
     root
 }
 
-/// Every file of that name below a folder.
+/// Returns every file of that name below a folder.
 fn all_named(folder: &Path, name: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir() && !path.is_symlink());
@@ -46,7 +47,7 @@ fn all_named(folder: &Path, name: &str) -> Vec<PathBuf> {
 fn an_images_own_python_gets_no_credentials_and_no_cache_of_others() {
     let busybox = ["/bin/busybox", "/usr/bin/busybox"].map(Path::new);
     let Some(busybox) = busybox.into_iter().find(|path| path.exists()) else {
-        return skip("an image of its own", "there is no busybox");
+        return skip("an image of its own", "busybox is not installed");
     };
     let world = world!(Kit::Usual);
     let index = Index::new(&world);
@@ -62,9 +63,9 @@ fn an_images_own_python_gets_no_credentials_and_no_cache_of_others() {
     assert_eq!(stolen.len(), 1, "it was asked to install: {failed:?}");
     let told = std::fs::read_to_string(&stolen[0]).expect("a file");
     let secrets: Vec<&str> = told.lines().filter(|line| line.contains("secret")).collect();
-    assert_eq!(secrets, [""; 0], "no credentials are told");
-    assert!(told.contains("PIP_INDEX_URL=http://127.0.0.1:"), "where packages are is told: {told}");
-    // The host's pip has a cache of its own.
+    assert_eq!(secrets, [""; 0], "no credentials are passed on");
+    assert!(told.contains("PIP_INDEX_URL=http://127.0.0.1:"), "the registry's URL is passed on: {told}");
+    // The host's pip has a separate cache.
     let installed = install("host");
     assert!(installed.status.success(), "{installed:?}");
     let scope = stolen[0].parent().and_then(Path::parent).expect("the folder of a scope");

@@ -1,4 +1,4 @@
-//! Registries of our own on loopback, with packages that nobody publishes.
+//! Local registries with unpublished packages.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::common::{Answer, finish};
 use crate::world::World;
 
-/// A registry of each kind; answers for as long as the test program runs.
+/// A registry of each kind, which serves until the test program ends.
 #[derive(Debug)]
 pub(crate) struct Index {
     address: String,
@@ -36,7 +36,7 @@ impl Index {
         Self { address, config }
     }
 
-    /// With these registries and no others, and secrets in the environment.
+    /// Returns a command that uses only these registries, with secrets in the environment.
     pub(crate) fn command(&self, world: &World) -> Command {
         let mut command = world.command();
         for name in ["PIP_FIND_LINKS", "UV_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "UV_INDEX"] {
@@ -56,18 +56,18 @@ impl Index {
         finish(self.command(world).args(["run", "--json"]).args(arguments))
     }
 
-    /// The same where packages may be built.
+    /// Runs code with a profile that may build packages.
     pub(crate) fn building(&self, world: &World, arguments: &[&str]) -> Answer {
         finish(self.command(world).args(["run", "--json", "--profile", "builds"]).args(arguments))
     }
 }
 
-/// Answers with files, one request a connection.
+/// Serves files, one request per connection.
 fn serve(stream: &TcpStream, folder: &Path) {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let first = lines.next().unwrap_or_default();
     let mut headers = lines.take_while(|line| !line.is_empty());
-    // Only who has the password gets packages of Python.
+    // Python packages require the password.
     let known = headers.by_ref().any(|line| line.to_lowercase().starts_with("authorization: basic "));
     headers.for_each(drop);
     let path = first.split(' ').nth(1).unwrap_or_default().trim_start_matches('/');
@@ -82,6 +82,6 @@ fn serve(stream: &TcpStream, folder: &Path) {
         content.len()
     );
     let mut stream = stream;
-    // Who has gone away needs no answer.
+    // The client may have disconnected.
     let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&content));
 }

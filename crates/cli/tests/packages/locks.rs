@@ -1,4 +1,4 @@
-//! Locks that come along decide about versions, and hold whatever is downloaded to their hashes.
+//! Lock files beside the code determine versions, and downloads are verified against their hashes.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ const PYTHON: [&str; 2] = ["-c", "import idna; print(idna.__version__)"];
 const NODE: [&str; 4] =
     ["--language", "js", "-c", "require('ms'); console.log(require('ms/package.json').version)"];
 
-/// Runs code beside which a file lies.
+/// Runs code with a file beside it.
 fn beside(world: &World, file: &str, text: &str, arguments: &[&str]) -> Answer {
     let path = world.folder().join(file);
     std::fs::write(&path, text).expect("a file of the test's own");
@@ -21,7 +21,7 @@ fn beside(world: &World, file: &str, text: &str, arguments: &[&str]) -> Answer {
     world.run(&arguments)
 }
 
-/// Both kits where there is time; the fast one always.
+/// Both kits in the second tier; otherwise only the fast one.
 fn kits() -> &'static [Kit] {
     if all_tests() { &[Kit::Fast, Kit::Usual] } else { &[Kit::Fast] }
 }
@@ -38,12 +38,13 @@ fn a_lock_of_python_decides_about_versions_and_files() {
         let pinned = |hash: &str| {
             let from = "source = { registry = 'https://pypi.org/simple' }";
             format!(
-                "[[package]]\nname = 'idna'\nversion = '3.4'\n{from}\nwheels = [{{ url = 'x', hash = '{hash}' }}]\n"
+                "[[package]]\nname = 'idna'\nversion = '3.4'\n{from}\nwheels = [{{ url = 'x', hash = \
+                 '{hash}' }}]\n"
             )
         };
         let project =
             "[[package]]\nname = 'job'\nsource = { virtual = '.' }\ndependencies = [{ name = 'idna' }]\n";
-        // As what its owner asked for, and as what something else brings.
+        // As a direct requirement, and as a dependency of another package.
         let texts = [format!("{project}{}", pinned(IDNA)), pinned(IDNA)];
         for text in &texts[usize::from(!all_tests())..] {
             let answer = beside(&world, "uv.lock", text, &PYTHON);
@@ -74,7 +75,7 @@ fn a_lock_of_javascript_decides_about_versions_and_files() {
             let answer = beside(&world, file, &text, &NODE);
             assert_eq!(answer.lines(), ["2.1.2"], "{kit:?} {}", answer.json);
         }
-        // By now the right file is in the installer's cache, and still it is not what this lock names.
+        // The right file is in the installer's cache by now, but it does not match this lock.
         let changed = beside(&world, "package-lock.json", &npm(&MS.replace("sGk", "sGl")), &NODE);
         assert_eq!(
             (changed.code, changed.error_code()),
@@ -92,12 +93,12 @@ fn what_is_no_lock_or_comes_from_elsewhere_is_refused() {
     refused(&beside(&world, "poetry.lock", "[[package]", &PYTHON), "poetry.lock: ");
     let elsewhere =
         "[[package]]\nname = 'idna'\nversion = '3.4'\nsource = { git = 'https://example.com/idna#abc' }\n";
-    refused(&beside(&world, "uv.lock", elsewhere, &PYTHON), "an address, a path or a repository");
+    refused(&beside(&world, "uv.lock", elsewhere, &PYTHON), "a URL, a path or a repository");
     let both = [&["--file", "pylock.toml"][..], &PYTHON].concat();
     let mut command = world.command();
     for file in ["uv.lock", "pylock.toml"] {
         std::fs::write(world.folder().join(file), "").expect("a file of the test's own");
     }
     command.current_dir(world.folder()).args(["run", "--json", "--file", "uv.lock"]).args(both);
-    refused(&crate::common::finish(&mut command), "uv.lock and pylock.toml both came along");
+    refused(&crate::common::finish(&mut command), "the request has both uv.lock and pylock.toml");
 }

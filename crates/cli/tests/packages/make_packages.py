@@ -1,10 +1,10 @@
-"""Packages that nobody publishes, and an index of each kind that serves them: make_packages.py FOLDER ADDRESS HOME"""
+"""Creates unpublished packages, and an index of each kind to serve them: make_packages.py FOLDER ADDRESS HOME"""
 import base64, hashlib, io, json, os, sys, tarfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OUT, ADDRESS, HOME = sys.argv[1:]
 PORT = int(ADDRESS.rpartition(":")[2])
-# Builds a wheel without anything from elsewhere; `module` is what gets into it.
+# Builds a wheel without any dependencies; `module` is its content.
 BACKEND = '''
 import os, zipfile
 if __name__ == "backend": import bell_tool
@@ -77,7 +77,7 @@ for name, version, needs, module in PYTHON:
         top + "PKG-INFO": "Metadata-Version: 2.1\nName: %s\nVersion: %s\n" % (name, version),
         top + "backend.py": BACKEND % (name, version, needs) + module,
     })
-    # One is not what the index says.
+    # One package does not match the hash in the index.
     digest = hashlib.sha256(b"" if name == "bell_swapped" else packed).hexdigest()
     link = '<a href="../../files/%s.tar.gz#sha256=%s">%s.tar.gz</a>\n' % (top[:-1], digest, top[:-1])
     write("%s/simple/%s/index.html" % (OUT, name.replace("_", "-")), link)

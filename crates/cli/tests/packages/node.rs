@@ -1,4 +1,5 @@
-//! A warm Node.js and the packages of a request: they are for the runs that it forks, and out of its own sight.
+//! A warm Node.js and the packages of a request: the runs that it forks see them, and the zygote itself does
+//! not.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,7 +22,8 @@ fn server(world: &World, index: &Index) -> Server {
     Server::by(command, &world.folder().join("data"))
 }
 
-/// Runs the code, which has to find its package unused. Returns whether the run was forked from a zygote.
+/// Runs the code, which must find its package not yet loaded. Returns whether the run was forked from a
+/// zygote.
 fn run_confined(server: &Server, key: &str) -> bool {
     let body = json!({"language": "javascript", "code": CODE, "dependencies": {"packages": ["bell-trace"]}});
     let head = "Content-Type: application/json\r\n";
@@ -31,7 +33,7 @@ fn run_confined(server: &Server, key: &str) -> bool {
     let said: Value = serde_json::from_str(result["stdout"].as_str().unwrap_or_default())
         .unwrap_or_else(|_| panic!("{result}"));
     assert_eq!((&said[0], &said[1]), (&json!([]), &json!(0)), "loaded before the run: {result}");
-    // The first program of a sandbox is its process 2, which a zygote never is.
+    // The first program of a sandbox is its process 2; a zygote never is.
     assert_eq!((&said[2]["loads"], &said[2]["pid"]), (&json!(1), &json!("2")), "{result}");
     result["receipt"]["warm"] != json!(false)
 }
@@ -47,13 +49,13 @@ fn is_below(process: &Path, ancestor: u32) -> bool {
     std::iter::successors(field(process, "Pid").parse().ok(), parent).any(|pid| pid == ancestor)
 }
 
-/// When a process started, in ticks since boot.
+/// Returns when a process started, in ticks since boot.
 fn started(process: &Path) -> Option<u64> {
     let stat = std::fs::read_to_string(process.join("stat")).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
 }
 
-/// The server's zygote. Its forks look alike and come later.
+/// Returns the server's zygote. Its forks look alike but start later.
 fn zygote(server: &Server) -> Option<PathBuf> {
     let processes = std::fs::read_dir("/proc").expect("a folder").flatten().map(|entry| entry.path());
     let is_node = |path: &PathBuf| {
@@ -69,10 +71,10 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     entries.flatten().map(|entry| entry.path()).collect()
 }
 
-/// Looks at a zygote from outside: nothing is below its `/node_modules`, and nothing from there is open or mapped.
+/// Asserts that a zygote's `/node_modules` is empty, and that nothing from there is open or mapped.
 fn sees_no_packages(zygote: &Path) {
     let layer = zygote.join("root/node_modules");
-    assert!(layer.is_dir(), "the layer's folder is there, and covered");
+    assert!(layer.is_dir(), "the layer's folder exists, and is covered");
     assert_eq!(entries(&layer), Vec::<PathBuf>::new(), "the zygote sees the packages of a request");
     let maps = std::fs::read_to_string(zygote.join("maps")).expect("a zygote that lives");
     let of_packages = |text: &str| text.contains("node_modules") || text.contains("bell-trace");
@@ -86,7 +88,7 @@ fn sees_no_packages(zygote: &Path) {
 #[test]
 fn a_warm_node_sees_nothing_of_the_packages_that_its_runs_use() {
     if !is_root() {
-        return skip("a zygote from outside", "only root may look at it");
+        return skip("a zygote from outside", "only root may inspect it");
     }
     let world = world!(Kit::Fast);
     let index = Index::new(&world);

@@ -1,5 +1,5 @@
-//! Where packages are on `sys.path`: behind the standard library, a profile's own before a request's; and what of them a
-//! profile's lock decides.
+//! The order of packages on `sys.path`: the standard library first, a profile's own packages before a
+//! request's; and how a profile's lock determines versions.
 
 use serde_json::{Value, json};
 
@@ -13,12 +13,12 @@ const SHOW_PATH: &str = "import json, random, sys, sysconfig\n\
     kinds = {stdlib: 'stdlib', stdlib + '/lib-dynload': 'stdlib'}\n\
     print(*[kinds.get(one, 'site' if 'site-packages' in one else one) for one in sys.path if '.zip' not in one])\n";
 
-/// Both kits where there is time; the fast one always.
+/// Both kits in the second tier; otherwise only the fast one.
 fn kits() -> &'static [Kit] {
     if all_tests() { &[Kit::Fast, Kit::Usual] } else { &[Kit::Fast] }
 }
 
-/// Runs with packages of ours and no others.
+/// Runs with local packages only.
 fn run(world: &World, config: &str, arguments: &[&str]) -> Answer {
     finish(command(world, config).args(["run", "--json"]).args(arguments))
 }
@@ -31,7 +31,7 @@ fn command(world: &World, config: &str) -> std::process::Command {
     command
 }
 
-/// A wheel that would take over an interpreter in every way that a wheel can.
+/// Creates a wheel that uses every hook of the interpreter.
 fn make_hooks(world: &World) {
     let hook = |name: &str| format!("print('{name} ran')\n");
     let files = [
@@ -61,7 +61,7 @@ fn the_standard_library_wins_and_hooks_run_once() {
         let lines = ["pth ran", "sitecustomize ran", "True True", expected];
         let cold = run(&world, "", &["--dep", "bell-hooks", "-c", SHOW_PATH]);
         assert_eq!(cold.lines(), lines, "{kit:?} {}", cold.json);
-        // A child of the program's, with variables of the user's.
+        // A child process of the program, with the user's variables.
         let code = format!(
             "import os, subprocess, sys\nopen('child.py', 'w').write({SHOW_PATH:?})\n\
              os.environ['PYTHONPATH'] = '/a:' + os.environ['PYTHONPATH'] + ':/b'\n\
@@ -70,10 +70,10 @@ fn the_standard_library_wins_and_hooks_run_once() {
         let child = run(&world, "", &["--dep", "bell-hooks", "-c", &code]);
         let with_users = expected.replace("/workspace ", "/workspace /a /b ");
         assert_eq!(child.lines()[2..], ["pth ran", "sitecustomize ran", "True True", &with_users]);
-        // A request's own path stays in front.
+        // PYTHONPATH of a request stays in front.
         let own = run(&world, "", &["--dep", "bell-hooks", "--env", "PYTHONPATH=/a:/b", "-c", SHOW_PATH]);
         assert_eq!(own.lines()[3], with_users, "{}", own.json);
-        // Nothing of a layer is needed by an interpreter that is told to be alone.
+        // An isolated interpreter needs nothing from a layer.
         let alone = "import subprocess, sys\n\
             subprocess.run([sys.executable, '-I', '-c', \"import sys; print(*[x for x in sys.path if 'belljar' in x])\"])";
         let alone = run(&world, "", &["--dep", "bell-hooks", "-c", alone]);
@@ -104,7 +104,7 @@ fn a_profile_keeps_its_versions_until_its_lock_is_renewed() {
         let locked = "1.0 /opt/belljar/python-profile/bell_a.py False";
         assert_eq!(profile(&["-c", SHOW]).lines(), [locked], "{kit:?}");
         make_module(&world, "bell_a", "2.0", &[]);
-        // Answers age at once here, and a lock does not.
+        // Resolutions expire at once here, but a lock does not.
         assert_eq!(profile(&["-c", SHOW]).lines(), [locked]);
         let lock = |more: &[&str]| {
             let arguments = [&["deps", "lock", "--profile", "team", "--json"], more].concat();
@@ -114,7 +114,8 @@ fn a_profile_keeps_its_versions_until_its_lock_is_renewed() {
         assert_eq!(lock(&[]), row(json!("1.0"), "1.0"));
         assert_eq!(lock(&["--upgrade"]), row(json!("1.0"), "2.0"));
         assert_eq!(profile(&["-c", SHOW]).lines(), [locked.replace("1.0", "2.0")]);
-        // A lock goes by the list, so that of a profile which is set elsewhere can be renewed as well.
+        // A lock is stored by its package list, so a profile that is configured elsewhere can be updated as
+        // well.
         let named = finish(command(&world, "").args(["deps", "lock", "--dep", "bell-a", "--json"]));
         assert_eq!(named.json["profiles"]["(named)"], row(json!("2.0"), "2.0"), "{}", named.json);
     }
@@ -134,13 +135,14 @@ fn a_request_keeps_to_its_profiles_versions_where_it_can() {
         let files = "/opt/belljar/python-profile/bell_a.py /opt/belljar/python/bell_b.py";
         assert_eq!(fits.lines(), [format!("1.0 {files}")], "{kit:?} {}", fits.json);
         assert_eq!(fits.json["dependencies"]["packages"], json!(["bell-a==1.0", "bell-b==1.0"]));
-        // One that cannot: both lists are one set, in one layer, and the profile's own is not there.
+        // A conflicting requirement: both lists are resolved together into one layer, instead of the
+        // profile's own.
         let not = run(&world, TEAM, &["--profile", "team", "--dep", "bell-a==2.0", "-c", SHOW]);
         assert_eq!(not.lines(), ["2.0 /opt/belljar/python/bell_a.py True"], "{kit:?} {}", not.json);
         let rules: Vec<_> =
             not.json["findings"].as_array().expect("a list").iter().map(|one| &one["rule"]).collect();
         assert_eq!(rules, ["dependency-profile-replaced"], "{}", not.json);
-        // And nobody else is any the worse for it.
+        // Other runs are not affected.
         assert_eq!(run(&world, TEAM, &["--profile", "team", "-c", SHOW]).lines(), locked.lines());
     }
 }
@@ -159,20 +161,20 @@ fn a_file_that_came_with_the_code_is_no_operator() {
     let output = command.output().expect("the binary starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("preimports in profile 'theirs'") && said.contains("--config belljar.toml"),
+        said.contains("preimports of profile 'theirs'") && said.contains("--config belljar.toml"),
         "{said}"
     );
     let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(answer["stdout"], "/opt/belljar/python/bell_a.py False\n", "{answer}");
-    // Nor is there a lock of it.
+    // It cannot be locked either.
     let mut lock = world.with_only_links();
     lock.current_dir(&project).args(["deps", "lock", "--profile", "theirs", "--json"]);
     let refused = finish(&mut lock);
     assert_eq!(refused.code, Some(125), "{}", refused.json);
-    assert!(refused.error_message().contains("are not locked"), "{}", refused.json);
+    assert!(refused.error_message().contains("cannot be locked"), "{}", refused.json);
 }
 
-/// Everything in a sandbox that stays finds its packages at the same place: commands and code, at any time.
+/// Commands and code in a long-lived sandbox find its packages at the same path at any time.
 #[test]
 fn a_living_sandbox_has_the_same_path() {
     let world = world!(Kit::Fast);
@@ -190,7 +192,7 @@ fn a_living_sandbox_has_the_same_path() {
     assert_eq!(lines, ["pth ran", "sitecustomize ran", "True True", expected], "{answer}");
 }
 
-/// A proxy that notes the first line of whatever it is asked, and has nothing to give.
+/// Starts a proxy that records the first line of every request, and serves nothing.
 fn noting_proxy() -> (String, std::sync::Arc<std::sync::Mutex<Vec<String>>>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("http://{}", listener.local_addr().expect("an address"));
@@ -207,7 +209,7 @@ fn noting_proxy() -> (String, std::sync::Arc<std::sync::Mutex<Vec<String>>>) {
     (address, heard)
 }
 
-/// What a package says that it needs is a stranger's word, and a proxy reaches more than strangers should.
+/// A package's requirements are untrusted, and a proxy may reach addresses that untrusted code must not.
 #[test]
 fn a_package_cannot_send_an_installer_to_addresses_near_the_proxy() {
     let world = world!(Kit::Usual);
@@ -226,7 +228,7 @@ fn a_package_cannot_send_an_installer_to_addresses_near_the_proxy() {
     assert!(!heard.iter().any(|line| line.contains("169.254")), "{heard:?}");
 }
 
-/// Asks until a line is served like this.
+/// Sends a line until it is served this way.
 fn ask_until(batch: &mut Conversation, mode: &str, line: &Value) -> Value {
     let expected = if mode == "off" { json!(false) } else { json!(mode) };
     for _ in 0..400 {
@@ -239,7 +241,7 @@ fn ask_until(batch: &mut Conversation, mode: &str, line: &Value) -> Value {
     panic!("never served by {mode}: {line}");
 }
 
-/// What a program reads of its mounts names no folder of Belljar's on the host.
+/// A program's mount table names no folder of Belljar on the host.
 #[test]
 fn mounts_do_not_tell_where_packages_are_on_the_host() {
     let world = world!(Kit::Fast);
@@ -267,8 +269,8 @@ fn mounts_do_not_tell_where_packages_are_on_the_host() {
     }
 }
 
-/// Hooks and modules of packages, which a warm interpreter runs before the program, have nothing of ours below them but
-/// the hook that a cold one has as well.
+/// Hooks and modules of packages that a warm interpreter runs before the program have no frames below them,
+/// except that of the hook that a cold interpreter has as well.
 #[test]
 fn what_packages_run_first_has_no_frame_of_a_warm_interpreter_below() {
     let world = world!(Kit::Fast);
@@ -283,7 +285,7 @@ fn what_packages_run_first_has_no_frame_of_a_warm_interpreter_below() {
         let arguments = ["--language", "python", "-c", "0"];
         let settings = format!("mode = \"{mode}\"");
         let mut batch = Conversation::by(world.with_only_links(), &settings, &arguments);
-        // Often enough for its modules to be imported ahead of time.
+        // Often enough for its modules to be preimported.
         for _ in 0..20 {
             let result = ask_until(&mut batch, mode, &line);
             assert_eq!(result["stdout"], "[]\n", "{mode} {result}");

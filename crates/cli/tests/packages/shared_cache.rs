@@ -1,4 +1,4 @@
-//! Two machines, as two homes, and a cache that they share.
+//! Two machines, simulated by two home folders, with a shared cache.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use crate::world::{Kit, World, all_tests};
 
 const CODE: &str = "import six; print(six.__name__)";
 
-/// Runs on a machine that shares a cache.
+/// Runs on a machine that uses a shared cache.
 fn run(world: &World, settings: &str, with: impl Fn(&mut Command)) -> Answer {
     let config = world.folder().join("sharing.toml");
     std::fs::write(&config, format!("[dependencies]\n{settings}\n")).expect("a file of the test's own");
@@ -42,9 +42,9 @@ fn one_machine_installs_and_the_other_takes_it() {
     let taken = run(&there, &settings, |_| {});
     assert_eq!((cache(&taken), taken.stderr.as_str(), there.staged()), ("hit", "", 0));
     if !all_tests() {
-        return skip("a cache that was changed", "./test --all has it");
+        return skip("a cache that was changed", "only with ./test --all");
     }
-    // Somebody changes a letter of a module.
+    // Modify one byte of a module in the cache.
     let third = world!(Kit::Fast);
     let archive = archives(&shared).pop().expect("one layer");
     let mut bytes = std::fs::read(&archive).expect("an archive");
@@ -53,22 +53,22 @@ fn one_machine_installs_and_the_other_takes_it() {
     std::fs::write(&archive, bytes).expect("a file of the test's own");
     let built = run(&third, &settings, |_| {});
     assert_eq!((cache(&built), third.staged()), ("miss", 0));
-    assert!(built.stderr.contains("of the shared cache is refused"), "{}", built.stderr);
+    assert!(built.stderr.contains("of the shared cache is invalid"), "{}", built.stderr);
 }
 
 #[test]
 fn a_cache_that_never_answers_costs_the_time_that_was_set() {
     if !all_tests() {
-        return skip("a silent cache", "./test --all has it");
+        return skip("a silent cache", "only with ./test --all");
     }
     let world = world!(Kit::Fast);
-    // The kernel takes connections, and nobody reads them.
+    // The kernel accepts connections, but no process reads them.
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let endpoint = format!("http://{}", silent.local_addr().expect("an address"));
     let settings = "shared_cache = \"s3://layers/here\"\nshared_cache_wait = \"300ms\"";
     let built = run(&world, settings, |command| bucket(command, &endpoint));
     assert_eq!(cache(&built), "miss");
-    let why = "the shared cache of layers fails, and is done without: not done within 300 ms";
+    let why = "the shared cache of layers failed and is not used: timed out after 300 ms";
     assert_eq!(built.stderr.matches(why).count(), 1, "{}", built.stderr);
     assert!(!built.stderr.contains("not-a-secret"), "{}", built.stderr);
 }
@@ -85,7 +85,7 @@ fn bucket(command: &mut Command, endpoint: &str) {
     }
 }
 
-/// A server that speaks S3; ended with this.
+/// An S3 server; stopped on drop.
 struct Bucket(Child, String);
 
 impl Bucket {
@@ -103,7 +103,7 @@ impl Bucket {
         let bucket = Self(child.map_err(|error| error.to_string())?, address.to_string());
         let started = Instant::now();
         while bucket.ask("PUT /layers").is_none_or(|answer| !answer.starts_with("HTTP/1.1 200")) {
-            assert!(started.elapsed() < Duration::from_secs(60), "the server of S3 does not start");
+            assert!(started.elapsed() < Duration::from_secs(60), "the S3 server does not start");
             std::thread::sleep(Duration::from_millis(50));
         }
         Ok(bucket)
@@ -130,7 +130,7 @@ impl Drop for Bucket {
 #[test]
 fn a_bucket_is_a_shared_cache_too() {
     if !all_tests() {
-        return skip("a bucket", "a server of S3 takes long to start; ./test --all has it");
+        return skip("a bucket", "an S3 server takes long to start; only with ./test --all");
     }
     let server = match Bucket::start() {
         Ok(server) => server,

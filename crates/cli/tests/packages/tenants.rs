@@ -1,4 +1,5 @@
-//! Two tenants of one server: what one of them has installed is nothing to the other, unless an administrator says so.
+//! Two tenants of one server: layers installed for one are not shared with the other unless an administrator
+//! allows it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,7 +33,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// Everything of this name below a folder.
+/// Returns every file of this name below a folder.
 fn all_named(folder: &Path, name: &str) -> Vec<PathBuf> {
     let inside =
         |path: &PathBuf| if path.is_dir() && !path.is_symlink() { all_named(path, name) } else { Vec::new() };
@@ -53,7 +54,7 @@ fn a_tenant_has_layers_and_caches_of_its_own() {
         (&json!("miss"), &json!("hit"))
     );
     assert!(!first.to_string().contains("/layers"), "{first}");
-    // The worst that could become of what is Ada's: every copy of the module that her installs left has turned bad.
+    // The worst case: every copy of the module that Ada's installs left behind has been poisoned.
     let hers = [all_named(&layers.join("layers"), "six.py"), all_named(&layers.join("installers"), "six.py")]
         .concat();
     assert!(hers.len() >= 2, "a layer and an installer's cache: {hers:?}");
@@ -62,8 +63,8 @@ fn a_tenant_has_layers_and_caches_of_its_own() {
         std::fs::write(file, content).expect("a file of the test's own");
     };
     hers.iter().for_each(|file| overwrite(file, "poisoned = 'poisoned'\n"));
-    // What was compiled before would hide that. Files are overwritten in place: one that is removed below an overlay stays
-    // visible through it.
+    // Precompiled bytecode would hide the change. Files are overwritten in place, because a file removed
+    // below an overlay stays visible through it.
     for compiled in all_named(&layers.join("layers"), "__pycache__") {
         entries(&compiled).iter().for_each(|file| overwrite(file, ""));
     }
@@ -76,7 +77,7 @@ fn a_tenant_has_layers_and_caches_of_its_own() {
     );
     assert_eq!(entries(&layers.join("layers")).len(), 2);
     assert_eq!(entries(&layers.join("installers")).iter().filter(|path| path.is_dir()).count(), 2);
-    // From inside there is one's own layer, which cannot be written, and no other one.
+    // A sandbox sees only its own read-only layer, and no other one.
     let look = format!(
         "import os, six\ntry: open(six.__file__, 'a'); print('written')\nexcept OSError: print('kept')\n\
          print(os.path.exists({:?}), sorted(os.listdir('/opt/belljar')))",
@@ -107,7 +108,7 @@ fn a_tenant_has_layers_and_caches_of_its_own() {
 #[test]
 fn tenants_share_where_an_administrator_says_so() {
     if !all_tests() {
-        return skip("tenants that share", "./test --all has it");
+        return skip("tenants that share", "only with ./test --all");
     }
     let world = world!(Kit::Fast);
     let server = server(&world, "[dependencies]\nshared = true\n");

@@ -1,4 +1,4 @@
-//! Layers that are used often: interpreters wait with their modules imported, and nobody can tell but by the time.
+//! Frequently used layers: warm interpreters have their modules imported, which only the timing reveals.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::common::warm::Conversation;
 use crate::expect::skip;
 use crate::world::{Kit, all_tests};
 
-/// Says whether the module was there before it was imported, how often it was used, and which one it is.
+/// Returns code that prints whether the module was imported before, how often it was used, and its version.
 fn code(module: &str) -> String {
     format!(
         "import sys\nbefore = '{module}' in sys.modules\nimport {module} as it\nit.uses = getattr(it, 'uses', 0) + 1\n\
@@ -14,7 +14,7 @@ fn code(module: &str) -> String {
     )
 }
 
-/// Asks until the module was imported ahead of time; whatever it says until then has to be right as well.
+/// Repeats a line until the module was preimported. All results before that must be right as well.
 fn until_waiting(batch: &mut Conversation, line: &Value, version: &str) -> Value {
     for _ in 0..400 {
         let result = batch.ask(line);
@@ -25,7 +25,7 @@ fn until_waiting(batch: &mut Conversation, line: &Value, version: &str) -> Value
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    panic!("no interpreter ever waited with the module: {line}");
+    panic!("no warm interpreter ever had the module: {line}");
 }
 
 #[test]
@@ -43,12 +43,12 @@ fn what_is_used_often_waits_imported_and_each_run_has_its_own() {
     let warm = until_waiting(&mut batch, &line("3.4"), "3.4");
     assert!(["pool", "fork"].contains(&warm["receipt"]["warm"].as_str().unwrap_or_default()), "{warm}");
     assert_eq!(warm["dependencies"]["cache"], "hit", "{warm}");
-    // Another layer has interpreters of its own, and they stay apart.
+    // Another layer has its own interpreters, separate from these.
     until_waiting(&mut batch, &line("3.3"), "3.3");
     for version in ["3.4", "3.3", "3.4", "3.3"] {
         until_waiting(&mut batch, &line(version), version);
     }
-    // Without the layer there is no module, whoever waits.
+    // Without the layer the module is missing, whatever is warm.
     let without =
         json!({"code": "import sys\nprint('idna' in sys.modules)", "dependencies": {"detect": false}});
     assert_eq!(batch.ask(&without)["stdout"], "False\n");
@@ -57,7 +57,7 @@ fn what_is_used_often_waits_imported_and_each_run_has_its_own() {
 #[test]
 fn the_profile_for_data_draws_plots() {
     if !all_tests() {
-        return skip("the profile for data", "its packages take long; ./test --all has them");
+        return skip("the profile for data", "its packages take long; only with ./test --all");
     }
     for kit in [Kit::Fast, Kit::Usual] {
         let world = world!(kit);
@@ -79,6 +79,6 @@ fn the_profile_for_data_draws_plots() {
         );
         let waiting =
             (0..100).map(|_| batch.ask(&line)).find(|result| result["stdout"] == "True True True True\n");
-        assert!(waiting.is_some(), "no interpreter ever waited with pandas");
+        assert!(waiting.is_some(), "no warm interpreter ever had pandas");
     }
 }

@@ -1,4 +1,4 @@
-//! A home of its own for each test: a bare interpreter, the installers that it is to use, and nothing cached.
+//! A separate home folder for each test: a bare interpreter, the installers to use, and empty caches.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::common::{Answer, belljar, finish};
 use crate::index::Index;
 
-/// Which installers there are.
+/// A set of installers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kit {
     /// uv and bun.
@@ -24,7 +24,7 @@ pub(crate) fn all_tests() -> bool {
     std::env::var("BELLJAR_TEST_ALL").is_ok_and(|all| all == "1")
 }
 
-/// Where `./test` puts installers.
+/// Returns the folder that `./test` installs installers to.
 fn installers() -> Option<PathBuf> {
     let folder = Path::new(&std::env::var_os("BELLJAR_TEST_PACKAGES")?).join("installers");
     ["uv", "bun"].iter().all(|name| folder.join(name).is_file()).then_some(folder)
@@ -58,7 +58,7 @@ impl World {
         version.path().join("site-packages")
     }
 
-    /// The binary, with this home and these installers; the registries are this machine's own.
+    /// Returns a command for the binary with this home and these installers, and this machine's registries.
     pub(crate) fn command(&self) -> Command {
         let mut command = belljar();
         let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.home.path().join("venv/bin").display());
@@ -70,7 +70,7 @@ impl World {
         finish(self.command().args(["run", "--json"]).args(arguments))
     }
 
-    /// The same registries, behind a proxy that nobody answers for.
+    /// Runs with the same registries behind a proxy that does not answer.
     pub(crate) fn offline(&self, arguments: &[&str]) -> Answer {
         let mut command = self.command();
         for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
@@ -80,7 +80,7 @@ impl World {
         finish(command.args(["run", "--json"]).args(arguments))
     }
 
-    /// With packages of ours beside the registry's.
+    /// Runs with local packages in addition to the registry's.
     pub(crate) fn with_links(&self, arguments: &[&str]) -> Answer {
         let mut command = self.command();
         command
@@ -89,7 +89,7 @@ impl World {
         finish(command.args(["run", "--json"]).args(arguments))
     }
 
-    /// The binary with packages of ours and no registry; what they come to is asked anew by every run.
+    /// Returns a command with local packages and no registry, which resolves requirements anew in every run.
     pub(crate) fn with_only_links(&self) -> Command {
         let mut command = self.command();
         for name in ["PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX"] {
@@ -104,7 +104,7 @@ impl World {
         command
     }
 
-    /// A wheel in `links`, with these files and needs.
+    /// Creates a wheel in `links`, with these files and requirements.
     pub(crate) fn make_wheel(&self, name: &str, version: &str, needs: &[&str], files: &[(&str, &str)]) {
         let links = self.home.path().join("links");
         std::fs::create_dir_all(&links).expect("a folder");
@@ -127,7 +127,7 @@ impl World {
         assert!(made.is_ok_and(|status| status.success()));
     }
 
-    /// With the usual registries and packages of ours, where packages may be built.
+    /// Runs with the usual registries and local packages, where packages may be built.
     pub(crate) fn building(&self, index: &Index, arguments: &[&str]) -> Answer {
         let mut command = self.command();
         command
@@ -137,7 +137,7 @@ impl World {
         finish(command.args(["run", "--json", "--profile", "builds"]).args(arguments))
     }
 
-    /// Sources with a module in C.
+    /// Creates sources with a module in C.
     pub(crate) fn make_native_package(&self) {
         let setup = "from setuptools import setup, Extension\n\
             setup(name='bell-native', version='0.0.1', ext_modules=[Extension('bell_native', ['bell.c'])])\n";
@@ -175,28 +175,31 @@ impl World {
         entries(&self.layers_folder().join("layers"))
     }
 
-    /// Where installers keep what they know.
+    /// Returns the folder of the installers' caches.
     pub(crate) fn installers(&self) -> PathBuf {
         self.layers_folder().join("installers")
     }
 
-    /// How much is on its way to become a layer.
+    /// Counts the entries of the staging directory.
     pub(crate) fn staged(&self) -> usize {
         entries(&self.layers_folder().join("staging")).len()
     }
 
-    /// A source distribution whose `setup.py` leaves a trace wherever it can, and says what it saw of the host.
+    /// Creates a source distribution whose `setup.py` leaves traces everywhere and reports what it sees of
+    /// the host.
     pub(crate) fn make_evil_packages(&self) {
         let touched = self.home.path().join("links/touched");
         let setup = format!(
-            "import os\ntry: open({:?}, 'w').close()\nexcept OSError: pass\nfrom setuptools import setup\nsetup(name='bell-evil', version='0.0.1', py_modules=['bell_evil'])\n",
+            "import os\ntry: open({:?}, 'w').close()\nexcept OSError: pass\nfrom setuptools import \
+             setup\nsetup(name='bell-evil', version='0.0.1', py_modules=['bell_evil'])\n",
             touched.display().to_string()
         );
         let about = "Metadata-Version: 2.1\nName: bell-evil\nVersion: 0.0.1\n";
         self.pack("bell_evil-0.0.1", &[("setup.py", &setup), ("bell_evil.py", ""), ("PKG-INFO", about)]);
     }
 
-    /// A wheel with modules that are called like the standard library's, and leave a trace where they are imported.
+    /// Creates a wheel whose modules have names of the standard library's, and leave a trace when they are
+    /// imported.
     pub(crate) fn make_shadowing_wheel(&self) {
         let links = self.home.path().join("links");
         std::fs::create_dir_all(&links).expect("a folder");

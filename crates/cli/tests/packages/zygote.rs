@@ -1,5 +1,5 @@
-//! Packages and interpreters that wait: what a request brings runs only where everything holds it, and a zygote that is
-//! hostile all the same gets nothing of it.
+//! Packages and warm interpreters: code of a request runs only fully confined, and even a hostile zygote
+//! gains nothing from it.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ fn run(server: &Server, key: &str, body: &Value) -> Value {
     reply.json()
 }
 
-/// Runs it until something was waiting for it; whatever comes until then must be right as well.
+/// Runs code until a warm child served it. All results before that must be right as well.
 fn until_warm(server: &Server, key: &str, body: &Value, check: &dyn Fn(&Value)) {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
@@ -36,12 +36,12 @@ fn until_warm(server: &Server, key: &str, body: &Value, check: &dyn Fn(&Value)) 
         if result["receipt"]["warm"] != json!(false) {
             return;
         }
-        assert!(Instant::now() < end, "nothing ever waits: {result}");
+        assert!(Instant::now() < end, "no run was served warm: {result}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Processes of that name on this machine.
+/// Returns the processes of that name on this machine.
 fn named(name: &str) -> Vec<PathBuf> {
     let processes = std::fs::read_dir("/proc").expect("a folder").flatten().map(|entry| entry.path());
     let is_it =
@@ -57,11 +57,11 @@ fn none_is_left(name: &str, when: &str) {
     }
 }
 
-/// A wheel that takes every way into an interpreter, used twenty times by a tenant of a server.
+/// A wheel that uses every hook of the interpreter, run twenty times by a tenant of a server.
 #[test]
 fn what_a_request_brings_runs_only_where_everything_holds_it() {
     let world = world!(Kit::Fast);
-    // Names of processes are short.
+    // Process names are short.
     let name = format!("evil-{}", std::process::id());
     let hook = HOOK.replace("SURVIVOR", &name);
     let files = ["sitecustomize.py", "usercustomize.py", "json.py", "random.py"];
@@ -77,7 +77,7 @@ fn what_a_request_brings_runs_only_where_everything_holds_it() {
     let confined = |result: &Value| {
         assert_eq!(result["stdout"], "42\n", "{result}");
         let hooks: Vec<&str> = result["stderr"].as_str().unwrap_or_default().lines().collect();
-        assert!(!hooks.is_empty(), "a hook runs in the program's own process: {result}");
+        assert!(!hooks.is_empty(), "no hook ran in the program's process: {result}");
         let expected = "hook 2 CapEff=0000000000000000 CapBnd=0000000000000000 NoNewPrivs=1 Seccomp=2";
         assert!(hooks.iter().all(|hook| *hook == expected), "{result}");
     };
@@ -86,7 +86,7 @@ fn what_a_request_brings_runs_only_where_everything_holds_it() {
         confined(&run(&server, &key, &body));
     }
     none_is_left(&name, "after the runs");
-    // Limits hold what the receipt names, and usage is what was used.
+    // Limits are enforced as the receipt says, and usage is reported.
     let mut greedy = body.clone();
     greedy["code"] = json!("import bell_evil\nx = bytearray(200 << 20)\nprint(len(x))");
     greedy["limits"] = json!({"memory_bytes": 64 << 20});
@@ -99,7 +99,7 @@ fn what_a_request_brings_runs_only_where_everything_holds_it() {
         );
         assert!(result["usage"]["cpu_ms"].as_f64().is_some_and(|cpu| cpu > 0.0), "{result}");
     });
-    // Nothing outlives a server that is killed.
+    // No process outlives a server that is killed.
     let mut forever = body.clone();
     forever["code"] = json!("import bell_evil, time\ntime.sleep(600)");
     forever["wait"] = json!(false);
@@ -107,7 +107,7 @@ fn what_a_request_brings_runs_only_where_everything_holds_it() {
     server.call_as(&key, "POST", "/v1/executions", head, forever.to_string().as_bytes());
     let end = Instant::now() + Duration::from_secs(60);
     while named(&name).is_empty() {
-        assert!(Instant::now() < end, "the last one never began");
+        assert!(Instant::now() < end, "the last run never started");
         std::thread::sleep(Duration::from_millis(10));
     }
     server.child.kill().expect("a server to kill");
@@ -117,7 +117,7 @@ fn what_a_request_brings_runs_only_where_everything_holds_it() {
 
 const TEAM: &str = "[profiles.team]\npackages = [\"bell-team\"]\npreimports = [\"bell_team\"]\n";
 
-/// A module of the operator's own that turned bad: it answers for its children, and is not believed.
+/// A hostile preimported module of the operator: it forges the replies about warm children, and is detected.
 #[test]
 fn a_zygote_that_lies_about_its_children_is_caught() {
     let world = world!(Kit::Fast);
@@ -145,10 +145,10 @@ fn a_zygote_that_lies_about_its_children_is_caught() {
             (Some("42\n"), &json!(false)),
             "{result}"
         );
-        assert!(Instant::now() < end, "nobody looked");
+        assert!(Instant::now() < end, "no mismatch was detected");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Each is in the audit log, once.
+    // Each mismatch is in the audit log, once.
     let entered = || {
         let log = server.get("/v1/audit?limit=200").json();
         let entries = log["entries"].as_array().cloned().unwrap_or_default();
@@ -158,7 +158,7 @@ fn a_zygote_that_lies_about_its_children_is_caught() {
         assert!(Instant::now() < end, "{:?} of {}", entered(), mismatches());
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Whatever was to be entered has been by the next round.
+    // Pending entries are written in the next round.
     std::thread::sleep(Duration::from_secs(1));
     let (entries, counted) = (entered(), mismatches());
     assert!(entries.len() as f64 <= counted, "{entries:?} of {counted}");
@@ -169,12 +169,13 @@ fn a_zygote_that_lies_about_its_children_is_caught() {
             (&json!("mallory"), &json!("python+bell_team")),
             "{entry}"
         );
-        let detail = entry["detail"].as_str().expect("what did not match");
-        assert!(detail.starts_with("a fork was not confined as it said: "), "{entry}");
+        let detail = entry["detail"].as_str().expect("the entry has a detail");
+        assert!(detail.starts_with("a warm child was not confined as claimed: "), "{entry}");
     }
 }
 
-/// Says to whatever a fork that waits has open, while modules are imported ahead of time, that a step failed for a reason that the
+/// Reports on every descriptor that a waiting fork has open, during preimport, that a step failed with an
+/// errno that the
 /// kernel does not have.
 const FORGED_FAILURE: &str = "import os, stat, struct\n\
     for number in range(3, 64):\n    \
@@ -183,7 +184,7 @@ const FORGED_FAILURE: &str = "import os, stat, struct\n\
     if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode): os.write(number, struct.pack('IIi', 2, 1, NUMBER))\n    \
     except OSError: pass\n";
 
-/// A tenant's own module that speaks to the launcher ends its own fork, and nothing else.
+/// A tenant's module that writes to the launcher's socket ends only its own fork.
 #[test]
 fn a_module_that_speaks_to_the_launcher_ends_only_its_own_fork() {
     let world = world!(Kit::Fast);
@@ -201,17 +202,17 @@ fn a_module_that_speaks_to_the_launcher_ends_only_its_own_fork() {
     for name in ["six", "idna", "toml"] {
         let body = json!({"language": "python", "code": format!("import {name}\nprint(6 * 7)"),
             "dependencies": {"packages": [name]}});
-        // Modules that come often are imported ahead of time by forks that wait.
+        // Frequently used modules are preimported by waiting forks.
         for _ in 0..40 {
             let result = run(&server, &key, &body);
             assert_eq!(result["stdout"], "42\n", "{result}");
-            assert_eq!(launcher(server.child.id()), launcher_before, "the launcher goes on");
+            assert_eq!(launcher(server.child.id()), launcher_before, "the launcher is still the same");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 }
 
-/// What closes a descriptor last may have to wait, or work: the launcher takes none from where a tenant's code is.
+/// Closing the last copy of a descriptor may block or do work, so the launcher accepts none from tenant code.
 #[test]
 fn the_launcher_takes_no_descriptor_from_a_tenants_module() {
     let world = world!(Kit::Fast);
@@ -228,7 +229,7 @@ fn the_launcher_takes_no_descriptor_from_a_tenants_module() {
     }
 }
 
-/// What a zygote could do if it wanted to.
+/// Tries everything that a hostile zygote could attempt.
 #[test]
 fn a_zygote_makes_no_namespace_and_no_mount() {
     let world = world!(Kit::Fast);
@@ -263,7 +264,7 @@ fn a_zygote_makes_no_namespace_and_no_mount() {
             }
             return;
         }
-        assert!(Instant::now() < end, "nothing ever waits with it: {result}");
+        assert!(Instant::now() < end, "no run was served warm with it: {result}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -1,4 +1,4 @@
-//! Files and folders into a sandbox and out of it; and archives that mean ill.
+//! Copying files and folders into and out of a sandbox; and hostile archives.
 
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -52,7 +52,7 @@ fn folders_go_both_ways() {
     symlink("deep/er/run.sh", folder.join("link")).unwrap();
     place.text(&["cp", text_of(&folder), &place.at("/workspace")]);
     assert_eq!(place.text(&["exec", &place.id, "--", "project/link"]), "ran\n");
-    // To a name that is not there yet; and what is in a folder, not the folder.
+    // To a new name; and the content of a folder instead of the folder itself.
     place.text(&["cp", text_of(&folder), &place.at("copy")]);
     place.text(&["cp", &format!("{}/.", text_of(&folder)), &place.at("copy")]);
     let out = place.beside("out");
@@ -72,7 +72,7 @@ fn folders_go_both_ways() {
 
 #[test]
 fn a_refusal_is_heard_amid_a_long_body() {
-    // Answers without reading the body, and hangs up.
+    // The fake server responds without reading the body, and closes the connection.
     let fake = Fake::start(|request| match request.method.as_str() {
         "GET" => (404, Vec::new()),
         _ => (409, br#"{"error":{"code":"disk_full","message":"the disk is full"}}"#.to_vec()),
@@ -86,17 +86,17 @@ fn a_refusal_is_heard_amid_a_long_body() {
     }
 }
 
-/// An entry: its kind, its name, and where a link leads or what a file holds.
+/// An archive entry: its type, its name, and its link target or content.
 type Crafted<'a> = (EntryType, &'a str, &'a str);
 
-/// An archive of entries that no honest packer writes.
+/// Creates an archive with entries that an honest packer would not write.
 fn crafted(entries: &[Crafted<'_>]) -> Vec<u8> {
     let mut archive = Builder::new(Vec::new());
     for (kind, name, content) in entries {
         let mut header = Header::new_gnu();
         header.set_entry_type(*kind);
         header.set_mode(0o4777);
-        // Written as it is: the library would refuse such names.
+        // Written directly, because the library refuses such names.
         header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
         let is_link = matches!(kind, EntryType::Symlink | EntryType::Link);
         if is_link {
@@ -110,7 +110,8 @@ fn crafted(entries: &[Crafted<'_>]) -> Vec<u8> {
     archive.into_inner().unwrap()
 }
 
-/// Takes a folder from a server that answers with this archive; whether that worked, and what was said.
+/// Copies a folder from a server that responds with this archive. Returns whether it worked, and standard
+/// error.
 fn take(archive: Vec<u8>, destination: &Path) -> (bool, String) {
     let fake = Fake::start(move |request| match request.path.contains("/stat?") {
         true => (200, br#"{"kind":"directory","size":0,"permissions":"0755"}"#.to_vec()),
@@ -179,11 +180,11 @@ fn links_that_are_there_are_replaced_and_never_followed() {
     for name in ["mine", "theirs"] {
         let metadata = std::fs::symlink_metadata(inner.join(name)).unwrap();
         assert!(metadata.is_file(), "{name}");
-        assert_eq!(metadata.mode() & 0o7777, 0o777, "{name}: nothing is setuid");
+        assert_eq!(metadata.mode() & 0o7777, 0o777, "{name}: setuid bits are dropped");
     }
     symlink("..", inner.join("up")).unwrap();
     let (fine, said) = take(crafted(&[(EntryType::Regular, "up/bad", "x")]), &inner);
-    assert!(!fine && said.contains("leads through a link"), "{said}");
+    assert!(!fine && said.contains("leads through a symbolic link"), "{said}");
     assert!(!around.path().join("bad").exists());
 }
 

@@ -1,4 +1,4 @@
-//! Programs in a sandbox: their streams, their status, their signals.
+//! Running programs in a sandbox: streams, exit status, signals.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command};
@@ -47,7 +47,7 @@ fn standard_input_is_passed_on() {
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
     assert!(output.status.success() && output.stdout == bytes, "{:?}", output.status);
-    assert_eq!(place.text(&["exec", &place.id, "--", "cat"]), "", "nobody waits for input that nobody gives");
+    assert_eq!(place.text(&["exec", &place.id, "--", "cat"]), "", "without -i, standard input is empty");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn the_first_interrupt_is_the_commands_and_the_second_is_ours() {
         let commands: Value = serde_json::from_str(&place.text(&["ps", &place.id, "--json"])).unwrap();
         commands["commands"][0].clone()
     };
-    // It was killed, and not waited for.
+    // The command was killed, and the client did not wait for it.
     let ended = (0..200).map(|_| command()).find(|command| command["state"] == "ended").unwrap();
     assert_eq!(ended["signal"], "SIGKILL", "{ended}");
 }

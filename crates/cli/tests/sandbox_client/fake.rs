@@ -1,10 +1,10 @@
-//! A server that answers whatever a test wants.
+//! A scripted HTTP server.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// What it was asked.
+/// A request that it received.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) method: String,
@@ -24,7 +24,7 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    /// Answers with a status and a body.
+    /// Starts a server that answers with the given status and body.
     pub(crate) fn start(answer: impl Fn(&Asked) -> (u16, Vec<u8>) + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -41,8 +41,8 @@ impl Fake {
                     "HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
                     body.len()
                 );
-                // At once: what is still to be sent goes with a connection whose input nobody reads. A client that has
-                // heard enough may be gone.
+                // In one write: data that is still queued is lost with a connection whose input is not read.
+                // The client may be gone once it has read enough.
                 let _ = stream.write_all(&[head.into_bytes(), body].concat());
             }
         });

@@ -1,4 +1,4 @@
-//! Opening, listing, changing, ending; and what is said when that cannot be.
+//! Creating, listing, changing and removing sandboxes; and the errors when that fails.
 
 use serde_json::Value;
 
@@ -76,7 +76,7 @@ fn a_sandbox_is_as_it_was_asked_for() {
     assert_eq!(found["sandboxes"].as_array().unwrap().len(), 1);
     assert!(place.refusal(&["create", "--memory", "-1"]).contains("memory"));
     assert!(place.refusal(&["create", "--volume", "data"]).contains("NAME:/PATH"));
-    assert!(place.refusal(&["rm", "--all"]).contains("would end 2 sandboxes; add --yes"));
+    assert!(place.refusal(&["rm", "--all"]).contains("would remove 2 sandboxes; add --yes"));
     assert_eq!(place.text(&["rm", "--all", "--yes"]).lines().count(), 2);
     assert_eq!(place.text(&["rm", "--all"]), "");
 }

@@ -1,4 +1,5 @@
-//! `belljar sandbox` and `belljar provider`: the real binary against the real server, and against one that means ill.
+//! `belljar sandbox` and `belljar provider`: the real binary against the real server, and against a hostile
+//! one.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -20,11 +21,11 @@ use std::process::{Command, Output, Stdio};
 use common::server::{KEY, Server};
 use tempfile::TempDir;
 
-/// A server, and a sandbox in it.
+/// A server with one sandbox.
 struct Place {
     server: Server,
     id: String,
-    /// What the server keeps, and what a test puts beside it.
+    /// The server's data, and files of the test.
     folder: TempDir,
 }
 
@@ -45,24 +46,24 @@ impl Place {
         self.command(arguments).output().unwrap()
     }
 
-    /// What one prints that succeeds.
+    /// Runs a command that must succeed, and returns its output.
     fn text(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What one says that fails before anything ran.
+    /// Runs a command that must be refused with status 125, and returns its message.
     fn refusal(&self, arguments: &[&str]) -> String {
         refusal(&mut self.command(arguments))
     }
 
-    /// A path in the sandbox.
+    /// Returns a path in the sandbox.
     fn at(&self, path: &str) -> String {
         format!("{}:{path}", self.id)
     }
 
-    /// A folder of the test's own.
+    /// Returns a path in the test's own folder.
     fn beside(&self, name: &str) -> std::path::PathBuf {
         let path = self.folder.path().join(name);
         std::fs::create_dir(&path).unwrap();
@@ -70,7 +71,7 @@ impl Place {
     }
 }
 
-/// `belljar sandbox` with a server.
+/// Returns a `belljar sandbox` command for a server.
 fn client(url: &str, arguments: &[&str]) -> Command {
     let mut command = common::belljar();
     command.arg("sandbox").args(arguments).env("BELLJAR_SERVER", url).env("BELLJAR_API_KEY", KEY);
@@ -87,7 +88,7 @@ fn text_of(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Started, with everything piped.
+/// Starts a command with all streams piped.
 fn piped(mut command: Command) -> std::process::Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }

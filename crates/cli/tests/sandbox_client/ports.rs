@@ -1,4 +1,4 @@
-//! Ports of a sandbox, seen from here; and changes of its files.
+//! Forwarding ports of a sandbox, and watching its files.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command};
@@ -58,7 +58,7 @@ fn changes_are_told_as_they_happen() {
     let place = Place::new();
     let mut watch = Killed(piped(place.command(&["watch", &place.id, ".", "--recursive", "--json"])));
     let mut lines = BufReader::new(watch.0.stdout.take().unwrap()).lines();
-    // Until the watch is set up nothing is told, so something is changed until it is.
+    // Changes before the watch is set up are not reported, so change something until one is.
     let changes = std::thread::scope(|scope| {
         let first = scope.spawn(|| lines.next().unwrap().unwrap());
         while !first.is_finished() {

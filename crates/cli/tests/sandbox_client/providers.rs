@@ -1,4 +1,4 @@
-//! `belljar provider` against the real server, which goes on whatever it is told; and `belljar setup`.
+//! `belljar provider` against a real server, which keeps serving meanwhile; and `belljar setup`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -33,18 +33,18 @@ fn a_server_is_told_about_providers_and_remembers() {
     let key = folder.path().join("secrets.key");
     assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
     let listed = text(&provider(&server, &["list"]));
-    assert!(listed.contains("not configured") && listed.contains("usual"), "{listed}");
+    assert!(listed.contains("not configured") && listed.contains("default"), "{listed}");
     let schema: Value = serde_json::from_str(&text(&provider(&server, &["schema", "docker"]))).unwrap();
     assert_eq!(
         (&schema["properties"]["pool"]["maximum"], &schema["properties"]["image"]["title"]),
         (&json!(128), &json!("Image"))
     );
     let tested = provider(&server, &["test", "native"]);
-    assert!(tested.status.success() && text(&tested).contains("said \"42\\n\""), "{}", text(&tested));
-    // What is tried out with other settings is ended after that; this machine's own provider is not.
+    assert!(tested.status.success() && text(&tested).contains("printed \"42\\n\""), "{}", text(&tested));
+    // A provider that is tested with other settings is shut down afterwards; the native one is not.
     let tried = server.post("/v1/providers/native/test", &json!({"settings": {}})).json();
     assert_eq!((&tried["passed"], served_by(&server)), (&json!(true), json!("native")));
-    // There is no such daemon: refused, and everything is as it was.
+    // No such daemon exists: the change is refused, and the configuration stays as it was.
     let refused = provider(&server, &["set", "docker", "host=unix:///nonexistent/docker.sock", "pool=2"]);
     assert!(
         !refused.status.success() && text(&refused).contains("nothing was changed"),
@@ -53,7 +53,7 @@ fn a_server_is_told_about_providers_and_remembers() {
     );
     for (words, why) in [
         (&["set", "docker", "pool=1000"][..], "settings: pool: the most is 128"),
-        (&["set", "docker", "pol=1"], "settings: pol: is no setting"),
+        (&["set", "docker", "pol=1"], "settings: pol: unknown setting"),
         (&["use", "docker"], "'docker' is not configured"),
         (&["test", "docker"], "'docker' is not configured"),
         (&["set", "native", "--instead", "docker"], "'docker' is not configured"),
@@ -91,7 +91,7 @@ fn a_key_that_cannot_be_one_is_a_reason_not_to_start() {
     let file = folder.path().join("secrets.key");
     fs::write(&file, "a".repeat(64)).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
-    assert!(start("").contains("others may read it"));
+    assert!(start("").contains("other users may read it"));
 }
 
 fn setup(file: &Path, words: &[&str]) -> Command {
@@ -110,17 +110,17 @@ fn set_up_ends_with_a_program_that_ran_and_writes_nothing_else() {
     let nobody = setup(&file, &[]).output().unwrap();
     assert!(
         !nobody.status.success()
-            && text(&nobody).contains("give --provider, one of agentrun, docker, e2b, native, simulated")
+            && text(&nobody).contains("set --provider to one of agentrun, docker, e2b, native, simulated")
     );
     let words = ["--provider", "docker", "--set", "host=unix:///nonexistent/docker.sock"];
     let failed = setup(&file, &words).output().unwrap();
     assert!(!failed.status.success() && text(&failed).contains("nothing was written"), "{}", text(&failed));
     assert_eq!(fs::read_to_string(&file).unwrap(), "# mine\n");
     let done = setup(&file, &["--provider", "native"]).output().unwrap();
-    assert!(done.status.success() && text(&done).contains("said \"42\\n\""), "{}", text(&done));
+    assert!(done.status.success() && text(&done).contains("printed \"42\\n\""), "{}", text(&done));
     let written = fs::read_to_string(&file).unwrap();
     assert!(written.contains("# mine") && written.contains("usual = \"native\""), "{written}");
-    // Somebody answers: a number, and nothing for the rest.
+    // Interactively: a number for the provider, and defaults for the rest.
     let mut terminal = Pty::start(&setup(&file, &[]), 24, 100);
     terminal.wait_for("number or name [native]: ");
     terminal.type_in("9\n");
@@ -132,7 +132,7 @@ fn set_up_ends_with_a_program_that_ran_and_writes_nothing_else() {
     let run = finish(belljar().arg("--config").arg(&file).args(["run", "--json", "-c", "print(1)"]));
     assert_eq!(run.json["receipt"]["simulated"], true);
     let local = belljar().arg("--config").arg(&file).args(["provider", "list", "--local"]).output().unwrap();
-    assert!(text(&local).contains("simulated") && text(&local).contains("usual"), "{}", text(&local));
+    assert!(text(&local).contains("simulated") && text(&local).contains("default"), "{}", text(&local));
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_key_from_the_environment_seeds_a_service_and_is_seen_by_nobody() {
     const SECRET: &str = "e2b_hunter2_and_then_some";
     let folder = tempfile::tempdir().unwrap();
     let (file, log) = (folder.path().join("belljar.toml"), folder.path().join("log"));
-    // Nobody listens there.
+    // No server listens at this address.
     fs::write(&file, "[providers.e2b]\napi_url = \"http://127.0.0.1:1\"\ninstead = [\"native\"]\n").unwrap();
     let mut command = belljar();
     command
@@ -161,7 +161,7 @@ fn a_key_from_the_environment_seeds_a_service_and_is_seen_by_nobody() {
     assert!(text(&refused).contains("nothing was changed"), "{}", text(&refused));
     let elsewhere = provider(&server, &["set", "e2b", "api_url=http://127.0.0.1:2"]);
     assert!(
-        text(&elsewhere).contains("api_url: would have 'api_key' sent elsewhere"),
+        text(&elsewhere).contains("api_url: would send 'api_key' to another destination"),
         "{}",
         text(&elsewhere)
     );

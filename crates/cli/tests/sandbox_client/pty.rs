@@ -1,4 +1,4 @@
-//! A terminal, and a program at it.
+//! A pseudoterminal with a program in it.
 
 use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;
@@ -14,14 +14,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Pty {
     master: OwnedFd,
-    /// Held, so that what was written last can be read.
+    /// Kept open, so that the last output can be read.
     _slave: OwnedFd,
     pub(crate) child: Child,
     seen: String,
 }
 
 impl Pty {
-    /// Starts a command that has this terminal as its own.
+    /// Starts a command with this terminal as its controlling terminal.
     pub(crate) fn start(command: &Command, rows: u16, columns: u16) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
@@ -57,7 +57,7 @@ impl Pty {
         }
     }
 
-    /// Reads until this is on the screen; what came since the last time.
+    /// Reads until this text appears; returns the output since the last call.
     pub(crate) fn wait_for(&mut self, text: &str) -> String {
         let until = Instant::now() + PATIENCE;
         while !self.seen.contains(text) {
@@ -67,7 +67,7 @@ impl Pty {
         std::mem::take(&mut self.seen)
     }
 
-    /// Whether this comes within a moment.
+    /// Returns whether this text appears within the given time.
     pub(crate) fn sees(&mut self, text: &str, within: Duration) -> bool {
         let until = Instant::now() + within;
         while !self.seen.contains(text) && Instant::now() < until {
@@ -76,7 +76,7 @@ impl Pty {
         self.seen.contains(text)
     }
 
-    /// Whether something came.
+    /// Reads available output; returns whether there was any.
     fn look(&mut self, within: Duration) -> bool {
         let mut fds = [PollFd::new(&self.master, PollFlags::IN)];
         let within = rustix::event::Timespec::try_from(within).unwrap();
@@ -89,22 +89,22 @@ impl Pty {
         came
     }
 
-    /// Waits for its end; gives its status, and what was still to be seen.
+    /// Waits until the command exits; returns its status and the remaining output.
     pub(crate) fn end(&mut self) -> (Option<i32>, String) {
         let until = Instant::now() + PATIENCE;
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status.code();
             }
-            assert!(Instant::now() < until, "it does not end; {:?}", self.seen);
+            assert!(Instant::now() < until, "the command does not exit; {:?}", self.seen);
             self.look(Duration::from_millis(50));
         };
-        // What was said last comes in pieces, and not at once.
+        // The last output may arrive in pieces.
         while self.look(Duration::from_millis(300)) {}
         (status, std::mem::take(&mut self.seen))
     }
 
-    /// Whether the terminal edits lines and shows what is typed, as it did before.
+    /// Returns whether the terminal is in its original mode, with line editing and echo.
     pub(crate) fn is_as_before(&self) -> bool {
         let modes = tcgetattr(&self.master).unwrap().local_modes;
         modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
@@ -113,7 +113,7 @@ impl Pty {
 
 impl Drop for Pty {
     fn drop(&mut self) {
-        // One that has ended already is what is wanted.
+        // A process that has already exited is fine.
         let _killed = self.child.kill();
         let _waited = self.child.wait();
     }

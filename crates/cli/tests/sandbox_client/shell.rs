@@ -1,4 +1,4 @@
-//! A terminal in a sandbox, from a real terminal.
+//! `belljar sandbox shell` in a real terminal.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -19,19 +19,20 @@ fn a_shell_has_the_size_of_the_terminal_and_its_own_status() {
     shell.wait_for("size 24 81");
     assert!(!shell.is_as_before(), "every key is passed on");
     shell.resize(33, 101);
-    // The signal and the keys go separate ways to the client, so it may ask too early.
+    // The resize signal and the typed keys reach the client independently, so the first answers may show the
+    // old size.
     while !shell.sees("now 33 101", Duration::from_millis(500)) {
         shell.type_in("echo no''w $(stty size)\n");
     }
-    // Ctrl-C is for whoever runs inside.
+    // Ctrl-C is for the program inside.
     shell.type_in("echo sle''eping; sleep 600\n");
     shell.wait_for("sleeping");
-    // One that comes before the program itself is lost.
+    // An interrupt that arrives before the program has started is lost.
     let woken = (0..100).any(|_| {
         shell.type_in("\x03");
         shell.sees("$ ", Duration::from_millis(500))
     });
-    assert!(woken, "it sleeps on");
+    assert!(woken, "the interrupt had no effect");
     shell.type_in("echo al''ive; exit 5\n");
     shell.wait_for("alive");
     assert_eq!(shell.end().0, Some(5));
@@ -131,14 +132,14 @@ fn a_broken_connection_goes_on_where_it_broke() {
             if let Some(last) = last {
                 socket.send(Message::text(last)).unwrap();
             }
-            // Until the client has said its size; then the connection is cut.
+            // Wait for the client's size message, then cut the connection.
             socket.read().unwrap();
         }
         asked
     });
     let mut shell = Pty::start(&client(&url, &["shell", "sbx_1", "--attach", "3"]), 24, 80);
     let seen = shell.wait_for("goodbye");
-    assert!(seen.contains("hello ") && seen.contains("connected again"), "{seen:?}");
+    assert!(seen.contains("hello ") && seen.contains("reconnected"), "{seen:?}");
     assert_eq!(shell.end().0, Some(7));
     let place = "/v1/sandboxes/sbx_1/commands/3/terminal?from=";
     assert_eq!(server.join().unwrap(), [format!("{place}0"), format!("{place}6")]);

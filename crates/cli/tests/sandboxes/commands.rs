@@ -1,4 +1,4 @@
-//! Commands: what they do, what is seen of them and when, and who may touch them.
+//! Commands: running them, reading their output, and access to them.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::io::{BufRead, BufReader};
@@ -17,7 +17,7 @@ use crate::{own_sleep, wait_for};
 const JSON: &str = "Content-Type: application/json\r\n";
 const EVENTS: &str = "Content-Type: application/json\r\nAccept: text/event-stream\r\n";
 
-/// Server-sent events, as they come.
+/// A stream of server-sent events.
 struct Events(BufReader<TcpStream>);
 
 impl Events {
@@ -47,7 +47,7 @@ impl Iterator for Events {
     }
 }
 
-/// The bytes of an `output` event.
+/// Returns the bytes of an `output` event.
 fn bytes_of(data: &Value) -> Vec<u8> {
     match data["base64"].as_str() {
         Some(base64) => STANDARD.decode(base64).unwrap(),
@@ -55,7 +55,7 @@ fn bytes_of(data: &Value) -> Vec<u8> {
     }
 }
 
-/// All output of these events, which must follow each other without a gap.
+/// Returns all output of these events, which must be without a gap.
 fn joined(events: &[(String, Value)], mut from: u64) -> Vec<u8> {
     let mut all = Vec::new();
     for (name, data) in events {
@@ -96,7 +96,7 @@ fn how_a_command_ended_is_told_exactly() {
         assert_eq!((refused.status, refused.code().as_str()), (422, "invalid_request"));
         assert!(refused.text().contains(wanted), "{}", refused.text());
     }
-    assert!(run(json!({"shell": "true", "workdir": "nowhere"})).text().contains("no such folder"));
+    assert!(run(json!({"shell": "true", "workdir": "nowhere"})).text().contains("no such work folder"));
     for signal in ["KILL", "TERM", "SEGV", "PIPE", "ABRT"] {
         let (code, name, _) = ended(json!({"shell": format!("kill -{signal} $$")}));
         assert_eq!((code, name), (Value::Null, json!(format!("SIG{signal}"))));
@@ -112,7 +112,7 @@ fn how_a_command_ended_is_told_exactly() {
     assert_eq!(command["stdout"], "by the sandbox and me /tmp in\n");
     assert_eq!((&command["stderr"], &command["output_bytes"]), (&json!("wrong\n"), &json!(36)));
     assert!(command["duration_ms"].as_f64().unwrap() > 0.0 && command["pid"].as_u64().unwrap() > 1);
-    // What is given is words, whatever is in them.
+    // Arguments are passed on unchanged, whatever they contain.
     let words = json!({"command": ["printf", "%s|", "--help", "$(id)", "a b", "'\"\n;", "-"]});
     assert_eq!(run(words).json()["stdout"], "--help|$(id)|a b|'\"\n;|-|");
     let listed = server.get(&format!("{place}/commands")).json();
@@ -130,7 +130,7 @@ fn what_is_refused_is_named() {
     let place = server.sandbox(&json!({}));
     let cases = [
         (json!({}), "command: is missing"),
-        (json!({"command": ["a"], "shell": "a"}), "shell: stands instead"),
+        (json!({"command": ["a"], "shell": "a"}), "shell: cannot be combined"),
         (json!({"shell": "a", "timeout_ms": 0}), "timeout_ms: must be above zero"),
         (json!({"shell": "a", "env": {"A=B": "c"}}), "env: 'A=B'"),
         (json!({"command": ["a\0"]}), "command: has a NUL"),
@@ -161,7 +161,7 @@ fn what_is_refused_is_named() {
     assert_eq!(server.get(&format!("{place}/terminal")).status, 422);
     let typed = server.call("POST", &format!("{place}/stdin"), "Content-Type: text/plain\r\n", b"x");
     assert_eq!(typed.status, 415);
-    // It reads nothing.
+    // The program does not read its input.
     assert_eq!(server.call("POST", &format!("{place}/stdin"), "", b"x").status, 409);
 }
 
@@ -179,7 +179,7 @@ fn much_goes_through_and_nothing_is_lost() {
         server.post(&format!("{place}/commands"), &json!({"command": ["true"], "stdin": text})).json();
     assert_eq!(ignored["exit_code"], 0);
 
-    // Answered whole, the head and the tail are kept; the rest is counted.
+    // In a complete response, the head and the tail are kept; the rest is counted.
     let small = server.sandbox(&json!({"limits": {"output_bytes": 1000}}));
     let flood = json!({"shell": "echo first; seq 200000; echo last"});
     let flooded = server.post(&format!("{small}/commands"), &flood).json();
@@ -187,7 +187,7 @@ fn much_goes_through_and_nothing_is_lost() {
     assert!(stdout.starts_with("first\n1\n") && stdout.ends_with("200000\nlast\n"));
     assert!(stdout.contains("bytes left out") && flooded["stdout_truncated"] == true && stdout.len() < 1_100);
 
-    // As events, nothing is left out, however little is kept.
+    // As events, nothing is dropped, however little is kept.
     let held = json!({"shell": "seq 300000", "keep_bytes": 65536});
     let events: Vec<_> = Events::post(&server, &format!("{place}/commands"), &held).collect();
     let wanted: String = (1..=300_000).map(|number| format!("{number}\n")).collect();
@@ -201,7 +201,7 @@ fn events_come_in_order_while_it_runs() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = format!("{}/commands", server.sandbox(&json!({})));
-    // It goes on only when what it said has been seen.
+    // The program continues only after its output has been seen.
     let shell = "for n in 1 2 3; do echo out$n; echo err$n >&2; read line; done; exit 5";
     let mut events = Events::post(&server, &place, &json!({"shell": shell, "stdin_open": true}));
     let (name, started) = events.next().unwrap();
@@ -249,7 +249,7 @@ fn what_goes_on_by_itself_can_be_looked_at_from_any_byte() {
     let size = all.len() as u64;
     wait_for("all of it", || server.get(&own).json()["output_bytes"] == size);
 
-    // Of what was written only the end is kept, and how much is missing is told.
+    // Only the end of the output is kept, and the number of dropped bytes is reported.
     let page = server.get(&format!("{own}/output")).json();
     let lost = page["lost_bytes"].as_u64().unwrap();
     assert!(lost > 0 && size - lost <= 65_536 && page["next"] == size, "{lost}");
@@ -262,7 +262,7 @@ fn what_goes_on_by_itself_can_be_looked_at_from_any_byte() {
     let nothing = server.get(&format!("{own}/output?from={size}")).json();
     assert_eq!((&nothing["stdout"], &nothing["next"]), (&json!(""), &json!(size)));
 
-    // Two at once, each from its own byte, live and to the end.
+    // Two viewers at once, each from its own offset, live and to the end.
     let viewers = [size - 6, size].map(|from| {
         let mut events = Events::get(&server, &format!("{own}/output?from={from}"));
         (from, if from < size { events.next() } else { None }, events)
@@ -313,14 +313,14 @@ fn a_signal_reaches_the_whole_group() {
     for (signal, name) in [(json!("SIGTERM"), "SIGTERM"), (json!("INT"), "SIGINT"), (json!(9), "SIGKILL")] {
         let request = json!({"shell": format!("{sleep} & {sleep}; wait"), "background": true});
         let own = format!("{place}/{}", server.post(&place, &request).json()["id"]);
-        // They themselves: an interrupt between a shell's fork and its child's own program is lost on both.
+        // Wait for the programs themselves: an interrupt between a shell's fork and exec is lost on both.
         let sleeps = |line: &String| line.starts_with("sleep");
         wait_for("both run", || {
             alive_with(&sleep, Duration::ZERO).iter().filter(|line| sleeps(line)).count() == 2
         });
         assert_eq!(server.post(&format!("{own}/signal"), &json!({"signal": signal})).status, 204);
         wait_for("its end", || server.get(&own).json()["state"] == "ended");
-        // A shell in the background ignores interrupts for those that it starts in the background.
+        // A shell in the background ignores SIGINT for its own background processes.
         if name != "SIGINT" {
             assert!(alive_with(&sleep, Duration::from_secs(60)).is_empty(), "{name}");
         }
@@ -341,7 +341,7 @@ fn a_client_that_goes_away_takes_its_command_with_it() {
         drop(stream);
         assert!(alive_with(&mark, Duration::from_secs(60)).is_empty(), "{mark}");
     }
-    // One in the background goes on, whoever looks at it and goes.
+    // A background command keeps running, whatever viewers come and go.
     let request = json!({"command": ["sleep", "97654"], "background": true});
     let own = format!("{place}/{}", server.post(&place, &request).json()["id"]);
     drop(Events::get(&server, &format!("{own}/output")));
@@ -373,11 +373,11 @@ fn who_does_not_read_costs_nothing() {
     let listed = server.get(&place).json();
     let is_held = |command: &&Value| command["command"] == "yes" && command["terminal"] == false;
     let held_up = listed["commands"].as_array().unwrap().iter().find(is_held);
-    // It waits for its reader: what is in the pipes and buffers between them is all that it could write.
+    // The command blocks on its reader: it can write no more than fits into pipes and buffers.
     assert!(held_up.unwrap()["output_bytes"].as_u64().unwrap() < 32 << 20, "{listed}");
     let grown = resident_bytes(&server).saturating_sub(before);
     assert!(grown < 32 << 20, "{grown}");
-    // Whoever reads at last is told what was lost meanwhile.
+    // A late reader is told how much was dropped.
     let seen: Vec<_> = lazy.into_iter().next().unwrap().take(20_000).collect();
     assert!(seen.iter().any(|(name, _)| name == "lost"));
     joined(&seen, 0);
@@ -412,7 +412,7 @@ fn a_sandbox_that_is_paused_or_has_ended_says_so() {
     let paused = server.post(&format!("{sandbox}/pause"), &json!({})).status;
     if paused == 200 {
         verbs(409, "sandbox_paused");
-        // One whose client goes away meanwhile does not survive.
+        // A command whose client disconnects during a pause does not survive.
         assert_eq!(server.post(&format!("{sandbox}/resume"), &json!({})).status, 200);
         let sleep = own_sleep(97_655);
         let body = json!({"shell": format!("exec {sleep}")}).to_string();
@@ -424,7 +424,7 @@ fn a_sandbox_that_is_paused_or_has_ended_says_so() {
         assert_eq!(server.post(&format!("{sandbox}/resume"), &json!({})).status, 200);
         assert!(alive_with(&sleep, Duration::from_secs(60)).is_empty());
     } else {
-        eprintln!("skipped: nothing can be paused here");
+        eprintln!("skipped: sandboxes cannot be paused here");
     }
     let mut watching = Events::get(&server, &format!("{own}/output"));
     let mut head = String::new();
@@ -561,10 +561,10 @@ fn a_command_that_a_policy_refuses_is_not_started() {
     }
     let listed = server.post(&place, &json!({"shell": "ls"})).json();
     assert_eq!((&listed["stdout"], &listed["findings"]), (&json!(""), &json!([])), "nothing ran");
-    // A warning travels with what ran.
+    // A warning is returned with the result.
     let warned = server.post(&place, &json!({"shell": "curl -m 1 http://a.test || true"})).json();
     assert_eq!(warned["findings"][0]["rule"], "SH-DOWNLOAD", "{warned}");
-    // Code that is run there is under the same policy, and may ask for more only.
+    // Code executed in the sandbox is under the same policy, and may only ask for a stricter one.
     let run =
         |request: Value| server.post(&format!("{sandbox}/executions"), &request).json()["status"].clone();
     let code = "import os\nos.system('ls')";

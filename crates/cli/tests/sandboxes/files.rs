@@ -1,4 +1,4 @@
-//! Files, archives and watches: bytes both ways, and every name that anybody could think of.
+//! Files, archives and watches: transferring bytes in both directions, with every kind of name.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -48,14 +48,14 @@ impl<'a> Place<'a> {
         self.server.call("PUT", &self.at("/archive", path, &format!("&format={format}")), "", bytes)
     }
 
-    /// What a line of shell prints.
+    /// Runs a line of shell and returns its output.
     pub(crate) fn sh(&self, line: &str) -> String {
         let ran =
             self.server.post(&format!("{}/executions", self.path), &json!({"command": ["sh", "-c", line]}));
         ran.json()["stdout"].as_str().unwrap_or_else(|| panic!("{}", ran.text())).to_owned()
     }
 
-    /// Begins a line of shell that goes on by itself.
+    /// Starts a line of shell in the background.
     pub(crate) fn begin(&self, line: &str) {
         let begun = self.server.post(
             &format!("{}/executions", self.path),
@@ -65,7 +65,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Every byte as `%41`.
+/// Percent-encodes every byte.
 pub(crate) fn encode(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("%{byte:02x}")).collect()
 }
@@ -129,7 +129,7 @@ fn files_are_written_read_listed_moved_and_removed() {
     );
     assert_eq!(place.get("a").code(), "conflict");
     assert_eq!(place.get("/etc/shadow").status / 100, 4);
-    // What the kernel makes up as it is read has no length before.
+    // A file that the kernel generates on reading has no length in advance.
     assert!(place.get("/proc/self/status").text().contains("Name:"));
     place.put("empty", b"");
     assert_eq!((place.get("empty").status, place.get("empty").body.len()), (200, 0));
@@ -197,21 +197,21 @@ fn half_a_file_never_looks_like_a_whole_one() {
         let mut stream =
             server.send_as(KEY, "GET", &place.at(verb, ".", "").replace("path=%2e", "path=big"), "", b"");
         if verb == "/archive" {
-            // Of a folder, and of random bytes, which stay as many.
+            // A folder of random bytes, which do not compress.
             stream = server.send_as(KEY, "GET", &place.at(verb, ".", "&format=tar"), "", b"");
         }
         let mut first = vec![0; 1000];
         stream.read_exact(&mut first).unwrap();
         assert!(first.starts_with(b"HTTP/1.1 200 OK"));
         match verb {
-            // It shrinks while it is read.
+            // The file shrinks while it is read.
             "" => drop(place.sh(": > big; echo")),
             _ => assert_eq!(server.delete(&place.path).status, 200),
         }
         let _ = stream.read_to_end(&mut first);
         let head = String::from_utf8_lossy(&first[..first.len().min(900)]).to_lowercase();
         if head.contains("content-length: 50000000") {
-            assert!(first.len() < 50_000_000, "all of it was sent");
+            assert!(first.len() < 50_000_000, "the whole file was sent");
         } else {
             assert!(head.contains("transfer-encoding: chunked") && !first.ends_with(b"0\r\n\r\n"), "{verb}");
         }
@@ -248,11 +248,11 @@ fn an_upload_that_stands_still_is_cut_off_and_one_that_is_slow_is_not() {
         slow.write_all(byte).unwrap();
     }
     assert_eq!(answer(slow).json(), json!({"bytes": 10}));
-    // A caller that goes away leaves nothing half done.
+    // A client that disconnects leaves no partial file.
     let gone = begin("gone");
-    wait_for("half a file", || place.sh("ls -A") != "slow\n");
+    wait_for("a partial file exists", || place.sh("ls -A") != "slow\n");
     drop(gone);
-    wait_for("nothing but what was sent whole", || place.sh("ls -A") == "slow\n");
+    wait_for("only the complete file is left", || place.sh("ls -A") == "slow\n");
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn a_disk_that_is_full_says_so() {
     assert_eq!(server.delete(&place.at("", "more-than-all", "")).status, 204);
     assert_eq!(upload(6 << 20, "some"), ("200".to_owned(), Value::Null));
     assert_eq!(upload(6 << 20, "more-than-left"), ("409".to_owned(), json!("disk_full")));
-    // The server's own memory does not hold what goes through it.
+    // The server does not buffer what passes through it.
     let status = fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
@@ -314,7 +314,9 @@ fn archives_that_mean_harm_do_none() {
     };
     let tar = |body: &str| {
         make(&format!(
-            "import tarfile,io,sys\nt=tarfile.open(fileobj=sys.stdout.buffer,mode='w|')\ndef add(name,data=b'',**k):\n i=tarfile.TarInfo(name); i.size=len(data)\n for a,b in k.items(): setattr(i,a,b)\n t.addfile(i,io.BytesIO(data))\n{body}\nt.close()"
+            "import tarfile,io,sys\nt=tarfile.open(fileobj=sys.stdout.buffer,mode='w|')\ndef \
+             add(name,data=b'',**k):\n i=tarfile.TarInfo(name); i.size=len(data)\n for a,b in k.items(): \
+             setattr(i,a,b)\n t.addfile(i,io.BytesIO(data))\n{body}\nt.close()"
         ))
     };
     let slips = [
@@ -336,7 +338,7 @@ fn archives_that_mean_harm_do_none() {
     assert_eq!(place.unpack("into", "zip", &zip).code(), "bad_archive");
     assert_eq!(place.sh("cat outside; find / -name 'slipped*' 2>/dev/null; find into -type c"), "mine");
     assert!(!std::path::Path::new("/tmp/slipped").exists());
-    // Bombs: of bytes by their ratio, of bytes by the disk, of entries by their number.
+    // Bombs: too many bytes by compression ratio, by disk size, and too many entries.
     let bomb = make(
         "import gzip,tarfile,io,sys\nb=io.BytesIO()\nt=tarfile.open(fileobj=b,mode='w')\ni=tarfile.TarInfo('zeros'); i.size=64<<20\nt.addfile(i,io.BytesIO(bytes(64<<20)))\nt.close()\nsys.stdout.buffer.write(gzip.compress(b.getvalue()))",
     );
@@ -344,7 +346,7 @@ fn archives_that_mean_harm_do_none() {
     assert!([413, 422].contains(&refused.status), "{}", refused.text());
     let small = Place::new(&server, json!({"limits": {"disk_bytes": 4194304}}));
     let refused = small.unpack("bomb", "tar", &tar("add('noise',__import__('os').urandom(6<<20))"));
-    // It is known by its own words to be too much, before the disk is full.
+    // The header announces too much, so it is refused before the disk is full.
     assert_eq!(refused.status, 413, "{}", refused.text());
     let many = tar("for n in range(100100): add('d%d'%n,type=tarfile.DIRTYPE)");
     let refused = place.unpack("many", "tar", &many);
@@ -376,7 +378,7 @@ fn changes_are_told_as_they_happen() {
     let (from, to) = (wait_for("moved_from", "sub/new"), wait_for("moved_to", "sub/old"));
     assert!(from["move"].is_u64() && from["move"] == to["move"], "{from} {to}");
     assert_eq!(wait_for("removed", "sub/old")["move"], Value::Null);
-    // It ends with its sandbox, and says so.
+    // The stream ends with the sandbox, and says so.
     assert_eq!(server.delete(&place.path).status, 200);
     assert!(changes.any(|change| change["error"]["code"] == "sandbox_ended"));
 }

@@ -1,14 +1,14 @@
-//! What a sandbox keeps its commands from is in their results, in the form of every other finding.
+//! Denials by a sandbox appear in the results of its commands, in the format of all other findings.
 
 use serde_json::{Value, json};
 
 use crate::common::server::Server;
 use crate::wait_for;
 
-/// A program that makes a call which is refused, and gets over it.
+/// A program that survives a refused system call.
 const UNSHARE: &str = "import ctypes; ctypes.CDLL(None).unshare(0x10000000)";
 
-/// Rules of the findings about the run itself; what policies say of the text has a line or is of another rule.
+/// Returns the rules of findings about the run itself; policy findings have a line, or another rule.
 fn rules(report: &Value) -> Vec<&str> {
     let findings = report["findings"].as_array().unwrap();
     let rules = findings.iter().map(|finding| finding["rule"].as_str().unwrap());
@@ -30,13 +30,13 @@ fn commands_and_code_are_told_what_they_were_refused() {
     let finding = &refused["findings"].as_array().unwrap().last().unwrap();
     assert_eq!(finding["decided_by"], "the system-call filter");
     assert!(finding["suggestion"].as_str().unwrap().starts_with("no setting allows it"), "{finding}");
-    assert_eq!(rules(&run(json!({"shell": "echo fine"}))), [""; 0], "that was another one");
+    assert_eq!(rules(&run(json!({"shell": "echo fine"}))), [""; 0], "the denial belongs to another command");
     assert_eq!(rules(&server.get(&stats).json()), ["sandbox-syscall"]);
 
     let code = server.post(&format!("{sandbox}/executions"), &json!({"language": "python", "code": UNSHARE}));
     assert_eq!(rules(&code.json()), ["sandbox-syscall"], "{}", code.json());
 
-    // Its own words, as in any other run.
+    // Output of a command is interpreted as in any other run.
     for (shell, rule) in [
         ("touch /etc/motd", "sandbox-read-only"),
         ("cat /root/notes", "sandbox-not-shared"),
@@ -48,7 +48,7 @@ fn commands_and_code_are_told_what_they_were_refused() {
         assert_eq!(rules(&report), Vec::from_iter(Some(rule).filter(|rule| !rule.is_empty())), "{report}");
     }
 
-    // What goes on by itself is looked at later.
+    // A background command is inspected later.
     let left = run(json!({"command": ["python3", "-c", UNSHARE], "background": true}));
     let place = format!("{commands}/{}", left["id"]);
     wait_for("its end", || server.get(&place).json()["state"] == "ended");
@@ -67,7 +67,7 @@ fn limits_and_hosts_are_told_to_who_was_alone_with_them() {
     let run = |shell: &str| server.post(&format!("{sandbox}/commands"), &json!({"shell": shell})).json();
     let counted = server.get(&format!("{sandbox}/stats")).json()["processes"].is_number();
     if !counted {
-        return println!("skipped: no control group counts processes here");
+        return println!("skipped: no cgroup counts processes here");
     }
     let cases = [
         ("python3 -c 'x = bytearray(1 << 30)'", "sandbox-memory"),
@@ -75,7 +75,7 @@ fn limits_and_hosts_are_told_to_who_was_alone_with_them() {
         ("curl -sS -m 5 --noproxy '' http://127.0.0.1:1", "network-host"),
         ("head -c 8M /dev/zero > big; true", "sandbox-disk-full"),
     ];
-    // A shell that cannot fork ends before those that it has started.
+    // A shell that cannot fork exits before the processes that it has started.
     let alone = || {
         wait_for("the end of what ran before", || {
             server.get(&format!("{sandbox}/stats")).json()["processes"].as_u64() <= Some(1)
@@ -90,7 +90,7 @@ fn limits_and_hosts_are_told_to_who_was_alone_with_them() {
         let once = run("rm -f big; echo fine");
         assert_eq!(once["findings"], json!([]), "{shell}");
     }
-    // With somebody else there, whose doing it was is not known.
+    // With another command running, the cause is ambiguous, so neither is blamed.
     let beside = json!({"command": ["sleep", "100"], "background": true});
     assert_eq!(server.post(&format!("{sandbox}/commands"), &beside).status, 201);
     let crowded = run("python3 -c 'x = bytearray(1 << 30)'; true");
@@ -99,13 +99,13 @@ fn limits_and_hosts_are_told_to_who_was_alone_with_them() {
     assert!(rules(&all).contains(&"sandbox-memory") && rules(&all).contains(&"sandbox-processes"), "{all:#}");
 }
 
-/// Makes refused calls for a second, and says how many were answered between which times.
+/// Makes refused calls for a second, and prints how many were answered in which period.
 const FLOOD: &str = "import ctypes, time\nlibc = ctypes.CDLL(None)\nstart = time.monotonic()\ncalls = 0\n\
     while time.monotonic() < start + 1:\n    libc.unshare(0x10000000)\n    calls += 1\n\
     print(calls, start, time.monotonic())";
 
-/// The launcher looks at every refused call, so it answers no more than so many: of one sandbox 256 and then 10 a second,
-/// of all of them 72 and then 800 a second. A busy machine answers fewer.
+/// The launcher handles every refused call, so their rate is limited: per sandbox to a burst of 256 and then
+/// 10 a second, over all sandboxes to a burst of 72 and then 800 a second. A busy machine answers fewer.
 #[test]
 fn refused_calls_of_sandboxes_are_answered_at_a_pace() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! How they come to be, what they keep, and how they end.
+//! The lifecycle of sandboxes: creation, state, pausing, expiry and removal.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,10 +37,10 @@ fn state_survives_between_executions_and_ends_with_the_sandbox() {
     let read = run(&json!({"command": ["cat", "kept"]})).json();
     assert_eq!((&read["stdout"], &read["status"]), (&json!("s3cret"), &json!("succeeded")));
     assert!(read["receipt"]["isolation"].as_array().unwrap().iter().any(|layer| layer == "seccomp"));
-    // It is an execution like any other.
+    // It is recorded like any other execution.
     let again = server.get(&format!("/v1/executions/{}", read["id"].as_str().unwrap())).json();
     assert_eq!(again, read);
-    // What the sandbox decided cannot be asked for again.
+    // Settings of the sandbox cannot be overridden by an execution.
     let refused = run(&json!({"language": "python", "code": "", "network": {"mode": "full"}}));
     assert_eq!((refused.status, refused.code().as_str()), (422, "invalid_request"));
 
@@ -82,9 +82,9 @@ fn executions_in_one_sandbox_keep_their_order() {
         .collect();
     let last = server.post(&format!("{place}/executions"), &json!({"command": ["cat", "log"]})).json();
     assert_eq!(last["stdout"], "0\n1\n2\n3\n4\n5\n6\n7\n");
-    // The next one has its turn before the result of this one is written.
+    // The next execution starts before the result of this one is stored.
     for id in ids {
-        wait_for("it succeeded", || {
+        wait_for("the execution succeeded", || {
             server.get(&format!("/v1/executions/{id}")).json()["status"] == "succeeded"
         });
     }
@@ -99,8 +99,8 @@ fn a_paused_sandbox_uses_no_processor_and_goes_on_where_it_was() {
         "import signal\nfor n in range(1, 32):\n  try: signal.signal(n, signal.SIG_IGN)\n  except OSError: pass\nwhile True: pass"});
     assert_eq!(server.post(&format!("{place}/executions"), &spin).status, 202);
     let cpu = || server.get(&format!("{place}/stats")).json()["cpu_ms"].as_u64();
-    let Some(before) = cpu() else { return eprintln!("skipped: processor time is not counted here") };
-    wait_for("it spins", || cpu().unwrap() > before + 200);
+    let Some(before) = cpu() else { return eprintln!("skipped: CPU time is not accounted here") };
+    wait_for("the program spins", || cpu().unwrap() > before + 200);
     let paused = server.post(&format!("{place}/pause"), &json!({}));
     if paused.status == 422 {
         return eprintln!("skipped: {}", paused.text());
@@ -113,11 +113,12 @@ fn a_paused_sandbox_uses_no_processor_and_goes_on_where_it_was() {
     assert_eq!((refused.status, refused.code().as_str()), (409, "sandbox_paused"));
     let resumed = server.post(&format!("{place}/resume"), &json!({})).json();
     assert!(resumed["state"] == "running" && resumed["expires"].is_i64(), "{resumed}");
-    wait_for("it goes on", || cpu() > still);
+    wait_for("the program continues", || cpu() > still);
     assert_eq!(server.delete(&place).status, 200);
 }
 
-/// Gives the processes of a group a millisecond in a second, so that they take long to do anything, even to stop.
+/// Limits a cgroup to one millisecond of CPU time per second, so that its processes take long to do anything,
+/// even to stop.
 fn starve(groups: &[PathBuf]) -> bool {
     let write = |group: &PathBuf, file: &str, text: &str| std::fs::write(group.join(file), text).is_ok();
     let older = |group: &PathBuf| {
@@ -126,23 +127,24 @@ fn starve(groups: &[PathBuf]) -> bool {
     groups.iter().any(|group| older(group) || write(group, "cpu.max", "1000 1000000"))
 }
 
-/// Whether a group has been told to stop and has not done so.
+/// Returns whether a cgroup was asked to freeze and has not done so yet.
 fn is_stopping(group: &Path) -> bool {
     let read = |file: &str| std::fs::read_to_string(group.join(file)).unwrap_or_default();
     let newer = || read("cgroup.freeze").starts_with('1') && read("cgroup.events").contains("frozen 0");
     read("freezer.state").starts_with("FREEZING") || newer()
 }
 
-/// The calls by which a process sleeps for some time.
+/// The system calls that sleep for a given time.
 const SLEEPS: [&str; 2] = if cfg!(target_arch = "x86_64") { ["35 ", "230 "] } else { ["101 ", "115 "] };
 
-/// Whether the launcher sleeps now, outside its poll.
+/// Returns whether the launcher sleeps outside its poll.
 fn is_asleep(launcher: u32) -> bool {
     let call = std::fs::read_to_string(format!("/proc/{launcher}/syscall")).unwrap_or_default();
     SLEEPS.iter().any(|number| call.starts_with(number))
 }
 
-/// Pauses a sandbox, and serves others until that is answered. Returns how many were served while it came to a stop.
+/// Pauses a sandbox and runs code in others until the pause is answered. Returns how many runs were served
+/// meanwhile.
 fn serve_while_pausing(server: &Server, place: &str, groups: &[PathBuf]) -> u32 {
     let answered = AtomicBool::new(false);
     let is_answered = || answered.load(Ordering::SeqCst);
@@ -172,12 +174,12 @@ fn serve_while_pausing(server: &Server, place: &str, groups: &[PathBuf]) -> u32 
     })
 }
 
-/// By what came first, and not by how long it took: a round in which several others were served is enough, and where the
-/// launcher waits for a sandbox to stop there is none.
+/// Checks the order of events, not durations: one round in which several runs were served is sufficient, and
+/// there is none if the launcher blocks until a sandbox has stopped.
 #[test]
 fn others_are_served_while_a_sandbox_comes_to_a_stop() {
     if !is_root() {
-        return eprintln!("skipped: only root may change a sandbox's control group");
+        return eprintln!("skipped: only root may change a sandbox's cgroup");
     }
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
@@ -186,13 +188,13 @@ fn others_are_served_while_a_sandbox_comes_to_a_stop() {
     let spin = json!({"command": ["sh", "-c", "while :; do :; done", word], "background": true});
     assert!(server.post(&format!("{place}/commands"), &spin).status < 300);
     let mut found = None;
-    wait_for("it spins", || {
+    wait_for("the program spins", || {
         found = sandboxed_with(&word);
         found.is_some()
     });
     let groups = groups_of(found.unwrap());
     if !starve(&groups) {
-        return eprintln!("skipped: no group here limits processor time");
+        return eprintln!("skipped: no cgroup limits CPU time here");
     }
     wait_for("others are served meanwhile", || {
         let served = serve_while_pausing(&server, &place, &groups);
@@ -239,30 +241,30 @@ fn what_is_resumed_has_its_time_again_also_when_nobody_waits_for_that() {
     if pause().status == 422 {
         return eprintln!("skipped: {}", pause().text());
     }
-    // What it was extended to counts, and not what it began with.
+    // The extended lifetime applies, not the original one.
     let resumed = server.post(&format!("{place}/resume"), &json!({})).json();
     assert!(resumed["expires"].as_i64() >= extended.json()["expires"].as_i64(), "{resumed}");
     let mut resumed = 0;
     for round in 0..30 {
         assert_eq!(pause().json()["expires"], Value::Null);
-        // Some hang up before they are heard, some after that.
+        // Some clients disconnect before the server has read the request, some after that.
         let asked = server.send_as(KEY, "POST", &format!("{place}/resume"), "", b"");
         std::thread::sleep(Duration::from_millis(3 * round));
         drop(asked);
         let end = Instant::now() + Duration::from_millis(300);
         while Instant::now() < end && server.get(&place).json()["state"] == "paused" {}
         if server.get(&place).json()["state"] == "running" {
-            wait_for("it has its time", || server.get(&place).json()["expires"].is_i64());
+            wait_for("the sandbox has an expiry time", || server.get(&place).json()["expires"].is_i64());
             resumed += 1;
         }
     }
-    assert!(resumed > 0, "nobody was heard before hanging up");
+    assert!(resumed > 0, "no request was read before its client disconnected");
 }
 
 #[test]
 fn nobody_uses_it_so_it_ends() {
     let folder = tempfile::tempdir().unwrap();
-    // Longer than it takes to open the second one.
+    // Longer than it takes to create the second one.
     let settings = "sandbox_idle = \"4s\"\nsandbox_sweep = \"50ms\"\nsandboxes = 2";
     let server = Server::configured(folder.path(), settings);
     let (idle, used) = (server.sandbox(&json!({})), server.sandbox(&json!({})));
@@ -270,7 +272,7 @@ fn nobody_uses_it_so_it_ends() {
     assert_eq!((full.status, full.code().as_str()), (429, "too_many_sandboxes"));
     assert_eq!(full.json()["error"]["message"], "Maximum number of sandboxes (2) reached");
     assert!(full.header("retry-after").is_some());
-    // An execution that takes longer is use.
+    // A long execution counts as use.
     let ran = server.post(&format!("{used}/executions"), &json!({"command": ["sleep", "6"]})).json();
     assert_eq!(ran["status"], "succeeded");
     wait_for("the end", || server.get(&idle).json()["ended_because"] == "idle");
@@ -309,7 +311,7 @@ fn another_tenants_sandbox_is_an_unknown_one() {
     let refused = server.call_as(&other, "POST", "/v1/sandboxes", json, b"{}");
     assert_eq!(refused.json()["error"]["message"], "Maximum number of sandboxes (1) reached");
     assert_eq!(server.get("/v1/sandboxes").json()["sandboxes"].as_array().unwrap().len(), 1);
-    // A key without the scope opens nothing here.
+    // A key without the scope gives no access.
     let key = server.post("/v1/tenants/other/keys", &json!({"scopes": ["run"]})).json()["key"].clone();
     let refused = server.call_as(key.as_str().unwrap(), "GET", "/v1/sandboxes", "", b"");
     assert_eq!((refused.status, refused.code().as_str()), (403, "forbidden"));
@@ -345,7 +347,7 @@ fn sandboxes_end_with_their_server_however_that_ends() {
         let place = server.sandbox(&json!({}));
         let sleeping = json!({"command": ["sleep", "98761"], "wait": false});
         assert_eq!(server.post(&format!("{place}/executions"), &sleeping).status, 202);
-        wait_for("it runs", || !alive_with(mark, Duration::ZERO).is_empty());
+        wait_for("the program runs", || !alive_with(mark, Duration::ZERO).is_empty());
         server.signal(signal);
         server.child.wait().unwrap();
         wait_for("nothing is left", || alive_with(mark, Duration::ZERO).is_empty());
@@ -378,7 +380,7 @@ fn packages_are_installed_inside_where_the_network_allows() {
         let installed = shell(install);
         assert_eq!(installed["exit_code"], 0, "{installed}");
     }
-    // What was installed is there for commands and for code.
+    // Installed packages are available to commands and to code.
     assert_eq!(shell("python3 -c 'import six; print(six.PY3)'")["stdout"], "True\n");
     let ran = |request: Value| server.post(&format!("{place}/executions"), &request).json()["stdout"].clone();
     assert_eq!(ran(python("import six; print(six.PY3)")), "True\n");

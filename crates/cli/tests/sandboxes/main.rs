@@ -1,4 +1,4 @@
-//! Living sandboxes over HTTP: the real binary, real sandboxes, real sockets.
+//! Sandboxes over HTTP: the real binary, real sandboxes, real sockets.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -17,16 +17,17 @@ mod terminal;
 
 use std::time::{Duration, Instant};
 
-/// A sleeping program that no other test of this machine has, not even the same one of another checkout.
+/// Returns a sleep duration that no other test on this machine uses, not even the same test of another
+/// checkout.
 fn own_sleep(number: u32) -> String {
     format!("sleep {number}.{}", std::process::id())
 }
 
-/// Waits for what is about to be.
+/// Waits for a condition.
 fn wait_for(what: &str, mut seen: impl FnMut() -> bool) {
     let started = Instant::now();
     while !seen() {
-        assert!(started.elapsed() < Duration::from_secs(60), "never: {what}");
+        assert!(started.elapsed() < Duration::from_secs(60), "timed out waiting for: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

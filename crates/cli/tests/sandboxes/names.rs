@@ -1,4 +1,4 @@
-//! Names that mean harm: none of them is looked up outside of its sandbox, and none gets out of its header.
+//! Hostile file names: none is resolved outside its sandbox, and none escapes its HTTP header.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,7 +14,7 @@ use crate::common::server::{KEY, Server};
 
 const SECRET: &str = "a secret of the host";
 
-/// A connection that is kept, on which many requests are under way at once.
+/// A keep-alive connection with many requests in flight.
 struct Pipe {
     stream: TcpStream,
     answers: BufReader<TcpStream>,
@@ -41,7 +41,7 @@ impl Pipe {
         self.stream.write_all(requests.as_bytes()).unwrap();
     }
 
-    /// The head and the body of the next answer.
+    /// Reads the head and the body of the next response.
     fn answer(&mut self) -> (String, Vec<u8>) {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -66,7 +66,7 @@ impl Pipe {
     }
 }
 
-/// Makes up names, always the same ones.
+/// Generates pseudorandom names, the same ones in every run.
 struct Names {
     state: u64,
     pieces: Vec<String>,
@@ -141,7 +141,7 @@ impl Names {
             name.extend_from_slice(self.pieces[piece].as_bytes());
             match self.below(8) {
                 0..4 => name.push(b'/'),
-                // Not UTF-8: cut short, too long for what it says, or none at all.
+                // Invalid UTF-8: truncated, overlong, or arbitrary bytes.
                 4 if self.below(4) == 0 => name.extend_from_slice(&[0xc0, 0xae]),
                 5 if self.below(4) == 0 => name.push(0xff),
                 _ => {}
@@ -154,14 +154,14 @@ impl Names {
     }
 }
 
-/// What the server itself asks the kernel about files, from now on; not what happens in its sandboxes.
+/// A trace of the server's own file system calls; calls in its sandboxes are not included.
 struct Traced {
     strace: Child,
     log: std::path::PathBuf,
 }
 
 impl Traced {
-    /// None where it cannot be traced.
+    /// Returns `None` if the server cannot be traced.
     fn begin(server: &Server, folder: &Path) -> Option<Self> {
         let log = folder.join("trace");
         let mut strace = Command::new("strace")
@@ -176,7 +176,7 @@ impl Traced {
         attached.then_some(Self { strace, log })
     }
 
-    /// The calls.
+    /// Stops tracing and returns the calls.
     fn end(mut self) -> Vec<String> {
         Command::new("kill").args(["-INT", &self.strace.id().to_string()]).status().unwrap();
         self.strace.wait().unwrap();
@@ -229,7 +229,7 @@ fn no_name_is_ever_looked_up_by_the_server() {
     let place = Place::new(&server, json!({"timeout_ms": 3_600_000}));
     let mut pipe = Pipe::new(&server);
     let mut names = Names::new(&canary);
-    // What is done once only is done before.
+    // Let everything that is done only once happen before tracing.
     tell(&mut pipe, &place.path, &mut names, 20);
     let traced = Traced::begin(&server, outside.path());
     assert!(traced.is_some() || std::env::var_os("CI").is_none(), "strace is needed");
@@ -240,9 +240,9 @@ fn no_name_is_ever_looked_up_by_the_server() {
     }
     assert_eq!(server.get("/healthz").status, 200);
     let Some(calls) = traced.map(Traced::end) else { return };
-    // To the last connection it was watched.
+    // The trace must include the last connection.
     assert!(calls.iter().any(|call| call.contains("accept4(")), "{calls:#?}");
-    // Its database, by name and by descriptor, and what the allocator wants to know; nothing else.
+    // Allowed are its database, by name and by descriptor, and what the allocator reads.
     let ours = format!("\"{}/", folder.path().display());
     let known = |call: &&String| {
         let quiet = call.contains("resumed>")
@@ -284,14 +284,14 @@ fn names_stay_in_their_header() {
             assert!(header.is_ascii() && header.contains(&format!("filename*=UTF-8''{shown}")), "{header}");
             assert!(reply.header("x-injected").is_none() && reply.header("set-cookie").is_none());
         }
-        // In an error it is a piece of JSON.
+        // In an error message the name is part of a JSON string.
         let missing =
             server.get(&format!("{}/files?path={}", place.path, encode(format!("no{name}").as_bytes())));
         assert_eq!((missing.status, missing.header("x-injected")), (404, None));
     }
 }
 
-/// A folder that becomes a link to the host's, and back, as fast as it can.
+/// Replaces a folder by a link to the host's and back, as fast as possible.
 const SWAP: &str = "
 import os, sys
 target = sys.argv[1]
@@ -307,7 +307,7 @@ while True:
 fn a_folder_that_turns_into_a_link_leads_nowhere() {
     let folder = tempfile::tempdir().unwrap();
     let outside = tempfile::tempdir().unwrap();
-    // Also the sandbox's user could read and write here, were it there.
+    // World-writable, so that the sandbox user could access it if it were visible.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     fs::set_permissions(outside.path(), open).unwrap();
     fs::write(outside.path().join("canary"), SECRET).unwrap();
@@ -334,7 +334,7 @@ fn a_folder_that_turns_into_a_link_leads_nowhere() {
             assert!(!body.windows(SECRET.len()).any(|part| part == SECRET.as_bytes()), "{head}");
             if head.contains(" 200 ") { inside += 1 } else { refused += 1 }
         }
-        // What goes away while it is packed ends the connection, so that this one has its own.
+        // An archive that fails midway ends the connection, so it gets its own.
         let mut packed = Vec::new();
         let archive = format!("{}/files/archive?path=swap", place.path);
         let _ = server.send_as(KEY, "GET", &archive, "", b"").read_to_end(&mut packed);

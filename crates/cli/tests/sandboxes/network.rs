@@ -1,5 +1,5 @@
-//! What a sandbox may reach, over HTTP: looked at, changed while it lives, and nobody else's business. The server itself is
-//! what it must not reach.
+//! The network access of a sandbox over HTTP: reading and changing it, isolation between tenants, and that a
+//! sandbox cannot reach the server itself.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ fn put_hosts(server: &Server, place: &str, hosts: &Value) -> Reply {
     server.call("PUT", place, "Content-Type: application/json\r\n", body.as_bytes())
 }
 
-/// What curl says of an address, through whatever proxy there is.
+/// Returns curl's status for a URL, through the sandbox's proxy.
 fn status_of(url: &str) -> Value {
     let curl = format!("curl -sS -o /dev/null -w '%{{http_code}}' --noproxy '' {url}");
     json!({"language": "bash", "code": curl})
@@ -30,7 +30,7 @@ fn hosts_are_changed_while_a_sandbox_lives() {
     let listed = json!({"mode": "hosts", "hosts": ["pypi.org", "*.example.com:8443"]});
     assert_eq!((&sandbox["network"], &server.get(&place).json()["network"]), (&listed, &listed));
 
-    // The server that holds it cannot be reached from inside, whatever it is called.
+    // The sandbox's own server is unreachable from inside, by any name.
     let run = |request: &Value| server.post(&format!("{place}/executions"), request).json();
     let health = |host: &str| format!("http://{host}:{port}/healthz");
     for host in ["127.0.0.1", "localhost", "[::1]", "0.0.0.0"] {
@@ -43,7 +43,7 @@ fn hosts_are_changed_while_a_sandbox_lives() {
     let network = server.get(&format!("{place}/network")).json();
     assert_eq!((&network["connections"], network["refused"].as_array().unwrap().len()), (&json!(4), 4));
 
-    // Unless whoever opened it says that it may be.
+    // Unless the owner of the sandbox allows it.
     let put = |hosts: Value| put_hosts(&server, &format!("{place}/network"), &hosts);
     let refused = put(json!(["https://pypi.org"]));
     assert_eq!((refused.status, refused.code().as_str()), (422, "invalid_request"));
@@ -53,7 +53,7 @@ fn hosts_are_changed_while_a_sandbox_lives() {
     assert_eq!(server.get(&place).json()["network"]["hosts"], json!([format!("localhost:{port}")]));
     assert_eq!(run(&status_of("http://pypi.org/"))["stdout"], "403");
     server.delete(&place);
-    // What it could reach in the end is known when it is gone.
+    // The last network settings are still visible after the sandbox has ended.
     let gone = server.get(&place).json();
     assert_eq!(
         (&gone["state"], &gone["network"]["hosts"]),
@@ -76,7 +76,7 @@ fn only_a_sandbox_with_a_gate_can_be_given_hosts() {
     assert_eq!(other.status, 404);
 }
 
-/// Where nobody allowed more, no key opens what is near the server.
+/// Without the administrator's permission, no key gives access to addresses near the server.
 #[test]
 fn requests_reach_names_elsewhere_and_nothing_near() {
     let folder = tempfile::tempdir().unwrap();
@@ -101,7 +101,7 @@ fn requests_reach_names_elsewhere_and_nothing_near() {
     let named = server.sandbox(&hosts(&["pypi.org", "*.example.com"]));
     let changed = put_hosts(&server, &format!("{named}/network"), &json!(["localhost:80"]));
     assert_eq!(changed.code(), "unsupported");
-    // What the administrator put into a profile is his word.
+    // Profiles are set by the administrator, so they are trusted.
     let ran = server.post("/v1/executions", &json!({"command": ["true"], "profile": "near"}));
     assert_eq!(ran.json()["status"], "succeeded", "{ran:?}");
 }

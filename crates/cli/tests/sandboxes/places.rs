@@ -1,4 +1,4 @@
-//! What outlives sandboxes: volumes, host folders that are allowed, snapshots.
+//! Storage that outlives sandboxes: volumes, allowed host folders, snapshots.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -55,7 +55,7 @@ fn a_volume_outlives_its_sandbox_and_nobody_else_sees_it() {
     );
     let used = server.get("/v1/volumes/kept").json();
     assert!(used["used_bytes"].as_u64().unwrap() >= 4096, "{used}");
-    // Another tenant can neither see it nor name it.
+    // Another tenant can neither see nor name it.
     let asked = server.call_as(&other, "GET", "/v1/volumes/kept", "", b"");
     assert_eq!(asked.status, 404);
     let theirs =
@@ -84,21 +84,23 @@ fn whoever_writes_too_much_is_halted_with_all_its_daemons() {
         "(setsid sleep 98123 &) ; while true; do head -c 1000000 /dev/zero >> /data/big; sleep 0.02; done";
     let ran = shell(&server, &place, fill).json();
     assert_eq!((&ran["status"], &ran["limit"]), (&json!("limit_exceeded"), &json!("disk")), "{ran}");
-    wait_for("its daemons are dead", || alive_with("sleep 98123", std::time::Duration::ZERO).is_empty());
+    wait_for("its background processes are dead", || {
+        alive_with("sleep 98123", std::time::Duration::ZERO).is_empty()
+    });
     let refused = shell(&server, &place, "true");
     assert_eq!((refused.status, refused.code().as_str()), (409, "disk_full"), "{}", refused.text());
-    assert!(refused.text().contains("volume 'small' holds more than its size"), "{}", refused.text());
+    assert!(refused.text().contains("volume 'small' exceeds its size"), "{}", refused.text());
     assert_eq!(server.get(&place).json()["state"], "running");
     assert!(server.get("/v1/volumes/small").json()["used_bytes"].as_u64().unwrap() > 8 << 20);
-    // Whoever only reads it goes on; and another that could write is halted from the start.
+    // A sandbox that only reads the volume continues; a new one that could write is halted from the start.
     assert_eq!(says(&server, &reader, "test -s /data/big && echo fine"), "fine");
     let another = server.sandbox(&on("small", false));
     assert_eq!(shell(&server, &another, "true").code(), "disk_full");
-    // Room makes it go on; nothing else is needed.
+    // Freeing space resumes them; nothing else is needed.
     let big = server_file(folder.path(), "big");
     std::fs::remove_file(big).unwrap();
     for place in [&place, &another] {
-        wait_for("it goes on", || shell(&server, place, "true").status == 200);
+        wait_for("the sandbox continues", || shell(&server, place, "true").status == 200);
     }
 }
 
@@ -118,7 +120,7 @@ fn a_new_sandbox_has_the_files_of_a_snapshot() {
     let make = "mkdir -p a/b && echo one > a/b/file && chmod 640 a/b/file && printf '#!/bin/sh\\necho ran\\n' > run \
                 && chmod 755 run && ln -s a/b/file link && ln -s /nowhere dangling && echo no > apart/secret";
     says(&server, &place, make);
-    // Programs stand still while it is made, and go on afterwards.
+    // Programs are paused while the snapshot is taken, and continue afterwards.
     let counting = json!({"language": "bash", "code": "while true; do echo >> counted; sleep 0.02; done", "wait": false});
     assert_eq!(server.post(&format!("{place}/executions"), &counting).status, 202);
     let made = server.post(&format!("{place}/snapshots"), &json!({"label": "before"}));
@@ -148,7 +150,7 @@ fn a_new_sandbox_has_the_files_of_a_snapshot() {
     assert_eq!((refused.status, refused.code().as_str()), (429, "quota_exceeded"), "{}", refused.text());
     assert_eq!(server.delete(&path).status, 204);
     assert_eq!(server.post("/v1/sandboxes", &from).status, 422);
-    assert_eq!(names(&folder.path().join("snapshots")).len(), 1, "that of the other tenant");
+    assert_eq!(names(&folder.path().join("snapshots")).len(), 1, "the other tenant's snapshot");
 }
 
 #[test]
@@ -159,12 +161,17 @@ fn half_a_snapshot_is_none() {
     says(&server, &place, "head -c 300000000 /dev/zero > big");
     let waiting = server.send_as(KEY, "POST", &format!("{place}/snapshots"), JSON, b"{}");
     let snapshots = folder.path().join("snapshots");
-    wait_for("it is being written", || names(&snapshots).iter().any(|name| name.ends_with(".part")));
-    // At once: another program that does it would take its time.
+    wait_for("the snapshot is being written", || {
+        names(&snapshots).iter().any(|name| name.ends_with(".part"))
+    });
+    // Kill it directly, because starting another program to do so would take too long.
     server.child.kill().unwrap();
     server.child.wait().unwrap();
     drop(waiting);
-    assert!(names(&snapshots).iter().all(|name| name.ends_with(".part")), "it was killed amid it");
+    assert!(
+        names(&snapshots).iter().all(|name| name.ends_with(".part")),
+        "the server was killed while writing it"
+    );
     let server = Server::new(folder.path());
     assert_eq!(server.get("/v1/snapshots").json(), json!({"snapshots": []}));
     assert!(names(&snapshots).is_empty());
@@ -207,7 +214,7 @@ fn only_host_folders_that_are_allowed_are_seen() {
     let other = server.tenant("other", json!({}));
     let private = json!({"volumes": [{"host": "private", "path": "/data", "read_only": true}]}).to_string();
     assert_eq!(server.call_as(&other, "POST", "/v1/sandboxes", JSON, private.as_bytes()).status, 201);
-    // Another folder of the same name is not the one that was allowed.
+    // A replaced folder of the same name is not the one that was allowed.
     std::fs::rename(host.path().join("sets"), host.path().join("old")).unwrap();
     std::os::unix::fs::symlink("/etc", host.path().join("sets")).unwrap();
     let refused = asked(json!({"host": "sets", "path": "/data", "read_only": true}));

@@ -1,4 +1,4 @@
-//! Programs inside that answer HTTP: real ones, and ones that cheat.
+//! HTTP servers in a sandbox: real ones and misbehaving ones.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use tokio_tungstenite::tungstenite::{Message, client};
 use super::files::Place;
 use crate::common::server::{KEY, Reply, Server};
 
-/// Answers whatever its path asks for.
+/// A server that answers as its path requests.
 const PROGRAM: &str = r#"
 import socket, threading, hashlib, base64, time
 def head(c):
@@ -93,11 +93,11 @@ fn get(place: &Place<'_>, rest: &str) -> Reply {
     place.server.get(&format!("{}/ports/8000{rest}", place.path))
 }
 
-/// Waits until somebody listens.
+/// Waits until a program listens on the port.
 fn listening(place: &Place<'_>, port: u16) {
     let started = Instant::now();
     while place.server.get(&format!("{}/ports/{port}/", place.path)).status == 409 {
-        assert!(started.elapsed() < Duration::from_secs(60), "nobody listens on {port}");
+        assert!(started.elapsed() < Duration::from_secs(60), "no program listens on {port}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -129,7 +129,8 @@ fn requests_go_in_as_they_are_without_what_is_not_the_programs_business() {
     {
         assert!(format!("{lower}\r\n").contains(present), "{present}: {seen}");
     }
-    // Its answer is its own, an error too; what it says of the whole site is not passed on.
+    // The program's response is passed on, including errors; headers that apply to the whole site are
+    // removed.
     assert_eq!(
         (reply.status, reply.header("x-mine"), reply.header("content-type")),
         (418, Some("kept"), Some("text/html"))
@@ -157,11 +158,11 @@ fn requests_go_in_as_they_are_without_what_is_not_the_programs_business() {
     }
     let head = server.call("HEAD", &path, "", b"");
     assert_eq!((head.status, head.body.len(), head.header("content-length").is_some()), (418, 0, true));
-    // Numbers that a program makes up are not counted one by one.
+    // Nonstandard status codes are not counted individually.
     assert_eq!(get(&place, "/odd").status, 799);
     let metrics = server.get("/metrics").text();
     assert!(metrics.contains("status=\"418\"") && !metrics.contains("status=\"799\""), "{metrics}");
-    // A page's links are relative to a slash.
+    // Relative links in a page need a trailing slash.
     let moved = server.get(&format!("{}/ports/8000?a=%20", place.path));
     let location = format!("{}/ports/8000/?a=%20", place.path);
     assert_eq!((moved.status, moved.header("location")), (308, Some(location.as_str())));
@@ -190,7 +191,7 @@ fn bytes_stream_both_ways() {
     );
     assert_eq!(status, "200");
     assert!(std::fs::read(&echoed).unwrap() == bytes);
-    // The first piece is here before the program has made the second.
+    // The first chunk arrives before the program has produced the second.
     let mut stream = server.send_as(KEY, "GET", &format!("{}/ports/8000/chunked", place.path), "", b"");
     let mut seen = Vec::new();
     while !seen.windows(5).any(|part| part == b"first") {
@@ -214,7 +215,7 @@ fn an_answer_that_two_could_read_in_two_ways_is_none() {
         let reply = get(&place, &format!("/{cheat}"));
         assert_eq!((reply.status, reply.code().as_str()), (502, "port_failed"), "{cheat}");
     }
-    // When it shows only later, the connection ends in the middle.
+    // If the error shows only later, the connection ends in the middle.
     for cheat in ["bad-chunk", "short"] {
         let mut stream = server.send_as(KEY, "GET", &format!("{}/ports/8000/{cheat}", place.path), "", b"");
         let mut seen = Vec::new();
@@ -279,11 +280,11 @@ fn a_websocket_reaches_the_program_and_ends_with_the_sandbox() {
         let refused = connect(Some(foreign)).unwrap_err();
         assert!(refused.contains("403"), "{refused}");
     }
-    // Pages of other sites may not send anything either.
+    // Pages of other sites cannot send other requests either.
     let path = format!("{}/ports/8000/x", place.path);
     assert_eq!(server.call("POST", &path, "Origin: http://evil.test\r\n", b"x").status, 403);
     assert_eq!(server.call("GET", &path, "Origin: http://evil.test\r\n", b"").status, 418);
-    // Nothing else is switched to.
+    // No other protocol upgrade is possible.
     let other = server.call("GET", &path, "Upgrade: h2c\r\nHTTP2-Settings: x\r\n", b"");
     assert!(other.status == 418 && !other.text().to_ascii_lowercase().contains("h2c"), "{}", other.text());
     server.delete(&place.path);
@@ -293,7 +294,7 @@ fn a_websocket_reaches_the_program_and_ends_with_the_sandbox() {
 #[test]
 fn a_tunnel_counts_as_a_connection_and_as_a_stream() {
     let folder = tempfile::tempdir().unwrap();
-    // Six connections and three streams for a tenant that is alone.
+    // Six connections and three streams for a single active tenant.
     let server = Server::configured(folder.path(), "connections = 8");
     let place = program(&server, json!({}));
     let address = server.url.trim_start_matches("http://").to_owned();
@@ -320,6 +321,6 @@ fn a_tunnel_counts_as_a_connection_and_as_a_stream() {
     tunnels.pop();
     let end = Instant::now() + Duration::from_secs(20);
     while ask("/v1/executions", "Connection: close\r\n").1 != "200" {
-        assert!(Instant::now() < end, "a closed tunnel keeps its place");
+        assert!(Instant::now() < end, "a closed tunnel still counts");
     }
 }

@@ -18,14 +18,14 @@ use crate::{own_sleep, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A client's end of a terminal.
+/// The client side of a terminal.
 struct Terminal {
     socket: WebSocketStream<MaybeTlsStream<tokio::net::TcpStream>>,
-    /// The byte with which it began.
+    /// Offset of the first byte received.
     from: u64,
-    /// Output so far.
+    /// Output received so far.
     seen: Vec<u8>,
-    /// Everything else so far.
+    /// Control messages received so far.
     said: Vec<Value>,
     closed: Option<(u16, String)>,
 }
@@ -52,7 +52,7 @@ impl Terminal {
         terminal
     }
 
-    /// Reads until something is so.
+    /// Reads until a condition holds.
     async fn until(&mut self, what: &str, seen: impl Fn(&Self) -> bool) {
         let end = Instant::now() + PATIENCE;
         while !seen(self) {
@@ -64,7 +64,7 @@ impl Terminal {
                     self.closed = frame.map(|frame| (frame.code.into(), frame.reason.to_string()))
                 }
                 Ok(Some(Ok(_))) => {}
-                other => panic!("never: {what}: {other:?}, {}", self.text()),
+                other => panic!("timed out waiting for: {what}: {other:?}, {}", self.text()),
             }
         }
     }
@@ -94,7 +94,7 @@ impl Terminal {
     }
 }
 
-/// A shell in a terminal; the place of its sandbox and its own.
+/// Starts a shell in a terminal. Returns the paths of its sandbox and of the command.
 fn shell(server: &Server) -> (String, String) {
     let sandbox = server.sandbox(&json!({}));
     let request = json!({"command": ["sh"], "env": {"PS1": "$ "}, "terminal": {"rows": 24, "columns": 80}, "background": true});
@@ -114,7 +114,7 @@ async fn a_shell_has_a_terminal_of_its_own() {
     terminal.shows("/dev/pts/").await;
     terminal.shows("24 80").await;
     terminal.say(Message::text(r#"{"resize":{"rows":40,"columns":100}}"#)).await;
-    // Text that is no control is input.
+    // Text that is not a control message is input.
     terminal.say(Message::text("stty size\n")).await;
     terminal.shows("40 100").await;
     assert_eq!(server.post(&format!("{own}/resize"), &json!({"rows": 50, "columns": 120})).status, 204);
@@ -123,13 +123,13 @@ async fn a_shell_has_a_terminal_of_its_own() {
 
     let sleep = own_sleep(97_661);
     terminal.type_in(&format!("{sleep}\n")).await;
-    wait_for("it runs", || !alive_with(&sleep, Duration::ZERO).is_empty());
+    wait_for("the program runs", || !alive_with(&sleep, Duration::ZERO).is_empty());
     terminal.type_in("\x03").await;
     assert!(alive_with(&sleep, Duration::from_secs(60)).is_empty());
     terminal.type_in("echo still al''ive\n").await;
     terminal.shows("still alive").await;
 
-    // What a full-screen program says passes as it is.
+    // Output of a full-screen program passes unchanged.
     terminal.type_in("printf '\\033[?1049h\\033[2J\\377\\000\\342\\202\\033[?1049l'\n").await;
     let screen = b"\x1b[?1049h\x1b[2J\xff\x00\xe2\x82\x1b[?1049l";
     terminal.until("the screen", |terminal| terminal.has(screen)).await;
@@ -139,7 +139,7 @@ async fn a_shell_has_a_terminal_of_its_own() {
     let ended = &terminal.said.last().unwrap()["ended"];
     assert_eq!((&ended["exit_code"], &ended["output_bytes"]), (&json!(3), &json!(terminal.seen.len())));
     assert_eq!(terminal.closed, Some((1000, "ended".to_owned())));
-    // Also when it has ended.
+    // Also after it has ended.
     let mut again = Terminal::new(&server, &own, 0).await;
     again.ends().await;
     assert!(again.seen == terminal.seen && again.said.last().unwrap()["ended"] == *ended);
@@ -158,7 +158,7 @@ async fn any_number_may_look_and_come_back() {
     second.type_in("echo t''wo\n").await;
     first.shows("two\r\n").await;
     second.shows("two\r\n").await;
-    // Whoever leaves takes nothing along, and goes on where it was.
+    // A client that disconnects ends nothing, and resumes at its offset.
     let offset = first.from + first.seen.len() as u64;
     first.socket.close(None).await.unwrap();
     second.type_in("echo th''ree\n").await;
@@ -227,7 +227,7 @@ async fn what_a_client_must_not_say_ends_its_socket_alone() {
     let (_, own) = shell(&server);
     let mut witness = Terminal::new(&server, &own, 0).await;
     let mut huge = Terminal::new(&server, &own, 0).await;
-    // The server may hang up before all of it is sent.
+    // The server may close the connection before everything is sent.
     let _ = huge.socket.send(Message::Binary(vec![b'x'; 1 << 20].into())).await;
     assert!(timeout(PATIENCE, async { while let Some(Ok(_)) = huge.socket.next().await {} }).await.is_ok());
     let mut wrong = Terminal::new(&server, &own, 0).await;
@@ -239,7 +239,7 @@ async fn what_a_client_must_not_say_ends_its_socket_alone() {
     assert!(!witness.has(b"xxxx"));
 }
 
-/// A WebSocket whose client never says anything.
+/// Opens a WebSocket whose client never sends anything.
 pub(crate) fn mute(server: &Server, path: &str) -> TcpStream {
     let headers =
         "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
@@ -247,7 +247,8 @@ pub(crate) fn mute(server: &Server, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let head = format!(
-        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nAuthorization: Bearer {KEY}\r\n{headers}\r\n"
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nAuthorization: Bearer \
+         {KEY}\r\n{headers}\r\n"
     );
     stream.write_all(head.as_bytes()).unwrap();
     stream
@@ -267,7 +268,7 @@ async fn who_answers_nothing_is_let_go() {
         let _ = stream.read_to_end(&mut bytes);
         bytes
     });
-    // An honest client answers pings while it waits, and so long the sandbox is in use.
+    // A normal client answers pings while it waits, which keeps the sandbox in use.
     let waiting = async {
         loop {
             tokio::select! {
@@ -303,6 +304,6 @@ async fn the_end_of_server_or_sandbox_is_told() {
     terminal.ends().await;
     assert_eq!(terminal.closed, Some((1001, "shutting_down".to_owned())));
     assert!(server.child.wait().unwrap().success());
-    // Neither of them is waited for.
+    // The server waits for neither of them.
     assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
 }

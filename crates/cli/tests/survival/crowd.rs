@@ -1,4 +1,5 @@
-//! Hundreds of sandboxes that nobody uses: each of them answers, all of them take little, and nothing is left of them.
+//! Hundreds of idle sandboxes: each of them responds, all together take little memory, and nothing of them is
+//! left.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use crate::common::host::{Snapshot, left_after, memory_below};
 use crate::common::server::Server;
 use crate::sized;
 
-/// What 500 may take together.
+/// Maximum memory of 500 sandboxes.
 const MEMORY: u64 = 2 << 30;
 
 pub(crate) fn waits() {

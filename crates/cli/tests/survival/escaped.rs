@@ -1,5 +1,6 @@
-//! Control groups are killed, and not only removed: a process that is in a sandbox's group and in nothing else of the
-//! sandbox, as if it had escaped, ends with the run, with the zygote, or with the next start after `kill -9`.
+//! Cgroups are killed, and not only removed: a process that is in a sandbox's cgroup but otherwise outside
+//! the sandbox, as if it had escaped, ends with the run, with the zygote, or with the next start after `kill
+//! -9`.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -12,14 +13,14 @@ use crate::PATIENCE;
 use crate::common::host::{Snapshot, children, groups_of, launcher, left_after, processes, sandboxed_with};
 use crate::common::server::Server;
 
-/// A process of the test's own in all groups of a sandbox.
+/// A process of the test in all cgroups of a sandbox.
 struct Escaped {
     process: Child,
     groups: Vec<PathBuf>,
 }
 
 impl Escaped {
-    /// Puts a process into the groups of another.
+    /// Starts a process and moves it into the cgroups of another.
     fn beside(pid: u32) -> Self {
         let groups = groups_of(pid);
         assert!(!groups.is_empty(), "process {pid} is in no group of a launcher");
@@ -34,7 +35,7 @@ impl Escaped {
         self.process.try_wait().unwrap().is_none()
     }
 
-    /// Waits until the process has been killed and its groups are gone.
+    /// Waits until the process has been killed and its cgroups are gone.
     fn ends(mut self, when: &str) {
         eventually(&format!("{when}: the process in the group is killed"), || !self.is_alive());
         assert_eq!(self.process.wait().unwrap().signal(), Some(9), "{when}");
@@ -45,7 +46,7 @@ impl Escaped {
 
 impl Drop for Escaped {
     fn drop(&mut self) {
-        // One that has ended already is what is wanted.
+        // A process that has already exited is fine.
         let _killed = self.process.kill();
         let _waited = self.process.wait();
     }
@@ -54,12 +55,12 @@ impl Drop for Escaped {
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
-        assert!(Instant::now() < end, "never: {what}");
+        assert!(Instant::now() < end, "timed out waiting: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// The process in a sandbox's groups whose command line has this word.
+/// Finds a sandboxed process by a token on its command line.
 fn find(word: &str) -> u32 {
     let mut found = None;
     eventually(&format!("'{word}' runs in a sandbox"), || {
@@ -69,7 +70,7 @@ fn find(word: &str) -> u32 {
     found.unwrap()
 }
 
-/// A word by which a process of this test is known.
+/// Returns a token that identifies a process of this test.
 fn token(number: u32) -> String {
     format!("36{number}0.{}", std::process::id())
 }
@@ -91,7 +92,7 @@ fn run_python(server: &Server) {
     assert_eq!(ran.status, 200, "{}", ran.text());
 }
 
-/// Runs Python until there is a zygote for it. Its forks are the launcher's children as well, and come later.
+/// Runs Python until there is a zygote. Its forks are children of the launcher as well, but start later.
 fn zygote(server: &Server) -> u32 {
     let launcher = launcher(server.child.id());
     let mut found = None;
@@ -124,7 +125,7 @@ pub(crate) fn ends_with_what_it_escaped() {
     let zygote = zygote(&server);
     let mut escaped = Escaped::beside(zygote);
     kill("-KILL", zygote);
-    // The group stays until the last fork of the zygote is over, and some of them wait for a run.
+    // The cgroup remains until the zygote's last fork has ended, and some of them wait for a run.
     eventually("at the end of a zygote: the process in the group is killed", || {
         run_python(&server);
         !escaped.is_alive()
@@ -136,7 +137,7 @@ pub(crate) fn ends_with_what_it_escaped() {
     assert_eq!(left_after(&before, PATIENCE), Vec::<String>::new());
 }
 
-/// `kill -9` of server and launcher, so that neither ends anything; one of the two sandboxes is frozen.
+/// Kills server and launcher with SIGKILL, so that neither cleans up; one of the two sandboxes is frozen.
 pub(crate) fn ends_with_the_next_start() {
     let folder = tempfile::tempdir().unwrap();
     let before = Snapshot::take();
@@ -146,10 +147,10 @@ pub(crate) fn ends_with_the_next_start() {
     start(&server, &format!("{sandbox}/executions"), &token(4));
     let mut escaped = [Escaped::beside(find(&token(3))), Escaped::beside(find(&token(4)))];
     let paused = server.post(&format!("{sandbox}/pause"), &json!({}));
-    // Where nothing can be frozen, the sweep has a running process to kill.
+    // If freezing is not possible, the cleanup has a running process to kill.
     assert!(paused.status == 200 || paused.status == 422, "{}", paused.text());
 
-    // Stopped first: a server starts another launcher when its own is gone.
+    // Stopped first, because a server starts another launcher when its own is gone.
     server.signal("-STOP");
     kill("-KILL", launcher(server.child.id()));
     server.signal("-KILL");

@@ -1,4 +1,5 @@
-//! Clients that hang up in the middle of a request, an answer or a stream: the server keeps no descriptor and no process.
+//! Clients that disconnect during a request, a response or a stream: the server leaks no descriptor and no
+//! process.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -15,7 +16,7 @@ use crate::{PATIENCE, sized};
 const CLIENTS: usize = 16;
 const JSON: &str = "Content-Type: application/json\r\n";
 const EVENTS: &str = "Accept: text/event-stream\r\n";
-/// Descriptors of the server's own work, which come and go.
+/// Descriptors of the server's own work, which vary.
 const SLACK: usize = 8;
 
 pub(crate) fn leave_nothing() {
@@ -45,7 +46,7 @@ pub(crate) fn leave_nothing() {
         waited.elapsed(),
         grown >> 10
     );
-    // The execution that they looked at is none of theirs, and runs on until it is cancelled.
+    // The watched execution belongs to another client, and runs until it is canceled.
     let path = format!("/v1/executions/{id}");
     assert_eq!(server.get(&path).json()["status"], "running");
     assert!(server.delete(&path).status < 300);
@@ -55,7 +56,7 @@ pub(crate) fn leave_nothing() {
     assert_eq!(left_after(&before, PATIENCE), Vec::<String>::new());
 }
 
-/// Each client does one of four things, and is gone.
+/// Each client does one of four things and disconnects.
 fn hang_up(server: &Server, id: &str, many: usize) {
     let next = AtomicUsize::new(0);
     let short: Value = json!({"command": ["echo", "nobody listens"]});
@@ -75,7 +76,7 @@ fn hang_up(server: &Server, id: &str, many: usize) {
                         _ => server.send_as(KEY, "GET", &format!("/v1/executions/{id}"), EVENTS, b""),
                     };
                     if number % 4 > 1 {
-                        // Some of the stream has come.
+                        // Part of the stream has arrived.
                         let _some = stream.read(&mut [0; 64]);
                     }
                     let _hung_up = stream.shutdown(Shutdown::Both);
@@ -85,7 +86,7 @@ fn hang_up(server: &Server, id: &str, many: usize) {
     });
 }
 
-/// Announces more than it sends.
+/// Sends a request with a body shorter than announced.
 fn half_a_body(server: &Server) -> TcpStream {
     let address = server.url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).unwrap();

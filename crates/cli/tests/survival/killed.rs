@@ -1,5 +1,5 @@
-//! `kill -9` of the server amid 200 to 1,000 executions and 20 sandboxes: nothing of theirs is alive, no acknowledged result is
-//! lost, and what was under way is interrupted, once.
+//! `kill -9` of the server during 200 to 1,000 executions and 20 sandboxes: none of their processes survives,
+//! no acknowledged result is lost, and unfinished executions become interrupted, once.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub(crate) fn amid_much_work() {
     assert_eq!(left_after(&before, PATIENCE), Vec::<String>::new());
 }
 
-/// What was under way when the server was killed.
+/// The state when the server was killed.
 struct Work {
     results: Vec<Value>,
     executions: Vec<String>,
@@ -35,13 +35,13 @@ struct Work {
 }
 
 fn server(folder: &Path) -> Server {
-    // What runs in sandboxes takes turns, too.
+    // Commands in sandboxes use execution slots as well.
     Server::configured(folder, &format!("concurrency = {0}\nqueue = {0}", how_many() + SANDBOXES))
 }
 
 fn begin(folder: &Path, round: usize) -> Work {
     let mut server = server(folder);
-    // The last digits make it a word that nobody else has.
+    // The suffix makes the token unique.
     let token = format!("3600.{}{round}", std::process::id());
     let sandboxes: Vec<_> = (0..SANDBOXES).map(|_| server.sandbox(&json!({}))).collect();
     let start = |path: &str, code: &str| {
@@ -61,7 +61,7 @@ fn begin(folder: &Path, round: usize) -> Work {
             results.push(done.json());
         }
     }
-    // The sandboxes wait for each other's turn no more than the executions do: all of them sleep.
+    // Sandboxes and executions share the slots and do not block each other, because all of them only sleep.
     let all = how_many() + SANDBOXES;
     let started = Instant::now();
     while alive_with(&token, Duration::ZERO).len() < all && started.elapsed() < PATIENCE {
@@ -90,7 +90,7 @@ fn check(folder: &Path, work: &Work) {
         }
         let ended: Vec<_> = work.sandboxes.iter().map(|place| list(place)["ended"].clone()).collect();
         assert!(ended.iter().all(Value::is_i64), "{ended:?}");
-        // When each of them ended: a second interruption would move it.
+        // The time when each of them ended; a second interruption would change it.
         (ended, list("/v1/executions?status=interrupted&limit=200"))
     };
     let (once, twice) = (seen(&first), {

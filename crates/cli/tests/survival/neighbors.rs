@@ -1,4 +1,5 @@
-//! An honest tenant beside a hostile one: every honest run succeeds, whatever the other one does. How much slower it was is
+//! A normal tenant beside a hostile one: every run of the normal one succeeds, whatever the other does. The
+//! slowdown is
 //! printed and not asserted.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,13 +28,13 @@ pub(crate) fn are_served() {
             for _ in 0..HOSTILE_CLIENTS {
                 scope.spawn(|| {
                     while !over.load(Ordering::Relaxed) {
-                        // Refused or not: what matters is what the neighbor has.
+                        // Refused or not, only the effect on the other tenant matters.
                         post(&server, &hostile, &abuse);
                         done.fetch_add(1, Ordering::Relaxed);
                     }
                 });
             }
-            // The abuse is under way before the first honest run.
+            // Let the abuse start before the first normal run.
             std::thread::sleep(Duration::from_millis(100));
             let beside = serve(&server, &honest, honest_runs);
             over.store(true, Ordering::Relaxed);
@@ -73,7 +74,7 @@ fn post(server: &Server, key: &str, request: &Value) -> crate::common::server::R
     server.call_as(key, "POST", "/v1/executions", json, request.to_string().as_bytes())
 }
 
-/// How long each honest run took; each has to succeed.
+/// Runs code that must succeed, and returns how long each run took.
 fn serve(server: &Server, key: &str, runs: usize) -> Vec<f64> {
     let one = |number: usize| {
         let request = match number % 2 {

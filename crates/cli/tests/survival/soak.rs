@@ -1,4 +1,5 @@
-//! Executions of every kind over HTTP, a third of them abusive: nothing is left, and the server does not grow.
+//! Executions of every kind over HTTP, a third of them abusive: nothing is left, and the server's memory does
+//! not grow.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -12,7 +13,7 @@ use crate::common::server::Server;
 use crate::{PATIENCE, percentile, sized};
 
 const CLIENTS: usize = 8;
-/// How much the server may grow.
+/// Maximum growth of the server's memory.
 const GROWTH: u64 = 64 << 20;
 
 pub(crate) fn of_every_kind() {
@@ -34,7 +35,7 @@ pub(crate) fn of_every_kind() {
     let grown = resident_now(&server).saturating_sub(resident);
     println!("the server grew by {} kB from {} kB", grown >> 10, resident >> 10);
     assert!(grown < GROWTH, "the server grew by {grown} bytes");
-    // The last of them are taken down behind their answers.
+    // The last runs are cleaned up after their responses.
     let end = Instant::now() + PATIENCE;
     let more = || self::files(server.child.id()).saturating_sub(files);
     while more() > 8 {
@@ -46,7 +47,7 @@ pub(crate) fn of_every_kind() {
     assert_eq!(left_after(&before, PATIENCE), Vec::<String>::new());
 }
 
-/// What to send, and how it may end.
+/// A kind of request and its allowed endings.
 struct Kind {
     name: &'static str,
     request: Value,
@@ -81,7 +82,7 @@ fn kinds(token: &str) -> Vec<Kind> {
     ]
 }
 
-/// How many of each kind there were, and how long each answer took, in their order.
+/// Returns the number of runs of each kind, and the latency of each response in order.
 fn many(server: &Server, kinds: &[Kind], runs: usize) -> (BTreeMap<&'static str, usize>, Vec<f64>) {
     let (next, counts) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let millis = Mutex::new(Vec::new());
@@ -112,7 +113,7 @@ fn resident_now(server: &Server) -> u64 {
     resident(server.child.id())
 }
 
-/// What a process has in memory.
+/// Returns the resident memory of a process.
 pub(super) fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

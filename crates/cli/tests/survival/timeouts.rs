@@ -1,4 +1,5 @@
-//! Many more executions at once than processors, and all of them run out of time: each is told so, and nothing lives on.
+//! Many more concurrent executions than processors, all of which time out: each reports that, and no process
+//! survives.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-"""Looks for frames below a program, in every way that there is."""
+"""Looks for frames below a program, in every possible way."""
 import asyncio
 import atexit
 import gc
@@ -20,7 +20,7 @@ def look(where):
     print("f_back", list(chain(sys._getframe())))
     print("inspect", [(i.filename, i.function, i.lineno, i.code_context) for i in inspect.stack()])
     print("traceback", traceback.format_stack())
-    # Where another thread is just now differs from run to run; where it began does not.
+    # The current frame of another thread differs between runs; its first frame does not.
     print("threads", [list(chain(frame))[-1][:2] for frame in sys._current_frames().values()])
     try:
         raise ValueError
@@ -52,7 +52,7 @@ def look_elsewhere():
 
 
 class Last:
-    # Names of the module may be gone by then.
+    # Names of the module may already be gone.
     def __del__(self, chain=chain, getframe=sys._getframe):
         print("destructor", [name for _, name, *_ in chain(getframe())])
 

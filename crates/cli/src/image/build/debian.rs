@@ -1,5 +1,5 @@
-//! A root of the distribution's packages, where no registry is needed: `mmdebstrap` makes it, as root or as whoever has ids
-//! of his own to give away.
+//! Builds images from Debian packages with `mmdebstrap`, without a registry. Needs root, or subordinate ids
+//! for the user.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -12,25 +12,29 @@ use super::recipe::{Recipe, sources};
 use super::tail::Tail;
 use crate::failure::Failure;
 
-/// What this machine's own packages come from.
+/// Arguments that make `apt-get` print the package sources of this machine.
 const ASK_APT: [&str; 5] =
     ["indextargets", "--format", "$(REPO_URI) $(LABEL)", "Created-By: Packages", "Origin: Debian"];
 
-/// Makes the image's root as one archive: a file without a name, which goes with whoever holds it.
+/// Builds the image's root as an archive in an unnamed temporary file, which is removed when it is closed.
 pub(super) fn root(recipe: &Recipe, certificates: Option<&Path>, shown: &mut Tail) -> Result<File, Failure> {
     let asked = Command::new("apt-get").args(ASK_APT).stdin(Stdio::null()).stderr(Stdio::null()).output();
     let said = asked.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    let unwritable = |error| Failure::host(format!("make a file for the image: {error}; see TMPDIR"));
+    let unwritable = |error| {
+        Failure::host(format!(
+            "create a temporary file for the image: {error}; set TMPDIR to a writable folder"
+        ))
+    };
     let archive = tempfile::tempfile().map_err(unwritable)?;
     let mut command = Command::new("mmdebstrap");
     command.args(recipe.bootstrap(&sources(&said), certificates));
     command.stdin(Stdio::null()).stderr(Stdio::piped());
     command.stdout(archive.try_clone().map_err(unwritable)?);
-    shown.progress("building from Debian's packages");
+    shown.progress("building from Debian packages");
     let mut child = command.spawn().map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => Failure::host(
-            "mmdebstrap makes images of Debian's packages, and is not installed; install it (usually: \
-             sudo apt-get install mmdebstrap), or start Docker",
+            "building an image from Debian packages needs mmdebstrap, which is not installed; install it \
+             (usually: sudo apt-get install mmdebstrap), or start Docker",
         ),
         _ => Failure::host(format!("mmdebstrap: {error}")),
     })?;
@@ -44,8 +48,8 @@ pub(super) fn root(recipe: &Recipe, certificates: Option<&Path>, shown: &mut Tai
         return Ok(archive);
     }
     Err(Failure::host(format!(
-        "mmdebstrap could not make the image ({status}); it needs a Debian mirror, and root or ids to give away \
-         (newuidmap, and a range in /etc/subuid). It said last:\n{}",
+        "mmdebstrap could not build the image ({status}); it needs a Debian mirror, and root or subordinate \
+         ids (newuidmap, and a range in /etc/subuid). Its last output:\n{}",
         shown.said()
     )))
 }

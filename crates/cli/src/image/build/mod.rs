@@ -1,5 +1,5 @@
-//! `belljar image build`: the default image and others like it, by Docker from a registry's base, or from the distribution's
-//! packages where there is no registry or no Docker.
+//! `belljar image build`: builds the default image and similar ones, with Docker from a base image, or from
+//! Debian packages without a registry or Docker.
 
 mod debian;
 mod recipe;
@@ -21,52 +21,52 @@ use crate::{os, say};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  belljar image build                                   belljar/default: Python, pytest, requests, Node.js
+  belljar image build                                   build belljar/default, the default image
   belljar image build --install numpy --apt git --tag team/tools
   belljar image build --base python:3.12-slim --tag team/py312
-  belljar image build --into belljar                    without Docker
-  belljar run --provider docker -c 'print(6 * 7)'       runs in belljar/default
-  belljar run --image belljar/default job.py            the same natively, from Belljar's own images
+  belljar image build --into belljar                    build for Belljar itself, without Docker
+  belljar run --provider docker -c 'print(6 * 7)'       run in belljar/default with Docker
+  belljar run --image belljar/default job.py            run in it with the native provider
 
-Docker builds it from a Dockerfile that this program brings along. Where no registry can be reached the
-same is made of Debian's packages, from the mirror of this machine, and imported; that takes mmdebstrap,
-and root or a range of ids in /etc/subuid.";
+Docker builds the image from a built-in Dockerfile. If no registry can be reached, the image is built
+from Debian packages instead, from this machine's mirror. That needs mmdebstrap, and root or a range
+of ids in /etc/subuid.";
 
-/// `belljar image build`.
+/// Arguments of `belljar image build`.
 #[derive(Debug, Args)]
 pub(super) struct BuildArgs {
-    /// Name of the image
+    /// Name of the new image
     #[arg(long, value_name = "NAME", default_value = "belljar/default")]
     tag: String,
-    /// Image to build on: Debian, or one made of it; Docker pulls it [default: debian:bookworm-slim]
+    /// Base image, Debian or derived from it; Docker pulls it [default: debian:bookworm-slim]
     #[arg(long, value_name = "IMAGE")]
     base: Option<String>,
-    /// Python packages to add, by pip
+    /// Add Python packages with pip
     #[arg(long, value_name = "NAME", num_args = 1..)]
     install: Vec<String>,
-    /// Debian packages to add
+    /// Add Debian packages
     #[arg(long, value_name = "NAME", num_args = 1..)]
     apt: Vec<String>,
-    /// Who gets it [default: docker where its daemon answers]
+    /// Where to store the image [default: docker if its daemon answers]
     #[arg(long, value_name = "WHERE")]
     into: Option<Destination>,
-    /// Docker's network for the build, as 'docker build --network' has it
+    /// Docker's network for the build, like 'docker build --network'
     #[arg(long, value_name = "NAME")]
     network: Option<String>,
     #[command(flatten)]
     pub(super) store: StoreArgs,
 }
 
-/// Who gets an image.
+/// Where a built image is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Destination {
-    /// Docker's daemon, for provider 'docker'
+    /// In Docker, for provider 'docker'
     Docker,
-    /// Belljar's own images, for 'belljar run --image'
+    /// In Belljar's image store, for 'belljar run --image'
     Belljar,
 }
 
-/// Makes the image.
+/// Builds the image.
 pub(super) async fn run(
     args: &BuildArgs,
     environment: &Environment,
@@ -79,10 +79,10 @@ pub(super) async fn run(
     if let Some(docker) = docker(args, config, &mut shown).await? {
         if let Err(why) = docker.bring(&mut shown).await {
             if args.base.is_some() {
-                let next = "name one that Docker has, or leave --base out to build from Debian's packages";
+                let next = "use a base image that Docker has, or omit --base to build from Debian packages";
                 return Err(Failure::host(format!("{why}; {next}")));
             }
-            say::note(&format!("no base image ({why}); building from Debian's packages instead"));
+            say::note(&format!("no base image ({why}); building from Debian packages instead"));
             let root = debian::root(&recipe, certificates, &mut shown)?;
             let id = docker.import(root, recipe.name.as_str(), &CHANGES, &mut shown).await;
             return in_docker(args, id.map_err(Failure::host)?, "packages", shown);
@@ -97,7 +97,7 @@ pub(super) async fn run(
         );
         let id = match built.await {
             Ok(id) => id,
-            Err(why) => return Err(Failure::host(format!("{why}. It said last:\n{}", shown.said()))),
+            Err(why) => return Err(Failure::host(format!("{why}. Its last output:\n{}", shown.said()))),
         };
         return in_docker(args, id, "base", shown);
     }
@@ -105,10 +105,10 @@ pub(super) async fn run(
     let root = debian::root(&recipe, certificates, &mut shown)?;
     let record = store.import_root(root, &recipe.name, &mut shown).await.map_err(failure)?;
     drop(shown);
-    told(&record, "is built", args.store.json)
+    told(&record, "Built", args.store.json)
 }
 
-/// Docker, where it is to get the image.
+/// Connects to Docker, if the image is to be stored there.
 async fn docker(
     args: &BuildArgs,
     config: &Config,
@@ -118,19 +118,19 @@ async fn docker(
         return match args.base {
             None => Ok(None),
             Some(_) => Err(Failure::invalid(
-                "--base is for Docker; Belljar's own images are built from Debian's packages, and others come with \
-                 'belljar image pull'",
+                "--base needs Docker; Belljar's own images are built from Debian packages; get other images \
+                 with: belljar image pull",
             )),
         };
     }
-    shown.progress("asking Docker");
+    shown.progress("connecting to Docker");
     let configured = config.providers.docker().unwrap_or_default();
     let image = args.base.clone().unwrap_or_else(|| BASE.to_owned());
     match os::ImageBuilder::connect(DockerSettings { image, pull: true, ..configured }).await {
         Ok(docker) => Ok(Some(docker)),
         Err(why) if args.into.is_some() || args.base.is_some() => Err(Failure::host(why)),
         Err(why) => {
-            say::note(&format!("{why}; building for Belljar's own images instead"));
+            say::note(&format!("{why}; building for Belljar's own image store instead"));
             Ok(None)
         }
     }
@@ -141,7 +141,7 @@ fn in_docker(args: &BuildArgs, id: String, from: &str, shown: Tail) -> Result<u8
     let name = &args.tag;
     match args.store.json {
         true => say::answer(&json!({ "name": name, "into": "docker", "id": id, "from": from }).to_string()),
-        false => say::answer(&format!("Image {name} is built; Docker has it.")),
+        false => say::answer(&format!("Built image {name}, stored in Docker.")),
     }
     Ok(0)
 }

@@ -1,4 +1,4 @@
-//! What an image is made of, in the two forms that others understand: a Dockerfile, and the words of `mmdebstrap`.
+//! The recipe of an image, in two forms: arguments of a Dockerfile, and arguments of `mmdebstrap`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,22 +7,22 @@ use belljar_images::Name;
 
 use crate::failure::Failure;
 
-/// Everything that Docker needs; the same for every image, which differ by its arguments.
+/// The Dockerfile of every image; images differ by its arguments.
 const DOCKERFILE: &str = include_str!("../../../../../packaging/image/Dockerfile");
-/// What it builds on where nobody says otherwise, and the same as a release of the distribution.
+/// Default base image, and the Debian release that it is.
 pub(super) const BASE: &str = "debian:bookworm-slim";
 const SUITE: &str = "bookworm";
-/// As the Dockerfile has them.
+/// The packages that the Dockerfile installs.
 const PACKAGES: [&str; 7] =
     ["passwd", "ca-certificates", "python3", "python3-pip", "python3-pytest", "python3-requests", "nodejs"];
-/// What the Dockerfile says after its packages, for an image that is imported.
+/// The Dockerfile's instructions after its packages, for an imported image.
 pub(super) const CHANGES: [&str; 3] = ["USER sandboxuser", "WORKDIR /workspace", "CMD [\"python3\"]"];
-/// Packages of one kind.
+/// Maximum number of added packages of one kind.
 const MAX_PACKAGES: usize = 200;
-/// Where certificates are for as long as packages are fetched.
+/// Path of the certificates inside the root while packages are fetched.
 const CERTIFICATES: &str = "/tmp/certificates.pem";
 
-/// An image to make. Holding one means that its names are names.
+/// An image to build. Its names were validated.
 #[derive(Debug)]
 pub(super) struct Recipe {
     pub(super) name: Name,
@@ -34,22 +34,22 @@ impl Recipe {
     pub(super) fn new(tag: &str, apt: &[String], python: &[String]) -> Result<Self, Failure> {
         let name = Name::parse(tag).map_err(|error| Failure::invalid(format!("--tag: {error}")))?;
         if tag.starts_with('/') || tag.contains('@') || tag == Name::SEALED || tag == "host" {
-            return Err(Failure::invalid("--tag: write a name such as team/tools or team/tools:2"));
+            return Err(Failure::invalid("--tag: use a name such as team/tools or team/tools:2"));
         }
-        // A name of Debian's, perhaps with a version or a release.
+        // A Debian package name, optionally with a version or a release.
         checked("--apt", apt, "+.-=~:/")?;
-        // A name of Python's, perhaps with extras and versions.
+        // A Python package name, optionally with extras and versions.
         checked("--install", python, "._-[],=<>!~*")?;
         Ok(Self { name, apt: apt.to_vec(), python: python.to_vec() })
     }
 
-    /// The arguments of the Dockerfile.
+    /// Returns the arguments of the Dockerfile.
     pub(super) fn arguments(&self, base: &str) -> HashMap<String, String> {
         let all = [("BASE", base.to_owned()), ("APT", self.apt.join(" ")), ("PIP", self.python.join(" "))];
         all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// An archive with the Dockerfile in it, and nothing else.
+    /// Creates Docker's build context: an archive that contains only the Dockerfile.
     pub(super) fn context() -> Result<Vec<u8>, Failure> {
         let mut header = tar::Header::new_gnu();
         header.set_size(DOCKERFILE.len() as u64);
@@ -60,8 +60,8 @@ impl Recipe {
         packed.map_err(|error| Failure::host(format!("pack the Dockerfile: {error}")))
     }
 
-    /// Words for `mmdebstrap`: the same image from these sources, as an archive on standard output. Names hold no quote,
-    /// and nothing that a package brings is run to install it by `pip`.
+    /// Returns the arguments of `mmdebstrap`, which builds the same image from these sources as an archive on
+    /// standard output. Package names contain no quotes, and `pip` runs no code of a package to install it.
     pub(super) fn bootstrap(&self, sources: &[String], certificates: Option<&Path>) -> Vec<String> {
         let include: Vec<&str> = PACKAGES.into_iter().chain(self.apt.iter().map(String::as_str)).collect();
         let mut words = vec!["--variant=apt".to_owned(), format!("--include={}", include.join(","))];
@@ -88,8 +88,8 @@ impl Recipe {
     }
 }
 
-/// Where the distribution's packages come from, by what `apt-get indextargets` says of this machine: lines of an address
-/// and a label. Empty where it says nothing: then `mmdebstrap` knows.
+/// Returns Debian's package sources, from what `apt-get indextargets` prints for this machine: lines of an
+/// address and a label. If empty, `mmdebstrap` uses its defaults.
 pub(super) fn sources(said: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for (address, label) in said.lines().filter_map(|line| line.trim().split_once(' ')) {
@@ -107,7 +107,7 @@ pub(super) fn sources(said: &str) -> Vec<String> {
     lines
 }
 
-/// A word for a shell.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
@@ -124,7 +124,7 @@ fn checked(flag: &str, names: &[String], also: &str) -> Result<(), Failure> {
     match names.iter().find(|name| !is_name(name)) {
         None => Ok(()),
         Some(wrong) => {
-            Err(Failure::invalid(format!("{flag}: '{}' is no name of a package", wrong.escape_debug())))
+            Err(Failure::invalid(format!("{flag}: '{}' is not a package name", wrong.escape_debug())))
         }
     }
 }

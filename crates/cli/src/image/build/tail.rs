@@ -1,4 +1,5 @@
-//! What a builder says: the last line on a terminal, and the last few for whoever has to find out why it failed.
+//! Captures a builder's output: shows the last line on a terminal, and keeps the last few for an error
+//! message.
 
 use std::collections::VecDeque;
 
@@ -7,11 +8,11 @@ use belljar_engine::provider::{Flow, Sink, Stream};
 
 use crate::view::Installing;
 
-/// Lines that are kept, and what of each.
+/// Number of lines to keep, and characters of each.
 const LINES: usize = 8;
 const WIDTH: usize = 300;
 
-/// Shows lines and remembers the last ones.
+/// Shows output lines and keeps the last ones.
 #[derive(Debug)]
 pub(super) struct Tail {
     shown: Installing,
@@ -23,7 +24,7 @@ impl Tail {
         Self { shown: Installing::new(quiet), lines: VecDeque::new() }
     }
 
-    /// The last lines, harmless on a terminal.
+    /// Returns the last lines, without control characters.
     pub(super) fn said(&self) -> String {
         self.lines.iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
     }

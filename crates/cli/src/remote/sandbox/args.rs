@@ -1,4 +1,4 @@
-//! What was typed after `belljar sandbox`.
+//! Arguments of `belljar sandbox`.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use super::super::args::{ServerArgs, pair};
 use super::examples;
 
-/// `belljar sandbox`.
+/// Arguments of `belljar sandbox`.
 #[derive(Debug, Args)]
 #[command(after_help = examples::SANDBOX)]
 pub(crate) struct SandboxArgs {
@@ -22,124 +22,124 @@ pub(crate) struct SandboxArgs {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum SandboxCommand {
-    /// Opens a sandbox, and prints its id
+    /// Creates a sandbox and prints its id
     #[command(after_help = examples::CREATE)]
     Create(Box<CreateArgs>),
     /// Lists sandboxes, newest first
     #[command(after_help = examples::LIST)]
     List(ListArgs),
-    /// Shows one
+    /// Shows a sandbox
     #[command(after_help = examples::SHOW)]
     Show {
-        /// Its id
+        /// Id of the sandbox
         id: String,
     },
-    /// Ends sandboxes, with everything in them
+    /// Removes sandboxes with everything in them
     #[command(after_help = examples::RM)]
     Rm(RmArgs),
-    /// Says anew when one ends
+    /// Changes when a sandbox expires
     #[command(after_help = examples::EXTEND)]
     Extend {
-        /// Its id
+        /// Id of the sandbox
         id: String,
-        /// How long from now, such as 30m
+        /// Time from now until it expires, such as 30m
         #[arg(value_name = "TIME", value_parser = parse_millis)]
         time: i64,
     },
-    /// Has everything in one stand still
+    /// Freezes all processes of a sandbox
     #[command(after_help = examples::PAUSE)]
     Pause {
-        /// Its id
+        /// Id of the sandbox
         id: String,
     },
-    /// Has everything in one go on
+    /// Continues a paused sandbox
     #[command(after_help = examples::PAUSE)]
     Resume {
-        /// Its id
+        /// Id of the sandbox
         id: String,
     },
-    /// Says what one reaches and was kept from, or has it reach other hosts
+    /// Shows the network access of a sandbox, or changes its allowed hosts
     #[command(after_help = examples::NETWORK)]
     Network {
-        /// Its id
+        /// Id of the sandbox
         id: String,
-        /// The hosts from now on; what is connected to others is cut off
+        /// New list of allowed hosts; connections to others are closed
         #[arg(value_name = "HOST,…", value_delimiter = ',')]
         hosts: Vec<String>,
     },
-    /// Says what one uses
+    /// Shows the resource usage of a sandbox
     #[command(after_help = examples::STATS)]
     Stats {
-        /// Its id
+        /// Id of the sandbox
         id: String,
-        /// Again every second
+        /// Repeat every second
         #[arg(long)]
         watch: bool,
     },
-    /// Runs a program, or a piece of code, in one
+    /// Runs a program or code in a sandbox
     #[command(after_help = examples::EXEC)]
     Exec(Box<ExecArgs>),
-    /// Opens a terminal in one
+    /// Opens a terminal in a sandbox
     #[command(after_help = examples::SHELL)]
     Shell(ShellArgs),
-    /// Lists the commands in one
+    /// Lists the commands of a sandbox
     #[command(after_help = examples::PS)]
     Ps {
-        /// Its id
+        /// Id of the sandbox
         id: String,
     },
-    /// Shows what a command has written
+    /// Shows the output of a command
     #[command(after_help = examples::LOGS)]
     Logs(LogsArgs),
-    /// Sends a signal to a command and everything that it started
+    /// Sends a signal to a command and all its descendants
     #[command(after_help = examples::KILL)]
     Kill {
-        /// The sandbox's id
+        /// Id of the sandbox
         id: String,
-        /// The command's number
+        /// Number of the command
         number: u64,
         /// Signal, by name or number
         #[arg(long, value_name = "S", default_value = "TERM")]
         signal: String,
     },
-    /// Copies files and folders into a sandbox, or out of it
+    /// Copies files and folders into or out of a sandbox
     #[command(after_help = examples::CP)]
     Cp {
-        /// File or folder; in a sandbox it is ID:PATH, and '-' is standard input
+        /// File or folder, in a sandbox as ID:PATH; '-' reads standard input
         source: String,
-        /// Where it goes; '-' is standard output
+        /// Target, in a sandbox as ID:PATH; '-' writes to standard output
         #[arg(value_name = "DEST")]
         destination: String,
     },
-    /// Makes a port of a sandbox reachable here, or lists those on which somebody listens
+    /// Forwards a port of a sandbox to this machine, or lists its listening ports
     #[command(after_help = examples::PORTS)]
     Ports {
-        /// Its id
+        /// Id of the sandbox
         id: String,
-        /// Port inside
+        /// Port in the sandbox
         port: Option<u16>,
-        /// Address and port here; port 0 is any that is free
+        /// Address and port to listen on; port 0 selects a free one
         #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", requires = "port")]
         listen: SocketAddr,
     },
-    /// Prints changes of files as they happen
+    /// Prints file changes as they happen
     #[command(after_help = examples::WATCH)]
     Watch {
-        /// The sandbox's id
+        /// Id of the sandbox
         id: String,
-        /// File or folder inside
+        /// File or folder in the sandbox
         path: String,
-        /// What is below it, too
+        /// Include everything below the folder
         #[arg(long)]
         recursive: bool,
     },
-    /// Makes, lists and removes volumes: folders that outlive sandboxes
+    /// Creates, lists and removes volumes: folders that outlive sandboxes
     #[command(after_help = examples::VOLUME)]
     Volume {
         #[command(subcommand)]
         command: VolumeCommand,
     },
-    /// Makes, lists and removes snapshots of workspaces
+    /// Creates, lists and removes snapshots of workspaces
     #[command(after_help = examples::SNAPSHOT)]
     Snapshot {
         #[command(subcommand)]
@@ -147,162 +147,163 @@ pub(super) enum SandboxCommand {
     },
 }
 
-/// Limits as typed: a leading '-' is let through, so that a negative one is refused as a limit and not as a flag.
+/// Limits as typed. A leading `-` is accepted, so that a negative limit is refused as a limit and not as a
+/// flag.
 #[derive(Debug, Args)]
 pub(super) struct CreateArgs {
-    /// Image whose files it sees [default: host]
+    /// Image of the sandbox [default: host]
     #[arg(long, value_name = "I")]
     pub(super) image: Option<String>,
-    /// Profile of the server's
+    /// Profile on the server
     #[arg(long, value_name = "P")]
     pub(super) profile: Option<String>,
-    /// How code and commands are read before they run in it [default: balanced]
+    /// Policy that checks code and commands before they run [default: balanced]
     #[arg(long, value_name = "POLICY")]
     pub(super) policy: Option<String>,
-    /// How long it lives, such as 30m, 1h [default: 1h]
+    /// Lifetime, such as 30m, 1h [default: 1h]
     #[arg(long, value_name = "TIME", value_parser = parse_millis, allow_hyphen_values = true)]
     pub(super) timeout: Option<i64>,
-    /// What happens then [default: kill]
+    /// Action when the lifetime ends [default: kill]
     #[arg(long, value_name = "WHAT", value_parser = ["kill", "pause"])]
     pub(super) on_timeout: Option<String>,
-    /// Memory of everything in it, such as 512M, 1G
+    /// Memory limit of the whole sandbox, such as 512M, 1G
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub(super) memory: Option<i64>,
-    /// Processor share in cores
+    /// CPU limit in cores
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub(super) cpus: Option<f64>,
-    /// Everything that may be written in it, together
+    /// Limit on the data written to disk
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub(super) disk: Option<i64>,
-    /// Processes and threads at one time
+    /// Limit on processes and threads at one time
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub(super) processes: Option<i64>,
-    /// What it may reach [default: none]
+    /// Network access [default: none]
     #[arg(long, value_name = "none|full|HOST,…")]
     pub(super) network: Option<String>,
-    /// Environment variable of every command; without '=' its value is taken from ours
+    /// Set an environment variable for all commands; without '=', copy its value from this shell
     #[arg(long = "env", value_name = "K[=V]")]
     pub(super) variables: Vec<String>,
-    /// Volume, and where it is seen
+    /// Mount a volume at a path
     #[arg(long = "volume", value_name = "NAME:PATH[:ro]")]
     pub(super) volumes: Vec<String>,
-    /// Snapshot with whose files the workspace starts
+    /// Start with the workspace of a snapshot
     #[arg(long, value_name = "ID")]
     pub(super) snapshot: Option<String>,
-    /// Said back in lists
+    /// Metadata that lists and filters show
     #[arg(long, value_name = "K=V", value_parser = pair)]
     pub(super) metadata: Vec<(String, String)>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
-    /// That stand so: running, paused, ended [default: all that have not ended]
+    /// Only sandboxes in this state: running, paused, ended [default: all but ended]
     #[arg(long, value_name = "S")]
     pub(super) state: Option<String>,
-    /// With this value in their metadata
+    /// Only sandboxes with this value in their metadata
     #[arg(long, value_name = "K=V", value_parser = pair)]
     pub(super) metadata: Vec<(String, String)>,
-    /// How many, up to 200
+    /// Maximum number of results, up to 200
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub(super) limit: u32,
-    /// Where the page begins: next_cursor of the one before
+    /// Start of the page: next_cursor of the previous page
     #[arg(long, value_name = "ID")]
     pub(super) cursor: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct RmArgs {
-    /// Their ids
+    /// Ids of the sandboxes
     #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
     pub(super) ids: Vec<String>,
-    /// All that there are
+    /// Remove all sandboxes
     #[arg(long)]
     pub(super) all: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     pub(super) yes: bool,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ExecArgs {
-    /// The sandbox's id
+    /// Id of the sandbox
     pub(super) id: String,
-    /// File of ours with code to run instead of a program; '-' is standard input
+    /// File on this machine with code to run; '-' reads standard input
     #[arg(value_name = "FILE")]
     pub(super) source: Option<PathBuf>,
-    /// Code to run instead of a program; Python unless --language says otherwise
+    /// Code to run, given inline; Python unless --language is set
     #[arg(short = 'c', value_name = "CODE", allow_hyphen_values = true)]
     pub(super) code: Option<OsString>,
-    /// Language of the code [default: by file name or #! line]
+    /// Language of the code [default: by file extension or #! line]
     #[arg(long, value_name = "L")]
     pub(super) language: Option<String>,
-    /// Folder in which it starts [default: /workspace]
+    /// Working directory [default: /workspace]
     #[arg(long, value_name = "DIR")]
     pub(super) workdir: Option<String>,
-    /// Environment variable; without '=' its value is taken from ours
+    /// Set an environment variable; without '=', copy its value from this shell
     #[arg(long = "env", value_name = "K[=V]")]
     pub(super) variables: Vec<String>,
-    /// How long it may take [default: the sandbox's; with --detach without end]
+    /// Time limit [default: the sandbox's; none with --detach]
     #[arg(long, value_name = "TIME", value_parser = parse_millis, allow_hyphen_values = true)]
     pub(super) timeout: Option<i64>,
-    /// Only start it, and print its number
+    /// Start the command in the background and print its number
     #[arg(long, conflicts_with_all = ["interactive", "code", "source"])]
     pub(super) detach: bool,
-    /// Pass our standard input on
+    /// Pass standard input to the command
     #[arg(short = 'i', long, conflicts_with_all = ["code", "source"])]
     pub(super) interactive: bool,
-    /// Do not make control characters harmless on a terminal
+    /// Do not escape control characters when printing to a terminal
     #[arg(long)]
     pub(super) raw: bool,
-    /// Program and its arguments
+    /// Program to run, with its arguments
     #[arg(last = true, value_name = "CMD")]
     pub(super) command: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ShellArgs {
-    /// The sandbox's id
+    /// Id of the sandbox
     pub(super) id: String,
-    /// Number of a command with a terminal to join, instead of a new shell
+    /// Join the terminal of this command instead of starting a shell
     #[arg(long, value_name = "N", conflicts_with = "command")]
     pub(super) attach: Option<u64>,
-    /// Program and its arguments [default: bash, or sh where there is none]
+    /// Program to run, with its arguments [default: bash, or sh if bash is missing]
     #[arg(last = true, value_name = "CMD")]
     pub(super) command: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct LogsArgs {
-    /// The sandbox's id
+    /// Id of the sandbox
     pub(super) id: String,
-    /// The command's number
+    /// Number of the command
     pub(super) number: u64,
-    /// Until the command ends
+    /// Wait for more output until the command ends
     #[arg(long)]
     pub(super) follow: bool,
-    /// From this byte on
+    /// Start at this byte offset
     #[arg(long, value_name = "OFFSET", default_value_t = 0)]
     pub(super) from: u64,
-    /// Do not make control characters harmless on a terminal
+    /// Do not escape control characters when printing to a terminal
     #[arg(long)]
     pub(super) raw: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum VolumeCommand {
-    /// Makes one
+    /// Creates a volume
     Create {
-        /// Its name
+        /// Name of the volume
         name: String,
-        /// How much it can hold
+        /// Maximum size
         #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
         size: Option<i64>,
     },
-    /// Lists them
+    /// Lists volumes
     List,
-    /// Removes some, with everything in them
+    /// Removes volumes with everything in them
     Rm {
-        /// Their names
+        /// Names of the volumes
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
@@ -310,19 +311,19 @@ pub(super) enum VolumeCommand {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum SnapshotCommand {
-    /// Keeps the files of a sandbox's workspace, and prints the snapshot's id
+    /// Saves the files of a sandbox's workspace and prints the snapshot's id
     Create {
-        /// The sandbox's id
+        /// Id of the sandbox
         id: String,
-        /// What it is for
+        /// Note on what the snapshot is for
         #[arg(long, value_name = "L")]
         label: Option<String>,
     },
-    /// Lists them
+    /// Lists snapshots
     List,
-    /// Removes some
+    /// Removes snapshots
     Rm {
-        /// Their ids
+        /// Ids of the snapshots
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },

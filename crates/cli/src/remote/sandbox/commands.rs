@@ -1,4 +1,4 @@
-//! Commands that run in a sandbox, or have run: what they are, what they wrote, and signals to them.
+//! Commands of a sandbox: listing them, their output, and signals to them.
 
 use belljar_engine::report::signalled_status;
 use hyper::Method;
@@ -15,35 +15,35 @@ use crate::say;
 use crate::view::Screen;
 
 const COMMANDS: Columns = &["id", "pid", "state", "exit_code", "signal", "output_bytes", "command"];
-/// Where a shell would end whoever writes to nobody: 128 + SIGPIPE.
+/// Exit status of a shell command whose output has no reader: 128 + SIGPIPE.
 pub(super) const UNREAD: u8 = 141;
 
-/// What happened to a command that is followed.
+/// An event of a followed command.
 pub(super) enum Event {
-    /// It has this number.
+    /// The command started and has this number.
     Started(u64),
-    /// It wrote, and that is shown; `false` where nobody reads any more.
+    /// The command wrote output, which was shown; `false` if standard output is closed.
     Wrote(bool),
-    /// It is over.
+    /// The command ended.
     Ended(Value),
 }
 
-/// Shows what events bring, up to the next that says something; nothing where the server ended them.
+/// Shows output up to the next event and returns that event; `None` at the end of the stream.
 pub(super) async fn next(events: &mut Events, screen: &Screen) -> Result<Option<Event>, Failure> {
     while let Some((name, data)) = events.next().await? {
         match name.as_str() {
             "started" => return Ok(data["id"].as_u64().map(Event::Started)),
             "output" => return Ok(Some(Event::Wrote(screen.show(stream_of(&data), bytes_of(&data)).await))),
-            "lost" => say::note(&format!("{} bytes of output were not kept", data["bytes"])),
+            "lost" => say::note(&format!("{} bytes of output were dropped", data["bytes"])),
             "ended" => return Ok(Some(Event::Ended(data))),
-            "error" => return Err(refused(&data["error"], "the command was lost")),
+            "error" => return Err(refused(&data["error"], "the connection to the command was lost")),
             _ => {}
         }
     }
     Ok(None)
 }
 
-/// As a shell has it.
+/// Returns the exit status that a shell would give.
 pub(super) fn exit_status(command: &Value) -> u8 {
     let code = command["exit_code"].as_u64().and_then(|code| u8::try_from(code).ok());
     match (command["timed_out"] == true, code, command["signal"].as_str()) {

@@ -1,19 +1,19 @@
-//! Examples that `--help` ends with.
+//! The examples at the end of `--help` texts.
 
 pub(super) const SANDBOX: &str = "\
 Examples:
-  id=$(belljar sandbox create --timeout 30m)            open one
-  belljar sandbox cp ./project $id:/workspace           put files into it
-  belljar sandbox exec $id -- make -C project test      run something in it
-  belljar sandbox shell $id                             look around
-  belljar sandbox cp $id:project/report.html .          take files out of it
-  belljar sandbox rm $id                                end it
+  id=$(belljar sandbox create --timeout 30m)            create a sandbox
+  belljar sandbox cp ./project $id:/workspace           copy files into it
+  belljar sandbox exec $id -- make -C project test      run a program in it
+  belljar sandbox shell $id                             open a terminal in it
+  belljar sandbox cp $id:project/report.html .          copy files out of it
+  belljar sandbox rm $id                                remove it
 
-The server is named by --server or BELLJAR_SERVER, and its key by BELLJAR_API_KEY.";
+Set the server with --server or BELLJAR_SERVER, and its API key with BELLJAR_API_KEY.";
 
 pub(super) const CREATE: &str = "\
 Examples:
-  id=$(belljar sandbox create)                          only the id is printed
+  id=$(belljar sandbox create)                          prints only the id
   belljar sandbox create --timeout 8h --on-timeout pause --memory 2G --cpus 2
   belljar sandbox create --network full --env TOKEN
   belljar sandbox create --volume data:/data:ro --metadata job=42";
@@ -29,7 +29,7 @@ Examples:
 
 pub(super) const PAUSE: &str = "\
 Examples:
-  belljar sandbox pause $id                             nothing in it runs, and all of it is kept
+  belljar sandbox pause $id                             freeze it; memory and files are kept
   belljar sandbox resume $id";
 
 pub(super) const PS: &str = "\
@@ -43,40 +43,40 @@ Examples:
 
 pub(super) const EXTEND: &str = "\
 Examples:
-  belljar sandbox extend $id 30m                        it ends half an hour from now";
+  belljar sandbox extend $id 30m                        expire in 30 minutes from now";
 
 pub(super) const NETWORK: &str = "\
 Examples:
   id=$(belljar sandbox create --network pypi.org,files.pythonhosted.org)
-  belljar sandbox network $id                           hosts, figures, and what was refused
-  belljar sandbox network $id '*.example.com:8443'      these from now on, and no others";
+  belljar sandbox network $id                           show hosts, counters and refusals
+  belljar sandbox network $id '*.example.com:8443'      allow only these hosts from now on";
 
 pub(super) const STATS: &str = "\
 Examples:
-  belljar sandbox stats $id --watch                     redrawn on a terminal, lines elsewhere";
+  belljar sandbox stats $id --watch                     update the terminal every second";
 
 pub(super) const EXEC: &str = "\
 Examples:
   belljar sandbox exec $id -- ls -l
   belljar sandbox exec $id --workdir /tmp --env LANG=C -- sort -u names
-  tar c . | belljar sandbox exec $id -i -- tar x        our standard input is passed on
+  tar c . | belljar sandbox exec $id -i -- tar x        pass standard input
   n=$(belljar sandbox exec $id --detach -- python3 -m http.server 8000)
-  belljar sandbox exec $id -c 'print(6 * 7)'            code instead of a program
+  belljar sandbox exec $id -c 'print(6 * 7)'            run code instead of a program
   belljar sandbox exec $id job.py
 
 Ctrl-C sends SIGINT to the command; a second one kills it.
 
-Exit status: the command's own; 128+n when a signal ended it, 124 timed out, 125 when nothing ran
+Exit status: the command's own; 128+n when killed by signal n, 124 timed out, 125 when nothing ran
 (the message says why).";
 
 pub(super) const SHELL: &str = "\
 Examples:
   belljar sandbox shell $id
   belljar sandbox shell $id -- python3
-  belljar sandbox shell $id --attach 3                  join one; any number of people can
+  belljar sandbox shell $id --attach 3                  join a terminal; others may join it too
 
-Ctrl-P Ctrl-Q detaches: the shell goes on, and --attach joins it again. A connection that breaks is
-made anew, and shows what was missed. What runs inside draws on your terminal as it likes.
+Ctrl-P Ctrl-Q detaches: the shell keeps running, and --attach joins it again. A broken connection is
+restored, and missed output is shown. Programs inside have full control of your terminal's display.
 
 Exit status: the shell's own; 0 when detached.";
 
@@ -92,23 +92,23 @@ Examples:
 
 pub(super) const CP: &str = "\
 Examples:
-  belljar sandbox cp data.csv $id:                      into the workspace
-  belljar sandbox cp ./project $id:/workspace           a folder, as /workspace/project
-  belljar sandbox cp $id:project/. ./copy               what is in a folder
+  belljar sandbox cp data.csv $id:                      copy into the workspace
+  belljar sandbox cp ./project $id:/workspace           copy a folder, as /workspace/project
+  belljar sandbox cp $id:project/. ./copy               copy the content of a folder
   belljar sandbox cp - $id:notes.txt < notes.txt
-  belljar sandbox cp $id:project - | tar t              a folder is an archive there
+  belljar sandbox cp $id:project - | tar t              write a folder as a tar archive
 
-Paths in a sandbox are relative to /workspace. Links are copied as links; an archive from a server
-that tries to write outside of DEST is refused.";
+Paths in a sandbox are relative to /workspace. Symbolic links are copied as links; an archive from a
+server that tries to write outside of DEST is refused.";
 
 pub(super) const PORTS: &str = "\
 Examples:
-  belljar sandbox ports $id                             on which ports somebody listens
-  belljar sandbox ports $id 8000                        forwards, and prints the URL to open
+  belljar sandbox ports $id                             list the listening ports
+  belljar sandbox ports $id 8000                        forward a port and print its URL
   belljar sandbox ports $id 8000 --listen 127.0.0.1:9000
 
-HTTP and WebSocket are forwarded, and nothing else that TCP can carry. Cookies are not passed on,
-and pages are shown without the rights of an origin.";
+Only HTTP and WebSocket are forwarded, no other TCP protocol. Cookies are not passed on, and pages
+run without an origin of their own.";
 
 pub(super) const WATCH: &str = "\
 Examples:

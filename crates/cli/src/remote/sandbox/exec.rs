@@ -1,4 +1,4 @@
-//! Programs and code that run in a sandbox while we wait.
+//! `belljar sandbox exec`: runs programs and code in a sandbox and waits for them.
 
 use std::future::Future;
 use std::io::{self, Read};
@@ -24,9 +24,9 @@ use crate::remote::run::run_at;
 use crate::say;
 use crate::view::Screen;
 
-/// What is read of our standard input at one time.
+/// Maximum number of bytes read from standard input at once.
 const PIECE: usize = 256 << 10;
-/// How long the command's end is waited for when somebody wants to be gone.
+/// How long to wait for a command to die after the user interrupted.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) fn exec(server: &Server, args: ExecArgs, json: bool) -> Result<u8, Failure> {
@@ -34,11 +34,11 @@ pub(super) fn exec(server: &Server, args: ExecArgs, json: bool) -> Result<u8, Fa
         return code(server, args, json);
     }
     if args.command.is_empty() {
-        let nothing = "nothing to run: give -- CMD, -c CODE or a FILE; see belljar sandbox exec --help";
+        let nothing = "nothing to run: pass -- CMD, -c CODE or a FILE; see belljar sandbox exec --help";
         return Err(Failure::invalid(nothing));
     }
     if args.language.is_some() {
-        return Err(Failure::invalid("--language: is of code; give -c CODE or a FILE"));
+        return Err(Failure::invalid("--language: only applies to code; pass -c CODE or a FILE"));
     }
     let (place, body) = (at(&args.id, "/commands"), request(&args)?);
     if args.detach {
@@ -71,7 +71,7 @@ fn request(args: &ExecArgs) -> Result<Value, Failure> {
     Ok(request)
 }
 
-/// Code is an execution, as with `belljar run`, but in the sandbox that is there.
+/// Runs code as an execution in the existing sandbox.
 fn code(server: &Server, args: ExecArgs, json: bool) -> Result<u8, Failure> {
     let place = at(&args.id, "/executions");
     let run = RunArgs {
@@ -86,24 +86,24 @@ fn code(server: &Server, args: ExecArgs, json: bool) -> Result<u8, Failure> {
         json,
         ..RunArgs::default()
     };
-    // The sandbox has its limits and its profile; what our environment says is for new ones.
+    // The sandbox has its own limits and profile; those in the environment are for new sandboxes.
     let Intent { request, output, .. } = Intent::of(run, &Environment::default())?;
     run_at(server, &place, &request, output)
 }
 
-/// A command that we wait for, and the interrupts that are passed on to it.
+/// A running command, and the interrupts to forward to it.
 struct Wire<'a> {
     server: &'a Server,
     place: String,
     interrupts: Interrupts,
-    /// The command's, as soon as it is known.
+    /// Number of the command, once known.
     number: Option<u64>,
-    /// It was asked to end already.
+    /// Whether SIGINT was already sent.
     asked: bool,
 }
 
 impl Wire<'_> {
-    /// The whole result as one object. Whoever hangs up takes the command along.
+    /// Prints the result as one object. If the connection closes, the server kills the command.
     async fn result(&mut self, body: &Value) -> Result<u8, Failure> {
         let server = self.server;
         let place = self.place.clone();
@@ -127,7 +127,11 @@ impl Wire<'_> {
             match self.meanwhile(next(&mut events, &screen)).await {
                 None => break 130,
                 Some(Err(failure)) => return Err(failure),
-                Some(Ok(None)) => return Err(Failure::host("read the server's answer: it ended early")),
+                Some(Ok(None)) => {
+                    return Err(Failure::host(
+                        "cannot read the server's response: the connection closed early",
+                    ));
+                }
                 Some(Ok(Some(Event::Started(number)))) => {
                     self.number = Some(number);
                     if args.interactive {
@@ -141,7 +145,7 @@ impl Wire<'_> {
                 }
                 Some(Ok(Some(Event::Ended(command)))) => {
                     if command["timed_out"] == true {
-                        say::note("the command took longer than it may; --timeout gives it more");
+                        say::note("the command timed out; raise the limit with --timeout");
                     }
                     break exit_status(&command);
                 }
@@ -151,7 +155,7 @@ impl Wire<'_> {
         Ok(status)
     }
 
-    /// Waits for something; nothing where the person wants to be gone.
+    /// Waits for `work` and forwards an interrupt to the command; `None` after a second interrupt.
     async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(work);
         loop {
@@ -163,7 +167,7 @@ impl Wire<'_> {
                 Some(number) if !self.asked => {
                     self.asked = true;
                     let (server, place) = (self.server.clone(), format!("{}/{number}/signal", self.place));
-                    // Not waited for: the next interrupt counts, whatever the server does.
+                    // Not awaited: the next interrupt must work whatever the server does.
                     tokio::spawn(async move {
                         server.call(Method::POST, &place, Some(&json!({"signal": "SIGINT"}))).await
                     });
@@ -176,7 +180,7 @@ impl Wire<'_> {
         }
     }
 
-    /// It would die with the connection as well, but here we wait for it.
+    /// Kills the command. It would die with the connection as well, but this waits for it.
     async fn kill(&self) {
         let Some(number) = self.number else { return };
         let (place, signal) = (format!("{}/{number}/signal", self.place), json!({"signal": "SIGKILL"}));
@@ -184,7 +188,7 @@ impl Wire<'_> {
     }
 }
 
-/// Passes our standard input on, piece by piece, until it or the command ends.
+/// Forwards standard input until it or the command ends.
 async fn feed(server: Server, command: String) {
     let mut pieces = typed();
     let place = format!("{command}/stdin");
@@ -200,15 +204,15 @@ async fn feed(server: Server, command: String) {
             }
             continue;
         };
-        // One that has ended needs no input; everybody else should know that there is no more.
+        // A command that has ended needs no input; otherwise the user should know that input is lost.
         if matches!(server.find(&command).await, Ok(Some(command)) if command["state"] == "running") {
-            say::warning(&format!("standard input is not passed on any more: {}", failure.message));
+            say::warning(&format!("standard input is no longer passed on: {}", failure.message));
         }
         return;
     }
 }
 
-/// Our standard input as it comes. The thread may be stuck in it, and is left behind when we end.
+/// Reads standard input as it arrives. The thread may block in a read and is abandoned at exit.
 pub(super) fn typed() -> mpsc::Receiver<Vec<u8>> {
     let (queue, pieces) = mpsc::channel(1);
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Opening, listing, changing and ending sandboxes.
+//! Creating, listing, changing and removing sandboxes.
 
 use std::io::{self, BufRead, IsTerminal};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -20,7 +20,7 @@ use crate::say;
 
 const PLACE: &str = "/v1/sandboxes";
 const SANDBOXES: Columns = &["id", "state", "image", "age", "ends", "metadata"];
-/// The most that a page has.
+/// Maximum page size.
 const PAGE: &str = "200";
 
 pub(super) fn create(server: &Server, args: CreateArgs, json: bool) -> Result<u8, Failure> {
@@ -32,7 +32,7 @@ pub(super) fn create(server: &Server, args: CreateArgs, json: bool) -> Result<u8
     Ok(0)
 }
 
-/// What is not said is left out, so that the server decides.
+/// Builds the request. Absent options are omitted, so that the server applies its defaults.
 fn request(args: CreateArgs) -> Result<Value, Failure> {
     let limits = LimitsSpec {
         memory_bytes: args.memory,
@@ -69,7 +69,7 @@ fn volume(text: &str) -> Result<Value, Failure> {
             Ok(json!({"name": name, "path": path, "read_only": read_only}))
         }
         _ => Err(Failure::invalid(format!(
-            "--volume: '{}': write NAME:/PATH or NAME:/PATH:ro",
+            "--volume: '{}': use NAME:/PATH or NAME:/PATH:ro",
             text.escape_debug()
         ))),
     }
@@ -88,7 +88,7 @@ pub(super) fn list(server: &Server, args: ListArgs, json: bool) -> Result<u8, Fa
     shown::list(&page, "sandboxes", SANDBOXES, json)
 }
 
-/// Times as a person reads them in a table.
+/// Adds columns for age and end in human-readable form.
 fn tell_times(sandbox: &mut Value, now: Duration) {
     let at = |name: &str| sandbox[name].as_u64().map(Duration::from_millis);
     let age = at("created").map(|created| span(now.saturating_sub(created)));
@@ -115,7 +115,7 @@ pub(super) fn remove(server: &Server, args: RmArgs, json: bool) -> Result<u8, Fa
     })
 }
 
-/// All are tried; the last failure is the answer, and those before it are told.
+/// Tries all names; returns the last failure, and prints the earlier ones as warnings.
 pub(super) fn each(names: &[String], act: impl Fn(&str) -> Result<(), Failure>) -> Result<u8, Failure> {
     let mut failed = None;
     for name in names {
@@ -144,16 +144,14 @@ fn everyone(server: &Server) -> Result<Vec<String>, Failure> {
 
 fn agree(count: usize) -> Result<(), Failure> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(Failure::invalid(format!(
-            "--all would end {count} sandboxes; add --yes if that is meant"
-        )));
+        return Err(Failure::invalid(format!("--all would remove {count} sandboxes; add --yes to confirm")));
     }
-    say::note(&format!("end {count} sandboxes, with everything in them? [y/N]"));
+    say::note(&format!("remove {count} sandboxes with everything in them? [y/N]"));
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
     match answer.trim() {
         "y" | "Y" | "yes" if read.is_ok() => Ok(()),
-        _ => Err(Failure::invalid("nothing was ended")),
+        _ => Err(Failure::invalid("nothing was removed")),
     }
 }
 
@@ -162,7 +160,7 @@ pub(super) fn extend(server: &Server, id: &str, timeout_ms: i64, json: bool) -> 
     if json { shown::one(&extended) } else { Ok(0) }
 }
 
-/// What one reaches; other hosts from now on, where some are named.
+/// Shows the network access; sets other hosts first, if any are given.
 pub(super) fn network_of(server: &Server, id: &str, hosts: &[String]) -> Result<u8, Failure> {
     let place = at(id, "/network");
     shown::one(&match hosts {
@@ -171,7 +169,7 @@ pub(super) fn network_of(server: &Server, id: &str, hosts: &[String]) -> Result<
     })
 }
 
-/// Pauses or resumes.
+/// Pauses or resumes a sandbox.
 pub(super) fn turn(server: &Server, id: &str, act: &str, json: bool) -> Result<u8, Failure> {
     let turned = call(server, Method::POST, &at(id, &format!("/{act}")), None)?;
     if json { shown::one(&turned) } else { Ok(0) }
@@ -212,7 +210,7 @@ fn tell_stats(stats: &Value, json: bool) {
     say::answer(&table.to_string());
 }
 
-/// With its unit, where its name has one.
+/// Formats a number with its unit, if its name has one.
 fn figure(name: &str, value: &Value) -> String {
     match value.as_u64() {
         Some(bytes) if name.ends_with("_bytes") => show_bytes(bytes),

@@ -1,4 +1,4 @@
-//! `belljar sandbox`: sandboxes of a server that stay, and work in them.
+//! `belljar sandbox`: creates sandboxes on a server and works in them.
 
 mod args;
 mod commands;
@@ -19,7 +19,7 @@ use crate::failure::Failure;
 pub(crate) use args::SandboxArgs;
 use args::SandboxCommand;
 
-/// `belljar sandbox`.
+/// Runs `belljar sandbox`.
 pub(crate) fn sandbox(args: SandboxArgs, environment: &Environment) -> Result<u8, Failure> {
     let server = server(&args.server, environment)?;
     let (server, json) = (&server, args.server.json);
@@ -49,7 +49,7 @@ pub(crate) fn sandbox(args: SandboxArgs, environment: &Environment) -> Result<u8
     }
 }
 
-/// A path below a sandbox's.
+/// Builds a URL path below a sandbox.
 fn at(id: &str, rest: &str) -> String {
     format!("/v1/sandboxes/{}{rest}", part(id))
 }

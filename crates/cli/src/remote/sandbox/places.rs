@@ -1,4 +1,4 @@
-//! Volumes and snapshots: what outlives a sandbox.
+//! Volumes and snapshots, which outlive sandboxes.
 
 use hyper::Method;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Ports of a sandbox: HTTP and WebSocket from here to there, and who listens.
+//! `belljar sandbox ports`: forwards HTTP and WebSocket to a port of a sandbox, and lists listening ports.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -26,11 +26,11 @@ use crate::os::{self, Interrupts};
 use crate::remote::http::{Body, Server, bytes};
 use crate::say;
 
-/// Connections at one time.
+/// Maximum number of concurrent connections.
 const MOST: usize = 256;
 const BREATH: Duration = Duration::from_millis(50);
 
-/// Of one connection only, or between this machine and whoever asks.
+/// Headers of a single connection, or between this machine and its client, that are not forwarded.
 const NOT_PASSED: [HeaderName; 8] = [
     header::CONNECTION,
     header::UPGRADE,
@@ -53,9 +53,9 @@ pub(super) fn forward(
     let relay = Arc::new(Relay { server: server.clone(), base, alone: listen.ip().is_loopback() });
     os::runtime()?.block_on(async {
         let mut interrupts = Interrupts::listen()?;
-        // A sandbox that is not there is told now, and not to whoever opens the page.
+        // Report a missing sandbox now, not when a page is opened.
         server.call(Method::GET, &at(id, ""), None).await?;
-        let failed = |error: io::Error| Failure::host(format!("listen on {listen}: {error}"));
+        let failed = |error: io::Error| Failure::host(format!("cannot listen on {listen}: {error}"));
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
         let url = format!("http://{}", listener.local_addr().map_err(failed)?);
         say::answer(&if json { json!({"url": url}).to_string() } else { url });
@@ -70,7 +70,8 @@ async fn accept(listener: &TcpListener, relay: &Arc<Relay>) {
     let room = Arc::new(Semaphore::new(MOST));
     while let Ok(place) = Arc::clone(&room).acquire_owned().await {
         let Ok((stream, _)) = listener.accept().await else {
-            // One that was gone before it was accepted is no reason to end; nor is it that there is no room for a moment.
+            // The peer may be gone before it is accepted, or file descriptors short for a moment; neither is
+            // a reason to stop.
             sleep(BREATH).await;
             continue;
         };
@@ -87,15 +88,15 @@ async fn serve(stream: TcpStream, relay: Arc<Relay>) {
         let relay = Arc::clone(&relay);
         async move { Ok::<_, Infallible>(relay.pass(request).await) }
     });
-    // What goes wrong on a connection is between its two ends.
+    // An error on a connection concerns only its two ends.
     let _ended = http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades().await;
 }
 
 struct Relay {
     server: Server,
-    /// The path under which the server has the port.
+    /// URL path of the port on the server.
     base: String,
-    /// Only this machine reaches us.
+    /// Whether only this machine can connect.
     alone: bool,
 }
 
@@ -134,7 +135,7 @@ impl Relay {
         outer
     }
 
-    /// Whoever knows under which path the server has it redirects to there; here it is at the root.
+    /// Rewrites a redirect that contains the server's path of the port; here the port is at the root.
     fn point_here(&self, headers: &mut HeaderMap) {
         let place = headers.get(header::LOCATION).and_then(|place| place.to_str().ok());
         let here = place.and_then(|place| place.strip_prefix(&self.base)).map(str::to_owned);
@@ -145,14 +146,16 @@ impl Relay {
     }
 }
 
-/// Whether this was meant for this machine: another's name that leads here would let its pages read what is answered.
+/// Returns whether the `Host` header names this machine. Another name that resolves here would let its pages
+/// read the responses (DNS rebinding).
 fn is_here(headers: &HeaderMap) -> bool {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let name = host.rsplit_once(':').filter(|(_, port)| !port.contains(']')).map_or(host, |(name, _)| name);
     name == "localhost" || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
 }
 
-/// The server refuses what other sites send; what the page itself sends is none of those, and it has no origin there.
+/// Removes the page's own `Origin`. The server refuses requests of other sites, and the page has no origin
+/// there.
 fn forget_own_origin(headers: &mut HeaderMap) {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let own = text(header::HOST).map(|host| format!("http://{host}"));
@@ -161,7 +164,7 @@ fn forget_own_origin(headers: &mut HeaderMap) {
     }
 }
 
-/// The protocol that a connection is to change to.
+/// Returns the protocol that a connection is to be upgraded to.
 fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
     let connection = headers.get(header::CONNECTION)?.to_str().ok()?;
     let asked = connection.split(',').any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
@@ -183,7 +186,7 @@ fn passed(mut headers: HeaderMap, upgrade: Option<&HeaderValue>) -> HeaderMap {
 async fn join(ours: OnUpgrade, theirs: OnUpgrade) {
     let (Ok(ours), Ok(theirs)) = tokio::join!(ours, theirs) else { return };
     let (mut ours, mut theirs) = (TokioIo::new(ours), TokioIo::new(theirs));
-    // Ends when either end does.
+    // Ends as soon as one side ends.
     let _ended = tokio::io::copy_bidirectional(&mut ours, &mut theirs).await;
 }
 
@@ -205,7 +208,7 @@ pub(super) fn list(server: &Server, id: &str, json: bool) -> Result<u8, Failure>
     Ok(0)
 }
 
-/// Ports on which somebody listens, by the kernel's tables.
+/// Returns the listening ports in the kernel's tables.
 fn listening(tables: &str) -> BTreeSet<u16> {
     let port = |line: &str| {
         let fields: Vec<_> = line.split_whitespace().take(4).collect();

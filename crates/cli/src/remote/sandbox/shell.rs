@@ -1,8 +1,8 @@
-//! A terminal in a sandbox, over a WebSocket.
+//! `belljar sandbox shell`: a terminal in a sandbox, over a WebSocket.
 //!
 //! ```text
-//! start ─▶ attached ⇄ reconnecting        from the byte that was seen last
-//!             └──────────┴─▶ over         ended · detached · a signal ended us
+//! start ─▶ attached ⇄ reconnecting        resumes after the last received byte
+//!             └──────────┴─▶ over         ended · detached · a signal was received
 //! ```
 
 use std::time::Duration;
@@ -30,15 +30,15 @@ use crate::remote::http::{Server, refused};
 use crate::say;
 use crate::view::Screen;
 
-/// How often the connection is looked at, and after how much silence it counts as broken.
+/// Interval of pings, and the silence after which the connection counts as broken.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(35);
-/// How long a piece of input may take to leave.
+/// Time limit for sending input.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long a broken connection is tried again, and how long between two tries.
+/// How long to try to reconnect, and the pause between two attempts.
 const TRIES_FOR: Duration = Duration::from_secs(60);
 const BETWEEN_TRIES: Duration = Duration::from_millis(500);
-/// Where no terminal says how it has to be.
+/// `TERM` if the environment has none.
 const USUAL_TERM: &str = "xterm-256color";
 const SHELL: &str = "if command -v bash >/dev/null 2>&1; then exec bash; fi; exec sh";
 
@@ -46,7 +46,7 @@ type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
 pub(super) fn shell(server: &Server, args: ShellArgs) -> Result<u8, Failure> {
     let size = os::window_size().ok_or_else(|| {
-        Failure::invalid("shell needs a terminal as standard input; for programs use 'belljar sandbox exec'")
+        Failure::invalid("shell needs a terminal as standard input; in scripts, use: belljar sandbox exec")
     })?;
     let number = match args.attach {
         Some(number) => number,
@@ -73,7 +73,7 @@ pub(super) fn shell(server: &Server, args: ShellArgs) -> Result<u8, Failure> {
             Over::Failed(failure) => Err(failure),
             Over::Detached => {
                 say::note(&format!(
-                    "detached; belljar sandbox shell {} --attach {number} joins again",
+                    "detached; join again with: belljar sandbox shell {} --attach {number}",
                     args.id
                 ));
                 Ok(0)
@@ -94,16 +94,16 @@ fn start(server: &Server, args: &ShellArgs, (rows, columns): (u16, u16)) -> Resu
         command => request["command"] = json!(command),
     }
     let started = call(server, Method::POST, &at(&args.id, "/commands"), Some(&request))?;
-    started["id"].as_u64().ok_or_else(|| Failure::host("the server did not say which command it started"))
+    started["id"].as_u64().ok_or_else(|| Failure::host("the server's response has no command number"))
 }
 
-/// Why the person is at their own terminal again.
+/// Why the session ended.
 enum Over {
     Ended(Value),
     Detached,
-    /// With this exit status.
+    /// This process was asked to exit with this status.
     Signalled(u8),
-    /// The server says why.
+    /// The server reported an error.
     Failed(Failure),
 }
 
@@ -111,7 +111,7 @@ struct Shell<'a> {
     server: &'a Server,
     sandbox: String,
     number: u64,
-    /// How much of the command's output was seen.
+    /// Number of output bytes received.
     offset: u64,
     keys: mpsc::Receiver<Vec<u8>>,
     detacher: Detacher,
@@ -126,12 +126,12 @@ impl Shell<'_> {
             if let Some(over) = self.attached(&mut socket).await {
                 return Ok(over);
             }
-            self.tell("connection lost, trying again").await;
+            self.tell("connection lost, reconnecting").await;
             socket = match self.reconnect().await? {
                 Ok(socket) => socket,
                 Err(over) => return Ok(over),
             };
-            self.tell("connected again").await;
+            self.tell("reconnected").await;
         }
     }
 
@@ -141,7 +141,7 @@ impl Shell<'_> {
         Ok(WebSocketStream::from_raw_socket(stream, Role::Client, None).await)
     }
 
-    /// A new connection, or the reason to need none any more.
+    /// Reconnects. Returns the new connection, or the reason why the session ended meanwhile.
     async fn reconnect(&mut self) -> Result<Result<Socket, Over>, Failure> {
         let until = Instant::now() + TRIES_FOR;
         loop {
@@ -162,7 +162,7 @@ impl Shell<'_> {
         }
     }
 
-    /// Lets time pass. What is typed meanwhile goes nowhere, but the person can leave.
+    /// Waits. Input typed meanwhile is discarded, but the user can detach.
     async fn wait(&mut self, until: Instant) -> Option<Over> {
         loop {
             tokio::select! {
@@ -180,7 +180,7 @@ impl Shell<'_> {
         }
     }
 
-    /// Works until there is a reason to end; nothing where the connection broke.
+    /// Works until the session ends; `None` if the connection broke.
     async fn attached(&mut self, socket: &mut Socket) -> Option<Over> {
         let mut heartbeat = interval(HEARTBEAT);
         let mut heard = Instant::now();
@@ -213,7 +213,7 @@ impl Shell<'_> {
         }
     }
 
-    /// Nothing where the connection is over; the reason to end where there is one.
+    /// Handles a message. Returns `None` if the connection closed, `Some(Some(_))` if the session ended.
     async fn message(&mut self, message: Message) -> Option<Option<Over>> {
         match message {
             Message::Binary(output) => {
@@ -239,7 +239,7 @@ impl Shell<'_> {
         Some(None)
     }
 
-    /// A line of ours on a terminal that does not return by itself.
+    /// Prints a message of belljar's own; the raw terminal needs explicit carriage returns.
     async fn tell(&self, what: &str) {
         self.screen.show(Stream::Stderr, format!("\r\nbelljar: {what}\r\n").into_bytes()).await;
     }
@@ -250,12 +250,12 @@ fn size_message() -> Message {
     Message::text(json!({"resize": {"rows": rows, "columns": columns}}).to_string())
 }
 
-/// Nothing where that does not work any more.
+/// Sends a message; `None` if the connection is broken.
 async fn send(socket: &mut Socket, message: Message) -> Option<()> {
     timeout(PATIENCE, socket.send(message)).await.ok()?.ok()
 }
 
-/// Finds Ctrl-P Ctrl-Q in what is typed. A Ctrl-P waits for the key after it.
+/// Detects Ctrl-P Ctrl-Q in typed input. A Ctrl-P is held back until the next key.
 #[derive(Debug, Default)]
 struct Detacher {
     waiting: bool,
@@ -265,7 +265,7 @@ impl Detacher {
     const CTRL_P: u8 = 0x10;
     const CTRL_Q: u8 = 0x11;
 
-    /// What to pass on; nothing where the person wants to leave.
+    /// Returns the input to pass on, or `None` if the user detaches.
     fn push(&mut self, keys: &[u8]) -> Option<Vec<u8>> {
         let mut passed = Vec::with_capacity(keys.len() + 1);
         for key in keys {

@@ -1,4 +1,4 @@
-//! Changes of files, a line each.
+//! `belljar sandbox watch`: prints file changes, one per line.
 
 use hyper::Method;
 use serde_json::Value;
@@ -40,7 +40,7 @@ async fn follow(server: &Server, place: &str, json: bool) -> Result<(), Failure>
     Ok(())
 }
 
-/// Names come from tenants, so nothing in them may draw on the terminal.
+/// Formats a change. File names come from tenants, so they are escaped.
 fn line(change: &Value) -> String {
     let text = |name: &str| change[name].as_str().unwrap_or_default().escape_debug().to_string();
     let slash = if change["directory"] == true { "/" } else { "" };

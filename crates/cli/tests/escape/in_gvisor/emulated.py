@@ -1,4 +1,4 @@
-"""Does what gVisor lets anybody do, says how it went, and stays until somebody has looked from outside."""
+"""Does what gVisor allows everybody, prints the results, and stays until the test has inspected it from outside."""
 import os
 import time
 

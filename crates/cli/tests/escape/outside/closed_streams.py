@@ -1,4 +1,4 @@
-# Without its streams the program runs on until its time is over.
+# Without its streams a program runs until its time limit.
 # expect: timed_out
 # with: --timeout 700ms
 import os

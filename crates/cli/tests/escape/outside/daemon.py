@@ -1,4 +1,4 @@
-# Forks twice, leaves its session and keeps the pipes: it ends with the run all the same.
+# Forks twice, leaves its session and keeps the pipes open: it still ends with the run.
 # expect: succeeded
 import os
 import signal

@@ -1,4 +1,4 @@
-# Everybody forks, nobody waits.
+# Every process forks, and none waits.
 # expect: timed_out
 # with: --timeout 1s --processes 32
 import os

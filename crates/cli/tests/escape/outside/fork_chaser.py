@@ -1,4 +1,4 @@
-# Always one generation ahead of whoever counts processes; the program itself is gone at once.
+# Always one generation ahead of a process counter; the program itself exits at once.
 # expect: succeeded
 import os
 import time

@@ -1,4 +1,4 @@
-# Takes the place of the code that forks children into jails, and answers with a process that was never confined.
+# Replaces the code that forks warm children, and answers with a process that was never confined.
 import ctypes
 import gc
 import os
@@ -8,7 +8,8 @@ import types
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE = 56
-# CLONE_PARENT | CLONE_PIDFD | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID: what a zygote's filter lets pass.
+# CLONE_PARENT | CLONE_PIDFD | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID: what a zygote's seccomp filter
+# allows.
 CHILD = 0x1209000
 LINE, OWN_LINE = 3, 7
 READY, FERTILE = 1, 5
@@ -32,7 +33,7 @@ def pretend_to_be_confined(own_line):
     os._exit(0)
 
 
-def have_children():
+def serve_forks():
     line = socket.socket(fileno=os.dup(LINE))
     line.send(struct.pack("IIi", FERTILE, 0, 0))
     while True:
@@ -54,4 +55,4 @@ def have_children():
 
 for module in gc.get_objects():
     if isinstance(module, types.ModuleType) and module.__name__ == "_belljar":
-        module.have_children = have_children
+        module.serve_forks = serve_forks

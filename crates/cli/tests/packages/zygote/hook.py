@@ -1,4 +1,4 @@
-# What a hostile wheel does wherever it gets to run: says where it is, and leaves a process behind that outlives it.
+# A hostile wheel's hook: reports where it runs, and leaves a process behind that outlives it.
 import ctypes
 import os
 import sys

@@ -1,4 +1,4 @@
-# Imported ahead of time by a fork that waits: leaves sockets with the launcher whose last close takes an hour.
+# Preimported by a waiting fork: leaves sockets with the launcher whose last close takes an hour.
 import os
 import socket
 import stat
@@ -29,15 +29,15 @@ def full_connection():
 if is_line(3):
     line = socket.socket(fileno=os.dup(3))
     (one, its_peer), (other, others_peer) = full_connection(), full_connection()
-    # In either order: the end that lingers must be closed before the end that is never read.
+    # In either order: the lingering end must be closed before the end that is never read.
     sockets = [one, its_peer, others_peer, other]
     try:
-        # Says that it is ready, and then something that the launcher does not expect.
+        # Reports ready, then sends something that the launcher does not expect.
         line.send(struct.pack("IIi", 1, 0, 0))
         socket.send_fds(line, [b"x"], [each.fileno() for each in sockets])
         for each in sockets:
             os.close(each.detach())
     except OSError:
-        # They were not taken: then they are left open until this process ends.
+        # The launcher did not accept them, so they stay open until this process ends.
         for each in sockets:
             each.detach()

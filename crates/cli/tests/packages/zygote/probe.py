@@ -1,4 +1,4 @@
-# Tries, in a zygote, what only the making of namespaces and mounts needs, and remembers what came of it.
+# Attempts, in a zygote, what only creating namespaces and mounts needs, and records the results.
 import ctypes
 import errno
 import os
@@ -34,6 +34,6 @@ attempt("setns any", 308, 0, 0)
 attempt("ptrace", 101, 16, 1, 0, 0)
 attempt("bpf", 321, 0, 0, 0)
 attempt("kill builder", 62, 1, 9)
-# The request's packages are not here.
+# The request's packages are not visible here.
 for folder in ("/opt/belljar/python", "/opt/belljar/site", "/proc"):
     results[folder] = sorted(os.listdir(folder)) if os.path.isdir(folder) else []

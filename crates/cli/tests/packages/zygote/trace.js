@@ -1,4 +1,4 @@
-// Leaves traces where it is loaded: in memory that forks share, in a file, and in what it returns.
+// Leaves traces where it is loaded: in memory that forks share, in a file, and in its return value.
 'use strict';
 const fs = require('fs');
 

@@ -1,24 +1,24 @@
-//! How far a copy is, for people who wait for it.
+//! The progress bar of a copy.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// What is over sooner needs no bar.
+/// Copies that are shorter show no bar.
 const SHORT: Duration = Duration::from_millis(500);
 
-/// A bar on a terminal, for what takes long; nothing elsewhere.
+/// A progress bar for long copies, shown only on a terminal.
 #[derive(Debug)]
 pub(super) struct Meter {
     bar: ProgressBar,
-    /// When it is shown; never where there is no terminal.
+    /// When to show the bar; never without a terminal.
     from: Option<Instant>,
     bytes: u64,
 }
 
 impl Meter {
-    /// Of so many bytes, where that is known.
+    /// Creates a bar for this many bytes, if the total is known.
     pub(super) fn new(total: Option<u64>) -> Self {
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
         let template = match total {
@@ -41,7 +41,7 @@ impl Meter {
         }
     }
 
-    /// Takes the bar away; gives how many bytes moved.
+    /// Removes the bar and returns the number of bytes copied.
     pub(super) fn finish(&self) -> u64 {
         self.bar.finish_and_clear();
         self.bytes

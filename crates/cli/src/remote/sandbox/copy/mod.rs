@@ -1,7 +1,8 @@
-//! Files and folders on their way into a sandbox, or out of it. Nothing is held in memory as a whole.
+//! `belljar sandbox cp`: copies files and folders into or out of a sandbox, without holding them in memory.
 //!
 //! ```text
-//! thread: file, or pack ──▶ few pieces ──▶ request body        response body ──▶ few pieces ──▶ thread: file, or unpack
+//! into:    thread: file, or pack ──▶ few chunks ──▶ request body
+//! out of:  response body ──▶ few chunks ──▶ thread: file, or unpack
 //! ```
 
 mod meter;
@@ -26,10 +27,10 @@ use crate::say;
 use meter::Meter;
 use pipe::Outgoing;
 
-/// What every id of a sandbox begins with.
+/// Prefix of every sandbox id.
 const ID: &str = "sbx_";
 
-/// One end of a copy, as it was written.
+/// Source or target of a copy, as typed.
 #[derive(Debug, PartialEq, Eq)]
 enum End<'a> {
     /// Standard input or output.
@@ -45,7 +46,7 @@ impl<'a> End<'a> {
     fn of(text: &'a str) -> Self {
         match text.split_once(':') {
             _ if text == "-" => Self::Stream,
-            // Nothing after the colon is the workspace itself.
+            // An empty path is the workspace itself.
             Some((id, "")) if id.starts_with(ID) => Self::There { id, path: "." },
             Some((id, path)) if id.starts_with(ID) => Self::There { id, path },
             _ => Self::Here(Path::new(text)),
@@ -65,7 +66,7 @@ pub(super) fn copy(server: &Server, source: &str, destination: &str, json: bool)
             os::runtime()?.block_on(send(server, &from, id, path))?
         }
         _ => {
-            let advice = "cp: write ID:PATH, with the sandbox's id, on exactly one side";
+            let advice = "cp: exactly one side must be ID:PATH, with the id of a sandbox";
             return Err(Failure::invalid(advice));
         }
     };
@@ -76,7 +77,7 @@ pub(super) fn copy(server: &Server, source: &str, destination: &str, json: bool)
     Ok(0)
 }
 
-/// Into a sandbox. Gives how many bytes, or nothing where the person interrupted.
+/// Copies into a sandbox. Returns the number of bytes, or `None` if interrupted.
 async fn send(server: &Server, from: &End<'_>, id: &str, path: &str) -> Result<Option<u64>, Failure> {
     let there = server.find(&files(id, "/stat", &[("path", path), ("follow", "true")])).await?;
     let is_folder = there.as_ref().is_some_and(|file| file["kind"] == "directory");
@@ -122,7 +123,7 @@ fn file_place(id: &str, path: &str, permissions: &str) -> String {
     files(id, "", &asked)
 }
 
-/// A path below a sandbox's files.
+/// Builds a URL path below a sandbox's files.
 fn files(id: &str, rest: &str, asked: &[(&str, &str)]) -> String {
     let asked: Vec<_> = asked.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     at(id, &format!("/files{rest}?{}", query(&asked)))
@@ -132,7 +133,7 @@ fn mode_of(metadata: &Metadata) -> String {
     format!("{:04o}", os::permissions(metadata))
 }
 
-/// The last part of a path of ours; none where it is meant as what is in it (`.`, `x/.`).
+/// Returns the last part of a local path; `None` if it stands for a folder's content (`.`, `x/.`).
 fn name_of(path: &Path) -> Result<Option<&str>, Failure> {
     if path.as_os_str().as_encoded_bytes().ends_with(b"/.") {
         return Ok(None);
@@ -142,13 +143,13 @@ fn name_of(path: &Path) -> Result<Option<&str>, Failure> {
     name.map(Some).ok_or_else(|| Failure::invalid(format!("cp: {} is not UTF-8", shown(path))))
 }
 
-/// The same of a path in a sandbox.
+/// Returns the last part of a path in a sandbox; `None` if it stands for a folder's content.
 fn name_inside(path: &str) -> Option<&str> {
     let last = path.trim_end_matches('/').rsplit('/').next();
     last.filter(|name| !matches!(*name, "" | "." | ".."))
 }
 
-/// What a file in a sandbox is.
+/// Returns the metadata of a file in a sandbox.
 async fn stat(server: &Server, id: &str, path: &str) -> Result<Value, Failure> {
     server.call(Method::GET, &files(id, "/stat", &[("path", path), ("follow", "true")]), None).await
 }

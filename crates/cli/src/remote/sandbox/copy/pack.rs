@@ -1,4 +1,4 @@
-//! A folder of ours as an archive.
+//! Packs a local folder as a tar archive.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Write};
@@ -9,7 +9,7 @@ use tar::{Builder, EntryType, Header};
 use crate::failure::{Failure, shown};
 use crate::{os, say};
 
-/// Everything below a folder. Links stay links; what is neither is told and left out.
+/// Packs everything below a folder. Symbolic links stay links; special files are skipped with a warning.
 pub(super) fn pack(folder: &Path, sink: &mut dyn Write) -> Result<(), Failure> {
     let mut archive = Builder::new(sink);
     let mut left = inside(folder, Path::new(""))?;
@@ -31,7 +31,7 @@ pub(super) fn pack(folder: &Path, sink: &mut dyn Write) -> Result<(), Failure> {
             let content = Exactly { file: File::open(&path).map_err(failed)?, left: metadata.len() };
             archive.append_data(&mut header, &name, content).map_err(failed)?;
         } else {
-            say::warning(&format!("cp: {} is neither a file nor a folder, and is left out", shown(&path)));
+            say::warning(&format!("cp: skipping {}: neither a file nor a folder", shown(&path)));
         }
     }
     archive.finish().map_err(|error| unreadable(folder, &error))
@@ -46,7 +46,7 @@ fn header(metadata: &Metadata) -> Header {
     header
 }
 
-/// What is in a folder, the first name last.
+/// Lists a folder's entries in reverse order.
 fn inside(root: &Path, name: &Path) -> Result<Vec<PathBuf>, Failure> {
     let folder = root.join(name);
     let entries = fs::read_dir(&folder).map_err(|error| unreadable(&folder, &error))?;
@@ -60,7 +60,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Failure {
     Failure::invalid(format!("cp: cannot read {}: {error}", shown(path)))
 }
 
-/// As many bytes as were promised.
+/// Reads exactly the number of bytes that the archive's header promised.
 struct Exactly {
     file: File,
     left: u64,
@@ -71,7 +71,7 @@ impl Read for Exactly {
         let wanted = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         let len = self.file.read(&mut buffer[..wanted])?;
         if len == 0 && wanted > 0 {
-            return Err(io::Error::other("it became shorter while it was read"));
+            return Err(io::Error::other("the file became shorter while it was read"));
         }
         self.left -= len as u64;
         Ok(len)

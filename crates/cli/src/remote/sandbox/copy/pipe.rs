@@ -1,4 +1,4 @@
-//! Between threads that read and write files and the task that calls the server: a few pieces, and no more.
+//! Bounded channels between threads that read or write files and the task that calls the server.
 
 use std::io::{self, BufWriter, Read, Write};
 
@@ -18,23 +18,23 @@ const PIECES: usize = 4;
 
 type Pieces = mpsc::Sender<io::Result<Bytes>>;
 
-/// Bytes for a server, made by a thread.
+/// Bytes for a server, produced by a thread.
 pub(super) struct Outgoing {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
-    /// Why there are no more, where that is our own fault.
+    /// The error of the thread, if it failed.
     failed: oneshot::Receiver<Failure>,
 }
 
 impl Outgoing {
-    /// What a file has.
+    /// Streams a file's content.
     pub(super) fn reading(mut file: impl Read + Send + 'static) -> Self {
         Self::written(move |sink| {
-            let failed = |error: io::Error| Failure::host(format!("cp: read what is to be copied: {error}"));
+            let failed = |error: io::Error| Failure::host(format!("cp: cannot read the source: {error}"));
             io::copy(&mut file, sink).map(drop).map_err(failed)
         })
     }
 
-    /// What somebody writes.
+    /// Streams what `write` writes.
     pub(super) fn written(
         write: impl FnOnce(&mut dyn Write) -> Result<(), Failure> + Send + 'static,
     ) -> Self {
@@ -43,12 +43,12 @@ impl Outgoing {
         std::thread::spawn(move || {
             let mut sink = BufWriter::with_capacity(PIECE, Sink { queue: queue.clone(), refused: false });
             let written = write(&mut sink).and_then(|()| {
-                sink.flush().map_err(|error| Failure::host(format!("cp: send what is copied: {error}")))
+                sink.flush().map_err(|error| Failure::host(format!("cp: cannot send to the server: {error}")))
             });
-            // Where the server takes no more, it says why itself.
+            // If the server stopped reading, its response says why.
             if let (Err(failure), false) = (written, sink.get_ref().refused) {
                 let _told = failed_at.send(failure);
-                // Broken off, so that the server does not take what came for all of it.
+                // An error ends the body, so that the server does not take it for complete.
                 let _gone = queue.blocking_send(Err(io::ErrorKind::Interrupted.into()));
             }
         });
@@ -58,7 +58,7 @@ impl Outgoing {
 
 struct Sink {
     queue: Pieces,
-    /// Nobody takes it any more.
+    /// Whether the receiver is gone.
     refused: bool,
 }
 
@@ -73,7 +73,7 @@ impl Write for Sink {
     }
 }
 
-/// Sends it; gives how many bytes, or nothing where the person interrupted.
+/// Sends the bytes. Returns their number, or `None` if interrupted.
 pub(super) async fn send(
     server: &Server,
     place: &str,
@@ -110,7 +110,7 @@ fn body(pieces: mpsc::Receiver<io::Result<Bytes>>, meter: Meter, told: oneshot::
     StreamBody::new(frames).boxed_unsync()
 }
 
-/// Bytes from a server, for a thread.
+/// Bytes from a server, read by a thread.
 pub(super) struct Incomings {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
     piece: Bytes,
@@ -130,8 +130,8 @@ impl Read for Incomings {
     }
 }
 
-/// Has a thread take an answer; gives how many bytes came, or nothing where the person interrupted. The thread has
-/// ended in any case, and has tidied up.
+/// Has a thread consume a response. Returns the number of bytes, or `None` if interrupted. In any case the
+/// thread has ended and cleaned up.
 pub(super) async fn receive(
     response: Response<Incoming>,
     mut meter: Meter,
@@ -151,8 +151,7 @@ pub(super) async fn receive(
         let _gone = queue.send(Err(io::ErrorKind::Interrupted.into())).await;
     }
     drop(queue);
-    let taken =
-        taken.await.unwrap_or_else(|_| Err(Failure::host("cp: the thread that writes files is gone")));
+    let taken = taken.await.unwrap_or_else(|_| Err(Failure::host("cp: the writing thread panicked")));
     let bytes = meter.finish();
     if interrupted { Ok(None) } else { taken.map(|()| Some(bytes)) }
 }

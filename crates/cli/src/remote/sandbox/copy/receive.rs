@@ -1,4 +1,4 @@
-//! Out of a sandbox.
+//! Copies out of a sandbox.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -16,7 +16,7 @@ use crate::remote::http::Server;
 
 const BYTES: &str = "application/octet-stream";
 
-/// Gives how many bytes, or nothing where the person interrupted.
+/// Copies to a local path. Returns the number of bytes, or `None` if interrupted.
 pub(super) async fn to_file(
     server: &Server,
     id: &str,
@@ -42,14 +42,15 @@ pub(super) async fn to_stdout(server: &Server, id: &str, path: &str) -> Result<u
     let there = stat(server, id, path).await?;
     let response = fetch(server, id, path, &there).await?;
     let copied = pipe::receive(response, Meter::new(there["size"].as_u64()), |mut bytes| {
-        let failed = |error: io::Error| Failure::host(format!("cp: write to standard output: {error}"));
+        let failed =
+            |error: io::Error| Failure::host(format!("cp: cannot write to standard output: {error}"));
         let mut out = io::stdout().lock();
         io::copy(&mut bytes, &mut out).and_then(|_| out.flush()).map_err(failed)
     });
     Ok(if copied.await?.is_some() { 0 } else { 130 })
 }
 
-/// A file as it is, a folder as an archive.
+/// Requests a file as it is, or a folder as an archive.
 async fn fetch(server: &Server, id: &str, path: &str, there: &Value) -> Result<Response<Incoming>, Failure> {
     let place = match there["kind"].as_str() {
         Some("file") => files(id, "", &[("path", path)]),
@@ -60,7 +61,7 @@ async fn fetch(server: &Server, id: &str, path: &str, there: &Value) -> Result<R
 }
 
 fn unpack_into(archive: Incomings, target: &Path) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::host(format!("cp: write into {}: {error}", shown(target)));
+    let failed = |error: io::Error| Failure::host(format!("cp: cannot write to {}: {error}", shown(target)));
     match fs::create_dir(target) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
         _ => {}
@@ -68,9 +69,9 @@ fn unpack_into(archive: Incomings, target: &Path) -> Result<(), Failure> {
     unpack::unpack(archive, Room::open(target).map_err(failed)?)
 }
 
-/// Under another name first, so that whoever looks sees the old file or the whole new one.
+/// Writes to a temporary name first, so that other processes see the old file or the complete new one.
 fn write_file(mut bytes: Incomings, target: &Path, mode: u32) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::host(format!("cp: write {}: {error}", shown(target)));
+    let failed = |error: io::Error| Failure::host(format!("cp: cannot write {}: {error}", shown(target)));
     let mut part = target.as_os_str().to_owned();
     part.push(format!(".part-{}", std::process::id()));
     let part = PathBuf::from(part);

@@ -1,4 +1,4 @@
-//! An archive of a sandbox's, which is a stranger's: it says where its files go, and is believed only within a folder.
+//! Unpacks an archive from a sandbox, which is untrusted: its paths may only lead into the target folder.
 
 use std::io::{self, Read};
 
@@ -7,24 +7,24 @@ use tar::{Archive, EntryType, PaxExtensions};
 use crate::failure::Failure;
 use crate::os::Room;
 
-/// The longest name, and the longest list of further facts, of one entry.
+/// Maximum length of a name or of the extended headers of one entry.
 const LONGEST: u64 = 64 << 10;
-/// Folders in folders.
+/// Maximum depth of folders.
 const DEEPEST: usize = 128;
 
-/// What an entry before another says about it.
+/// Extended names from the header entries before an entry.
 #[derive(Default)]
 struct Said {
     name: Option<Vec<u8>>,
     target: Option<Vec<u8>>,
 }
 
-/// Puts everything into a room.
+/// Unpacks all entries into the target folder.
 pub(super) fn unpack(source: impl Read, mut room: Room) -> Result<(), Failure> {
     let broken = |error: io::Error| Failure::host(format!("cp: the sandbox's archive: {error}"));
     let mut archive = Archive::new(source);
     let mut said = Said::default();
-    // Raw, because names would be read into memory without a bound otherwise.
+    // Raw entries, because the library would read extended names into memory without a bound.
     for entry in archive.entries().map_err(broken)?.raw(true) {
         let mut entry = entry.map_err(broken)?;
         match entry.header().entry_type() {
@@ -38,7 +38,7 @@ pub(super) fn unpack(source: impl Read, mut room: Room) -> Result<(), Failure> {
     room.finish().map_err(broken)
 }
 
-/// One entry in its place.
+/// Unpacks one entry.
 fn place<R: Read>(entry: &mut tar::Entry<'_, R>, said: Said, room: &mut Room) -> Result<(), Failure> {
     let header = entry.header().clone();
     let name = said.name.unwrap_or_else(|| header.path_bytes().into_owned());
@@ -50,21 +50,21 @@ fn place<R: Read>(entry: &mut tar::Entry<'_, R>, said: Said, room: &mut Room) ->
     let parts = parts(&name).map_err(refused)?;
     let mode = header.mode().map_err(failed)?;
     match header.entry_type() {
-        // The folder itself is ours.
+        // The target folder itself belongs to the user.
         EntryType::Directory if parts.is_empty() => Ok(()),
         EntryType::Directory => room.folder(&parts, mode).map_err(failed),
         EntryType::Regular => {
             let mut file = room.file(&parts).map_err(failed)?;
             let size = header.size().map_err(failed)?;
             if io::copy(entry, &mut file).map_err(failed)? != size {
-                return Err(refused("it ends early"));
+                return Err(refused("the archive ends early"));
             }
             Room::settle(&file, mode).map_err(failed)
         }
         EntryType::Symlink => {
             let target = said.target.or_else(|| header.link_name_bytes().map(Into::into)).unwrap_or_default();
             if !stays_inside(&target, parts.len()) {
-                return Err(refused("a link that leads out of the folder"));
+                return Err(refused("a symbolic link that leads out of the folder"));
             }
             room.link(&parts, &target).map_err(failed)
         }
@@ -72,7 +72,7 @@ fn place<R: Read>(entry: &mut tar::Entry<'_, R>, said: Said, room: &mut Room) ->
     }
 }
 
-/// The parts of a name; none is the folder itself.
+/// Splits a name into its parts; no parts stand for the folder itself.
 fn parts(name: &[u8]) -> Result<Vec<&[u8]>, &'static str> {
     if name.starts_with(b"/") {
         return Err("an absolute path");
@@ -83,12 +83,13 @@ fn parts(name: &[u8]) -> Result<Vec<&[u8]>, &'static str> {
         return Err("a path that leads out of the folder");
     }
     if parts.len() > DEEPEST {
-        return Err("too many folders in folders");
+        return Err("too many nested folders");
     }
     if name.contains(&0) { Err("a name with a NUL in it") } else { Ok(parts) }
 }
 
-/// Whether a link stays below the folder. A way up counts only at its beginning: after a name it could be a way up from
+/// Returns whether a link stays below the folder. `..` is accepted only at the start: after a name it would
+/// start from
 /// wherever another link leads.
 fn stays_inside(target: &[u8], depth: usize) -> bool {
     if target.is_empty() || target.starts_with(b"/") || target.contains(&0) {
@@ -99,14 +100,14 @@ fn stays_inside(target: &[u8], depth: usize) -> bool {
     up < depth && parts.skip(up).all(|part| part != b"..")
 }
 
-/// The content of an entry that is about another.
+/// Reads the content of a header entry, within a bound.
 fn content(entry: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     entry.take(LONGEST + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LONGEST { Err(io::Error::other("a name that is too long")) } else { Ok(bytes) }
 }
 
-/// Text that a NUL ends.
+/// Reads text up to a NUL.
 fn text(entry: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = content(entry)?;
     bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
@@ -120,7 +121,7 @@ fn facts(entry: &mut impl Read, said: &mut Said) -> io::Result<()> {
         match fact.key_bytes() {
             b"path" => said.name = Some(fact.value_bytes().to_vec()),
             b"linkpath" => said.target = Some(fact.value_bytes().to_vec()),
-            // Would say where the next entry begins.
+            // It would change where the next entry starts.
             b"size" => return Err(io::Error::other("a size beside the entry")),
             _ => {}
         }
